@@ -7,7 +7,7 @@ pub(crate) use interfaces::networks;
 
 use abi::machine::{Access, Group};
 use anyhow::Context;
-use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
+use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, XdpWire};
 use netdev::SetupError;
 use netdev::netns;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -39,32 +39,42 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
 pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
-    cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
+    cpus(
+        ConfigPart::Driver,
+        &config.driver.cpus,
+        &allowed,
+        &mut found,
+    );
     groups(config, &mut found);
     for (n, nic) in config.nics.iter().enumerate() {
         match &nic.kind {
-            Kind::Pcap(pcap) => files(Place::Nic(n), pcap, &mut found),
-            Kind::Xdp {
+            NicKind::Pcap(pcap) => files(ConfigPart::Nic(n), pcap, &mut found),
+            NicKind::Xdp {
                 wire: XdpWire::Netdev { name, netns },
             } => {
                 let place = (name.as_str(), netns.as_deref());
-                netdev(Place::Nic(n), place, nic.dedicated_queues(), &mut found);
+                netdev(
+                    ConfigPart::Nic(n),
+                    place,
+                    nic.dedicated_queues(),
+                    &mut found,
+                );
             }
             kind => {
                 if let Some(port) = kind.port() {
-                    namespace(Place::Nic(n), port.netns.as_deref(), &mut found);
+                    namespace(ConfigPart::Nic(n), port.netns.as_deref(), &mut found);
                 }
             }
         }
     }
     for (g, guest) in config.guests.iter().enumerate() {
-        cpus(Place::Guest(g), &guest.cpus, &allowed, &mut found);
+        cpus(ConfigPart::Guest(g), &guest.cpus, &allowed, &mut found);
         for (v, vif) in guest.vifs.iter().enumerate() {
             match &vif.endpoint {
                 Endpoint::Tap { port } => {
-                    namespace(Place::Vif(g, v), port.netns.as_deref(), &mut found);
+                    namespace(ConfigPart::Vif(g, v), port.netns.as_deref(), &mut found);
                 }
-                Endpoint::Pcap(pcap) => files(Place::Vif(g, v), pcap, &mut found),
+                Endpoint::Pcap(pcap) => files(ConfigPart::Vif(g, v), pcap, &mut found),
                 _ => {}
             }
         }
@@ -80,8 +90,8 @@ pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool
         false => check_places(config),
     };
     found.retain(|finding| {
-        let guest = match finding.place {
-            Place::Guest(g) | Place::Vif(g, _) => config.guests.get(g),
+        let guest = match finding.part {
+            ConfigPart::Guest(g) | ConfigPart::Vif(g, _) => config.guests.get(g),
             _ => None,
         };
         guest.is_some_and(|guest| of(&guest.name))
@@ -160,7 +170,7 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
             ),
         };
         found.push(Finding {
-            place: Place::Machine,
+            part: ConfigPart::Machine,
             key,
             what,
             remedy,
@@ -207,14 +217,14 @@ pub(crate) fn needs_tap(config: &Config) -> bool {
     let nics = config.nics.iter();
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     nics.into_iter()
-        .any(|nic| matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }))
+        .any(|nic| matches!(nic.kind, NicKind::Tap { .. } | NicKind::Local { .. }))
         || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
 }
 
 /// Returns whether any part of it needs an AF_XDP socket.
 pub(crate) fn needs_xdp(config: &Config) -> bool {
     let mut nics = config.nics.iter();
-    nics.any(|nic| matches!(nic.kind, Kind::Xdp { .. }))
+    nics.any(|nic| matches!(nic.kind, NicKind::Xdp { .. }))
 }
 
 /// Returns the CPUs that this process, and so its children, may run on.
@@ -226,10 +236,10 @@ fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-fn cpus(place: Place, wanted: &[usize], allowed: &[usize], found: &mut Vec<Finding>) {
+fn cpus(part: ConfigPart, wanted: &[usize], allowed: &[usize], found: &mut Vec<Finding>) {
     for cpu in wanted.iter().filter(|cpu| !allowed.contains(cpu)) {
         found.push(Finding {
-            place,
+            part,
             key: "cpus",
             what: format!("this process has no CPU {cpu}"),
             remedy: format!("choose from {}", ranges(allowed)),
@@ -254,13 +264,13 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 fn netdev(
-    place: Place,
+    part: ConfigPart,
     (name, netns): (&str, Option<&str>),
     queues: u32,
     found: &mut Vec<Finding>,
 ) {
     let before = found.len();
-    namespace(place, netns, found);
+    namespace(part, netns, found);
     if found.len() > before {
         return;
     }
@@ -281,14 +291,14 @@ fn netdev(
         ),
     };
     found.push(Finding {
-        place,
+        part,
         key: "netdev",
         what,
         remedy,
     });
 }
 
-fn namespace(place: Place, netns: Option<&str>, found: &mut Vec<Finding>) {
+fn namespace(part: ConfigPart, netns: Option<&str>, found: &mut Vec<Finding>) {
     let Some(netns) = netns else { return };
     if netns::path(netns).exists() {
         return;
@@ -304,17 +314,21 @@ fn namespace(place: Place, netns: Option<&str>, found: &mut Vec<Finding>) {
         (what, format!("create it with `ip netns add {netns}`"))
     };
     found.push(Finding {
-        place,
+        part,
         key: "netns",
         what,
         remedy,
     });
 }
 
-fn files(place: Place, CaptureFiles { read, write, .. }: &CaptureFiles, found: &mut Vec<Finding>) {
+fn files(
+    part: ConfigPart,
+    CaptureFiles { read, write, .. }: &CaptureFiles,
+    found: &mut Vec<Finding>,
+) {
     let mut say = |key, what, remedy: &str| {
         found.push(Finding {
-            place,
+            part,
             key,
             what,
             remedy: remedy.to_owned(),
@@ -406,12 +420,12 @@ mod tests {
             write = "{there}"
             "#
         );
-        let (config, located) = config::parse_located(&[config::File {
+        let (config, source) = config::parse_with_source(&[config::File {
             name: "f".into(),
             text,
         }])
         .unwrap();
-        let text = located.check(check(&config)).unwrap_err().to_string();
+        let text = source.check(check(&config)).unwrap_err().to_string();
         let lines: Vec<&str> = text.lines().collect();
         let [cpu, netns, read, write] = lines[..] else {
             panic!("{text}")

@@ -25,14 +25,14 @@ pub(crate) struct ReloadArgs {
 /// `grantway reload`.
 pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     let files = files::read(&args.file)?;
-    let (config, located) = config::parse_located(&files)?;
-    located.warnings().iter().for_each(|w| output::warn(w));
+    let (config, source) = config::parse_with_source(&files)?;
+    source.warnings().iter().for_each(|w| output::warn(w));
     let instance = Instance::connect(args.name.as_ref().unwrap_or(&config.name))?;
-    let source = |file: &config::File| SourceFile {
+    let source_file = |file: &config::File| SourceFile {
         name: file.name.clone(),
         text: file.text.clone(),
     };
-    let sources: Vec<SourceFile> = files.iter().map(source).collect();
+    let sources: Vec<SourceFile> = files.iter().map(source_file).collect();
     let plan = instance.reload(sources.clone(), true).map_err(refused)?;
     // Checks what the manager cannot check: namespaces, CPUs, files. A guest that is already
     // attached has passed these checks.
@@ -42,7 +42,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     };
     let is_new = |step: &ReloadStep| matches!(step.step, StepKind::Attach | StepKind::Change);
     let new = plan.steps.iter().all(is_new);
-    located.check(host::check_guests(&config, new, comes))?;
+    source.check(host::check_guests(&config, new, comes))?;
     restore::warn_of_rules(&config);
     let outcome = match args.dry_run {
         true => plan,

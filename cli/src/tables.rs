@@ -3,7 +3,7 @@
 use abi::machine::{Audit, DomainStatus, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
-use config::{Cidr, Config, Endpoint, KernelPort, Kind, XdpWire};
+use config::{Cidr, Config, Endpoint, KernelPort, NicKind, XdpWire};
 use serde_json::Value;
 use std::fmt::Write as _;
 use tool::clean;
@@ -311,26 +311,26 @@ fn kernel_location(port: &KernelPort, ifname: Option<String>) -> PortLocation {
     (place, addresses(&port.addresses), run)
 }
 
-fn nic_location(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> PortLocation {
+fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> PortLocation {
     match kind {
-        Kind::Xdp {
+        NicKind::Xdp {
             wire: XdpWire::Netdev { name, netns },
         } => {
             let netns = netns.as_ref().map(|netns| format!(" of namespace {netns}"));
             let place = format!("the wire of {name}{}", netns.unwrap_or_default());
             (place, String::new(), String::new())
         }
-        Kind::Tap { port, .. }
-        | Kind::Local { port }
-        | Kind::Xdp {
+        NicKind::Tap { port, .. }
+        | NicKind::Local { port }
+        | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } => kernel_location(port, ifname()),
-        Kind::Sim { station, .. } => (
+        NicKind::Sim { station, .. } => (
             "in memory".to_owned(),
             addresses(&station.addresses),
             String::new(),
         ),
-        Kind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),
+        NicKind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),
     }
 }
 

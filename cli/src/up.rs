@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, ValueHint};
 use client::Instance;
 use config::domain::GrantMode;
-use config::{Config, Finding, Place};
+use config::{Config, ConfigPart, Finding};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -226,10 +226,10 @@ fn exec_new_version(instance: Instance) -> anyhow::Error {
 /// Reads the file and checks everything that can be checked without starting the machine.
 fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let files = files::read(&options.config)?;
-    let (mut config, located) = config::parse_located(&files)?;
+    let (mut config, source) = config::parse_with_source(&files)?;
     // Inside the user namespace the same file is read a second time.
     if std::env::var_os(INSIDE).is_none() {
-        located.warnings().iter().for_each(|w| output::warn(w));
+        source.warnings().iter().for_each(|w| output::warn(w));
     }
     if let Some(name) = &options.name {
         config.name.clone_from(name);
@@ -245,7 +245,7 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     if config.driver.grants.needs_lab() && !options.lab {
         found.push(for_comparisons_alone(config.driver.grants));
     }
-    located.check(found)?;
+    source.check(found)?;
     Ok((config, machine))
 }
 
@@ -253,7 +253,7 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
 fn for_comparisons_alone(grants: GrantMode) -> Finding {
     let word = format!("{grants:?}").to_lowercase();
     Finding {
-        place: Place::Driver,
+        part: ConfigPart::Driver,
         key: "grants",
         what: format!("grants = \"{word}\" exists only for comparisons"),
         remedy: format!(

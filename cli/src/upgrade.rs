@@ -54,7 +54,7 @@ pub(crate) struct Machines {
 pub(crate) fn upgrade(which: &Machines, as_json: bool) -> anyhow::Result<()> {
     interrupt::watch();
     let named = || match &which.file {
-        Some(file) => Ok(config::parse_located(&files::read(file)?)?.0.name),
+        Some(file) => Ok(config::parse_with_source(&files::read(file)?)?.0.name),
         None => Ok(which.which.name.clone()),
     };
     if !which.all {

@@ -130,17 +130,17 @@ impl fmt::Display for Cidr {
 /// An invalid address; its text describes the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{text}`: {remedy}")]
-pub struct NotAnAddress {
+pub struct InvalidAddress {
     pub(crate) what: &'static str,
     pub(crate) text: String,
     pub(crate) remedy: String,
 }
 
 impl FromStr for Cidr {
-    type Err = NotAnAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
-        let wrong = || NotAnAddress {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let wrong = || InvalidAddress {
             what: "not an address with a prefix length:",
             text: text.to_owned(),
             remedy: Self::remedy(text),
@@ -163,9 +163,9 @@ impl From<Cidr> for String {
 }
 
 impl TryFrom<String> for Cidr {
-    type Error = NotAnAddress;
+    type Error = InvalidAddress;
 
-    fn try_from(text: String) -> Result<Self, NotAnAddress> {
+    fn try_from(text: String) -> Result<Self, InvalidAddress> {
         text.parse()
     }
 }
@@ -204,10 +204,10 @@ impl fmt::Display for Mac {
 }
 
 impl FromStr for Mac {
-    type Err = NotAnAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
-        let wrong = || NotAnAddress {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
+        let wrong = || InvalidAddress {
             what: "not a MAC:",
             text: text.to_owned(),
             remedy: "write it like 02:00:00:00:00:01".to_owned(),

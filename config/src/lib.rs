@@ -26,16 +26,16 @@ mod table;
 mod tests;
 mod unread;
 mod uplink;
-mod words;
+mod variants;
 
-pub use address::{Cidr, Mac, NotAnAddress};
+pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::File;
 pub use model::{
     Buffers, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Kind, Nic, Queues, Ring, SourceGuard, Station, Vif, VirtualMachine, XdpWire,
+    KernelPort, Nic, NicKind, Queues, Ring, SourceGuard, Station, Vif, VirtualMachine, XdpWire,
 };
-pub use parse::{parse, parse_located};
+pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;
-pub use problem::{Finding, Located, Place, Problem, Problems};
+pub use problem::{ConfigPart, Finding, Problem, Problems, SourceInfo};
 pub use route::Route;
-pub use uplink::{CONNECTIONS, Forwarded, NoForward};
+pub use uplink::{CONNECTIONS, Forwarded, InvalidForward};

@@ -7,18 +7,18 @@
 mod format;
 mod network;
 mod nics;
-mod refit;
 pub mod reload;
 mod sections;
 pub mod state;
+mod worker_nics;
 
-pub use nics::{NicsStep, Refitted};
+pub use nics::{NicsStep, WorkerNics};
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
 use crate::model::{Config, Guest};
-use crate::parse::{parse_located, read_guest};
-use crate::problem::{Finding, Place, Problems};
+use crate::parse::{parse_with_source, read_guest};
+use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
@@ -84,7 +84,7 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
 
 /// A guest to be added or changed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Newcomer {
+pub struct ResolvedGuest {
     /// Its domain.
     pub domain: Domain,
     /// The configuration of its interfaces for a worker of the driver domain, without connections
@@ -115,7 +115,7 @@ impl LiveConfig {
     ///
     /// All mistakes in it; there are none if it was valid before.
     pub fn of(live: &Live) -> Result<Self, Problems> {
-        let (mut config, _) = parse_located(&files_of(live))?;
+        let (mut config, _) = parse_with_source(&files_of(live))?;
         name_macs(&mut config);
         nics::name_macs(&mut config);
         if let Some(described) = &live.nics {
@@ -150,19 +150,19 @@ impl LiveConfig {
     /// # Errors
     ///
     /// All mistakes, a line each; in this case nothing has changed.
-    pub fn add(&mut self, described: &Setting) -> Result<Newcomer, String> {
+    pub fn add(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
         let g = self.config.guests.len();
         let named = |wrong: Problems| self.by_name(described, &wrong.to_string());
         let described = &network::resolve(&self.config, described)?;
         let mut guest = read_guest(g, &written(described)).map_err(named)?;
         self.refuse(&guest)?;
-        let macs = self.give_macs(&mut guest);
+        let macs = self.assign_macs(&mut guest);
         let name = guest.name.clone();
         self.config.guests.push(guest);
-        match self.newcomer(g, described, macs) {
-            Ok(newcomer) => {
+        match self.resolved(g, described, macs) {
+            Ok(resolved) => {
                 self.attached.insert(name);
-                Ok(newcomer)
+                Ok(resolved)
             }
             Err(wrong) => {
                 self.config.guests.pop();
@@ -193,14 +193,14 @@ impl LiveConfig {
     /// # Errors
     ///
     /// No guest has this name, or the description has mistakes; in both cases nothing has changed.
-    pub fn change(&mut self, described: &Setting) -> Result<Newcomer, String> {
+    pub fn change(&mut self, described: &Setting) -> Result<ResolvedGuest, String> {
         let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
         let mut there = self.config.guests.iter_mut().enumerate();
         let there = there.find(|(_, there)| there.name == guest.name);
         let (g, there) = there.ok_or_else(|| format!("no guest is named {}", guest.name))?;
         let macs = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
         let before = std::mem::replace(there, guest);
-        self.newcomer(g, described, macs).map_err(|wrong| {
+        self.resolved(g, described, macs).map_err(|wrong| {
             if let Some(there) = self.config.guests.get_mut(g) {
                 *there = before;
             }
@@ -209,7 +209,12 @@ impl LiveConfig {
     }
 
     /// Returns guest number `g`, if it has no mistakes.
-    fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
+    fn resolved(
+        &self,
+        g: usize,
+        guest: &Setting,
+        macs: Vec<Mac>,
+    ) -> Result<ResolvedGuest, Problems> {
         let (domain, mut vifs) = machine::guest_of(&self.config, g);
         for vif in &mut vifs {
             let others = |address| self.left.get(address).is_some_and(|mac| mac.0 != vif.mac);
@@ -217,16 +222,17 @@ impl LiveConfig {
         }
         let found = self.config.findings_with(g, &domain);
         let warnings = self.config.warnings().into_iter();
-        let warnings = warnings.filter(|of| matches!(of.place, Place::Vif(guest, _) if guest == g));
+        let warnings =
+            warnings.filter(|of| matches!(of.part, ConfigPart::Vif(guest, _) if guest == g));
         let warnings = warnings.map(|Finding { what, remedy, .. }| format!("{what}; {remedy}"));
-        let newcomer = Newcomer {
+        let resolved = ResolvedGuest {
             domain,
             vifs,
             guest: with_macs(guest, &macs),
             macs,
             warnings: warnings.collect(),
         };
-        Problems::found(found, newcomer)
+        Problems::found(found, resolved)
     }
 
     /// Rejects settings that are valid in a file, but not for an attached guest.
@@ -249,7 +255,7 @@ impl LiveConfig {
     }
 
     /// Gives each interface without a MAC an unused one.
-    fn give_macs(&self, guest: &mut Guest) -> Vec<Mac> {
+    fn assign_macs(&self, guest: &mut Guest) -> Vec<Mac> {
         let extra = |guest: &Guest| -> Vec<Mac> {
             let vifs = guest.vifs.iter();
             vifs.flat_map(|vif| vif.claims.extra_macs.clone()).collect()
@@ -277,7 +283,7 @@ impl LiveConfig {
     /// # Errors
     ///
     /// No guest has this name, or the reason why it cannot be removed.
-    pub fn may_leave(&self, name: &str) -> Result<(), String> {
+    pub fn check_removable(&self, name: &str) -> Result<(), String> {
         let guest = self.config.guests.iter().find(|guest| guest.name == name);
         let guest = guest.ok_or_else(|| format!("no guest is named {name}"))?;
         match guest.vifs.iter().find_map(|vif| vif.pdev.as_ref()) {
@@ -323,7 +329,12 @@ pub const fn guests_end(window_slots: u32) -> u32 {
 /// Allocates slots in a worker's window of `slots` slots, from slot `first` on, for everything that
 /// it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
 #[must_use]
-pub fn place(driver: &DriverConfig, first: u32, slots: u32, vifs: &mut [VifConfig]) -> bool {
+pub fn allocate_slots(
+    driver: &DriverConfig,
+    first: u32,
+    slots: u32,
+    vifs: &mut [VifConfig],
+) -> bool {
     let (mut taken, end) = (taken_by_guests(driver), guests_end(slots));
     for vif in vifs {
         let wanted = vif.slots.saturating_add(behind(driver.grants, vif));

@@ -1,7 +1,7 @@
 //! Settings of large receive offload. The file (`[lro]`), the domains' configurations, and
 //! `grantway set DOMAIN lro.KEY VALUE` use the same words.
 
-use crate::words;
+use crate::variants;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::str::FromStr;
 #[serde(deny_unknown_fields)]
 pub struct Lro {
     /// Where packets are merged.
-    pub at: At,
+    pub at: Placement,
     /// The packets that may be merged.
     pub rules: Rules,
     /// Whether PSH ends an aggregate.
@@ -36,7 +36,7 @@ impl Default for Lro {
     fn default() -> Self {
         Self {
             // These rules merge reversibly, so any port may receive the result.
-            at: At::Physical,
+            at: Placement::Physical,
             rules: Rules::Gro,
             psh: Psh::Flush,
             buffers: Form::Skb,
@@ -53,7 +53,7 @@ impl Default for Lro {
 /// Where packets are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum At {
+pub enum Placement {
     /// Nowhere.
     None,
     /// In the driver domain, as packets arrive from NICs.
@@ -64,7 +64,7 @@ pub enum At {
     Both,
 }
 
-impl At {
+impl Placement {
     /// Returns whether the driver domain merges.
     #[must_use]
     pub const fn physical(self) -> bool {
@@ -159,12 +159,12 @@ pub(crate) const FLUSH_REMEDY: &str =
 /// An unknown word for [`Flush`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{FLUSH_REMEDY}")]
-pub struct NotAFlush;
+pub struct InvalidFlush;
 
 impl FromStr for Flush {
-    type Err = NotAFlush;
+    type Err = InvalidFlush;
 
-    fn from_str(text: &str) -> Result<Self, NotAFlush> {
+    fn from_str(text: &str) -> Result<Self, InvalidFlush> {
         let number = |digits: &str, good: &std::ops::RangeInclusive<u32>| {
             let number = digits.parse().ok().filter(|n| good.contains(n));
             // A sign and leading zeros are rejected, so that each value has one form.
@@ -179,7 +179,7 @@ impl FromStr for Flush {
                 polls
                     .map(Self::Polls)
                     .or(us.map(Self::After))
-                    .ok_or(NotAFlush)
+                    .ok_or(InvalidFlush)
             }
         }
     }
@@ -197,9 +197,9 @@ impl fmt::Display for Flush {
 }
 
 impl TryFrom<String> for Flush {
-    type Error = NotAFlush;
+    type Error = InvalidFlush;
 
-    fn try_from(text: String) -> Result<Self, NotAFlush> {
+    fn try_from(text: String) -> Result<Self, InvalidFlush> {
         text.parse()
     }
 }
@@ -236,7 +236,7 @@ impl Lro {
             "flush" => {
                 new.flush = value
                     .parse()
-                    .map_err(|wrong: NotAFlush| wrong.to_string())?
+                    .map_err(|wrong: InvalidFlush| wrong.to_string())?
             }
             "segments" => new.segments = number(value, &SEGMENTS)?,
             _ => return Err(format!("known here: {}", SWITCHES.join(", "))),
@@ -259,12 +259,12 @@ impl Lro {
     /// segmented into the original packets.
     #[must_use]
     pub fn spoils_forwarding(&self) -> bool {
-        self.rules == Rules::Lro && self.at != At::None
+        self.rules == Rules::Lro && self.at != Placement::None
     }
 }
 
 fn word<T: DeserializeOwned>(value: &str) -> Result<T, String> {
-    words::read(value).map_err(|unknown| unknown.to_string())
+    variants::read(value).map_err(|unknown| unknown.to_string())
 }
 
 fn number(value: &str, good: &std::ops::RangeInclusive<u32>) -> Result<u32, String> {
@@ -294,7 +294,7 @@ mod tests {
         for text in [
             "", "polls", "da", "da0", "da1", "da02", "da1001", "t", "t0", "t+5", "t20us", "t10001",
         ] {
-            assert_eq!(text.parse::<Flush>(), Err(NotAFlush), "{text}");
+            assert_eq!(text.parse::<Flush>(), Err(InvalidFlush), "{text}");
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
             assert_ne!(lro, before, "{key}");
         }
         let wanted = Lro {
-            at: At::Both,
+            at: Placement::Both,
             rules: Rules::Lro,
             psh: Psh::Merge,
             buffers: Form::Page,
@@ -350,19 +350,24 @@ mod tests {
     #[test]
     fn only_irreversible_merging_prevents_forwarding() {
         let mut lro = Lro {
-            at: At::Physical,
+            at: Placement::Physical,
             ..Lro::default()
         };
         assert!(!lro.spoils_forwarding());
         lro.rules = Rules::Lro;
         assert!(lro.spoils_forwarding());
-        lro.at = At::None;
+        lro.at = Placement::None;
         assert!(!lro.spoils_forwarding());
     }
 
     #[test]
     fn merging_is_in_the_driver_the_guests_or_both() {
-        let places = [At::None, At::Physical, At::Virtual, At::Both];
+        let places = [
+            Placement::None,
+            Placement::Physical,
+            Placement::Virtual,
+            Placement::Both,
+        ];
         let at = places.map(|at| (at.physical(), at.is_virtual()));
         assert_eq!(
             at,

@@ -1,11 +1,11 @@
-//! Mistakes in a configuration: place, description, remedy.
+//! Mistakes in a configuration: part, description, remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A part of a configuration; lists are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum ConfigPart {
     /// The machine as a whole.
     Machine,
     /// The driver domain.
@@ -32,7 +32,7 @@ pub enum Place {
     VifRule(usize, usize, usize),
 }
 
-impl Place {
+impl ConfigPart {
     /// Returns whether it is a part of `other`.
     pub(crate) fn is_in(self, other: Self) -> bool {
         match (self, other) {
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPart {
     /// Counts from 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -72,7 +72,7 @@ impl fmt::Display for Place {
 
 /// A position in one of the files of a configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct Position {
     /// The file, from 0.
     pub(crate) file: usize,
     /// The line, from 1.
@@ -85,34 +85,34 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
     files: Vec<String>,
-    spots: BTreeMap<(Place, &'static str), Spot>,
+    positions: BTreeMap<(ConfigPart, &'static str), Position>,
 }
 
 impl Lines {
     pub(crate) fn new(files: impl Iterator<Item = String>) -> Self {
         Self {
             files: files.collect(),
-            spots: BTreeMap::new(),
+            positions: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn note(&mut self, place: Place, key: &'static str, spot: Spot) {
-        self.spots.entry((place, key)).or_insert(spot);
+    pub(crate) fn note(&mut self, part: ConfigPart, key: &'static str, position: Position) {
+        self.positions.entry((part, key)).or_insert(position);
     }
 
     /// Returns whether a key is written in a part.
-    pub(crate) fn has(&self, place: Place, key: &'static str) -> bool {
-        self.spots.contains_key(&(place, key))
+    pub(crate) fn has(&self, part: ConfigPart, key: &'static str) -> bool {
+        self.positions.contains_key(&(part, key))
     }
 
-    fn find(&self, place: Place, key: &'static str) -> Option<Spot> {
-        let key = self.spots.get(&(place, key));
-        key.or_else(|| self.spots.get(&(place, ""))).copied()
+    fn find(&self, part: ConfigPart, key: &'static str) -> Option<Position> {
+        let key = self.positions.get(&(part, key));
+        key.or_else(|| self.positions.get(&(part, ""))).copied()
     }
 
     /// Returns the file of a position; findings without a position belong to the first one.
-    pub(crate) fn file(&self, spot: Option<Spot>) -> Option<String> {
-        let file = spot.map_or(0, |spot| spot.file);
+    pub(crate) fn file(&self, position: Option<Position>) -> Option<String> {
+        let file = position.map_or(0, |position| position.file);
         self.files.get(file).cloned()
     }
 }
@@ -121,7 +121,7 @@ impl Lines {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The part.
-    pub place: Place,
+    pub part: ConfigPart,
     /// The key; empty: the part as a whole.
     pub key: &'static str,
     /// Description.
@@ -133,16 +133,16 @@ pub struct Finding {
 /// Facts about a file in addition to its meaning: the positions of its parts, for mistakes that are
 /// found later, and warnings for its author.
 #[derive(Clone, Debug)]
-pub struct Located {
+pub struct SourceInfo {
     pub(crate) lines: Lines,
     pub(crate) warnings: Vec<Problem>,
 }
 
-impl Located {
+impl SourceInfo {
     /// Returns a key of a part as it is looked up; empty: it is not written there.
-    pub(crate) fn key(&self, place: Place, key: &str) -> &'static str {
-        let mut known = self.lines.spots.keys();
-        let found = known.find(|(at, known)| (*at, *known) == (place, key));
+    pub(crate) fn key(&self, part: ConfigPart, key: &str) -> &'static str {
+        let mut known = self.lines.positions.keys();
+        let found = known.find(|(at, known)| (*at, *known) == (part, key));
         found.map_or("", |(_, known)| known)
     }
 
@@ -181,17 +181,17 @@ pub struct Problem {
 impl Problem {
     pub(crate) fn new(finding: Finding, lines: &Lines) -> Self {
         let Finding {
-            place,
+            part,
             key,
             what,
             remedy,
         } = finding;
-        let spot = lines.find(place, key);
+        let position = lines.find(part, key);
         Self {
-            file: lines.file(spot),
-            line: spot.map(|spot| spot.line),
+            file: lines.file(position),
+            line: position.map(|position| position.line),
             column: None,
-            what: format!("{place}: {what}"),
+            what: format!("{part}: {what}"),
             remedy,
         }
     }

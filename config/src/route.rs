@@ -1,6 +1,6 @@
 //! Routes in text form.
 
-use crate::address::{Cidr, NotAnAddress};
+use crate::address::{Cidr, InvalidAddress};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -25,14 +25,14 @@ impl fmt::Display for Route {
 }
 
 impl FromStr for Route {
-    type Err = NotAnAddress;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
         let (to, via) = match text.split_once(" via ") {
             Some((to, via)) => (to, Some(via)),
             None => (text, None),
         };
-        let wrong = |_| NotAnAddress {
+        let wrong = |_| InvalidAddress {
             what: "not a route:",
             text: text.to_owned(),
             remedy: "write it like \"10.1.0.0/16 via 10.0.0.1\"".to_owned(),

@@ -22,7 +22,7 @@ pub(crate) const ETHERTYPES: [(&str, u16); 3] =
 /// Direction of the frames that a rule applies to, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum Direction {
     /// Frames that enter by the port: from the wire, from the guest.
     In,
     /// Frames that leave by the port: to the wire, to the guest.
@@ -59,7 +59,7 @@ impl Inbound {
     #[must_use]
     pub fn rule(self) -> Rule {
         Rule {
-            way: Some(Way::Out),
+            direction: Some(Direction::Out),
             state: Some(State::New),
             ..Rule::any(INBOUND, self == Self::Allow)
         }
@@ -82,8 +82,8 @@ pub struct Rule {
     /// Whether matching frames pass; otherwise they are dropped.
     pub allow: bool,
     /// The direction; `None`: both.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub way: Option<Way>,
+    #[serde(rename = "way", default, skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
     /// The relation to the port's flows; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
@@ -114,7 +114,7 @@ impl Rule {
         Self {
             name: name.into(),
             allow,
-            way: None,
+            direction: None,
             state: None,
             ethertype: None,
             protocol: None,
@@ -127,8 +127,8 @@ impl Rule {
 
     /// Returns whether it applies to frames in this direction.
     #[must_use]
-    pub fn is_for(&self, way: Way) -> bool {
-        self.way.is_none_or(|only| only == way)
+    pub fn is_for(&self, direction: Direction) -> bool {
+        self.direction.is_none_or(|only| only == direction)
     }
 
     /// Returns the rule in the form that the monitor compiles: without name and direction.
@@ -194,9 +194,9 @@ impl Rule {
 }
 
 /// Returns a port's rules for this direction, with their indices.
-pub fn for_way(rules: &[Rule], way: Way) -> impl Iterator<Item = (usize, &Rule)> {
+pub fn for_direction(rules: &[Rule], direction: Direction) -> impl Iterator<Item = (usize, &Rule)> {
     let all = rules.iter().enumerate();
-    all.filter(move |(_, rule)| rule.is_for(way))
+    all.filter(move |(_, rule)| rule.is_for(direction))
 }
 
 /// Effect of rules on a guest that could have a dedicated queue of a NIC.
@@ -233,7 +233,7 @@ fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> Option
 /// An invalid text; the expected form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {0}")]
-pub struct NotThat(&'static str);
+pub struct InvalidValue(&'static str);
 
 /// An EtherType, at least 1536 (smaller values are lengths); written as a name or number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,11 +241,11 @@ pub struct NotThat(&'static str);
 pub struct EtherType(pub u16);
 
 impl FromStr for EtherType {
-    type Err = NotThat;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let number = named(&ETHERTYPES, text).filter(|number| *number >= 1536);
-        number.map(Self).ok_or(NotThat("an EtherType"))
+        number.map(Self).ok_or(InvalidValue("an EtherType"))
     }
 }
 
@@ -264,11 +264,11 @@ impl fmt::Display for EtherType {
 pub struct Protocol(pub u8);
 
 impl FromStr for Protocol {
-    type Err = NotThat;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let number = named(&PROTOCOLS, text);
-        number.map(Self).ok_or(NotThat("an IP protocol"))
+        number.map(Self).ok_or(InvalidValue("an IP protocol"))
     }
 }
 
@@ -287,10 +287,10 @@ impl fmt::Display for Protocol {
 pub struct Ports(pub RangeInclusive<u16>);
 
 impl FromStr for Ports {
-    type Err = NotThat;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, NotThat> {
-        let wrong = NotThat("a port or a range of ports");
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let wrong = InvalidValue("a port or a range of ports");
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong);
         let range = number(first)?..=number(last)?;
@@ -320,9 +320,9 @@ macro_rules! as_text {
         }
 
         impl TryFrom<String> for $kind {
-            type Error = NotThat;
+            type Error = InvalidValue;
 
-            fn try_from(text: String) -> Result<Self, NotThat> {
+            fn try_from(text: String) -> Result<Self, InvalidValue> {
                 text.parse()
             }
         }
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn a_rule_survives_json_and_says_no_more_than_it_must() {
         let rule = Rule {
-            way: Some(Way::Out),
+            direction: Some(Direction::Out),
             protocol: Some(Protocol(17)),
             destination_ports: Some(Ports(53..=54)),
             ..Rule::any("dns", false)
@@ -437,6 +437,6 @@ mod tests {
             )
         );
         assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
-        assert!(rule.is_for(Way::Out) && !rule.is_for(Way::In));
+        assert!(rule.is_for(Direction::Out) && !rule.is_for(Direction::In));
     }
 }

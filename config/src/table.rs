@@ -4,9 +4,9 @@
 use crate::address::Cidr;
 use crate::deprecated;
 use crate::files::File;
-use crate::problem::{Lines, Place, Problem, Spot};
+use crate::problem::{ConfigPart, Lines, Position, Problem};
 use crate::unread::Unread;
-use crate::words::{self, choose, instead, nearest};
+use crate::variants::{self, choose, instead, nearest};
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -95,14 +95,14 @@ impl Reader {
         pairs.map(shift).collect()
     }
 
-    fn spot(&self, span: Range<usize>) -> Spot {
+    fn position(&self, span: Range<usize>) -> Position {
         let at = span.start;
         let behind = self.starts.partition_point(|file| file.begin <= at);
         let file = behind.saturating_sub(1);
         let lines = self.starts.get(file).map_or(&[][..], |file| &file.lines);
         let line = lines.partition_point(|&start| start <= at);
         let start = line.checked_sub(1).and_then(|line| lines.get(line));
-        Spot {
+        Position {
             file,
             line,
             column: at - start.copied().unwrap_or(at) + 1,
@@ -111,10 +111,10 @@ impl Reader {
 
     /// Reports a syntax error with its column, because no key shows the position.
     pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
-        let spot = span.clone().map(|span| self.spot(span));
+        let position = span.clone().map(|span| self.position(span));
         self.unread.borrow_mut().is_broken = true;
-        let mut problem = self.located(span, what, "write it as TOML (https://toml.io)");
-        problem.column = spot.map(|spot| spot.column);
+        let mut problem = self.source(span, what, "write it as TOML (https://toml.io)");
+        problem.column = position.map(|position| position.column);
         self.problems.borrow_mut().push(problem);
     }
 
@@ -124,7 +124,7 @@ impl Reader {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let problem = self.located(span, what, remedy);
+        let problem = self.source(span, what, remedy);
         self.problems.borrow_mut().push(problem);
     }
 
@@ -134,21 +134,21 @@ impl Reader {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let warning = self.located(span, what, remedy);
+        let warning = self.source(span, what, remedy);
         self.warnings.borrow_mut().push(warning);
     }
 
-    fn located(
+    fn source(
         &self,
         span: Option<Range<usize>>,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Problem {
-        let spot = span.map(|span| self.spot(span));
+        let position = span.map(|span| self.position(span));
         let lines = self.lines.borrow();
         Problem {
-            file: lines.file(spot),
-            line: spot.map(|spot| spot.line),
+            file: lines.file(position),
+            line: position.map(|position| position.line),
             column: None,
             what: what.into(),
             remedy: remedy.into(),
@@ -178,7 +178,7 @@ pub(crate) struct Table<'r, 't> {
     table: &'t DeTable<'t>,
     /// The section's name in the documentation: `guest.vif`.
     section: &'static str,
-    place: Place,
+    part: ConfigPart,
     span: Range<usize>,
     asked: RefCell<Vec<&'static str>>,
     /// Keys, each with the key on which it depends.
@@ -186,23 +186,23 @@ pub(crate) struct Table<'r, 't> {
 }
 
 impl<'r, 't> Table<'r, 't> {
-    /// Starts reading; findings are reported at `place`.
+    /// Starts reading; findings are reported at `part`.
     pub(crate) fn new(
         reader: &'r Reader,
         table: &'t DeTable<'t>,
         span: Range<usize>,
         section: &'static str,
-        place: Place,
+        part: ConfigPart,
     ) -> Self {
         reader
             .lines
             .borrow_mut()
-            .note(place, "", reader.spot(span.clone()));
+            .note(part, "", reader.position(span.clone()));
         Self {
             reader,
             table,
             section,
-            place,
+            part,
             span,
             asked: RefCell::default(),
             dependent: RefCell::default(),
@@ -213,8 +213,11 @@ impl<'r, 't> Table<'r, 't> {
         self.asked.borrow_mut().push(key);
         self.reader.known.borrow_mut().insert((self.section, key));
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
-        let spot = self.reader.spot(name.span());
-        self.reader.lines.borrow_mut().note(self.place, key, spot);
+        let position = self.reader.position(name.span());
+        self.reader
+            .lines
+            .borrow_mut()
+            .note(self.part, key, position);
         Some(value)
     }
 
@@ -225,24 +228,24 @@ impl<'r, 't> Table<'r, 't> {
             DeValue::Float(number) => format!("`{key}` is {}", number.as_str()),
             other => format!("`{key}` is of type {}", other.type_str()),
         };
-        let what = format!("{}: {shown}", self.place);
+        let what = format!("{}: {shown}", self.part);
         self.reader.problem(Some(value.span()), what, remedy);
         self.unread(key);
     }
 
     /// Returns the message for a missing required key.
     fn missing(&self, key: &str) -> String {
-        format!("{}: `{key}` is missing", self.place)
+        format!("{}: `{key}` is missing", self.part)
     }
 
     /// Returns whether a key could not be read.
     fn is_unread(&self, key: &str) -> bool {
-        self.reader.unread.borrow().has(self.place, key)
+        self.reader.unread.borrow().has(self.part, key)
     }
 
     /// Records that a key has its default because its value could not be read.
     fn unread(&self, key: &str) {
-        self.reader.unread.borrow_mut().add(self.place, key);
+        self.reader.unread.borrow_mut().add(self.part, key);
     }
 
     /// Reads a required key; reports it if it is missing.
@@ -424,13 +427,13 @@ impl<'r, 't> Table<'r, 't> {
         if let Some((old, new)) = old.iter().find(|(old, _)| *old == word) {
             let what = format!(
                 "{}: `{key}` is \"{old}\", the old name of \"{new}\"",
-                self.place
+                self.part
             );
             let remedy = format!("write {key} = \"{new}\"");
             self.reader.warning(Some(value.span()), what, remedy);
             word = new;
         }
-        match words::read(word) {
+        match variants::read(word) {
             Ok(found) => Some(found),
             Err(unknown) => {
                 self.wrong(key, value, unknown.to_string());
@@ -455,14 +458,14 @@ impl<'r, 't> Table<'r, 't> {
         &self,
         key: &'static str,
         section: &'static str,
-        place: Place,
+        part: ConfigPart,
     ) -> Option<Table<'r, 't>> {
         let value = self.get(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
             self.wrong(key, value, format!("write a section [{section}]"));
         }
-        table.map(|table| Table::new(self.reader, table, value.span(), section, place))
+        table.map(|table| Table::new(self.reader, table, value.span(), section, part))
     }
 
     /// Reads a text or a nested table.
@@ -470,7 +473,7 @@ impl<'r, 't> Table<'r, 't> {
         &self,
         key: &'static str,
         section: &'static str,
-        place: Place,
+        part: ConfigPart,
     ) -> Option<TextOrTable<'r, 't>> {
         let value = self.get(key)?;
         match value.get_ref() {
@@ -480,7 +483,7 @@ impl<'r, 't> Table<'r, 't> {
                 table,
                 value.span(),
                 section,
-                place,
+                part,
             ))),
             _ => {
                 self.wrong(
@@ -498,7 +501,7 @@ impl<'r, 't> Table<'r, 't> {
         &self,
         key: &'static str,
         section: &'static str,
-        place: impl Fn(usize) -> Place,
+        part: impl Fn(usize) -> ConfigPart,
     ) -> Vec<Table<'r, 't>> {
         let Some(value) = self.get(key) else {
             return Vec::new();
@@ -512,8 +515,8 @@ impl<'r, 't> Table<'r, 't> {
         for one in array.iter() {
             match one.get_ref().as_table() {
                 Some(table) => {
-                    let place = place(tables.len());
-                    tables.push(Table::new(self.reader, table, one.span(), section, place));
+                    let part = part(tables.len());
+                    tables.push(Table::new(self.reader, table, one.span(), section, part));
                 }
                 None => self.wrong(key, one, remedy.clone()),
             }
@@ -556,9 +559,9 @@ impl<'r, 't> Table<'r, 't> {
             problems.retain(|problem| problem.what != missing);
             self.unread(meant);
         }
-        let place = match self.section {
+        let part = match self.section {
             "" => "the file's top level".to_owned(),
-            _ => self.place.to_string(),
+            _ => self.part.to_string(),
         };
         for (name, meant) in unknown {
             let key: &str = name.get_ref();
@@ -575,7 +578,7 @@ impl<'r, 't> Table<'r, 't> {
                 }
             };
             self.unread(key);
-            let what = format!("{place}: {what}");
+            let what = format!("{part}: {what}");
             self.reader.problem(Some(name.span()), what, remedy);
         }
     }

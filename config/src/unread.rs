@@ -4,44 +4,45 @@
 //! default would name keys that are not in the file. The text of a finding names every key on which
 //! it depends, as `` `key` `` or `key = `, so the text shows whether the finding is a consequence.
 
-use crate::problem::{Finding, Lines, Place};
+use crate::problem::{ConfigPart, Finding, Lines};
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 
 /// Keys that could not be read.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
-    keys: BTreeSet<(Place, String)>,
+    keys: BTreeSet<(ConfigPart, String)>,
     /// Whether the file has a syntax error, so that any key may be unread.
     pub(crate) is_broken: bool,
 }
 
 impl Unread {
-    pub(crate) fn add(&mut self, place: Place, key: &str) {
-        self.keys.insert((place, key.to_owned()));
+    pub(crate) fn add(&mut self, part: ConfigPart, key: &str) {
+        self.keys.insert((part, key.to_owned()));
     }
 
     /// Returns whether a key could not be read.
-    pub(crate) fn has(&self, place: Place, key: &str) -> bool {
-        self.keys.contains(&(place, key.to_owned()))
+    pub(crate) fn has(&self, part: ConfigPart, key: &str) -> bool {
+        self.keys.contains(&(part, key.to_owned()))
     }
 
     /// Returns whether a finding may only follow from a key that could not be read.
     pub(crate) fn explains(&self, finding: &Finding, lines: &Lines) -> bool {
-        let Finding { place, key, .. } = finding;
-        let is_near = |other: &Place| other == place || other.is_in(*place) || place.is_in(*other);
+        let Finding { part, key, .. } = finding;
+        let is_near =
+            |other: &ConfigPart| other == part || other.is_in(*part) || part.is_in(*other);
         let is_doubtful = self.is_broken || self.keys.iter().any(|(at, _)| is_near(at));
         // In a section that was not read completely, only findings about written keys count.
-        if is_doubtful && (key.is_empty() || !lines.has(*place, key)) {
+        if is_doubtful && (key.is_empty() || !lines.has(*part, key)) {
             return true;
         }
         if self.is_broken && mentions_others(finding) {
             return true;
         }
-        let affects = |at: &Place| is_near(at) || discriminant(at) != discriminant(place);
+        let affects = |at: &ConfigPart| is_near(at) || discriminant(at) != discriminant(part);
         let mut keys = self.keys.iter();
         keys.any(|(at, unread)| {
-            (at == place && unread == key)
+            (at == part && unread == key)
                 || (unread != key && affects(at) && mentions(finding, unread))
         })
     }

@@ -14,29 +14,29 @@ pub struct Forwarded(pub Forward);
 
 /// An invalid text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoForward;
+pub struct InvalidForward;
 
-impl fmt::Display for NoForward {
+impl fmt::Display for InvalidForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not a protocol, a port, and an address with a port")
     }
 }
 
 impl FromStr for Forwarded {
-    type Err = NoForward;
+    type Err = InvalidForward;
 
-    fn from_str(text: &str) -> Result<Self, NoForward> {
-        let (from, to) = text.split_once('=').ok_or(NoForward)?;
-        let (transport, port) = from.split_once(':').ok_or(NoForward)?;
+    fn from_str(text: &str) -> Result<Self, InvalidForward> {
+        let (from, to) = text.split_once('=').ok_or(InvalidForward)?;
+        let (transport, port) = from.split_once(':').ok_or(InvalidForward)?;
         let transport = match transport {
             "tcp" => Transport::Tcp,
             "udp" => Transport::Udp,
-            _ => return Err(NoForward),
+            _ => return Err(InvalidForward),
         };
         Ok(Self(Forward {
             transport,
-            port: port.parse().map_err(|_| NoForward)?,
-            to: to.parse().map_err(|_| NoForward)?,
+            port: port.parse().map_err(|_| InvalidForward)?,
+            to: to.parse().map_err(|_| InvalidForward)?,
         }))
     }
 }
@@ -70,7 +70,7 @@ mod tests {
             "tcp:-1=10.0.0.2:80",
             "tcp:1=fd00::2:80:",
         ] {
-            assert_eq!(bad.parse::<Forwarded>(), Err(NoForward), "{bad}");
+            assert_eq!(bad.parse::<Forwarded>(), Err(InvalidForward), "{bad}");
         }
     }
 }

@@ -228,7 +228,7 @@ pub(crate) fn give(
         .ok_or("the domain was not built".to_owned())?;
     let what = format!("domain {}", domain.name);
     while let Some(device) = domain.devices.get(*given) {
-        let gift = Gift {
+        let gift = DeviceAssignment {
             core,
             state,
             id,
@@ -243,7 +243,7 @@ pub(crate) fn give(
 }
 
 /// One device and the domain that gets it.
-struct Gift<'a> {
+struct DeviceAssignment<'a> {
     core: &'a mut Core,
     state: &'a State,
     id: DomId,
@@ -251,7 +251,7 @@ struct Gift<'a> {
     life: u64,
 }
 
-impl Gift<'_> {
+impl DeviceAssignment<'_> {
     fn give(self, number: usize, device: &Device) -> Result<(), Refusal> {
         let own = unit(self.place, number);
         match device {

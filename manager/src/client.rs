@@ -28,7 +28,7 @@ pub(crate) struct Relay {
 
 /// The event that a client waits for.
 #[derive(Debug)]
-pub(crate) enum Waits {
+pub(crate) enum ClientWait {
     /// None: its next line is a request.
     Nothing,
     /// Room in a domain's mailbox; the time of the next attempt.
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     searched: usize,
     output: Vec<u8>,
     sent: usize,
-    pub(crate) waits: Waits,
+    pub(crate) waits: ClientWait,
     since_ns: u64,
     broken: bool,
     /// Whether the client is a part of this program: it has no deadline and takes no place.
@@ -78,7 +78,7 @@ impl Client {
             searched: 0,
             output: Vec::new(),
             sent: 0,
-            waits: Waits::Nothing,
+            waits: ClientWait::Nothing,
             since_ns: now_ns,
             broken: false,
             stays: false,
@@ -109,7 +109,7 @@ impl Client {
 
     /// Returns when the client is too slow; `None` while it waits for an event.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let idle = matches!(self.waits, Waits::Nothing) && !self.stays;
+        let idle = matches!(self.waits, ClientWait::Nothing) && !self.stays;
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 
@@ -133,14 +133,14 @@ impl Client {
 
     /// Whether [`Client::next_line`] returns a request.
     pub(crate) fn has_request(&self) -> bool {
-        let may_ask = matches!(self.waits, Waits::Nothing) && !self.has_output();
+        let may_ask = matches!(self.waits, ClientWait::Nothing) && !self.has_output();
         may_ask && self.line_end().is_some()
     }
 
     /// Returns when to check the awaited event again.
     pub(crate) fn again_ns(&self) -> Option<u64> {
         match self.waits {
-            Waits::Room(_, at) | Waits::Free(_, at) => Some(at),
+            ClientWait::Room(_, at) | ClientWait::Free(_, at) => Some(at),
             _ => None,
         }
     }
@@ -148,7 +148,7 @@ impl Client {
     /// Returns the token of the awaited reply.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.waits {
-            Waits::Reply(_, token) => Some(token),
+            ClientWait::Reply(_, token) => Some(token),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl Client {
 
     /// Returns the next request, unless the client waits for an event.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
-        if !matches!(self.waits, Waits::Nothing) || self.has_output() {
+        if !matches!(self.waits, ClientWait::Nothing) || self.has_output() {
             return None;
         }
         let end = self.line_end()?;
@@ -191,7 +191,7 @@ impl Client {
 
     /// Answers the request.
     pub(crate) fn answer(&mut self, answer: &impl Serialize, now_ns: u64) {
-        self.waits = Waits::Nothing;
+        self.waits = ClientWait::Nothing;
         self.since_ns = now_ns;
         self.output.clear();
         self.sent = 0;
@@ -257,7 +257,11 @@ mod tests {
     /// it at most a few times.
     #[test]
     fn a_client_that_hangs_up_is_closed_in_any_state() {
-        let waits: [fn() -> Waits; 3] = [|| Waits::Nothing, || Waits::Change, || Waits::End];
+        let waits: [fn() -> ClientWait; 3] = [
+            || ClientWait::Nothing,
+            || ClientWait::Change,
+            || ClientWait::End,
+        ];
         for waits in waits {
             for sent in [&b""[..], b"{\"op\":", &[b' '; 3 * CHUNK]] {
                 let (mut peer, stream) = UnixStream::pair().unwrap();
@@ -302,7 +306,7 @@ mod tests {
         assert_eq!(client.yields_ns(), Some(50 * SECOND_NS));
         assert!(client.is_over(110 * SECOND_NS));
         // A client that waits for an event has no deadline and keeps its place.
-        client.waits = Waits::Change;
+        client.waits = ClientWait::Change;
         assert_eq!((client.deadline_ns(), client.yields_ns()), (None, None));
         client.answer(&"done", 200 * SECOND_NS);
         assert_eq!(client.deadline_ns(), Some(260 * SECOND_NS));

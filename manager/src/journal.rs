@@ -26,7 +26,7 @@ const ROOM: usize = 256 << 10;
 /// The whole state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept<'a> {
+pub(crate) struct SavedState<'a> {
     /// When the machine was complete, by the monotonic clock.
     pub(crate) complete_ns: u64,
     /// Properties that the system lacks, in words.
@@ -53,7 +53,7 @@ enum JournalLine {
     Restarts(usize, Option<Restarts>),
 }
 
-impl Kept<'_> {
+impl SavedState<'_> {
     /// Reads the state from the file of an earlier manager. Returns `None` if its first line is
     /// invalid; the other lines count up to the first that is incomplete or invalid.
     pub(crate) fn read(file: &OwnedFd) -> Option<Self> {
@@ -193,7 +193,7 @@ impl Journal {
 
     /// Begins a file.
     fn begin(&mut self, core: &mut Core, complete_ns: u64, state: &State) -> Result<(), Refusal> {
-        let whole = Kept {
+        let whole = SavedState {
             complete_ns,
             missing: Cow::Borrowed(&self.missing),
             restarts: Cow::Borrowed(&self.restarts),
@@ -239,15 +239,15 @@ mod tests {
     }
 
     fn gone(name: &str) -> SpecChange {
-        SpecChange::Gone { name: name.into() }
+        SpecChange::Removed { name: name.into() }
     }
 
     /// Returns a file with these lines, the last of them incomplete.
     fn written(lines: &[JournalLine]) -> Vec<u8> {
-        let first = Kept {
+        let first = SavedState {
             complete_ns: 7,
             restarts: Cow::Owned([(0, known(1)), (2, known(2))].into()),
-            ..Kept::default()
+            ..SavedState::default()
         };
         let mut text = serde_json::to_vec(&first).unwrap();
         for line in lines {
@@ -269,13 +269,16 @@ mod tests {
             JournalLine::Spec(gone("b")),
         ]);
         // The last line is incomplete, as after a kill.
-        let keep = Kept::of(&text).unwrap();
+        let keep = SavedState::of(&text).unwrap();
         assert_eq!(keep.complete_ns, 7);
         assert_eq!(*keep.missing, missing);
         assert_eq!(*keep.restarts, [(0, known(5)), (3, known(9))].into());
         assert_eq!(keep.changes, [gone("a")]);
         let whole = [text, b"\n".to_vec()].concat();
-        assert_eq!(Kept::of(&whole).unwrap().changes, [gone("a"), gone("b")]);
+        assert_eq!(
+            SavedState::of(&whole).unwrap().changes,
+            [gone("a"), gone("b")]
+        );
     }
 
     #[test]
@@ -283,10 +286,10 @@ mod tests {
         let text = written(&[JournalLine::Spec(gone("a"))]);
         let nonsense = [text, b"\nnonsense\n".to_vec()].concat();
         let more = serde_json::to_vec(&JournalLine::Spec(gone("b"))).unwrap();
-        let keep = Kept::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
+        let keep = SavedState::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
         assert_eq!(keep.changes, [gone("a")]);
         for nothing in [&b""[..], b"\n", b"nonsense", b"{}\n"] {
-            assert!(Kept::of(nothing).is_none(), "{nothing:?}");
+            assert!(SavedState::of(nothing).is_none(), "{nothing:?}");
         }
     }
 
@@ -331,7 +334,7 @@ mod tests {
         for (worker, vifs) in came.vifs {
             state.change(SpecChange::Serves { worker, vifs });
         }
-        state.change(SpecChange::Up { name: name.into() });
+        state.change(SpecChange::Attached { name: name.into() });
         came.place
     }
 
@@ -368,7 +371,7 @@ mod tests {
             files.len() > 1,
             "a file is begun anew before it is too long"
         );
-        let kept = Kept::read(files.last().unwrap()).unwrap();
+        let kept = SavedState::read(files.last().unwrap()).unwrap();
         let mut spec = kept.spec.unwrap().into_owned();
         kept.changes.into_iter().for_each(|it| spec.apply(it));
         assert_eq!(&spec, state.spec());
@@ -380,7 +383,7 @@ mod tests {
     fn a_file_that_blocks_is_not_read() {
         let (pipe, other) = rustix::pipe::pipe().unwrap();
         rustix::io::write(&other, b"{}\n").unwrap();
-        assert!(Kept::read(&pipe).is_none());
+        assert!(SavedState::read(&pipe).is_none());
         let file = memfd_create("kept", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, KEPT_MAX as u64 + 1).unwrap();
         let why = bytes_of(&file).unwrap_err();

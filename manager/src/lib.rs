@@ -56,7 +56,7 @@ use abi::machine::Machine;
 use args::Args;
 use confine::roles::MANAGER;
 use confine::{Rights, confine};
-use journal::Kept;
+use journal::SavedState;
 use link::sealed;
 use listeners::Listeners;
 use log::Log;
@@ -177,7 +177,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     }
     match given.kept {
         // Another manager has written it: parsed as far as it is valid.
-        Some(kept) => server.go_on(Kept::read(&kept)),
+        Some(kept) => server.go_on(SavedState::read(&kept)),
         None => {
             let up_ns = server.begin()?;
             print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));

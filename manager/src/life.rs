@@ -9,12 +9,12 @@
 //! the processors busy with starts.
 
 mod call;
-mod seen;
 mod step;
+mod view;
 
 pub(crate) use call::{Call, CallState};
-pub(crate) use seen::{Seen, StartStage, Worker};
 pub(crate) use step::{Action, Next, step};
+pub(crate) use view::{DomainView, StartStage, Worker};
 
 use crate::build::{DeviceId, Opening};
 use crate::core::Refusal;
@@ -261,7 +261,7 @@ impl Life {
     }
 
     /// Follows what the core reports of the domain.
-    pub(crate) fn observe(&mut self, seen: &Seen<'_>, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn observe(&mut self, seen: &DomainView<'_>, now_ns: u64) -> Vec<Event> {
         if self.goal == Goal::Gone {
             return Vec::new();
         }
@@ -314,7 +314,7 @@ impl Life {
     /// Records that the new process is ready and that its connections are up.
     fn came(
         &mut self,
-        seen: &Seen<'_>,
+        seen: &DomainView<'_>,
         (died_ns, mut ready_ns): (u64, Option<u64>),
         now_ns: u64,
     ) -> Vec<Event> {

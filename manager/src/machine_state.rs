@@ -1,6 +1,6 @@
 //! The machine: its specification, and the state of its domains as the core reports it.
 
-use crate::spec::{Admitted, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsPlace, Setting};
@@ -61,7 +61,7 @@ impl State {
         &mut self,
         config: &mut LiveConfig,
         guest: &Setting,
-    ) -> Result<Admitted, String> {
+    ) -> Result<AdmittedGuest, String> {
         let (admitted, comes) = self.spec.admit(config, guest)?;
         self.change(comes);
         Ok(admitted)
@@ -71,7 +71,7 @@ impl State {
     pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsPlace) {
         if self.spec.origin(guest).is_some() {
             let guest = guest.to_owned();
-            self.change(SpecChange::Found {
+            self.change(SpecChange::NamespaceFound {
                 guest,
                 netns,
                 place,

@@ -9,7 +9,7 @@ use crate::spec::{Spec, SpecChange};
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
-use config::live::reload::{Coming, Difference, present_guest, present_nics};
+use config::live::reload::{Difference, FileGuest, present_guest, present_nics};
 use config::live::state::name_of;
 use config::live::{LiveConfig, NicsStep};
 use std::borrow::Cow;
@@ -63,12 +63,12 @@ impl Step {
         if let Some(step) = &self.nics {
             let mut nics = NicsStep {
                 nics: present_nics(live, config)?,
-                come: BTreeSet::new(),
+                added: BTreeSet::new(),
                 changes: Vec::new(),
             };
             let removed = nics.nics.iter().filter_map(name_of);
             let stays = |name: &&str| step.nics.iter().any(|nic| name_of(nic) == Some(name));
-            nics.come = removed
+            nics.added = removed
                 .filter(|name| !stays(name))
                 .map(str::to_owned)
                 .collect();
@@ -93,10 +93,10 @@ impl Step {
         Self::new(StepKind::Detach, domain, why, changes)
     }
 
-    fn change(coming: Coming) -> Self {
-        let changes = coming.changes.unwrap_or_default();
-        let guest = Some(coming.guest);
-        let step = Self::new(StepKind::Change, &coming.name, StepReason::Changed, changes);
+    fn change(listed: FileGuest) -> Self {
+        let changes = listed.changes.unwrap_or_default();
+        let guest = Some(listed.guest);
+        let step = Self::new(StepKind::Change, &listed.name, StepReason::Changed, changes);
         Self { guest, ..step }
     }
 
@@ -112,20 +112,20 @@ impl Step {
         Self::new(StepKind::Restart, domain, StepReason::Changed, changes)
     }
 
-    fn attach(coming: Coming) -> Self {
-        let why = match coming.changes {
+    fn attach(listed: FileGuest) -> Self {
+        let why = match listed.changes {
             Some(_) => StepReason::Changed,
             None => StepReason::New,
         };
-        let guest = Some(coming.guest);
-        let step = Self::new(StepKind::Attach, &coming.name, why, Vec::new());
+        let guest = Some(listed.guest);
+        let step = Self::new(StepKind::Attach, &listed.name, why, Vec::new());
         Self { guest, ..step }
     }
 }
 
 /// The course of a reload: all steps are carried out, or those before a failed one are undone.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct ReloadProgress {
     left: VecDeque<Step>,
     /// The step under way, and the one that undoes it.
     present: Option<(Step, Option<Step>)>,
@@ -139,7 +139,7 @@ pub(crate) struct Course {
     pub(crate) not_undone: Vec<String>,
 }
 
-impl Course {
+impl ReloadProgress {
     pub(crate) fn new(steps: Vec<Step>) -> Self {
         Self {
             left: steps.into(),
@@ -208,42 +208,42 @@ pub(crate) fn steps(
         steps: Vec::new(),
         wrong: Vec::new(),
     };
-    for name in difference.gone {
-        trial.leave(&name, StepReason::Gone, Vec::new());
+    for name in difference.to_detach {
+        trial.detach(&name, StepReason::Gone, Vec::new());
     }
     let mut becomes = Cow::Borrowed(spec);
     for step in difference.nics {
         let set = trial.config.set_nics(&step.nics);
-        match set.and_then(|()| becomes.refits(&trial.config, &step)) {
-            Ok(refits) => {
-                becomes.to_mut().apply(SpecChange::Refits(refits));
+        match set.and_then(|()| becomes.nic_change(&trial.config, &step)) {
+            Ok(nic_change) => {
+                becomes.to_mut().apply(SpecChange::ChangeNics(nic_change));
                 trial.steps.push(Step::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),
         }
     }
     let mut late = Vec::new();
-    for coming in difference.coming {
-        if coming.in_place {
-            trial.change(coming);
+    for listed in difference.to_attach {
+        if listed.in_place {
+            trial.change(listed);
             continue;
         }
-        if let Some(changes) = &coming.changes
-            && !trial.leave(&coming.name, StepReason::Changed, changes.clone())
+        if let Some(changes) = &listed.changes
+            && !trial.detach(&listed.name, StepReason::Changed, changes.clone())
         {
             continue;
         }
-        match trial.come(&coming.guest) {
-            Ok(()) => trial.steps.push(Step::attach(coming)),
-            Err(_) => late.push(coming),
+        match trial.attach(&listed.guest) {
+            Ok(()) => trial.steps.push(Step::attach(listed)),
+            Err(_) => late.push(listed),
         }
     }
     // By now every guest that is removed has released what it had.
-    for coming in late {
-        match trial.come(&coming.guest) {
-            Ok(()) => trial.steps.push(Step::attach(coming)),
+    for listed in late {
+        match trial.attach(&listed.guest) {
+            Ok(()) => trial.steps.push(Step::attach(listed)),
             Err(why) => {
-                let name = &coming.name;
+                let name = &listed.name;
                 let lines = why.lines().map(|line| format!("guest {name}: {line}"));
                 trial.wrong.extend(lines);
             }
@@ -265,18 +265,18 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Tries a change of a guest that keeps running.
-    fn change(&mut self, coming: Coming) {
+    fn change(&mut self, listed: FileGuest) {
         // A guest with a queue of a NIC cannot change.
-        let may = self.config.may_leave(&coming.name);
-        match may.and_then(|()| self.config.change(&coming.guest)) {
-            Ok(_) => self.steps.push(Step::change(coming)),
+        let may = self.config.check_removable(&listed.name);
+        match may.and_then(|()| self.config.change(&listed.guest)) {
+            Ok(_) => self.steps.push(Step::change(listed)),
             Err(wrong) => self.wrong.push(wrong),
         }
     }
 
     /// Tries to detach a guest. Returns whether it may be detached.
-    fn leave(&mut self, name: &str, why: StepReason, changes: Vec<String>) -> bool {
-        if let Err(wrong) = self.config.may_leave(name) {
+    fn detach(&mut self, name: &str, why: StepReason, changes: Vec<String>) -> bool {
+        if let Err(wrong) = self.config.check_removable(name) {
             self.wrong.push(wrong);
             return false;
         }
@@ -287,7 +287,7 @@ impl Trial<'_> {
     }
 
     /// Tries to attach a guest.
-    fn come(&mut self, guest: &Setting) -> Result<(), String> {
+    fn attach(&mut self, guest: &Setting) -> Result<(), String> {
         let came = self.config.add(guest)?;
         match self.windows.place(&came.vifs) {
             Ok(placed) => {
@@ -399,21 +399,21 @@ mod tests {
         match (step.told.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {
                 config.remove(&name);
-                spec.apply(SpecChange::Gone { name });
+                spec.apply(SpecChange::Removed { name });
             }
             (StepKind::Attach, Some(guest), _) => attach(spec, config, guest, step.user),
             (StepKind::Change, Some(guest), _) => {
                 let changed = config.change(guest).unwrap();
                 let (vifs, guest) = (changed.vifs, changed.guest);
-                spec.apply(SpecChange::Changes { vifs });
+                spec.apply(SpecChange::PortsChanged { vifs });
                 spec.apply(SpecChange::Described { name, guest });
             }
             (StepKind::Nics, _, Some(nics)) => {
                 config.set_nics(&nics.nics).unwrap();
-                let refits = spec.refits(config, nics).unwrap();
-                spec.apply(SpecChange::Refits(refits));
-                spec.apply(SpecChange::Refitted { back: false });
-                spec.apply(SpecChange::HasRefitted);
+                let nic_change = spec.nic_change(config, nics).unwrap();
+                spec.apply(SpecChange::ChangeNics(nic_change));
+                spec.apply(SpecChange::NicsChanged { back: false });
+                spec.apply(SpecChange::NicDevicesClosed);
             }
             _ => panic!("{step:?}"),
         }
@@ -428,11 +428,11 @@ mod tests {
             spec.apply(SpecChange::Adopted { names });
         }
         let asked = name.clone();
-        spec.apply(SpecChange::Asked { name: asked, user });
+        spec.apply(SpecChange::RequestedBy { name: asked, user });
         for (worker, vifs) in came.vifs {
             spec.apply(SpecChange::Serves { worker, vifs });
         }
-        spec.apply(SpecChange::Up { name });
+        spec.apply(SpecChange::Attached { name });
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(steps.len(), 7, "{steps:?}");
         for refused in 0..=steps.len() {
             let (mut spec, mut config) = (before.clone(), config.clone());
-            let mut course = Course::new(steps.clone());
+            let mut course = ReloadProgress::new(steps.clone());
             let mut number = 0;
             while let Some(step) = course.next(&spec, &config) {
                 let outcome = match number == refused {
@@ -481,9 +481,9 @@ mod tests {
             // Guests of the file stay guests of the file.
             let (live, without) = (spec.live().unwrap(), file(&nic(1500)));
             let difference = reload::difference(live, &config, &without).unwrap();
-            let gone: BTreeSet<_> = difference.gone.iter().map(String::as_str).collect();
-            assert_eq!(gone, BTreeSet::from(["a", "b"]), "{refused}");
-            assert_eq!(difference.stays, ["h"]);
+            let detached: BTreeSet<_> = difference.to_detach.iter().map(String::as_str).collect();
+            assert_eq!(detached, BTreeSet::from(["a", "b"]), "{refused}");
+            assert_eq!(difference.kept, ["h"]);
         }
     }
 
@@ -491,7 +491,7 @@ mod tests {
     fn a_step_that_is_not_undone_is_reported() {
         let before = spec(&[guest("a", ""), guest("b", ""), guest("c", "")].concat());
         let config = before.config().unwrap();
-        let mut course = Course::new(steps_to(&before, "").unwrap());
+        let mut course = ReloadProgress::new(steps_to(&before, "").unwrap());
         let outcomes = [Ok(()), Ok(()), Err("in use"), Err("no room"), Ok(())];
         let mut taken = Vec::new();
         for outcome in outcomes {

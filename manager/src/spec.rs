@@ -7,13 +7,13 @@
 mod apply;
 mod change;
 
-pub(crate) use change::{Refitting, SpecChange};
+pub(crate) use change::{PendingNicChange, SpecChange};
 
 use crate::windows::{self, Windows};
 use abi::machine::{Device, Domain, Live, NetnsPlace, Program, Setting};
-use change::Refits;
+use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
-use config::live::state::{Origin, Returning};
+use config::live::state::{Origin, SavedGuest};
 use config::live::{LiveConfig, NicsStep};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -28,12 +28,14 @@ pub(crate) struct Spec {
     /// `None`: guests are neither attached nor detached.
     live: Option<Live>,
     /// Guests that are not up yet. The next manager removes them.
-    coming: BTreeSet<String>,
+    #[serde(rename = "coming")]
+    attaching: BTreeSet<String>,
     /// Guests that are being removed.
-    leaving: BTreeSet<String>,
+    #[serde(rename = "leaving")]
+    detaching: BTreeSet<String>,
     /// Devices that a change of NICs opens and closes, until the workers run with it.
-    #[serde(default)]
-    refitting: Option<Refitting>,
+    #[serde(default, rename = "refitting")]
+    pending_nic_change: Option<PendingNicChange>,
     /// The workers' configurations, by place. Their domains' texts are empty.
     #[serde(default)]
     drivers: BTreeMap<usize, DriverConfig>,
@@ -42,7 +44,7 @@ pub(crate) struct Spec {
     origins: BTreeMap<String, Origin>,
     /// Guests of the machine before that have not returned.
     #[serde(default)]
-    returning: Vec<Returning>,
+    returning: Vec<SavedGuest>,
     /// Devices whose interfaces were removed, by their domains' places and their numbers there.
     #[serde(default)]
     lost: BTreeSet<(usize, usize)>,
@@ -50,7 +52,7 @@ pub(crate) struct Spec {
 
 /// A guest on its way in.
 #[derive(Clone, Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedGuest {
     pub(crate) place: usize,
     pub(crate) name: String,
     /// The MAC of each interface.
@@ -132,12 +134,12 @@ impl Spec {
 
     /// Whether a guest is being attached or detached.
     pub(crate) fn is_changing(&self, name: &str) -> bool {
-        self.coming.contains(name) || self.leaving.contains(name)
+        self.attaching.contains(name) || self.detaching.contains(name)
     }
 
     /// Returns the guests that are being attached or detached.
     pub(crate) fn changing(&self) -> impl Iterator<Item = &String> {
-        self.coming.union(&self.leaving)
+        self.attaching.union(&self.detaching)
     }
 
     /// Parses the present configuration.
@@ -154,7 +156,7 @@ impl Spec {
         &self,
         config: &mut LiveConfig,
         guest: &Setting,
-    ) -> Result<(Admitted, SpecChange), String> {
+    ) -> Result<(AdmittedGuest, SpecChange), String> {
         let came = config.add(guest)?;
         let name = came.domain.name.clone();
         let room = self.windows().and_then(|windows| windows.place(&came.vifs));
@@ -167,12 +169,12 @@ impl Spec {
         };
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
-        let comes = SpecChange::Comes {
+        let comes = SpecChange::Attaching {
             place,
             domain: Box::new(came.domain),
             guest: came.guest,
         };
-        let admitted = Admitted {
+        let admitted = AdmittedGuest {
             place,
             name,
             macs: came.macs.iter().map(ToString::to_string).collect(),
@@ -206,25 +208,29 @@ impl Spec {
     ///
     /// # Errors
     /// A worker has no room for them.
-    pub(crate) fn refits(&self, config: &LiveConfig, step: &NicsStep) -> Result<Refits, String> {
+    pub(crate) fn nic_change(
+        &self,
+        config: &LiveConfig,
+        step: &NicsStep,
+    ) -> Result<NicChange, String> {
         let drivers = (0..).zip(&self.drivers);
         let workers = drivers.filter_map(|(worker, (&place, told))| {
             let domain = self.domains.get(&place)?;
-            let refitted = config.refit(worker, domain, told, &step.come);
-            Some(refitted.map(|refitted| (place, refitted)))
+            let settle_nic_change = config.worker_with_nics(worker, domain, told, &step.added);
+            Some(settle_nic_change.map(|settle_nic_change| (place, settle_nic_change)))
         });
         let workers = workers.collect::<Result<_, _>>()?;
         let nics = Some(step.nics.clone());
-        Ok(Refits { nics, workers })
+        Ok(NicChange { nics, workers })
     }
 
     /// Returns the devices that a change of NICs opens and closes now.
-    pub(crate) fn refitting(&self) -> Option<&Refitting> {
-        self.refitting.as_ref()
+    pub(crate) fn pending_nic_change(&self) -> Option<&PendingNicChange> {
+        self.pending_nic_change.as_ref()
     }
 
     /// Returns the present configuration of these interfaces at each worker.
-    pub(crate) fn told_of(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
+    pub(crate) fn present_configs(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
         let drivers = self.drivers.iter();
         let served = drivers.flat_map(|(worker, driver)| {
             let served = driver.vifs.iter();
@@ -244,12 +250,12 @@ impl Spec {
     }
 
     /// Returns the guests of the machine before that have not returned.
-    pub(crate) fn all_returning(&self) -> &[Returning] {
+    pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
         &self.returning
     }
 
     /// Returns one of them.
-    pub(crate) fn returning(&self, name: &str) -> Option<&Returning> {
+    pub(crate) fn returning(&self, name: &str) -> Option<&SavedGuest> {
         let mut all = self.returning.iter();
         all.find(|returning| returning.name() == Some(name))
     }

@@ -8,7 +8,7 @@
 use crate::refusal::Refusal;
 use crate::spec::{Spec, SpecChange};
 use abi::journal::Level;
-use config::live::state::{self, Left, Origin};
+use config::live::state::{self, Origin, SavedGuestRef};
 
 /// Time between two attempts to write the file.
 const AGAIN_NS: u64 = 1_000_000_000;
@@ -36,12 +36,12 @@ impl StateFile {
         let concerns = |change: &SpecChange| {
             matches!(
                 change,
-                SpecChange::Up { .. }
-                    | SpecChange::Leaves { .. }
-                    | SpecChange::Gone { .. }
+                SpecChange::Attached { .. }
+                    | SpecChange::Detaching { .. }
+                    | SpecChange::Removed { .. }
                     | SpecChange::Described { .. }
-                    | SpecChange::Return { .. }
-                    | SpecChange::Returned { .. }
+                    | SpecChange::AwaitReattach { .. }
+                    | SpecChange::Reattached { .. }
             )
         };
         self.is_stale |= changes.iter().any(concerns);
@@ -109,18 +109,18 @@ impl StateFile {
 
 /// Returns the guests that return after an end of the core: the attached ones, and those that have
 /// not returned yet.
-pub(crate) fn left(spec: &Spec) -> Vec<Left<'_>> {
+pub(crate) fn left(spec: &Spec) -> Vec<SavedGuestRef<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
     // A guest that has just returned is in both lists for a moment.
     let is_there = |name: &str| !spec.is_changing(name) && spec.returning(name).is_none();
     let there = attached.filter(|(name, _)| is_there(name));
-    let there = there.map(|(name, guest)| Left {
+    let there = there.map(|(name, guest)| SavedGuestRef {
         guest,
         origin: spec.origin(name).unwrap_or(UNKNOWN),
     });
     there
-        .chain(spec.all_returning().iter().map(Left::from))
+        .chain(spec.saved_guests().iter().map(SavedGuestRef::from))
         .collect()
 }
 
@@ -148,7 +148,7 @@ mod tests {
             warning.contains("(No space left on device): guest a does not"),
             "{warning}"
         );
-        state.look_at(&[SpecChange::Up { name: "a".into() }]);
+        state.look_at(&[SpecChange::Attached { name: "a".into() }]);
         assert_eq!(state.due("m", &spec, 4 + AGAIN_NS), None, "too soon");
         assert_eq!(state.due("m", &spec, 5 + AGAIN_NS), nothing);
         assert_eq!(state.wrote(Vec::new(), full(), 6), None);
@@ -159,9 +159,9 @@ mod tests {
         assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
         assert_eq!(state.again_ns(), None);
         assert_eq!(state.due("m", &spec, 8), None);
-        state.look_at(&[SpecChange::HasRefitted]);
+        state.look_at(&[SpecChange::NicDevicesClosed]);
         assert!(!state.is_stale);
-        state.look_at(&[SpecChange::Up { name: "a".into() }]);
+        state.look_at(&[SpecChange::Attached { name: "a".into() }]);
         assert!(state.is_stale);
         assert_eq!(state.due("m", &spec, 9), None, "the same");
     }

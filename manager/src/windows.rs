@@ -27,7 +27,7 @@ impl<'a> Windows<'a> {
         let mut all = BTreeMap::new();
         for (&worker, (driver, end)) in &self.of {
             let mut vifs = vifs.to_vec();
-            if !live::place(driver, self.first, *end, &mut vifs) {
+            if !live::allocate_slots(driver, self.first, *end, &mut vifs) {
                 let slots = live::guests_end(*end).saturating_sub(self.first);
                 return Err(format!(
                     "the machine is full: the window of the driver domain has {slots} slots for \

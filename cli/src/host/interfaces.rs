@@ -1,7 +1,7 @@
 //! Compares the interfaces, bridges and networks that a machine creates with those that its
 //! namespaces already have.
 
-use config::{Cidr, Config, Endpoint, Finding, KernelPort, Place};
+use config::{Cidr, Config, ConfigPart, Endpoint, Finding, KernelPort};
 use netdev::host_checks::{self, Obstacle, PlannedInterface};
 use netdev::netns;
 use netdev::overlap::{self, Cidr as Network};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// An interface that the machine creates.
 struct CreatedInterface<'a> {
-    place: Place,
+    part: ConfigPart,
     ifname: String,
     port: &'a KernelPort,
     bridge: Option<&'a str>,
@@ -42,14 +42,24 @@ fn created_interfaces(config: &Config) -> Vec<CreatedInterface<'_>> {
             _ => None,
         };
         if let (Some(port), Some(ifname)) = (nic.kind.port(), config.nic_ifname(n)) {
-            all.push(CreatedInterface::new(Place::Nic(n), ifname, port, bridge));
+            all.push(CreatedInterface::new(
+                ConfigPart::Nic(n),
+                ifname,
+                port,
+                bridge,
+            ));
         }
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
             if let (Endpoint::Tap { port }, Some(ifname)) = (&vif.endpoint, config.vif_ifname(g, v))
             {
-                all.push(CreatedInterface::new(Place::Vif(g, v), ifname, port, None));
+                all.push(CreatedInterface::new(
+                    ConfigPart::Vif(g, v),
+                    ifname,
+                    port,
+                    None,
+                ));
             }
         }
     }
@@ -57,13 +67,18 @@ fn created_interfaces(config: &Config) -> Vec<CreatedInterface<'_>> {
 }
 
 impl<'a> CreatedInterface<'a> {
-    fn new(place: Place, ifname: String, port: &'a KernelPort, bridge: Option<&'a str>) -> Self {
+    fn new(
+        part: ConfigPart,
+        ifname: String,
+        port: &'a KernelPort,
+        bridge: Option<&'a str>,
+    ) -> Self {
         let networks = match port.allow_overlap {
             true => Vec::new(),
             false => networks(&port.addresses),
         };
         Self {
-            place,
+            part,
             ifname,
             port,
             bridge,
@@ -76,9 +91,9 @@ impl<'a> CreatedInterface<'a> {
     }
 
     fn finding(&self, key: &'static str, what: String, remedy: String) -> Finding {
-        let place = self.place;
+        let part = self.part;
         Finding {
-            place,
+            part,
             key,
             what,
             remedy,
@@ -158,7 +173,7 @@ fn conflict(earlier: &CreatedInterface<'_>, this: &CreatedInterface<'_>) -> Opti
     let with = earlier.port.addresses.first()?;
     let what = format!(
         "its network {}/{} overlaps that of {} ({with}, interface {})",
-        network.0, network.1, earlier.place, earlier.ifname
+        network.0, network.1, earlier.part, earlier.ifname
     );
     Some(this.overlap(&what))
 }

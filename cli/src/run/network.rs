@@ -4,7 +4,7 @@ use super::RunArgs;
 use abi::machine::{Forward, Nat, Uplink};
 use anyhow::Context;
 use config::domain::Offloads;
-use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Kind, Nic, Vif};
+use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Nic, NicKind, Vif};
 use netdev::netns::Namespace;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -121,7 +121,7 @@ impl Network {
             allow_overlap: self.allow_overlap,
             ..KernelPort::default()
         };
-        let tap = Kind::Tap {
+        let tap = NicKind::Tap {
             port,
             offloads: Offloads::Tso,
         };

@@ -2,8 +2,8 @@
 
 use super::findings::Findings;
 use crate::address::{Cidr, Mac};
-use crate::model::{Config, Endpoint, KernelPort, Kind, XdpWire};
-use crate::problem::Place;
+use crate::model::{Config, Endpoint, KernelPort, NicKind, XdpWire};
+use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
@@ -11,40 +11,40 @@ use std::net::IpAddr;
 /// Identities found so far, each with its first owner.
 #[derive(Default)]
 struct Taken<'c> {
-    macs: BTreeMap<Mac, Place>,
-    addresses: BTreeMap<IpAddr, Place>,
-    interfaces: BTreeMap<(Option<&'c str>, String), Place>,
+    macs: BTreeMap<Mac, ConfigPart>,
+    addresses: BTreeMap<IpAddr, ConfigPart>,
+    interfaces: BTreeMap<(Option<&'c str>, String), ConfigPart>,
 }
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut taken = Taken::default();
     for (n, nic) in config.nics.iter().enumerate() {
-        let place = Place::Nic(n);
-        taken.mac(found, place, "mac", config.nic_mac(n));
-        taken.addresses(found, place, nic.addresses().0);
-        if let Kind::Xdp {
+        let part = ConfigPart::Nic(n);
+        taken.mac(found, part, "mac", config.nic_mac(n));
+        taken.addresses(found, part, nic.addresses().0);
+        if let NicKind::Xdp {
             wire: XdpWire::Netdev { name, netns },
         } = &nic.kind
         {
             let netns = netns.as_deref();
             let remedy = "choose another `netdev`";
-            taken.interface(found, place, "netdev", netns, name, remedy);
+            taken.interface(found, part, "netdev", netns, name, remedy);
         }
-        taken.port(found, place, nic.kind.port(), config.nic_ifname(n));
+        taken.port(found, part, nic.kind.port(), config.nic_ifname(n));
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
-            let place = Place::Vif(g, v);
-            taken.mac(found, place, "mac", config.vif_mac(g, v));
+            let part = ConfigPart::Vif(g, v);
+            taken.mac(found, part, "mac", config.vif_mac(g, v));
             for mac in &vif.claims.extra_macs {
-                taken.mac(found, place, "extra_macs", Some(*mac));
+                taken.mac(found, part, "extra_macs", Some(*mac));
             }
-            taken.addresses(found, place, vif.addresses().0);
+            taken.addresses(found, part, vif.addresses().0);
             let port = match &vif.endpoint {
                 Endpoint::Tap { port } => Some(port),
                 _ => None,
             };
-            taken.port(found, place, port, config.vif_ifname(g, v));
+            taken.port(found, part, port, config.vif_ifname(g, v));
         }
     }
 }
@@ -53,33 +53,33 @@ impl<'c> Taken<'c> {
     fn port(
         &mut self,
         found: &mut Findings,
-        place: Place,
+        part: ConfigPart,
         port: Option<&'c KernelPort>,
         ifname: Option<String>,
     ) {
         if let (Some(port), Some(ifname)) = (port, ifname) {
             let remedy = "choose another `ifname` or `netns`";
             let netns = port.netns.as_deref();
-            self.interface(found, place, "ifname", netns, &ifname, remedy);
+            self.interface(found, part, "ifname", netns, &ifname, remedy);
         }
     }
 
     fn interface(
         &mut self,
         found: &mut Findings,
-        place: Place,
+        part: ConfigPart,
         key: &'static str,
         netns: Option<&'c str>,
         ifname: &str,
         remedy: &str,
     ) {
-        if let Some(first) = self.interfaces.insert((netns, ifname.to_owned()), place) {
+        if let Some(first) = self.interfaces.insert((netns, ifname.to_owned()), part) {
             let what = format!("the interface {ifname} is also that of {first}");
-            found.add(place, key, what, remedy);
+            found.add(part, key, what, remedy);
         }
     }
 
-    fn mac(&mut self, found: &mut Findings, place: Place, key: &'static str, mac: Option<Mac>) {
+    fn mac(&mut self, found: &mut Findings, part: ConfigPart, key: &'static str, mac: Option<Mac>) {
         let Some(mac) = mac else { return };
         if mac.is_multicast() || mac.is_zero() {
             let kind = if mac.is_zero() {
@@ -88,42 +88,42 @@ impl<'c> Taken<'c> {
                 "a multicast address"
             };
             let remedy = "write one with an even first byte, like 02:00:00:00:00:01";
-            found.add(place, key, format!("`{key}` {mac} is {kind}"), remedy);
+            found.add(part, key, format!("`{key}` {mac} is {kind}"), remedy);
             return;
         }
         match self.macs.entry(mac) {
             Entry::Vacant(entry) => {
-                entry.insert(place);
+                entry.insert(part);
             }
             Entry::Occupied(first) => {
                 let what = format!("the MAC {mac} is also that of {}", first.get());
                 let remedy = format!("choose another one, or remove `{key}`");
-                found.add(place, key, what, remedy);
+                found.add(part, key, what, remedy);
             }
         }
     }
 
-    fn addresses(&mut self, found: &mut Findings, place: Place, addresses: &[Cidr]) {
+    fn addresses(&mut self, found: &mut Findings, part: ConfigPart, addresses: &[Cidr]) {
         for address in addresses {
-            self.address(found, place, *address);
+            self.address(found, part, *address);
         }
     }
 
-    fn address(&mut self, found: &mut Findings, place: Place, cidr: Cidr) {
+    fn address(&mut self, found: &mut Findings, part: ConfigPart, cidr: Cidr) {
         let address = cidr.address;
         if let Some(why) = cidr.no_station() {
             let what = format!("`addresses` has {cidr}, which {why}");
             let remedy = "write the address of one station, like 10.0.0.2/24";
-            found.add(place, "addresses", what, remedy);
+            found.add(part, "addresses", what, remedy);
             return;
         }
         match self.addresses.entry(address) {
             Entry::Vacant(entry) => {
-                entry.insert(place);
+                entry.insert(part);
             }
             Entry::Occupied(first) => {
                 let what = format!("the address {address} is also that of {}", first.get());
-                found.add(place, "addresses", what, "choose another one");
+                found.add(part, "addresses", what, "choose another one");
             }
         }
     }

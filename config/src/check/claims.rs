@@ -2,14 +2,14 @@
 
 use super::findings::Findings;
 use crate::model::{SourceGuard, Vif};
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 
 /// MACs that an interface can have in addition to its own.
 const EXTRA_MACS_MAX: usize = 16;
 /// Source prefixes that an interface can be allowed.
 const ALLOWED_SOURCES_MAX: usize = 16;
 
-pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
+pub(super) fn claims(found: &mut Findings, part: ConfigPart, vif: &Vif) {
     let claims = &vif.claims;
     for (key, has, most) in [
         ("extra_macs", claims.extra_macs.len(), EXTRA_MACS_MAX),
@@ -21,7 +21,7 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
     ] {
         if has > most {
             let remedy = format!("write at most {most}");
-            found.add(place, key, format!("`{key}` has {has} entries"), remedy);
+            found.add(part, key, format!("`{key}` has {has} entries"), remedy);
         }
     }
     for cidr in &claims.allowed_sources {
@@ -32,14 +32,14 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
                 "write the network, {network}/{}, or one address with a full prefix",
                 cidr.prefix
             );
-            found.add(place, "allowed_sources", what, remedy);
+            found.add(part, "allowed_sources", what, remedy);
         }
     }
     let has_addresses = !vif.addresses().0.is_empty();
     if claims.confined == Some(true) && !has_addresses {
         let what = "`confined` is true, but there are no `addresses`";
         let remedy = "write the addresses that the guest may claim, or leave `confined` out";
-        found.add(place, "confined", what, remedy);
+        found.add(part, "confined", what, remedy);
     }
     let has_allowed = !claims.allowed_sources.is_empty();
     match claims.source_guard {
@@ -47,12 +47,12 @@ pub(super) fn claims(found: &mut Findings, place: Place, vif: &Vif) {
             let what =
                 "`source_guard` is \"strict\", but there are no `addresses` or `allowed_sources`";
             let remedy = "write the sources that the guest may use, or leave `source_guard` out";
-            found.add(place, "source_guard", what, remedy);
+            found.add(part, "source_guard", what, remedy);
         }
         Some(SourceGuard::Off) if has_allowed => {
             let what = "`source_guard` is \"off\", but there are `allowed_sources`";
             let remedy = "leave one of them out";
-            found.add(place, "source_guard", what, remedy);
+            found.add(part, "source_guard", what, remedy);
         }
         _ => {}
     }

@@ -2,9 +2,9 @@
 
 use super::findings::Findings;
 use crate::domain::{GrantMode, Vmq};
-use crate::model::{Config, Kind, Queues};
+use crate::model::{Config, NicKind, Queues};
 use crate::pdev::Pdev;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -12,11 +12,11 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
             let Some(pdev) = &vif.pdev else { continue };
-            let place = Place::Vif(g, v);
+            let part = ConfigPart::Vif(g, v);
             if let Some((what, remedy)) = contradiction(pdev, config, &taken) {
-                found.add(place, "pdev", what, remedy);
+                found.add(part, "pdev", what, remedy);
             }
-            taken.insert(pdev, place.to_string());
+            taken.insert(pdev, part.to_string());
         }
     }
 }
@@ -34,7 +34,7 @@ fn contradiction(
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
     let queues = match (&nic.kind, nic.queues) {
-        (Kind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,
+        (NicKind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
             let remedy = "leave it out, or use a NIC of kind = \"xdp\" with queues = \"vmq\" \

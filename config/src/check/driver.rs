@@ -3,14 +3,14 @@
 use super::findings::Findings;
 use crate::domain::{BufferSize, GrantMode, RING_ORDER_MAX};
 use crate::model::{Config, Driver, SLOTS_PER_PAGE};
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::sizes::FLIP_PAGES_MAX;
-use crate::words;
+use crate::variants;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
-    found.name(Place::Machine, &config.name);
+    found.name(ConfigPart::Machine, &config.name);
     if let Some(port) = config.metrics_port {
-        found.range(Place::Machine, "metrics_port", port.into(), 1..=65535);
+        found.range(ConfigPart::Machine, "metrics_port", port.into(), 1..=65535);
     }
     driver(&config.driver, found);
     buffers(config, found);
@@ -18,13 +18,18 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     let most = SLOTS_PER_PAGE << RING_ORDER_MAX;
     if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
         let remedy = "write 256, 512, 1024, 2048 or 4096";
-        found.add(Place::Ring, "slots", format!("`slots` is {slots}"), remedy);
+        found.add(
+            ConfigPart::Ring,
+            "slots",
+            format!("`slots` is {slots}"),
+            remedy,
+        );
     }
 }
 
 fn driver(driver: &Driver, found: &mut Findings) {
-    found.cpus(Place::Driver, &driver.cpus);
-    found.spin_us(Place::Driver, driver.spin_us);
+    found.cpus(ConfigPart::Driver, &driver.cpus);
+    found.spin_us(ConfigPart::Driver, driver.spin_us);
     for (key, value, good) in [
         ("workers", driver.workers, 1..=Driver::WORKERS_MAX),
         ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
@@ -32,13 +37,13 @@ fn driver(driver: &Driver, found: &mut Findings) {
         ("flow_tables", driver.flow_tables, 0..=1024),
         ("restart_pause_ms", driver.restart_pause_ms, 0..=60_000),
     ] {
-        found.range(Place::Driver, key, value, good);
+        found.range(ConfigPart::Driver, key, value, good);
     }
     let flows = driver.flows;
     if !flows.is_power_of_two() || !(64..=65_536).contains(&flows) {
         let what = format!("`flows` is {flows}");
         found.add(
-            Place::Driver,
+            ConfigPart::Driver,
             "flows",
             what,
             "write a power of two from 64 to 65536",
@@ -54,7 +59,7 @@ fn buffers(config: &Config, found: &mut Findings) {
         ("from_guest", buffers.from_guest, 32..=4096),
         ("prefetch", buffers.prefetch, 0..=256),
     ] {
-        found.range(Place::Buffers, key, value, good);
+        found.range(ConfigPart::Buffers, key, value, good);
     }
     if let Some(threshold) = buffers.release_threshold {
         release(config, found, threshold);
@@ -67,22 +72,22 @@ fn buffers(config: &Config, found: &mut Findings) {
 /// Checks that pages can be revoked: only with grants that the driver domain releases between two
 /// frames.
 fn release(config: &Config, found: &mut Findings, threshold: u32) {
-    let (place, key) = (Place::Buffers, "release_threshold");
-    found.range(place, key, threshold, 0..=4096);
+    let (part, key) = (ConfigPart::Buffers, "release_threshold");
+    found.range(part, key, threshold, 0..=4096);
     if config.buffers.spare == 0 {
         let what = "`release_threshold` is set, but `spare` is not";
         let remedy = "leave it out, or set `spare`, the number of buffers to grant and revoke";
-        found.add(place, key, what, remedy);
+        found.add(part, key, what, remedy);
     }
     let grants = config.driver.grants;
     if let GrantMode::Copy | GrantMode::Map | GrantMode::Counted = grants {
         return;
     }
-    let grants = words::name(&grants);
+    let grants = variants::name(&grants);
     let what = format!("`release_threshold` is set, but the driver's `grants` is \"{grants}\"");
     let remedy = "leave it out, or write grants = \"counted\", \"map\" or \"copy\" in [driver]: \
                   otherwise a page stays with the driver domain as long as the connection lasts";
-    found.add(place, key, what, remedy);
+    found.add(part, key, what, remedy);
 }
 
 /// Checks the requirements of flipping: whole pages are exchanged, one for each posted page, and
@@ -93,12 +98,12 @@ fn flip(config: &Config, found: &mut Findings) {
     if buffers.size != BufferSize::Full {
         let what = format!("{wrong} and `size` is \"half\"");
         let remedy = "write size = \"full\": a page changes hands with one frame in it";
-        found.add(Place::Buffers, "size", what, remedy);
+        found.add(ConfigPart::Buffers, "size", what, remedy);
     }
     if buffers.spare > 0 {
         let what = format!("{wrong} and there are `spare` buffers");
         let remedy = "leave them out: pages are exchanged one for one";
-        found.add(Place::Buffers, "spare", what, remedy);
+        found.add(ConfigPart::Buffers, "spare", what, remedy);
     }
     let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
     let pages = vifs.saturating_mul(buffers.to_guest as usize);
@@ -108,6 +113,6 @@ fn flip(config: &Config, found: &mut Findings) {
             "the limit is {FLIP_PAGES_MAX}: each page is a separate mapping in the driver domain, \
              of which the kernel allows a process some 65 000"
         );
-        found.add(Place::Buffers, "to_guest", what, remedy);
+        found.add(ConfigPart::Buffers, "to_guest", what, remedy);
     }
 }

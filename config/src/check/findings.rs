@@ -1,7 +1,7 @@
 //! Findings, and the checks that many keys share.
 
 use crate::model::CaptureFiles;
-use crate::problem::{Finding, Place};
+use crate::problem::{ConfigPart, Finding};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -17,13 +17,13 @@ pub(super) struct Findings(pub(super) Vec<Finding>);
 impl Findings {
     pub(super) fn add(
         &mut self,
-        place: Place,
+        part: ConfigPart,
         key: &'static str,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
         self.0.push(Finding {
-            place,
+            part,
             key,
             what: what.into(),
             remedy: remedy.into(),
@@ -32,18 +32,18 @@ impl Findings {
 
     pub(super) fn range(
         &mut self,
-        place: Place,
+        part: ConfigPart,
         key: &'static str,
         value: u32,
         good: RangeInclusive<u32>,
     ) {
         if !good.contains(&value) {
             let remedy = format!("write a number from {} to {}", good.start(), good.end());
-            self.add(place, key, format!("`{key}` is {value}"), remedy);
+            self.add(part, key, format!("`{key}` is {value}"), remedy);
         }
     }
 
-    pub(super) fn rate(&mut self, place: Place, key: &'static str, rate: Option<f64>) {
+    pub(super) fn rate(&mut self, part: ConfigPart, key: &'static str, rate: Option<f64>) {
         /// The maximum rate, in Mb/s and in frames a second: the range of a token bucket, above any
         /// link.
         const RATE_MAX: f64 = 1e9;
@@ -53,23 +53,23 @@ impl Findings {
             let remedy = format!(
                 "write a number above 0 and up to {RATE_MAX}, or leave `{key}` out for no limit"
             );
-            self.add(place, key, format!("`{key}` is {rate}"), remedy);
+            self.add(part, key, format!("`{key}` is {rate}"), remedy);
         }
     }
 
-    pub(super) fn name(&mut self, place: Place, name: &str) {
+    pub(super) fn name(&mut self, part: ConfigPart, name: &str) {
         let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
         if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
             let what = format!("`name` is \"{}\"", name.escape_debug());
             let remedy = format!("use 1 to {NAME_MAX} letters, digits, `-` and `_`");
-            self.add(place, "name", what, remedy);
+            self.add(part, "name", what, remedy);
         }
     }
 
     /// Checks a name that must be unique among `names`, which belong to the sections `of`.
     pub(super) fn unique<'n>(
         &mut self,
-        place: Place,
+        part: ConfigPart,
         names: &mut BTreeMap<&'n str, usize>,
         name: &'n str,
         number: usize,
@@ -77,34 +77,34 @@ impl Findings {
     ) {
         if let Some(first) = names.insert(name, number) {
             let what = format!("the name \"{name}\" is also that of {of} {}", first + 1);
-            self.add(place, "name", what, "choose another one");
+            self.add(part, "name", what, "choose another one");
         }
     }
 
-    pub(super) fn cpus(&mut self, place: Place, cpus: &[usize]) {
+    pub(super) fn cpus(&mut self, part: ConfigPart, cpus: &[usize]) {
         if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= CPUS) {
             let remedy = format!("write numbers below {CPUS}");
-            self.add(place, "cpus", format!("`cpus` has {cpu}"), remedy);
+            self.add(part, "cpus", format!("`cpus` has {cpu}"), remedy);
         }
     }
 
-    pub(super) fn spin_us(&mut self, place: Place, spin_us: Option<u32>) {
-        self.range(place, "spin_us", spin_us.unwrap_or(0), 0..=1_000_000);
+    pub(super) fn spin_us(&mut self, part: ConfigPart, spin_us: Option<u32>) {
+        self.range(part, "spin_us", spin_us.unwrap_or(0), 0..=1_000_000);
     }
 
-    pub(super) fn files(&mut self, place: Place, files: &CaptureFiles) {
+    pub(super) fn files(&mut self, part: ConfigPart, files: &CaptureFiles) {
         let CaptureFiles { read, write, .. } = files;
-        self.range(place, "write_mib", files.write_mib, 1..=1 << 20);
+        self.range(part, "write_mib", files.write_mib, 1..=1 << 20);
         if read.is_none() && write.is_none() {
             let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
-            self.add(place, "", "neither `read` nor `write` is set", remedy);
+            self.add(part, "", "neither `read` nor `write` is set", remedy);
         }
         for (key, file) in [("read", read), ("write", write)] {
             if let Some(file) = file
                 && (file.is_empty() || file.contains('\0'))
             {
                 self.add(
-                    place,
+                    part,
                     key,
                     format!("`{key}` is not a file"),
                     "write its path",

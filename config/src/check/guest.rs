@@ -6,7 +6,7 @@ use super::rule::rules;
 use super::station::{port, station};
 use crate::domain::GrantMode;
 use crate::model::{Config, Endpoint, Vif, VirtualMachine};
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::sizes::{VIFS_PER_GUEST, worker_name};
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     let most = usize::from(u16::MAX);
     if config.guests.len() > most {
         found.add(
-            Place::Guest(most),
+            ConfigPart::Guest(most),
             "",
             "too many guests",
             format!("the limit is {most}"),
@@ -27,23 +27,23 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         return;
     }
     for (g, guest) in config.guests.iter().enumerate() {
-        let place = Place::Guest(g);
-        found.name(place, &guest.name);
+        let part = ConfigPart::Guest(g);
+        found.name(part, &guest.name);
         if workers.contains(&guest.name) {
             let what = format!(
                 "the name \"{}\" is reserved for the driver domain",
                 guest.name
             );
-            found.add(place, "name", what, "choose another one");
+            found.add(part, "name", what, "choose another one");
         } else {
-            found.unique(place, &mut names, &guest.name, g, "[[guest]]");
+            found.unique(part, &mut names, &guest.name, g, "[[guest]]");
         }
-        found.cpus(place, &guest.cpus);
-        found.spin_us(place, guest.spin_us);
+        found.cpus(part, &guest.cpus);
+        found.spin_us(part, guest.spin_us);
         if guest.vifs.is_empty() || guest.vifs.len() > VIFS_PER_GUEST {
             let what = format!("it has {} interfaces", guest.vifs.len());
             let remedy = format!("give it 1 to {VIFS_PER_GUEST} sections [[guest.vif]]");
-            found.add(place, "", what, remedy);
+            found.add(part, "", what, remedy);
         }
         for v in 0..guest.vifs.len() {
             vif(config, found, g, v);
@@ -52,12 +52,12 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 }
 
 /// Checks that the driver domain itself delivers the traffic to a guest, so that it can limit it.
-fn limit_to_guest(found: &mut Findings, place: Place, vif: &Vif) {
+fn limit_to_guest(found: &mut Findings, part: ConfigPart, vif: &Vif) {
     const KEY: &str = "rate_to_guest_mbps";
-    found.rate(place, KEY, vif.rate_to_guest_mbps);
+    found.rate(part, KEY, vif.rate_to_guest_mbps);
     let burst = vif.burst_to_guest_bytes;
     found.range(
-        place,
+        part,
         "burst_to_guest_bytes",
         burst.unwrap_or(1),
         1..=u32::MAX,
@@ -65,14 +65,14 @@ fn limit_to_guest(found: &mut Findings, place: Place, vif: &Vif) {
     if burst.is_some() && vif.rate_to_guest_mbps.is_none() {
         let what = format!("`burst_to_guest_bytes` is set without `{KEY}`");
         let remedy = "write both, or leave it out";
-        found.add(place, "burst_to_guest_bytes", what, remedy);
+        found.add(part, "burst_to_guest_bytes", what, remedy);
     }
     if let (Some(rate), Some(pdev)) = (vif.rate_to_guest_mbps, &vif.pdev) {
         let what = format!("`pdev` is \"{pdev}\" and `{KEY}` is {rate}");
         for key in [KEY, "pdev"] {
             let remedy = "leave one of them out: frames of a dedicated queue are in the \
                           guest's pages before the driver domain could delay them";
-            found.add(place, key, &*what, remedy);
+            found.add(part, key, &*what, remedy);
         }
     }
 }
@@ -82,7 +82,7 @@ const SOCKET_PATH_MAX: usize = 107;
 
 fn virtual_machine(
     found: &mut Findings,
-    place: Place,
+    part: ConfigPart,
     machine: &VirtualMachine,
     grants: GrantMode,
 ) {
@@ -90,13 +90,13 @@ fn virtual_machine(
     if !path.starts_with('/') || path.len() > SOCKET_PATH_MAX {
         let what = format!("`socket` is \"{path}\"");
         let remedy = format!("write an absolute path of at most {SOCKET_PATH_MAX} bytes");
-        found.add(place, "socket", what, remedy);
+        found.add(part, "socket", what, remedy);
     }
     let most = VirtualMachine::MEMORY_GIB_MAX;
-    found.range(place, "memory_gib", machine.memory_gib, 1..=most);
+    found.range(part, "memory_gib", machine.memory_gib, 1..=most);
     let pairs = machine.queue_pairs.unwrap_or(1);
     found.range(
-        place,
+        part,
         "queue_pairs",
         pairs,
         1..=VirtualMachine::QUEUE_PAIRS_MAX,
@@ -106,31 +106,31 @@ fn virtual_machine(
         let what =
             "the virtual machine's monitor creates the socket, but `owner` or `group` is set";
         let remedy = "leave these out, or write socket_mode = \"server\"";
-        found.add(place, "socket_mode", what, remedy);
+        found.add(part, "socket_mode", what, remedy);
     }
     if grants == GrantMode::Flip {
         let what = "the virtual machine's domain has no window for pages that change hands";
         let remedy = "write another `grants` in [driver], or another `endpoint`";
-        found.add(place, "endpoint", what, remedy);
+        found.add(part, "endpoint", what, remedy);
     }
 }
 
 fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
     let Some(vif) = config.vif(g, v) else { return };
-    let place = Place::Vif(g, v);
-    found.range(place, "mtu", vif.mtu, 576..=9000);
-    found.rate(place, "rate_mbps", vif.rate_mbps);
-    found.range(place, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
-    limit_to_guest(found, place, vif);
-    found.range(place, "weight", vif.weight, 1..=1000);
-    claims(found, place, vif);
-    rules(found, place, &vif.rules, |r| Place::VifRule(g, v, r));
+    let part = ConfigPart::Vif(g, v);
+    found.range(part, "mtu", vif.mtu, 576..=9000);
+    found.rate(part, "rate_mbps", vif.rate_mbps);
+    found.range(part, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
+    limit_to_guest(found, part, vif);
+    found.range(part, "weight", vif.weight, 1..=1000);
+    claims(found, part, vif);
+    rules(found, part, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
     match &vif.endpoint {
-        Endpoint::Tap { port } => self::port(found, place, port, config.vif_ifname(g, v)),
+        Endpoint::Tap { port } => self::port(found, part, port, config.vif_ifname(g, v)),
         Endpoint::Stack { station } => {
             let workers = Some(config.driver.workers);
-            self::station(found, place, station, workers, |app| {
-                Place::VifApp(g, v, app)
+            self::station(found, part, station, workers, |app| {
+                ConfigPart::VifApp(g, v, app)
             });
         }
         Endpoint::Source {
@@ -141,18 +141,18 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
             flows,
             ..
         } => {
-            found.range(place, "size", *size, 60..=vif.mtu.saturating_add(14));
-            found.rate(place, "rate_pps", *rate_pps);
-            found.range(place, "window", *window, 0..=4096);
-            found.range(place, "flows", (*flows).into(), 0..=FLOWS_MAX);
+            found.range(part, "size", *size, 60..=vif.mtu.saturating_add(14));
+            found.rate(part, "rate_pps", *rate_pps);
+            found.range(part, "window", *window, 0..=4096);
+            found.range(part, "flows", (*flows).into(), 0..=FLOWS_MAX);
             if to.is_zero() {
                 let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
-                found.add(place, "to", format!("`to` is {to}"), remedy);
+                found.add(part, "to", format!("`to` is {to}"), remedy);
             }
         }
-        Endpoint::Pcap(files) => found.files(place, files),
+        Endpoint::Pcap(files) => found.files(part, files),
         Endpoint::VhostUser(machine) => {
-            virtual_machine(found, place, machine, config.driver.grants);
+            virtual_machine(found, part, machine, config.driver.grants);
         }
         Endpoint::Sink { .. } | Endpoint::Echo => {}
     }

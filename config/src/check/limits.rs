@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use crate::machine::build;
 use crate::model::Config;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::sizes::GRANTS_MAX;
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
 use abi::machine::Domain;
@@ -14,25 +14,32 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     if vifs > most {
         let last = config.guests.len().saturating_sub(1);
         let what = format!("too many guests: {vifs} interfaces in all");
-        found.add(Place::Guest(last), "", what, format!("the limit is {most}"));
+        found.add(
+            ConfigPart::Guest(last),
+            "",
+            what,
+            format!("the limit is {most}"),
+        );
         return;
     }
     let machine = build(config);
     let workers = config.driver.workers.max(1) as usize;
     for (n, domain) in machine.domains.iter().enumerate() {
-        let place = n.checked_sub(workers).map_or(Place::Machine, Place::Guest);
-        self::domain(domain, place, found);
+        let part = n
+            .checked_sub(workers)
+            .map_or(ConfigPart::Machine, ConfigPart::Guest);
+        self::domain(domain, part, found);
     }
 }
 
 /// Checks the limits of one domain.
-pub(super) fn domain(domain: &Domain, place: Place, found: &mut Findings) {
+pub(super) fn domain(domain: &Domain, part: ConfigPart, found: &mut Findings) {
     for (what, has, most) in limits(domain) {
         if has > most {
             let what = format!("domain {} needs {has} {what}", domain.name);
             let remedy =
                 format!("the limit is {most}: use fewer guests, interfaces, queues or buffers");
-            found.add(place, "", what, remedy);
+            found.add(part, "", what, remedy);
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::findings::Findings;
 use crate::lro;
 use crate::model::Config;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let lro = config.lro;
-    found.range(Place::Lro, "flows", lro.flows, lro::FLOWS);
-    found.range(Place::Lro, "segments", lro.segments, lro::SEGMENTS);
+    found.range(ConfigPart::Lro, "flows", lro.flows, lro::FLOWS);
+    found.range(ConfigPart::Lro, "segments", lro.segments, lro::SEGMENTS);
     if !lro.spoils_forwarding() {
         return;
     }
@@ -19,10 +19,10 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
                 "`rules` is \"lro\", but {}-{v} ({}) forwards, and its \
                  aggregates cannot be segmented again",
                 guest.name,
-                Place::Vif(g, v),
+                ConfigPart::Vif(g, v),
             );
             let remedy = "write rules = \"gro\", or at = \"none\"";
-            found.add(Place::Lro, "rules", what, remedy);
+            found.add(ConfigPart::Lro, "rules", what, remedy);
         }
     }
 }

@@ -20,14 +20,14 @@ mod warnings;
 
 use crate::machine;
 use crate::model::Config;
-use crate::problem::{Finding, Place, Problems};
+use crate::problem::{ConfigPart, Finding, Problems};
 use abi::machine::{Domain, Machine};
 use findings::Findings;
 
 /// Checks a worker of the driver domain against the limits of a domain.
 pub(crate) fn size(worker: &Domain) -> Result<(), Problems> {
     let mut found = Findings::default();
-    limits::domain(worker, Place::Driver, &mut found);
+    limits::domain(worker, ConfigPart::Driver, &mut found);
     Problems::found(found.0, ())
 }
 
@@ -56,7 +56,7 @@ impl Config {
     pub(crate) fn findings_with(&self, g: usize, domain: &Domain) -> Vec<Finding> {
         let mut found = self.parts();
         if found.0.is_empty() {
-            limits::domain(domain, Place::Guest(g), &mut found);
+            limits::domain(domain, ConfigPart::Guest(g), &mut found);
         }
         found.0
     }

@@ -2,19 +2,19 @@
 
 use super::findings::Findings;
 use crate::address::Cidr;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use std::net::IpAddr;
 
 pub(super) fn gateway(
     found: &mut Findings,
-    place: Place,
+    part: ConfigPart,
     addresses: &[Cidr],
     gateway: Option<IpAddr>,
 ) {
     let wrong = gateway.and_then(|gateway| no_neighbour(addresses, gateway));
     if let (Some(gateway), Some((what, remedy))) = (gateway, wrong) {
         let what = format!("`gateway` {gateway} {what}");
-        found.add(place, "gateway", what, remedy);
+        found.add(part, "gateway", what, remedy);
     }
 }
 

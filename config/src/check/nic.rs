@@ -6,107 +6,107 @@ use super::station::{ifname, netns, port, station};
 use super::uplink;
 use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Vmq, XDP_MTU_MAX};
 use crate::lro::Meta;
-use crate::model::{Config, Kind, Nic, Queues, XdpWire};
-use crate::problem::Place;
-use crate::words;
+use crate::model::{Config, Nic, NicKind, Queues, XdpWire};
+use crate::problem::ConfigPart;
+use crate::variants;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut names = BTreeMap::new();
     for (n, nic) in config.nics.iter().enumerate() {
-        let place = Place::Nic(n);
-        found.name(place, &nic.name);
-        found.unique(place, &mut names, &nic.name, n, "[[nic]]");
-        found.range(place, "mtu", nic.mtu, 576..=9000);
-        found.rate(place, "rate_mbps", nic.rate_mbps);
+        let part = ConfigPart::Nic(n);
+        found.name(part, &nic.name);
+        found.unique(part, &mut names, &nic.name, n, "[[nic]]");
+        found.range(part, "mtu", nic.mtu, 576..=9000);
+        found.rate(part, "rate_mbps", nic.rate_mbps);
         let burst = nic.mtu.saturating_add(18)..=64 << 20;
-        found.range(place, "burst_bytes", nic.burst_bytes, burst);
-        found.range(place, "buffers", nic.buffers, 64..=65_536);
+        found.range(part, "burst_bytes", nic.burst_bytes, burst);
+        found.range(part, "buffers", nic.buffers, 64..=65_536);
         if let Moderation::Tick(tick) = nic.moderation {
-            found.range(place, "tick_us", tick, 1..=100_000);
+            found.range(part, "tick_us", tick, 1..=100_000);
         }
         if let Queues::Vmq(of_nic) = nic.queues {
-            vmq(config, found, place, nic, of_nic);
+            vmq(config, found, part, nic, of_nic);
         }
-        shared_by_workers(config, found, place, nic);
-        rules(found, place, &nic.rules, |r| Place::NicRule(n, r));
+        shared_by_workers(config, found, part, nic);
+        rules(found, part, &nic.rules, |r| ConfigPart::NicRule(n, r));
         kind(config, found, n, nic);
-        uplink::check(found, place, nic);
+        uplink::check(found, part, nic);
     }
 }
 
 fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
-    let place = Place::Nic(n);
+    let part = ConfigPart::Nic(n);
     if let Some(of_nic) = nic.kind.port() {
-        port(found, place, of_nic, config.nic_ifname(n));
+        port(found, part, of_nic, config.nic_ifname(n));
     }
     match &nic.kind {
-        Kind::Tap { .. } => {}
-        Kind::Xdp { wire } => {
+        NicKind::Tap { .. } => {}
+        NicKind::Xdp { wire } => {
             if nic.mtu > XDP_MTU_MAX {
                 let what = format!("`kind` is \"xdp\" and `mtu` is {}", nic.mtu);
                 let remedy = format!(
                     "a frame must fit one buffer, of which the kernel keeps 256 bytes: write an \
                      `mtu` of at most {XDP_MTU_MAX}"
                 );
-                found.add(place, "mtu", what, remedy);
+                found.add(part, "mtu", what, remedy);
             }
             if let XdpWire::Netdev { name, netns: of } = wire {
-                ifname(found, place, "netdev", name);
-                netns(found, place, of.as_deref());
+                ifname(found, part, "netdev", name);
+                netns(found, part, of.as_deref());
             }
         }
-        Kind::Local { .. } => {}
-        Kind::Sim {
+        NicKind::Local { .. } => {}
+        NicKind::Sim {
             loss,
             station: far,
             delay_us,
             ..
         } => {
-            found.range(place, "delay_us", *delay_us, 0..=10_000_000);
+            found.range(part, "delay_us", *delay_us, 0..=10_000_000);
             if !(0.0..=1.0).contains(loss) {
                 let remedy = "write a share from 0.0 to 1.0";
-                found.add(place, "loss", format!("`loss` is {loss}"), remedy);
+                found.add(part, "loss", format!("`loss` is {loss}"), remedy);
             }
-            station(found, place, far, None, |app| Place::NicApp(n, app));
+            station(found, part, far, None, |app| ConfigPart::NicApp(n, app));
         }
-        Kind::Pcap(files) => found.files(place, files),
+        NicKind::Pcap(files) => found.files(part, files),
     }
 }
 
 /// Checks the requirements of dedicated queues: a NIC that has them, pages that stay mapped, and
 /// buffers that fit a frame, in one piece or, if it may be unsegmented, in several.
-fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq) {
-    found.range(place, "vmq_queues", vmq.queues, 1..=64);
-    found.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
+fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: Vmq) {
+    found.range(part, "vmq_queues", vmq.queues, 1..=64);
+    found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
     let wrong = "`queues` is \"vmq\"";
     match nic.kind {
-        Kind::Tap { .. } | Kind::Sim { .. } => {}
-        Kind::Xdp { .. } if vmq.rebalance_ms > 0 => {
+        NicKind::Tap { .. } | NicKind::Sim { .. } => {}
+        NicKind::Xdp { .. } if vmq.rebalance_ms > 0 => {
             let what = "`kind` is \"xdp\" and `vmq_rebalance_ms` is set";
             let remedy = "leave it out: a guest permanently has the queue that its `pdev` names";
-            found.add(place, "vmq_rebalance_ms", what, remedy);
+            found.add(part, "vmq_rebalance_ms", what, remedy);
         }
-        Kind::Xdp { .. } => {}
-        Kind::Pcap(_) | Kind::Local { .. } => {
+        NicKind::Xdp { .. } => {}
+        NicKind::Pcap(_) | NicKind::Local { .. } => {
             let remedy = "leave it out, or use a NIC of kind = \"tap\", \"xdp\" or \"sim\"";
-            found.add(place, "queues", wrong, remedy);
+            found.add(part, "queues", wrong, remedy);
         }
     }
     if nic.rate_mbps.is_some() {
         let what = format!("{wrong} and `rate_mbps` is set");
         let remedy = "leave one of them out: the token bucket is in front of the shared queue";
-        found.add(place, "queues", what, remedy);
+        found.add(part, "queues", what, remedy);
     }
     let grants = config.driver.grants;
     if let GrantMode::Copy | GrantMode::Flip = grants {
-        let grants = words::name(&grants);
+        let grants = variants::name(&grants);
         let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
                       only write to pages that the driver domain can access";
-        found.add(place, "queues", what, remedy);
+        found.add(part, "queues", what, remedy);
     }
-    if let Kind::Tap { offloads, .. } = nic.kind
+    if let NicKind::Tap { offloads, .. } = nic.kind
         && offloads == Offloads::Tso
     {
         if config.lro.meta == Meta::Request {
@@ -114,7 +114,7 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
             let remedy = "write meta = \"response\" in [lro], or another value of `offloads` here: \
                           a segment is in the guest's buffers before one of them could be left \
                           free for its size";
-            found.add(place, "queues", what, remedy);
+            found.add(part, "queues", what, remedy);
         }
         return;
     }
@@ -126,25 +126,25 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
              size = \"full\" in [buffers]",
             buffer - FRAME_EXTRA_BYTES
         );
-        found.add(place, "queues", what, remedy);
+        found.add(part, "queues", what, remedy);
     }
 }
 
 /// Checks the requirement of several workers: a NIC whose packets the kernel spreads over queues.
-fn shared_by_workers(config: &Config, found: &mut Findings, place: Place, nic: &Nic) {
+fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic) {
     let workers = config.driver.workers;
     if workers < 2 {
         return;
     }
-    if !matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) {
+    if !matches!(nic.kind, NicKind::Tap { .. } | NicKind::Local { .. }) {
         let what = format!("the driver has {workers} `workers`, but this NIC has one queue");
         let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
-        found.add(place, "kind", what, remedy);
+        found.add(part, "kind", what, remedy);
     }
     if matches!(nic.queues, Queues::Vmq(_)) {
         let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
         let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either directs \
                       frames to guests or spreads flows over workers";
-        found.add(place, "queues", what, remedy);
+        found.add(part, "queues", what, remedy);
     }
 }

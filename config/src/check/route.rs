@@ -3,16 +3,16 @@
 use super::findings::Findings;
 use super::neighbour::no_neighbour;
 use crate::model::KernelPort;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::route::Route;
 use std::net::IpAddr;
 
-pub(super) fn routes(found: &mut Findings, place: Place, port: &KernelPort) {
+pub(super) fn routes(found: &mut Findings, part: ConfigPart, port: &KernelPort) {
     for (n, route) in port.routes.iter().enumerate() {
         let before = port.routes.get(..n).unwrap_or_default();
         if let Some((what, remedy)) = contradiction(port, before, route) {
             let what = format!("`routes` has \"{route}\", but {what}");
-            found.add(place, "routes", what, remedy);
+            found.add(part, "routes", what, remedy);
         }
     }
 }

@@ -2,31 +2,31 @@
 
 use super::findings::Findings;
 use crate::model::Config;
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::rule::{INBOUND, Rule, keep_state};
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut tables = 0;
     for (n, nic) in config.nics.iter().enumerate() {
         tables += u32::from(keep_state(&nic.rules));
-        workers(config, found, &nic.rules, |r| Place::NicRule(n, r));
+        workers(config, found, &nic.rules, |r| ConfigPart::NicRule(n, r));
     }
     for (g, guest) in config.guests.iter().enumerate() {
         for (v, vif) in guest.vifs.iter().enumerate() {
-            let place = Place::Vif(g, v);
+            let part = ConfigPart::Vif(g, v);
             let is_stateful = vif.stateful || keep_state(&vif.rules);
             tables += u32::from(is_stateful);
-            workers(config, found, &vif.rules, |r| Place::VifRule(g, v, r));
+            workers(config, found, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
             if vif.stateful {
-                one_worker(config, found, place, "firewall");
+                one_worker(config, found, part, "firewall");
                 if let Some(r) = vif.rules.iter().position(|rule| rule.name == INBOUND) {
                     let what =
                         format!("`name` is \"{INBOUND}\", the name that `firewall` gives its rule");
-                    found.add(Place::VifRule(g, v, r), "name", what, "choose another");
+                    found.add(ConfigPart::VifRule(g, v, r), "name", what, "choose another");
                 }
             } else if vif.inbound.is_some() {
                 let what = "there is an `inbound`, and `firewall` is not \"stateful\"";
-                found.add(place, "inbound", what, "write both, or leave it out");
+                found.add(part, "inbound", what, "write both, or leave it out");
             }
             let Some(pdev) = &vif.pdev else { continue };
             let nic = config.nics.iter().find(|nic| nic.name == pdev.nic);
@@ -34,7 +34,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
                 let what = format!("`pdev` is \"{pdev}\", and rules before it ask for a state");
                 let remedy = "leave one of them out: the kernel applies the rules before a \
                               dedicated queue, and keeps no flows";
-                found.add(place, "pdev", what, remedy);
+                found.add(part, "pdev", what, remedy);
             }
         }
     }
@@ -43,24 +43,29 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let what =
             format!("NICs and interfaces that keep state: {tables}; `flow_tables` is {most}");
         let remedy = "write how many may have a table of flows at the same time";
-        found.add(Place::Driver, "flow_tables", what, remedy);
+        found.add(ConfigPart::Driver, "flow_tables", what, remedy);
     }
 }
 
-fn workers(config: &Config, found: &mut Findings, rules: &[Rule], place: impl Fn(usize) -> Place) {
+fn workers(
+    config: &Config,
+    found: &mut Findings,
+    rules: &[Rule],
+    part: impl Fn(usize) -> ConfigPart,
+) {
     if let Some(r) = rules.iter().position(|rule| rule.state.is_some()) {
-        one_worker(config, found, place(r), "state");
+        one_worker(config, found, part(r), "state");
     }
 }
 
 /// Checks that there is one worker: packets of one flow may pass two workers, one in each
 /// direction, and workers share no state.
-fn one_worker(config: &Config, found: &mut Findings, place: Place, key: &'static str) {
+fn one_worker(config: &Config, found: &mut Findings, part: ConfigPart, key: &'static str) {
     let workers = config.driver.workers;
     if workers > 1 {
         let what = format!("rules keep state, and `workers` is {workers}");
         let remedy = "write workers = 1 in [driver]: a request and its reply may pass different \
                       workers, which share no flows";
-        found.add(place, key, what, remedy);
+        found.add(part, key, what, remedy);
     }
 }

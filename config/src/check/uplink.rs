@@ -2,54 +2,54 @@
 
 use super::findings::Findings;
 use super::station::ifname;
-use crate::model::{KernelPort, Kind, Nic};
-use crate::problem::Place;
+use crate::model::{KernelPort, Nic, NicKind};
+use crate::problem::ConfigPart;
 use crate::uplink::text;
 use abi::machine::{Forward, Nat, Uplink};
 use std::collections::BTreeSet;
 
-pub(super) fn check(found: &mut Findings, place: Place, nic: &Nic) {
+pub(super) fn check(found: &mut Findings, part: ConfigPart, nic: &Nic) {
     let Some(uplink) = &nic.uplink else { return };
-    let Kind::Tap { port, .. } = &nic.kind else {
+    let NicKind::Tap { port, .. } = &nic.kind else {
         let what = "`kind` is \"xdp\" and `uplink` is set";
         let remedy = "write kind = \"tap\": frames of an AF_XDP socket never reach the kernel, \
                       which forwards and translates addresses; or leave `uplink` out, and give the \
                       interface itself as `netdev`";
-        found.add(place, "uplink", what, remedy);
+        found.add(part, "uplink", what, remedy);
         return;
     };
     match uplink {
-        Uplink::Bridge(bridge) => a_bridge(found, place, port, bridge),
-        Uplink::Nat(nat) => translation(found, place, port, nat),
+        Uplink::Bridge(bridge) => a_bridge(found, part, port, bridge),
+        Uplink::Nat(nat) => translation(found, part, port, nat),
     }
 }
 
-fn a_bridge(found: &mut Findings, place: Place, port: &KernelPort, bridge: &str) {
-    ifname(found, place, "uplink", bridge);
+fn a_bridge(found: &mut Findings, part: ConfigPart, port: &KernelPort, bridge: &str) {
+    ifname(found, part, "uplink", bridge);
     if !port.addresses.is_empty() || port.gateway.is_some() || !port.routes.is_empty() {
         let what = format!("`uplink` is the bridge {bridge}, but the NIC has addresses or routes");
         let remedy = "leave them out: configure them on the bridge itself";
-        found.add(place, "uplink", what, remedy);
+        found.add(part, "uplink", what, remedy);
     }
 }
 
-fn translation(found: &mut Findings, place: Place, port: &KernelPort, nat: &Nat) {
+fn translation(found: &mut Findings, part: ConfigPart, port: &KernelPort, nat: &Nat) {
     if port.addresses.is_empty() {
         let what = "`uplink` has `nat`, but there are no `addresses`";
         let remedy = "write the `gateway` of the guests, like [\"10.0.0.1/24\"]: \
                       source addresses in its network are translated";
-        found.add(place, "uplink", what, remedy);
+        found.add(part, "uplink", what, remedy);
     }
     if port.gateway.is_some() {
         let what = "`uplink` has `nat`, and `gateway` is set";
         let remedy = "leave it out: the system's own routes apply";
-        found.add(place, "gateway", what, remedy);
+        found.add(part, "gateway", what, remedy);
     }
     let mut taken = BTreeSet::new();
     for forward in &nat.forward {
         if let Some((what, remedy)) = contradiction(port, forward, &mut taken) {
             let what = format!("`forward` has \"{}\", but {what}", text(forward));
-            found.add(place, "uplink", what, remedy);
+            found.add(part, "uplink", what, remedy);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Warnings of a valid configuration.
 
 use crate::model::Config;
-use crate::problem::{Finding, Place};
+use crate::problem::{ConfigPart, Finding};
 
 impl Config {
     /// Warns of interfaces whose longest packets another port of the bridge cannot carry.
@@ -13,7 +13,7 @@ impl Config {
                     continue;
                 };
                 found.push(Finding {
-                    place: Place::Vif(g, v),
+                    part: ConfigPart::Vif(g, v),
                     key: "mtu",
                     what: format!("`mtu` is {}, but that of {whose} is {mtu}", vif.mtu),
                     remedy: format!(

@@ -79,7 +79,7 @@ pub struct NicConfig {
     /// Its name: `nic.<name>` in the counters.
     pub name: String,
     /// Its kind.
-    pub kind: NicKind,
+    pub kind: NicKindConfig,
     /// Bytes of IP in the longest frame that it may send.
     pub mtu: u32,
     /// The NIC's token bucket, megabits of frames a second, both directions alike; `None`:
@@ -130,7 +130,7 @@ pub struct Vmq {
 /// Kinds of network interfaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum NicKind {
+pub enum NicKindConfig {
     /// A TAP; "the wire" is behind it, in the kernel.
     Tap {
         /// Number of the device.

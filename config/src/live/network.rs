@@ -4,7 +4,7 @@
 //! address would depend on the guests before it.
 
 use crate::address::Cidr;
-use crate::model::{Config, Endpoint, Kind};
+use crate::model::{Config, Endpoint, NicKind};
 use abi::machine::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -82,7 +82,7 @@ fn of_nic(config: &Config, name: &str) -> Result<Network, String> {
     network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
 }
 
-fn at_kernel(kind: &Kind) -> Option<Network> {
+fn at_kernel(kind: &NicKind) -> Option<Network> {
     let of = *kind.port()?.addresses.first()?;
     Some(Network {
         of,

@@ -7,7 +7,7 @@ use super::format::write;
 use super::sections::{Sections, differences, find, list};
 use crate::Mac;
 use crate::domain::NicConfig;
-use crate::model::{Config, Kind, Nic, Queues, XdpWire};
+use crate::model::{Config, Nic, NicKind, Queues, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
 use abi::machine::{Domain, Live, Setting};
@@ -20,14 +20,14 @@ pub struct NicsStep {
     /// As sections `[[nic]]`, with the MACs that they were given.
     pub nics: Vec<Setting>,
     /// The names of the added ones.
-    pub come: BTreeSet<String>,
+    pub added: BTreeSet<String>,
     /// Descriptions of the changes.
     pub changes: Vec<String>,
 }
 
 /// A worker of the driver domain with changed NICs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Refitted {
+pub struct WorkerNics {
     /// The domain, without its configuration text.
     pub domain: Domain,
     /// The configuration of its NICs.
@@ -46,22 +46,24 @@ pub(super) fn steps(
     keep_macs(running, config);
     let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
     let stays = |nic: &Nic| config.nics.iter().any(|now| now == nic);
-    let comes = |nic: &Nic| there(&nic.name) != Some(nic);
-    let coming = || config.nics.iter().filter(|nic| comes(nic));
-    let going = || running.nics.iter().filter(|nic| !stays(nic));
-    if coming().chain(going()).next().is_none() {
+    let is_added = |nic: &Nic| there(&nic.name) != Some(nic);
+    let added_nics = || config.nics.iter().filter(|nic| is_added(nic));
+    let removed_nics = || running.nics.iter().filter(|nic| !stays(nic));
+    if added_nics().chain(removed_nics()).next().is_none() {
         return Some(Vec::new());
     }
-    let may = coming().all(may_come) && running.nics.iter().all(may_go) && running.driver.restart;
+    let may = added_nics().all(can_be_added)
+        && running.nics.iter().all(can_be_removed)
+        && running.driver.restart;
     if !may {
         return None;
     }
-    let mut left: Vec<Setting> = Vec::new();
+    let mut remaining: Vec<Setting> = Vec::new();
     let mut changes = Vec::new();
     for nic in &running.nics {
         let setting = present(live, before, nic);
         if stays(nic) {
-            left.push(setting);
+            remaining.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
             let becoming = with_mac(&named(list(now, "nic"), &nic.name), mac_of(becomes));
             let mut words = Vec::new();
@@ -77,16 +79,16 @@ pub(super) fn steps(
         }
     }
     let mut steps = Vec::new();
-    if going().next().is_some() {
+    if removed_nics().next().is_some() {
         steps.push(NicsStep {
-            nics: left.clone(),
-            come: BTreeSet::new(),
+            nics: remaining.clone(),
+            added: BTreeSet::new(),
             changes,
         });
     }
-    if coming().next().is_some() {
-        let (mut nics, mut changes) = (left, Vec::new());
-        for nic in coming() {
+    if added_nics().next().is_some() {
+        let (mut nics, mut changes) = (remaining, Vec::new());
+        for nic in added_nics() {
             nics.push(with_mac(&named(list(now, "nic"), &nic.name), mac_of(nic)));
             changes.push(match there(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
@@ -95,7 +97,7 @@ pub(super) fn steps(
         }
         steps.push(NicsStep {
             nics,
-            come: coming().map(|nic| nic.name.clone()).collect(),
+            added: added_nics().map(|nic| nic.name.clone()).collect(),
             changes,
         });
     }
@@ -113,14 +115,14 @@ pub(super) fn present(live: &Live, files: &Sections, nic: &Nic) -> Setting {
 
 /// Returns whether a NIC can be added: a `pcap` NIC cannot, because its files must be named at the
 /// start.
-fn may_come(nic: &Nic) -> bool {
-    may_go(nic) && !matches!(nic.kind, Kind::Pcap(_))
+fn can_be_added(nic: &Nic) -> bool {
+    can_be_removed(nic) && !matches!(nic.kind, NicKind::Pcap(_))
 }
 
 /// Returns whether it can be removed, and can stay when others are added or removed: no guest owns
 /// a queue of it.
-fn may_go(nic: &Nic) -> bool {
-    nic.queues == Queues::Shared || !matches!(nic.kind, Kind::Xdp { .. })
+fn can_be_removed(nic: &Nic) -> bool {
+    nic.queues == Queues::Shared || !matches!(nic.kind, NicKind::Xdp { .. })
 }
 
 /// Keeps the present MACs of NICs without written ones, and gives new NICs unused MACs.
@@ -154,19 +156,19 @@ pub(super) fn name_macs(config: &mut Config) {
 
 fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
     match &mut nic.kind {
-        Kind::Tap { port, .. }
-        | Kind::Local { port }
-        | Kind::Xdp {
+        NicKind::Tap { port, .. }
+        | NicKind::Local { port }
+        | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } => Some(&mut port.mac),
-        Kind::Sim { mac, .. } => Some(mac),
-        Kind::Xdp { .. } | Kind::Pcap(_) => None,
+        NicKind::Sim { mac, .. } => Some(mac),
+        NicKind::Xdp { .. } | NicKind::Pcap(_) => None,
     }
 }
 
 fn mac_of(nic: &Nic) -> Option<Mac> {
     match &nic.kind {
-        Kind::Sim { mac, .. } => *mac,
+        NicKind::Sim { mac, .. } => *mac,
         kind => kind.port()?.mac,
     }
 }

@@ -8,8 +8,8 @@ use super::sections::{Sections, differences, empty, find, keys_of, list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
 use crate::files::settings;
 use crate::model::{Config, Guest};
-use crate::parse::parse_located;
-use crate::problem::{Finding, Located, Place};
+use crate::parse::parse_with_source;
+use crate::problem::{ConfigPart, Finding, SourceInfo};
 use crate::{File, Mac};
 use abi::machine::{Live, Setting};
 use std::collections::BTreeSet;
@@ -18,11 +18,11 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
     /// Guests of the previous files that these do not name.
-    pub gone: Vec<String>,
+    pub to_detach: Vec<String>,
     /// Guests to add, in the order of the files.
-    pub coming: Vec<Coming>,
+    pub to_attach: Vec<FileGuest>,
     /// Attached guests that the files do not name: they stay.
-    pub stays: Vec<String>,
+    pub kept: Vec<String>,
     /// The steps that change the NICs.
     pub nics: Vec<NicsStep>,
     /// All guests that the files name.
@@ -31,14 +31,14 @@ pub struct Difference {
 
 /// A guest to add.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Coming {
+pub struct FileGuest {
     /// Its name.
     pub name: String,
     /// Its description, with the MACs that it has already.
     pub guest: Setting,
     /// Descriptions of the differences, if it exists and has changed. It must be removed first.
     pub changes: Option<Vec<String>>,
-    /// Whether it stays: only its firewall rules and limits in the driver domain have changed.
+    /// Whether the guest keeps running: only its firewall rules and limits have changed.
     pub in_place: bool,
 }
 
@@ -48,21 +48,21 @@ pub struct Coming {
 ///
 /// All mistakes of the files, and all changes that need a new machine, a line each.
 pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
-    let (mut config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
+    let (mut config, source) = parse_with_source(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);
     let nics = nics::steps(live, &running.config, &before, &mut config, &now);
-    let mut fixed = fixed(&running.config, &before, &config, (&now, &located));
+    let mut fixed = fixed(&running.config, &before, &config, (&now, &source));
     if nics.is_none() {
         fixed.extend(fixed_nics(
             &running.config,
             &before,
             &config,
-            (&now, &located),
+            (&now, &source),
         ));
     }
-    located.check(fixed).map_err(|wrong| wrong.to_string())?;
+    source.check(fixed).map_err(|wrong| wrong.to_string())?;
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
-    let mut coming = Vec::new();
+    let mut to_attach = Vec::new();
     for (mut guest, described) in config.guests.into_iter().zip(list(&now, "guest")) {
         let mut there = running.config.guests.iter();
         let there = there.find(|there| there.name == guest.name);
@@ -79,7 +79,7 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
                 Some(changes)
             }
         };
-        coming.push(Coming {
+        to_attach.push(FileGuest {
             guest: with_macs(described, &macs(&guest)),
             name: guest.name,
             changes,
@@ -89,11 +89,11 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
     let unnamed = running.config.guests.iter().map(|guest| &guest.name);
     let unnamed = unnamed.filter(|name| !named.contains(*name)).cloned();
     let by_hand = |name: &String| running.is_attached(name) && !live.of_files.contains(name);
-    let (stays, gone) = unnamed.partition(by_hand);
+    let (kept, to_detach) = unnamed.partition(by_hand);
     Ok(Difference {
-        gone,
-        coming,
-        stays,
+        to_detach,
+        to_attach,
+        kept,
         nics: nics.unwrap_or_default(),
         named,
     })
@@ -151,7 +151,7 @@ fn fixed(
     running: &Config,
     before: &Sections,
     config: &Config,
-    (now, located): (&Sections, &Located),
+    (now, source): (&Sections, &SourceInfo),
 ) -> Vec<Finding> {
     let mut buffers = config.buffers;
     if !matches!(now.get("buffers"), Some(Setting::Section(keys)) if keys.contains_key("size")) {
@@ -165,18 +165,22 @@ fn fixed(
     let is_same = [
         (
             "machine",
-            Place::Machine,
+            ConfigPart::Machine,
             machine(running) == machine(config),
         ),
-        ("driver", Place::Driver, running.driver == config.driver),
-        ("buffers", Place::Buffers, running.buffers == buffers),
-        ("ring", Place::Ring, running.ring == config.ring),
-        ("lro", Place::Lro, running.lro == config.lro),
+        (
+            "driver",
+            ConfigPart::Driver,
+            running.driver == config.driver,
+        ),
+        ("buffers", ConfigPart::Buffers, running.buffers == buffers),
+        ("ring", ConfigPart::Ring, running.ring == config.ring),
+        ("lro", ConfigPart::Lro, running.lro == config.lro),
     ];
     let mut found = Vec::new();
-    for (name, place, _) in is_same.into_iter().filter(|(.., is_same)| !is_same) {
+    for (name, part, _) in is_same.into_iter().filter(|(.., is_same)| !is_same) {
         let (before, now) = (section(before, name), section(now, name));
-        compare((place, located), &before, &now, &mut found);
+        compare((part, source), &before, &now, &mut found);
     }
     found
 }
@@ -186,27 +190,27 @@ fn fixed_nics(
     running: &Config,
     before: &Sections,
     config: &Config,
-    (now, located): (&Sections, &Located),
+    (now, source): (&Sections, &SourceInfo),
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     for (n, nic) in config.nics.iter().enumerate() {
         match running.nics.iter().find(|there| there.name == nic.name) {
             None => found.push(finding(
-                Place::Nic(n),
+                ConfigPart::Nic(n),
                 "",
                 format!("NIC {} is new", nic.name),
             )),
             Some(there) if there == nic => {}
             Some(_) => {
                 let [before, now] = [before, now].map(|all| find(all, "nic", &nic.name));
-                compare((Place::Nic(n), located), &before, &now, &mut found);
+                compare((ConfigPart::Nic(n), source), &before, &now, &mut found);
             }
         }
     }
     for nic in &running.nics {
         if config.nics.iter().all(|of| of.name != nic.name) {
             let what = format!("NIC {} is removed", nic.name);
-            found.push(finding(Place::Machine, "", what));
+            found.push(finding(ConfigPart::Machine, "", what));
         }
     }
     found
@@ -214,7 +218,7 @@ fn fixed_nics(
 
 /// Describes the differences in a section whose meaning has changed.
 fn compare(
-    (place, located): (Place, &Located),
+    (part, source): (ConfigPart, &SourceInfo),
     before: &Setting,
     now: &Setting,
     found: &mut Vec<Finding>,
@@ -227,17 +231,17 @@ fn compare(
     for key in keys_of(before, now) {
         let mut changes = Vec::new();
         differences("", &only(before, key), &only(now, key), &mut changes);
-        let key = located.key(place, key);
-        found.extend(changes.into_iter().map(|what| finding(place, key, what)));
+        let key = source.key(part, key);
+        found.extend(changes.into_iter().map(|what| finding(part, key, what)));
     }
     if found.len() == told {
-        found.push(finding(place, "", "its contents have changed".to_owned()));
+        found.push(finding(part, "", "its contents have changed".to_owned()));
     }
 }
 
-fn finding(place: Place, key: &'static str, what: String) -> Finding {
+fn finding(part: ConfigPart, key: &'static str, what: String) -> Finding {
     Finding {
-        place,
+        part,
         key,
         what,
         remedy: "this cannot change while the machine runs: restart the machine, or write it as \

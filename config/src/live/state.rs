@@ -13,7 +13,7 @@ const GUESTS_MAX: usize = 1024;
 /// A guest that was attached and is to be attached again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Returning {
+pub struct SavedGuest {
     /// Its description, with the MACs and addresses that it was given.
     pub guest: Setting,
     /// Other facts about it.
@@ -38,22 +38,22 @@ impl Origin {
     };
 }
 
-/// Like [`Returning`], to be written.
+/// Like [`SavedGuest`], to be written.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Left<'a> {
+pub struct SavedGuestRef<'a> {
     /// Its description.
     pub guest: &'a Setting,
     /// Other facts about it.
     pub origin: &'a Origin,
 }
 
-impl<'a> From<&'a Returning> for Left<'a> {
-    fn from(Returning { guest, origin }: &'a Returning) -> Self {
+impl<'a> From<&'a SavedGuest> for SavedGuestRef<'a> {
+    fn from(SavedGuest { guest, origin }: &'a SavedGuest) -> Self {
         Self { guest, origin }
     }
 }
 
-impl Returning {
+impl SavedGuest {
     /// Returns its name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
@@ -87,19 +87,19 @@ struct Whole {
     _form: u32,
     #[serde(rename = "machine")]
     _machine: String,
-    guests: Vec<Returning>,
+    guests: Vec<SavedGuest>,
 }
 
 #[derive(Serialize)]
 struct Written<'a> {
     form: u32,
     machine: &'a str,
-    guests: &'a [Left<'a>],
+    guests: &'a [SavedGuestRef<'a>],
 }
 
 /// Returns the state of the machine of this name; empty if it leaves nothing.
 #[must_use]
-pub fn write(machine: &str, guests: &[Left<'_>]) -> Vec<u8> {
+pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
     if guests.is_empty() {
         return Vec::new();
     }
@@ -117,7 +117,7 @@ pub fn write(machine: &str, guests: &[Left<'_>]) -> Vec<u8> {
 /// # Errors
 ///
 /// The text, which may have any contents, has another format or belongs to another machine.
-pub fn read(machine: &str, text: &str) -> Result<Vec<Returning>, String> {
+pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -144,9 +144,9 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<Returning>, String> {
 mod tests {
     use super::*;
 
-    fn returning(name: &str) -> Returning {
+    fn returning(name: &str) -> SavedGuest {
         let guest = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo","mtu":1400}}]}}"#);
-        Returning {
+        SavedGuest {
             guest: serde_json::from_str(&guest).unwrap(),
             origin: Origin {
                 user: Some(7),
@@ -158,7 +158,10 @@ mod tests {
     #[test]
     fn written_state_is_read_back() {
         let guests: Vec<_> = ["a", "b"].map(returning).into();
-        let text = write("m", &guests.iter().map(Left::from).collect::<Vec<_>>());
+        let text = write(
+            "m",
+            &guests.iter().map(SavedGuestRef::from).collect::<Vec<_>>(),
+        );
         let text = String::from_utf8(text).unwrap();
         assert_eq!(read("m", &text).unwrap(), guests);
         assert!(write("m", &[]).is_empty());
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn invalid_state_is_rejected_with_the_reason() {
         let one = returning("a");
-        let many = vec![Left::from(&one); 10_000];
+        let many = vec![SavedGuestRef::from(&one); 10_000];
         let many = String::from_utf8(write("m", &many)).unwrap();
         for (text, why) in [
             ("\0\u{1}nonsense", "cannot read"),

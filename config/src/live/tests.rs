@@ -72,7 +72,7 @@ fn macs_stay_when_other_guests_change() {
     let mut live = machine.live.unwrap();
     let first = config.add(&guest("c", "")).unwrap();
     live.attached.insert("c".into(), first.guest.clone());
-    config.may_leave("a").unwrap();
+    config.check_removable("a").unwrap();
     config.remove("a");
     live.detached.insert("a".into());
     // The number of the removed guest is free again, and no other MAC has changed.
@@ -141,7 +141,7 @@ fn rejected_guests_change_nothing() {
         assert!(why.contains(says), "{says}: {why}");
         assert_eq!(live, before, "{why}");
     }
-    let why = before.may_leave("absent").unwrap_err();
+    let why = before.check_removable("absent").unwrap_err();
     assert_eq!(why, "no guest is named absent");
 }
 
@@ -175,14 +175,14 @@ fn the_owner_of_a_queue_cannot_be_removed() {
     let (_, mut live) = self::live(&given);
     live.add(&guest("c", "")).unwrap();
     for name in ["a", "c"] {
-        live.may_leave(name).unwrap();
+        live.check_removable(name).unwrap();
     }
     let written = FILE
         .replace("kind = \"sim\"", "kind = \"xdp\"\nqueues = \"vmq\"")
         .replacen("[[guest.vif]]", "[[guest.vif]]\npdev = \"wire:2\"", 1);
     let (_, live) = self::live(&written);
-    live.may_leave("b").unwrap();
-    let why = live.may_leave("a").unwrap_err();
+    live.check_removable("b").unwrap();
+    let why = live.check_removable("a").unwrap_err();
     assert!(why.starts_with("guest a owns queue 2 of NIC wire"), "{why}");
 }
 
@@ -203,7 +203,7 @@ fn slots_are_assigned_once_wherever_they_fit() {
     let mut names = Vec::new();
     while let Ok(came) = live.add(&guest(&format!("g{count}"), "")) {
         let mut vifs = came.vifs;
-        if !place(&driver, first, domain.window_slots, &mut vifs) {
+        if !allocate_slots(&driver, first, domain.window_slots, &mut vifs) {
             break;
         }
         names.extend(vifs.iter().map(|vif| vif.name.clone()));
@@ -219,11 +219,16 @@ fn slots_are_assigned_once_wherever_they_fit() {
     let free = live.add(&guest("late", "")).unwrap().vifs;
     for _ in 0..3 {
         let mut vifs = free.clone();
-        assert!(place(&driver, first, domain.window_slots, &mut vifs));
+        assert!(allocate_slots(
+            &driver,
+            first,
+            domain.window_slots,
+            &mut vifs
+        ));
         driver.vifs.append(&mut vifs);
         apart(&driver, first, guests_end(domain.window_slots));
     }
-    assert!(!place(
+    assert!(!allocate_slots(
         &driver,
         first,
         domain.window_slots,
@@ -249,7 +254,7 @@ fn guests_can_be_attached_to_an_empty_machine() {
     assert_eq!(told.vifs[0].conns, [0]);
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
     let mut vifs = came.vifs;
-    assert!(place(
+    assert!(allocate_slots(
         &driver,
         0,
         machine.domains[0].window_slots,

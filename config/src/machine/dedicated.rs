@@ -3,7 +3,7 @@
 use super::devices::Devices;
 use crate::domain::DedicatedQueue;
 use crate::model::{Config, Nic};
-use crate::rule::{self, Rule, Way};
+use crate::rule::{self, Direction, Rule};
 use crate::sizes::{rx_pages, rx_pool};
 use abi::firewall;
 use abi::machine::{Device, XdpQueue};
@@ -43,8 +43,8 @@ pub(super) fn add(
                 entries,
                 rings_slot,
                 rules: firewall::Rules {
-                    from_wire: compiled(&nic.rules, Way::In),
-                    to_guest: compiled(&vif.rules, Way::Out),
+                    from_wire: compiled(&nic.rules, Direction::In),
+                    to_guest: compiled(&vif.rules, Direction::Out),
                 },
             }));
             let queue = DedicatedQueue {
@@ -62,7 +62,7 @@ pub(super) fn add(
 }
 
 /// Returns the rules of a port for this direction, in the monitor's form.
-fn compiled(rules: &[Rule], way: Way) -> Vec<firewall::Rule> {
-    let rules = rule::for_way(rules, way);
+fn compiled(rules: &[Rule], direction: Direction) -> Vec<firewall::Rule> {
+    let rules = rule::for_direction(rules, direction);
     rules.map(|(_, rule)| rule.compiled()).collect()
 }

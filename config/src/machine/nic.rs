@@ -5,8 +5,8 @@ use super::dedicated::{self, DedicatedQueues};
 use super::devices::{Devices, tap};
 use super::encode::stack;
 use crate::address::Cidr;
-use crate::domain::{self, NicConfig, NicKind, Offloads, Vmq};
-use crate::model::{Config, KernelPort, Kind, Nic, Queues, XdpWire};
+use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
+use crate::model::{Config, KernelPort, Nic, NicKind, Queues, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
 use std::net::IpAddr;
@@ -50,13 +50,13 @@ impl Nics {
     }
 
     /// Returns the driver's configuration of a NIC's kind; adds its devices.
-    fn kind(&mut self, config: &Config, n: usize, nic: &Nic, worker: u32) -> NicKind {
+    fn kind(&mut self, config: &Config, n: usize, nic: &Nic, worker: u32) -> NicKindConfig {
         let workers = config.driver.workers.max(1);
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
         let ifname = config.nic_ifname(n);
         let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, nic.mtu, offloads);
         match &nic.kind {
-            Kind::Tap { port, offloads } => {
+            NicKind::Tap { port, offloads } => {
                 let queues = vmq(nic).map_or(0, |vmq| vmq.queues);
                 let tap = Tap {
                     uplink: nic.uplink.clone(),
@@ -65,7 +65,7 @@ impl Nics {
                 };
                 let device = self.devices.share(tap, worker, workers);
                 let queue = |_| self.devices.add(Device::TapQueue);
-                NicKind::Tap {
+                NicKindConfig::Tap {
                     device,
                     vnet_header: *offloads > Offloads::None,
                     checksum: *offloads >= Offloads::Checksum,
@@ -73,7 +73,7 @@ impl Nics {
                     queues: (0..queues).map(queue).collect(),
                 }
             }
-            Kind::Xdp { wire } => {
+            NicKind::Xdp { wire } => {
                 let netdev = match wire {
                     XdpWire::Veth(port) => Netdev::Veth(tap(port, Offloads::None)),
                     XdpWire::Netdev { name, netns } => Netdev::Existing {
@@ -83,30 +83,30 @@ impl Nics {
                 };
                 self.xdp(config, (n, nic), netdev)
             }
-            Kind::Local { port } => {
+            NicKind::Local { port } => {
                 let tap = tap(port, Offloads::Tso);
                 let device = self.devices.share(tap, worker, workers);
-                NicKind::Local { device, mac }
+                NicKindConfig::Local { device, mac }
             }
-            Kind::Sim {
+            NicKind::Sim {
                 delay_us,
                 loss,
                 seed,
                 station,
                 ..
-            } => NicKind::Sim {
+            } => NicKindConfig::Sim {
                 delay_us: *delay_us,
                 loss: *loss,
                 seed: *seed,
                 mac,
                 far: stack(station),
             },
-            Kind::Pcap(files) => NicKind::Pcap(self.devices.files(files)),
+            NicKind::Pcap(files) => NicKindConfig::Pcap(self.devices.files(files)),
         }
     }
 
     /// Returns an AF_XDP socket over the NIC's buffers; adds its dedicated queues.
-    fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKind {
+    fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKindConfig {
         let entries = nic.buffers.next_power_of_two();
         let rings_slot = self.window_slots;
         self.window_slots += rings_slots(entries);
@@ -126,7 +126,7 @@ impl Nics {
             &mut self.window_slots,
             &mut self.dedicated,
         );
-        NicKind::Xdp {
+        NicKindConfig::Xdp {
             device,
             rings_slot,
             entries,
@@ -137,7 +137,7 @@ impl Nics {
 /// Returns a NIC's dedicated queues that are assigned by load; an AF_XDP NIC has none of these.
 fn vmq(nic: &Nic) -> Option<Vmq> {
     match nic.queues {
-        Queues::Vmq(vmq) if !matches!(nic.kind, Kind::Xdp { .. }) => Some(vmq),
+        Queues::Vmq(vmq) if !matches!(nic.kind, NicKind::Xdp { .. }) => Some(vmq),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::driver::{Buffers, Driver, Ring, SLOTS_PER_PAGE};
 use super::guest::{Endpoint, Guest, Vif};
-use super::nic::{Kind, Nic};
+use super::nic::{Nic, NicKind};
 use crate::address::Mac;
 use crate::domain::{BufferSize, Offloads};
 use crate::lro::Lro;
@@ -57,7 +57,7 @@ impl Config {
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
         let given = match &self.nics.get(nic)?.kind {
-            Kind::Sim { mac, .. } => *mac,
+            NicKind::Sim { mac, .. } => *mac,
             kind => kind.port()?.mac,
         };
         Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
@@ -112,7 +112,7 @@ impl Config {
             vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
         };
         let mut vifs = self.guests.iter().flat_map(|guest| &guest.vifs).peekable();
-        let is_local = |nic: &Nic| matches!(nic.kind, Kind::Local { .. });
+        let is_local = |nic: &Nic| matches!(nic.kind, NicKind::Local { .. });
         let whole = self.driver.offloads == Offloads::Tso
             && self.nics.iter().all(is_local)
             && vifs.peek().is_some()

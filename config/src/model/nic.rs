@@ -14,7 +14,7 @@ pub struct Nic {
     /// Its name.
     pub name: String,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: NicKind,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
     /// Token bucket, megabits of frames a second; `None`: unlimited.
@@ -46,7 +46,7 @@ pub enum Queues {
 impl Nic {
     /// Returns a NIC with default values.
     #[must_use]
-    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+    pub fn new(name: impl Into<String>, kind: NicKind) -> Self {
         let buffers = kind.buffers();
         Self {
             name: name.into(),
@@ -75,7 +75,7 @@ impl Nic {
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match &self.kind {
-            Kind::Sim { station, .. } => station.gateway.into_iter().collect(),
+            NicKind::Sim { station, .. } => station.gateway.into_iter().collect(),
             kind => kind.port().map(KernelPort::gateways).unwrap_or_default(),
         }
     }
@@ -85,7 +85,7 @@ impl Nic {
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.kind {
-            Kind::Sim { station, .. } => (&station.addresses, station.gateway),
+            NicKind::Sim { station, .. } => (&station.addresses, station.gateway),
             kind => kind
                 .port()
                 .map_or((&[], None), |port| (&port.addresses, port.gateway)),
@@ -95,7 +95,7 @@ impl Nic {
 
 /// Kinds of network interface.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum NicKind {
     /// A TAP with "the wire" behind it, in the kernel.
     Tap {
         /// The kernel's end.
@@ -144,7 +144,7 @@ pub enum XdpWire {
     },
 }
 
-impl Kind {
+impl NicKind {
     /// Returns the default number of receive buffers. A segment of 64 KB takes 33 buffers; segments
     /// that wait for guests must leave enough buffers to the NIC.
     #[must_use]

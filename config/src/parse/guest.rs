@@ -5,7 +5,7 @@ use super::rule;
 use super::station::{MAC, ipv6, port, station};
 use crate::address::Mac;
 use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif, VirtualMachine};
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::rule::{Firewall, Inbound};
 use crate::table::Table;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 /// Reads a section `[[guest]]`.
 pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     let name = t.required("name", t.text("name"), "give it a name, like \"web\"");
-    let vifs = t.tables("vif", "guest.vif", |vif| Place::Vif(g, vif));
+    let vifs = t.tables("vif", "guest.vif", |vif| ConfigPart::Vif(g, vif));
     let guest = Guest {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
@@ -84,7 +84,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
         },
         pdev: t.parsed("pdev", "wire:1"),
         rules: rule::read(
-            t.tables("rule", "guest.vif.rule", |r| Place::VifRule(g, v, r)),
+            t.tables("rule", "guest.vif.rule", |r| ConfigPart::VifRule(g, v, r)),
             &rule::OF_VIF,
         ),
         firewall,
@@ -109,7 +109,7 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
             },
         },
         EndpointWord::Stack => Endpoint::Stack {
-            station: station(t, "guest.vif.app", |app| Place::VifApp(g, v, app)),
+            station: station(t, "guest.vif.app", |app| ConfigPart::VifApp(g, v, app)),
         },
         EndpointWord::Sink => Endpoint::Sink {
             touch: t.flag("touch").unwrap_or(false),

@@ -9,7 +9,7 @@ mod station;
 
 use crate::files::{File, merge};
 use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
-use crate::problem::{Finding, Lines, Located, Place, Problem, Problems};
+use crate::problem::{ConfigPart, Finding, Lines, Problem, Problems, SourceInfo};
 use crate::table::{Reader, Reading, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
@@ -31,13 +31,13 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
 /// # Errors
 ///
 /// Like [`parse`].
-pub fn parse_located(files: &[File]) -> Result<(Config, Located), Problems> {
+pub fn parse_with_source(files: &[File]) -> Result<(Config, SourceInfo), Problems> {
     let (config, reading) = read(files);
     let config = config?;
     let (lines, mut warnings) = (reading.lines, reading.warnings);
     let found = config.warnings().into_iter();
     warnings.extend(found.map(|finding| Problem::new(finding, &lines)));
-    Ok((config, Located { lines, warnings }))
+    Ok((config, SourceInfo { lines, warnings }))
 }
 
 /// Returns a configuration in one file.
@@ -46,7 +46,7 @@ pub(crate) fn one(name: &str, text: &str) -> [File; 1] {
     [File { name, text }]
 }
 
-/// Like [`parse_located`], and also returns the reader's results.
+/// Like [`parse_with_source`], and also returns the reader's results.
 pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
     let reader = Reader::new(files);
     let texts = reader.shifted(files);
@@ -58,7 +58,7 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
         }
         merge(&mut root, table.into_inner());
     }
-    let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
+    let root = Table::new(&reader, &root, 0..0, "", ConfigPart::Machine);
     let config = machine(&root);
     root.finish();
     let mut reading = reader.finish();
@@ -79,12 +79,12 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
 /// Omits mistakes of default values in a section with a mistake in a written value, because the
 /// default may fit once that is corrected.
 fn without_defaults(mut found: Vec<Finding>, lines: &Lines) -> Vec<Finding> {
-    let is_written = |finding: &Finding| lines.has(finding.place, finding.key);
+    let is_written = |finding: &Finding| lines.has(finding.part, finding.key);
     let own = found
         .iter()
         .filter(|of| !of.key.is_empty() && is_written(of));
-    let places: BTreeSet<Place> = own.map(|finding| finding.place).collect();
-    found.retain(|finding| is_written(finding) || !places.contains(&finding.place));
+    let places: BTreeSet<ConfigPart> = own.map(|finding| finding.part).collect();
+    found.retain(|finding| is_written(finding) || !places.contains(&finding.part));
     found
 }
 
@@ -108,7 +108,7 @@ fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
 /// Parses a text that consists of NICs.
 pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
     let read = |root: &Table<'_, '_>| {
-        let tables = root.tables("nic", "nic", Place::Nic).into_iter();
+        let tables = root.tables("nic", "nic", ConfigPart::Nic).into_iter();
         let nics = tables.enumerate().map(|(n, table)| nic::read(n, table));
         nics.collect()
     };
@@ -118,7 +118,7 @@ pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
 /// Parses a text that consists of one guest, as guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
     let read = |root: &Table<'_, '_>| {
-        let tables = root.tables("guest", "guest", |_| Place::Guest(g));
+        let tables = root.tables("guest", "guest", |_| ConfigPart::Guest(g));
         let guests = tables.into_iter().map(|table| guest::read(g, table));
         guests.last().unwrap_or_default()
     };
@@ -139,7 +139,7 @@ fn read_alone<T: Default>(
     }
     let mut found = T::default();
     if errors.is_empty() {
-        let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
+        let root = Table::new(&reader, &root, 0..0, "", ConfigPart::Machine);
         found = read(&root);
         root.finish();
     }
@@ -153,24 +153,24 @@ fn read_alone<T: Default>(
 
 fn machine(root: &Table<'_, '_>) -> Config {
     let (mut name, mut look_group, mut change_group, mut metrics_port) = (None, None, None, None);
-    if let Some(t) = root.table("machine", "machine", Place::Machine) {
+    if let Some(t) = root.table("machine", "machine", ConfigPart::Machine) {
         name = t.text("name");
         look_group = t.text("look_group");
         change_group = t.text("change_group");
         metrics_port = t.number("metrics_port");
         t.finish();
     }
-    let driver = section(root, "driver", Place::Driver, driver::read);
-    let (buffers, size) = section(root, "buffers", Place::Buffers, driver::buffers);
-    let ring = section(root, "ring", Place::Ring, driver::ring);
-    let lro = section(root, "lro", Place::Lro, driver::lro);
-    let nics = root.tables("nic", "nic", Place::Nic);
+    let driver = section(root, "driver", ConfigPart::Driver, driver::read);
+    let (buffers, size) = section(root, "buffers", ConfigPart::Buffers, driver::buffers);
+    let ring = section(root, "ring", ConfigPart::Ring, driver::ring);
+    let lro = section(root, "lro", ConfigPart::Lro, driver::lro);
+    let nics = root.tables("nic", "nic", ConfigPart::Nic);
     let nics = nics
         .into_iter()
         .enumerate()
         .map(|(n, t)| nic::read(n, t))
         .collect();
-    let guests = root.tables("guest", "guest", Place::Guest);
+    let guests = root.tables("guest", "guest", ConfigPart::Guest);
     let guests = guests
         .into_iter()
         .enumerate()
@@ -197,10 +197,10 @@ fn machine(root: &Table<'_, '_>) -> Config {
 fn section<T: Default>(
     root: &Table<'_, '_>,
     name: &'static str,
-    place: Place,
+    part: ConfigPart,
     read: impl FnOnce(&Table<'_, '_>) -> T,
 ) -> T {
-    let Some(table) = root.table(name, name, place) else {
+    let Some(table) = root.table(name, name, part) else {
         return T::default();
     };
     let value = read(&table);

@@ -4,8 +4,8 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Vmq};
-use crate::model::{CaptureFiles, Kind, Nic, Queues, XdpWire};
-use crate::problem::Place;
+use crate::model::{CaptureFiles, Nic, NicKind, Queues, XdpWire};
+use crate::problem::ConfigPart;
 use crate::table::{Table, TextOrTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
 use abi::machine::{Nat, Uplink};
@@ -36,7 +36,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         _ => None,
     };
     let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
-    let some = || Kind::Pcap(CaptureFiles::default());
+    let some = || NicKind::Pcap(CaptureFiles::default());
     let usual = Nic::new("", kind.clone().unwrap_or_else(some));
     let nic = Nic {
         name: name.unwrap_or_default(),
@@ -46,9 +46,9 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
         moderation: moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
-        queues: queues(&t, matches!(kind, Some(Kind::Xdp { .. }))),
+        queues: queues(&t, matches!(kind, Some(NicKind::Xdp { .. }))),
         rules: rule::read(
-            t.tables("rule", "nic.rule", |r| Place::NicRule(n, r)),
+            t.tables("rule", "nic.rule", |r| ConfigPart::NicRule(n, r)),
             &rule::OF_NIC,
         ),
         uplink,
@@ -62,7 +62,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
 
 /// Reads an uplink: the name of a bridge, or a table.
 fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
-    let table = match t.text_or_table("uplink", "nic.uplink", Place::Nic(n))? {
+    let table = match t.text_or_table("uplink", "nic.uplink", ConfigPart::Nic(n))? {
         TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
         TextOrTable::Table(table) => table,
     };
@@ -81,16 +81,16 @@ fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
 }
 
 /// Reads the keys of one kind. `joined`: whether the NIC has an `uplink`.
-fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> Kind {
+fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> NicKind {
     match word {
-        NicWord::Tap => Kind::Tap {
+        NicWord::Tap => NicKind::Tap {
             port: port(t, true),
             offloads: t.word("offloads").unwrap_or(match joined {
                 true => Offloads::Tso,
                 false => Offloads::None,
             }),
         },
-        NicWord::Xdp => Kind::Xdp {
+        NicWord::Xdp => NicKind::Xdp {
             wire: match t.text("netdev") {
                 Some(name) => XdpWire::Netdev {
                     name,
@@ -99,17 +99,17 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> Kind {
                 None => XdpWire::Veth(port(t, true)),
             },
         },
-        NicWord::Local => Kind::Local {
+        NicWord::Local => NicKind::Local {
             port: port(t, true),
         },
-        NicWord::Sim => Kind::Sim {
+        NicWord::Sim => NicKind::Sim {
             delay_us: t.number("delay_us").unwrap_or(0),
             loss: t.real("loss").unwrap_or(0.0),
             seed: t.number("seed").unwrap_or(1),
             mac: t.parsed("mac", MAC),
-            station: station(t, "nic.app", |app| Place::NicApp(n, app)),
+            station: station(t, "nic.app", |app| ConfigPart::NicApp(n, app)),
         },
-        NicWord::Pcap => Kind::Pcap(files(t)),
+        NicWord::Pcap => NicKind::Pcap(files(t)),
     }
 }
 

@@ -1,13 +1,15 @@
 //! Firewall rules of a port.
 
-use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, State, Way};
+use crate::rule::{Direction, ETHERTYPES, PROTOCOLS, Rule, State};
 use crate::table::Table;
-use crate::words::alternatives;
+use crate::variants::alternatives;
 
 /// Directions of a NIC's rules, by name.
-pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire", Way::Out)];
+pub(crate) const OF_NIC: [(&str, Direction); 2] =
+    [("from-wire", Direction::In), ("to-wire", Direction::Out)];
 /// Directions of a guest interface's rules, by name.
-pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
+pub(crate) const OF_VIF: [(&str, Direction); 2] =
+    [("from-guest", Direction::In), ("to-guest", Direction::Out)];
 
 /// States, by name.
 const STATES: [(&str, State); 3] = [
@@ -17,7 +19,7 @@ const STATES: [(&str, State); 3] = [
 ];
 
 /// Reads the rules of a port whose directions have these names.
-pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
+pub(crate) fn read(tables: Vec<Table<'_, '_>>, directions: &[(&str, Direction)]) -> Vec<Rule> {
     let numbered = tables.into_iter().enumerate();
     let read = |(n, t): (usize, Table<'_, '_>)| {
         let action = t.choice("action", &[("allow", true), ("deny", false)]);
@@ -26,7 +28,7 @@ pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule
         let rule = Rule {
             name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
             allow: t.required("action", action, remedy).unwrap_or(false),
-            way: t.choice("direction", ways),
+            direction: t.choice("direction", directions),
             state: t.choice("state", &STATES),
             ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
             protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),

@@ -2,7 +2,7 @@
 
 use crate::domain::StackApp;
 use crate::model::{KernelPort, Station};
-use crate::problem::Place;
+use crate::problem::ConfigPart;
 use crate::table::Table;
 use abi::machine::Ipv6;
 use serde::Deserialize;
@@ -41,13 +41,13 @@ pub(super) fn ipv6(t: &Table<'_, '_>) -> Ipv6 {
 pub(super) fn station(
     t: &Table<'_, '_>,
     section: &'static str,
-    place: impl Fn(usize) -> Place,
+    part: impl Fn(usize) -> ConfigPart,
 ) -> Station {
     Station {
         addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t
-            .tables("app", section, place)
+            .tables("app", section, part)
             .into_iter()
             .filter_map(app)
             .collect(),

@@ -32,7 +32,7 @@ fn sections_merge_by_key_and_lists_append() {
         GUEST,
         "[driver]\nspin_us = 9\n",
     ];
-    let (config, _) = parse_located(&files(&texts)).unwrap();
+    let (config, _) = parse_with_source(&files(&texts)).unwrap();
     let driver = &config.driver;
     assert_eq!((&driver.cpus[..], driver.spin_us), (&[2][..], Some(9)));
     let names: Vec<&str> = config.guests.iter().map(|guest| &guest.name[..]).collect();
@@ -41,7 +41,7 @@ fn sections_merge_by_key_and_lists_append() {
 
 #[test]
 fn mistakes_name_their_file() {
-    let said = |texts: &[&str]| parse_located(&files(texts)).unwrap_err().to_string();
+    let said = |texts: &[&str]| parse_with_source(&files(texts)).unwrap_err().to_string();
     let wrong = "# why\n\n[driver]\nspin_u = 3\n";
     assert_eq!(
         said(&[FIRST, GUEST, wrong]),
@@ -63,27 +63,27 @@ fn mistakes_name_their_file() {
 #[test]
 fn a_mistake_is_in_the_file_of_the_last_value() {
     let texts = [FIRST, "[driver]\ncpus = [99]", "[driver]\nspin_us = 1"];
-    let problems = parse_located(&files(&texts)).unwrap_err().to_string();
+    let problems = parse_with_source(&files(&texts)).unwrap_err().to_string();
     assert!(
         problems.starts_with("1.toml:2: [driver]: `cpus` has 99"),
         "{problems}"
     );
     assert_eq!(problems.lines().count(), 1, "{problems}");
-    let (_, located) = parse_located(&files(&[FIRST, GUEST])).unwrap();
+    let (_, source) = parse_with_source(&files(&[FIRST, GUEST])).unwrap();
     let found = Finding {
-        place: Place::Guest(1),
+        part: ConfigPart::Guest(1),
         key: "name",
         what: "w".into(),
         remedy: "r".into(),
     };
-    let found = located.check(vec![found]).unwrap_err().to_string();
+    let found = source.check(vec![found]).unwrap_err().to_string();
     assert_eq!(found, "1.toml:2: [[guest]] 2: w; r");
 }
 
 #[test]
 fn a_value_of_another_type_is_rejected_in_place() {
     let texts = [FIRST, "guest = 1\n"];
-    let problems = parse_located(&files(&texts)).unwrap_err().to_string();
+    let problems = parse_with_source(&files(&texts)).unwrap_err().to_string();
     assert!(problems.starts_with("1.toml:1: "), "{problems}");
     assert!(
         problems.contains("`guest` is 1; write a section [[guest]] for each"),

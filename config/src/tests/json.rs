@@ -97,31 +97,31 @@ fn every_kind_survives_json() {
     assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
 
     let kinds = [
-        NicKind::Tap {
+        NicKindConfig::Tap {
             device: 0,
             vnet_header: true,
             checksum: false,
             tso: true,
             queues: vec![1, 2],
         },
-        NicKind::Xdp {
+        NicKindConfig::Xdp {
             device: 4,
             rings_slot: 8,
             entries: 1024,
         },
-        NicKind::Sim {
+        NicKindConfig::Sim {
             delay_us: 10,
             loss: 0.5,
             seed: 1,
             mac: [2; 6],
             far: stack,
         },
-        NicKind::Pcap(Capture {
+        NicKindConfig::Pcap(Capture {
             read: Some(1),
             write: Some(2),
             write_mib: 5,
         }),
-        NicKind::Local {
+        NicKindConfig::Local {
             device: 3,
             mac: [2; 6],
         },

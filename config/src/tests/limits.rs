@@ -151,11 +151,11 @@ fn limits_change_in_place() {
     ] {
         let files = one("f", &text(1, keys));
         let difference = reload::difference(&live, &running, &files).unwrap();
-        assert!(difference.coming[0].in_place, "{keys}");
+        assert!(difference.to_attach[0].in_place, "{keys}");
         let mut becomes = running.clone();
-        becomes.change(&difference.coming[0].guest).unwrap();
+        becomes.change(&difference.to_attach[0].guest).unwrap();
     }
     let files = one("f", &text(1, "rate_to_guest_mbps = 8\nweight = 2\n"));
     let difference = reload::difference(&live, &running, &files).unwrap();
-    assert!(!difference.coming[0].in_place);
+    assert!(!difference.to_attach[0].in_place);
 }

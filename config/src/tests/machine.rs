@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::CONNECTIONS;
-use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKind};
+use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKindConfig};
 use abi::machine::{Device, Forward, Ipv6, Nat, Transport, Uplink};
 
 #[test]
@@ -97,7 +97,7 @@ fn sizes_follow_from_the_configuration() {
     );
     assert!(matches!(
         text.nics[0].kind,
-        NicKind::Tap {
+        NicKindConfig::Tap {
             device: 0,
             vnet_header: false,
             checksum: false,
@@ -218,7 +218,7 @@ fn a_wire_may_leave_segments_uncut() {
         let kernel = [tap.vnet_header, tap.checksum, tap.tso];
         assert_eq!(kernel, [header, checksum, tso], "{word}");
         let told: DriverConfig = serde_json::from_str(&driver.config).unwrap();
-        let NicKind::Tap {
+        let NicKindConfig::Tap {
             vnet_header,
             checksum,
             tso,

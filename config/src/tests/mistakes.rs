@@ -1,7 +1,7 @@
 //! Rejected configurations, and the messages.
 
 use super::*;
-use crate::domain::{DriverConfig, GuestConfig, NicKind};
+use crate::domain::{DriverConfig, GuestConfig, NicKindConfig};
 use abi::machine::{Device, Netdev};
 
 #[test]
@@ -140,10 +140,10 @@ fn old_names_are_accepted_with_a_warning() {
         ("mapped", "persistent", GrantMode::Persistent),
     ] {
         let text = |name: &str| format!("[driver]\ngrants = \"{name}\"\n{SMALL}");
-        let (config, located) = parse_located(&one("f.toml", &text(old))).unwrap();
+        let (config, source) = parse_with_source(&one("f.toml", &text(old))).unwrap();
         assert_eq!(config.driver.grants, mode);
-        let [warning] = located.warnings() else {
-            panic!("{located:?}")
+        let [warning] = source.warnings() else {
+            panic!("{source:?}")
         };
         assert_eq!(
             warning.to_string(),
@@ -152,8 +152,8 @@ fn old_names_are_accepted_with_a_warning() {
                  grants = \"{new}\""
             )
         );
-        let (same, located) = parse_located(&one("f.toml", &text(new))).unwrap();
-        assert_eq!((same, located.warnings()), (config, &[][..]));
+        let (same, source) = parse_with_source(&one("f.toml", &text(new))).unwrap();
+        assert_eq!((same, source.warnings()), (config, &[][..]));
     }
     let text = errors(&format!("[driver]\ngrants = \"old\"\n{SMALL}"));
     assert_eq!(
@@ -343,7 +343,7 @@ fn a_nic_has_the_written_number_of_queues() {
     assert!(text.vifs.len() < 5);
     assert_eq!(tap.queues, 5);
     assert_eq!(driver.devices[1..], [const { Device::TapQueue }; 5]);
-    let NicKind::Tap { device, queues, .. } = &text.nics[0].kind else {
+    let NicKindConfig::Tap { device, queues, .. } = &text.nics[0].kind else {
         panic!("{:?}", text.nics)
     };
     assert_eq!((*device, &queues[..]), (0, &[1, 2, 3, 4, 5][..]));
@@ -393,21 +393,21 @@ fn all_mistakes_are_reported_at_once() {
 
 #[test]
 fn later_findings_have_lines_too() {
-    let (_, located) = parse_located(&one("f.toml", SMALL)).unwrap();
-    assert!(located.check(Vec::new()).is_ok());
-    let finding = |place, key| Finding {
-        place,
+    let (_, source) = parse_with_source(&one("f.toml", SMALL)).unwrap();
+    assert!(source.check(Vec::new()).is_ok());
+    let finding = |part, key| Finding {
+        part,
         key,
         what: "w".into(),
         remedy: "r".into(),
     };
     let found = vec![
-        finding(Place::Vif(1, 0), ""),
-        finding(Place::Nic(0), "netns"),
-        finding(Place::Ring, "slots"),
+        finding(ConfigPart::Vif(1, 0), ""),
+        finding(ConfigPart::Nic(0), "netns"),
+        finding(ConfigPart::Ring, "slots"),
     ];
     assert_eq!(
-        located.check(found).unwrap_err().to_string(),
+        source.check(found).unwrap_err().to_string(),
         "f.toml: [ring]: w; r\nf.toml:5: [[nic]] 1: w; r\nf.toml:19: [[guest]] 2, vif 1: w; r"
     );
 }

@@ -158,7 +158,7 @@ fn defaults_are_as_documented() {
     let lro = config.lro;
     assert_eq!(
         (lro.at, lro.rules, lro.psh),
-        (lro::At::Physical, lro::Rules::Gro, lro::Psh::Flush)
+        (lro::Placement::Physical, lro::Rules::Gro, lro::Psh::Flush)
     );
     assert_eq!(
         (lro.buffers, lro.backend, lro.flush),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::DriverConfig;
-use crate::rule::{Inbound, Rule, State, Way, keep_state};
+use crate::rule::{Direction, Inbound, Rule, State, keep_state};
 
 /// Keys of the interface of guest `a`, for insertion after its other keys.
 const ADDRESSES: &str = "addresses = [\"10.0.0.2/24\"]\n";
@@ -16,7 +16,7 @@ fn told(keys: &str) -> DriverConfig {
 #[test]
 fn a_stateful_firewall_is_a_rule_behind_all_others() {
     let inbound = |allow| Rule {
-        way: Some(Way::Out),
+        direction: Some(Direction::Out),
         state: Some(State::New),
         ..Rule::any("inbound", allow)
     };

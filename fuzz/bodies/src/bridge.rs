@@ -1,7 +1,7 @@
 //! The bridge between two NIC ports and three guests, all of which may be hostile.
 
 use crate::input::Input;
-use net::bridge::{Bridge, BridgeSettings, Claims, Kind, Port, Rule, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, Claims, Direction, Kind, Port, Rule, Verdict};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
@@ -31,17 +31,17 @@ fn guarded() -> Port {
 }
 
 fn rules_of(port: usize) -> Vec<Rule> {
-    let ethertype = |number, way, allow| Rule {
+    let ethertype = |number, direction, allow| Rule {
         ethertype: Some(number),
-        way: Some(way),
+        direction: Some(direction),
         ..Rule::any(allow)
     };
     match port {
         FIREWALLED => vec![
-            ethertype(DENIED_IN, Way::In, false),
-            ethertype(0x0806, Way::Out, true),
+            ethertype(DENIED_IN, Direction::In, false),
+            ethertype(0x0806, Direction::Out, true),
             Rule {
-                way: Some(Way::Out),
+                direction: Some(Direction::Out),
                 ..Rule::any(false)
             },
         ],

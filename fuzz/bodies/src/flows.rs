@@ -2,7 +2,7 @@
 //! process before has left.
 
 use crate::input::Input;
-use net::flows::{FlowStatus, Flows, Phase, Plain, Standing, State, Subject, Way};
+use net::flows::{Direction, FlowStatus, Flows, Phase, Plain, Standing, State, Subject};
 use net::packet::{flags, protocol};
 use shmem::{Area, Span};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +23,7 @@ struct Talk {
     other: u8,
     port: u16,
     flags: u8,
-    way: Way,
+    direction: Direction,
 }
 
 impl Talk {
@@ -32,7 +32,11 @@ impl Talk {
         Self {
             is_tcp: bits & 1 != 0,
             v6: bits & 2 != 0,
-            way: if bits & 4 != 0 { Way::Out } else { Way::In },
+            direction: if bits & 4 != 0 {
+                Direction::Out
+            } else {
+                Direction::In
+            },
             other: bits >> 4,
             port: u16::from(input.u8() % 16),
             flags: input.u8() & 0x3f,
@@ -70,9 +74,9 @@ impl Talk {
 
     fn frame(self) -> Vec<u8> {
         let [inside, outside] = self.ends();
-        let [from, to] = match self.way {
-            Way::In => [inside, outside],
-            Way::Out => [outside, inside],
+        let [from, to] = match self.direction {
+            Direction::In => [inside, outside],
+            Direction::Out => [outside, inside],
         };
         let mut bytes = vec![2; 12];
         match self.v6 {
@@ -157,8 +161,12 @@ pub fn flows(bytes: &[u8]) {
                 table = Flows::adopt(memory, IDENTITY, now_ns).expect("its table");
             }
             2 => {
-                let way = if input.bool() { Way::In } else { Way::Out };
-                any_frame(&mut table, way, input.bytes(FRAME), now_ns);
+                let direction = if input.bool() {
+                    Direction::In
+                } else {
+                    Direction::Out
+                };
+                any_frame(&mut table, direction, input.bytes(FRAME), now_ns);
             }
             _ => packet(&mut table, Talk::read(&mut input), now_ns),
         }
@@ -167,17 +175,17 @@ pub fn flows(bytes: &[u8]) {
 }
 
 /// A frame of any bytes, from which no flow is known.
-fn any_frame(table: &mut Flows, way: Way, frame: &[u8], now_ns: u64) {
+fn any_frame(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64) {
     let before = listed(table, now_ns);
     let subject = Subject::of(frame);
-    let seen = table.look(way, &subject, now_ns);
+    let seen = table.look(direction, &subject, now_ns);
     assert_eq!(listed(table, now_ns), before, "a look changes nothing");
     if let Some(plain) = Plain::of(frame)
-        && table.carries(way, &plain, now_ns).is_some()
+        && table.carries(direction, &plain, now_ns).is_some()
     {
         assert_eq!(seen.standing, Standing::Is(State::Established));
     }
-    let _ = table.pass(way, &subject, &seen, frame.len(), now_ns);
+    let _ = table.pass(direction, &subject, &seen, frame.len(), now_ns);
 }
 
 fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
@@ -185,10 +193,10 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
     let found = before.iter().find(|flow| talk.is_of(flow));
     let frame = talk.frame();
     let subject = Subject::of(&frame);
-    let seen = table.look(talk.way, &subject, now_ns);
+    let seen = table.look(talk.direction, &subject, now_ns);
     assert_eq!(seen.standing, talk.expected(found), "{talk:?}");
     let plain = Plain::of(&frame).expect("a plain packet");
-    let place = table.carries(talk.way, &plain, now_ns);
+    let place = table.carries(talk.direction, &plain, now_ns);
     assert_eq!(listed(table, now_ns), before, "a look changes nothing");
     if seen.standing == Standing::Unknown {
         assert!(place.is_none());
@@ -199,7 +207,7 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
             table.count(place, frame.len(), now_ns);
             Ok(())
         }
-        None => table.pass(talk.way, &subject, &seen, frame.len(), now_ns),
+        None => table.pass(talk.direction, &subject, &seen, frame.len(), now_ns),
     };
     let after = listed(table, now_ns);
     if passed.is_err() {

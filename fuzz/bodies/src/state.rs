@@ -1,7 +1,7 @@
 //! The state file, from which attached guests return.
 
 use crate::input::Input;
-use config::live::state::{Left, Returning, read, write};
+use config::live::state::{SavedGuest, SavedGuestRef, read, write};
 
 /// The name of the machine that reads the file.
 const MACHINE: &str = "m";
@@ -42,8 +42,8 @@ fn returns(text: &str) {
         return;
     };
     assert!(guests.iter().all(|guest| guest.name().is_some()), "{text}");
-    let left: Vec<Left<'_>> = guests.iter().map(Left::from).collect();
+    let left: Vec<SavedGuestRef<'_>> = guests.iter().map(SavedGuestRef::from).collect();
     let written = String::from_utf8(write(MACHINE, &left)).expect("JSON is UTF-8");
-    let again: Vec<Returning> = read(MACHINE, &written).expect("what was written can be read");
+    let again: Vec<SavedGuest> = read(MACHINE, &written).expect("what was written can be read");
     assert_eq!(again, guests);
 }

@@ -1,6 +1,6 @@
 //! The next request for a domain: a pure function of its goal and its state.
 
-use super::seen::{Seen, StartStage, Worker};
+use super::view::{DomainView, StartStage, Worker};
 use super::{CallState, Devices, Goal, Life, Phase};
 use abi::core::Stage;
 
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 }
 
 /// Returns what a domain needs next.
-pub(crate) fn step(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+pub(crate) fn step(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
     let is_down = matches!(life.phase, Phase::Down { .. });
     match life.goal {
         Goal::Gone => remove(life, seen, now_ns),
@@ -62,7 +62,7 @@ pub(crate) fn step(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
 }
 
 /// Whether there is something of the domain that [`Action::End`] ends.
-fn can_end(life: &Life, seen: &Seen<'_>) -> bool {
+fn can_end(life: &Life, seen: &DomainView<'_>) -> bool {
     match seen.stage {
         Some(Stage::Starting | Stage::Running) => true,
         Some(Stage::Built) => matches!(life.phase, Phase::Down { .. }),
@@ -70,7 +70,7 @@ fn can_end(life: &Life, seen: &Seen<'_>) -> bool {
     }
 }
 
-fn start(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+fn start(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
     let Phase::Down { start_ns, .. } = life.phase else {
         return Next::Wait(None);
     };
@@ -108,7 +108,7 @@ fn if_ready(is_ready: bool, action: Action) -> Next {
 }
 
 /// Returns what the calls to workers need; `None` if all are done.
-fn calls(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Option<Next> {
+fn calls(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Option<Next> {
     let left = life.calls.iter().enumerate();
     let mut left = left.filter(|(_, call)| !call.is_done()).peekable();
     left.peek()?;
@@ -131,7 +131,7 @@ fn calls(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Option<Next> {
     Some(Next::Wait(wake_ns))
 }
 
-fn remove(life: &Life, seen: &Seen<'_>, now_ns: u64) -> Next {
+fn remove(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
     if life.end.is_some() {
         return Next::Do(Action::End);
     }

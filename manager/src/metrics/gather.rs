@@ -35,7 +35,7 @@ pub(crate) struct Snapshot {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum GatherError {
     /// It has not arrived in time.
     Late,
     /// The main loop refuses, with this text.
@@ -72,13 +72,13 @@ impl Asker {
     }
 
     /// Requests status, audit, and the statistics of every domain.
-    pub(crate) fn gather(&mut self) -> Result<Snapshot, Trouble> {
+    pub(crate) fn gather(&mut self) -> Result<Snapshot, GatherError> {
         let began = Instant::now();
         let end = began + self.gathering;
         let status: Status = self.ask(&Control::Status, end)?;
         let audit = match self.ask(&Control::Grants, end) {
             Ok(audit) => Some(audit),
-            Err(Trouble::Gone) => return Err(Trouble::Gone),
+            Err(GatherError::Gone) => return Err(GatherError::Gone),
             Err(_) => None,
         };
         let alive = status.domains.iter().filter(|domain| domain.alive);
@@ -89,7 +89,7 @@ impl Asker {
         for name in names {
             match self.stat(name, end.min(Instant::now() + self.domain)) {
                 Ok(stat) => drop(stats.insert(name.to_owned(), stat)),
-                Err(Trouble::Gone) => return Err(Trouble::Gone),
+                Err(GatherError::Gone) => return Err(GatherError::Gone),
                 Err(_) => silent.push(name.to_owned()),
             }
         }
@@ -103,27 +103,32 @@ impl Asker {
     }
 
     /// Requests the statistics of a domain.
-    fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, Trouble> {
+    fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, GatherError> {
         let request = serde_json::to_string(&Request::Stat);
-        let request = request.map_err(|e| Trouble::Refused(e.to_string()))?;
+        let request = request.map_err(|e| GatherError::Refused(e.to_string()))?;
         let domain = domain.to_owned();
         let relayed: Relayed = self.ask(&Control::Relay { domain, request }, end)?;
-        serde_json::from_str(&relayed.reply).map_err(|e| Trouble::Refused(e.to_string()))
+        serde_json::from_str(&relayed.reply).map_err(|e| GatherError::Refused(e.to_string()))
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, request: &Control, end: Instant) -> Result<T, Trouble> {
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &Control,
+        end: Instant,
+    ) -> Result<T, GatherError> {
         if Instant::now() >= end {
-            return Err(Trouble::Late);
+            return Err(GatherError::Late);
         }
         while self.owed >= OWED_MAX {
             self.line(end)?;
             self.owed -= 1;
         }
-        let mut line = serde_json::to_vec(request).map_err(|e| Trouble::Refused(e.to_string()))?;
+        let mut line =
+            serde_json::to_vec(request).map_err(|e| GatherError::Refused(e.to_string()))?;
         line.push(b'\n');
         // All requests without an answer fit into the socket's buffer.
         if rustix::io::write(&self.stream, &line) != Ok(line.len()) {
-            return Err(Trouble::Gone);
+            return Err(GatherError::Gone);
         }
         self.owed += 1;
         // Late answers to earlier requests precede this one's.
@@ -135,13 +140,13 @@ impl Asker {
             }
         };
         if let Ok(refused) = serde_json::from_slice::<ControlError>(&answer) {
-            return Err(Trouble::Refused(refused.error));
+            return Err(GatherError::Refused(refused.error));
         }
-        serde_json::from_slice(&answer).map_err(|e| Trouble::Refused(e.to_string()))
+        serde_json::from_slice(&answer).map_err(|e| GatherError::Refused(e.to_string()))
     }
 
     /// Returns the next line.
-    fn line(&mut self, end: Instant) -> Result<Vec<u8>, Trouble> {
+    fn line(&mut self, end: Instant) -> Result<Vec<u8>, GatherError> {
         let mut looked_at = 0;
         loop {
             let new = self.input.get(looked_at..).unwrap_or_default();
@@ -152,23 +157,23 @@ impl Asker {
             }
             looked_at = self.input.len();
             if looked_at > ANSWER_MAX {
-                return Err(Trouble::Gone);
+                return Err(GatherError::Gone);
             }
             let mut chunk = [0; CHUNK];
             match rustix::io::read(&self.stream, &mut chunk) {
-                Ok(0) => return Err(Trouble::Gone),
+                Ok(0) => return Err(GatherError::Gone),
                 Ok(n) => self.input.extend(chunk.get(..n).unwrap_or_default()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(end)?,
-                Err(_) => return Err(Trouble::Gone),
+                Err(_) => return Err(GatherError::Gone),
             }
         }
     }
 
-    fn wait(&self, end: Instant) -> Result<(), Trouble> {
+    fn wait(&self, end: Instant) -> Result<(), GatherError> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Trouble::Late);
+            return Err(GatherError::Late);
         }
         let source = ((), self.stream.as_fd(), PollFlags::IN);
         // After a timeout the next read finds nothing.
@@ -273,6 +278,6 @@ pub(crate) mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);
-        assert_eq!(Asker::new(ours).gather().unwrap_err(), Trouble::Gone);
+        assert_eq!(Asker::new(ours).gather().unwrap_err(), GatherError::Gone);
     }
 }

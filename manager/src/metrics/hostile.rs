@@ -4,7 +4,7 @@
 use super::families;
 use super::gather::Snapshot;
 use super::names::Names;
-use super::request::{self, Answered, Asked, REQUEST_MAX};
+use super::request::{self, HttpRequest, REQUEST_MAX, ResponsePart};
 use super::text::{Format, Text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -27,22 +27,22 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
     let arrived = steps.map(|len| request::read(whole.get(..len).unwrap_or(whole)));
     let first = arrived
         .chain([last])
-        .find(|asked| *asked != Asked::Unfinished);
-    let asked = first.unwrap_or(Asked::Unfinished);
+        .find(|asked| *asked != HttpRequest::Unfinished);
+    let asked = first.unwrap_or(HttpRequest::Unfinished);
     assert_eq!(asked, last, "a verdict changed: {}", whole.escape_ascii());
     let (status, answer, text, how) = match asked {
-        Asked::Unfinished => {
+        HttpRequest::Unfinished => {
             assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
             return;
         }
-        Asked::Metrics { format, how } => {
+        HttpRequest::Metrics { format, how } => {
             let line = whole.trim_ascii_start();
             assert!(line.starts_with(b"GET /metrics") || line.starts_with(b"HEAD /metrics"));
             let text = "x 1\n";
             let answer = request::answer("200 OK", format.content_type(), text, how);
             (200, answer, text, how)
         }
-        Asked::Else { status, why, how } => {
+        HttpRequest::Else { status, why, how } => {
             let code = status.get(..3).and_then(|code| code.parse().ok());
             let answer = request::sentence(status, why, how);
             (
@@ -56,7 +56,7 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
     is_one_response(&answer, status, text, how);
 }
 
-fn is_one_response(answer: &[u8], status: u16, text: &str, how: Answered) {
+fn is_one_response(answer: &[u8], status: u16, text: &str, how: ResponsePart) {
     let mut headers = [httparse::EMPTY_HEADER; 8];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(answer).expect("a response");
@@ -67,8 +67,8 @@ fn is_one_response(answer: &[u8], status: u16, text: &str, how: Answered) {
     let length = length.map(|header| String::from_utf8_lossy(header.value).into_owned());
     assert_eq!(length, Some(text.len().to_string()));
     let body = match how {
-        Answered::Whole => text.as_bytes(),
-        Answered::Head => &[],
+        ResponsePart::Whole => text.as_bytes(),
+        ResponsePart::Head => &[],
     };
     assert_eq!(answer.get(head..), Some(body));
 }

@@ -5,8 +5,8 @@
 //! If no place is free, the connection that has waited longest without a whole request yields its
 //! place to a newcomer at once, and one that does not read its answer yields after [`UNREAD`].
 
-use super::gather::Trouble;
-use super::request::{self, Asked, REQUEST_MAX};
+use super::gather::GatherError;
+use super::request::{self, HttpRequest, REQUEST_MAX};
 use super::text::Format;
 use crate::access::{self, Peer};
 use abi::machine::Access;
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Reads from the connection. Returns the request, as far as it is known.
-    fn receive(&mut self) -> Asked {
+    fn receive(&mut self) -> HttpRequest {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
         let chunk = chunk.get_mut(..room).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.is_over = true,
         }
-        Asked::Unfinished
+        HttpRequest::Unfinished
     }
 
     /// Begins to send the answer.
@@ -163,7 +163,7 @@ enum ReadySocket {
 /// Serves until the main loop ends.
 pub(crate) fn serve(
     listeners: &[Listener],
-    mut text: impl FnMut(Format) -> Result<Arc<str>, Trouble>,
+    mut text: impl FnMut(Format) -> Result<Arc<str>, GatherError>,
 ) {
     let mut connections: Vec<Connection> = Vec::new();
     let mut not_before = Instant::now();
@@ -174,7 +174,7 @@ pub(crate) fn serve(
             match ready {
                 ReadySocket::Connection(place) => {
                     if let Some(connection) = connections.get_mut(place)
-                        && see_to(connection, &mut text) == Err(Trouble::Gone)
+                        && see_to(connection, &mut text) == Err(GatherError::Gone)
                     {
                         return;
                     }
@@ -244,23 +244,23 @@ fn wait(
 /// Reads from a connection, or sends to it.
 fn see_to(
     connection: &mut Connection,
-    text: &mut impl FnMut(Format) -> Result<Arc<str>, Trouble>,
-) -> Result<(), Trouble> {
+    text: &mut impl FnMut(Format) -> Result<Arc<str>, GatherError>,
+) -> Result<(), GatherError> {
     if !connection.output.is_empty() {
         connection.send();
         return Ok(());
     }
     let answer = match connection.receive() {
-        Asked::Unfinished => return Ok(()),
-        Asked::Else { status, why, how } => request::sentence(status, why, how),
-        Asked::Metrics { format, how } => match text(format) {
+        HttpRequest::Unfinished => return Ok(()),
+        HttpRequest::Else { status, why, how } => request::sentence(status, why, how),
+        HttpRequest::Metrics { format, how } => match text(format) {
             Ok(text) => request::answer("200 OK", format.content_type(), &text, how),
-            Err(Trouble::Gone) => return Err(Trouble::Gone),
-            Err(Trouble::Late) => {
+            Err(GatherError::Gone) => return Err(GatherError::Gone),
+            Err(GatherError::Late) => {
                 let why = "the core has not answered in time\n";
                 request::sentence("503 Service Unavailable", why, how)
             }
-            Err(Trouble::Refused(why)) => {
+            Err(GatherError::Refused(why)) => {
                 request::sentence("503 Service Unavailable", &format!("{why}\n"), how)
             }
         },

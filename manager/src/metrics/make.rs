@@ -1,7 +1,7 @@
 //! Parts of families.
 
 use super::gather::Snapshot;
-use super::text::{Family, Kind, Number, Part, Sample};
+use super::text::{Family, MetricType, Number, Part, Sample};
 use config::domain::VifConfig;
 use std::collections::BTreeSet;
 
@@ -22,9 +22,9 @@ impl Families {
             .and_then(|row| row.trim_start().split_once(' '))
             .unwrap_or_default();
         let kind = match kind {
-            "gauge" => Kind::Gauge,
-            "histogram" => Kind::Histogram,
-            _ => Kind::Counter,
+            "gauge" => MetricType::Gauge,
+            "histogram" => MetricType::Histogram,
+            _ => MetricType::Counter,
         };
         let mut units = ["seconds", "bytes"].into_iter();
         let unit = units.find(|unit| name.ends_with(unit));

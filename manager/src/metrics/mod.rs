@@ -29,7 +29,7 @@ mod request;
 mod text;
 mod vm;
 
-use gather::{Asker, Snapshot, Trouble};
+use gather::{Asker, GatherError, Snapshot};
 use listen::Listener;
 use names::Names;
 use std::io;
@@ -120,7 +120,7 @@ impl Source {
     ///
     /// # Errors
     /// The main loop does not answer, or refuses.
-    fn text(&mut self, format: Format) -> Result<Arc<str>, Trouble> {
+    fn text(&mut self, format: Format) -> Result<Arc<str>, GatherError> {
         let last = match self
             .last
             .take()

@@ -10,22 +10,22 @@ const HEADERS_MAX: usize = 64;
 
 /// A request, as far as it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum HttpRequest {
     /// It is incomplete.
     Unfinished,
     /// A request for the metrics.
-    Metrics { format: Format, how: Answered },
+    Metrics { format: Format, how: ResponsePart },
     /// Any other request: the status and the sentence of its answer.
     Else {
         status: &'static str,
         why: &'static str,
-        how: Answered,
+        how: ResponsePart,
     },
 }
 
 /// The part of an answer that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum ResponsePart {
     /// Head and text.
     Whole,
     /// The head alone, for `HEAD`.
@@ -33,18 +33,18 @@ pub(crate) enum Answered {
 }
 
 /// Parses a request.
-pub(crate) fn read(bytes: &[u8]) -> Asked {
+pub(crate) fn read(bytes: &[u8]) -> HttpRequest {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let parsed = request.parse(bytes);
     let how = match request.method {
-        Some("HEAD") => Answered::Head,
-        _ => Answered::Whole,
+        Some("HEAD") => ResponsePart::Head,
+        _ => ResponsePart::Whole,
     };
-    let refused = |status, why| Asked::Else { status, why, how };
+    let refused = |status, why| HttpRequest::Else { status, why, how };
     match parsed {
         Ok(Status::Complete(_)) => {}
-        Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return Asked::Unfinished,
+        Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return HttpRequest::Unfinished,
         Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             let status = "431 Request Header Fields Too Large";
             return refused(status, "the request is too long\n");
@@ -71,25 +71,25 @@ pub(crate) fn read(bytes: &[u8]) -> Asked {
         true => Format::OpenMetrics,
         false => Format::Text,
     };
-    Asked::Metrics { format, how }
+    HttpRequest::Metrics { format, how }
 }
 
 /// Returns the bytes of an answer. The connection is closed after it.
-pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: Answered) -> Vec<u8> {
+pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: ResponsePart) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         text.len()
     );
     let mut bytes = head.into_bytes();
-    if how == Answered::Whole {
+    if how == ResponsePart::Whole {
         bytes.extend_from_slice(text.as_bytes());
     }
     bytes
 }
 
 /// Returns an answer that consists of a sentence.
-pub(crate) fn sentence(status: &str, text: &str, how: Answered) -> Vec<u8> {
+pub(crate) fn sentence(status: &str, text: &str, how: ResponsePart) -> Vec<u8> {
     answer(status, "text/plain; charset=utf-8", text, how)
 }
 
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn requests_are_told_apart() {
-        use Answered::{Head, Whole};
-        let metrics = |format, how| Asked::Metrics { format, how };
+        use ResponsePart::{Head, Whole};
+        let metrics = |format, how| HttpRequest::Metrics { format, how };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         for (request, expected) in [
             (
@@ -115,8 +115,11 @@ mod tests {
                 &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: {open}\r\n\r\n"),
                 metrics(Format::OpenMetrics, Whole),
             ),
-            ("", Asked::Unfinished),
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", Asked::Unfinished),
+            ("", HttpRequest::Unfinished),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: a\r\n",
+                HttpRequest::Unfinished,
+            ),
         ] {
             assert_eq!(read(request.as_bytes()), expected, "{request}");
         }
@@ -142,8 +145,8 @@ mod tests {
     }
 
     /// Returns the status of a rejected request, and the part that is sent.
-    fn refused(request: &str) -> (&'static str, Answered) {
-        let Asked::Else { status, why, how } = read(request.as_bytes()) else {
+    fn refused(request: &str) -> (&'static str, ResponsePart) {
+        let HttpRequest::Else { status, why, how } = read(request.as_bytes()) else {
             panic!("{request}")
         };
         assert!(why.ends_with('\n'), "{why}");
@@ -152,13 +155,13 @@ mod tests {
 
     #[test]
     fn an_answer_to_head_has_the_length_of_the_text() {
-        let head = answer("200 OK", "text/plain", "abc", Answered::Head);
+        let head = answer("200 OK", "text/plain", "abc", ResponsePart::Head);
         let text = String::from_utf8(head).unwrap();
         assert!(
             text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\n"),
             "{text}"
         );
-        let whole = sentence("404 Not Found", "no\n", Answered::Whole);
+        let whole = sentence("404 Not Found", "no\n", ResponsePart::Whole);
         let text = String::from_utf8(whole).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\nno\n"));
     }

@@ -27,7 +27,7 @@ impl Format {
 
 /// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricType {
     /// Only grows, except when its source restarts.
     Counter,
     /// Rises and falls.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricType {
     const fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -49,7 +49,7 @@ impl Kind {
 /// A family of metrics. A name ends in its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricType,
     /// Without the `_total` of a counter.
     pub(crate) name: &'static str,
     pub(crate) unit: Option<&'static str>,
@@ -124,7 +124,7 @@ impl Text {
         self.head(family);
         for sample in samples {
             let suffix = match (sample.2, family.kind) {
-                (Part::Whole, Kind::Counter) => "_total",
+                (Part::Whole, MetricType::Counter) => "_total",
                 (Part::Whole, _) => "",
                 (Part::Bucket, _) => "_bucket",
                 (Part::Sum, _) => "_sum",
@@ -142,7 +142,7 @@ impl Text {
             help,
         } = family;
         let suffix = match (self.format, kind) {
-            (Format::Text, Kind::Counter) => "_total",
+            (Format::Text, MetricType::Counter) => "_total",
             _ => "",
         };
         self.line(format_args!("# HELP {name}{suffix} {help}"));
@@ -207,11 +207,11 @@ mod tests {
         let label = |name, value: &str| (name, value.to_owned());
         let bytes = vec![label("domain", "a\"b\\c\nd"), label("port", "p")];
         text.family(
-            &family(Kind::Counter, "x_bytes", Some("bytes"), "Bytes."),
+            &family(MetricType::Counter, "x_bytes", Some("bytes"), "Bytes."),
             &[Sample(bytes, Number::Whole(7), Part::Whole)],
         );
         text.family(
-            &family(Kind::Gauge, "x_up", None, "Up."),
+            &family(MetricType::Gauge, "x_up", None, "Up."),
             &[Sample(Vec::new(), Number::Real(0.5), Part::Whole)],
         );
         let bucket = |le, count| {
@@ -219,7 +219,12 @@ mod tests {
             Sample(labels, Number::Whole(count), Part::Bucket)
         };
         text.family(
-            &family(Kind::Histogram, "x_wait_seconds", Some("seconds"), "Waits."),
+            &family(
+                MetricType::Histogram,
+                "x_wait_seconds",
+                Some("seconds"),
+                "Waits.",
+            ),
             &[
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
@@ -240,7 +245,7 @@ x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
 # HELP x_up Up.
 # TYPE x_up gauge
 x_up 0.5
-# HELP x_wait_seconds Waits.
+# HELP x_wait_seconds ClientWait.
 # TYPE x_wait_seconds histogram
 # UNIT x_wait_seconds seconds
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
@@ -260,7 +265,7 @@ x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
 # HELP x_up Up.
 # TYPE x_up gauge
 x_up 0.5
-# HELP x_wait_seconds Waits.
+# HELP x_wait_seconds ClientWait.
 # TYPE x_wait_seconds histogram
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5

@@ -14,12 +14,12 @@
 //! [`step()`]: crate::life::step()
 
 use super::Server;
-use super::edits::{AskedBy, EDIT_NS, Edit, EditKind};
+use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
 use super::requests::refusal;
-use crate::client::{Client, Waits};
+use crate::client::{Client, ClientWait};
 use crate::core::Refusal;
 use crate::life::{Call, Life};
-use crate::spec::{Admitted, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, Spec, SpecChange};
 use abi::core::Ask;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
@@ -40,7 +40,7 @@ impl Server<'_> {
     pub(super) fn attach_for(&mut self, id: u64, guest: Setting, now: u64) -> Result<(), String> {
         let name = state::name_of(&guest).unwrap_or_default().to_owned();
         if self.is_leaving(&name) {
-            self.wait_for(id, Waits::Free(guest, now.saturating_add(EDIT_NS)));
+            self.wait_for(id, ClientWait::Free(guest, now.saturating_add(EDIT_NS)));
             return Ok(());
         }
         if self.is_coming(&name) {
@@ -51,7 +51,7 @@ impl Server<'_> {
                 "guest {name} is attached already: detach it first (`grantway detach {name}`)"
             ));
         }
-        self.begin_attach(AskedBy::Client(id), &guest, now)
+        self.begin_attach(EditOrigin::Client(id), &guest, now)
     }
 
     /// Attaches guests of clients that have waited until a guest of the same name was removed.
@@ -59,7 +59,7 @@ impl Server<'_> {
         let is_leaving =
             |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_leaving(name));
         let is_due = |(&id, client): (&u64, &Client)| match &client.waits {
-            Waits::Free(guest, until) if now >= *until || !is_leaving(guest) => {
+            ClientWait::Free(guest, until) if now >= *until || !is_leaving(guest) => {
                 Some((id, guest.clone(), now >= *until))
             }
             _ => None,
@@ -79,7 +79,7 @@ impl Server<'_> {
     /// Begins to attach a guest. The asker gets its answer when the guest is up.
     pub(super) fn begin_attach(
         &mut self,
-        asker: AskedBy,
+        asker: EditOrigin,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -91,12 +91,13 @@ impl Server<'_> {
             let names = vec![name.clone()];
             self.state.change(SpecChange::Adopted { names });
         }
-        if asker != AskedBy::Before {
+        if asker != EditOrigin::Before {
             // This guest takes the place of the one that was to return.
-            self.returns_no_more(&name);
+            self.forget_saved_guest(&name);
         }
         let asked = name.clone();
-        self.state.change(SpecChange::Asked { name: asked, user });
+        self.state
+            .change(SpecChange::RequestedBy { name: asked, user });
         if let Err(Refusal { why, .. }) = self.keep() {
             self.forget(&name);
             return Err(format!("the core cannot keep the state: {why}"));
@@ -116,17 +117,17 @@ impl Server<'_> {
     }
 
     /// Returns the user who has asked for a guest; `None` if files name it.
-    fn user_of(&self, asker: AskedBy, name: &str) -> Option<u32> {
+    fn user_of(&self, asker: EditOrigin, name: &str) -> Option<u32> {
         match asker {
-            AskedBy::Client(id) => self.clients.get(&id)?.user,
-            AskedBy::Reload => self.reload.as_ref()?.course.user(),
-            AskedBy::Before => self.state.spec().returning(name)?.origin.user,
+            EditOrigin::Client(id) => self.clients.get(&id)?.user,
+            EditOrigin::Reload => self.reload.as_ref()?.course.user(),
+            EditOrigin::Before => self.state.spec().returning(name)?.origin.user,
         }
     }
 
     /// Removes a guest from the specification.
     pub(super) fn forget(&mut self, name: &str) {
-        self.state.change(SpecChange::Gone {
+        self.state.change(SpecChange::Removed {
             name: name.to_owned(),
         });
         if let Some(config) = &mut self.config {
@@ -180,7 +181,7 @@ impl Server<'_> {
         if !self.restarts_now() {
             return self.drive(now);
         }
-        self.come_back(now);
+        self.reattach_saved_guests(now);
         // A step ends in the turn before, and its reports were taken since.
         self.reload_turn(now);
         self.nics_opened(now);
@@ -198,7 +199,8 @@ impl Server<'_> {
             return;
         }
         let name = name.to_owned();
-        self.state.change(SpecChange::Up { name: name.clone() });
+        self.state
+            .change(SpecChange::Attached { name: name.clone() });
         self.kept.look_again();
         if let Err(Refusal { why, .. }) = self.keep() {
             return self.fail(&name, format!("the core cannot keep the state: {why}"));
@@ -206,11 +208,11 @@ impl Server<'_> {
         let Some(edit) = self.edits.remove(&name) else {
             return;
         };
-        let EditKind::Attach(Admitted { macs, warnings, .. }) = edit.kind else {
+        let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {
             return;
         };
-        if edit.askers.contains(&(AskedBy::Before, None)) {
-            self.returns_no_more(&name);
+        if edit.askers.contains(&(EditOrigin::Before, None)) {
+            self.forget_saved_guest(&name);
         }
         let line = format!("{name}: attached");
         self.log.line(Level::Info, "grantwayd", &line);

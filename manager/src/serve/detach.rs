@@ -3,7 +3,7 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{AskedBy, Edit, EditKind};
+use super::edits::{Edit, EditKind, EditOrigin};
 use crate::build;
 use crate::spec::SpecChange;
 use abi::journal::Level;
@@ -12,19 +12,19 @@ use shmem::time::monotonic_ns;
 
 impl Server<'_> {
     /// Begins to detach a guest. The asker gets its answer when nothing is left of it.
-    pub(super) fn detach_for(&mut self, asker: AskedBy, name: &str) -> Result<(), String> {
+    pub(super) fn detach_for(&mut self, asker: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
         let returns = self.state.spec().returning(name).is_some();
-        self.returns_no_more(name);
+        self.forget_saved_guest(name);
         if returns && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.note(now);
             self.changed(asker, &self.detached(name, 0), now);
             return Ok(());
         }
-        live_config(&mut self.config, self.state.spec())?.may_leave(name)?;
+        live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
         match self.is_coming(name) {
             true => self.fail(name, "it was detached before it was up".into()),
             false => self.begin_detach(name, "detached"),
@@ -40,12 +40,12 @@ impl Server<'_> {
     fn is_detached_for_another(&self, name: &str) -> bool {
         let edit = self.edits.get(name);
         let edit = edit.filter(|edit| matches!(edit.kind, EditKind::Detach));
-        let waits = |asker: &AskedBy| match asker {
-            AskedBy::Client(id) => self.clients.contains_key(id),
-            AskedBy::Reload => true,
-            AskedBy::Before => false,
+        let waits = |asker: &EditOrigin| match asker {
+            EditOrigin::Client(id) => self.clients.contains_key(id),
+            EditOrigin::Reload => true,
+            EditOrigin::Before => false,
         };
-        let asks = |(asker, error): &(AskedBy, Option<String>)| error.is_none() && waits(asker);
+        let asks = |(asker, error): &(EditOrigin, Option<String>)| error.is_none() && waits(asker);
         edit.is_some_and(|edit| edit.askers.iter().any(asks))
     }
 
@@ -82,7 +82,7 @@ impl Server<'_> {
         let askers = askers
             .map(|(asker, failed)| (asker, error(failed)))
             .collect();
-        self.state.change(SpecChange::Leaves {
+        self.state.change(SpecChange::Detaching {
             name: name.to_owned(),
         });
         let calls = self.release_calls(name);
@@ -122,7 +122,7 @@ impl Server<'_> {
         let Some(edit) = edit else { return };
         for (asker, error) in edit.askers {
             match error {
-                Some(why) if asker == AskedBy::Before => self.has_failed(&name, &why, now),
+                Some(why) if asker == EditOrigin::Before => self.has_failed(&name, &why, now),
                 Some(why) => self.refuse(asker, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);

@@ -6,7 +6,7 @@ use super::edits::EditKind;
 use crate::build;
 use crate::core::Refusal;
 use crate::life::{
-    Action, Call, CallState, Devices, Event, Goal, Life, Next, Seen, StartStage, Worker, step,
+    Action, Call, CallState, Devices, DomainView, Event, Goal, Life, Next, StartStage, Worker, step,
 };
 use crate::spec::SpecChange;
 use abi::core::{Ask, Stage};
@@ -62,7 +62,7 @@ impl Server<'_> {
             // Other domains may wait for it.
             has_moved |= life.has_opened() != had_opened;
             let id = self.state.id(place);
-            let seen = Seen {
+            let seen = DomainView {
                 id,
                 stage: self.state.stage_at(place),
                 is_connected: id.is_some_and(|id| self.state.is_connected(id)),
@@ -149,7 +149,7 @@ impl Server<'_> {
         let call = life.calls.get(number).filter(|call| call.is_done());
         if let (Some(call), Goal::Gone) = (call, life.goal) {
             let (worker, conn) = (call.worker, call.conn);
-            self.state.change(SpecChange::Unserves { worker, conn });
+            self.state.change(SpecChange::PortReleased { worker, conn });
         }
     }
 

@@ -1,8 +1,8 @@
 //! Edits of the machine's specification that a client, a reload or a return waits for.
 
 use crate::build::Opening;
-use crate::reload::Course;
-use crate::spec::Admitted;
+use crate::reload::ReloadProgress;
+use crate::spec::AdmittedGuest;
 use abi::machine::Setting;
 use abi::reload::Reloaded;
 
@@ -12,7 +12,7 @@ pub(super) const EDIT_NS: u64 = 20_000_000_000;
 
 /// The origin of an edit, which gets its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskedBy {
+pub(super) enum EditOrigin {
     /// A client, by its number.
     Client(u64),
     /// The reload that is under way.
@@ -23,7 +23,7 @@ pub(super) enum AskedBy {
 
 /// The attempts to attach a guest of the machine before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tried {
+pub(super) struct ReattachAttempts {
     pub(super) times: u32,
     /// When the next attempt begins; `None` while one is under way.
     pub(super) again_ns: Option<u64>,
@@ -37,13 +37,13 @@ pub(super) struct Edit {
     pub(super) kind: EditKind,
     /// The clients and parts that get the outcome. An asker with a text gets an error with it: the
     /// guest is removed because its attach has failed.
-    pub(super) askers: Vec<(AskedBy, Option<String>)>,
+    pub(super) askers: Vec<(EditOrigin, Option<String>)>,
 }
 
 #[derive(Debug)]
 pub(super) enum EditKind {
     /// The ports in it are to be connected.
-    Attach(Admitted),
+    Attach(AdmittedGuest),
     Detach,
     /// The rules and limits of the guest's ports change.
     Change(Setting),
@@ -66,16 +66,16 @@ pub(super) struct Reload {
     pub(super) answer: Reloaded,
     /// The guests that the files name, which belong to the files when all steps are done.
     pub(super) named: Vec<String>,
-    pub(super) course: Course,
+    pub(super) course: ReloadProgress,
 }
 
 /// Domains that restart because a client or a reload has asked for it.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    pub(super) asker: AskedBy,
+    pub(super) asker: EditOrigin,
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
-    pub(super) goal: Reached,
+    pub(super) goal: RestartGoal,
     /// Devices of new NICs that netd has not opened yet.
     pub(super) opening: Vec<Opening>,
     /// When the request is late.
@@ -84,7 +84,7 @@ pub(super) struct Restarting {
 
 /// The state of restarting domains in which the request is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum RestartGoal {
     /// netd has opened the devices of new NICs. The workers have not ended yet.
     Opened,
     /// A new process is connected.
@@ -92,7 +92,7 @@ pub(super) enum Reached {
     /// The workers have ended, and start with the next step, which changes NICs as well.
     Ended,
     /// The workers run with other NICs.
-    Refitted,
+    NicsChanged,
     /// The workers are connected to their guests, as far as those connect in time.
     Connected,
 }

@@ -8,16 +8,16 @@ mod edits;
 mod lost_devices;
 mod nics;
 mod outcomes;
+mod reattach;
 mod reload;
 mod requests;
-mod returning;
 
 use crate::build;
-use crate::client::{Client, Waits};
+use crate::client::{Client, ClientWait};
 use crate::console::Console;
 use crate::consoles::Consoles;
 use crate::core::{Core, Refusal};
-use crate::journal::{Journal, Kept};
+use crate::journal::{Journal, SavedState};
 use crate::life::Life;
 use crate::log::Log;
 use crate::machine_state::State;
@@ -27,7 +27,7 @@ use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, Reload, Restarting, Tried};
+use edits::{Edit, ReattachAttempts, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ pub(crate) struct Server<'a> {
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
     /// Attempts to attach guests of the machine before.
-    begun: BTreeMap<String, Tried>,
+    begun: BTreeMap<String, ReattachAttempts>,
     /// The state file, for the next core's manager.
     state_file: StateFile,
     /// Why the state file could not be removed on request of the end.
@@ -166,11 +166,11 @@ impl<'a> Server<'a> {
     }
 
     /// Resumes from the file of an earlier manager.
-    pub(crate) fn go_on(&mut self, kept: Option<Kept<'_>>) {
+    pub(crate) fn go_on(&mut self, kept: Option<SavedState<'_>>) {
         let now = monotonic_ns();
-        let kept = kept.unwrap_or(Kept {
+        let kept = kept.unwrap_or(SavedState {
             complete_ns: now,
-            ..Kept::default()
+            ..SavedState::default()
         });
         self.complete_ns = Some(kept.complete_ns);
         self.state.missing.extend(kept.missing.into_owned());
@@ -308,7 +308,7 @@ impl<'a> Server<'a> {
         }
         let now = monotonic_ns();
         for client in self.clients.values_mut() {
-            if matches!(client.waits, Waits::End) {
+            if matches!(client.waits, ClientWait::End) {
                 client.answer(
                     &Ended {
                         warning: self.not_forgotten.clone(),
@@ -404,7 +404,7 @@ impl<'a> Server<'a> {
         // Answers that arrived during a request to the core, and further requests of a client, make
         // no descriptor readable.
         let has_request = self.clients.values().any(Client::has_request);
-        let returns = self.next_to_come_back(now).is_some();
+        let returns = self.next_to_reattach(now).is_some();
         if self.is_answered() || has_request || self.core.has_news() || returns {
             deadline = Some(now);
         }

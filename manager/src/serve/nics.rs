@@ -9,10 +9,10 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{AskedBy, EDIT_NS, Reached, Restarting};
+use super::edits::{EDIT_NS, EditOrigin, RestartGoal, Restarting};
 use crate::build;
 use crate::core::Refusal;
-use crate::spec::{Refitting, SpecChange};
+use crate::spec::{PendingNicChange, SpecChange};
 use abi::journal::Level;
 use config::live::NicsStep;
 use shmem::time::monotonic_ns;
@@ -24,23 +24,23 @@ impl Server<'_> {
     pub(super) fn begin_nics(&mut self, step: &NicsStep, now: u64) -> Result<(), String> {
         let mut config = live_config(&mut self.config, self.state.spec())?.clone();
         config.set_nics(&step.nics)?;
-        let refits = self.state.spec().refits(&config, step)?;
-        self.state.change(SpecChange::Refits(refits));
+        let nic_change = self.state.spec().nic_change(&config, step)?;
+        self.state.change(SpecChange::ChangeNics(nic_change));
         let kept = self
             .keep()
             .map_err(|refusal| refusal.of("the core cannot keep the state"));
-        let opens = self.refitting().opens;
+        let opens = self.pending_nic_change().opens;
         let opening = kept.and_then(|()| build::open(self.core, &self.state, opens));
         let opening = opening.map_err(|Refusal { why, .. }| {
             // The workers still run with the NICs before.
-            self.refitted(true);
+            self.settle_nic_change(true);
             why
         })?;
         self.config = Some(config);
         self.restarting.push(Restarting {
-            asker: AskedBy::Reload,
+            asker: EditOrigin::Reload,
             starts: self.restarts_of(&self.state.spec().workers()),
-            goal: Reached::Opened,
+            goal: RestartGoal::Opened,
             opening,
             due_ns: now.saturating_add(EDIT_NS),
         });
@@ -50,7 +50,7 @@ impl Server<'_> {
     /// Restarts the workers when netd has opened the devices of new NICs. If netd refuses one, the
     /// NICs before are restored.
     pub(super) fn nics_opened(&mut self, now: u64) {
-        let is_opening = |one: &mut Restarting| one.goal == Reached::Opened;
+        let is_opening = |one: &mut Restarting| one.goal == RestartGoal::Opened;
         let Some(mut one) = self.restarting.extract_if(.., is_opening).next() else {
             return;
         };
@@ -65,7 +65,7 @@ impl Server<'_> {
             let has_old = self.restarts_of(&workers) == one.starts
                 && workers.iter().all(|place| self.runs(*place));
             match has_old {
-                true => self.refitted(true),
+                true => self.settle_nic_change(true),
                 false => drop(self.turn_back(String::new())),
             }
             return self.refuse(one.asker, why, now);
@@ -75,61 +75,61 @@ impl Server<'_> {
         }
         let reload = self.reload.as_ref();
         let goal = match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
-            true => Reached::Ended,
-            false => Reached::Refitted,
+            true => RestartGoal::Ended,
+            false => RestartGoal::NicsChanged,
         };
         let workers = self.state.spec().workers();
         self.restart_for(one.asker, &workers, (goal, OTHER_NICS), now);
     }
 
     /// Returns the devices that the change opens and closes.
-    fn refitting(&self) -> Refitting {
-        let refitting = self.state.spec().refitting();
-        refitting.cloned().unwrap_or_default()
+    fn pending_nic_change(&self) -> PendingNicChange {
+        let pending_nic_change = self.state.spec().pending_nic_change();
+        pending_nic_change.cloned().unwrap_or_default()
     }
 
     /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
     /// not needed any more.
-    pub(super) fn refitted(&mut self, back: bool) {
-        self.state.change(SpecChange::Refitted { back });
+    pub(super) fn settle_nic_change(&mut self, back: bool) {
+        self.state.change(SpecChange::NicsChanged { back });
         if back {
             self.config = None;
         }
         // From here on the next manager does not restore closed devices.
         self.note(monotonic_ns());
-        self.close_refitted();
+        self.close_removed_nics();
     }
 
     /// Restores the NICs before. Returns why, for the client.
     pub(super) fn turn_back(&mut self, why: String) -> String {
         let workers = self.state.spec().workers();
-        self.restart_domains(&workers, (Reached::Up, OTHER_NICS));
-        self.refitted(true);
+        self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));
+        self.settle_nic_change(true);
         format!("the driver domain {why}; it gets the NICs again that it had")
     }
 
     /// Closes the devices of removed NICs: the workers that had them are ending or have ended.
-    fn close_refitted(&mut self) {
-        let refitting = self.refitting();
-        for device in refitting.closes {
+    fn close_removed_nics(&mut self) {
+        let pending_nic_change = self.pending_nic_change();
+        for device in pending_nic_change.closes {
             build::close(self.core, device);
             self.state.mark_lost(device, false);
         }
-        self.state.change(SpecChange::HasRefitted);
+        self.state.change(SpecChange::NicDevicesClosed);
     }
 
     /// Restores the NICs of a change that an earlier manager has left half done.
     pub(super) fn finish_nics(&mut self) {
-        let Some(refitting) = self.state.spec().refitting() else {
+        let Some(pending_nic_change) = self.state.spec().pending_nic_change() else {
             return;
         };
-        if refitting.back.is_some() {
-            self.state.change(SpecChange::Refitted { back: true });
+        if pending_nic_change.back.is_some() {
+            self.state.change(SpecChange::NicsChanged { back: true });
             let line = "driver: it gets the NICs again that it had: its manager has ended";
             self.log.line(Level::Warning, "grantwayd", line);
         }
         let workers = self.state.spec().workers();
-        self.restart_domains(&workers, (Reached::Up, OTHER_NICS));
-        self.close_refitted();
+        self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));
+        self.close_removed_nics();
     }
 }

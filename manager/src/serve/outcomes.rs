@@ -1,10 +1,10 @@
 //! Outcomes of edits and restarts: when they are done, late or failed, and the answers.
 
 use super::Server;
-use super::edits::{AskedBy, EDIT_NS, EditKind, Reached, Restarting};
+use super::edits::{EDIT_NS, EditKind, EditOrigin, RestartGoal, Restarting};
 use super::requests::refusal;
 use crate::build;
-use crate::client::Waits;
+use crate::client::ClientWait;
 use crate::life::Goal;
 use abi::core::Stage;
 use abi::journal::Level;
@@ -15,12 +15,12 @@ use serde::Serialize;
 const CONNECT_NS: u64 = 5_000_000_000;
 
 impl Server<'_> {
-    /// Has domains end, and start again unless `goal` is [`Reached::Ended`]. Returns the number of
-    /// restarts before, by place.
+    /// Has domains end, and start again unless `goal` is [`RestartGoal::Ended`]. Returns the
+    /// number of restarts before, by place.
     pub(super) fn restart_domains(
         &mut self,
         places: &[usize],
-        (goal, why): (Reached, &str),
+        (goal, why): (RestartGoal, &str),
     ) -> Vec<(usize, u64)> {
         let starts = self.restarts_of(places);
         self.kept.look_again();
@@ -29,7 +29,7 @@ impl Server<'_> {
                 continue;
             };
             life.restart(why);
-            if goal == Reached::Ended {
+            if goal == RestartGoal::Ended {
                 life.goal = Goal::Held;
             }
             // At once, before devices that the process has are closed.
@@ -54,9 +54,9 @@ impl Server<'_> {
     /// Has domains restart for an asker, who gets an answer when they have reached the goal.
     pub(super) fn restart_for(
         &mut self,
-        asker: AskedBy,
+        asker: EditOrigin,
         places: &[usize],
-        goal: (Reached, &str),
+        goal: (RestartGoal, &str),
         now: u64,
     ) {
         let starts = self.restart_domains(places, goal);
@@ -79,11 +79,11 @@ impl Server<'_> {
                     return true;
                 };
                 match one.goal {
-                    Reached::Up => life.is_up() && life.known.count > *before,
-                    Reached::Ended => self.has_no_process(*place),
+                    RestartGoal::Up => life.is_up() && life.known.count > *before,
+                    RestartGoal::Ended => self.has_no_process(*place),
                     // Guests do not hold the workers up.
-                    Reached::Refitted => self.runs(*place) && life.known.count > *before,
-                    Reached::Opened | Reached::Connected => life.is_up(),
+                    RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
+                    RestartGoal::Opened | RestartGoal::Connected => life.is_up(),
                 }
             };
             let is_done = one.starts.iter().all(has_reached);
@@ -91,31 +91,31 @@ impl Server<'_> {
             let failure = lives.find_map(|life| life?.failure());
             let is_late = now >= one.due_ns;
             match one.goal {
-                Reached::Up if is_done => self.restarted(&one, now),
-                Reached::Up if is_late => {
+                RestartGoal::Up if is_done => self.restarted(&one, now),
+                RestartGoal::Up if is_late => {
                     let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
                     let why = format!("it was not back within 20 s{why}");
                     self.refuse(one.asker, why, now);
                 }
-                Reached::Ended if is_done => {
-                    self.refitted(false);
+                RestartGoal::Ended if is_done => {
+                    self.settle_nic_change(false);
                     self.changed(one.asker, &(), now);
                 }
-                Reached::Refitted if is_done => {
-                    self.refitted(false);
+                RestartGoal::NicsChanged if is_done => {
+                    self.settle_nic_change(false);
                     let line = "driver: runs with the changed NICs";
                     self.log.line(Level::Info, "grantwayd", line);
-                    one.goal = Reached::Connected;
+                    one.goal = RestartGoal::Connected;
                     one.due_ns = now.saturating_add(CONNECT_NS);
                     // They may be connected already, and report nothing more.
                     all.push(one);
                 }
-                Reached::Ended | Reached::Refitted if failure.is_some() || is_late => {
+                RestartGoal::Ended | RestartGoal::NicsChanged if failure.is_some() || is_late => {
                     let late = || "was not back within 20 s".to_owned();
                     let why = self.turn_back(failure.unwrap_or_else(late));
                     self.refuse(one.asker, why, now);
                 }
-                Reached::Connected if is_done || is_late => self.changed(one.asker, &(), now),
+                RestartGoal::Connected if is_done || is_late => self.changed(one.asker, &(), now),
                 _ => self.restarting.push(one),
             }
         }
@@ -175,27 +175,27 @@ impl Server<'_> {
     }
 
     /// Has a client wait for the edit that it has asked for.
-    pub(super) fn wait_for_change(&mut self, asker: AskedBy) {
-        if let AskedBy::Client(client) = asker {
-            self.wait_for(client, Waits::Change);
+    pub(super) fn wait_for_change(&mut self, asker: EditOrigin) {
+        if let EditOrigin::Client(client) = asker {
+            self.wait_for(client, ClientWait::Change);
         }
     }
 
     /// Answers that an edit is carried out.
-    pub(super) fn changed(&mut self, asker: AskedBy, answer: &impl Serialize, now: u64) {
+    pub(super) fn changed(&mut self, asker: EditOrigin, answer: &impl Serialize, now: u64) {
         match asker {
-            AskedBy::Client(client) => self.answer(client, answer, now),
-            AskedBy::Reload => self.reload_step_over(Ok(())),
-            AskedBy::Before => {}
+            EditOrigin::Client(client) => self.answer(client, answer, now),
+            EditOrigin::Reload => self.reload_step_over(Ok(())),
+            EditOrigin::Before => {}
         }
     }
 
     /// Answers that an edit has failed.
-    pub(super) fn refuse(&mut self, asker: AskedBy, why: String, now: u64) {
+    pub(super) fn refuse(&mut self, asker: EditOrigin, why: String, now: u64) {
         match asker {
-            AskedBy::Client(client) => self.answer(client, &refusal(why), now),
-            AskedBy::Reload => self.reload_step_over(Err(why)),
-            AskedBy::Before => {}
+            EditOrigin::Client(client) => self.answer(client, &refusal(why), now),
+            EditOrigin::Reload => self.reload_step_over(Err(why)),
+            EditOrigin::Before => {}
         }
     }
 }

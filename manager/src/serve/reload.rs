@@ -2,10 +2,10 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{AskedBy, Edit, EditKind, Reached, Reload};
-use crate::client::Waits;
+use super::edits::{Edit, EditKind, EditOrigin, Reload, RestartGoal};
+use crate::client::ClientWait;
 use crate::life::{Call, Goal, Life};
-use crate::reload::{self, Course, Step};
+use crate::reload::{self, ReloadProgress, Step};
 use crate::spec::SpecChange;
 use abi::journal::Level;
 use abi::machine::Setting;
@@ -31,7 +31,7 @@ impl Server<'_> {
         let (difference, steps) = self.plan(files)?;
         let answer = Reloaded {
             steps: steps.iter().map(|step| step.told.clone()).collect(),
-            stays: difference.stays,
+            stays: difference.kept,
             ..Reloaded::default()
         };
         if is_dry {
@@ -43,9 +43,9 @@ impl Server<'_> {
             began_ns: now,
             answer,
             named: difference.named.into_iter().collect(),
-            course: Course::new(steps),
+            course: ReloadProgress::new(steps),
         });
-        self.wait_for(client, Waits::Change);
+        self.wait_for(client, ClientWait::Change);
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Server<'_> {
         let live = spec.live();
         let live = live.ok_or("its guests are those that it was started with")?;
         let difference = difference(live, &config, &files)?;
-        let mut concerned = difference.gone.iter().chain(&difference.named);
+        let mut concerned = difference.to_detach.iter().chain(&difference.named);
         if let Some(name) = concerned.find(|name| spec.is_changing(name)) {
             return Err(format!(
                 "guest {name} is being attached or detached: try again when that is done"
@@ -98,14 +98,14 @@ impl Server<'_> {
         }
         if step.told.step == StepKind::Restart {
             let place = self.state.place(&step.told.domain);
-            let goal = (Reached::Up, "killed: its interface is created again");
-            self.restart_for(AskedBy::Reload, place.as_slice(), goal, now);
+            let goal = (RestartGoal::Up, "killed: its interface is created again");
+            self.restart_for(EditOrigin::Reload, place.as_slice(), goal, now);
             return Ok(());
         }
         match &step.guest {
-            None => self.detach_for(AskedBy::Reload, &step.told.domain),
+            None => self.detach_for(EditOrigin::Reload, &step.told.domain),
             Some(guest) if step.told.step == StepKind::Change => self.begin_change(guest, now),
-            Some(guest) => self.begin_attach(AskedBy::Reload, guest, now),
+            Some(guest) => self.begin_attach(EditOrigin::Reload, guest, now),
         }
     }
 
@@ -117,13 +117,13 @@ impl Server<'_> {
             .change(guest)?;
         let vifs = changed.vifs;
         self.state
-            .change(SpecChange::Changes { vifs: vifs.clone() });
+            .change(SpecChange::PortsChanged { vifs: vifs.clone() });
         let call = |(worker, vif): &(usize, VifConfig)| {
             let (conn, vif) = (vif.conn, serde_json::to_string(vif));
             let vif = vif.map_err(|error| error.to_string())?;
             Call::new(*worker, conn, &Request::Change { vif })
         };
-        let served = self.state.spec().told_of(&vifs);
+        let served = self.state.spec().present_configs(&vifs);
         let calls = served.iter().map(call).collect::<Result<Vec<_>, _>>()?;
         let name = changed.domain.name;
         let place = self.state.place(&name);
@@ -134,7 +134,7 @@ impl Server<'_> {
             place: life.place,
             began_ns: now,
             kind: EditKind::Change(changed.guest),
-            askers: vec![(AskedBy::Reload, None)],
+            askers: vec![(EditOrigin::Reload, None)],
         };
         let is_done = calls.is_empty();
         life.call(calls);

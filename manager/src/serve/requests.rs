@@ -1,9 +1,9 @@
 //! Serves the requests of clients.
 
 use super::Server;
-use super::edits::{AskedBy, Reached};
+use super::edits::{EditOrigin, RestartGoal};
 use crate::access::{self, Right};
-use crate::client::{Client, Relay, Waits};
+use crate::client::{Client, ClientWait, Relay};
 use crate::core::Refusal;
 use crate::life::Life;
 use crate::mailbox::Reply;
@@ -27,8 +27,8 @@ impl Server<'_> {
         for id in ids {
             let waits = self.clients.get_mut(&id).map(|client| &mut client.waits);
             if self.complete_ns.is_some()
-                && let Some(waits @ Waits::Complete(_)) = waits
-                && let Waits::Complete(request) = std::mem::replace(waits, Waits::Nothing)
+                && let Some(waits @ ClientWait::Complete(_)) = waits
+                && let ClientWait::Complete(request) = std::mem::replace(waits, ClientWait::Nothing)
             {
                 self.alter(id, request, now);
             }
@@ -61,12 +61,12 @@ impl Server<'_> {
                         request: request.into_bytes(),
                         until_ns: now.saturating_add(ROOM_NS),
                     };
-                    self.wait_for(id, Waits::Room(relay, now));
+                    self.wait_for(id, ClientWait::Room(relay, now));
                 }
                 None => self.answer(id, &refusal(format!("there is no domain {domain}")), now),
             },
             Ok(Control::Down) => {
-                self.wait_for(id, Waits::End);
+                self.wait_for(id, ClientWait::End);
                 if self.ending.is_none() {
                     self.leave_nothing();
                     let end = Ask::End { failed: false };
@@ -88,12 +88,12 @@ impl Server<'_> {
                 Err("the machine is starting, and too many requests wait for it".to_owned())
             }
             _ if self.complete_ns.is_none() => {
-                self.wait_for(id, Waits::Complete(request));
+                self.wait_for(id, ClientWait::Complete(request));
                 Ok(())
             }
             Control::Restart { domain } => self.restart_now(id, &domain, now),
             Control::Attach { guest } => self.attach_for(id, guest, now),
-            Control::Detach { domain } => self.detach_for(AskedBy::Client(id), &domain),
+            Control::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
             Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
             _ => Err("it alters nothing".to_owned()),
         };
@@ -104,13 +104,13 @@ impl Server<'_> {
 
     /// Answers waiting requests with the reason why the machine does not start.
     pub(super) fn refuse_held(&mut self, why: &str, now: u64) {
-        let held = |client: &&mut Client| matches!(client.waits, Waits::Complete(_));
+        let held = |client: &&mut Client| matches!(client.waits, ClientWait::Complete(_));
         for client in self.clients.values_mut().filter(held) {
             client.answer(&refusal(why.to_owned()), now);
         }
     }
 
-    pub(super) fn wait_for(&mut self, id: u64, what: Waits) {
+    pub(super) fn wait_for(&mut self, id: u64, what: ClientWait) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.waits = what;
         }
@@ -130,8 +130,8 @@ impl Server<'_> {
             let why = "is not started again: its configuration says restart = false";
             return Err(format!("domain {name} {why}"));
         }
-        let goal = (Reached::Up, "killed: a restart was requested");
-        self.restart_for(AskedBy::Client(client), &[place], goal, now);
+        let goal = (RestartGoal::Up, "killed: a restart was requested");
+        self.restart_for(EditOrigin::Client(client), &[place], goal, now);
         Ok(())
     }
 
@@ -139,15 +139,15 @@ impl Server<'_> {
     pub(super) fn relay(&mut self, now: u64) {
         for client in self.clients.values_mut() {
             match &client.waits {
-                Waits::Room(relay, at) if now >= *at => {
+                ClientWait::Room(relay, at) if now >= *at => {
                     let token = self.core.relay(relay.to, &relay.request, now);
-                    client.waits = Waits::Reply(relay.clone(), token);
+                    client.waits = ClientWait::Reply(relay.clone(), token);
                 }
-                Waits::Reply(relay, token) => match self.core.reply(*token) {
+                ClientWait::Reply(relay, token) => match self.core.reply(*token) {
                     None => {}
                     Some(Err(Refusal { is_busy: true, .. })) if now < relay.until_ns => {
                         let again = now.saturating_add(ROOM_AGAIN_NS);
-                        client.waits = Waits::Room(relay.clone(), again);
+                        client.waits = ClientWait::Room(relay.clone(), again);
                     }
                     Some(reply) => match text_of(reply) {
                         Ok(reply) => client.answer(&Relayed { reply }, now),

@@ -1,22 +1,22 @@
 //! Applies changes of the specification.
 
-use super::change::{Refits, Refitting, SpecChange};
+use super::change::{NicChange, PendingNicChange, SpecChange};
 use super::{Spec, lasts};
 use abi::machine::Device;
-use config::live::Refitted;
+use config::live::WorkerNics;
 
 impl Spec {
     /// Applies one change.
     pub(crate) fn apply(&mut self, change: SpecChange) {
         match change {
-            SpecChange::Comes {
+            SpecChange::Attaching {
                 place,
                 domain,
                 guest,
             } => {
                 let name = domain.name.clone();
                 self.domains.insert(place, *domain);
-                self.coming.insert(name.clone());
+                self.attaching.insert(name.clone());
                 if let Some(live) = &mut self.live {
                     live.attached.insert(name, guest);
                 }
@@ -26,19 +26,19 @@ impl Spec {
                     driver.vifs.append(&mut vifs);
                 }
             }
-            SpecChange::Up { name } => {
-                self.coming.remove(&name);
+            SpecChange::Attached { name } => {
+                self.attaching.remove(&name);
             }
-            SpecChange::Leaves { name } => {
-                self.leaving.insert(name);
+            SpecChange::Detaching { name } => {
+                self.detaching.insert(name);
             }
-            SpecChange::Unserves { worker, conn } => {
+            SpecChange::PortReleased { worker, conn } => {
                 if let Some(driver) = self.drivers.get_mut(&worker) {
                     driver.vifs.retain(|vif| vif.conn != conn);
                 }
             }
-            SpecChange::Gone { name } => self.release(&name),
-            SpecChange::Changes { vifs } => {
+            SpecChange::Removed { name } => self.release(&name),
+            SpecChange::PortsChanged { vifs } => {
                 for vif in self
                     .drivers
                     .values_mut()
@@ -63,23 +63,25 @@ impl Spec {
                     live.of_files.extend(names);
                 }
             }
-            SpecChange::Refits(refits) => self.refitting = Some(self.refit(refits)),
-            SpecChange::Refitted { back } => self.refitted(back),
-            SpecChange::HasRefitted => self.refitting = None,
-            SpecChange::Return { guests } => {
+            SpecChange::ChangeNics(nic_change) => {
+                self.pending_nic_change = Some(self.worker_with_nics(nic_change))
+            }
+            SpecChange::NicsChanged { back } => self.settle_nic_change(back),
+            SpecChange::NicDevicesClosed => self.pending_nic_change = None,
+            SpecChange::AwaitReattach { guests } => {
                 self.returning = guests;
                 if let Some(live) = &mut self.live {
                     live.left.clear();
                 }
             }
-            SpecChange::Returned { name } => {
+            SpecChange::Reattached { name } => {
                 self.returning.retain(|one| one.name() != Some(&name));
             }
             SpecChange::Lost { device, back } => self.lose(device, back),
-            SpecChange::Asked { name, user } => {
+            SpecChange::RequestedBy { name, user } => {
                 self.origins.entry(name).or_default().user = user;
             }
-            SpecChange::Found {
+            SpecChange::NamespaceFound {
                 guest,
                 netns,
                 place,
@@ -98,43 +100,43 @@ impl Spec {
     }
 
     /// Replaces the NICs. Returns the devices that this opens and closes.
-    fn refit(&mut self, refits: Refits) -> Refitting {
-        let mut refitting = Refitting::default();
+    fn worker_with_nics(&mut self, nic_change: NicChange) -> PendingNicChange {
+        let mut pending_nic_change = PendingNicChange::default();
         let mut had = Vec::new();
-        for (place, refitted) in refits.workers {
+        for (place, settle_nic_change) in nic_change.workers {
             let all = (self.domains.get_mut(&place), self.drivers.get_mut(&place));
             let (Some(domain), Some(driver)) = all else {
                 continue;
             };
-            let (before, after) = (&domain.devices, &refitted.domain.devices);
+            let (before, after) = (&domain.devices, &settle_nic_change.domain.devices);
             for number in 0..before.len().max(after.len()) {
                 let lasts = |devices: &[Device]| devices.get(number).is_some_and(lasts);
                 match (lasts(before), lasts(after)) {
-                    (false, true) => refitting.opens.push((place, number)),
-                    (true, false) => refitting.closes.push((place, number)),
+                    (false, true) => pending_nic_change.opens.push((place, number)),
+                    (true, false) => pending_nic_change.closes.push((place, number)),
                     _ => {}
                 }
             }
-            let Refitted { domain: now, nics } = refitted;
+            let WorkerNics { domain: now, nics } = settle_nic_change;
             let domain = std::mem::replace(domain, now);
             let nics = std::mem::replace(&mut driver.nics, nics);
-            had.push((place, Refitted { domain, nics }));
+            had.push((place, WorkerNics { domain, nics }));
         }
         let live = self.live.as_mut();
-        let nics = live.and_then(|live| std::mem::replace(&mut live.nics, refits.nics));
-        refitting.back = Some(Refits { nics, workers: had });
-        refitting
+        let nics = live.and_then(|live| std::mem::replace(&mut live.nics, nic_change.nics));
+        pending_nic_change.back = Some(NicChange { nics, workers: had });
+        pending_nic_change
     }
 
     /// Settles a change of NICs: only the closing of devices remains.
-    fn refitted(&mut self, back: bool) {
-        let mut refitting = self.refitting.take().unwrap_or_default();
-        let opened = std::mem::take(&mut refitting.opens);
-        if let Some(had) = refitting.back.take().filter(|_| back) {
-            self.refit(had);
-            refitting.closes = opened;
+    fn settle_nic_change(&mut self, back: bool) {
+        let mut pending_nic_change = self.pending_nic_change.take().unwrap_or_default();
+        let opened = std::mem::take(&mut pending_nic_change.opens);
+        if let Some(had) = pending_nic_change.back.take().filter(|_| back) {
+            self.worker_with_nics(had);
+            pending_nic_change.closes = opened;
         }
-        self.refitting = Some(refitting);
+        self.pending_nic_change = Some(pending_nic_change);
     }
 
     fn release(&mut self, name: &str) {
@@ -142,8 +144,8 @@ impl Spec {
             self.domains.remove(&place);
             self.lost.retain(|(of, _)| *of != place);
         }
-        self.coming.remove(name);
-        self.leaving.remove(name);
+        self.attaching.remove(name);
+        self.detaching.remove(name);
         self.origins.remove(name);
         if let Some(live) = &mut self.live {
             live.of_files.remove(name);

@@ -2,15 +2,16 @@
 
 use abi::machine::{Domain, NetnsPlace, Setting};
 use config::domain::VifConfig;
-use config::live::Refitted;
-use config::live::state::Returning;
+use config::live::WorkerNics;
+use config::live::state::SavedGuest;
 use serde::{Deserialize, Serialize};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum SpecChange {
     /// A guest is being attached.
-    Comes {
+    #[serde(rename = "Comes")]
+    Attaching {
         place: usize,
         domain: Box<Domain>,
         guest: Setting,
@@ -18,36 +19,48 @@ pub(crate) enum SpecChange {
     /// A worker serves these interfaces, also after a restart.
     Serves { worker: usize, vifs: Vec<VifConfig> },
     /// A guest is attached.
-    Up { name: String },
+    #[serde(rename = "Up")]
+    Attached { name: String },
     /// A guest is being removed.
-    Leaves { name: String },
+    #[serde(rename = "Leaves")]
+    Detaching { name: String },
     /// A worker has released the port of a connection.
-    Unserves { worker: usize, conn: u32 },
+    #[serde(rename = "Unserves")]
+    PortReleased { worker: usize, conn: u32 },
     /// A guest is removed.
-    Gone { name: String },
+    #[serde(rename = "Gone")]
+    Removed { name: String },
     /// Ports get the rules and limits of these.
-    Changes { vifs: Vec<VifConfig> },
+    #[serde(rename = "Changes")]
+    PortsChanged { vifs: Vec<VifConfig> },
     /// A guest has another section.
     Described { name: String, guest: Setting },
     /// Files that were read after the start name these guests, which belong to the files from now
     /// on, also if clients have attached them.
     Adopted { names: Vec<String> },
     /// The machine has these NICs. New ones are not open yet.
-    Refits(Refits),
+    #[serde(rename = "Refits")]
+    ChangeNics(NicChange),
     /// The workers run with these NICs; `back`: they get those before again.
-    Refitted { back: bool },
+    #[serde(rename = "Refitted")]
+    NicsChanged { back: bool },
     /// The devices of removed NICs are closed.
-    HasRefitted,
+    #[serde(rename = "HasRefitted")]
+    NicDevicesClosed,
     /// Guests of the machine before are to return.
-    Return { guests: Vec<Returning> },
+    #[serde(rename = "Return")]
+    AwaitReattach { guests: Vec<SavedGuest> },
     /// One of them has returned, or will not.
-    Returned { name: String },
+    #[serde(rename = "Returned")]
+    Reattached { name: String },
     /// The interface of a device was removed; `back`: it is open again, or the device is closed.
     Lost { device: (usize, usize), back: bool },
     /// A user has asked for a new guest; `None`: files name it.
-    Asked { name: String, user: Option<u32> },
+    #[serde(rename = "Asked")]
+    RequestedBy { name: String, user: Option<u32> },
     /// A name of a network namespace stands for this one.
-    Found {
+    #[serde(rename = "Found")]
+    NamespaceFound {
         guest: String,
         netns: String,
         place: NetnsPlace,
@@ -56,19 +69,19 @@ pub(crate) enum SpecChange {
 
 /// Devices of workers, by the worker's place and the number there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Refitting {
+pub(crate) struct PendingNicChange {
     /// Devices to open before the workers restart.
     pub(crate) opens: Vec<(usize, usize)>,
     /// Devices to close when they have restarted.
     pub(crate) closes: Vec<(usize, usize)>,
     /// The NICs before; `None`: they are not restored any more.
     #[serde(default)]
-    pub(crate) back: Option<Refits>,
+    pub(crate) back: Option<NicChange>,
 }
 
 /// The NICs of a machine, and each worker's part of them, by place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Refits {
+pub(crate) struct NicChange {
     pub(super) nics: Option<Vec<Setting>>,
-    pub(super) workers: Vec<(usize, Refitted)>,
+    pub(super) workers: Vec<(usize, WorkerNics)>,
 }

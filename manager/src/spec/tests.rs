@@ -39,7 +39,7 @@ fn become_so(both: &mut [Spec; 2], change: SpecChange) {
 fn the_next_manager_knows_guests_that_return() {
     let (spec, mut config) = spec();
     let mut both = [spec.clone(), spec];
-    let returning = |name| Returning {
+    let returning = |name| SavedGuest {
         guest: guest(name),
         origin: Origin {
             user: Some(7),
@@ -47,45 +47,45 @@ fn the_next_manager_knows_guests_that_return() {
         },
     };
     let guests = ["a", "a", "b"].map(returning).into();
-    become_so(&mut both, SpecChange::Return { guests });
+    become_so(&mut both, SpecChange::AwaitReattach { guests });
     assert_eq!(both[0].expected("b", "/n"), Some([1, 2, 3]));
     assert_eq!(both[0].expected("b", "/m"), None);
     let (_, comes) = both[0].admit(&mut config, &guest("a")).unwrap();
     become_so(&mut both, comes);
     let (name, user) = ("a".to_owned(), Some(9));
-    become_so(&mut both, SpecChange::Asked { name, user });
-    let found = SpecChange::Found {
+    become_so(&mut both, SpecChange::RequestedBy { name, user });
+    let found = SpecChange::NamespaceFound {
         guest: "a".into(),
         netns: "/n".into(),
         place: [4, 5, 6],
     };
     become_so(&mut both, found);
     let name = "a".to_owned();
-    become_so(&mut both, SpecChange::Returned { name });
-    assert_eq!(both[0].all_returning(), [returning("b")], "both of them");
+    become_so(&mut both, SpecChange::Reattached { name });
+    assert_eq!(both[0].saved_guests(), [returning("b")], "both of them");
     // A file that is begun anew is equal.
     let again: Spec = serde_json::from_str(&written(&both[0])).unwrap();
     assert_eq!(again, both[0]);
     let origin = again.origin("a").unwrap();
     assert_eq!((origin.user, origin.places["/n"]), (Some(9), [4, 5, 6]));
-    become_so(&mut both, SpecChange::Gone { name: "a".into() });
+    become_so(&mut both, SpecChange::Removed { name: "a".into() });
     assert_eq!(both[0].origin("a"), None);
 }
 
 #[test]
 fn a_returning_guest_is_in_the_state_file_once() {
     let (mut spec, mut config) = spec();
-    let returning = Returning {
+    let returning = SavedGuest {
         guest: guest("a"),
         origin: Origin::default(),
     };
     let guests = vec![returning];
-    spec.apply(SpecChange::Return { guests });
+    spec.apply(SpecChange::AwaitReattach { guests });
     let (_, comes) = spec.admit(&mut config, &guest("a")).unwrap();
     let name = || "a".to_owned();
     let (up, returned) = (
-        SpecChange::Up { name: name() },
-        SpecChange::Returned { name: name() },
+        SpecChange::Attached { name: name() },
+        SpecChange::Reattached { name: name() },
     );
     for change in [comes, up, returned] {
         assert_eq!(crate::state_file::left(&spec).len(), 1);
@@ -108,7 +108,7 @@ fn attach_then_detach_restores_the_specification() {
             become_so(&mut both, SpecChange::Serves { worker, vifs });
         }
         let name = name.to_owned();
-        become_so(&mut both, SpecChange::Up { name });
+        become_so(&mut both, SpecChange::Attached { name });
     }
     let there = &both[0];
     assert_eq!((there.place("a"), there.place("b")), (Some(3), Some(4)));
@@ -125,17 +125,17 @@ fn attach_then_detach_restores_the_specification() {
     assert_eq!(there.served(0, "a"), [3]);
     for name in ["a", "b"] {
         let leaves = name.to_owned();
-        become_so(&mut both, SpecChange::Leaves { name: leaves });
+        become_so(&mut both, SpecChange::Detaching { name: leaves });
         assert!(both[0].is_changing(name));
         for worker in both[0].workers() {
             let [conn] = both[0].served(worker, name)[..] else {
                 panic!("one interface");
             };
-            become_so(&mut both, SpecChange::Unserves { worker, conn });
+            become_so(&mut both, SpecChange::PortReleased { worker, conn });
             assert!(both[0].served(worker, name).is_empty());
         }
         let gone = name.to_owned();
-        become_so(&mut both, SpecChange::Gone { name: gone });
+        become_so(&mut both, SpecChange::Removed { name: gone });
         config.remove(name);
     }
     assert_eq!(both[0], before);
@@ -167,39 +167,39 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     // Only the first worker opens the interface.
     let opened = [(0, 0)];
     let settled = |closes: &[(usize, usize)]| {
-        Some(Refitting {
+        Some(PendingNicChange {
             closes: closes.to_vec(),
-            ..Refitting::default()
+            ..PendingNicChange::default()
         })
     };
-    let refits = before.refits(&config, &step).unwrap();
-    become_so(&mut both, SpecChange::Refits(refits));
-    assert_eq!(both[0].refitting().unwrap().opens, opened);
+    let nic_change = before.nic_change(&config, &step).unwrap();
+    become_so(&mut both, SpecChange::ChangeNics(nic_change));
+    assert_eq!(both[0].pending_nic_change().unwrap().opens, opened);
     // A file that is begun anew has the NICs before as well.
     both[1] = serde_json::from_str(&written(&both[0])).unwrap();
     let there = both.clone();
-    become_so(&mut both, SpecChange::Refitted { back: true });
-    assert_eq!(both[0].refitting, settled(&opened));
+    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    assert_eq!(both[0].pending_nic_change, settled(&opened));
     // A repeated restore changes nothing.
-    become_so(&mut both, SpecChange::Refitted { back: true });
-    assert_eq!(both[0].refitting, settled(&opened));
-    become_so(&mut both, SpecChange::HasRefitted);
+    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    assert_eq!(both[0].pending_nic_change, settled(&opened));
+    become_so(&mut both, SpecChange::NicDevicesClosed);
     assert_eq!(both[0], before);
 
     let mut both = there;
-    become_so(&mut both, SpecChange::Refitted { back: false });
-    assert_eq!(both[0].refitting, settled(&[]));
-    become_so(&mut both, SpecChange::HasRefitted);
+    become_so(&mut both, SpecChange::NicsChanged { back: false });
+    assert_eq!(both[0].pending_nic_change, settled(&[]));
+    become_so(&mut both, SpecChange::NicDevicesClosed);
     let there = both[0].clone();
     assert_eq!(there.config().unwrap(), config);
     // A device of a NIC that stays after all is not closed.
     let (config, step) = nics(&there, "");
-    let refits = there.refits(&config, &step).unwrap();
-    become_so(&mut both, SpecChange::Refits(refits));
-    assert_eq!(both[0].refitting().unwrap().closes, opened);
-    become_so(&mut both, SpecChange::Refitted { back: true });
-    assert_eq!(both[0].refitting, settled(&[]));
-    become_so(&mut both, SpecChange::HasRefitted);
+    let nic_change = there.nic_change(&config, &step).unwrap();
+    become_so(&mut both, SpecChange::ChangeNics(nic_change));
+    assert_eq!(both[0].pending_nic_change().unwrap().closes, opened);
+    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    assert_eq!(both[0].pending_nic_change, settled(&[]));
+    become_so(&mut both, SpecChange::NicDevicesClosed);
     assert_eq!(both[0], there);
 }
 

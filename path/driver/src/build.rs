@@ -18,8 +18,8 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, Shared};
 use abi::PAGE;
 use config::domain::{
-    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
-    QUEUE_BYTES,
+    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
+    NicKindConfig, QUEUE_BYTES,
 };
 use net::bridge::{Bridge, BridgeSettings};
 use nic::moderation::Policy;
@@ -192,7 +192,7 @@ fn nic_port(
     };
     let name = format!("nic.{}", config.name);
     let mut port = NicPort::new(name, nic, pool, policy, merger, linearizer);
-    port.waits_for_guests = matches!(config.kind, NicKind::Pcap(_));
+    port.waits_for_guests = matches!(config.kind, NicKindConfig::Pcap(_));
     Ok(port)
 }
 

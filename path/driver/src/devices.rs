@@ -4,7 +4,7 @@ use crate::egress_queue::bytes_per_s;
 use crate::sim::Wire;
 use crate::steering::MonitorSteering;
 use crate::xdp;
-use config::domain::{BUFFER_BYTES, NicConfig, NicKind};
+use config::domain::{BUFFER_BYTES, NicConfig, NicKindConfig};
 use nic::limited::Limited;
 use nic::sim::Cable;
 use nic::{Caps, Nic, Pool};
@@ -45,7 +45,7 @@ pub fn nic(
     };
     let mtu = config.mtu as usize;
     let nic: Box<dyn Nic> = match &config.kind {
-        NicKind::Tap {
+        NicKindConfig::Tap {
             device,
             vnet_header,
             checksum,
@@ -63,7 +63,7 @@ pub fn nic(
                 false => Box::new(with_queues(nic, config, *device, queues, platform)?),
             }
         }
-        NicKind::Xdp {
+        NicKindConfig::Xdp {
             device,
             rings_slot,
             entries,
@@ -75,10 +75,10 @@ pub fn nic(
             let rings = (*rings_slot, *entries);
             socket(platform, (*device, rings), area, send_bytes, mtu)?
         }
-        NicKind::Local { device, .. } => {
+        NicKindConfig::Local { device, .. } => {
             Box::new(tap(platform, (*device, &[]), (true, true, true), mtu)?)
         }
-        NicKind::Sim {
+        NicKindConfig::Sim {
             delay_us,
             loss,
             seed,
@@ -96,7 +96,7 @@ pub fn nic(
             let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
             Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
         }
-        NicKind::Pcap(files) => pcap(&**platform, *files)?,
+        NicKindConfig::Pcap(files) => pcap(&**platform, *files)?,
     };
     let nic = match config.rate_mbps {
         Some(mbps) => {

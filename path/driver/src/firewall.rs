@@ -3,7 +3,7 @@
 
 use config::domain::{NicConfig, VifConfig};
 use config::rule;
-use net::bridge::{Bridge, Count, Prefix, Rule, Way};
+use net::bridge::{Bridge, Count, Direction, Prefix, Rule};
 use net::flows::State;
 use serde_json::{Map, Value, json};
 
@@ -103,8 +103,9 @@ impl Firewall {
 #[must_use]
 pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Denying> {
     let ((nic, wire), (vif, config)) = (wire, guest);
-    let from_wire = rule::for_way(&wire.rules, rule::Way::In).map(|found| (nic, found));
-    let to_guest = rule::for_way(&config.rules, rule::Way::Out).map(|found| (vif, found));
+    let from_wire = rule::for_direction(&wire.rules, rule::Direction::In).map(|found| (nic, found));
+    let to_guest =
+        rule::for_direction(&config.rules, rule::Direction::Out).map(|found| (vif, found));
     let numbered = (0..).zip(from_wire.chain(to_guest));
     let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
     let denying = denying.map(|(number, (port, (place, _)))| Denying {
@@ -120,9 +121,9 @@ pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Den
 #[must_use]
 pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
     let prefix = |cidr: config::Cidr| Prefix::new(cidr.address, cidr.prefix);
-    let way = |way: rule::Way| match way {
-        rule::Way::In => Way::In,
-        rule::Way::Out => Way::Out,
+    let direction = |direction: rule::Direction| match direction {
+        rule::Direction::In => Direction::In,
+        rule::Direction::Out => Direction::Out,
     };
     let state = |state: rule::State| match state {
         rule::State::New => State::New,
@@ -131,7 +132,7 @@ pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
     };
     let rules = rules.iter().map(|rule| Rule {
         allow: rule.allow,
-        way: rule.way.map(way),
+        direction: rule.direction.map(direction),
         state: rule.state.map(state),
         ethertype: rule.ethertype.map(|ethertype| ethertype.0),
         protocol: rule.protocol.map(|protocol| protocol.0),
@@ -152,10 +153,10 @@ mod tests {
     /// XDP-20: the monitor and the driver use the same numbers for the rules.
     #[test]
     fn rule_numbers_match_the_monitor() {
-        let rule = |of: &str, action: &str, way: &str| {
+        let rule = |of: &str, action: &str, direction: &str| {
             format!(
-                "[[{of}.rule]]\nname = \"{action}-{way}\"\naction = \"{action}\"\n\
-                 direction = \"{way}\"\n"
+                "[[{of}.rule]]\nname = \"{action}-{direction}\"\naction = \"{action}\"\n\
+                 direction = \"{direction}\"\n"
             )
         };
         let text = [

@@ -3,7 +3,7 @@
 use crate::ports::Ports;
 use config::domain::VifConfig;
 use config::rule::Protocol;
-use net::bridge::{Bridge, Way};
+use net::bridge::{Bridge, Direction};
 use net::flows::{FlowStatus, Flows};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
@@ -58,14 +58,14 @@ fn line(port: &str, flow: &FlowStatus) -> Value {
         None => (flow.inside.to_string(), flow.outside.to_string()),
     };
     let (from, to) = match flow.initiator {
-        Way::In => (inside, outside),
-        Way::Out => (outside, inside),
+        Direction::In => (inside, outside),
+        Direction::Out => (outside, inside),
     };
     let direction = match (port.starts_with("vif."), flow.initiator) {
-        (true, Way::In) => "from-guest",
-        (true, Way::Out) => "to-guest",
-        (false, Way::In) => "from-wire",
-        (false, Way::Out) => "to-wire",
+        (true, Direction::In) => "from-guest",
+        (true, Direction::Out) => "to-guest",
+        (false, Direction::In) => "from-wire",
+        (false, Direction::Out) => "to-wire",
     };
     json!({
         "port": port,

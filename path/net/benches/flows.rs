@@ -5,7 +5,7 @@
 //! the median over rounds of a round's fastest quarter of batches; the cost of state is the median
 //! of the differences from the stateless column of the same round.
 
-use net::bridge::{Bridge, BridgeSettings, Port, Rule, Way};
+use net::bridge::{Bridge, BridgeSettings, Direction, Port, Rule};
 use net::flows::{Flows, State};
 use net::packet::{Mac, flags, protocol};
 use nic::{BufferId, Frame, Piece, SmallBatch};
@@ -94,7 +94,7 @@ impl Form {
             bridge.add(number, &Port::guest(mac)).expect("a port");
         }
         let rule = Rule {
-            way: Some(Way::Out),
+            direction: Some(Direction::Out),
             ..Rule::any(true)
         };
         match rules {

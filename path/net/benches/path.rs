@@ -1,7 +1,7 @@
 //! Measures the cost of the bridge's verdict on a frame, and of segmenting 64 KB into MTU frames.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use net::bridge::{Bridge, BridgeSettings, Port, Prefix, Rule, Way};
+use net::bridge::{Bridge, BridgeSettings, Direction, Port, Prefix, Rule};
 use net::flows::{Flows, State};
 use net::packet::Mac;
 use net::packet::segment::segment;
@@ -64,7 +64,7 @@ fn bridge(rules: &[Rule]) -> Bridge {
 /// Returns rules that match the packets' addresses but not their ports.
 fn unfit(count: u16) -> Vec<Rule> {
     let rule = |port| Rule {
-        way: Some(Way::Out),
+        direction: Some(Direction::Out),
         source: Some(Prefix::new([10, 0, 0, 0].into(), 8)),
         destination_ports: Some(port..=port),
         ..Rule::any(false)
@@ -124,7 +124,7 @@ fn forward(c: &mut Criterion) {
 fn stateful(c: &mut Criterion) {
     const FLOWS: u16 = 4096;
     let rule = |state| Rule {
-        way: Some(Way::In),
+        direction: Some(Direction::In),
         state,
         ..Rule::any(state.is_none())
     };
@@ -156,7 +156,7 @@ fn stateful(c: &mut Criterion) {
         bridge.set_rules(
             4,
             &[Rule {
-                way: Some(Way::Out),
+                direction: Some(Direction::Out),
                 ..rule(state)
             }],
         );

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, DST4, DST6, SRC4, SRC6, arp, frame_of};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Port, Prefix, Rule, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, Direction, DropReason, Port, Prefix, Rule, Verdict};
 use net::packet::{Mac, protocol};
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -107,12 +107,15 @@ fn the_first_rule_that_fits_decides() {
 /// BR-18: a rule is for frames that arrive by its port, that leave by it, or for both.
 #[test]
 fn rules_have_a_direction() {
-    for (way, from_a, to_a) in [
-        (Some(Way::In), true, false),
-        (Some(Way::Out), false, true),
+    for (direction, from_a, to_a) in [
+        (Some(Direction::In), true, false),
+        (Some(Direction::Out), false, true),
         (None, true, true),
     ] {
-        let rule = Rule { way, ..deny() };
+        let rule = Rule {
+            direction,
+            ..deny()
+        };
         let mut bridge = bridge(Vec::new(), vec![rule]);
         let out = Build {
             source: MAC_A,
@@ -126,8 +129,8 @@ fn rules_have_a_direction() {
             ..udp4(1, 2)
         }
         .bytes();
-        assert_eq!(go(&mut bridge, &out, A) == DENIED, from_a, "{way:?}");
-        assert_eq!(go(&mut bridge, &back, B) == DENIED, to_a, "{way:?}");
+        assert_eq!(go(&mut bridge, &out, A) == DENIED, from_a, "{direction:?}");
+        assert_eq!(go(&mut bridge, &back, B) == DENIED, to_a, "{direction:?}");
         // A guest's rules do not apply to frames that it neither sends nor receives.
         let past = Build {
             source: MAC_B,
@@ -164,7 +167,7 @@ fn floods_skip_ports_that_deny_them() {
     let mut bridge = bridge(
         Vec::new(),
         vec![Rule {
-            way: Some(Way::Out),
+            direction: Some(Direction::Out),
             ..deny()
         }],
     );
@@ -311,20 +314,23 @@ fn written() -> impl Strategy<Value = Written> {
     let ethertypes = vec![0x0800, 0x0806, 0x86dd, 0x88cc];
     (
         any::<bool>(),
-        prop::option::weighted(0.3, prop::sample::select(vec![Way::In, Way::Out])),
+        prop::option::weighted(
+            0.3,
+            prop::sample::select(vec![Direction::In, Direction::Out]),
+        ),
         prop::option::weighted(0.3, prop::sample::select(ethertypes)),
         prop::option::weighted(0.4, prop::sample::select(vec![1u8, 6, 17, 58, 132])),
         (prefix.clone(), prefix),
         (ports.clone(), ports),
     )
-        .prop_map(|(allow, way, ethertype, protocol, prefixes, ports)| {
+        .prop_map(|(allow, direction, ethertype, protocol, prefixes, ports)| {
             let made = |(address, bits)| Prefix::new(address, bits);
             Written {
                 source: prefixes.0,
                 destination: prefixes.1,
                 rule: Rule {
                     allow,
-                    way,
+                    direction,
                     state: None,
                     ethertype,
                     protocol,
@@ -443,7 +449,7 @@ fn digits(address: IpAddr) -> String {
 }
 
 /// The oracle: BR-18 and BR-20, word by word.
-fn decides(written: &Written, way: Way, sent: &Sent) -> bool {
+fn decides(written: &Written, direction: Direction, sent: &Sent) -> bool {
     fn ask<A, T>(asked: Option<&A>, fact: &Fact<T>, test: impl Fn(&A, &T) -> bool) -> Option<bool> {
         match (asked, fact) {
             (None, _) => Some(true),
@@ -462,7 +468,7 @@ fn decides(written: &Written, way: Way, sent: &Sent) -> bool {
     } = written;
     let (from_ports, to_ports) = (&rule.source_ports, &rule.destination_ports);
     let answers = [
-        Some(rule.way.is_none_or(|own| own == way)),
+        Some(rule.direction.is_none_or(|own| own == direction)),
         ask(rule.ethertype.as_ref(), &sent.ethertype, u16::eq),
         ask(rule.protocol.as_ref(), &sent.protocol, u8::eq),
         ask(source.as_ref(), &sent.addresses, |own, (from, _)| {
@@ -496,8 +502,8 @@ proptest! {
         let mut bridge = bridge(rules(&wire), rules(&a));
         let mut expected = [vec![0; wire.len()], vec![0; a.len()]];
         let mut passes = true;
-        for (at, (rules, way)) in [(&wire, Way::In), (&a, Way::Out)].into_iter().enumerate() {
-            let first = rules.iter().position(|written| decides(written, way, &sent));
+        for (at, (rules, direction)) in [(&wire, Direction::In), (&a, Direction::Out)].into_iter().enumerate() {
+            let first = rules.iter().position(|written| decides(written, direction, &sent));
             if passes && let Some(first) = first {
                 expected[at][first] = 1;
                 passes = rules[first].rule.allow;

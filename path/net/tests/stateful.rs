@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Build, DST4, SRC4, arp, frame_of, small_frames};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Port, Prefix, Rule, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, Direction, DropReason, Port, Prefix, Rule, Verdict};
 use net::flows::{FlowStatus, Flows, State};
 use net::packet::{Mac, flags, protocol};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn flows() -> Flows {
 
 fn inbound(allow: bool) -> Rule {
     Rule {
-        way: Some(Way::Out),
+        direction: Some(Direction::Out),
         state: Some(State::New),
         ..Rule::any(allow)
     }
@@ -151,7 +151,7 @@ fn rules_ask_for_states_in_their_order() {
 #[test]
 fn denied_frames_begin_no_flow() {
     let deny = Rule {
-        way: Some(Way::In),
+        direction: Some(Direction::In),
         protocol: Some(protocol::UDP),
         ..Rule::any(false)
     };
@@ -351,10 +351,10 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         Some(State::Established),
         Some(State::Related),
     ]);
-    let way = prop::sample::select(vec![None, Some(Way::In), Some(Way::Out)]);
+    let direction = prop::sample::select(vec![None, Some(Direction::In), Some(Direction::Out)]);
     let number = prop::sample::select(vec![None, None, Some(protocol::TCP)]);
-    (any::<bool>(), way, state, number).prop_map(|(allow, way, state, protocol)| Rule {
-        way,
+    (any::<bool>(), direction, state, number).prop_map(|(allow, direction, state, protocol)| Rule {
+        direction,
         state,
         protocol,
         ..Rule::any(allow)

@@ -50,18 +50,18 @@ fn against(live: &Live, file: &str) -> Result<Difference, String> {
 
 /// `-` removed guests, `+` added ones, `!` removed and added again, `=` changed in place.
 fn short(difference: &Difference) -> String {
-    let gone = difference.gone.iter().map(|name| format!("-{name}"));
-    let coming = difference
-        .coming
+    let detached = difference.to_detach.iter().map(|name| format!("-{name}"));
+    let attached = difference
+        .to_attach
         .iter()
-        .map(|coming| match &coming.changes {
-            None => format!("+{}", coming.name),
+        .map(|attached| match &attached.changes {
+            None => format!("+{}", attached.name),
             Some(changes) => {
-                let sign = if coming.in_place { '=' } else { '!' };
-                format!("{sign}{} {}", coming.name, changes.join(", "))
+                let sign = if attached.in_place { '=' } else { '!' };
+                format!("{sign}{} {}", attached.name, changes.join(", "))
             }
         });
-    gone.chain(coming).collect::<Vec<_>>().join("; ")
+    detached.chain(attached).collect::<Vec<_>>().join("; ")
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn only_changed_guests_are_reported() {
     ] {
         let difference = against(&live, &file).unwrap();
         assert_eq!(short(&difference), expected, "{file}");
-        assert_eq!(difference.stays, [""; 0]);
+        assert_eq!(difference.kept, [""; 0]);
     }
 }
 
@@ -233,7 +233,7 @@ fn attached_guests_stay_until_a_file_names_them() {
     );
     let difference = against(&live, FILE).unwrap();
     assert_eq!(
-        (short(&difference), difference.stays),
+        (short(&difference), difference.kept),
         (String::new(), vec!["c".into()])
     );
     // A file may name it unchanged, with its assigned MAC, or changed.
@@ -245,7 +245,7 @@ fn attached_guests_stay_until_a_file_names_them() {
     live.of_files.extend(["a", "b", "c"].map(str::to_owned));
     let difference = against(&live, FILE).unwrap();
     assert_eq!(
-        (short(&difference), difference.stays.len()),
+        (short(&difference), difference.kept.len()),
         ("-c".to_owned(), 0)
     );
 }
@@ -257,7 +257,7 @@ fn a_guest_that_returns_keeps_its_mac() {
     assert_eq!(short(&against(&live, FILE).unwrap()), "+a");
     let slower = FILE.replacen("10.0.0.3/24", "10.0.0.4/24", 1);
     let difference = against(&live, &slower).unwrap();
-    let [first, second] = &difference.coming[..] else {
+    let [first, second] = &difference.to_attach[..] else {
         panic!("{difference:?}");
     };
     assert_eq!((&first.name[..], &second.name[..]), ("a", "b"));

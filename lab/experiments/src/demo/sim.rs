@@ -13,7 +13,7 @@ use crate::plan::{Config as Key, Direction, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
 use config::domain::StackApp;
-use config::{Cidr, Config, Endpoint, Guest, Kind, Nic, Station, Vif};
+use config::{Cidr, Config, Endpoint, Guest, Nic, NicKind, Station, Vif};
 use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -184,7 +184,7 @@ fn machine(cores: Cores, seconds: u32) -> Config {
         name: fresh_name("demo"),
         nics: vec![Nic::new(
             "wire",
-            Kind::Sim {
+            NicKind::Sim {
                 delay_us: 10,
                 loss: 0.0,
                 seed: 1,

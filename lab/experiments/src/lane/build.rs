@@ -6,8 +6,8 @@ use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
 use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic};
 use config::domain::{self, Offloads, Vmq};
-use config::rule::{Ports, Rule, State, Way};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Queues, Vif, XdpWire};
+use config::rule::{Direction, Ports, Rule, State};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Queues, Vif, XdpWire};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ pub fn config(
         nics: vec![Nic::new(
             "wire",
             match near.nic {
-                WireNic::Tap => Kind::Tap {
+                WireNic::Tap => NicKind::Tap {
                     port: port(wire, WIRE),
                     // Without offloads the TAP carries MTU-sized frames with checksums, like a real
                     // wire.
@@ -73,7 +73,7 @@ pub fn config(
                         false => Offloads::None,
                     },
                 },
-                WireNic::Xdp => Kind::Xdp {
+                WireNic::Xdp => NicKind::Xdp {
                     wire: XdpWire::Veth(port(wire, WIRE)),
                 },
             },
@@ -126,7 +126,7 @@ pub(super) fn apply(
 /// Returns the rule that lets new flows in, but no segment of an unknown connection.
 fn let_in() -> Rule {
     Rule {
-        way: Some(Way::Out),
+        direction: Some(Direction::Out),
         state: Some(State::New),
         ..Rule::any("new", true)
     }
@@ -172,7 +172,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     if let Some(packets) = wire_queue {
         for nic in &mut config.nics {
             nic.buffers = packets;
-            if let Kind::Tap { port, .. } = &mut nic.kind {
+            if let NicKind::Tap { port, .. } = &mut nic.kind {
                 port.tx_queue = packets;
             }
         }
@@ -193,8 +193,8 @@ pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
             break;
         };
         nic.name = format!("wire{number}");
-        if let Kind::Tap { port, .. }
-        | Kind::Xdp {
+        if let NicKind::Tap { port, .. }
+        | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } = &mut nic.kind
         {
@@ -243,7 +243,7 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
         });
     }
     let wire = config.nics.first();
-    let Some(wire) = wire.filter(|nic| matches!(nic.kind, Kind::Xdp { .. })) else {
+    let Some(wire) = wire.filter(|nic| matches!(nic.kind, NicKind::Xdp { .. })) else {
         return;
     };
     // The driver does not reassign queues of an AF_XDP NIC; each interface names one.
@@ -262,7 +262,7 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
 /// Returns a firewall rule that compares an address and a port and matches no frame of a load.
 fn unfit_rule(number: u16) -> Rule {
     Rule {
-        way: Some(Way::Out),
+        direction: Some(Direction::Out),
         source: Some(Cidr {
             address: WIRE,
             prefix: PREFIX,

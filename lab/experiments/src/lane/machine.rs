@@ -7,7 +7,7 @@ use super::ends::{Ends, IFNAME, WIRE_INSIDE};
 use super::running::Running;
 use super::{Lane, Loads};
 use crate::plan::{Place, Topology, Wire};
-use config::{Endpoint, Guest, KernelPort, Kind, Nic, Vif};
+use config::{Endpoint, Guest, KernelPort, Nic, NicKind, Vif};
 
 /// Sets up the lane.
 ///
@@ -68,7 +68,7 @@ pub fn local_lane(
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {
-                config.nics.push(Nic::new("local", Kind::Local { port }));
+                config.nics.push(Nic::new("local", NicKind::Local { port }));
             }
         }
     }

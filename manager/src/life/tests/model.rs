@@ -277,7 +277,7 @@ impl Model {
                 return;
             };
             let seen = self.seen.get(&place);
-            let seen = Seen {
+            let seen = DomainView {
                 id: seen.map(|(id, ..)| DomId(*id)),
                 stage: seen.map(|(_, stage, _)| *stage),
                 is_connected: seen.is_some_and(|(.., is_connected)| *is_connected),

@@ -169,7 +169,7 @@ fn nothing_is_merged_while_it_is_switched_off() {
     let mut merger = merger();
     assert!(merger.is_active());
     merger.set(&Lro {
-        at: config::lro::At::Virtual,
+        at: config::lro::Placement::Virtual,
         ..config(Flush::Poll)
     });
     assert!(!merger.is_active());

@@ -1,5 +1,5 @@
 use super::*;
-use config::lro::{At, Backend, Flush};
+use config::lro::{Backend, Flush, Placement};
 use nic::{Buffers, TxReport};
 use runtime::lro::Side;
 use runtime::testing::{config, packet, payloads};
@@ -151,7 +151,7 @@ fn switching_while_packets_are_held_loses_none() {
     rig.arrive(5);
     assert_eq!(rig.turn(0), (0, 0));
     rig.port.set_lro(&Lro {
-        at: At::None,
+        at: Placement::None,
         ..config(Flush::Poll)
     });
     rig.arrive(2);

@@ -3,7 +3,7 @@
 
 use crate::nics::{NicPort, PollResult};
 use crate::ports::Ports;
-use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKind, VifConfig};
+use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKindConfig, VifConfig};
 use config::rule::{self, Firewall, Rule};
 use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
@@ -58,7 +58,7 @@ impl Arrival {
     fn of(has_rules: bool, vif: &VifConfig) -> Self {
         match vif.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
-            _ if !has_rules && !asks(&vif.rules, rule::Way::Out) => Self::Whole,
+            _ if !has_rules && !asks(&vif.rules, rule::Direction::Out) => Self::Whole,
             Firewall::Split => Self::HeaderLast,
             Firewall::Shared => Self::Copied,
         }
@@ -66,7 +66,7 @@ impl Arrival {
 }
 
 /// Returns whether any rule applies to frames that pass a port this way.
-fn asks(rules: &[Rule], way: rule::Way) -> bool {
+fn asks(rules: &[Rule], way: rule::Direction) -> bool {
     rules.iter().any(|rule| rule.is_for(way))
 }
 
@@ -126,7 +126,7 @@ impl Assignment {
             nic,
             held: Vec::new(),
             guests: Vec::new(),
-            has_rules: asks(&config.rules, rule::Way::In),
+            has_rules: asks(&config.rules, rule::Direction::In),
             frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
@@ -443,7 +443,7 @@ impl Assignment {
 /// Returns the bytes of buffers that a frame of a NIC needs.
 fn frame_bytes(config: &NicConfig) -> usize {
     let ip = match config.kind {
-        NicKind::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),
+        NicKindConfig::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),
         _ => config.mtu,
     };
     (ip + FRAME_EXTRA_BYTES) as usize

@@ -5,7 +5,7 @@ use super::fast_path;
 use super::memory::Memory;
 use super::pass::{PassInput, PassOutcome};
 use config::domain::Lro;
-use config::lro::At;
+use config::lro::Placement;
 use nic::{Caps, Frame, Piece};
 use runtime::ledger::Hop;
 use runtime::lro::{LroStage, Side};
@@ -196,7 +196,7 @@ impl RxPath {
 fn for_endpoint(endpoint: Caps, config: &Lro) -> Lro {
     let takes = endpoint.tso && endpoint.checksum;
     Lro {
-        at: if takes { config.at } else { At::None },
+        at: if takes { config.at } else { Placement::None },
         ..*config
     }
 }

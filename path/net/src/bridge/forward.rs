@@ -7,7 +7,7 @@ use super::guard::wanted;
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
 use super::offence::Offence;
-use super::rules::{Filtered, Firewall, Way};
+use super::rules::{Direction, Filtered, Firewall};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
@@ -133,7 +133,7 @@ impl Arrivals<'_> {
 
         self.identify(state, header, source, ethertype)?;
         let mut filtered = Filtered::new(header, len);
-        self.pass(self.in_port, Way::In, &mut filtered)?;
+        self.pass(self.in_port, Direction::In, &mut filtered)?;
         if state.guard.is_none()
             && self.table.learn(source, self.in_port, self.now_ns) == Learned::Bound
         {
@@ -205,11 +205,11 @@ impl Arrivals<'_> {
     fn pass(
         &mut self,
         port: usize,
-        way: Way,
+        direction: Direction,
         filtered: &mut Filtered<'_>,
     ) -> Result<(), DropReason> {
         match self.rules.get_mut(port) {
-            Some(rules) => rules.pass(way, filtered, self.now_ns),
+            Some(rules) => rules.pass(direction, filtered, self.now_ns),
             None => Ok(()),
         }
     }
@@ -222,13 +222,13 @@ impl Arrivals<'_> {
     ) -> Result<Verdict, DropReason> {
         match &verdict {
             Verdict::Unicast(port) => {
-                self.pass(*port, Way::Out, filtered)?;
+                self.pass(*port, Direction::Out, filtered)?;
                 Ok(verdict)
             }
             Verdict::Many(set) => {
                 let mut denied = DropReason::Firewall;
                 let allowed = set.iter().filter(|port| {
-                    let passed = self.pass(*port, Way::Out, filtered);
+                    let passed = self.pass(*port, Direction::Out, filtered);
                     passed.inspect_err(|reason| denied = *reason).is_ok()
                 });
                 let allowed = allowed.collect();

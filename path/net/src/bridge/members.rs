@@ -8,7 +8,7 @@ use super::membership::{self, Membership};
 use super::offence::Offence;
 use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
-use super::rules::{Count, Filtered, Firewall, RoutedFlow, Rule, Way};
+use super::rules::{Count, Direction, Filtered, Firewall, RoutedFlow, Rule};
 use super::table::{ForwardingTable, Station};
 use super::verdict::Verdict;
 use crate::flows::Flows;
@@ -290,12 +290,12 @@ impl Bridge {
     #[must_use]
     pub fn denied_by(&self, header: &[u8], in_port: usize, now_ns: u64) -> Option<(usize, usize)> {
         let mut filtered = Filtered::new(header, 0);
-        let mut denies = |port: usize, way| {
+        let mut denies = |port: usize, direction| {
             let rules = self.rules.get(port)?;
-            let (rule, allowed) = rules.find(way, &mut filtered, now_ns)?;
+            let (rule, allowed) = rules.find(direction, &mut filtered, now_ns)?;
             (!allowed).then_some((port, rule))
         };
-        if let Some(denied) = denies(in_port, Way::In) {
+        if let Some(denied) = denies(in_port, Direction::In) {
             return Some(denied);
         }
         let state = self.ports.get(in_port)?.as_ref()?;
@@ -308,9 +308,11 @@ impl Bridge {
             },
         };
         match (found, flood) {
-            (Some(port), _) => denies(port, Way::Out),
-            (None, Ok(Verdict::Unicast(port))) => denies(*port, Way::Out),
-            (None, Ok(Verdict::Many(set))) => set.iter().find_map(|port| denies(port, Way::Out)),
+            (Some(port), _) => denies(port, Direction::Out),
+            (None, Ok(Verdict::Unicast(port))) => denies(*port, Direction::Out),
+            (None, Ok(Verdict::Many(set))) => {
+                set.iter().find_map(|port| denies(port, Direction::Out))
+            }
             _ => None,
         }
     }

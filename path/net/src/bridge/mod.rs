@@ -42,6 +42,6 @@ pub use members::Bridge;
 pub use offence::{Claim, Offence};
 pub use port::{AddError, BridgeSettings, Claims, Kind, Port, Rate};
 pub use ports::{MAX_PORTS, PortSet};
-pub use rules::{Count, Prefix, Rule, Way};
+pub use rules::{Count, Direction, Prefix, Rule};
 pub use table::Station;
 pub use verdict::Verdict;

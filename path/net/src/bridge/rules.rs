@@ -9,7 +9,7 @@
 
 use super::drops::DropReason;
 use super::ethernet::is_disguised;
-pub use crate::flows::Way;
+pub use crate::flows::Direction;
 use crate::flows::{Flows, Place, Plain, Sighting, Standing, State, Subject};
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub struct Rule {
     /// Whether matching frames may pass; otherwise they are dropped.
     pub allow: bool,
     /// Direction of frames; `None`: both.
-    pub way: Option<Way>,
+    pub direction: Option<Direction>,
     /// The state of the frame's flow.
     pub state: Option<State>,
     /// The EtherType, behind VLAN tags.
@@ -97,7 +97,7 @@ impl Rule {
     pub const fn any(allow: bool) -> Self {
         Self {
             allow,
-            way: None,
+            direction: None,
             state: None,
             ethertype: None,
             protocol: None,
@@ -108,9 +108,15 @@ impl Rule {
         }
     }
 
-    /// Returns whether the rule decides about a frame that passes `way`.
-    fn decides(&self, way: Way, standing: Option<Standing>, filtered: &mut Filtered<'_>) -> bool {
-        if self.way.is_some_and(|own| own != way) {
+    /// Returns whether the rule decides about a frame that passes
+    /// in this direction.
+    fn decides(
+        &self,
+        direction: Direction,
+        standing: Option<Standing>,
+        filtered: &mut Filtered<'_>,
+    ) -> bool {
+        if self.direction.is_some_and(|own| own != direction) {
             return false;
         }
         let mut unknown = false;
@@ -139,9 +145,9 @@ impl Rule {
             && !(self.allow && unknown)
     }
 
-    /// Returns whether the rule may decide about a frame of an admitted flow that passes `way`.
-    fn concerns_established(&self, way: Way) -> bool {
-        self.way.is_none_or(|own| own == way)
+    /// Returns whether the rule may decide about a frame of an admitted flow that passes in `direction`.
+    fn concerns_established(&self, direction: Direction) -> bool {
+        self.direction.is_none_or(|own| own == direction)
             && !matches!(self.state, Some(State::New | State::Related))
     }
 
@@ -352,9 +358,9 @@ enum OfEstablished {
 }
 
 impl OfEstablished {
-    fn of(rules: &[Rule], way: Way) -> Self {
+    fn of(rules: &[Rule], direction: Direction) -> Self {
         let mut rules = rules.iter().enumerate();
-        match rules.find(|(_, rule)| rule.concerns_established(way)) {
+        match rules.find(|(_, rule)| rule.concerns_established(direction)) {
             None => Self::NoRule,
             Some((at, rule)) if rule.is_bare() => Self::Rule(at),
             Some(_) => Self::Depends,
@@ -375,7 +381,7 @@ pub struct Count {
 #[derive(Debug, Default)]
 pub(super) struct Firewall {
     rules: Vec<(Rule, Count)>,
-    /// Decisions about frames of admitted flows, for [`Way::In`] and [`Way::Out`].
+    /// Decisions about frames of admitted flows, for [`Direction::In`] and [`Direction::Out`].
     established: [OfEstablished; 2],
     /// The port's flow table, if its rules are stateful.
     pub(super) flows: Option<Box<Flows>>,
@@ -386,65 +392,71 @@ impl Firewall {
     pub(super) fn set(&mut self, rules: &[Rule]) {
         let fresh = |rule: &Rule| (rule.clone(), Count::default());
         self.rules = rules.iter().map(fresh).collect();
-        self.established = [Way::In, Way::Out].map(|way| OfEstablished::of(rules, way));
+        self.established =
+            [Direction::In, Direction::Out].map(|direction| OfEstablished::of(rules, direction));
     }
 
     /// Returns the first rule that decides about a frame, and whether it allows the frame.
     pub(super) fn find(
         &self,
-        way: Way,
+        direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Option<(usize, bool)> {
-        let sighting = self.look(way, filtered, now_ns);
-        self.first(way, sighting.map(|it| it.standing), filtered)
+        let sighting = self.look(direction, filtered, now_ns);
+        self.first(direction, sighting.map(|it| it.standing), filtered)
     }
 
-    fn look(&self, way: Way, filtered: &mut Filtered<'_>, now_ns: u64) -> Option<Sighting> {
+    fn look(
+        &self,
+        direction: Direction,
+        filtered: &mut Filtered<'_>,
+        now_ns: u64,
+    ) -> Option<Sighting> {
         let flows = self.flows.as_ref()?;
-        Some(flows.look(way, filtered.subject(), now_ns))
+        Some(flows.look(direction, filtered.subject(), now_ns))
     }
 
     fn first(
         &self,
-        way: Way,
+        direction: Direction,
         standing: Option<Standing>,
         filtered: &mut Filtered<'_>,
     ) -> Option<(usize, bool)> {
         let mut rules = self.rules.iter().enumerate();
-        let found = rules.find(|(_, (rule, _))| rule.decides(way, standing, filtered));
+        let found = rules.find(|(_, (rule, _))| rule.decides(direction, standing, filtered));
         found.map(|(at, (rule, _))| (at, rule.allow))
     }
 
-    /// Decides about a frame that passes `way`: counts it for the rule that decides, and for its
-    /// flow if it may pass.
+    /// Decides about a frame that passes in this direction: counts it for the rule that decides, and
+    /// for its flow if it may pass.
     ///
     /// # Errors
     /// The reason why it may not pass.
     #[inline]
     pub(super) fn pass(
         &mut self,
-        way: Way,
+        direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
         match self.rules.is_empty() && self.flows.is_none() {
             true => Ok(()),
-            false => self.decide(way, filtered, now_ns),
+            false => self.decide(direction, filtered, now_ns),
         }
     }
 
     fn decide(
         &mut self,
-        way: Way,
+        direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let decision = self.of_established(way);
+        let decision = self.of_established(direction);
         if decision != OfEstablished::Depends
             && let Some(flows) = &mut self.flows
             && let Some(packet) = Plain::of(filtered.header)
-            && let Some(place) = flows.carries(way, &packet, now_ns)
+            && let Some(place) = flows.carries(direction, &packet, now_ns)
         {
             if let OfEstablished::Rule(at) = decision {
                 self.apply(at, filtered.len)?;
@@ -454,23 +466,23 @@ impl Firewall {
             }
             return Ok(());
         }
-        self.decide_by_header(way, filtered, now_ns)
+        self.decide_by_header(direction, filtered, now_ns)
     }
 
     fn decide_by_header(
         &mut self,
-        way: Way,
+        direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let sighting = self.look(way, filtered, now_ns);
-        let found = self.first(way, sighting.map(|it| it.standing), filtered);
+        let sighting = self.look(direction, filtered, now_ns);
+        let found = self.first(direction, sighting.map(|it| it.standing), filtered);
         if let Some((at, _)) = found {
             self.apply(at, filtered.len)?;
         }
         if let (Some(flows), Some(sighting)) = (&mut self.flows, sighting) {
             let len = filtered.len;
-            let passed = flows.pass(way, filtered.subject(), &sighting, len, now_ns);
+            let passed = flows.pass(direction, filtered.subject(), &sighting, len, now_ns);
             return passed.map_err(|_| DropReason::FirewallState);
         }
         Ok(())
@@ -495,18 +507,18 @@ impl Firewall {
     }
 
     #[inline]
-    const fn of_established(&self, way: Way) -> OfEstablished {
-        match way {
-            Way::In => self.established[0],
-            Way::Out => self.established[1],
+    const fn of_established(&self, direction: Direction) -> OfEstablished {
+        match direction {
+            Direction::In => self.established[0],
+            Direction::Out => self.established[1],
         }
     }
 
-    /// Returns whether all frames of admitted flows pass `way`, and no rule counts them.
+    /// Returns whether all frames of admitted flows pass in `direction`, and no rule counts them.
     #[inline]
-    pub(super) fn spares_established(&self, way: Way) -> bool {
+    pub(super) fn spares_established(&self, direction: Direction) -> bool {
         self.rules.is_empty()
-            || self.flows.is_some() && self.of_established(way) == OfEstablished::NoRule
+            || self.flows.is_some() && self.of_established(direction) == OfEstablished::NoRule
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = Count> + '_ {

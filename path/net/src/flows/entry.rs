@@ -14,7 +14,7 @@
 
 use super::key::{Key, PacketKind, address_of, is_mapped};
 use super::phase::{Phase, marks, seconds};
-use super::{Way, phase};
+use super::{Direction, phase};
 use crate::packet::{flags, protocol};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
 
 /// Whether a packet leaves phase and marks as they are, and prolongs the flow.
 #[inline]
-pub(super) fn is_steady(words: &Words, way: Way, kind: PacketKind) -> bool {
+pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -> bool {
     let word = load(&words[4]);
     let is = |phase: Phase| word as u8 == phase as u8 + 1;
     match kind {
@@ -70,7 +70,7 @@ pub(super) fn is_steady(words: &Words, way: Way, kind: PacketKind) -> bool {
         }
         PacketKind::Datagram => {
             let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
-            is(Phase::Replied) || is(Phase::Asked) && initiator_out == (way == Way::Out)
+            is(Phase::Replied) || is(Phase::Asked) && initiator_out == (direction == Direction::Out)
         }
         PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
     }
@@ -221,8 +221,8 @@ impl FlowEntry {
             ports,
             echo: is_echo.then_some(own),
             initiator: match self.marks & phase::marks::INITIATOR_OUT {
-                0 => Way::In,
-                _ => Way::Out,
+                0 => Direction::In,
+                _ => Direction::Out,
             },
             phase: self.phase,
             age_s: seconds(now.saturating_sub(self.first)),
@@ -248,7 +248,7 @@ pub struct FlowStatus {
     /// Identifier of an echo.
     pub echo: Option<u16>,
     /// Direction of the first packet.
-    pub initiator: Way,
+    pub initiator: Direction,
     /// Phase.
     pub phase: Phase,
     /// Seconds since its first packet.

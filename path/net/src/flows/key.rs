@@ -1,6 +1,6 @@
 //! Identity of a flow, and of a packet in it.
 
-use super::Way;
+use super::Direction;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// UDP ports of a DHCP server and client, for IPv4 and IPv6.
@@ -76,20 +76,20 @@ impl Tuple {
 
     /// The flow of such a packet if it passes a port in this direction.
     #[inline]
-    pub(super) fn key(&self, way: Way) -> Key {
-        let ports = match (self.is_request, way) {
-            (None, Way::In) => (self.source_port, self.destination_port),
-            (None, Way::Out) => (self.destination_port, self.source_port),
+    pub(super) fn key(&self, direction: Direction) -> Key {
+        let ports = match (self.is_request, direction) {
+            (None, Direction::In) => (self.source_port, self.destination_port),
+            (None, Direction::Out) => (self.destination_port, self.source_port),
             // An echo has one identifier. Its other port says who asks, so that a request is never
             // taken for a reply.
             (Some(is_request), _) => (
                 self.source_port,
-                1 + u16::from(is_request == (way == Way::In)),
+                1 + u16::from(is_request == (direction == Direction::In)),
             ),
         };
-        let (inside, outside) = match way {
-            Way::In => (self.source, self.destination),
-            Way::Out => (self.destination, self.source),
+        let (inside, outside) = match direction {
+            Direction::In => (self.source, self.destination),
+            Direction::Out => (self.destination, self.source),
         };
         Key::new(inside, outside, ports, self.protocol, self.v6)
     }

@@ -35,14 +35,14 @@ pub use table::{Flows, Full, Place, Sighting, Totals};
 
 /// Direction in which a frame passes a port, seen from the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Direction {
     /// Ingress: from the port to the bridge.
     In,
     /// Egress: from the bridge to the port.
     Out,
 }
 
-impl Way {
+impl Direction {
     /// The other direction.
     #[must_use]
     pub const fn opposite(self) -> Self {

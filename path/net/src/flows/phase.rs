@@ -38,9 +38,9 @@ abi::named_enum! {
         Closed = "closed",
         /// TCP: a RST has passed after the handshake.
         Reset = "reset",
-        /// Not TCP: packets have passed one way only.
+        /// Not TCP: packets have passed in one direction only.
         Asked = "asked",
-        /// Not TCP: packets have passed both ways.
+        /// Not TCP: packets have passed in both directions.
         Replied = "replied",
     }
 }

@@ -1,6 +1,6 @@
 //! The packets that are most common: TCP and UDP right behind an IP header.
 
-use super::Way;
+use super::Direction;
 use super::key::{Key, PacketKind, Tuple, datagram, mapped};
 use crate::packet::{be16, byte, ethertype, protocol};
 
@@ -26,8 +26,8 @@ impl Plain {
 
     /// The flow of the packet if it passes a port in this direction.
     #[inline]
-    pub(super) fn key(&self, way: Way) -> Key {
-        self.tuple.key(way)
+    pub(super) fn key(&self, direction: Direction) -> Key {
+        self.tuple.key(direction)
     }
 }
 

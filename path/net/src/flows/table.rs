@@ -16,7 +16,7 @@ use super::key::{Key, PacketKind, hash};
 use super::phase::{Phase, marks, tick};
 use super::plain::Plain;
 use super::subject::{FragmentId, Of, Subject, is_midway, is_syn};
-use super::{Standing, State, Way};
+use super::{Direction, Standing, State};
 use shmem::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,7 +78,7 @@ pub struct Flows {
     keys: [u64; 2],
     fragments: Fragments,
     /// Tick and direction of the last DHCP request, for IPv4 and IPv6.
-    dhcp: [Option<(u32, Way)>; 2],
+    dhcp: [Option<(u32, Direction)>; 2],
     /// Until this tick connections whose beginning was not seen may be picked up.
     pick_up_until: u32,
     totals: Totals,
@@ -196,10 +196,10 @@ impl Flows {
     /// tells these apart.
     #[must_use]
     #[inline]
-    pub fn carries(&self, way: Way, packet: &Plain, now_ns: u64) -> Option<Place> {
-        let key = packet.key(way);
+    pub fn carries(&self, direction: Direction, packet: &Plain, now_ns: u64) -> Option<Place> {
+        let key = packet.key(direction);
         let slot = self.find_live(&key, self.hash(&key), tick(now_ns))?;
-        entry::is_steady(self.entry(slot)?, way, packet.kind).then_some(Place(slot))
+        entry::is_steady(self.entry(slot)?, direction, packet.kind).then_some(Place(slot))
     }
 
     /// Counts a packet that the flow in this entry [carries](Flows::carries).
@@ -213,23 +213,23 @@ impl Flows {
     /// How a frame that passes the port in this direction stands to its flows. Nothing changes.
     #[must_use]
     #[inline]
-    pub fn look(&self, way: Way, subject: &Subject, now_ns: u64) -> Sighting {
+    pub fn look(&self, direction: Direction, subject: &Subject, now_ns: u64) -> Sighting {
         let now = tick(now_ns);
         match &subject.0 {
             Of::Untracked => Sighting::without_flow(Standing::Untracked),
             Of::Unknown => Sighting::without_flow(Standing::Unknown),
             Of::Packet(tuple, kind, _) => {
-                let key = tuple.key(way);
+                let key = tuple.key(direction);
                 let hash = self.hash(&key);
                 let slot = self.find_live(&key, hash, now);
                 Sighting {
-                    standing: self.standing(way, *kind, slot, now),
+                    standing: self.standing(direction, *kind, slot, now),
                     slot,
                     key: Some((key, hash)),
                 }
             }
             Of::Error(tuple) => {
-                let key = tuple.key(way.opposite());
+                let key = tuple.key(direction.opposite());
                 let is_known = self.find_live(&key, self.hash(&key), now).is_some();
                 Sighting::without_flow(match is_known {
                     true => Standing::Is(State::Related),
@@ -237,7 +237,7 @@ impl Flows {
                 })
             }
             Of::Later(id, tuple) => {
-                let ends = tuple.key(way);
+                let ends = tuple.key(direction);
                 let slot = self
                     .fragments
                     .find(id, self.keys, now)
@@ -260,7 +260,13 @@ impl Flows {
     }
 
     #[inline]
-    fn standing(&self, way: Way, kind: PacketKind, slot: Option<usize>, now: u32) -> Standing {
+    fn standing(
+        &self,
+        direction: Direction,
+        kind: PacketKind,
+        slot: Option<usize>,
+        now: u32,
+    ) -> Standing {
         let known = slot.and_then(|slot| entry::phase_of(self.entry(slot)?));
         let is_new = match (kind, known) {
             (PacketKind::Tcp(seen), Some((phase, _))) => phase.is_over() && is_syn(seen),
@@ -273,7 +279,7 @@ impl Flows {
                 true
             }
             (PacketKind::Echo { is_request: false }, None) => return Standing::Unknown,
-            (PacketKind::Dhcp { asks: false, v6 }, None) if self.was_asked(way, v6, now) => {
+            (PacketKind::Dhcp { asks: false, v6 }, None) if self.was_asked(direction, v6, now) => {
                 return Standing::Is(State::Related);
             }
             _ => true,
@@ -284,9 +290,9 @@ impl Flows {
         })
     }
 
-    fn was_asked(&self, way: Way, v6: bool, now: u32) -> bool {
+    fn was_asked(&self, direction: Direction, v6: bool, now: u32) -> bool {
         self.dhcp[usize::from(v6)].is_some_and(|(asked, by)| {
-            by == way.opposite() && now.saturating_sub(asked) <= DHCP_TICKS
+            by == direction.opposite() && now.saturating_sub(asked) <= DHCP_TICKS
         })
     }
 
@@ -297,7 +303,7 @@ impl Flows {
     #[inline]
     pub fn pass(
         &mut self,
-        way: Way,
+        direction: Direction,
         subject: &Subject,
         seen: &Sighting,
         bytes: usize,
@@ -305,11 +311,11 @@ impl Flows {
     ) -> Result<(), Full> {
         let now = tick(now_ns);
         if let Of::Packet(_, PacketKind::Dhcp { asks: true, v6 }, _) = subject.0 {
-            self.dhcp[usize::from(v6)] = Some((now, way));
+            self.dhcp[usize::from(v6)] = Some((now, direction));
         }
         match (&subject.0, seen.slot) {
             (Of::Packet(_, kind, id), Some(slot)) if !is_new(seen) => {
-                self.goes_on(way, *kind, slot, bytes, now);
+                self.goes_on(direction, *kind, slot, bytes, now);
                 self.remember(id.as_ref(), slot, now);
                 Ok(())
             }
@@ -317,7 +323,7 @@ impl Flows {
                 let Some((key, hash)) = seen.key else {
                     return Ok(());
                 };
-                let slot = self.admit(way, *kind, (key, hash), slot, (bytes, now))?;
+                let slot = self.admit(direction, *kind, (key, hash), slot, (bytes, now))?;
                 self.remember(id.as_ref(), slot, now);
                 Ok(())
             }
@@ -333,14 +339,14 @@ impl Flows {
 
     /// A packet of a flow that is known passes.
     #[inline]
-    fn goes_on(&self, way: Way, kind: PacketKind, slot: usize, bytes: usize, now: u32) {
+    fn goes_on(&self, direction: Direction, kind: PacketKind, slot: usize, bytes: usize, now: u32) {
         let Some(words) = self.entry(slot) else {
             return;
         };
         let Some((phase, marks)) = entry::phase_of(words) else {
             return;
         };
-        let by_initiator = (marks & marks::INITIATOR_OUT != 0) == (way == Way::Out);
+        let by_initiator = (marks & marks::INITIATOR_OUT != 0) == (direction == Direction::Out);
         let (next, next_marks) = match kind {
             PacketKind::Tcp(seen) => phase.after_segment(marks, by_initiator, seen),
             _ if by_initiator => (phase, marks),
@@ -356,7 +362,7 @@ impl Flows {
     #[cold]
     fn admit(
         &mut self,
-        way: Way,
+        direction: Direction,
         kind: PacketKind,
         (key, hash): (Key, u64),
         slot: Option<usize>,
@@ -366,9 +372,9 @@ impl Flows {
             self.totals.refused += 1;
             return Err(Full);
         };
-        let mut marks = match way {
-            Way::In => 0,
-            Way::Out => marks::INITIATOR_OUT,
+        let mut marks = match direction {
+            Direction::In => 0,
+            Direction::Out => marks::INITIATOR_OUT,
         };
         let phase = match kind {
             PacketKind::Tcp(seen) => {

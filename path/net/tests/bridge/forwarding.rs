@@ -209,8 +209,8 @@ fn fast_path_takes_only_plain_batches() {
     let (to_b, to_router) = (plain(MAC_B, MAC_A), plain(MAC_R, MAC_A2));
     let to_wire = plain(STATION, MAC_A);
     let mut routes = vec![9];
-    let ways = small_frames(&[&to_b, &to_router, &to_b, &to_wire]);
-    assert!(bridge.routes(&ways, A, 1, &mut routes));
+    let directions = small_frames(&[&to_b, &to_router, &to_b, &to_wire]);
+    assert!(bridge.routes(&directions, A, 1, &mut routes));
     assert_eq!(
         routes.as_slice(),
         [B, ROUTER, B, WIRE2].map(|port| port as u16)
@@ -237,7 +237,7 @@ fn fast_path_takes_only_plain_batches() {
     }
     assert_eq!(bridge.drops_total(), counted, "nothing was counted");
     // The station behind the wire has expired.
-    assert!(!bridge.routes(&ways, A, 301 * S, &mut routes));
+    assert!(!bridge.routes(&directions, A, 301 * S, &mut routes));
 
     for (port, limits) in [
         (

@@ -2,13 +2,17 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, NEW, SECOND, go, look, table, try_to_go};
-use net::flows::{Flows, Phase, Standing, Way};
+use net::flows::{Direction, Flows, Phase, Standing};
 use net::packet::protocol;
 
 /// Completes a handshake.
 fn connect(table: &mut Flows, talk: Talk, now_ns: u64) {
-    for (way, flags) in [(Way::In, SYN), (Way::Out, SYN | ACK), (Way::In, ACK)] {
-        go(table, way, &talk.tcp(way, flags), now_ns);
+    for (direction, flags) in [
+        (Direction::In, SYN),
+        (Direction::Out, SYN | ACK),
+        (Direction::In, ACK),
+    ] {
+        go(table, direction, &talk.tcp(direction, flags), now_ns);
     }
 }
 
@@ -34,14 +38,14 @@ fn a_syn_flood_evicts_no_connection() {
         connect(&mut table, *talk, 0);
     }
     for n in 0..1_000_000_u32 {
-        let frame = numbered(0x20_0000 + n).tcp(Way::Out, SYN);
-        assert_eq!(go(&mut table, Way::Out, &frame, SECOND), NEW);
+        let frame = numbered(0x20_0000 + n).tcp(Direction::Out, SYN);
+        assert_eq!(go(&mut table, Direction::Out, &frame, SECOND), NEW);
     }
     let late = numbered(0x90_0000);
     connect(&mut table, late, 2 * SECOND);
     for talk in victims.iter().chain([&late]) {
-        let data = talk.tcp(Way::Out, ACK);
-        assert_eq!(look(&table, Way::Out, &data, 2 * SECOND), ESTABLISHED);
+        let data = talk.tcp(Direction::Out, ACK);
+        assert_eq!(look(&table, Direction::Out, &data, 2 * SECOND), ESTABLISHED);
     }
     let unconfirmed = table
         .flows(2 * SECOND)
@@ -56,23 +60,33 @@ fn a_flood_of_datagrams_evicts_no_stream() {
     let mut table = table(1024);
     let streams: Vec<_> = (0..300).map(|n| numbered(0x10_0000 | n)).collect();
     for talk in &streams {
-        go(&mut table, Way::In, &talk.udp(Way::In), 0);
-        go(&mut table, Way::Out, &talk.udp(Way::Out), 0);
+        go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
+        go(&mut table, Direction::Out, &talk.udp(Direction::Out), 0);
     }
     for talk in &streams {
-        go(&mut table, Way::Out, &talk.udp(Way::Out), 5 * SECOND);
+        go(
+            &mut table,
+            Direction::Out,
+            &talk.udp(Direction::Out),
+            5 * SECOND,
+        );
     }
     for n in 0..100_000 {
         go(
             &mut table,
-            Way::Out,
-            &numbered(0x20_0000 + n).udp(Way::Out),
+            Direction::Out,
+            &numbered(0x20_0000 + n).udp(Direction::Out),
             6 * SECOND,
         );
     }
     for talk in &streams {
         assert_eq!(
-            look(&table, Way::Out, &talk.udp(Way::Out), 7 * SECOND),
+            look(
+                &table,
+                Direction::Out,
+                &talk.udp(Direction::Out),
+                7 * SECOND
+            ),
             ESTABLISHED
         );
     }
@@ -85,7 +99,7 @@ fn a_full_table_refuses_new_flows() {
     let mut all = Vec::new();
     for n in 0..64 {
         let talk = numbered(n);
-        if try_to_go(&mut table, Way::In, &talk.tcp(Way::In, SYN), 0).is_ok() {
+        if try_to_go(&mut table, Direction::In, &talk.tcp(Direction::In, SYN), 0).is_ok() {
             connect(&mut table, talk, 0);
             all.push(talk);
         }
@@ -94,12 +108,17 @@ fn a_full_table_refuses_new_flows() {
     assert_eq!(all.len(), 16);
     assert_eq!(table.totals().refused, 48);
     for talk in &all {
-        for way in [Way::In, Way::Out] {
-            go(&mut table, way, &talk.tcp(way, ACK | FIN), 0);
+        for direction in [Direction::In, Direction::Out] {
+            go(&mut table, direction, &talk.tcp(direction, ACK | FIN), 0);
         }
     }
     assert_eq!(
-        go(&mut table, Way::In, &numbered(99).tcp(Way::In, SYN), 0),
+        go(
+            &mut table,
+            Direction::In,
+            &numbered(99).tcp(Direction::In, SYN),
+            0
+        ),
         NEW
     );
 }
@@ -109,29 +128,58 @@ fn a_full_table_refuses_new_flows() {
 fn a_forged_rst_ends_no_connection() {
     let mut table = table(64);
     connect(&mut table, TALK, 0);
-    let way = |by| TALK.tcp(by, ACK);
+    let direction = |by| TALK.tcp(by, ACK);
     for round in 0..100 {
         let now = round * 200 * SECOND;
-        go(&mut table, Way::Out, &TALK.tcp(Way::Out, RST), now);
+        go(
+            &mut table,
+            Direction::Out,
+            &TALK.tcp(Direction::Out, RST),
+            now,
+        );
         assert_eq!(phase(&table, now), Phase::Reset);
         // The station in whose name the RST was forged had sent this segment before.
-        assert_eq!(go(&mut table, Way::Out, &way(Way::Out), now), ESTABLISHED);
+        assert_eq!(
+            go(&mut table, Direction::Out, &direction(Direction::Out), now),
+            ESTABLISHED
+        );
         assert_eq!(phase(&table, now), Phase::Reset);
-        assert_eq!(go(&mut table, Way::In, &way(Way::In), now), ESTABLISHED);
-        assert_eq!(go(&mut table, Way::Out, &way(Way::Out), now), ESTABLISHED);
+        assert_eq!(
+            go(&mut table, Direction::In, &direction(Direction::In), now),
+            ESTABLISHED
+        );
+        assert_eq!(
+            go(&mut table, Direction::Out, &direction(Direction::Out), now),
+            ESTABLISHED
+        );
         assert_eq!(phase(&table, now), Phase::Established);
     }
     // Both stations act on this RST: the connection makes room for others at once, and is forgotten
     // soon.
     let now = 30_000 * SECOND;
     connect(&mut table, TALK, now);
-    go(&mut table, Way::In, &TALK.tcp(Way::In, RST), now);
+    go(
+        &mut table,
+        Direction::In,
+        &TALK.tcp(Direction::In, RST),
+        now,
+    );
     assert_eq!(
-        look(&table, Way::Out, &way(Way::Out), now + 200 * SECOND),
+        look(
+            &table,
+            Direction::Out,
+            &direction(Direction::Out),
+            now + 200 * SECOND
+        ),
         ESTABLISHED
     );
     assert_eq!(
-        look(&table, Way::Out, &way(Way::Out), now + 400 * SECOND),
+        look(
+            &table,
+            Direction::Out,
+            &direction(Direction::Out),
+            now + 400 * SECOND
+        ),
         Standing::Unknown
     );
 }
@@ -141,11 +189,15 @@ fn a_forged_rst_ends_no_connection() {
 fn a_forged_fin_ends_no_connection() {
     let mut table = table(64);
     connect(&mut table, TALK, 0);
-    for by in [Way::Out, Way::In] {
+    for by in [Direction::Out, Direction::In] {
         go(&mut table, by, &TALK.tcp(by, ACK | FIN), 0);
     }
     for second in 0..1000 {
-        let by = if second % 2 == 0 { Way::In } else { Way::Out };
+        let by = if second % 2 == 0 {
+            Direction::In
+        } else {
+            Direction::Out
+        };
         assert_eq!(
             go(&mut table, by, &TALK.tcp(by, ACK), second * SECOND),
             ESTABLISHED
@@ -159,31 +211,31 @@ fn errors_that_belong_to_no_flow_are_unknown() {
     for talk in [TALK, Talk { v6: true, ..TALK }] {
         let mut table = table(64);
         connect(&mut table, talk, 0);
-        go(&mut table, Way::In, &talk.udp(Way::In), 0);
+        go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
         let at = if talk.v6 { 54 } else { 34 };
         let inner = at + 8;
         let (transport, source) = match talk.v6 {
             false => (inner + 20, inner + 12),
             true => (inner + 40, inner + 8),
         };
-        let error = talk.error(Way::Out, protocol::TCP);
-        assert_ne!(look(&table, Way::Out, &error, 0), Standing::Unknown);
+        let error = talk.error(Direction::Out, protocol::TCP);
+        assert_ne!(look(&table, Direction::Out, &error, 0), Standing::Unknown);
         // The quoted packet has another port, another protocol, another sender or an invalid
         // version, or is truncated.
         for (at, value) in [(transport + 1, 0xff), (source + 3, 77), (inner, 0xff)] {
             let mut forged = error.clone();
             forged[at] ^= value;
             assert_eq!(
-                look(&table, Way::Out, &forged, 0),
+                look(&table, Direction::Out, &forged, 0),
                 Standing::Unknown,
                 "{at}"
             );
         }
-        let udp = talk.error(Way::Out, 132);
-        assert_eq!(look(&table, Way::Out, &udp, 0), Standing::Unknown);
+        let udp = talk.error(Direction::Out, 132);
+        assert_eq!(look(&table, Direction::Out, &udp, 0), Standing::Unknown);
         for len in 0..transport + 4 {
             assert_eq!(
-                look(&table, Way::Out, &error[..len], 0),
+                look(&table, Direction::Out, &error[..len], 0),
                 Standing::Unknown,
                 "{len}"
             );
@@ -197,7 +249,7 @@ fn overlapping_fragments_are_unknown() {
     for talk in [TALK, Talk { v6: true, ..TALK }] {
         let mut table = table(64);
         connect(&mut table, talk, 0);
-        let header = talk.tcp(Way::Out, ACK);
+        let header = talk.tcp(Direction::Out, ACK);
         let header = &header[if talk.v6 { 54 } else { 34 }..];
         let part = |offset, bytes: &[u8]| {
             let part = Part {
@@ -205,33 +257,40 @@ fn overlapping_fragments_are_unknown() {
                 offset,
                 more: offset == 0,
             };
-            talk.frame(Way::Out, protocol::TCP, bytes, Some(part))
+            talk.frame(Direction::Out, protocol::TCP, bytes, Some(part))
         };
         // The first fragment is too short to hold the transport header.
         for len in [8, 12, 19] {
             let tiny = part(0, &header[..len]);
-            assert_eq!(look(&table, Way::Out, &tiny, 0), Standing::Unknown, "{len}");
+            assert_eq!(
+                look(&table, Direction::Out, &tiny, 0),
+                Standing::Unknown,
+                "{len}"
+            );
         }
         let first = part(0, &[header, &[0; 4]].concat());
-        assert_eq!(go(&mut table, Way::Out, &first, 0), ESTABLISHED);
+        assert_eq!(go(&mut table, Direction::Out, &first, 0), ESTABLISHED);
         for offset in [1, 2] {
             let over = part(offset, &[0; 24]);
             assert_eq!(
-                look(&table, Way::Out, &over, 0),
+                look(&table, Direction::Out, &over, 0),
                 Standing::Unknown,
                 "{offset}"
             );
         }
-        assert_eq!(look(&table, Way::Out, &part(3, &[0; 24]), 0), ESTABLISHED);
+        assert_eq!(
+            look(&table, Direction::Out, &part(3, &[0; 24]), 0),
+            ESTABLISHED
+        );
         // A first fragment with other ports, which belongs to no flow, changes nothing.
         let other = Talk {
             port_outside: 22,
             ..talk
         };
-        let bytes = other.tcp(Way::Out, ACK);
+        let bytes = other.tcp(Direction::Out, ACK);
         let bytes = &bytes[if talk.v6 { 54 } else { 34 }..];
         assert_eq!(
-            go(&mut table, Way::Out, &part(0, bytes), 0),
+            go(&mut table, Direction::Out, &part(0, bytes), 0),
             Standing::Unknown
         );
     }

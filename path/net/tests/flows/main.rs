@@ -6,7 +6,7 @@ mod packets;
 mod protocols;
 mod survival;
 
-use net::flows::{Flows, Full, Standing, State, Subject, Way};
+use net::flows::{Direction, Flows, Full, Standing, State, Subject};
 use shmem::{Area, Span};
 
 const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
@@ -30,20 +30,25 @@ fn table(flows: usize) -> Flows {
 }
 
 /// Returns the status of a frame, and passes the frame unless its status is unknown.
-fn go(table: &mut Flows, way: Way, frame: &[u8], now_ns: u64) -> Standing {
-    try_to_go(table, way, frame, now_ns).unwrap()
+fn go(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Standing {
+    try_to_go(table, direction, frame, now_ns).unwrap()
 }
 
-fn try_to_go(table: &mut Flows, way: Way, frame: &[u8], now_ns: u64) -> Result<Standing, Full> {
+fn try_to_go(
+    table: &mut Flows,
+    direction: Direction,
+    frame: &[u8],
+    now_ns: u64,
+) -> Result<Standing, Full> {
     let subject = Subject::of(frame);
-    let seen = table.look(way, &subject, now_ns);
+    let seen = table.look(direction, &subject, now_ns);
     if seen.standing != Standing::Unknown {
-        table.pass(way, &subject, &seen, frame.len(), now_ns)?;
+        table.pass(direction, &subject, &seen, frame.len(), now_ns)?;
     }
     Ok(seen.standing)
 }
 
 /// Returns the status of a frame without passing it.
-fn look(table: &Flows, way: Way, frame: &[u8], now_ns: u64) -> Standing {
-    table.look(way, &Subject::of(frame), now_ns).standing
+fn look(table: &Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Standing {
+    table.look(direction, &Subject::of(frame), now_ns).standing
 }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, IDENTITY, KEYS, NEW, RELATED, SECOND, memory};
-use net::flows::{Flows, Standing, Subject, Way};
+use net::flows::{Direction, Flows, Standing, Subject};
 use net::packet::protocol;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -12,23 +12,23 @@ use std::collections::BTreeMap;
 enum Op {
     Tcp {
         talk: u8,
-        way: bool,
+        direction: bool,
         flags: u8,
         passes: bool,
     },
     Udp {
         talk: u8,
-        way: bool,
+        direction: bool,
         passes: bool,
     },
     Echo {
         talk: u8,
-        way: bool,
+        direction: bool,
         is_request: bool,
     },
     Error {
         talk: u8,
-        way: bool,
+        direction: bool,
         about: u8,
     },
     Wait(u64),
@@ -39,12 +39,12 @@ enum Op {
 /// Facts about a conversation.
 #[derive(Clone, Debug, Default)]
 struct Facts {
-    by: Option<Way>,
+    by: Option<Direction>,
     answered: bool,
     complete: bool,
     fins: [bool; 2],
     refused: bool,
-    reset_by: Option<Way>,
+    reset_by: Option<Direction>,
     goes_on: bool,
     first: u64,
     last: u64,
@@ -68,8 +68,8 @@ impl Facts {
         }
     }
 
-    fn segment(&mut self, way: Way, flags: u8, now: u64) {
-        let by_initiator = self.by == Some(way);
+    fn segment(&mut self, direction: Direction, flags: u8, now: u64) {
+        let by_initiator = self.by == Some(direction);
         let mut refreshes = true;
         if flags & RST != 0 {
             refreshes = false;
@@ -77,13 +77,13 @@ impl Facts {
                 self.refused = true;
                 refreshes = true;
             } else if !self.is_over() {
-                (self.reset_by, self.goes_on) = (Some(way), false);
+                (self.reset_by, self.goes_on) = (Some(direction), false);
             } else if self.reset_by.is_none() {
                 refreshes = true;
             }
         } else if let Some(by) = self.reset_by {
             refreshes = false;
-            if by != way {
+            if by != direction {
                 self.goes_on = true;
             } else if self.goes_on {
                 self.reset_by = None;
@@ -116,9 +116,9 @@ impl Model {
         (now - facts.last < life + 3 * SECOND).then_some(facts)
     }
 
-    fn begin(&mut self, key: (u8, u8, bool), way: Way, now: u64) {
+    fn begin(&mut self, key: (u8, u8, bool), direction: Direction, now: u64) {
         let facts = Facts {
-            by: Some(way),
+            by: Some(direction),
             first: now,
             last: now,
             ..Facts::default()
@@ -145,13 +145,13 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]);
     prop_oneof![
         6 => (talk.clone(), any::<bool>(), flags, prop::bool::weighted(0.9))
-            .prop_map(|(talk, way, flags, passes)| Op::Tcp { talk, way, flags, passes }),
+            .prop_map(|(talk, direction, flags, passes)| Op::Tcp { talk, direction, flags, passes }),
         2 => (talk.clone(), any::<bool>(), prop::bool::weighted(0.8))
-            .prop_map(|(talk, way, passes)| Op::Udp { talk, way, passes }),
+            .prop_map(|(talk, direction, passes)| Op::Udp { talk, direction, passes }),
         1 => (talk.clone(), any::<bool>(), any::<bool>())
-            .prop_map(|(talk, way, is_request)| Op::Echo { talk, way, is_request }),
+            .prop_map(|(talk, direction, is_request)| Op::Echo { talk, direction, is_request }),
         1 => (talk, any::<bool>(), prop::sample::select(vec![1u8, 6, 17]))
-            .prop_map(|(talk, way, about)| Op::Error { talk, way, about }),
+            .prop_map(|(talk, direction, about)| Op::Error { talk, direction, about }),
         1 => prop::sample::select(vec![1u64, 5, 20, 60, 100, 400, 9000]).prop_map(Op::Wait),
         1 => Just(Op::Adopt),
     ]
@@ -165,8 +165,8 @@ fn talk(n: u8) -> Talk {
     }
 }
 
-fn way(out: bool) -> Way {
-    if out { Way::Out } else { Way::In }
+fn direction(out: bool) -> Direction {
+    if out { Direction::Out } else { Direction::In }
 }
 
 proptest! {
@@ -190,8 +190,8 @@ proptest! {
                     table = Flows::adopt(span, IDENTITY, now).unwrap();
                     continue;
                 }
-                Op::Tcp { talk: n, way: by, flags, passes } => {
-                    let (by, key) = (way(by), (protocol::TCP, n, false));
+                Op::Tcp { talk: n, direction: by, flags, passes } => {
+                    let (by, key) = (direction(by), (protocol::TCP, n, false));
                     let is_syn = flags & (SYN | ACK | RST | FIN) == SYN;
                     let expected = match model.live(key, now) {
                         Some(facts) if facts.is_over() && is_syn => NEW,
@@ -207,8 +207,8 @@ proptest! {
                     }
                     (talk(n).tcp(by, flags), by, passes, key, expected)
                 }
-                Op::Udp { talk: n, way: by, passes } => {
-                    let (by, key) = (way(by), (protocol::UDP, n, false));
+                Op::Udp { talk: n, direction: by, passes } => {
+                    let (by, key) = (direction(by), (protocol::UDP, n, false));
                     let expected = model.live(key, now).map_or(NEW, |_| ESTABLISHED);
                     if passes && expected == NEW {
                         model.begin(key, by, now);
@@ -219,10 +219,10 @@ proptest! {
                     }
                     (talk(n).udp(by), by, passes, key, expected)
                 }
-                Op::Echo { talk: n, way: by, is_request } => {
-                    let by = way(by);
+                Op::Echo { talk: n, direction: by, is_request } => {
+                    let by = direction(by);
                     let asker = if is_request { by } else { by.opposite() };
-                    let key = (protocol::ICMP, n, asker == Way::Out);
+                    let key = (protocol::ICMP, n, asker == Direction::Out);
                     let expected = match model.live(key, now) {
                         Some(_) => ESTABLISHED,
                         None if is_request => NEW,
@@ -237,11 +237,11 @@ proptest! {
                     }
                     (talk(n).echo(by, is_request), by, expected != Standing::Unknown, key, expected)
                 }
-                Op::Error { talk: n, way: by, about } => {
-                    let by = way(by);
+                Op::Error { talk: n, direction: by, about } => {
+                    let by = direction(by);
                     let v6 = talk(n).v6;
                     let (number, asker) = match about {
-                        1 => (if v6 { protocol::ICMPV6 } else { 1 }, by.opposite() == Way::Out),
+                        1 => (if v6 { protocol::ICMPV6 } else { 1 }, by.opposite() == Direction::Out),
                         other => (other, false),
                     };
                     let key = (about, n, asker);

@@ -1,6 +1,6 @@
 //! Packets between a station inside and stations outside, built byte by byte.
 
-use net::flows::Way;
+use net::flows::Direction;
 use net::packet::protocol;
 
 pub(super) const FIN: u8 = 1;
@@ -46,10 +46,16 @@ impl Talk {
     }
 
     /// An IP packet, from its own header on.
-    fn packet(self, way: Way, number: u8, transport: &[u8], part: Option<Part>) -> Vec<u8> {
-        let ends = match way {
-            Way::In => [self.address(false), self.address(true)],
-            Way::Out => [self.address(true), self.address(false)],
+    fn packet(
+        self,
+        direction: Direction,
+        number: u8,
+        transport: &[u8],
+        part: Option<Part>,
+    ) -> Vec<u8> {
+        let ends = match direction {
+            Direction::In => [self.address(false), self.address(true)],
+            Direction::Out => [self.address(true), self.address(false)],
         };
         let fragment = part.map(|part| part.offset << 3 | u16::from(part.more));
         let mut bytes = Vec::new();
@@ -81,34 +87,34 @@ impl Talk {
 
     pub(super) fn frame(
         self,
-        way: Way,
+        direction: Direction,
         number: u8,
         transport: &[u8],
         part: Option<Part>,
     ) -> Vec<u8> {
         let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         bytes.extend(if self.v6 { [0x86, 0xdd] } else { [8, 0] });
-        bytes.extend(self.packet(way, number, transport, part));
+        bytes.extend(self.packet(direction, number, transport, part));
         bytes
     }
 
-    fn ports(self, way: Way) -> [u8; 4] {
-        let (from, to) = match way {
-            Way::In => (self.port_inside, self.port_outside),
-            Way::Out => (self.port_outside, self.port_inside),
+    fn ports(self, direction: Direction) -> [u8; 4] {
+        let (from, to) = match direction {
+            Direction::In => (self.port_inside, self.port_outside),
+            Direction::Out => (self.port_outside, self.port_inside),
         };
         let ([a, b], [c, d]) = (from.to_be_bytes(), to.to_be_bytes());
         [a, b, c, d]
     }
 
-    fn tcp_bytes(self, way: Way, flags: u8) -> Vec<u8> {
-        let mut bytes = self.ports(way).to_vec();
+    fn tcp_bytes(self, direction: Direction, flags: u8) -> Vec<u8> {
+        let mut bytes = self.ports(direction).to_vec();
         bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
         bytes
     }
 
-    fn udp_bytes(self, way: Way) -> Vec<u8> {
-        [&self.ports(way)[..], &[0, 16, 0, 0], &[7; 8]].concat()
+    fn udp_bytes(self, direction: Direction) -> Vec<u8> {
+        [&self.ports(direction)[..], &[0, 16, 0, 0], &[7; 8]].concat()
     }
 
     fn icmp(self) -> u8 {
@@ -130,30 +136,35 @@ impl Talk {
         vec![kind, 0, 0, 0, a, b, 0, 1, 7, 7, 7, 7, 7, 7, 7, 7]
     }
 
-    pub(super) fn tcp(self, way: Way, flags: u8) -> Vec<u8> {
-        self.frame(way, protocol::TCP, &self.tcp_bytes(way, flags), None)
+    pub(super) fn tcp(self, direction: Direction, flags: u8) -> Vec<u8> {
+        self.frame(
+            direction,
+            protocol::TCP,
+            &self.tcp_bytes(direction, flags),
+            None,
+        )
     }
 
-    pub(super) fn udp(self, way: Way) -> Vec<u8> {
-        self.frame(way, protocol::UDP, &self.udp_bytes(way), None)
+    pub(super) fn udp(self, direction: Direction) -> Vec<u8> {
+        self.frame(direction, protocol::UDP, &self.udp_bytes(direction), None)
     }
 
-    pub(super) fn echo(self, way: Way, is_request: bool) -> Vec<u8> {
-        self.frame(way, self.icmp(), &self.echo_bytes(is_request), None)
+    pub(super) fn echo(self, direction: Direction, is_request: bool) -> Vec<u8> {
+        self.frame(direction, self.icmp(), &self.echo_bytes(is_request), None)
     }
 
     /// A part of a UDP datagram.
-    pub(super) fn part(self, way: Way, part: Part) -> Vec<u8> {
+    pub(super) fn part(self, direction: Direction, part: Part) -> Vec<u8> {
         let bytes = match part.offset {
-            0 => self.udp_bytes(way),
+            0 => self.udp_bytes(direction),
             _ => vec![7; 16],
         };
-        self.frame(way, protocol::UDP, &bytes, Some(part))
+        self.frame(direction, protocol::UDP, &bytes, Some(part))
     }
 
     /// An ICMP error in this direction about a packet of the conversation in the other direction.
-    pub(super) fn error(self, way: Way, about: u8) -> Vec<u8> {
-        let back = way.opposite();
+    pub(super) fn error(self, direction: Direction, about: u8) -> Vec<u8> {
+        let back = direction.opposite();
         let inner = match about {
             protocol::TCP => self.tcp_bytes(back, ACK),
             protocol::UDP => self.udp_bytes(back),
@@ -163,8 +174,12 @@ impl Talk {
         let kind = if self.v6 { 1 } else { 3 };
         let bytes = [&[kind, 1, 0, 0, 0, 0, 0, 0], &inner[..]].concat();
         // An error from outside is sent by a router.
-        let other = if way == Way::Out { 200 } else { self.other };
+        let other = if direction == Direction::Out {
+            200
+        } else {
+            self.other
+        };
         let sender = Self { other, ..self };
-        sender.frame(way, self.icmp(), &bytes, None)
+        sender.frame(direction, self.icmp(), &bytes, None)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, go, look, memory, table};
-use net::flows::{Flows, Phase, Standing, Way};
+use net::flows::{Direction, Flows, Phase, Standing};
 use net::packet::protocol;
 
 const BOTH: [Talk; 2] = [TALK, Talk { v6: true, ..TALK }];
@@ -11,7 +11,10 @@ const BOTH: [Talk; 2] = [TALK, Talk { v6: true, ..TALK }];
 #[test]
 fn a_tcp_connection_passes_through_its_phases() {
     for talk in BOTH {
-        for (here, there) in [(Way::In, Way::Out), (Way::Out, Way::In)] {
+        for (here, there) in [
+            (Direction::In, Direction::Out),
+            (Direction::Out, Direction::In),
+        ] {
             let mut table = table(64);
             assert_eq!(
                 look(&table, there, &talk.tcp(there, SYN | ACK), 0),
@@ -22,7 +25,7 @@ fn a_tcp_connection_passes_through_its_phases() {
                 Standing::Unknown
             );
             assert_eq!(go(&mut table, here, &talk.tcp(here, SYN), 0), NEW);
-            for (way, flags, phase) in [
+            for (direction, flags, phase) in [
                 (here, SYN, Phase::Opening),
                 (here, ACK, Phase::Opening),
                 (there, SYN | ACK, Phase::Answered),
@@ -35,7 +38,10 @@ fn a_tcp_connection_passes_through_its_phases() {
                 (here, ACK | FIN, Phase::Closed),
                 (there, ACK, Phase::Closed),
             ] {
-                assert_eq!(go(&mut table, way, &talk.tcp(way, flags), 0), ESTABLISHED);
+                assert_eq!(
+                    go(&mut table, direction, &talk.tcp(direction, flags), 0),
+                    ESTABLISHED
+                );
                 let flow = table.flows(0).next().unwrap();
                 assert_eq!((flow.phase, flow.initiator), (phase, here), "{flags}");
             }
@@ -58,28 +64,50 @@ fn a_tcp_connection_passes_through_its_phases() {
 fn datagrams_and_echoes_have_flows() {
     for talk in BOTH {
         let mut table = table(64);
-        assert_eq!(go(&mut table, Way::In, &talk.udp(Way::In), 0), NEW);
         assert_eq!(
-            go(&mut table, Way::Out, &talk.udp(Way::Out), 0),
+            go(&mut table, Direction::In, &talk.udp(Direction::In), 0),
+            NEW
+        );
+        assert_eq!(
+            go(&mut table, Direction::Out, &talk.udp(Direction::Out), 0),
             ESTABLISHED
         );
         let other = Talk {
             port_outside: 444,
             ..talk
         };
-        assert_eq!(look(&table, Way::Out, &other.udp(Way::Out), 0), NEW);
+        assert_eq!(
+            look(&table, Direction::Out, &other.udp(Direction::Out), 0),
+            NEW
+        );
 
         assert_eq!(
-            look(&table, Way::Out, &talk.echo(Way::Out, false), 0),
+            look(&table, Direction::Out, &talk.echo(Direction::Out, false), 0),
             Standing::Unknown
         );
-        assert_eq!(go(&mut table, Way::In, &talk.echo(Way::In, true), 0), NEW);
         assert_eq!(
-            go(&mut table, Way::Out, &talk.echo(Way::Out, false), 0),
+            go(
+                &mut table,
+                Direction::In,
+                &talk.echo(Direction::In, true),
+                0
+            ),
+            NEW
+        );
+        assert_eq!(
+            go(
+                &mut table,
+                Direction::Out,
+                &talk.echo(Direction::Out, false),
+                0
+            ),
             ESTABLISHED
         );
         // A request with the identifier of an echo that the station itself has sent.
-        assert_eq!(look(&table, Way::Out, &talk.echo(Way::Out, true), 0), NEW);
+        assert_eq!(
+            look(&table, Direction::Out, &talk.echo(Direction::Out, true), 0),
+            NEW
+        );
         assert_eq!(table.flows(0).count(), 2);
     }
 }
@@ -89,25 +117,35 @@ fn datagrams_and_echoes_have_flows() {
 fn silent_flows_are_forgotten() {
     let talk = TALK;
     let mut table = table(64);
-    let (request, reply) = (talk.tcp(Way::In, SYN), talk.tcp(Way::Out, SYN | ACK));
-    go(&mut table, Way::In, &request, 0);
-    assert_eq!(look(&table, Way::Out, &reply, 29 * SECOND), ESTABLISHED);
+    let (request, reply) = (
+        talk.tcp(Direction::In, SYN),
+        talk.tcp(Direction::Out, SYN | ACK),
+    );
+    go(&mut table, Direction::In, &request, 0);
     assert_eq!(
-        look(&table, Way::Out, &reply, 34 * SECOND),
+        look(&table, Direction::Out, &reply, 29 * SECOND),
+        ESTABLISHED
+    );
+    assert_eq!(
+        look(&table, Direction::Out, &reply, 34 * SECOND),
         Standing::Unknown
     );
     assert_eq!(table.flows(34 * SECOND).count(), 0);
     let begun = 40 * SECOND;
-    for (way, flags) in [(Way::In, SYN), (Way::Out, SYN | ACK), (Way::In, ACK)] {
-        go(&mut table, way, &talk.tcp(way, flags), begun);
+    for (direction, flags) in [
+        (Direction::In, SYN),
+        (Direction::Out, SYN | ACK),
+        (Direction::In, ACK),
+    ] {
+        go(&mut table, direction, &talk.tcp(direction, flags), begun);
     }
-    let data = talk.tcp(Way::Out, ACK);
+    let data = talk.tcp(Direction::Out, ACK);
     assert_eq!(
-        look(&table, Way::Out, &data, begun + 7300 * SECOND),
+        look(&table, Direction::Out, &data, begun + 7300 * SECOND),
         ESTABLISHED
     );
     assert_eq!(
-        look(&table, Way::Out, &data, begun + 8100 * SECOND),
+        look(&table, Direction::Out, &data, begun + 8100 * SECOND),
         Standing::Unknown
     );
 }
@@ -123,21 +161,25 @@ fn errors_about_a_flow_are_related() {
             protocol::ICMP
         };
         let requests = [
-            (protocol::TCP, talk.tcp(Way::In, SYN)),
-            (protocol::UDP, talk.udp(Way::In)),
-            (icmp, talk.echo(Way::In, true)),
+            (protocol::TCP, talk.tcp(Direction::In, SYN)),
+            (protocol::UDP, talk.udp(Direction::In)),
+            (icmp, talk.echo(Direction::In, true)),
         ];
         for (number, request) in requests {
-            let error = talk.error(Way::Out, number);
+            let error = talk.error(Direction::Out, number);
             assert_eq!(
-                look(&table, Way::Out, &error, 0),
+                look(&table, Direction::Out, &error, 0),
                 Standing::Unknown,
                 "{number}"
             );
-            go(&mut table, Way::In, &request, 0);
-            assert_eq!(go(&mut table, Way::Out, &error, 0), RELATED, "{number}");
+            go(&mut table, Direction::In, &request, 0);
             assert_eq!(
-                look(&table, Way::In, &error, 0),
+                go(&mut table, Direction::Out, &error, 0),
+                RELATED,
+                "{number}"
+            );
+            assert_eq!(
+                look(&table, Direction::In, &error, 0),
                 Standing::Unknown,
                 "{number}"
             );
@@ -153,18 +195,23 @@ fn later_fragments_follow_their_first() {
         let mut table = table(64);
         let part = |id, offset, more| Part { id, offset, more };
         let (first, later) = (part(5, 0, true), part(5, 2, false));
-        let later = talk.part(Way::Out, later);
-        go(&mut table, Way::In, &talk.udp(Way::In), 0);
-        assert_eq!(look(&table, Way::Out, &later, 0), Standing::Unknown);
+        let later = talk.part(Direction::Out, later);
+        go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
+        assert_eq!(look(&table, Direction::Out, &later, 0), Standing::Unknown);
         assert_eq!(
-            go(&mut table, Way::Out, &talk.part(Way::Out, first), 0),
+            go(
+                &mut table,
+                Direction::Out,
+                &talk.part(Direction::Out, first),
+                0
+            ),
             ESTABLISHED
         );
-        assert_eq!(go(&mut table, Way::Out, &later, 0), ESTABLISHED);
-        let other = talk.part(Way::Out, part(6, 2, false));
-        assert_eq!(look(&table, Way::Out, &other, 0), Standing::Unknown);
+        assert_eq!(go(&mut table, Direction::Out, &later, 0), ESTABLISHED);
+        let other = talk.part(Direction::Out, part(6, 2, false));
+        assert_eq!(look(&table, Direction::Out, &other, 0), Standing::Unknown);
         assert_eq!(
-            look(&table, Way::Out, &later, 40 * SECOND),
+            look(&table, Direction::Out, &later, 40 * SECOND),
             Standing::Unknown
         );
     }
@@ -181,13 +228,18 @@ fn the_answer_to_a_dhcp_request_is_related() {
             port_inside: client,
             port_outside: server,
         };
-        let offer = at(3).udp(Way::Out);
-        assert_eq!(look(&table, Way::Out, &offer, 0), NEW);
-        go(&mut table, Way::In, &at(255).udp(Way::In), 0);
-        assert_eq!(look(&table, Way::Out, &offer, 20 * SECOND), RELATED);
-        go(&mut table, Way::In, &at(255).udp(Way::In), 25 * SECOND);
-        assert_eq!(look(&table, Way::Out, &offer, 50 * SECOND), RELATED);
-        assert_eq!(look(&table, Way::Out, &offer, 60 * SECOND), NEW);
+        let offer = at(3).udp(Direction::Out);
+        assert_eq!(look(&table, Direction::Out, &offer, 0), NEW);
+        go(&mut table, Direction::In, &at(255).udp(Direction::In), 0);
+        assert_eq!(look(&table, Direction::Out, &offer, 20 * SECOND), RELATED);
+        go(
+            &mut table,
+            Direction::In,
+            &at(255).udp(Direction::In),
+            25 * SECOND,
+        );
+        assert_eq!(look(&table, Direction::Out, &offer, 50 * SECOND), RELATED);
+        assert_eq!(look(&table, Direction::Out, &offer, 60 * SECOND), NEW);
     }
 }
 
@@ -195,23 +247,26 @@ fn the_answer_to_a_dhcp_request_is_related() {
 #[test]
 fn older_connections_are_picked_up_for_a_while() {
     let mut table = Flows::new(memory(64), 1, KEYS, 10 * SECOND).unwrap();
-    let (request, reply) = (TALK.tcp(Way::In, ACK), TALK.tcp(Way::Out, ACK));
+    let (request, reply) = (TALK.tcp(Direction::In, ACK), TALK.tcp(Direction::Out, ACK));
     for flags in [SYN | ACK, RST, FIN, RST | ACK] {
         assert_eq!(
-            look(&table, Way::In, &TALK.tcp(Way::In, flags), 0),
+            look(&table, Direction::In, &TALK.tcp(Direction::In, flags), 0),
             Standing::Unknown
         );
     }
     assert_eq!(
-        look(&table, Way::In, &request, 11 * SECOND),
+        look(&table, Direction::In, &request, 11 * SECOND),
         Standing::Unknown
     );
-    assert_eq!(go(&mut table, Way::In, &request, 9 * SECOND), NEW);
+    assert_eq!(go(&mut table, Direction::In, &request, 9 * SECOND), NEW);
     assert_eq!(
         table.flows(9 * SECOND).next().unwrap().phase,
         Phase::Opening
     );
-    assert_eq!(go(&mut table, Way::Out, &reply, 11 * SECOND), ESTABLISHED);
+    assert_eq!(
+        go(&mut table, Direction::Out, &reply, 11 * SECOND),
+        ESTABLISHED
+    );
     assert_eq!(
         table.flows(11 * SECOND).next().unwrap().phase,
         Phase::Established
@@ -225,7 +280,7 @@ fn neighbours_are_found_without_a_flow() {
     let six = Talk { v6: true, ..TALK };
     let icmp = |kind| {
         six.frame(
-            Way::Out,
+            Direction::Out,
             protocol::ICMPV6,
             &[kind, 0, 0, 0, 0, 0, 0, 0],
             None,
@@ -234,29 +289,29 @@ fn neighbours_are_found_without_a_flow() {
     for kind in 133..=137 {
         let mut frame = icmp(kind);
         assert_eq!(
-            look(&table, Way::Out, &frame, 0),
+            look(&table, Direction::Out, &frame, 0),
             Standing::Untracked,
             "{kind}"
         );
         // A hop limit below 255: a router has forwarded it from another network.
         frame[21] = 254;
         assert_eq!(
-            look(&table, Way::Out, &frame, 0),
+            look(&table, Direction::Out, &frame, 0),
             Standing::Unknown,
             "{kind}"
         );
     }
     let mut query = icmp(130);
     query[21] = 1;
-    assert_eq!(look(&table, Way::Out, &query, 0), Standing::Untracked);
-    let igmp = TALK.frame(Way::Out, 2, &[0x11, 0, 0, 0, 0, 0, 0, 0], None);
-    assert_eq!(look(&table, Way::Out, &igmp, 0), Standing::Untracked);
+    assert_eq!(look(&table, Direction::Out, &query, 0), Standing::Untracked);
+    let igmp = TALK.frame(Direction::Out, 2, &[0x11, 0, 0, 0, 0, 0, 0, 0], None);
+    assert_eq!(look(&table, Direction::Out, &igmp, 0), Standing::Untracked);
     // LLDP, a redirect, and an empty frame.
     let mut lldp = igmp.clone();
     lldp[12..14].copy_from_slice(&[0x88, 0xcc]);
-    let redirect = TALK.frame(Way::Out, 1, &[5; 28], None);
+    let redirect = TALK.frame(Direction::Out, 1, &[5; 28], None);
     for frame in [&lldp[..], &redirect, &[]] {
-        assert_eq!(look(&table, Way::Out, frame, 0), Standing::Unknown);
+        assert_eq!(look(&table, Direction::Out, frame, 0), Standing::Unknown);
     }
 }
 
@@ -265,16 +320,21 @@ fn neighbours_are_found_without_a_flow() {
 fn a_segment_with_long_options_belongs_to_its_flow() {
     let talk = Talk { v6: true, ..TALK };
     let mut table = table(64);
-    go(&mut table, Way::In, &talk.tcp(Way::In, SYN), 0);
-    go(&mut table, Way::Out, &talk.tcp(Way::Out, SYN | ACK), 0);
-    let mut frame = talk.tcp(Way::In, ACK);
+    go(&mut table, Direction::In, &talk.tcp(Direction::In, SYN), 0);
+    go(
+        &mut table,
+        Direction::Out,
+        &talk.tcp(Direction::Out, SYN | ACK),
+        0,
+    );
+    let mut frame = talk.tcp(Direction::In, ACK);
     frame[54 + 12] = 0xf0;
     // Time stamps and three blocks of a selective acknowledgement.
     let payload = 60u16.to_be_bytes();
     frame[18..20].copy_from_slice(&payload);
     frame.resize(96, 1);
-    assert_eq!(look(&table, Way::In, &frame, 0), ESTABLISHED);
+    assert_eq!(look(&table, Direction::In, &frame, 0), ESTABLISHED);
     frame.insert(12, 0);
     frame.splice(12..13, [0x81, 0, 0, 5]);
-    assert_eq!(look(&table, Way::In, &frame, 0), ESTABLISHED);
+    assert_eq!(look(&table, Direction::In, &frame, 0), ESTABLISHED);
 }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, SYN, TALK, Talk};
 use super::{ESTABLISHED, IDENTITY, KEYS, SECOND, go, look, memory};
-use net::flows::{Flows, Standing, Way};
+use net::flows::{Direction, Flows, Standing};
 use proptest::prelude::*;
 
 /// FW-10: the next process has every flow.
@@ -12,21 +12,40 @@ fn a_table_outlives_its_process() {
     let mut table = Flows::new(memory, IDENTITY, KEYS, 0).unwrap();
     let six = Talk { v6: true, ..TALK };
     for talk in [TALK, six] {
-        for (way, flags) in [(Way::In, SYN), (Way::Out, SYN | ACK), (Way::In, ACK)] {
-            go(&mut table, way, &talk.tcp(way, flags), SECOND);
+        for (direction, flags) in [
+            (Direction::In, SYN),
+            (Direction::Out, SYN | ACK),
+            (Direction::In, ACK),
+        ] {
+            go(&mut table, direction, &talk.tcp(direction, flags), SECOND);
         }
-        go(&mut table, Way::In, &talk.echo(Way::In, true), SECOND);
+        go(
+            &mut table,
+            Direction::In,
+            &talk.echo(Direction::In, true),
+            SECOND,
+        );
     }
     let before: Vec<_> = table.flows(SECOND).collect();
     drop(table);
     let table = Flows::adopt(memory, IDENTITY, 2 * SECOND).unwrap();
     for talk in [TALK, six] {
         assert_eq!(
-            look(&table, Way::Out, &talk.tcp(Way::Out, ACK), 2 * SECOND),
+            look(
+                &table,
+                Direction::Out,
+                &talk.tcp(Direction::Out, ACK),
+                2 * SECOND
+            ),
             ESTABLISHED
         );
         assert_eq!(
-            look(&table, Way::Out, &talk.echo(Way::Out, false), 2 * SECOND),
+            look(
+                &table,
+                Direction::Out,
+                &talk.echo(Direction::Out, false),
+                2 * SECOND
+            ),
             ESTABLISHED
         );
     }
@@ -56,7 +75,12 @@ fn a_table_of_another_port_is_not_adopted() {
 fn moments_of_another_time_are_not_believed() {
     let memory = memory(64);
     let mut table = Flows::new(memory, IDENTITY, KEYS, 0).unwrap();
-    go(&mut table, Way::In, &TALK.udp(Way::In), 100 * SECOND);
+    go(
+        &mut table,
+        Direction::In,
+        &TALK.udp(Direction::In),
+        100 * SECOND,
+    );
     for (now, count) in [(101, 1), (99, 0), (100, 0)] {
         let table = Flows::adopt(memory, IDENTITY, now * SECOND).unwrap();
         assert_eq!(table.flows(now * SECOND).count(), count, "{now}");
@@ -75,9 +99,9 @@ proptest! {
         let mut table = Flows::new(span, IDENTITY, KEYS, 0).unwrap();
         for (other, port_outside) in talks {
             let talk = Talk { other, port_outside, ..TALK };
-            let subject = net::flows::Subject::of(&talk.udp(Way::In));
-            let seen = table.look(Way::In, &subject, SECOND);
-            let _ = table.pass(Way::In, &subject, &seen, 60, SECOND);
+            let subject = net::flows::Subject::of(&talk.udp(Direction::In));
+            let seen = table.look(Direction::In, &subject, SECOND);
+            let _ = table.pass(Direction::In, &subject, &seen, 60, SECOND);
         }
         drop(table);
         for (at, shift, value) in words {
@@ -100,7 +124,7 @@ proptest! {
         }
         // The table works.
         let other = Talk { other: 99, ..TALK };
-        let again = go(&mut table, Way::In, &other.udp(Way::In), 2 * SECOND);
+        let again = go(&mut table, Direction::In, &other.udp(Direction::In), 2 * SECOND);
         prop_assert_ne!(again, Standing::Unknown);
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{ACK, HEADERS, PAYLOAD, PSH, config, packet, packet_with, payloads};
-use config::lro::At;
+use config::lro::Placement;
 use nic::{Buffers, Pool};
 use shmem::Area;
 use vif::netfront::Sizes;
@@ -23,10 +23,10 @@ fn payloads_of(packets: &[Vec<u8>]) -> Vec<u8> {
 #[test]
 fn each_side_is_on_where_the_configuration_says() {
     for (at, physical, is_virtual) in [
-        (At::None, false, false),
-        (At::Physical, true, false),
-        (At::Virtual, false, true),
-        (At::Both, true, true),
+        (Placement::None, false, false),
+        (Placement::Physical, true, false),
+        (Placement::Virtual, false, true),
+        (Placement::Both, true, true),
     ] {
         let config = Config {
             at,
@@ -156,7 +156,7 @@ fn disabling_flushes_held_frames() {
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
     assert!(out.is_empty());
     let off = Config {
-        at: At::Physical,
+        at: Placement::Physical,
         ..config(Flush::Poll)
     };
     lro_stage.set(&off);

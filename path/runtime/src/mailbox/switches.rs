@@ -63,7 +63,7 @@ mod tests {
             let key = format!("lro.{key}");
             switches.set(&key, value, None).unwrap();
         }
-        assert_eq!(switches.lro.at, config::lro::At::Both);
+        assert_eq!(switches.lro.at, config::lro::Placement::Both);
         assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
         assert_eq!(switches.lro.rules, config::lro::Rules::Lro);
         let before = switches.clone();
@@ -88,6 +88,6 @@ mod tests {
         set("lro.at", "none").unwrap();
         set("lro.rules", "lro").unwrap();
         assert!(set("lro.at", "both").is_err());
-        assert_eq!(switches.lro.at, config::lro::At::None);
+        assert_eq!(switches.lro.at, config::lro::Placement::None);
     }
 }

@@ -6,7 +6,7 @@ mod answering;
 pub use answering::answer;
 
 use config::domain::Lro;
-use config::lro::{At, Flush};
+use config::lro::{Flush, Placement};
 use net::packet::checksum::{Sum, pseudo_v4};
 use nic::Frame;
 
@@ -60,7 +60,7 @@ pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
 #[must_use]
 pub fn config(flush: Flush) -> Lro {
     Lro {
-        at: At::Both,
+        at: Placement::Both,
         flush,
         ..Lro::default()
     }

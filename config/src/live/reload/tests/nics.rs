@@ -1,7 +1,7 @@
 //! Changed NICs.
 
 use super::*;
-use crate::domain::{DriverConfig, NicConfig, NicKind};
+use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use abi::machine::{Device, Domain};
 
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
@@ -24,13 +24,13 @@ fn taps_are_added_removed_and_replaced() {
     let plain = live(FILE);
     assert_eq!(nic_steps(&plain, FILE), []);
     let with = format!("{TAP}{FILE}");
-    let comes = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
-    assert_eq!(nic_steps(&plain, &with), [comes]);
+    let is_added = ("NIC tap is new".to_owned(), names(&["wire", "tap"]));
+    assert_eq!(nic_steps(&plain, &with), [is_added]);
 
     // In the manager's form.
     let mut there = plain.clone();
     let step = against(&plain, &with).unwrap().nics.remove(0);
-    assert_eq!(step.come, ["tap".to_owned()].into());
+    assert_eq!(step.added, ["tap".to_owned()].into());
     let mut config = LiveConfig::of(&plain).unwrap();
     config.set_nics(&step.nics).unwrap();
     there.nics = Some(step.nics.clone());
@@ -75,7 +75,7 @@ fn a_nic_is_added_and_removed_with_its_queues() {
     let with = format!("{TAP}{QUEUES}{FILE}");
     let tap = |worker: &Domain, told: &DriverConfig, name: &str| {
         let nic = told.nics.iter().find(|nic| nic.name == name).unwrap();
-        let NicKind::Tap { device, queues, .. } = &nic.kind else {
+        let NicKindConfig::Tap { device, queues, .. } = &nic.kind else {
             panic!("{nic:?}");
         };
         let devices = &worker.devices[*device as usize..];
@@ -142,12 +142,14 @@ fn other_devices_keep_their_numbers() {
         .nics
         .remove(0);
     running.set_nics(&step.nics).unwrap();
-    let without = running.refit(0, before, &told, &step.come).unwrap();
+    let without = running
+        .worker_with_nics(0, before, &told, &step.added)
+        .unwrap();
     assert_eq!(without.domain.devices[0], Device::Nothing);
     assert_eq!(without.domain.devices[1], before.devices[1]);
     assert!(without.domain.frames < before.frames);
     let local_kind = told.nics[1].kind.clone();
-    assert!(matches!(local_kind, NicKind::Local { device: 1, .. }));
+    assert!(matches!(local_kind, NicKindConfig::Local { device: 1, .. }));
     assert_eq!(without.nics[0].kind, local_kind);
 
     // A new NIC takes the free number, and the machine has its former size.
@@ -161,13 +163,13 @@ fn other_devices_keep_their_numbers() {
         nics: without.nics,
         ..told.clone()
     };
-    let with = running.refit(0, &without.domain, &told_without, &back.come);
+    let with = running.worker_with_nics(0, &without.domain, &told_without, &back.added);
     let with = with.unwrap();
     assert_eq!(with.domain.frames, before.frames);
     assert_eq!(with.domain.devices, before.devices);
     assert_eq!(with.nics.len(), told.nics.len());
     let tap = with.nics.iter().find(|nic| nic.name == "tap").unwrap();
-    assert!(matches!(tap.kind, NicKind::Tap { device: 0, .. }));
+    assert!(matches!(tap.kind, NicKindConfig::Tap { device: 0, .. }));
 }
 
 /// Returns the machine of a file, its first worker's configuration, and the present configuration.
@@ -195,7 +197,9 @@ fn refitted(
     let step = against(live, file).unwrap().nics.remove(0);
     let mut config = LiveConfig::of(live).unwrap();
     config.set_nics(&step.nics).unwrap();
-    let refitted = config.refit(0, domain, driver, &step.come).unwrap();
+    let refitted = config
+        .worker_with_nics(0, domain, driver, &step.added)
+        .unwrap();
     let nics = refitted.nics;
     let driver = DriverConfig {
         nics,
@@ -213,7 +217,7 @@ fn refitted(
 /// configuration and the device agree.
 fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
     let nic = driver.nics.iter().find(|nic| nic.name == "x").unwrap();
-    let NicKind::Xdp {
+    let NicKindConfig::Xdp {
         device, rings_slot, ..
     } = nic.kind
     else {
@@ -277,7 +281,9 @@ fn a_few_sockets_can_be_added_to_those_of_the_file() {
         .nics
         .remove(0);
     config.set_nics(&step.nics).unwrap();
-    let why = config.refit(0, &worker, &told, &step.come).unwrap_err();
+    let why = config
+        .worker_with_nics(0, &worker, &told, &step.added)
+        .unwrap_err();
     assert!(
         why.starts_with("NIC y0: its rings need 1028 slots"),
         "{why}"
@@ -296,18 +302,20 @@ fn cables_can_be_added_and_files_only_removed() {
     let pcap = "[[nic]]\nname = \"p\"\nkind = \"pcap\"\nread = \"r\"\nwrite = \"w\"\n";
     let with = format!("{pcap}{FILE}");
     // It stays when others are added.
-    let comes = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
-    assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [comes]);
+    let is_added = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
+    assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [is_added]);
     let step = against(&live(&with), FILE).unwrap().nics.remove(0);
     let (worker, told, mut config) = running(&with);
     assert!(matches!(worker.devices[1], Device::Write(_)));
     config.set_nics(&step.nics).unwrap();
-    let without = config.refit(0, &worker, &told, &step.come).unwrap();
+    let without = config
+        .worker_with_nics(0, &worker, &told, &step.added)
+        .unwrap();
     assert_eq!(without.domain.devices, [Device::Nothing, Device::Nothing]);
     assert!(matches!(
         without.nics[..],
         [NicConfig {
-            kind: NicKind::Sim { .. },
+            kind: NicKindConfig::Sim { .. },
             ..
         }]
     ));
@@ -340,7 +348,7 @@ fn too_many_nics_for_a_domain_are_rejected() {
         let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
         let mut config = config.clone();
         config.set_nics(&taps).unwrap();
-        let refused = config.refit(0, &worker, &told, &BTreeSet::new());
+        let refused = config.worker_with_nics(0, &worker, &told, &BTreeSet::new());
         let refused = refused.unwrap_err();
         assert!(refused.starts_with(why), "{refused}");
         assert_eq!(refused.lines().count(), 1, "{refused}");

@@ -99,14 +99,19 @@ struct Oracle {
 
 impl Oracle {
     fn new(rules: &Rules) -> Self {
-        let list = |rules: &[Rule], way| rules.iter().map(|rule| of_bridge(rule, way)).collect();
+        let list = |rules: &[Rule], direction| {
+            rules
+                .iter()
+                .map(|rule| of_bridge(rule, direction))
+                .collect()
+        };
         let mut bridge = Bridge::new(BridgeSettings::default());
         let wire = bridge::Port {
-            rules: list(&rules.from_wire, bridge::Way::In),
+            rules: list(&rules.from_wire, bridge::Direction::In),
             ..bridge::Port::nic()
         };
         let guest = bridge::Port {
-            rules: list(&rules.to_guest, bridge::Way::Out),
+            rules: list(&rules.to_guest, bridge::Direction::Out),
             ..bridge::Port::guest(Mac(GUEST_MAC))
         };
         bridge.add(WIRE, &wire).unwrap();
@@ -145,12 +150,12 @@ impl Oracle {
     }
 }
 
-fn of_bridge(rule: &Rule, way: bridge::Way) -> bridge::Rule {
+fn of_bridge(rule: &Rule, direction: bridge::Direction) -> bridge::Rule {
     let prefix = |prefix: Prefix| bridge::Prefix::new(prefix.address, prefix.bits);
     bridge::Rule {
         allow: rule.allow,
         state: None,
-        way: Some(way),
+        direction: Some(direction),
         ethertype: rule.ethertype,
         protocol: rule.protocol,
         source: rule.source.map(prefix),

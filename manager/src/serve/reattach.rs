@@ -1,10 +1,10 @@
 //! Attaches the guests of the machine before again, after an end of the core.
 
 use super::Server;
-use super::edits::{AskedBy, EditKind};
+use super::edits::{EditKind, EditOrigin};
 use crate::spec::SpecChange;
 use abi::journal::Level::{Info, Warning};
-use config::live::state::{self, Returning};
+use config::live::state::{self, SavedGuest};
 
 /// Guests that are attached at a time.
 const AT_ONCE: usize = 16;
@@ -25,15 +25,16 @@ impl Server<'_> {
             self.log.line(Warning, "grantwayd", &line);
             Vec::new()
         });
-        self.state.change(SpecChange::Return { guests });
+        self.state.change(SpecChange::AwaitReattach { guests });
     }
 
     /// Returns the next guest to attach, if one can be attached now.
-    pub(super) fn next_to_come_back(&self, now: u64) -> Option<&Returning> {
+    pub(super) fn next_to_reattach(&self, now: u64) -> Option<&SavedGuest> {
         let spec = self.state.spec();
         // A guest cannot be connected without a driver domain.
         let mut workers = spec.workers().into_iter();
-        let has_driver = spec.refitting().is_none() && workers.all(|place| self.runs(place));
+        let has_driver =
+            spec.pending_nic_change().is_none() && workers.all(|place| self.runs(place));
         let edits = self.edits.values();
         let coming = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
         let can = has_driver && self.restarts_now() && coming.count() < AT_ONCE;
@@ -42,37 +43,37 @@ impl Server<'_> {
             tried.is_none_or(|tried| tried.again_ns.is_some_and(|at| now >= at))
         };
         let waits = |name: &str| is_due(name) && !spec.is_changing(name);
-        let is_next = |returning: &&Returning| can && returning.name().is_some_and(waits);
-        spec.all_returning().iter().find(is_next)
+        let is_next = |returning: &&SavedGuest| can && returning.name().is_some_and(waits);
+        spec.saved_guests().iter().find(is_next)
     }
 
     /// Begins to attach the next guests.
-    pub(super) fn come_back(&mut self, now: u64) {
-        while let Some(next) = self.next_to_come_back(now).cloned() {
+    pub(super) fn reattach_saved_guests(&mut self, now: u64) {
+        while let Some(next) = self.next_to_reattach(now).cloned() {
             let name = next.name().unwrap_or_default().to_owned();
             if next.origin.user.is_none() && self.state.place(&name).is_some() {
                 // The files of this machine describe the guest.
-                self.returns_no_more(&name);
+                self.forget_saved_guest(&name);
                 continue;
             }
             let tried = self.begun.entry(name.clone()).or_default();
             tried.times += 1;
             tried.again_ns = None;
-            if let Err(why) = self.begin_attach(AskedBy::Before, &next.guest, now) {
+            if let Err(why) = self.begin_attach(EditOrigin::Before, &next.guest, now) {
                 self.has_failed(&name, &why, now);
             }
         }
     }
 
     /// Records that a guest has returned, or will not.
-    pub(super) fn returns_no_more(&mut self, name: &str) {
+    pub(super) fn forget_saved_guest(&mut self, name: &str) {
         self.begun.remove(name);
         if self.state.spec().returning(name).is_none() {
             return;
         }
         let name = name.to_owned();
-        self.state.change(SpecChange::Returned { name });
-        if self.state.spec().all_returning().is_empty() {
+        self.state.change(SpecChange::Reattached { name });
+        if self.state.spec().saved_guests().is_empty() {
             let line = "every guest of the machine before has returned or is left out";
             self.log.line(Info, "grantwayd", line);
         }
@@ -84,14 +85,14 @@ impl Server<'_> {
             Some(tried) if tried.times < TRIES => {
                 tried.again_ns = Some(now.saturating_add(PAUSE_NS));
             }
-            _ => self.is_left_out(name, why),
+            _ => self.give_up_reattach(name, why),
         }
     }
 
     /// Gives up on a guest.
-    pub(super) fn is_left_out(&mut self, name: &str, why: &str) {
+    pub(super) fn give_up_reattach(&mut self, name: &str, why: &str) {
         let line = format!("{name}: was attached before, and is not attached again: {why}");
         self.log.line(Warning, "grantwayd", &line);
-        self.returns_no_more(name);
+        self.forget_saved_guest(name);
     }
 }

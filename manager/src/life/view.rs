@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The state of a domain in the core, and how far others are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct DomainView<'a> {
     /// The domain in the core, if there is one.
     pub(crate) id: Option<DomId>,
     pub(crate) stage: Option<Stage>,

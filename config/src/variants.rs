@@ -11,7 +11,7 @@ use std::fmt;
 /// # Errors
 ///
 /// No variant has this name; the error lists the names.
-pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownWord> {
+pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownVariant> {
     T::deserialize(StrDeserializer::new(word))
 }
 
@@ -26,20 +26,20 @@ pub(crate) fn name(value: &impl Serialize) -> String {
 
 /// A word that is not the name of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UnknownWord {
+pub(crate) struct UnknownVariant {
     known: &'static [&'static str],
 }
 
-impl fmt::Display for UnknownWord {
+impl fmt::Display for UnknownVariant {
     /// Writes the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&choose(self.known.iter().copied()))
     }
 }
 
-impl std::error::Error for UnknownWord {}
+impl std::error::Error for UnknownVariant {}
 
-impl de::Error for UnknownWord {
+impl de::Error for UnknownVariant {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self { known: &[] }
     }

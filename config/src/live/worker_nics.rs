@@ -1,9 +1,9 @@
 //! Computes the workers of the driver domain for changed NICs.
 
-use super::nics::{self, Refitted};
+use super::nics::{self, WorkerNics};
 use super::{LiveConfig, free, guests_end, taken_by_guests};
 use crate::check;
-use crate::domain::{DriverConfig, NicConfig, NicKind};
+use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use crate::machine;
 use crate::problem::Problems;
 use crate::sizes::{nic_pages, rings_slots};
@@ -27,24 +27,24 @@ impl LiveConfig {
     }
 
     /// Returns a worker with the machine's present NICs. `domain` and its configuration `driver`
-    /// are the worker before the change; the NICs in `come` were added since.
+    /// are the worker before the change; the NICs in `added` were added since.
     ///
     /// # Errors
     ///
     /// The worker would exceed the limits of a domain.
-    pub fn refit(
+    pub fn worker_with_nics(
         &self,
         worker: u32,
         before: &Domain,
         driver: &DriverConfig,
-        come: &BTreeSet<String>,
-    ) -> Result<Refitted, String> {
+        added: &BTreeSet<String>,
+    ) -> Result<WorkerNics, String> {
         let told = &driver.nics;
         let (mut nics, devices) = machine::nics_of(&self.config, worker);
         let mut domain = before.clone();
         let stays = |name: &String| {
             let is_there = self.config.nics.iter().any(|nic| nic.name == *name);
-            is_there && !come.contains(name)
+            is_there && !added.contains(name)
         };
         for nic in told.iter().filter(|nic| !stays(&nic.name)) {
             for number in numbers(&nic.kind) {
@@ -76,7 +76,7 @@ impl LiveConfig {
                         .iter()
                         .filter_map(|number| devices.get(*number as usize));
                     let mut own: Vec<Device> = own.cloned().collect();
-                    if let (NicKind::Xdp { rings_slot, .. }, [Device::Xdp(own)]) =
+                    if let (NicKindConfig::Xdp { rings_slot, .. }, [Device::Xdp(own)]) =
                         (&mut nic.kind, &mut own[..])
                     {
                         let wanted = rings_slots(own.entries);
@@ -102,21 +102,21 @@ impl LiveConfig {
         check::size(&domain).map_err(|wrong| wrong.to_string())?;
         domain.config = config;
         let nics = whole.nics;
-        Ok(Refitted { domain, nics })
+        Ok(WorkerNics { domain, nics })
     }
 }
 
 fn no_room(nic: &str, slots: u32) -> String {
     format!(
         "NIC {nic}: its rings need {slots} slots of the driver domain's window, which has \
-         too few left for added NICs; write fewer `buffers`, or restart the machine"
+         too few remaining for added NICs; write fewer `buffers`, or restart the machine"
     )
 }
 
 /// Returns the slots of a NIC's rings.
-fn rings(kind: &NicKind) -> Option<Range<u32>> {
+fn rings(kind: &NicKindConfig) -> Option<Range<u32>> {
     match kind {
-        NicKind::Xdp {
+        NicKindConfig::Xdp {
             rings_slot,
             entries,
             ..
@@ -126,28 +126,28 @@ fn rings(kind: &NicKind) -> Option<Range<u32>> {
 }
 
 /// Returns the number of the NIC's device, if the device outlives a domain.
-fn number(kind: &mut NicKind) -> Option<&mut u32> {
+fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
     match kind {
-        NicKind::Tap { device, .. }
-        | NicKind::Local { device, .. }
-        | NicKind::Xdp { device, .. } => Some(device),
-        NicKind::Sim { .. } | NicKind::Pcap(_) => None,
+        NicKindConfig::Tap { device, .. }
+        | NicKindConfig::Local { device, .. }
+        | NicKindConfig::Xdp { device, .. } => Some(device),
+        NicKindConfig::Sim { .. } | NicKindConfig::Pcap(_) => None,
     }
 }
 
 /// Returns the numbers of all of a NIC's devices.
-fn numbers(kind: &NicKind) -> Vec<u32> {
+fn numbers(kind: &NicKindConfig) -> Vec<u32> {
     match kind {
-        NicKind::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
-        NicKind::Local { device, .. } | NicKind::Xdp { device, .. } => vec![*device],
-        NicKind::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
-        NicKind::Sim { .. } => Vec::new(),
+        NicKindConfig::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
+        NicKindConfig::Local { device, .. } | NicKindConfig::Xdp { device, .. } => vec![*device],
+        NicKindConfig::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
+        NicKindConfig::Sim { .. } => Vec::new(),
     }
 }
 
-/// Places a NIC's devices consecutively among a domain's: in a gap that removed ones have left, or
-/// at the end.
-fn take_over(nic: &mut NicKind, own: Vec<Device>, to: &mut Vec<Device>) {
+/// Places a NIC's devices consecutively among a domain's: in a gap that removed ones left, or at
+/// the end.
+fn take_over(nic: &mut NicKindConfig, own: Vec<Device>, to: &mut Vec<Device>) {
     let Some(number) = number(nic).filter(|_| !own.is_empty()) else {
         return;
     };
@@ -158,7 +158,7 @@ fn take_over(nic: &mut NicKind, own: Vec<Device>, to: &mut Vec<Device>) {
     let place = free.unwrap_or(last.map_or(0, |last| last + 1));
     to.splice(place..(place + count).min(to.len()), own);
     *number = place as u32;
-    if let NicKind::Tap { queues, .. } = nic {
+    if let NicKindConfig::Tap { queues, .. } = nic {
         let behind = place as u32 + 1..;
         queues
             .iter_mut()
