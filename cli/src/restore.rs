@@ -251,7 +251,7 @@ pub(crate) fn warn_of_rules(config: &Config) {
 
 /// Warns of everything that blocks the address translation of a running machine, as far as this
 /// user has access. `core` is the process id of the machine's core.
-pub(crate) fn warn_of_troubles(name: &str, core: u32) {
+pub(crate) fn warn_of_nat_faults(name: &str, core: u32) {
     let note = client::note_of(name).ok().flatten();
     let note = note.and_then(|text| serde_json::from_str::<HostNote>(&text).ok());
     for uplink in note.unwrap_or_default().uplinks {
@@ -259,7 +259,7 @@ pub(crate) fn warn_of_troubles(name: &str, core: u32) {
             continue;
         };
         let networks = networks(&uplink.addresses);
-        let found = host_checks::troubles(place.as_deref(), &uplink.ifname, &networks);
+        let found = host_checks::nat_faults(place.as_deref(), &uplink.ifname, &networks);
         for trouble in found.unwrap_or_default() {
             output::warn(&format!("nic \"{}\": {trouble}", uplink.nic));
         }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_keeps_what_the_machine_had_before() {
+    fn a_note_stores_the_previous_settings() {
         let note = |uplinks: &[NattedNic]| HostNote {
             boot: "b".to_owned(),
             uplinks: uplinks.to_vec(),

@@ -18,7 +18,7 @@ const STAT: Duration = Duration::from_millis(500);
 pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     let status = instance.status()?;
-    restore::warn_of_troubles(name, status.pid);
+    restore::warn_of_nat_faults(name, status.pid);
     let alive = || status.domains.iter().filter(|of| of.alive);
     let stat = |of: &DomainStatus| {
         let stat = instance.relay_within(&of.report.name, &Request::Stat, STAT);

@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rules_ask_for_is_written_by_name_or_number() {
+    fn conditions_are_written_by_name_or_number() {
         for (text, number) in [("tcp", 6), ("icmpv6", 58), ("89", 89)] {
             let protocol: Protocol = text.parse().unwrap();
             assert_eq!((protocol.0, protocol.to_string().as_str()), (number, text));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_survives_json_and_says_no_more_than_it_must() {
+    fn a_rule_survives_json_without_defaults() {
         let rule = Rule {
             direction: Some(Direction::Out),
             protocol: Some(Protocol(17)),

@@ -1,12 +1,12 @@
 //! Requests to the core and netd for one domain: build, connect, devices, start, end.
 
-use crate::core::{Core, Done, Refusal};
+use crate::core::{Core, CoreError, Done};
 use crate::machine_state::State;
 use crate::spec::lasts;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, NewDomain, NewSocket, Stage, Text};
+use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{self, Device, Domain, NetnsPlace, OpenedNotes};
+use abi::machine::{self, Device, Domain, NetnsId, OpenedNotes};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
@@ -47,12 +47,12 @@ fn unit(place: usize, device: usize) -> u32 {
 }
 
 /// Connects the domain at a place to those that serve it from the start of the machine.
-pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<(), Refusal> {
+pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<(), CoreError> {
     let domain = domain(state, place)?;
     let served = state.connections.iter();
     for connection in served.filter(|connection| connection.frontend == domain.name) {
         let end = |name: &str| state.find(name).ok_or(format!("{name} was not built"));
-        let connect = Ask::Connect {
+        let connect = CoreRequest::Connect {
             backend: end(&connection.backend)?,
             frontend: end(&connection.frontend)?,
             handle: connection.handle,
@@ -67,7 +67,7 @@ pub(crate) fn await_opened(
     core: &mut Core,
     state: &mut State,
     opening: Vec<Opening>,
-) -> Vec<(DeviceId, Refusal)> {
+) -> Vec<(DeviceId, CoreError)> {
     let mut refused = Vec::new();
     for Opening {
         device,
@@ -91,7 +91,7 @@ pub(crate) fn await_opened(
     refused
 }
 
-fn notes(done: &Done) -> Result<OpenedNotes, Refusal> {
+fn notes(done: &Done) -> Result<OpenedNotes, CoreError> {
     let notes = serde_json::from_slice(&done.bytes(NOTES_MAX)?);
     Ok(notes.map_err(|error| format!("what netd says of it makes no sense: {error}"))?)
 }
@@ -113,7 +113,7 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
 /// answer is not awaited: later requests for the device are carried out after this one.
 pub(crate) fn close(core: &mut Core, (place, number): DeviceId) {
     let unit = unit(place, number);
-    core.post(Ask::Close { unit }, &[]);
+    core.post(CoreRequest::Close { unit }, &[]);
 }
 
 /// Asks netd to open devices, given by their domains' places and their numbers there, and does not
@@ -122,7 +122,7 @@ pub(crate) fn open(
     core: &mut Core,
     state: &State,
     devices: impl IntoIterator<Item = (usize, usize)>,
-) -> Result<Vec<Opening>, Refusal> {
+) -> Result<Vec<Opening>, CoreError> {
     let mut opened = Vec::new();
     for (place, number) in devices {
         let domain = domain(state, place)?;
@@ -145,7 +145,7 @@ pub(crate) fn open(
         let expected = netns.as_ref();
         let expected = expected.and_then(|netns| state.spec().expected(&name, netns));
         let description = describe(&device, 0, expected)?;
-        let token = core.post_with(Ask::Open { unit }, &description)?;
+        let token = core.post_with(CoreRequest::Open { unit }, &description)?;
         opened.push(Opening {
             device: (place, number),
             name,
@@ -156,7 +156,7 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-fn describe(device: &Device, life: u64, expected: Option<NetnsPlace>) -> Result<Vec<u8>, Refusal> {
+fn describe(device: &Device, life: u64, expected: Option<NetnsId>) -> Result<Vec<u8>, CoreError> {
     let opening = machine::Opening {
         device: device.clone(),
         life,
@@ -173,7 +173,7 @@ pub(crate) fn create(
     state: &mut State,
     place: usize,
     replaces: Option<DomId>,
-) -> Result<DomId, Refusal> {
+) -> Result<DomId, CoreError> {
     let domain = domain(state, place)?.clone();
     let new = NewDomain {
         replaces,
@@ -190,7 +190,7 @@ pub(crate) fn create(
         tsc_hz: shmem::time::tsc_hz(),
     };
     let done = core.ask_with(
-        Ask::Create { domain: new },
+        CoreRequest::Create { domain: new },
         state.spec().told(place).as_bytes(),
     )?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
@@ -198,12 +198,12 @@ pub(crate) fn create(
     Ok(id)
 }
 
-fn domain(state: &State, place: usize) -> Result<&Domain, Refusal> {
+fn domain(state: &State, place: usize) -> Result<&Domain, CoreError> {
     let found = state.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
 
-fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], Refusal> {
+fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
     let mut words = [0; CPU_WORDS];
     for cpu in &domain.cpus {
         let word = words.get_mut(cpu / 64);
@@ -221,7 +221,7 @@ pub(crate) fn give(
     place: usize,
     life: u64,
     given: &mut usize,
-) -> Result<(), Refusal> {
+) -> Result<(), CoreError> {
     let domain = domain(state, place)?;
     let id = state
         .id(place)
@@ -252,7 +252,7 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
-    fn give(self, number: usize, device: &Device) -> Result<(), Refusal> {
+    fn give(self, number: usize, device: &Device) -> Result<(), CoreError> {
         let own = unit(self.place, number);
         match device {
             Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
@@ -278,7 +278,9 @@ impl DeviceAssignment<'_> {
                     entries: spec.entries,
                     rings_slot: spec.rings_slot,
                 };
-                self.core.ask(Ask::GiveSocket { socket }, &[]).map(drop)
+                self.core
+                    .ask(CoreRequest::GiveSocket { socket }, &[])
+                    .map(drop)
             }
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
@@ -301,7 +303,7 @@ impl DeviceAssignment<'_> {
                     rings_slot: spec.rings_slot,
                 };
                 let queue = describe(device, self.life, None)?;
-                let give = Ask::GiveSocket { socket };
+                let give = CoreRequest::GiveSocket { socket };
                 self.core.ask_with(give, &queue).map(drop)
             }
             Device::Read(_) | Device::Write(_) => self.file(own, device),
@@ -311,7 +313,7 @@ impl DeviceAssignment<'_> {
 
     /// Returns the unit of the last device of a kind before another one, and the number of queues
     /// from there on.
-    fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), Refusal> {
+    fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();
         let found = before.iter().rposition(is);
@@ -322,7 +324,7 @@ impl DeviceAssignment<'_> {
     }
 
     /// Returns the unit of the TAP that a shared queue belongs to, and the queue's number there.
-    fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), Refusal> {
+    fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), CoreError> {
         let Device::TapShare { ifname, netns } = wanted else {
             return Err("this is no shared queue".to_owned().into());
         };
@@ -351,16 +353,16 @@ impl DeviceAssignment<'_> {
         found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
     }
 
-    fn nothing(self) -> Result<(), Refusal> {
-        let nothing = Ask::GiveNothing { domain: self.id };
+    fn nothing(self) -> Result<(), CoreError> {
+        let nothing = CoreRequest::GiveNothing { domain: self.id };
         self.core.ask(nothing, &[]).map(drop)
     }
 
-    fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), Refusal> {
+    fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), CoreError> {
         if self.state.spec().is_lost(place_of(unit)) {
             return self.nothing();
         }
-        let give = Ask::Give {
+        let give = CoreRequest::Give {
             domain: self.id,
             unit,
             place,
@@ -370,17 +372,18 @@ impl DeviceAssignment<'_> {
     }
 
     /// Opens a file, gives it to the domain and closes it: each process gets its own.
-    fn file(self, unit: u32, device: &Device) -> Result<(), Refusal> {
+    fn file(self, unit: u32, device: &Device) -> Result<(), CoreError> {
         let description = describe(device, self.life, None)?;
-        self.core.ask_with(Ask::Open { unit }, &description)?;
-        let give = Ask::Give {
+        self.core
+            .ask_with(CoreRequest::Open { unit }, &description)?;
+        let give = CoreRequest::Give {
             domain: self.id,
             unit,
             place: 0,
             told: false,
         };
         let given = self.core.ask(give, &[]).map(drop);
-        self.core.ask(Ask::Close { unit }, &[])?;
+        self.core.ask(CoreRequest::Close { unit }, &[])?;
         given
     }
 }
@@ -398,22 +401,26 @@ pub(crate) fn end(core: &mut Core, state: &State, place: usize, why: &str) {
     let stage = state.stage(domain);
     if matches!(stage, Some(Stage::Starting | Stage::Running) | None) {
         let why = why.clone();
-        let _ = core.ask(Ask::Kill { domain, why }, &[]);
+        let _ = core.ask(CoreRequest::Kill { domain, why }, &[]);
     }
     if matches!(stage, Some(Stage::Built) | None) {
-        let _ = core.ask(Ask::GiveUp { domain, why }, &[]);
+        let _ = core.ask(CoreRequest::GiveUp { domain, why }, &[]);
     }
 }
 
 /// Starts the domain at a place. Returns its console.
-pub(crate) fn start(core: &mut Core, state: &mut State, place: usize) -> Result<OwnedFd, Refusal> {
+pub(crate) fn start(
+    core: &mut Core,
+    state: &mut State,
+    place: usize,
+) -> Result<OwnedFd, CoreError> {
     let domain = state
         .id(place)
         .ok_or("the domain was not built".to_owned())?;
-    let done = core.ask(Ask::Start { domain }, &[])?;
+    let done = core.ask(CoreRequest::Start { domain }, &[])?;
     let fds = <[OwnedFd; 2]>::try_from(done.fds);
     let [console, mailbox] = fds.map_err(|_| "a domain without console and mailbox".to_owned())?;
-    core.meet(domain, mailbox, monotonic_ns());
+    core.add_mailbox(domain, mailbox, monotonic_ns());
     state.live(domain, Stage::Starting, "starting");
     Ok(console)
 }

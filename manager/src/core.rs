@@ -1,9 +1,9 @@
 //! The manager's end of the link to the core.
 
+pub(crate) use crate::core_error::CoreError;
 use crate::mailbox::{MailTurn, Mailbox, Reply};
-pub(crate) use crate::refusal::Refusal;
 use abi::DomId;
-use abi::core::{Ask, Record, Tell};
+use abi::core::{CoreMessage, CoreRequest, Record};
 use link::{Link, LinkError, Received, sealed};
 use rustix::event::PollFlags;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ pub(crate) struct Done {
 
 impl Done {
     /// Returns the bytes of the first descriptor.
-    pub(crate) fn bytes(&self, max: usize) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn bytes(&self, max: usize) -> Result<Vec<u8>, CoreError> {
         let beside = self
             .fds
             .first()
@@ -33,11 +33,11 @@ impl Done {
     }
 }
 
-fn not_running() -> Refusal {
-    Refusal::from("the domain is not running".to_owned())
+fn not_running() -> CoreError {
+    CoreError::from("the domain is not running".to_owned())
 }
 
-pub(crate) type Answer = Result<Done, Refusal>;
+pub(crate) type Answer = Result<Done, CoreError>;
 
 /// The link to the core, and the mailboxes of the domains.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     link: Link,
     tokens: u32,
     /// Reports of the core, in order.
-    news: VecDeque<(Tell, Vec<OwnedFd>)>,
+    news: VecDeque<(CoreMessage, Vec<OwnedFd>)>,
     /// Answers that were not taken yet, by token.
     answers: BTreeMap<u32, Answer>,
     /// Mailboxes of the domains that run.
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Sends a request. Returns the token of its answer.
-    pub(crate) fn post(&mut self, message: Ask, fds: &[BorrowedFd<'_>]) -> u32 {
+    pub(crate) fn post(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> u32 {
         let token = self.token();
         let record = Record { token, message };
         while !self.is_gone {
@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// Records the mailbox of a domain that runs.
-    pub(crate) fn meet(&mut self, domain: DomId, mailbox: OwnedFd, now_ns: u64) {
+    pub(crate) fn add_mailbox(&mut self, domain: DomId, mailbox: OwnedFd, now_ns: u64) {
         // Requests to an earlier domain of this id.
         self.part(domain);
         let mailbox = Mailbox::new(mailbox, now_ns);
@@ -124,7 +124,7 @@ impl Core {
         let mailbox = self.mailboxes.get_mut(&domain);
         let put = mailbox.map(|mailbox| mailbox.put(token, request, now_ns));
         match put.unwrap_or_else(|| Err(not_running())) {
-            Ok(()) => drop(self.post(Ask::Knock { domain }, &[])),
+            Ok(()) => drop(self.post(CoreRequest::Knock { domain }, &[])),
             Err(refusal) => drop(self.replies.insert(token, Err(refusal))),
         }
         token
@@ -141,7 +141,7 @@ impl Core {
             }
         }
         for domain in knocks {
-            self.post(Ask::Knock { domain }, &[]);
+            self.post(CoreRequest::Knock { domain }, &[]);
         }
     }
 
@@ -158,19 +158,23 @@ impl Core {
 
     /// Sends a request and waits for the answer. The core answers at once, except requests to netd,
     /// which it answers when netd has carried them out.
-    pub(crate) fn ask(&mut self, message: Ask, fds: &[BorrowedFd<'_>]) -> Answer {
+    pub(crate) fn ask(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
         let token = self.post(message, fds);
         self.await_answer(token)
     }
 
     /// As [`Core::ask`], with bytes beside the request.
-    pub(crate) fn ask_with(&mut self, message: Ask, bytes: &[u8]) -> Answer {
+    pub(crate) fn ask_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }
 
     /// As [`Core::post`], with bytes beside the request.
-    pub(crate) fn post_with(&mut self, message: Ask, bytes: &[u8]) -> Result<u32, Refusal> {
+    pub(crate) fn post_with(
+        &mut self,
+        message: CoreRequest,
+        bytes: &[u8],
+    ) -> Result<u32, CoreError> {
         let beside = sealed::write("beside", bytes).map_err(|e| e.to_string())?;
         Ok(self.post(message, &[beside.as_fd()]))
     }
@@ -213,7 +217,7 @@ impl Core {
     /// Receives everything that the core has sent.
     pub(crate) fn take(&mut self) {
         loop {
-            match self.link.receive::<Tell>() {
+            match self.link.receive::<CoreMessage>() {
                 Ok(Some(received)) => self.keep(received),
                 Ok(None) => return,
                 Err(error) => {
@@ -227,15 +231,15 @@ impl Core {
         }
     }
 
-    fn keep(&mut self, received: Received<Tell>) {
+    fn keep(&mut self, received: Received<CoreMessage>) {
         let Received { record, fds } = received;
         let answer = match record.message {
-            Tell::Done { value } => Ok(Done { value, fds }),
-            Tell::Refused { is_busy } => {
+            CoreMessage::Done { value } => Ok(Done { value, fds }),
+            CoreMessage::Refused { is_busy } => {
                 let why = fds.first().map(|fd| sealed::read(fd, WHY_MAX));
                 let why = why.and_then(Result::ok).unwrap_or_default();
                 let why = String::from_utf8_lossy(&why).into_owned();
-                Err(Refusal { why, is_busy })
+                Err(CoreError { why, is_busy })
             }
             news => return self.news.push_back((news, fds)),
         };
@@ -243,12 +247,12 @@ impl Core {
     }
 
     /// Takes the next report.
-    pub(crate) fn news(&mut self) -> Option<(Tell, Vec<OwnedFd>)> {
+    pub(crate) fn news(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
         self.news.pop_front()
     }
 
     /// Waits for the first report.
-    pub(crate) fn first(&mut self) -> Option<(Tell, Vec<OwnedFd>)> {
+    pub(crate) fn first(&mut self) -> Option<(CoreMessage, Vec<OwnedFd>)> {
         while self.news.is_empty() && !self.is_gone {
             self.link.wait(PollFlags::IN, None);
             self.take();

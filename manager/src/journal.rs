@@ -5,11 +5,11 @@
 //! written line is kept at once, without a request to the core. So an attach costs lines about one
 //! guest, however many others exist. A file that is much longer than its first line is begun anew.
 
-use crate::core::{Core, Refusal};
+use crate::core::{Core, CoreError};
 use crate::life::Life;
 use crate::machine_state::State;
 use crate::spec::{Spec, SpecChange};
-use abi::core::{Ask, KEPT_MAX};
+use abi::core::{CoreRequest, KEPT_MAX};
 use abi::machine::Restarts;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Continues the file of an earlier manager.
-    pub(crate) fn took_up(&mut self, is_changed: bool) {
+    pub(crate) fn continue_file(&mut self, is_changed: bool) {
         self.is_changed = is_changed;
     }
 
@@ -134,7 +134,7 @@ impl Journal {
         complete_ns: u64,
         state: &mut State,
         lives: &BTreeMap<usize, Life>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CoreError> {
         let changes = state.take_changes();
         self.is_changed |= !changes.is_empty();
         let lines = self.lines(changes, state, lives);
@@ -192,7 +192,7 @@ impl Journal {
     }
 
     /// Begins a file.
-    fn begin(&mut self, core: &mut Core, complete_ns: u64, state: &State) -> Result<(), Refusal> {
+    fn begin(&mut self, core: &mut Core, complete_ns: u64, state: &State) -> Result<(), CoreError> {
         let whole = SavedState {
             complete_ns,
             missing: Cow::Borrowed(&self.missing),
@@ -213,7 +213,7 @@ impl Journal {
             Ok(file)
         };
         let file = begin().map_err(|error| error.to_string())?;
-        core.ask(Ask::Keep {}, &[file.as_fd()])?;
+        core.ask(CoreRequest::Keep {}, &[file.as_fd()])?;
         self.bytes = text.len();
         let room = text.len().saturating_mul(2).saturating_add(ROOM);
         self.bytes_max = room.min(KEPT_MAX);
@@ -225,7 +225,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::core::{Record, Tell};
+    use abi::core::{CoreMessage, Record};
     use config::live::LiveConfig;
     use link::{Link, Received};
     use rustix::event::PollFlags;
@@ -299,11 +299,11 @@ mod tests {
         let keeps = std::thread::spawn(move || {
             let mut files = Vec::new();
             loop {
-                match its.receive::<Ask>() {
+                match its.receive::<CoreRequest>() {
                     Ok(Some(Received { record, fds })) => {
                         files.extend(fds);
                         let token = record.token;
-                        let message = Tell::Done { value: 0 };
+                        let message = CoreMessage::Done { value: 0 };
                         its.send(&Record { token, message }, &[]).unwrap();
                     }
                     Ok(None) => {

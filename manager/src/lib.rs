@@ -33,6 +33,7 @@ mod client;
 mod console;
 mod consoles;
 mod core;
+mod core_error;
 mod journal;
 mod life;
 mod listeners;
@@ -40,7 +41,6 @@ mod log;
 mod machine_state;
 mod mailbox;
 mod metrics;
-mod refusal;
 mod reload;
 mod serve;
 mod spec;
@@ -51,7 +51,7 @@ mod windows;
 pub use metrics::hostile as testing;
 
 use crate::core::Core;
-use abi::core::{Ask, MACHINE_MAX, Tell};
+use abi::core::{CoreMessage, CoreRequest, MACHINE_MAX};
 use abi::machine::Machine;
 use args::Args;
 use confine::roles::MANAGER;
@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
             if !core.is_gone() {
                 print(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
             }
-            let _ = core.ask(Ask::End { failed: true }, &[]);
+            let _ = core.ask(CoreRequest::End { failed: true }, &[]);
             ExitCode::FAILURE
         }
     }
@@ -107,7 +107,7 @@ struct Given {
 
 fn welcome(core: &mut Core) -> Option<Given> {
     let (tell, fds) = core.first()?;
-    let Tell::Welcome {
+    let CoreMessage::Welcome {
         pid,
         began_ns,
         user,
@@ -140,7 +140,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     let opened = match given.held.is_empty() {
         true => {
             let opened = Listeners::new(&args)?;
-            let held = core.ask(Ask::Hold {}, &opened.fds());
+            let held = core.ask(CoreRequest::Hold {}, &opened.fds());
             held.map_err(|refusal| {
                 // The core removes only sockets that it holds.
                 listeners::remove(&args);
@@ -177,7 +177,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     }
     match given.kept {
         // Another manager has written it: parsed as far as it is valid.
-        Some(kept) => server.go_on(SavedState::read(&kept)),
+        Some(kept) => server.resume_state(SavedState::read(&kept)),
         None => {
             let up_ns = server.begin()?;
             print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));

@@ -17,7 +17,7 @@ pub(crate) use step::{Action, Next, step};
 pub(crate) use view::{DomainView, StartStage, Worker};
 
 use crate::build::{DeviceId, Opening};
-use crate::core::Refusal;
+use crate::core::CoreError;
 use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{DomainStatus, Restarts};
@@ -77,7 +77,7 @@ pub(crate) enum Devices {
     /// netd has opened the others. These were busy, and are requested again.
     Busy(Vec<DeviceId>),
     /// The answers that are awaited, and refusals so far.
-    Opening(Vec<Opening>, Vec<(DeviceId, Refusal)>),
+    Opening(Vec<Opening>, Vec<(DeviceId, CoreError)>),
     /// netd has opened them, or the domain does without.
     Open,
 }
@@ -90,7 +90,7 @@ pub(crate) enum Event {
     /// The domain is up for the first time.
     Up,
     /// The first start failed, which is not retried here; `None`: the process has ended.
-    Failed(Option<Refusal>),
+    Failed(Option<CoreError>),
     /// Every worker has carried out its call, or one refuses.
     Called(Result<(), String>),
 }
@@ -240,7 +240,7 @@ impl Life {
     }
 
     /// Whether the last start failed: the end of its remains is not reported.
-    pub(crate) fn is_stillborn(&self) -> bool {
+    pub(crate) fn has_failed_to_start(&self) -> bool {
         !self.trouble.is_empty()
     }
 
@@ -352,12 +352,16 @@ impl Life {
     /// kernel may not have released those of the process before. Then a first start fails, and a
     /// restarted domain runs without them. A first start fails at once if a refused device is not
     /// busy.
-    pub(crate) fn opened(&mut self, refused: Vec<(DeviceId, Refusal)>, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn opened(
+        &mut self,
+        refused: Vec<(DeviceId, CoreError)>,
+        now_ns: u64,
+    ) -> Vec<Event> {
         self.devices = Devices::Open;
         if refused.is_empty() || self.goal == Goal::Gone {
             return Vec::new();
         }
-        let is_final = |(_, refusal): &&(DeviceId, Refusal)| self.is_first && !refusal.is_busy;
+        let is_final = |(_, refusal): &&(DeviceId, CoreError)| self.is_first && !refusal.is_busy;
         let failure = refused.iter().find(is_final).or(refused.first());
         let failure = failure.filter(|_| self.is_first).cloned();
         if self.is_releasing(now_ns) && !refused.iter().any(|one| is_final(&one)) {
@@ -368,7 +372,7 @@ impl Life {
         if let Some((_, refusal)) = failure {
             return self.failed(refusal, now_ns);
         }
-        let line = |(_, refusal): (DeviceId, Refusal)| {
+        let line = |(_, refusal): (DeviceId, CoreError)| {
             Event::Line(format!("runs without an interface: {}", refusal.why))
         };
         refused.into_iter().map(line).collect()
@@ -378,7 +382,7 @@ impl Life {
     pub(crate) fn replied(
         &mut self,
         number: usize,
-        reply: Result<Vec<u8>, Refusal>,
+        reply: Result<Vec<u8>, CoreError>,
         now_ns: u64,
     ) -> Vec<Event> {
         let must = self.goal == Goal::Gone;
@@ -419,7 +423,7 @@ impl Life {
     }
 
     /// Returns the number of processes that had the domain's devices before.
-    pub(crate) fn lives_before(&self) -> u64 {
+    pub(crate) fn previous_processes(&self) -> u64 {
         match self.is_first {
             true => 0,
             false => self.known.count + 1,
@@ -462,7 +466,7 @@ impl Life {
 
     /// Records that a request for the start was refused. A request for something busy is repeated.
     /// Otherwise a first start fails, and any other start is retried after a pause.
-    pub(crate) fn failed(&mut self, refusal: Refusal, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<Event> {
         if refusal.is_busy && self.is_releasing(now_ns) {
             self.put_off(now_ns);
             return Vec::new();

@@ -3,7 +3,7 @@
 use crate::spec::{AdmittedGuest, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsPlace, Setting};
+use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsId, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ impl State {
     }
 
     /// Records the namespace that a name stands for in the section of an attached guest.
-    pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsPlace) {
+    pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsId) {
         if self.spec.origin(guest).is_some() {
             let guest = guest.to_owned();
             self.change(SpecChange::NamespaceFound {

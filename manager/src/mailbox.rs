@@ -1,7 +1,7 @@
 //! A domain's mailbox: requests and replies in a memory file that only the domain and the manager
 //! map. The domain may write anything there at any time.
 
-use crate::refusal::Refusal;
+use crate::core_error::CoreError;
 use abi::layout::mailbox;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ const AGAIN_NS: u64 = 50_000_000;
 const PAUSES: u32 = 60;
 
 /// A domain's reply, or why there is none.
-pub(crate) type Reply = Result<Vec<u8>, Refusal>;
+pub(crate) type Reply = Result<Vec<u8>, CoreError>;
 
 /// The result of [`Mailbox::turn`].
 #[derive(Debug, PartialEq, Eq)]
@@ -74,10 +74,10 @@ impl Mailbox {
     ///
     /// # Errors
     /// Another request awaits its reply, or this one is too long.
-    pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), Refusal> {
+    pub(crate) fn put(&mut self, token: u32, request: &[u8], now_ns: u64) -> Result<(), CoreError> {
         if self.waits.is_some() {
             let why = "another request waits for the domain's reply; try again".to_owned();
-            return Err(Refusal { why, is_busy: true });
+            return Err(CoreError { why, is_busy: true });
         }
         let max = mailbox::IN_MAX;
         if request.len() > max {

@@ -10,7 +10,7 @@ mod change;
 pub(crate) use change::{PendingNicChange, SpecChange};
 
 use crate::windows::{self, Windows};
-use abi::machine::{Device, Domain, Live, NetnsPlace, Program, Setting};
+use abi::machine::{Device, Domain, Live, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -216,8 +216,8 @@ impl Spec {
         let drivers = (0..).zip(&self.drivers);
         let workers = drivers.filter_map(|(worker, (&place, told))| {
             let domain = self.domains.get(&place)?;
-            let settle_nic_change = config.worker_with_nics(worker, domain, told, &step.added);
-            Some(settle_nic_change.map(|settle_nic_change| (place, settle_nic_change)))
+            let changed = config.worker_with_nics(worker, domain, told, &step.added);
+            Some(changed.map(|changed| (place, changed)))
         });
         let workers = workers.collect::<Result<_, _>>()?;
         let nics = Some(step.nics.clone());
@@ -266,7 +266,7 @@ impl Spec {
     }
 
     /// Returns the only network namespace that a name may stand for in a returning guest's section.
-    pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsPlace> {
+    pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
         self.returning(guest)?.origin.places.get(netns).copied()
     }
 }

@@ -5,7 +5,7 @@
 //! A failure to write it does not fail an attach, because containers start all the same. The
 //! answer, the log and `status` report it, and the manager retries until the file is written.
 
-use crate::refusal::Refusal;
+use crate::core_error::CoreError;
 use crate::spec::{Spec, SpecChange};
 use abi::journal::Level;
 use config::live::state::{self, Origin, SavedGuestRef};
@@ -70,11 +70,11 @@ impl StateFile {
     pub(crate) fn wrote(
         &mut self,
         text: Vec<u8>,
-        written: Result<(), Refusal>,
+        written: Result<(), CoreError>,
         now_ns: u64,
     ) -> Option<(Level, String)> {
         let failed = self.failure.take();
-        let Err(Refusal { why, .. }) = written else {
+        let Err(CoreError { why, .. }) = written else {
             self.written = Some(text);
             self.again_ns = None;
             let line = || {

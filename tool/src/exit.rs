@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_what_a_shell_would_say() {
+    fn exit_statuses_are_those_of_a_shell() {
         // In the encoding of wait(2): a code, a signal, a signal with a core file, a stop.
         for (raw, expected) in [
             (0, 0),

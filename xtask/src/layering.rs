@@ -15,25 +15,25 @@ const PAGE: &str = "ARCHITECTURE.md";
 pub(crate) fn check() -> Result<()> {
     let (rules, crates) = (rules::read()?, workspace::crates()?);
     print!("{}", drawing(&rules));
-    let mut breaches = arrows_up(&rules);
-    breaches.extend(dependencies(&rules, &crates));
-    breaches.extend(empty_rooms(&rules, &crates));
-    breaches.extend(unwanted(&rules)?);
+    let mut violations = arrows_up(&rules);
+    violations.extend(dependencies(&rules, &crates));
+    violations.extend(empty_rooms(&rules, &crates));
+    violations.extend(unwanted(&rules)?);
     let page = std::fs::read_to_string(workspace::root().join(PAGE))?;
-    breaches.extend(undescribed(&page, &crates));
+    violations.extend(undescribed(&page, &crates));
     for found in &crates {
-        breaches.extend(unsafe_code(&rules, found)?);
+        violations.extend(unsafe_code(&rules, found)?);
         for target in &found.targets {
-            breaches.extend(modules::circles(&found.name, target)?);
+            violations.extend(modules::circles(&found.name, target)?);
         }
     }
-    for breach in &breaches {
+    for breach in &violations {
         eprintln!("layering: {breach}");
     }
     ensure!(
-        breaches.is_empty(),
-        "{} breaches of xtask/layering.txt",
-        breaches.len()
+        violations.is_empty(),
+        "{} violations of xtask/layering.txt",
+        violations.len()
     );
     println!("layering: {} crates match xtask/layering.txt", crates.len());
     Ok(())
@@ -59,20 +59,20 @@ fn arrows_up(rules: &Rules) -> Vec<String> {
     for (height, floor) in rules.floors.iter().enumerate() {
         heights.extend(floor.rooms.iter().map(|room| (room, height)));
     }
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (room, may) in &rules.may {
         for to in may {
             match heights.get(to) {
-                None => breaches.push(format!("{room} may use {to}, which has no line")),
+                None => violations.push(format!("{room} may use {to}, which has no line")),
                 Some(height) if *height > heights[room] => {
                     let floor = &rules.floors[*height].name;
-                    breaches.push(format!("{room} may use {to}, above it, on floor {floor}"));
+                    violations.push(format!("{room} may use {to}, above it, on floor {floor}"));
                 }
                 Some(_) => {}
             }
         }
     }
-    breaches
+    violations
 }
 
 /// Returns crates without a row in the page's table, and rows above those of crates that they use.
@@ -83,10 +83,10 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
     });
     let rows: Vec<&str> = folders.collect();
     let row = |of: &Crate| rows.iter().position(|folder| of.root.ends_with(folder));
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for found in crates {
         let Some(own) = row(found) else {
-            breaches.push(format!("{PAGE} has no row for {}", found.name));
+            violations.push(format!("{PAGE} has no row for {}", found.name));
             continue;
         };
         let uses = crates
@@ -94,10 +94,10 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
             .filter(|used| found.inside.contains(&used.name));
         for used in uses.filter(|used| row(used).is_some_and(|row| row > own)) {
             let (name, used) = (&found.name, &used.name);
-            breaches.push(format!("{PAGE} lists {name} above {used}, which it uses"));
+            violations.push(format!("{PAGE} lists {name} above {used}, which it uses"));
         }
     }
-    breaches
+    violations
 }
 
 /// Returns names in the rules without a crate.
@@ -111,7 +111,7 @@ fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
 
 /// Returns breaches by dependencies.
 fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     let edges: BTreeMap<&str, &Crate> = crates
         .iter()
         .map(|found| (found.name.as_str(), found))
@@ -119,20 +119,20 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
     for found in crates {
         let name = &found.name;
         match rules.may.get(name) {
-            None => breaches.push(format!("{name} has no line in the rules")),
-            Some(may) => breaches.extend(
+            None => violations.push(format!("{name} has no line in the rules")),
+            Some(may) => violations.extend(
                 (found.inside.iter().filter(|to| !may.contains(*to)))
                     .map(|to| format!("{name} must not depend on {to}")),
             ),
         }
         if let Some(may) = rules.outside.get(name) {
-            breaches.extend(
+            violations.extend(
                 (found.outside.iter().filter(|to| !may.contains(*to)))
                     .map(|to| format!("{name} must not link {to}")),
             );
         }
         if let Some(never) = rules.never.get(name) {
-            breaches.extend(
+            violations.extend(
                 (reachable(name, &edges)
                     .into_iter()
                     .filter(|to| never.contains(*to)))
@@ -140,18 +140,18 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
             );
         }
     }
-    breaches
+    violations
 }
 
 /// Returns crates that are linked indirectly although a rule excludes them.
 fn unwanted(rules: &Rules) -> Result<Vec<String>> {
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (name, without) in &rules.without {
         let linked = workspace::linked(name)?;
         let found = without.iter().filter(|to| linked.contains(*to));
-        breaches.extend(found.map(|to| format!("{name} links {to}, through others")));
+        violations.extend(found.map(|to| format!("{name} links {to}, through others")));
     }
-    Ok(breaches)
+    Ok(violations)
 }
 
 /// Returns every crate of the workspace that `name` links, directly or through others.
@@ -172,7 +172,7 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
 /// use these lints and must not allow it.
 fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     let manifest = std::fs::read_to_string(found.root.join("Cargo.toml"))?;
     let lints = manifest
         .split("[lints]")
@@ -180,21 +180,21 @@ fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
         .unwrap_or_default()
         .trim_start();
     if !lints.starts_with("workspace = true") {
-        breaches.push(format!("{name} does not use the workspace's lints"));
+        violations.push(format!("{name} does not use the workspace's lints"));
     }
     if rules.unsafe_in.contains(name) {
-        return Ok(breaches);
+        return Ok(violations);
     }
     for file in source::files(&found.root)? {
         let text = std::fs::read_to_string(&file)?;
         for (number, line) in text.lines().enumerate() {
-            if source::lifts_the_ban(line) {
+            if source::allows_unsafe(line) {
                 let file = file.display();
-                breaches.push(format!("{name} must not use unsafe: {file}:{}", number + 1));
+                violations.push(format!("{name} must not use unsafe: {file}:{}", number + 1));
             }
         }
     }
-    Ok(breaches)
+    Ok(violations)
 }
 
 #[cfg(test)]
@@ -263,7 +263,7 @@ mod tests {
             a_crate("monitor", &["abi", "sandbox"], &[]),
             a_crate("newcomer", &[], &[]),
         ];
-        let breaches = dependencies(&rules, &crates);
+        let violations = dependencies(&rules, &crates);
         for breach in [
             "shmem must not link left-pad",
             "sandbox must not depend on nic",
@@ -271,8 +271,8 @@ mod tests {
             "newcomer has no line in the rules",
         ] {
             assert!(
-                breaches.iter().any(|found| found == breach),
-                "{breach}: {breaches:?}"
+                violations.iter().any(|found| found == breach),
+                "{breach}: {violations:?}"
             );
         }
     }

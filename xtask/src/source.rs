@@ -91,7 +91,7 @@ pub(crate) fn is_code(line: &str) -> bool {
 }
 
 /// Returns whether a line lifts the workspace's ban on `unsafe`: an attribute that names the lint.
-pub(crate) fn lifts_the_ban(line: &str) -> bool {
+pub(crate) fn allows_unsafe(line: &str) -> bool {
     let line = line.trim_start();
     let names_it = line
         .split("//")
@@ -210,14 +210,14 @@ const LAST: u8 = 1;
             "  #[expect(unsafe_code)]",
             "    unsafe_code,",
         ] {
-            assert!(lifts_the_ban(line), "{line}");
+            assert!(allows_unsafe(line), "{line}");
         }
         for line in [
             "#![forbid(unsafe_code)]",
             "// #![allow(unsafe_code)]",
             "f(\"unsafe_code\")",
         ] {
-            assert!(!lifts_the_ban(line), "{line}");
+            assert!(!allows_unsafe(line), "{line}");
         }
     }
 }

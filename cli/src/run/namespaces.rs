@@ -117,7 +117,9 @@ pub(super) fn choose(args: &RunArgs) -> anyhow::Result<Namespaces> {
         // Without the rule some connections break. If it cannot be set, an uplink is not possible
         // either.
         let is_open = inside.outside.is_open();
-        let no_strays = is_open.then(|| netdev::own::drop_strays().ok()).flatten();
+        let no_strays = is_open
+            .then(|| netdev::own::drop_unmatched_packets().ok())
+            .flatten();
         return Ok(Namespaces {
             inside,
             _no_strays: no_strays,
@@ -204,10 +206,10 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     // The keeper must start before this process leaves its namespaces: pasta joins both.
     let keeper = match args.no_uplink {
         true => None,
-        false => Some(pasta::Keeper::start(&ports)?),
+        false => Some(pasta::PastaSupervisor::start(&ports)?),
     };
     let again = host::in_own_namespaces("a network namespace for the command")?;
-    let (outside, keeper) = match keeper.map(pasta::Keeper::join) {
+    let (outside, keeper) = match keeper.map(pasta::PastaSupervisor::join) {
         None => (Outside::Unwanted, None),
         Some(Ok(keeper)) => (Outside::Open, Some(keeper)),
         Some(Err(why)) => (Outside::Missing(why), None),

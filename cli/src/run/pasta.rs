@@ -46,9 +46,9 @@ struct Task {
 
 /// The keeper's process before it has started pasta; `None`: pasta is not installed.
 #[derive(Debug)]
-pub(super) struct Keeper(Option<Child>);
+pub(super) struct PastaSupervisor(Option<Child>);
 
-impl Keeper {
+impl PastaSupervisor {
     /// Starts the keeper, which waits.
     pub(super) fn start(forward: &[Forward]) -> anyhow::Result<Self> {
         let Some(program) = find() else {
@@ -103,7 +103,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for PastaSupervisor {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             // SIGKILL would leave pasta behind.

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_another_family_are_left_out() {
+    fn servers_of_another_family_are_skipped() {
         let system = "nameserver fd00::1\nnameserver 192.0.2.1\nnameserver ::1\n";
         assert_eq!(
             find(system, None, IPV4),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_were_asked_for_replace_the_systems() {
+    fn requested_servers_replace_the_system_servers() {
         let dns = ["192.0.2.9".parse().unwrap()];
         let Resolver::Own(text) = with(&dns, "nameserver 127.0.0.1\nsearch a b\n") else {
             panic!()

@@ -2,8 +2,8 @@
 
 use crate::machine::{Machine, text};
 use crate::processes::{descriptors, kill};
+use crate::reattach::NetnsProcess;
 use crate::reload::{answer, ask, send, socket};
-use crate::returning::NetnsProcess;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

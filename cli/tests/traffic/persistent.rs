@@ -130,7 +130,7 @@ fn an_orderly_end_by_a_signal_leaves_nothing() {
 }
 
 #[test]
-fn the_next_netd_closes_what_a_dead_one_held() {
+fn a_new_netd_closes_the_previous_descriptors() {
     let Some(mut machine) = start() else { return };
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let netd = || wait_for("no netd", || child_of(core, "grantway-netd"));

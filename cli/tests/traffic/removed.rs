@@ -14,7 +14,7 @@ use std::time::Duration;
 use testing::{child_of, cpu_ticks, require, wait_for, wait_until};
 
 /// Waits for a second in which no process of the machine uses a third of a CPU.
-fn comes_to_rest(machine: &Machine) {
+fn becomes_idle(machine: &Machine) {
     let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
     let helper = |name| wait_for("no helper", || child_of(core, name));
     let mut pids = vec![core, helper("grantway-netd"), helper("grantway-manager")];
@@ -72,7 +72,7 @@ fn a_removed_interface_is_created_again() {
     reaches(&machine, 0, 1);
     remove(&machine, 0);
     is_told(&machine, "c0", "c0");
-    comes_to_rest(&machine);
+    becomes_idle(&machine);
     assert_eq!(devices_gone(&machine.ask(&["stat", "c0"])), 1);
     assert!(!hears(&machine, 1, 0));
     // A restarted helper knows it, too.
@@ -80,7 +80,7 @@ fn a_removed_interface_is_created_again() {
     for helper in ["grantway-manager", "grantway-netd"] {
         assert!(kill(wait_for("no helper", || child_of(core, helper))));
         lacks(&machine, "c0", &["c0"]);
-        comes_to_rest(&machine);
+        becomes_idle(&machine);
     }
     machine.ask(&["restart", "c0"]);
     lacks(&machine, "c0", &[]);
@@ -126,7 +126,7 @@ fn removal_with_another_namespace_is_noticed() {
 /// restart creates the interface again.
 fn rests_until_restarted(machine: &Machine) {
     is_told(machine, "c0", "c0");
-    comes_to_rest(machine);
+    becomes_idle(machine);
     machine.ask(&["restart", "c0"]);
     reaches(machine, 0, 1);
 }
@@ -158,7 +158,7 @@ fn an_interface_whose_name_is_taken_is_skipped() {
     lacks(&machine, "c0", &["c0"]);
     let log = fs::read_to_string(machine.folder.path().join("run/grantway.log")).unwrap();
     assert!(log.contains("c0: runs without an interface: "), "{log}");
-    comes_to_rest(&machine);
+    becomes_idle(&machine);
     ip(&["link", "del", "c0"]);
     machine.ask(&["restart", "c0"]);
     reaches(&machine, 0, 1);
@@ -172,7 +172,7 @@ fn nic_is_made_again(machine: Machine, with: &str) {
     for _ in 0..2 {
         remove(&machine, WIRE);
         is_told(&machine, "driver", NAMES[WIRE]);
-        comes_to_rest(&machine);
+        becomes_idle(&machine);
         // Guests are not affected.
         reaches(&machine, 0, 1);
         let steps = reload(&machine, with);

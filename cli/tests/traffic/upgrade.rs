@@ -215,7 +215,7 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
 }
 
 /// Waits until every stream has received further bytes.
-fn all_go_on(came: &[AtomicU64]) {
+fn all_continue(came: &[AtomicU64]) {
     let now = |came: &AtomicU64| came.load(Ordering::Relaxed);
     let before: Vec<u64> = came.iter().map(now).collect();
     wait_until("a stream does not go on", || {
@@ -230,13 +230,13 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
     let _one = alone();
     let installed = Installed::new(false);
     with_streams(&installed, |came| {
-        all_go_on(came);
+        all_continue(came);
         let before = installed.processes();
         for name in MACHINE.iter().chain(&["grantway"]) {
             installed.replace(name, None);
         }
         installed.done(&["upgrade"]);
-        all_go_on(came);
+        all_continue(came);
         let after = installed.processes();
         for ((name, old, file), (same, new, its)) in before.iter().zip(&after) {
             assert_eq!(name, same);
@@ -261,7 +261,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
             "{said}"
         );
         assert_eq!(installed.processes(), after);
-        all_go_on(came);
+        all_continue(came);
     });
     installed.done(&["down"]);
     // Without a machine `--all` does nothing; a named machine must run.
@@ -275,7 +275,7 @@ fn streams_of_attached_guests_outlive_another_core() {
     let _one = alone();
     let installed = Installed::new(true);
     with_streams(&installed, |came| {
-        all_go_on(came);
+        all_continue(came);
         let before = installed.processes();
         for name in MACHINE.iter().chain(&["grantway"]) {
             installed.replace(name, None);
@@ -295,12 +295,12 @@ fn streams_of_attached_guests_outlive_another_core() {
         );
         let pids = |all: Vec<(String, u64, u64)>| all.into_iter().map(|(_, pid, _)| pid);
         assert!(pids(installed.processes()).eq(pids(before.clone())));
-        all_go_on(came);
+        all_continue(came);
         fs::write(&file, good).unwrap();
         let said = installed.done(&["upgrade", "--file", "m.toml"]);
         assert!(said.contains("was restarted"), "{said}");
         eprint!("{said}");
-        all_go_on(came);
+        all_continue(came);
         let after = installed.processes();
         assert_eq!(before.len(), after.len());
         for (name, pid, file) in &after {
@@ -315,7 +315,7 @@ fn streams_of_attached_guests_outlive_another_core() {
         // Repeats the upgrade, now with equal versions.
         let said = installed.done(&["upgrade"]);
         assert!(said.contains("runs the installed programs"), "{said}");
-        all_go_on(came);
+        all_continue(came);
     });
     installed.done(&["down"]);
 }

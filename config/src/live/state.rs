@@ -1,7 +1,7 @@
 //! The state that a machine leaves to its successor: its attached guests. The core stores it;
 //! readers do not trust its contents.
 
-use abi::machine::{NetnsPlace, Setting};
+use abi::machine::{NetnsId, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Origin {
     /// The user who attached it; `None` if it is from files that were read after the machine's own.
     pub user: Option<u32>,
     /// The identities of its network namespaces, by name.
-    pub places: BTreeMap<String, NetnsPlace>,
+    pub places: BTreeMap<String, NetnsId>,
 }
 
 impl Origin {

@@ -109,7 +109,7 @@ impl LiveConfig {
 fn no_room(nic: &str, slots: u32) -> String {
     format!(
         "NIC {nic}: its rings need {slots} slots of the driver domain's window, which has \
-         too few remaining for added NICs; write fewer `buffers`, or restart the machine"
+         too few left for added NICs; write fewer `buffers`, or restart the machine"
     )
 }
 

@@ -56,7 +56,7 @@ fn tables_of_flows_have_frames() {
 }
 
 #[test]
-fn what_keeps_state_goes_with_one_worker_and_without_a_queue_of_its_own() {
+fn state_needs_one_worker_and_no_dedicated_queue() {
     let stateful = "firewall = \"stateful\"\n";
     let rule = "[[guest.vif.rule]]\naction = \"allow\"\nstate = \"new\"\n";
     let workers = |text: &str| {
@@ -86,7 +86,7 @@ fn what_keeps_state_goes_with_one_worker_and_without_a_queue_of_its_own() {
 }
 
 #[test]
-fn what_contradicts_a_stateful_firewall_is_refused() {
+fn stateful_firewall_contradictions_are_rejected() {
     let in_guest = |keys: &str| mistake(ADDRESSES, &format!("{ADDRESSES}{keys}\n"));
     for (keys, why) in [
         ("inbound = \"deny\"", "`firewall` is not \"stateful\""),

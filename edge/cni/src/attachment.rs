@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// A machine that answers.
 #[derive(Clone, Debug)]
-pub struct Running {
+pub struct MachineInfo {
     /// Its name.
     pub name: String,
     /// Process id of its core, which no other machine has had.
@@ -31,7 +31,7 @@ pub struct Running {
 /// # Errors
 ///
 /// It does not answer, or still starts.
-pub fn running(conf: &Value) -> Result<Running, CniError> {
+pub fn machine_info(conf: &Value) -> Result<MachineInfo, CniError> {
     let (network, _) = NetworkConfig::of(conf)?;
     let machine = MachineClient {
         socket: network.socket()?,
@@ -40,7 +40,7 @@ pub fn running(conf: &Value) -> Result<Running, CniError> {
     let status = status.map_err(|error| machine.away(ErrorCode::Later, error))?;
     let domains = status.domains.iter();
     let drivers = domains.filter(|domain| domain.program == Program::Driver);
-    Ok(Running {
+    Ok(MachineInfo {
         name: status.name,
         core: status.pid,
         workers: drivers.count(),
@@ -54,14 +54,14 @@ pub fn running(conf: &Value) -> Result<Running, CniError> {
 
 /// Addresses and routes of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct InterfaceAddresses {
     /// Addresses with prefix lengths.
     pub addresses: Vec<String>,
     /// Gateways of default routes.
     pub gateways: Vec<String>,
 }
 
-impl Given {
+impl InterfaceAddresses {
     fn result(&self) -> CniResult {
         let default = |via: &String| CniRoute {
             dst: if via.contains(':') {
@@ -115,7 +115,7 @@ impl Attachment {
     /// # Errors
     ///
     /// The machine does not answer, or rejects the guest.
-    pub fn attach(&self, given: &Given) -> Result<(), CniError> {
+    pub fn attach(&self, given: &InterfaceAddresses) -> Result<(), CniError> {
         add::with(&self.0, given.result()).map(drop)
     }
 
@@ -145,7 +145,7 @@ impl Attachment {
     /// # Errors
     ///
     /// CNI's `portmap` is not installed, or fails.
-    pub fn open(&self, ports: &[Mapping], given: &Given) -> Result<(), CniError> {
+    pub fn open(&self, ports: &[Mapping], given: &InterfaceAddresses) -> Result<(), CniError> {
         let result = given.result().in_version(self.0.version);
         PublishedPorts::of(ports, &self.0).map_or(Ok(()), |ports| ports.open(&result))
     }

@@ -1,6 +1,6 @@
 //! The driver: networks and endpoints, in memory and on disk.
 
-use crate::docker::{CreateNetwork, Id, OfNetwork};
+use crate::api::{CreateNetwork, DeleteNetwork, Id};
 use crate::network::Network;
 use crate::record::Endpoint;
 use crate::store::Store;
@@ -19,14 +19,14 @@ pub struct Folders {
 }
 
 /// An endpoint. Its lock is held while its guest is attached or detached.
-pub(crate) type Slot = Arc<Mutex<Endpoint>>;
+pub(crate) type SharedEndpoint = Arc<Mutex<Endpoint>>;
 
 /// The driver.
 #[derive(Debug)]
 pub struct Driver {
     networks: Mutex<BTreeMap<Id, Network>>,
     stored_networks: Store,
-    slots: Mutex<BTreeMap<Id, Slot>>,
+    slots: Mutex<BTreeMap<Id, SharedEndpoint>>,
     pub(crate) stored_endpoints: Store,
     /// The folder of guests to be detached once their machine answers.
     pub(crate) pending: String,
@@ -68,7 +68,7 @@ impl Driver {
     }
 
     /// Removes a network and the rest of its endpoints. Succeeds if it is unknown.
-    pub(crate) fn delete_network(&self, call: &OfNetwork) -> Result<(), String> {
+    pub(crate) fn delete_network(&self, call: &DeleteNetwork) -> Result<(), String> {
         let removed = self.stored_networks.remove(&call.network);
         removed.map_err(|error| error.to_string())?;
         locked(&self.networks).remove(&call.network);
@@ -84,12 +84,12 @@ impl Driver {
         locked(&self.networks).get(id).cloned()
     }
 
-    pub(crate) fn slot(&self, id: &Id) -> Option<Slot> {
+    pub(crate) fn slot(&self, id: &Id) -> Option<SharedEndpoint> {
         locked(&self.slots).get(id).cloned()
     }
 
     /// Returns all endpoints.
-    pub(crate) fn all(&self) -> Vec<(Id, Slot)> {
+    pub(crate) fn all(&self) -> Vec<(Id, SharedEndpoint)> {
         let slots = locked(&self.slots);
         let slots = slots.iter();
         slots
@@ -106,7 +106,7 @@ impl Driver {
     }
 
     /// Removes an endpoint, and everything that was made for it.
-    pub(crate) fn forget(&self, id: &Id, slot: &Slot) {
+    pub(crate) fn forget(&self, id: &Id, slot: &SharedEndpoint) {
         self.release(id, &mut locked(slot));
         report("cannot remove a record", self.stored_endpoints.remove(id));
         locked(&self.slots).remove(id);

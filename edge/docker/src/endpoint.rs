@@ -1,11 +1,11 @@
 //! Calls about endpoints, and their undoing.
 
-use crate::docker::{CreateEndpoint, Id, Join, OfEndpoint, Program};
+use crate::api::{CreateEndpoint, EndpointCall, Id, Join, ProgramExternalConnectivity};
 use crate::driver::{Driver, locked, report};
 use crate::network::unknown;
 use crate::ports::published;
-use crate::record::{Endpoint, Joined};
-use cni::attachment::{Attachment, running};
+use crate::record::{Endpoint, JoinedContainer};
+use cni::attachment::{Attachment, machine_info};
 use netdev::TapSpec;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Driver {
     }
 
     /// Removes an endpoint. Succeeds if it is unknown.
-    pub(crate) fn delete_endpoint(&self, call: &OfEndpoint) -> Result<(), String> {
+    pub(crate) fn delete_endpoint(&self, call: &EndpointCall) -> Result<(), String> {
         if let Some(slot) = self.slot(&call.endpoint) {
             self.forget(&call.endpoint, &slot);
         }
@@ -88,7 +88,7 @@ impl Driver {
         }
         let mut endpoint = locked(&slot);
         self.release(&id, &mut endpoint);
-        let machine = running(&self.conf(&endpoint)).map_err(|failure| failure.to_string())?;
+        let machine = machine_info(&self.conf(&endpoint)).map_err(|failure| failure.to_string())?;
         let bytes = mac_bytes(&endpoint.mac);
         let tap = TapSpec {
             mac: Some(bytes.ok_or_else(|| format!("{:?} is no MAC", endpoint.mac))?),
@@ -100,7 +100,7 @@ impl Driver {
             ..owned(tap_name(&id), None, &machine.name)
         };
         netdev::open_queues(&tap).map_err(|error| error.to_string())?;
-        endpoint.joined = Some(Joined {
+        endpoint.joined = Some(JoinedContainer {
             sandbox: call.sandbox,
             owner: machine.name,
             placed: None,
@@ -121,7 +121,7 @@ impl Driver {
     }
 
     /// Detaches the guest of an endpoint. Succeeds if it has none.
-    pub(crate) fn leave(&self, call: &OfEndpoint) {
+    pub(crate) fn leave(&self, call: &EndpointCall) {
         let id = &call.endpoint;
         let Some(slot) = self.slot(id) else { return };
         let mut endpoint = locked(&slot);
@@ -132,7 +132,7 @@ impl Driver {
 
     /// Publishes ports. Attaches the guest first if the container exists already, so that Docker
     /// learns of a failure.
-    pub(crate) fn program(&self, call: &Program) -> Result<(), String> {
+    pub(crate) fn program(&self, call: &ProgramExternalConnectivity) -> Result<(), String> {
         let id = &call.endpoint;
         let missing = || format!("the endpoint {} is unknown to the driver", id.short(12));
         let slot = self.slot(id).ok_or_else(missing)?;
@@ -148,7 +148,7 @@ impl Driver {
                 attachment.and_then(|one| one.open(&endpoint.ports, &endpoint.given(false)));
             opened.map_err(|error| error.to_string())
         });
-        let placed = opened.and_then(|()| self.place(id, &mut endpoint, None).map(drop));
+        let placed = opened.and_then(|()| self.attach_if_moved(id, &mut endpoint, None).map(drop));
         if placed.is_err() {
             self.withdraw(id, &mut endpoint);
         }
@@ -156,7 +156,7 @@ impl Driver {
     }
 
     /// Withdraws ports. Succeeds if none are published.
-    pub(crate) fn revoke(&self, call: &OfEndpoint) {
+    pub(crate) fn revoke(&self, call: &EndpointCall) {
         let id = &call.endpoint;
         let Some(slot) = self.slot(id) else { return };
         let mut endpoint = locked(&slot);

@@ -6,16 +6,16 @@
 //! container, renames it and assigns its addresses. Then the machine attaches a guest there, which
 //! takes the interface over: from then on the machine treats it like every other guest's.
 
-mod answer;
-mod docker;
+mod api;
+mod attach;
 mod driver;
 mod endpoint;
 mod http;
-mod keeper;
 mod network;
-mod place;
 mod ports;
+mod reconciler;
 mod record;
+mod response;
 mod server;
 mod store;
 #[cfg(feature = "testing")]
@@ -24,5 +24,5 @@ pub mod testing;
 mod tests;
 
 pub use driver::{Driver, Folders};
-pub use keeper::keep;
+pub use reconciler::reconcile;
 pub use server::serve;

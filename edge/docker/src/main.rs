@@ -1,6 +1,6 @@
 //! The program `grantway-docker`: see the crate `docker`.
 
-use docker::{Driver, Folders, keep, serve};
+use docker::{Driver, Folders, reconcile, serve};
 use std::ffi::OsString;
 use std::io::{self, stdin};
 use std::os::fd::AsFd;
@@ -96,7 +96,7 @@ fn run(args: Args) -> io::Result<()> {
     })?;
     let driver = Arc::new(Driver::open(&args.folders)?);
     let kept = Arc::clone(&driver);
-    thread::spawn(move || keep(&kept));
+    thread::spawn(move || reconcile(&kept));
     serve(&listener, &driver)
 }
 

@@ -1,6 +1,6 @@
 //! Networks of Docker. Docker announces each only once, so they are recorded on disk.
 
-use crate::docker::{CreateNetwork, Id, Pool};
+use crate::api::{CreateNetwork, Id, Pool};
 use cni::attachment::Attachment;
 use cni::options;
 use serde::{Deserialize, Serialize};

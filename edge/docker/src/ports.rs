@@ -1,6 +1,6 @@
 //! Published ports, from the options of `ProgramExternalConnectivity`.
 
-use crate::docker::PortBinding;
+use crate::api::PortBinding;
 use cni::Mapping;
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,9 +1,9 @@
 //! Endpoints: interfaces of containers in networks.
 
-use crate::docker::Id;
+use crate::api::Id;
 use crate::network::Network;
 use cni::Mapping;
-use cni::attachment::Given;
+use cni::attachment::InterfaceAddresses;
 use serde::{Deserialize, Serialize};
 
 /// An endpoint.
@@ -15,7 +15,7 @@ pub(crate) struct Endpoint {
     /// Addresses with prefix lengths, which Docker has assigned.
     pub(crate) addresses: Vec<String>,
     pub(crate) mac: String,
-    pub(crate) joined: Option<Joined>,
+    pub(crate) joined: Option<JoinedContainer>,
     /// Whether the container reaches other networks through it.
     pub(crate) is_gateway: bool,
     /// Ports that are published now.
@@ -25,18 +25,18 @@ pub(crate) struct Endpoint {
 /// The container of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedContainer {
     /// The path of its network namespace, which may not exist yet.
     pub(crate) sandbox: String,
     /// The machine that owns the interface.
     pub(crate) owner: String,
-    pub(crate) placed: Option<Placed>,
+    pub(crate) placed: Option<AttachedInterface>,
 }
 
 /// The interface in a container, once its guest was attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Placed {
+pub(crate) struct AttachedInterface {
     pub(crate) ifname: String,
     /// The interface's number: another one means that the machine has created it again.
     pub(crate) index: u32,
@@ -46,12 +46,12 @@ pub(crate) struct Placed {
 
 impl Endpoint {
     /// Returns its addresses, and its gateways if the machine sets the routes.
-    pub(crate) fn given(&self, has_routes: bool) -> Given {
+    pub(crate) fn given(&self, has_routes: bool) -> InterfaceAddresses {
         let gateways = match has_routes && self.is_gateway {
             true => self.network.gateways.clone(),
             false => Vec::new(),
         };
-        Given {
+        InterfaceAddresses {
             addresses: self.addresses.clone(),
             gateways,
         }

@@ -1,8 +1,8 @@
 //! Serves the socket: one request for each connection, each with a deadline and a bounded length.
 
-use crate::answer::answered;
 use crate::driver::Driver;
 use crate::http::{BODY_MAX, HEAD_MAX, Parsed, answer, parse};
+use crate::response::answered;
 use serde_json::json;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,7 +1,7 @@
 //! Records on disk: a folder with a JSON file for each, named by its id. A file is replaced as a
 //! whole, or not at all.
 
-use crate::docker::Id;
+use crate::api::Id;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, DirBuilder, File};

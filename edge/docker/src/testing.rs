@@ -1,7 +1,7 @@
 //! A hostile Docker, for the fuzzers: parses bytes as a request and as the argument of each call,
 //! and changes nothing.
 
-use crate::docker::{CreateEndpoint, CreateNetwork, Join, Program};
+use crate::api::{CreateEndpoint, CreateNetwork, Join, ProgramExternalConnectivity};
 use crate::http::{BODY_MAX, Parsed, parse};
 use crate::network::Network;
 use crate::ports::published;
@@ -23,7 +23,7 @@ fn arguments(bytes: &[u8]) {
     {
         let _conf = network.conf("02:00:00:00:00:01", "/run");
     }
-    if let Ok(call) = from_slice::<Program>(bytes) {
+    if let Ok(call) = from_slice::<ProgramExternalConnectivity>(bytes) {
         let _ports = published(call.options.as_ref());
     }
     let _refused = from_slice::<CreateEndpoint>(bytes).err();

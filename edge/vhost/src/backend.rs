@@ -1,10 +1,10 @@
 //! Connections, one after the other.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::connection::Connection;
 use crate::features::Offer;
 use crate::link::Link;
-use crate::queue::Broken;
+use crate::queue::RingError;
 use crate::socket;
 use crate::system::System;
 use rustix::io::Errno;
@@ -234,16 +234,16 @@ impl<S: System> Backend<S> {
         accepted
     }
 
-    fn open(&mut self, socket: OwnedFd) -> Result<Connection, Refusal> {
+    fn open(&mut self, socket: OwnedFd) -> Result<Connection, ProtocolError> {
         let connection = Connection::new(socket, self.offer, self.link.is_up())?;
         self.system
             .watch(connection.fd(), false)
-            .map_err(Refusal::Socket)?;
+            .map_err(ProtocolError::Socket)?;
         Ok(connection)
     }
 
     /// Ends the connection. Others that wait are taken in the same turn.
-    fn end(&mut self, refusal: &Refusal) {
+    fn end(&mut self, refusal: &ProtocolError) {
         if let Some(connection) = self.connection.take() {
             connection.close(&mut self.system);
             (self.tell)(format_args!("vhost-user: connection ended: {refusal}"));
@@ -252,7 +252,7 @@ impl<S: System> Backend<S> {
     }
 
     /// Stops a ring that is broken.
-    pub(crate) fn fail(&mut self, ring: usize, broken: Broken) {
+    pub(crate) fn fail(&mut self, ring: usize, broken: RingError) {
         self.counters.broken_rings += 1;
         let Some(connection) = &mut self.connection else {
             return;

@@ -1,11 +1,11 @@
 //! The state of one connection, and the answer to each request.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::control::Control;
 use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
 use crate::memory::{Description, DirtyLog, Memory, REGIONS_MAX};
 use crate::message::{CONFIG_CHANGED, FDS_MAX, Message, reply};
-use crate::queue::{Addresses, Broken, SIZE_MAX};
+use crate::queue::{Addresses, RingError, SIZE_MAX};
 use crate::request::Request;
 use crate::socket::{Socket, nonblocking};
 use crate::system::System;
@@ -60,7 +60,11 @@ impl Answer {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, offer: Offer, is_link_up: bool) -> Result<Self, Refusal> {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        offer: Offer,
+        is_link_up: bool,
+    ) -> Result<Self, ProtocolError> {
         let rings = offer.rings();
         Ok(Self {
             socket: Socket::new(socket)?,
@@ -81,7 +85,7 @@ impl Connection {
     }
 
     /// Answers requests that have arrived; returns whether there were any.
-    pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, Refusal> {
+    pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, ProtocolError> {
         for answered in 0..MESSAGES_PER_TURN {
             let Some(mut message) = self.socket.receive()? else {
                 return Ok(answered > 0);
@@ -123,7 +127,7 @@ impl Connection {
         &mut self,
         message: &mut Message,
         system: &mut dyn System,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, ProtocolError> {
         match message.header.request {
             Request::GetFeatures => return Ok(Answer::u64(self.offer.features())),
             Request::SetFeatures => self.set_features(message.u64(0)?)?,
@@ -157,7 +161,7 @@ impl Connection {
             }
             Request::SetBackendReqFd => {
                 let fd = message.fd()?;
-                nonblocking(fd.as_fd()).map_err(Refusal::Socket)?;
+                nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
                 self.backend_req = Some(fd);
             }
             Request::GetConfig => return self.get_config(message),
@@ -177,7 +181,7 @@ impl Connection {
         &mut self,
         message: &mut Message,
         system: &mut dyn System,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, ProtocolError> {
         let request = message.header.request;
         let number = match request {
             Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
@@ -192,7 +196,7 @@ impl Connection {
             features,
             ..
         } = self;
-        let vring = vrings.get_mut(at).ok_or(Refusal::Ring(number))?;
+        let vring = vrings.get_mut(at).ok_or(ProtocolError::Ring(number))?;
         match request {
             Request::SetVringNum => vring.size = ring_size(message.u32(4)?)?,
             Request::SetVringBase => {
@@ -217,38 +221,38 @@ impl Connection {
             }
             Request::SetVringEnable => vring.enabled = message.u32(4)? != 0,
             Request::SetVringKick => {
-                let kick = ring_fd(message)?.ok_or(Refusal::NoKick(at))?;
+                let kick = ring_fd(message)?.ok_or(ProtocolError::NoKick(at))?;
                 vring
                     .set_kick(Some(kick), system)
-                    .map_err(|why| Refusal::Watch(at, why))?;
+                    .map_err(|why| ProtocolError::Watch(at, why))?;
             }
             Request::SetVringCall => vring.set_call(ring_fd(message)?)?,
             _ => vring.set_err(ring_fd(message)?)?,
         }
         vring.refresh(memory, *features);
         match vring.is_lost() {
-            true => Err(Refusal::RingAddress(at)),
+            true => Err(ProtocolError::RingAddress(at)),
             false => Ok(Answer::Done),
         }
     }
 
-    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+    fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         match features & !self.offer.features() {
             0 => {
                 self.features = Features(features);
                 self.control = Control::default();
             }
-            more => return Err(Refusal::Features(more)),
+            more => return Err(ProtocolError::Features(more)),
         }
         self.memory.set_logging(self.has(virtio::LOG_ALL));
         self.refresh();
         Ok(())
     }
 
-    fn set_protocol_features(&mut self, features: u64) -> Result<(), Refusal> {
+    fn set_protocol_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         match features & !self.offer.protocol_features() {
             0 => self.protocol = features,
-            more => return Err(Refusal::Features(more)),
+            more => return Err(ProtocolError::Features(more)),
         }
         Ok(())
     }
@@ -267,10 +271,10 @@ impl Connection {
         &mut self,
         message: &mut Message,
         system: &mut dyn System,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ProtocolError> {
         let count = message.u32(0)? as usize;
         if count > FDS_MAX {
-            return Err(Refusal::Memory {
+            return Err(ProtocolError::Memory {
                 regions: FDS_MAX,
                 bytes: self.offer.memory_max,
             });
@@ -295,7 +299,7 @@ impl Connection {
         &mut self,
         message: &mut Message,
         system: &mut dyn System,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, ProtocolError> {
         let (bytes, offset) = (message.u64(0)?, message.u64(8)?);
         let file = message.fd()?;
         let log = DirtyLog::new(file.as_fd(), offset, bytes, self.offer.memory_max, system)?;
@@ -303,7 +307,7 @@ impl Connection {
         Ok(Answer::u64(0))
     }
 
-    fn get_config(&self, message: &Message) -> Result<Answer, Refusal> {
+    fn get_config(&self, message: &Message) -> Result<Answer, ProtocolError> {
         let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
         let space = self.offer.config_space(self.is_link_up);
         let mut payload = message.payload().to_vec();
@@ -345,7 +349,7 @@ impl Connection {
     ///
     /// # Errors
     /// The control queue of this number is broken.
-    pub(crate) fn serve_control(&mut self) -> Result<bool, (usize, Broken)> {
+    pub(crate) fn serve_control(&mut self) -> Result<bool, (usize, RingError)> {
         let Some(ring) = self.control_ring() else {
             return Ok(false);
         };
@@ -386,7 +390,7 @@ impl Connection {
 }
 
 /// The region at an offset of a payload.
-fn region(message: &Message, at: usize) -> Result<Description, Refusal> {
+fn region(message: &Message, at: usize) -> Result<Description, ProtocolError> {
     Ok(Description {
         gpa: message.u64(at)?,
         bytes: message.u64(at + 8)?,
@@ -395,15 +399,15 @@ fn region(message: &Message, at: usize) -> Result<Description, Refusal> {
     })
 }
 
-fn ring_size(size: u32) -> Result<u16, Refusal> {
+fn ring_size(size: u32) -> Result<u16, ProtocolError> {
     match u16::try_from(size) {
         Ok(size) if size.is_power_of_two() && size <= SIZE_MAX => Ok(size),
-        _ => Err(Refusal::RingSize(size)),
+        _ => Err(ProtocolError::RingSize(size)),
     }
 }
 
 /// The descriptor of a message about a ring, if it has one.
-fn ring_fd(message: &mut Message) -> Result<Option<OwnedFd>, Refusal> {
+fn ring_fd(message: &mut Message) -> Result<Option<OwnedFd>, ProtocolError> {
     if message.u64(0)? & NO_FD == 0 {
         return message.fd().map(Some);
     }

@@ -1,7 +1,7 @@
 //! The control queue, where the virtual machine's monitor leaves it to the back end.
 
 use crate::memory::Memory;
-use crate::queue::{Broken, Chain, Direction, Queue};
+use crate::queue::{Chain, Direction, Queue, RingError};
 
 /// Commands of one turn.
 const COMMANDS: usize = 16;
@@ -46,7 +46,7 @@ impl Control {
         &mut self,
         (queue, memory): (&mut Queue, &Memory),
         pairs_max: u16,
-    ) -> Result<Served, Broken> {
+    ) -> Result<Served, RingError> {
         let mut commands = 0;
         while commands < COMMANDS {
             let written = match queue.take(memory, Direction::Both, &mut self.chain)? {

@@ -11,8 +11,8 @@
 //! | grade | type | consequence |
 //! |---|---|---|
 //! | a bad chain | [`queue::BadChain`] | the frame is dropped and counted, the chain is returned |
-//! | a bad ring | [`queue::Broken`] | the ring stops and its error descriptor is signalled |
-//! | a bad message | [`Refusal`] | the connection ends with a sentence on the console |
+//! | a bad ring | [`queue::RingError`] | the ring stops and its error descriptor is signalled |
+//! | a bad message | [`ProtocolError`] | the connection ends with a sentence on the console |
 //!
 //! | module | contents |
 //! |---|---|
@@ -39,8 +39,8 @@ pub mod features;
 mod link;
 pub mod memory;
 mod message;
+mod protocol_error;
 pub mod queue;
-mod refusal;
 mod request;
 mod socket;
 pub mod system;
@@ -52,5 +52,5 @@ pub use backend::{Backend, Source};
 pub use device::Port;
 pub use features::Offer;
 pub use link::DOWN_AFTER_NS;
-pub use refusal::Refusal;
+pub use protocol_error::ProtocolError;
 pub use system::System;

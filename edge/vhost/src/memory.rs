@@ -1,6 +1,6 @@
 //! Regions of a virtual machine's memory, and the log of pages that were written.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::system::System;
 use abi::PAGE;
 use shmem::Span;
@@ -92,27 +92,27 @@ impl Memory {
         region: Description,
         file: BorrowedFd<'_>,
         system: &mut dyn System,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ProtocolError> {
         if self.has(&region) {
             return Ok(());
         }
         let overlaps = |known: &Region| known.description.overlaps(&region);
         if !region.is_sound() || self.regions.iter().any(overlaps) {
             let Description { gpa, bytes, .. } = region;
-            return Err(Refusal::Region { gpa, bytes });
+            return Err(ProtocolError::Region { gpa, bytes });
         }
         let sizes = self.regions.iter().map(|known| known.description.bytes);
         // Each is sound, so the sum of all is below 2^64 only if it is checked.
         let sum = sizes.chain([region.bytes]).try_fold(0, u64::checked_add);
         if self.regions.len() >= REGIONS_MAX || sum.is_none_or(|sum| sum > self.bytes_max) {
-            return Err(Refusal::Memory {
+            return Err(ProtocolError::Memory {
                 regions: REGIONS_MAX,
                 bytes: self.bytes_max,
             });
         }
         let span = system
             .map(file, region.offset, region.bytes)
-            .map_err(Refusal::Map)?;
+            .map_err(ProtocolError::Map)?;
         self.regions.push(Region {
             description: region,
             span,
@@ -215,7 +215,7 @@ impl DirtyLog {
         bytes: u64,
         bytes_max: u64,
         system: &mut dyn System,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, ProtocolError> {
         let page = PAGE as u64;
         let start = offset - offset % page;
         let end = offset.checked_add(bytes);
@@ -223,12 +223,12 @@ impl DirtyLog {
         let whole = whole
             .map(|end| end - start)
             .filter(|whole| *whole <= bytes_max);
-        let refused = Refusal::Region { gpa: offset, bytes };
+        let refused = ProtocolError::Region { gpa: offset, bytes };
         let whole = match whole {
             Some(whole) if bytes > 0 && offset.is_multiple_of(8) => whole,
             _ => return Err(refused),
         };
-        let mapped = system.map(file, start, whole).map_err(Refusal::Map)?;
+        let mapped = system.map(file, start, whole).map_err(ProtocolError::Map)?;
         // Bits are set in words of four bytes.
         let bits = mapped
             .skip((offset - start) as usize)

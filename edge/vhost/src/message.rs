@@ -1,6 +1,6 @@
 //! Requests of the front end, and their payloads.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::request::Request;
 use std::os::fd::OwnedFd;
 
@@ -26,21 +26,21 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Refusal> {
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
         let [r0, r1, r2, r3, f0, f1, f2, f3, p0, p1, p2, p3] = *bytes;
         let code = u32::from_le_bytes([r0, r1, r2, r3]);
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
         let bytes = u32::from_le_bytes([p0, p1, p2, p3]);
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
-            return Err(Refusal::Flags(flags));
+            return Err(ProtocolError::Flags(flags));
         }
         let payload_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         if payload_bytes > PAYLOAD_MAX {
             let request = code;
-            return Err(Refusal::TooLong { request, bytes });
+            return Err(ProtocolError::TooLong { request, bytes });
         }
         Ok(Self {
-            request: Request::from_wire(code).ok_or(Refusal::Unknown(code))?,
+            request: Request::from_wire(code).ok_or(ProtocolError::Unknown(code))?,
             needs_reply: flags & NEED_REPLY != 0,
             payload_bytes,
         })
@@ -61,37 +61,37 @@ impl Message {
         self.payload.get(..self.header.payload_bytes).unwrap_or(&[])
     }
 
-    fn field<const N: usize>(&self, at: usize) -> Result<[u8; N], Refusal> {
+    fn field<const N: usize>(&self, at: usize) -> Result<[u8; N], ProtocolError> {
         let rest = self.payload().get(at..);
         let field = rest.and_then(|rest| rest.first_chunk::<N>()).copied();
-        field.ok_or(Refusal::TooShort(
+        field.ok_or(ProtocolError::TooShort(
             self.header.request,
             self.header.payload_bytes,
         ))
     }
 
     /// The u32 at an offset of the payload.
-    pub(crate) fn u32(&self, at: usize) -> Result<u32, Refusal> {
+    pub(crate) fn u32(&self, at: usize) -> Result<u32, ProtocolError> {
         self.field(at).map(u32::from_le_bytes)
     }
 
     /// The u64 at an offset of the payload.
-    pub(crate) fn u64(&self, at: usize) -> Result<u64, Refusal> {
+    pub(crate) fn u64(&self, at: usize) -> Result<u64, ProtocolError> {
         self.field(at).map(u64::from_le_bytes)
     }
 
     /// The only descriptor.
-    pub(crate) fn fd(&mut self) -> Result<OwnedFd, Refusal> {
+    pub(crate) fn fd(&mut self) -> Result<OwnedFd, ProtocolError> {
         self.fds(1)?;
-        let count = Refusal::Descriptors(self.header.request, 0);
+        let count = ProtocolError::Descriptors(self.header.request, 0);
         self.fds.pop().ok_or(count)
     }
 
     /// Checks the number of descriptors.
-    pub(crate) fn fds(&self, count: usize) -> Result<(), Refusal> {
+    pub(crate) fn fds(&self, count: usize) -> Result<(), ProtocolError> {
         match self.fds.len() {
             have if have == count => Ok(()),
-            have => Err(Refusal::Descriptors(self.header.request, have)),
+            have => Err(ProtocolError::Descriptors(self.header.request, have)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Messages and descriptors from a stream, without ever blocking.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::message::{FDS_MAX, HEADER_BYTES, Header, Message, PAYLOAD_MAX};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -24,8 +24,8 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Takes a connected stream, and makes it nonblocking.
-    pub(crate) fn new(fd: OwnedFd) -> Result<Self, Refusal> {
-        nonblocking(fd.as_fd()).map_err(Refusal::Socket)?;
+    pub(crate) fn new(fd: OwnedFd) -> Result<Self, ProtocolError> {
+        nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
         Ok(Self {
             fd,
             header: [0; HEADER_BYTES],
@@ -37,7 +37,7 @@ impl Socket {
     }
 
     /// The next message, if it has arrived whole.
-    pub(crate) fn receive(&mut self) -> Result<Option<Message>, Refusal> {
+    pub(crate) fn receive(&mut self) -> Result<Option<Message>, ProtocolError> {
         if self.have < HEADER_BYTES && !self.fill(HEADER_BYTES)? {
             return Ok(None);
         }
@@ -47,7 +47,7 @@ impl Socket {
         }
         let fds = std::mem::take(&mut self.fds);
         if self.excess {
-            return Err(Refusal::Descriptors(header.request, FDS_MAX + 1));
+            return Err(ProtocolError::Descriptors(header.request, FDS_MAX + 1));
         }
         self.have = 0;
         let payload = self.payload;
@@ -59,7 +59,7 @@ impl Socket {
     }
 
     /// Reads until `end` bytes of the message have arrived; false if some have not.
-    fn fill(&mut self, end: usize) -> Result<bool, Refusal> {
+    fn fill(&mut self, end: usize) -> Result<bool, ProtocolError> {
         while self.have < end {
             let room = match self.have.checked_sub(HEADER_BYTES) {
                 None => self.header.get_mut(self.have..),
@@ -70,15 +70,15 @@ impl Socket {
                 Ok(read) => read,
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Err(Refusal::Closed),
-                Err(error) => return Err(Refusal::Socket(error.into())),
+                Err(Errno::CONNRESET) => return Err(ProtocolError::Closed),
+                Err(error) => return Err(ProtocolError::Socket(error.into())),
             };
             self.excess |= excess || self.fds.len() > FDS_MAX;
             if self.excess {
                 self.fds.clear();
             }
             if got == 0 {
-                return Err(Refusal::Closed);
+                return Err(ProtocolError::Closed);
             }
             self.have += got;
         }
@@ -86,12 +86,12 @@ impl Socket {
     }
 
     /// Sends a reply. One that finds no room means that the front end reads none.
-    pub(crate) fn send(&self, reply: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn send(&self, reply: &[u8]) -> Result<(), ProtocolError> {
         match rustix::io::write(&self.fd, reply) {
             Ok(sent) if sent == reply.len() => Ok(()),
-            Ok(_) | Err(Errno::AGAIN) => Err(Refusal::RepliesUnread),
-            Err(Errno::PIPE | Errno::CONNRESET) => Err(Refusal::Closed),
-            Err(error) => Err(Refusal::Socket(error.into())),
+            Ok(_) | Err(Errno::AGAIN) => Err(ProtocolError::RepliesUnread),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(ProtocolError::Closed),
+            Err(error) => Err(ProtocolError::Socket(error.into())),
         }
     }
 }

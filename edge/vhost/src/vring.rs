@@ -1,9 +1,9 @@
 //! One ring of a connection: its configuration and its descriptors.
 
-use crate::Refusal;
+use crate::ProtocolError;
 use crate::features::{Features, virtio};
 use crate::memory::Memory;
-use crate::queue::{Addresses, Broken, Queue};
+use crate::queue::{Addresses, Queue, RingError};
 use crate::socket::nonblocking;
 use crate::system::System;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) struct Vring {
     /// The ring in memory, while it runs.
     pub(crate) queue: Option<Queue>,
     /// Why the ring has stopped, until the front end sets it up again.
-    pub(crate) broken: Option<Broken>,
+    pub(crate) broken: Option<RingError>,
 }
 
 impl Vring {
@@ -77,7 +77,7 @@ impl Vring {
     }
 
     /// Replaces the call descriptor. It may be blocking, a pipe, and full.
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), Refusal> {
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.call = notifier(call)?;
         // The driver may wait for a notification that the old one received.
         self.call();
@@ -85,7 +85,7 @@ impl Vring {
     }
 
     /// Replaces the error descriptor.
-    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), Refusal> {
+    pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.err = notifier(err)?;
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Vring {
     }
 
     /// Stops the ring for good, and notifies the front end of the error.
-    pub(crate) fn fail(&mut self, broken: Broken) {
+    pub(crate) fn fail(&mut self, broken: RingError) {
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();
         }
@@ -132,9 +132,9 @@ impl Notifier<'_> {
     }
 }
 
-fn notifier(fd: Option<OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+fn notifier(fd: Option<OwnedFd>) -> Result<Option<OwnedFd>, ProtocolError> {
     if let Some(fd) = &fd {
-        nonblocking(fd.as_fd()).map_err(Refusal::Socket)?;
+        nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
     }
     Ok(fd)
 }

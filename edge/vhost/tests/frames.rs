@@ -332,7 +332,7 @@ fn kicks_are_wanted_only_while_the_shim_sleeps() {
 }
 
 #[test]
-fn eight_queue_pairs_are_told_apart() {
+fn eight_queue_pairs_are_distinguished() {
     let mut rig = Rig::running(offer(8), 32, VERSION_1 | MRG_RXBUF);
     for pair in 0..8 {
         let frame = bytes(60 + pair);

@@ -383,7 +383,7 @@ fn payloads_beyond_the_bound_are_not_read() {
 }
 
 #[test]
-fn half_a_message_waits_and_blocks_nobody() {
+fn a_partial_message_blocks_no_other_client() {
     let mut rig = rig();
     let message = [
         [18, 1, 8].map(u32::to_le_bytes).concat(),

@@ -106,7 +106,7 @@ fn pairs_that_do_not_run_receive_nothing() {
 }
 
 #[test]
-fn a_full_pair_is_asked_by_the_queue_that_waits() {
+fn buffers_wake_the_waiting_queue_of_a_pair() {
     let mut rig = Rig::with_queues(offer(2), 64, 3);
     rig.start(FEATURES);
     for (queue, pair) in [(0, 0), (1, 1), (2, 0)] {

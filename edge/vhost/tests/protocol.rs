@@ -42,7 +42,7 @@ fn passes(rig: &mut Rig) -> bool {
 }
 
 #[test]
-fn what_is_offered_is_answered() {
+fn offers_are_answered() {
     let mut rig = Rig::connected(offer(2), 64);
     let features = rig.number(1, 0).unwrap();
     let wanted = FEATURES | virtio::INDIRECT_DESC | virtio::EVENT_IDX;
@@ -85,7 +85,7 @@ fn the_configuration_space_is_read() {
 }
 
 #[test]
-fn acknowledgements_are_sent_when_asked_for() {
+fn requested_acknowledgements_are_sent() {
     let mut rig = Rig::connected(offer(1), 64);
     let ask = |rig: &mut Rig, request: u32, value: u64| {
         rig.front.send(request, 8, &value.to_le_bytes(), &[]);

@@ -6,8 +6,8 @@
 use crate::hypercall_counters::HypercallCounters;
 use abi::machine::{Control, ControlError, DomainReport, DomainStatus, Program, Relayed, Status};
 use nix::sys::socket::{getsockopt, sockopt};
-use runtime::mailbox::Asker;
-use runtime::platform::Asked;
+use runtime::mailbox::MailboxClient;
+use runtime::platform::HypercallCount;
 use serde_json::{Value, json};
 use shmem::domain_memory::DomainMemory;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -75,7 +75,7 @@ impl ControlServer {
     pub fn start(self, listener: UnixListener) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("control".to_owned());
         let begun = Instant::now();
-        let mut asker = Asker::new(&self.home);
+        let mut asker = MailboxClient::new(&self.home);
         thread
             .spawn(move || {
                 for client in listener.incoming() {
@@ -86,7 +86,12 @@ impl ControlServer {
             .map(drop)
     }
 
-    fn serve(&self, mut client: &UnixStream, asker: &mut Asker, begun: Instant) -> io::Result<()> {
+    fn serve(
+        &self,
+        mut client: &UnixStream,
+        asker: &mut MailboxClient,
+        begun: Instant,
+    ) -> io::Result<()> {
         let uid = getsockopt(client, sockopt::PeerCredentials)?.uid();
         if uid != self.user && uid != 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -135,7 +140,8 @@ impl ControlServer {
     }
 
     fn driver(&self) -> DomainReport {
-        let asked = |of: fn(&Asked) -> u64| self.tally.asked().map(|asked| of(&asked)).sum();
+        let asked =
+            |of: fn(&HypercallCount) -> u64| self.tally.counts().map(|asked| of(&asked)).sum();
         DomainReport {
             name: DRIVER.to_owned(),
             id: 0,

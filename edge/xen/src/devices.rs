@@ -102,7 +102,7 @@ impl Devices {
     }
 
     /// Executes a request to a device.
-    pub(crate) fn tell(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
+    pub(crate) fn device_control(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
         let socket = self.sockets.get(device as usize).and_then(Option::as_ref);
         let socket = socket.ok_or(io::ErrorKind::Unsupported)?.socket();
         match XdpControl::decode(words) {
@@ -201,7 +201,9 @@ mod tests {
         }))
         .unwrap();
         for ring in Ring::ALL {
-            let told = devices.tell(0, XdpControl::Layout(ring).encode()).unwrap();
+            let told = devices
+                .device_control(0, XdpControl::Layout(ring).encode())
+                .unwrap();
             let layout = RingLayout::decode(told);
             let slot = ring.place() * Ring::slots(PAGES);
             let at = slot as usize * PAGE + usize::from(layout.producer);
@@ -209,9 +211,13 @@ mod tests {
             assert_eq!(producer, Ok(0), "{ring:?}");
         }
         let counter = XdpControl::Counter(Counter::Dropped).encode();
-        assert_eq!(devices.tell(0, counter).unwrap(), 0);
-        assert!(devices.tell(0, XdpControl::Enable.encode()).is_err());
-        assert!(devices.tell(1, counter).is_err());
+        assert_eq!(devices.device_control(0, counter).unwrap(), 0);
+        assert!(
+            devices
+                .device_control(0, XdpControl::Enable.encode())
+                .is_err()
+        );
+        assert!(devices.device_control(1, counter).is_err());
         assert_eq!(devices.descriptors().unwrap().len(), 1);
         devices.attach(0).unwrap();
         assert!(devices.attach(0).is_err(), "once");

@@ -3,7 +3,7 @@
 //!
 //! One thread counts; others, such as the control socket's, read.
 
-use runtime::platform::Asked;
+use runtime::platform::HypercallCount;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A kind of hypercall.
@@ -56,9 +56,9 @@ impl HypercallCounters {
     }
 
     /// Returns the counts, by kind.
-    pub fn asked(&self) -> impl Iterator<Item = Asked> + '_ {
+    pub fn counts(&self) -> impl Iterator<Item = HypercallCount> + '_ {
         let kinds = Hypercall::ALL.iter().zip(&self.0);
-        kinds.map(|(kind, counts)| Asked {
+        kinds.map(|(kind, counts)| HypercallCount {
             kind: kind.name(),
             calls: counts.calls.load(Ordering::Relaxed),
             operations: counts.operations.load(Ordering::Relaxed),
@@ -77,7 +77,7 @@ mod tests {
             tally.count(kind, 1, n);
             tally.count(kind, 2, n);
         }
-        let counted = tally.asked().map(|of| (of.kind, of.calls, of.operations));
+        let counted = tally.counts().map(|of| (of.kind, of.calls, of.operations));
         let wanted = [
             ("copy", 3, 2),
             ("map", 3, 4),

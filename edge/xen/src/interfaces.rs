@@ -3,7 +3,7 @@
 //! The toolstack creates a directory below `backend/vif` for each interface of each guest. This
 //! module does not handle grants and events; [`crate::platform`] adds these.
 
-use crate::netif::features::{BadFront, FrontendChoice, back_nodes, chosen};
+use crate::netif::features::{FrontendChoice, FrontendError, back_nodes, chosen};
 use crate::netif::settings::InterfaceSettings;
 use crate::netif::states::{FirstAction, first, of_node, shown};
 use crate::store::{Channel, Store, StoreError};
@@ -344,7 +344,7 @@ impl<C: Channel> Interfaces<C> {
     /// # Errors
     ///
     /// The reason why they are invalid.
-    pub fn choose(&mut self, conn: ConnId) -> Result<Option<&FrontendChoice>, BadFront> {
+    pub fn choose(&mut self, conn: ConnId) -> Result<Option<&FrontendChoice>, FrontendError> {
         let slot = self.served.get_mut(conn.0 as usize);
         let Some(served) = slot.and_then(Option::as_mut) else {
             return Ok(None);

@@ -12,7 +12,7 @@ use crate::notifications::Notifier;
 use crate::store::XenBus;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::{DriverConfig, GrantMode, Offloads};
-use runtime::platform::{Asked, Doorbell, NO_RECORD, Peer, Platform, Record};
+use runtime::platform::{Doorbell, HypercallCount, NO_RECORD, Peer, Platform, Record};
 use shmem::time::monotonic_ns;
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -219,13 +219,13 @@ impl Platform for Xen {
         self.devices.attach(device)
     }
 
-    fn tell_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        let tell = |words: &[u64; 2]| self.devices.tell(device, *words);
-        all.iter().map(tell).collect()
+    fn device_control_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+        let device_control = |words: &[u64; 2]| self.devices.device_control(device, *words);
+        all.iter().map(device_control).collect()
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.tally.asked().collect()
+    fn hypercall_counts(&self) -> Vec<HypercallCount> {
+        self.tally.counts().collect()
     }
 
     fn end(&self, _: u32) -> io::Result<()> {

@@ -45,14 +45,14 @@ pub const PANICKED: i32 = 70;
 
 /// Reason why the program could not start.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum XenStartError {
     #[error("{0}")]
     Text(String),
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for XenStartError {
     fn from(error: io::Error) -> Self {
         Self::Text(error.to_string())
     }
@@ -85,10 +85,10 @@ pub fn end_on_panic() {
     }));
 }
 
-fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
+fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
     let (name, domain) = configured(config)?;
-    let mut driver: DriverConfig =
-        serde_json::from_str(&domain.config).map_err(|error| Failed::Text(error.to_string()))?;
+    let mut driver: DriverConfig = serde_json::from_str(&domain.config)
+        .map_err(|error| XenStartError::Text(error.to_string()))?;
     if driver.adapts {
         // No spin time is set, and none can be learned: only Xen knows which CPU runs which domain,
         // and a process cannot yield its CPU to another domain.
@@ -105,7 +105,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let journals = Journals::open(&beside(socket))?;
     let home = home(&domain)?;
     let devices = Devices::open(&domain, home.frames);
-    let devices = devices.map_err(|why| Failed::Text(why.to_string()))?;
+    let devices = devices.map_err(|why| XenStartError::Text(why.to_string()))?;
     give_up_rights()?;
 
     let waits_for = devices.descriptors()?;
@@ -143,12 +143,12 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
 }
 
 /// Returns the instance's name and the driver domain of a configuration.
-fn configured(path: &Path) -> Result<(String, Domain), Failed> {
+fn configured(path: &Path) -> Result<(String, Domain), XenStartError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failed::Text(format!("{}: {error}", path.display())))?;
-    let wrong = |problems: config::Problems| Failed::Text(problems.to_string());
+        .map_err(|error| XenStartError::Text(format!("{}: {error}", path.display())))?;
+    let wrong = |problems: config::Problems| XenStartError::Text(problems.to_string());
     let config = config::parse(&path.to_string_lossy(), &text).map_err(wrong)?;
-    let refuse = |why: &str| Err(Failed::Text(format!("{}: {why}", path.display())));
+    let refuse = |why: &str| Err(XenStartError::Text(format!("{}: {why}", path.display())));
     if !config.guests.is_empty() {
         return refuse("[[guest]]: on Xen the toolstack creates guests; remove this section");
     }
@@ -194,9 +194,9 @@ fn home(domain: &Domain) -> io::Result<DomainMemory> {
 
 /// Switches to a user that no other process has, and keeps only [`RIGHTS`]. The process is still
 /// single-threaded.
-fn give_up_rights() -> Result<(), Failed> {
+fn give_up_rights() -> Result<(), XenStartError> {
     if !rustix::process::getuid().is_root() {
-        return Err(Failed::Text(
+        return Err(XenStartError::Text(
             "only root can start the driver domain on Xen".to_owned(),
         ));
     }
@@ -204,7 +204,7 @@ fn give_up_rights() -> Result<(), Failed> {
     let missing = confine(&Rights { user, ..RIGHTS })?;
     match missing.first() {
         None => Ok(()),
-        Some(missing) => Err(Failed::Text(format!(
+        Some(missing) => Err(XenStartError::Text(format!(
             "not available on this system: {missing}"
         ))),
     }

@@ -1,5 +1,5 @@
 //! The driver's sleep on Xen: an epoll set with the event channels, the xenstore, the mailbox's
-//! doorbell and the NICs. `runtime::platform::Waiting` has the protocol against lost wake-ups.
+//! doorbell and the NICs. `runtime::platform::Wait` has the protocol against lost wake-ups.
 //!
 //! Before a sleep, only the rings' event indices must be armed: an event channel stays pending
 //! until its event is taken, and the set reports every descriptor as long as it is readable.
@@ -7,7 +7,7 @@
 use crate::dev::Evtchn;
 use crate::platform::Xen;
 use abi::layout::info;
-use runtime::platform::{Bell, Pending, Waiting};
+use runtime::platform::{PendingWork, Wait, WakeSource};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -138,9 +138,9 @@ impl XenWaiter {
     }
 }
 
-impl Waiting for XenWaiter {
+impl Wait for XenWaiter {
     #[inline]
-    fn pending(&self) -> Pending {
+    fn pending(&self) -> PendingWork {
         self.turns.set(self.turns.get().wrapping_add(1));
         if self.turns.get().is_multiple_of(LOOK_EVERY) {
             self.look();
@@ -151,7 +151,7 @@ impl Waiting for XenWaiter {
             // Acquire: the request is visible once the bit is.
             word.fetch_and(!info::PENDING_MAILBOX, Ordering::Acquire);
         }
-        Pending {
+        PendingWork {
             connections: self.store_ready.replace(false)
                 | self.control_ready.replace(false)
                 | self.xen.has_news()
@@ -175,12 +175,12 @@ impl Waiting for XenWaiter {
 
     fn disarm(&self) {}
 
-    fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
+    fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()> {
         let timeout_ns = timeout_ns.into_iter().chain(self.xen.due_in_ns()).min();
         let timeout = timeout_ns.map(Duration::from_nanos).map(Timespec::try_from);
         let timeout = timeout.transpose().map_err(io::Error::other)?;
         let woken = match bell {
-            Bell::All => {
+            WakeSource::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
                 epoll::wait(&self.set, &mut events, timeout.as_ref()).and_then(|(ready, _)| {
                     ready.iter().try_for_each(|event| {
@@ -189,7 +189,7 @@ impl Waiting for XenWaiter {
                     })
                 })
             }
-            Bell::Doorbell => {
+            WakeSource::Doorbell => {
                 let fds = [self.evtchn.as_fd(), self.store.as_fd(), self.mail.as_fd()];
                 let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                 poll(&mut fds, timeout.as_ref()).and_then(|_| {

@@ -1,7 +1,7 @@
 //! The bridge between two NIC ports and three guests, all of which may be hostile.
 
 use crate::input::Input;
-use net::bridge::{Bridge, BridgeSettings, Claims, Direction, Kind, Port, Rule, Verdict};
+use net::bridge::{Bridge, BridgeSettings, Claims, Direction, Port, PortKind, Rule, Verdict};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
@@ -24,7 +24,7 @@ fn guarded() -> Port {
     };
     let macs = vec![guest_mac(GUARDED)];
     Port {
-        kind: Kind::Guest { macs, claims },
+        kind: PortKind::Guest { macs, claims },
         addresses: vec![ADDRESS.into()],
         ..Port::nic()
     }

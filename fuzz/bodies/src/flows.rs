@@ -2,7 +2,9 @@
 //! process before has left.
 
 use crate::input::Input;
-use net::flows::{Direction, FlowStatus, Flows, Phase, Plain, Standing, State, Subject};
+use net::flows::{
+    Classification, Direction, FlowStatus, Flows, Phase, PlainPacket, State, Subject,
+};
 use net::packet::{flags, protocol};
 use shmem::{Area, Span};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -113,15 +115,15 @@ impl Talk {
     }
 
     /// Standing of the packet to flows of which `found` is its own.
-    fn expected(self, found: Option<&FlowStatus>) -> Standing {
+    fn expected(self, found: Option<&FlowStatus>) -> Classification {
         let begins = flags::SYN | flags::ACK | flags::RST | flags::FIN;
         let is_syn = self.flags & begins == flags::SYN;
         let is_over = |flow: &FlowStatus| matches!(flow.phase, Phase::Closed | Phase::Reset);
         match found {
-            Some(flow) if self.is_tcp && is_syn && is_over(flow) => Standing::Is(State::New),
-            Some(_) => Standing::Is(State::Established),
-            None if self.is_tcp && !is_syn => Standing::Unknown,
-            None => Standing::Is(State::New),
+            Some(flow) if self.is_tcp && is_syn && is_over(flow) => Classification::Is(State::New),
+            Some(_) => Classification::Is(State::Established),
+            None if self.is_tcp && !is_syn => Classification::Unknown,
+            None => Classification::Is(State::New),
         }
     }
 }
@@ -180,10 +182,10 @@ fn any_frame(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64)
     let subject = Subject::of(frame);
     let seen = table.look(direction, &subject, now_ns);
     assert_eq!(listed(table, now_ns), before, "a look changes nothing");
-    if let Some(plain) = Plain::of(frame)
-        && table.carries(direction, &plain, now_ns).is_some()
+    if let Some(plain) = PlainPacket::of(frame)
+        && table.find_established(direction, &plain, now_ns).is_some()
     {
-        assert_eq!(seen.standing, Standing::Is(State::Established));
+        assert_eq!(seen.classification, Classification::Is(State::Established));
     }
     let _ = table.pass(direction, &subject, &seen, frame.len(), now_ns);
 }
@@ -194,11 +196,11 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
     let frame = talk.frame();
     let subject = Subject::of(&frame);
     let seen = table.look(talk.direction, &subject, now_ns);
-    assert_eq!(seen.standing, talk.expected(found), "{talk:?}");
-    let plain = Plain::of(&frame).expect("a plain packet");
-    let place = table.carries(talk.direction, &plain, now_ns);
+    assert_eq!(seen.classification, talk.expected(found), "{talk:?}");
+    let plain = PlainPacket::of(&frame).expect("a plain packet");
+    let place = table.find_established(talk.direction, &plain, now_ns);
     assert_eq!(listed(table, now_ns), before, "a look changes nothing");
-    if seen.standing == Standing::Unknown {
+    if seen.classification == Classification::Unknown {
         assert!(place.is_none());
         return;
     }
@@ -219,8 +221,8 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
         .iter()
         .find(|flow| talk.is_of(flow))
         .expect("its flow");
-    let counted = match (found, seen.standing) {
-        (Some(flow), Standing::Is(State::Established)) => flow.packets.wrapping_add(1),
+    let counted = match (found, seen.classification) {
+        (Some(flow), Classification::Is(State::Established)) => flow.packets.wrapping_add(1),
         _ => 1,
     };
     assert_eq!(own.packets, counted);

@@ -1,10 +1,10 @@
 //! A hostile domain at its call page, with a granter, a bystander and the monitor's state.
 
 use crate::input::Input;
-use abi::classic::{Copy, GrantEntry, Map, Place};
+use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp};
 use abi::connect::XenbusState;
 use abi::hypercall::{
-    Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, RESULT, STATUS_WORD,
+    Attach, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, RESULT, STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
@@ -254,19 +254,19 @@ fn words(input: &mut Input<'_>, kind: u32) -> [u64; 3] {
     let gref = GrantRef(u32::from(input.u8()) % (ENTRIES + 1));
     let domain = DomId(input.u16() % 5);
     let slot = Slot(u32::from(input.u8()) % (SLOTS + 1));
-    match Kind::from_wire(kind) {
-        Some(Kind::GrantCopy) => {
-            let own = Place::Own {
+    match HypercallKind::from_wire(kind) {
+        Some(HypercallKind::GrantCopy) => {
+            let own = CopyOperand::Own {
                 frame: u32::from(input.u8()) % (FRAMES + 1),
             };
-            let other = Place::Granted { domain, gref };
+            let other = CopyOperand::Granted { domain, gref };
             let (src, dst) = if input.bool() {
                 (own, other)
             } else {
                 (other, own)
             };
             let (src_offset, dst_offset) = (input.u16() % 4097, input.u16() % 4097);
-            Copy {
+            CopyOp {
                 src,
                 dst,
                 src_offset,
@@ -275,14 +275,16 @@ fn words(input: &mut Input<'_>, kind: u32) -> [u64; 3] {
             }
             .encode()
         }
-        Some(Kind::GrantMap) => Map {
+        Some(HypercallKind::GrantMap) => MapOp {
             domain,
             gref,
             slot,
             readonly: input.bool(),
         }
         .encode(),
-        Some(Kind::ConnectSet) => [u64::from(input.u8() % 2), u64::from(input.u8() % 8), 0],
+        Some(HypercallKind::ConnectSet) => {
+            [u64::from(input.u8() % 2), u64::from(input.u8() % 8), 0]
+        }
         _ => [slot.0.into(), 0, 0],
     }
 }
@@ -291,11 +293,11 @@ fn words(input: &mut Input<'_>, kind: u32) -> [u64; 3] {
 fn answered(call: Span, kind: u32, count: u32, number: u32) {
     assert_eq!(call.load_u32(DONE), Ok(number));
     let result = call.load_u32(RESULT).expect("own memory") as i32;
-    let sensible = Kind::from_wire(kind).is_some() && count as usize <= OPS_MAX;
+    let sensible = HypercallKind::from_wire(kind).is_some() && count as usize <= OPS_MAX;
     assert!(result <= 0 && (sensible || result < 0));
     let batch = matches!(
-        Kind::from_wire(kind),
-        Some(Kind::GrantCopy | Kind::GrantMap | Kind::GrantUnmap)
+        HypercallKind::from_wire(kind),
+        Some(HypercallKind::GrantCopy | HypercallKind::GrantMap | HypercallKind::GrantUnmap)
     );
     if !batch || result != 0 {
         return;
@@ -313,10 +315,10 @@ fn answered(call: Span, kind: u32, count: u32, number: u32) {
 /// Checks that decoded words are encoded to the same meaning.
 fn codecs(input: &mut Input<'_>) {
     let words = [input.u64(), input.u64(), input.u64()];
-    let copy = Copy::decode(words);
-    assert_eq!(Copy::decode(copy.encode()), copy);
-    let map = Map::decode(words);
-    assert_eq!(Map::decode(map.encode()), map);
+    let copy = CopyOp::decode(words);
+    assert_eq!(CopyOp::decode(copy.encode()), copy);
+    let map = MapOp::decode(words);
+    assert_eq!(MapOp::decode(map.encode()), map);
     let [one, two, _] = words;
     if let Some(attach) = Attach::decode([one % 4, two]) {
         assert_eq!(attach.encode(), [one % 4, two]);

@@ -34,7 +34,7 @@ pub fn lro(bytes: &[u8]) {
                 lro.poll(now, &mut batch, &mut out);
             }
             1 => lro.expire(now + u64::from(input.u16()), &mut out),
-            2 => lro.relieve(input.below(5), now, &mut out),
+            2 => lro.flush_oldest(input.below(5), now, &mut out),
             3 if input.below(8) == 0 => lro.set(settings(&mut input)),
             _ => {
                 let place = MEMORY.with(|area| area.at(sent * PAGE, PAGE));

@@ -5,7 +5,8 @@ use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::loss::Loss;
 use xenoprof::model::{
-    Domain, Frame, Kind, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread, Traffic, file,
+    Domain, DomainKind, Frame, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread,
+    Traffic, file,
 };
 use xenoprof::show::diff::Diff;
 use xenoprof::show::report::Form;
@@ -190,11 +191,19 @@ fn session(input: &mut Input<'_>) -> Session {
 }
 
 fn domain(input: &mut Input<'_>) -> Domain {
-    let kinds = [Kind::Driver, Kind::Guest, Kind::Process, Kind::Idle];
+    let kinds = [
+        DomainKind::Driver,
+        DomainKind::Guest,
+        DomainKind::Process,
+        DomainKind::Idle,
+    ];
     let modes = [Mode::Active, Mode::Passive, Mode::AgentOnly];
     Domain {
         name: name(input),
-        kind: kinds.get(input.below(5)).copied().unwrap_or(Kind::Other),
+        kind: kinds
+            .get(input.below(5))
+            .copied()
+            .unwrap_or(DomainKind::Other),
         mode: modes.get(input.below(3)).copied().unwrap_or(Mode::Passive),
         cpu_ns: input.bool().then(|| number(input)),
         agent_ns: input.bool().then(|| number(input)),

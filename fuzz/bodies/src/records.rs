@@ -2,8 +2,8 @@
 
 use crate::input::Input;
 use abi::core::{
-    Ask, BYTES, CoreStatus, Field, Message, Outcome, Record, Task, Tell, VERSION, WORDS,
-    report_bytes, report_of,
+    BYTES, CoreMessage, CoreRequest, CoreStatus, Field, Message, NetdReply, NetdRequest, Record,
+    VERSION, WORDS, report_bytes, report_of,
 };
 use abi::machine::Audit;
 
@@ -32,10 +32,10 @@ fn word(input: &mut Input<'_>) -> u64 {
 }
 
 fn every_kind(bytes: &[u8]) {
-    is_canonical::<Ask>(bytes);
-    is_canonical::<Tell>(bytes);
-    is_canonical::<Task>(bytes);
-    is_canonical::<Outcome>(bytes);
+    is_canonical::<CoreRequest>(bytes);
+    is_canonical::<CoreMessage>(bytes);
+    is_canonical::<NetdRequest>(bytes);
+    is_canonical::<NetdReply>(bytes);
 }
 
 fn is_canonical<M: Message>(bytes: &[u8]) {

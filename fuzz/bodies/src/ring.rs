@@ -101,7 +101,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &Shared) {
                 let _ = back.prepare_sleep(u32::from(input.u8()));
             }
         }
-        assert_eq!(back.owed(), consumed - answered);
+        assert_eq!(back.unanswered(), consumed - answered);
     }
 }
 
@@ -144,8 +144,8 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
                 let _ = front.prepare_sleep(u32::from(input.u8()));
             }
         }
-        assert_eq!(front.owed(), made - consumed);
-        assert_eq!(front.free(), front.slots() - front.owed());
+        assert_eq!(front.unanswered(), made - consumed);
+        assert_eq!(front.free(), front.slots() - front.unanswered());
     }
 }
 

@@ -4,7 +4,7 @@ use crate::input::Input;
 use xenoprof::model::Mode;
 use xenoprof::session::message::Envelope;
 use xenoprof::session::saved::SavedSymbols;
-use xenoprof::session::state::{Expected, Input as Event, Phase, Standing, State};
+use xenoprof::session::state::{Expected, Input as Event, MemberState, Phase, State};
 
 /// Simultaneous connections.
 const PEERS: usize = 5;
@@ -38,7 +38,7 @@ pub fn sessions(bytes: &[u8]) {
         let early = phase < Phase::Draining;
         for member in session.members().values() {
             assert!(
-                !(early && member.standing == Standing::Drained),
+                !(early && member.standing == MemberState::Drained),
                 "{member:?}"
             );
         }

@@ -4,8 +4,8 @@ use crate::books::{Bookkeeping, Books};
 use crate::copy::Copier;
 use crate::flip::Exchanges;
 use crate::map::Mapper;
-use abi::classic::{Copy, Map, Transfer, Unmap};
-use abi::hypercall::{Kind, OPS_MAX};
+use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
+use abi::hypercall::{HypercallKind, OPS_MAX};
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use monitor::grant::Grants;
 use monitor::grant::mechanism::{Done, OtherCall};
@@ -17,10 +17,10 @@ pub(crate) struct Classic {
     id: DomId,
     mapper: Mapper,
     copier: Copier,
-    copies: Vec<Copy>,
-    maps: Vec<Map>,
-    unmaps: Vec<Unmap>,
-    transfers: Vec<Transfer>,
+    copies: Vec<CopyOp>,
+    maps: Vec<MapOp>,
+    unmaps: Vec<UnmapOp>,
+    transfers: Vec<TransferOp>,
 }
 
 impl Classic {
@@ -49,23 +49,23 @@ impl Classic {
         let words = call.ops.iter().copied();
         let mut statuses = Vec::new();
         match call.kind {
-            Kind::GrantCopy => {
-                let ops = fill(&mut self.copies, words.map(Copy::decode));
+            HypercallKind::GrantCopy => {
+                let ops = fill(&mut self.copies, words.map(CopyOp::decode));
                 self.copier.run(keeping, id, ops, &mut statuses);
             }
-            Kind::GrantMap => {
-                let ops = fill(&mut self.maps, words.map(Map::decode));
+            HypercallKind::GrantMap => {
+                let ops = fill(&mut self.maps, words.map(MapOp::decode));
                 self.mapper.map(keeping, space, ops, &mut statuses)?;
             }
-            Kind::GrantUnmap => {
+            HypercallKind::GrantUnmap => {
                 let ops = fill(&mut self.unmaps, words.map(unmap));
                 self.mapper.unmap(keeping, space, ops, &mut statuses)?;
             }
-            Kind::GrantTransfer => {
-                let ops = fill(&mut self.transfers, words.map(Transfer::decode));
+            HypercallKind::GrantTransfer => {
+                let ops = fill(&mut self.transfers, words.map(TransferOp::decode));
                 statuses = flips.transfer(id, ops);
             }
-            Kind::ExchangeCreate => {
+            HypercallKind::ExchangeCreate => {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
@@ -114,7 +114,7 @@ fn fill<T>(buffer: &mut Vec<T>, operations: impl Iterator<Item = T>) -> &[T] {
 }
 
 /// As in [`Map::decode`], the slot is the low half of its word.
-fn unmap([slot, ..]: [u64; 3]) -> Unmap {
+fn unmap([slot, ..]: [u64; 3]) -> UnmapOp {
     let slot = Slot(slot as u32);
-    Unmap { slot }
+    UnmapOp { slot }
 }

@@ -3,7 +3,7 @@
 
 use crate::books::{Bookkeeping, Locked};
 use crate::entry::{PinnedGrant, Purpose};
-use abi::classic::{Copy, Place};
+use abi::classic::{CopyOp, CopyOperand};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
 
@@ -28,7 +28,7 @@ impl Copier {
         &mut self,
         keeping: Bookkeeping<'_>,
         caller: DomId,
-        ops: &[Copy],
+        ops: &[CopyOp],
         status: &mut Vec<GrantStatus>,
     ) {
         status.clear();
@@ -64,7 +64,7 @@ impl Copier {
 fn begin(
     locked: &mut Locked<'_>,
     caller: DomId,
-    op: &Copy,
+    op: &CopyOp,
 ) -> Result<(CopyEnd, CopyEnd), GrantStatus> {
     let range = |offset: u16| {
         let (offset, len) = (usize::from(offset), usize::from(op.len));
@@ -86,12 +86,12 @@ fn begin(
 fn begin_end(
     locked: &mut Locked<'_>,
     caller: DomId,
-    place: Place,
+    place: CopyOperand,
     (offset, len): (usize, usize),
     write: bool,
 ) -> Result<CopyEnd, GrantStatus> {
     match place {
-        Place::Own { frame } => {
+        CopyOperand::Own { frame } => {
             let own = locked.accounts.account(caller);
             let own = own.ok_or(GrantStatus::BadDomain)?;
             let page = own.memory.frame(frame).ok_or(GrantStatus::AddressTooBig)?;
@@ -100,7 +100,7 @@ fn begin_end(
                 pin: None,
             })
         }
-        Place::Granted { domain, gref } => {
+        CopyOperand::Granted { domain, gref } => {
             let pin = locked.pin(caller, domain, gref, write, Purpose::Copy)?;
             let Some(at) = locked.page(pin).and_then(|page| page.sub(offset, len)) else {
                 locked.unpin(pin, Purpose::Copy);

@@ -3,7 +3,7 @@
 
 use crate::books::{Bookkeeping, Locked, only};
 use crate::entry::{PinnedGrant, Purpose};
-use abi::classic::{Map, Unmap};
+use abi::classic::{MapOp, UnmapOp};
 use abi::{DomId, GrantStatus, Slot};
 use monitor::grant::Grants;
 use monitor::space::{AddressSpace, PageMap, SpaceError};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A granter's memory in an address space.
 #[derive(Debug, Default)]
-struct Known {
+struct GranterMemory {
     /// Its pages in the window.
     pages: u32,
     /// True if the granter is dead. The descriptor is closed when the last page is unmapped.
@@ -22,7 +22,7 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Mapper {
     caller: DomId,
-    known: BTreeMap<DomId, Known>,
+    known: BTreeMap<DomId, GranterMemory>,
     /// Index, slot and pin of each operation of the current batch. Empty between batches.
     pinned: Vec<(usize, Slot, PinnedGrant)>,
     maps: Vec<PageMap>,
@@ -52,7 +52,7 @@ impl Mapper {
         &mut self,
         keeping: Bookkeeping<'_>,
         space: &mut dyn AddressSpace,
-        ops: &[Map],
+        ops: &[MapOp],
         status: &mut Vec<GrantStatus>,
     ) -> Result<(), SpaceError> {
         status.clear();
@@ -143,7 +143,7 @@ impl Mapper {
         let added = space.add_memory(u32::from(granter.0), rw, ro);
         match added {
             Ok(()) => {
-                self.known.insert(granter, Known::default());
+                self.known.insert(granter, GranterMemory::default());
                 Ok(())
             }
             Err(why) => {
@@ -162,7 +162,7 @@ impl Mapper {
         &mut self,
         keeping: Bookkeeping<'_>,
         space: &mut dyn AddressSpace,
-        ops: &[Unmap],
+        ops: &[UnmapOp],
         status: &mut Vec<GrantStatus>,
     ) -> Result<(), SpaceError> {
         status.clear();
@@ -251,7 +251,7 @@ impl Mapper {
 }
 
 /// Checks one map operation, pins the page, and reserves the slot.
-fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
+fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &MapOp) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;
     if !account.window.is_free(&only(op.slot)) {

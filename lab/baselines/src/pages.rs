@@ -5,7 +5,7 @@ use abi::Slot;
 
 /// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum SlotState {
     /// No individually mapped page.
     #[default]
     Nothing,
@@ -15,7 +15,7 @@ pub(crate) enum Shown {
     Mapped(PinnedGrant),
 }
 
-impl Shown {
+impl SlotState {
     /// Returns the grant of the page, mapped or in transition.
     pub(crate) fn pin(&self) -> Option<&PinnedGrant> {
         match self {
@@ -28,7 +28,7 @@ impl Shown {
 /// Slots per chunk.
 const PIECE: usize = 512;
 
-type Piece = [Shown; PIECE];
+type Piece = [SlotState; PIECE];
 
 /// Pages of one window. Chunks without pages take no memory.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Pages {
     }
 
     /// Returns the state of a slot.
-    pub(crate) fn get(&self, slot: Slot) -> Shown {
+    pub(crate) fn get(&self, slot: Slot) -> SlotState {
         let at = slot.0 as usize;
         let piece = self.pieces.get(at / PIECE).and_then(Option::as_ref);
         let shown = piece.and_then(|piece| piece.get(at % PIECE));
@@ -59,32 +59,32 @@ impl Pages {
     /// Returns every pinned grant.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &PinnedGrant> {
         let slots = self.pieces.iter().flatten().flat_map(|piece| piece.iter());
-        slots.filter_map(Shown::pin)
+        slots.filter_map(SlotState::pin)
     }
 
     /// Reserves a free slot for a pinned grant.
     pub(crate) fn take(&mut self, slot: Slot, pin: PinnedGrant) {
         self.taken += 1;
-        self.set(slot, Shown::Busy(pin));
+        self.set(slot, SlotState::Busy(pin));
     }
 
     /// Marks a reserved slot as mapped.
     pub(crate) fn map(&mut self, slot: Slot, pin: PinnedGrant) {
-        self.set(slot, Shown::Mapped(pin));
+        self.set(slot, SlotState::Mapped(pin));
     }
 
     /// Starts to unmap a page and returns its grant, or `None` if no page is mapped there.
     pub(crate) fn begin_unmap(&mut self, slot: Slot) -> Option<PinnedGrant> {
-        let Shown::Mapped(pin) = self.get(slot) else {
+        let SlotState::Mapped(pin) = self.get(slot) else {
             return None;
         };
-        self.set(slot, Shown::Busy(pin));
+        self.set(slot, SlotState::Busy(pin));
         Some(pin)
     }
 
     /// Frees a reserved slot.
     pub(crate) fn free(&mut self, slot: Slot) {
-        self.set(slot, Shown::Nothing);
+        self.set(slot, SlotState::Nothing);
         self.taken = self.taken.saturating_sub(1);
     }
 
@@ -115,10 +115,10 @@ impl Pages {
         (pins, next)
     }
 
-    pub(crate) fn set(&mut self, slot: Slot, to: Shown) {
+    pub(crate) fn set(&mut self, slot: Slot, to: SlotState) {
         let at = slot.0 as usize;
         if let Some(piece) = self.pieces.get_mut(at / PIECE) {
-            let piece = piece.get_or_insert_with(|| Box::new([Shown::Nothing; PIECE]));
+            let piece = piece.get_or_insert_with(|| Box::new([SlotState::Nothing; PIECE]));
             if let Some(place) = piece.get_mut(at % PIECE) {
                 *place = to;
             }

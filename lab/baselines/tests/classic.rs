@@ -3,8 +3,8 @@
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
 
-use abi::classic::{Copy, Map, Place};
-use abi::hypercall::Kind;
+use abi::classic::{CopyOp, CopyOperand, MapOp};
+use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn grant(frame: u32, readonly: bool, index: u32) -> Value {
 
 fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
     let (domain, gref, slot) = (DomId(1), GrantRef(gref), Slot(slot));
-    Map {
+    MapOp {
         domain,
         gref,
         slot,
@@ -28,7 +28,7 @@ fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
 fn with_mapping(daemon: &Daemon) {
     daemon.order("g0", grant(3, false, 0));
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
-    let mapped = daemon.call("driver", Kind::GrantMap, map(0, 0, false));
+    let mapped = daemon.call("driver", HypercallKind::GrantMap, map(0, 0, false));
     assert_eq!(mapped.0, 0, "{}", mapped.1);
     let look = json!({ "do": "look-slot", "slot": 0 });
     assert_eq!(daemon.order("driver", look), 7);
@@ -46,7 +46,7 @@ fn a_page_is_mapped_used_and_unmapped() {
         map(6, 2, false),
         map(5, 3, true),
     ];
-    let statuses = daemon.statuses("driver", Kind::GrantMap, &maps);
+    let statuses = daemon.statuses("driver", HypercallKind::GrantMap, &maps);
     assert_eq!(statuses, [0, 0, -8, 0]);
     let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
     let fill = |slot: u32, byte: u8| {
@@ -76,7 +76,7 @@ fn a_page_is_mapped_used_and_unmapped() {
     assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
 
     let slots = [[0, 0, 0], [1, 0, 0], [3, 0, 0], [3, 0, 0]];
-    let statuses = daemon.statuses("driver", Kind::GrantUnmap, &slots);
+    let statuses = daemon.statuses("driver", HypercallKind::GrantUnmap, &slots);
     assert_eq!(statuses, [0, 0, 0, -4]);
     assert_eq!([look(0), look(1), look(3)], ["fault", "fault", "fault"]);
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
@@ -89,12 +89,12 @@ fn bytes_are_copied_between_granted_pages() {
     daemon.order("g0", json!({ "do": "fill", "frame": 0, "byte": 42 }));
     daemon.order("g0", grant(0, true, 0));
     daemon.order("g0", grant(1, false, 1));
-    let granted = |gref| Place::Granted {
+    let granted = |gref| CopyOperand::Granted {
         domain: DomId(1),
         gref: GrantRef(gref),
     };
     let copy = |src, dst| {
-        Copy {
+        CopyOp {
             src,
             dst,
             src_offset: 0,
@@ -103,13 +103,13 @@ fn bytes_are_copied_between_granted_pages() {
         }
         .encode()
     };
-    let own = Place::Own { frame: 9 };
+    let own = CopyOperand::Own { frame: 9 };
     let ops = [
         copy(granted(0), own),
         copy(own, granted(1)),
         copy(own, granted(0)),
     ];
-    let statuses = daemon.statuses("driver", Kind::GrantCopy, &ops);
+    let statuses = daemon.statuses("driver", HypercallKind::GrantCopy, &ops);
     assert_eq!(statuses, [0, 0, -8]);
     assert_eq!(
         daemon.order("driver", json!({ "do": "look", "frame": 9 })),
@@ -147,9 +147,12 @@ fn memory_of_a_dead_guest_stays_until_unmapped() {
         daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
         7
     );
-    let (status, _) = daemon.call("driver", Kind::GrantMap, map(0, 1, true));
+    let (status, _) = daemon.call("driver", HypercallKind::GrantMap, map(0, 1, true));
     assert_eq!(status, -2, "no such domain any more");
-    assert_eq!(daemon.call("driver", Kind::GrantUnmap, [0; 3]).0, 0);
+    assert_eq!(
+        daemon.call("driver", HypercallKind::GrantUnmap, [0; 3]).0,
+        0
+    );
     daemon.gone("g0");
     daemon.down();
 }
@@ -162,20 +165,23 @@ fn a_new_driver_waits_until_old_pages_are_unmapped() {
     let driver = || daemon.domain_status("driver");
     let grant = json!({ "do": "grant", "index": 0, "to": 1, "frame": 3 });
     daemon.order("driver", grant);
-    let map = Map {
+    let map = MapOp {
         domain: DomId(0),
         gref: GrantRef(0),
         slot: Slot(0),
         readonly: true,
     };
-    assert_eq!(daemon.call("g0", Kind::GrantMap, map.encode()).0, 0);
+    assert_eq!(
+        daemon.call("g0", HypercallKind::GrantMap, map.encode()).0,
+        0
+    );
     kill(driver()["pid"].as_i64().unwrap());
     let waits = "memory of its predecessor is still in use";
     eventually("it is reported", || {
         driver()["state"].as_str().unwrap().contains(waits)
     });
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
-    assert_eq!(daemon.call("g0", Kind::GrantUnmap, [0; 3]).0, 0);
+    assert_eq!(daemon.call("g0", HypercallKind::GrantUnmap, [0; 3]).0, 0);
     eventually("it restarts", || driver()["state"] == "running");
     daemon.logs("driver: started again");
     assert_eq!(daemon.log().matches(waits).count(), 1, "once");
@@ -189,7 +195,7 @@ fn slots_of_a_table_cannot_be_mapped_over() {
     daemon.share();
     daemon.order("g0", grant(3, false, 1));
     let maps = [0, 2, 8, 4].map(|slot| map(1, slot, true));
-    let statuses = daemon.statuses("driver", Kind::GrantMap, &maps);
+    let statuses = daemon.statuses("driver", HypercallKind::GrantMap, &maps);
     assert_eq!(statuses, [-5, -5, -5, 0]);
     daemon.down();
 }
@@ -199,7 +205,7 @@ fn an_unmap_timeout_kills_the_domain() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     daemon.stop_agent("driver");
-    let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    let unmap = json!({ "do": "call", "kind": HypercallKind::GrantUnmap as u32, "ops": [[0]] });
     // The driver dies in this call.
     daemon.order("driver", unmap);
     let state = daemon.gone("driver");

@@ -4,8 +4,8 @@
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
 
-use abi::classic::{Copy, Map, Place};
-use abi::hypercall::Kind;
+use abi::classic::{CopyOp, CopyOperand, MapOp};
+use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, machine};
 use serde_json::json;
@@ -25,19 +25,19 @@ fn cost_of_calls() {
             json!({ "do": "grant", "index": n, "to": 0, "frame": n }),
         );
     }
-    let map = Map {
+    let map = MapOp {
         domain: DomId(1),
         gref: GrantRef(0),
         slot: Slot(0),
         readonly: false,
     };
     let copy = |len| {
-        let copy = Copy {
-            src: Place::Granted {
+        let copy = CopyOp {
+            src: CopyOperand::Granted {
                 domain: DomId(1),
                 gref: GrantRef(0),
             },
-            dst: Place::Own { frame: 0 },
+            dst: CopyOperand::Own { frame: 0 },
             src_offset: 0,
             dst_offset: 0,
             len,
@@ -53,18 +53,18 @@ fn cost_of_calls() {
             }
         }
     };
-    let empty = json!([{ "kind": Kind::ConnectGet as u32, "words": [0], "ops": 1 }]);
+    let empty = json!([{ "kind": HypercallKind::ConnectGet as u32, "words": [0], "ops": 1 }]);
     time("connection read", empty, 1);
     for ops in [1, 16, 64, 128] {
         for len in [64, 1500] {
-            let kind = Kind::GrantCopy as u32;
+            let kind = HypercallKind::GrantCopy as u32;
             // Each operation uses the guest's next page.
             let each = json!([{ "kind": kind, "words": copy(len), "step": [1], "ops": ops }]);
             time(&format!("copy of {len} B"), each, ops);
         }
-        let maps = json!({ "kind": Kind::GrantMap as u32, "words": map.encode(),
+        let maps = json!({ "kind": HypercallKind::GrantMap as u32, "words": map.encode(),
             "step": [1, 1], "ops": ops });
-        let unmaps = json!({ "kind": Kind::GrantUnmap as u32, "words": [0],
+        let unmaps = json!({ "kind": HypercallKind::GrantUnmap as u32, "words": [0],
             "step": [1], "ops": ops });
         time("map and unmap", json!([maps, unmaps]), ops);
     }

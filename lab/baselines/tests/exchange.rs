@@ -4,8 +4,8 @@
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
 
-use abi::classic::Transfer;
-use abi::hypercall::{Bind, Kind};
+use abi::classic::TransferOp;
+use abi::hypercall::{Bind, HypercallKind};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, kill, machine};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ impl<'a> Pages<'a> {
     fn new(daemon: &'a Daemon) -> Self {
         let (conn, first) = (0, 0);
         let create = [conn, PAGES.into(), first];
-        let (status, made) = daemon.call("g0", Kind::ExchangeCreate, create);
+        let (status, made) = daemon.call("g0", HypercallKind::ExchangeCreate, create);
         assert_eq!(status, 0, "{made}");
         let handle = Handle(made[1].as_u64().unwrap() as u32);
         let bind = Bind {
@@ -32,7 +32,7 @@ impl<'a> Pages<'a> {
             tables: Slot(0),
             entries: PAGES,
         };
-        let (status, bound) = daemon.call("driver", Kind::TableBind, bind.encode());
+        let (status, bound) = daemon.call("driver", HypercallKind::TableBind, bind.encode());
         assert_eq!(status, 0, "{bound}");
         Self { daemon, handle }
     }
@@ -56,13 +56,13 @@ impl<'a> Pages<'a> {
 
     /// Lets the driver swap the page at one of its slots with the page at a guest's slot.
     fn transfer(&self, slot: u32, to: u32) -> i64 {
-        let op = Transfer {
+        let op = TransferOp {
             exchange: self.handle,
             slot: Slot(slot),
             gref: GrantRef(to),
         };
         self.daemon
-            .call("driver", Kind::GrantTransfer, op.encode())
+            .call("driver", HypercallKind::GrantTransfer, op.encode())
             .0
     }
 }
@@ -128,7 +128,7 @@ fn a_guest_with_a_silent_agent_dies() {
     assert_eq!(pages.transfer(1, 2), -4);
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
     let handle = [u64::from(pages.handle.0), 0, 0];
-    assert_eq!(daemon.call("driver", Kind::TableEnd, handle).0, 0);
+    assert_eq!(daemon.call("driver", HypercallKind::TableEnd, handle).0, 0);
     assert_eq!(pages.look("driver", 1), "fault");
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
     daemon.down();
@@ -142,12 +142,13 @@ fn a_driver_with_a_silent_agent_dies() {
     pages.fill("g0", 2, 7);
     pages.accept(2);
     daemon.stop_agent("driver");
-    let op = Transfer {
+    let op = TransferOp {
         exchange: pages.handle,
         slot: Slot(1),
         gref: GrantRef(2),
     };
-    let call = json!({ "do": "call", "kind": Kind::GrantTransfer as u32, "ops": [op.encode()] });
+    let call =
+        json!({ "do": "call", "kind": HypercallKind::GrantTransfer as u32, "ops": [op.encode()] });
     // The driver dies in this call.
     daemon.order("driver", call);
     daemon.gone("driver");

@@ -4,7 +4,7 @@
 
 mod model;
 
-use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
+use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp, UnmapOp};
 use abi::{DomId, GrantRef, Slot};
 use model::Rig;
 use proptest::prelude::*;
@@ -26,13 +26,13 @@ pub(crate) enum Op {
     /// A batch of mappings. The change of the address space may fail.
     Map {
         of: DomId,
-        ops: Vec<Map>,
+        ops: Vec<MapOp>,
         refused: bool,
     },
     /// A batch of unmappings.
-    Unmap { of: DomId, ops: Vec<Unmap> },
+    Unmap { of: DomId, ops: Vec<UnmapOp> },
     /// A batch of copies.
-    Copy { of: DomId, ops: Vec<Copy> },
+    Copy { of: DomId, ops: Vec<CopyOp> },
     /// A domain dies, optionally in a map or unmap call that its agent never answers.
     Kill { of: DomId, lost: Option<bool> },
 }
@@ -75,10 +75,11 @@ fn slot() -> impl Strategy<Value = Slot> {
     prop_oneof![20 => 0..SLOTS, 1 => Just(SLOTS), 1 => any::<u32>()].prop_map(Slot)
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = CopyOperand> {
     prop_oneof![
-        1 => frame().prop_map(|frame| Place::Own { frame }),
-        2 => (any_domain(), gref()).prop_map(|(domain, gref)| Place::Granted { domain, gref }),
+        1 => frame().prop_map(|frame| CopyOperand::Own { frame }),
+        2 => (any_domain(), gref())
+            .prop_map(|(domain, gref)| CopyOperand::Granted { domain, gref }),
     ]
 }
 
@@ -91,7 +92,7 @@ fn range() -> impl Strategy<Value = (u16, u16, u16)> {
 fn op() -> impl Strategy<Value = Op> {
     let map =
         (any_domain(), gref(), slot(), any::<bool>()).prop_map(|(domain, gref, slot, readonly)| {
-            Map {
+            MapOp {
                 domain,
                 gref,
                 slot,
@@ -99,14 +100,14 @@ fn op() -> impl Strategy<Value = Op> {
             }
         });
     let copy =
-        (place(), place(), range()).prop_map(|(src, dst, (src_offset, dst_offset, len))| Copy {
+        (place(), place(), range()).prop_map(|(src, dst, (src_offset, dst_offset, len))| CopyOp {
             src,
             dst,
             src_offset,
             dst_offset,
             len,
         });
-    let unmap = slot().prop_map(|slot| Unmap { slot });
+    let unmap = slot().prop_map(|slot| UnmapOp { slot });
     let maps = prop::collection::vec(map, 0..5);
     let unmaps = prop::collection::vec(unmap, 0..4);
     let copies = prop::collection::vec(copy, 0..5);
@@ -148,7 +149,7 @@ fn granted(frame: u32, readonly: bool) -> Op {
 }
 
 fn map(slot: u32, readonly: bool) -> Op {
-    let op = Map {
+    let op = MapOp {
         domain: DomId(1),
         gref: GrantRef(0),
         slot: Slot(slot),
@@ -164,7 +165,7 @@ fn map(slot: u32, readonly: bool) -> Op {
 fn unmap(slot: u32) -> Op {
     Op::Unmap {
         of: DomId(0),
-        ops: vec![Unmap { slot: Slot(slot) }],
+        ops: vec![UnmapOp { slot: Slot(slot) }],
     }
 }
 
@@ -199,11 +200,11 @@ fn rewriting_an_entry_in_use_has_no_effect() {
 
 /// Returns a batch of `count` copies from an entry to itself.
 fn copies(count: u16) -> Op {
-    let place = Place::Granted {
+    let place = CopyOperand::Granted {
         domain: DomId(1),
         gref: GrantRef(0),
     };
-    let copy = |n| Copy {
+    let copy = |n| CopyOp {
         src: place,
         dst: place,
         src_offset: n * 16,
@@ -265,7 +266,7 @@ fn attack_13_references_that_permit_nothing() {
         entry: GrantEntry::access(DomId(3), 1, false).0,
     };
     let mut rig = run(&[granted(2, true), for_another]);
-    let maps = |domain, index, readonly| Map {
+    let maps = |domain, index, readonly| MapOp {
         domain: DomId(domain),
         gref: GrantRef(index),
         slot: Slot(0),

@@ -4,8 +4,8 @@
 #[path = "../../../tcb/monitor/tests/rig/mod.rs"]
 mod rig;
 
-use abi::classic::{Copy, GrantEntry, Map, Place};
-use abi::hypercall::{Kind, OPS_MAX};
+use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp};
+use abi::hypercall::{HypercallKind, OPS_MAX};
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use baselines::mechanisms;
@@ -29,10 +29,10 @@ fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
 fn an_invalid_call_is_rejected_as_a_whole() {
     let mut rig = Rig::new(Some(mechanisms));
     for (kind, count) in [
-        (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
-        (Kind::GrantMap as u32, u32::MAX),
-        (Kind::ExchangeCreate as u32, 0),
-        (Kind::ExchangeCreate as u32, 2),
+        (HypercallKind::GrantCopy as u32, OPS_MAX as u32 + 1),
+        (HypercallKind::GrantMap as u32, u32::MAX),
+        (HypercallKind::ExchangeCreate as u32, 0),
+        (HypercallKind::ExchangeCreate as u32, 2),
         (14, 1),
     ] {
         assert_eq!(rig.call(kind, count), Err(Errno::INVAL), "{kind} {count}");
@@ -57,12 +57,12 @@ fn exchanges_need_a_connection_of_the_caller() {
         ([0, 2, 1], S::Okay),
     ] {
         rig.put_words(0, words);
-        assert_eq!(rig.call(Kind::ExchangeCreate as u32, 1), Ok(()));
+        assert_eq!(rig.call(HypercallKind::ExchangeCreate as u32, 1), Ok(()));
         assert_eq!(rig.status(0), status, "{words:x?}");
     }
     assert_ne!(rig.get(0, 1), 0, "its handle");
     rig.put(0, 0, rig.get(0, 1));
-    assert_eq!(rig.call(Kind::TableEnd as u32, 1), Ok(()));
+    assert_eq!(rig.call(HypercallKind::TableEnd as u32, 1), Ok(()));
     assert_eq!(rig.status(0), S::Okay);
 }
 
@@ -88,7 +88,7 @@ fn device_slots_reject_grants() {
     assert!(!reserve(&rig, NUMBER + 1, &[part(0, 2)]));
     let fill = |rig: &mut Rig| {
         for slot in 0..SLOTS {
-            let map = Map {
+            let map = MapOp {
                 domain: DomId(1),
                 gref: GrantRef(3),
                 slot: Slot(slot),
@@ -96,7 +96,7 @@ fn device_slots_reject_grants() {
             };
             rig.put_words(slot as usize, map.encode());
         }
-        assert_eq!(rig.call(Kind::GrantMap as u32, SLOTS), Ok(()));
+        assert_eq!(rig.call(HypercallKind::GrantMap as u32, SLOTS), Ok(()));
         let mapped = (0..SLOTS).filter(|&slot| match rig.status(slot as usize) {
             GrantStatus::Okay => true,
             GrantStatus::BadSlot => false,
@@ -119,21 +119,24 @@ fn a_full_batch_is_copied() {
     let text = b"granted bytes";
     let page = rig.memories[1].frame(1).unwrap();
     page.skip(100).write(text).unwrap();
-    let src = Place::Granted {
+    let src = CopyOperand::Granted {
         domain: DomId(1),
         gref: GrantRef(3),
     };
     for op in 0..OPS_MAX {
-        let copy = Copy {
+        let copy = CopyOp {
             src,
-            dst: Place::Own { frame: 2 },
+            dst: CopyOperand::Own { frame: 2 },
             src_offset: 100,
             dst_offset: op as u16 * 16,
             len: text.len() as u16,
         };
         rig.put_words(op, copy.encode());
     }
-    assert_eq!(rig.call(Kind::GrantCopy as u32, OPS_MAX as u32), Ok(()));
+    assert_eq!(
+        rig.call(HypercallKind::GrantCopy as u32, OPS_MAX as u32),
+        Ok(())
+    );
     for op in 0..OPS_MAX {
         assert_eq!(rig.status(op), GrantStatus::Okay);
         let mut got = [0; 13];
@@ -148,7 +151,7 @@ fn pages_are_mapped_and_unmapped() {
     let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let map = |slot, readonly| {
-        let map = Map {
+        let map = MapOp {
             domain: DomId(1),
             gref: GrantRef(3),
             slot: Slot(slot),
@@ -160,7 +163,7 @@ fn pages_are_mapped_and_unmapped() {
     rig.put_words(1, map(1, true));
     rig.put_words(2, map(SLOTS, true));
     rig.put_words(3, map(u32::MAX, true));
-    assert_eq!(rig.call(Kind::GrantMap as u32, 4), Ok(()));
+    assert_eq!(rig.call(HypercallKind::GrantMap as u32, 4), Ok(()));
     let statuses = [0, 1, 2, 3].map(|op| rig.status(op));
     use GrantStatus as S;
     assert_eq!(
@@ -170,7 +173,7 @@ fn pages_are_mapped_and_unmapped() {
     for (op, slot) in [1, 1, 0, u64::from(u32::MAX)].into_iter().enumerate() {
         rig.put(op, 0, slot);
     }
-    assert_eq!(rig.call(Kind::GrantUnmap as u32, 4), Ok(()));
+    assert_eq!(rig.call(HypercallKind::GrantUnmap as u32, 4), Ok(()));
     let statuses = [0, 1, 2, 3].map(|op| rig.status(op));
     assert_eq!(
         statuses,

@@ -15,7 +15,7 @@ use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
 use guest::interface::Interface;
 use runtime::call::Calls;
-use runtime::mailbox::Asker;
+use runtime::mailbox::MailboxClient;
 use runtime::platform::{Doorbell, Record};
 use runtime::processes::EventDoorbell;
 use runtime::start::{StartError, Started, refused};
@@ -114,7 +114,7 @@ fn print(value: &Value) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-fn stat([driver, guest]: &mut [Asked; 2]) -> Result<Value, String> {
+fn stat([driver, guest]: &mut [MailboxQueries; 2]) -> Result<Value, String> {
     Ok(json!({ "driver": driver.stat()?, "guest": guest.stat()? }))
 }
 
@@ -195,10 +195,10 @@ impl Half {
         })
     }
 
-    fn asked(&self) -> io::Result<Asked> {
-        Ok(Asked {
+    fn asked(&self) -> io::Result<MailboxQueries> {
+        Ok(MailboxQueries {
             name: self.domain.name.clone(),
-            asker: Asker::new(&self.domain_memory),
+            asker: MailboxClient::new(&self.domain_memory),
             bell: EventDoorbell::from(self.event.try_clone()?),
         })
     }
@@ -222,13 +222,13 @@ impl Half {
 }
 
 /// Queries a thread through its mailbox, as the monitor does.
-struct Asked {
+struct MailboxQueries {
     name: String,
-    asker: Asker,
+    asker: MailboxClient,
     bell: EventDoorbell,
 }
 
-impl Asked {
+impl MailboxQueries {
     fn stat(&mut self) -> Result<Value, String> {
         let text = serde_json::to_vec(&Request::Stat).map_err(|error| error.to_string())?;
         let reply = self.asker.ask(&text, || self.bell.ring());

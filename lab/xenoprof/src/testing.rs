@@ -2,10 +2,11 @@
 
 use crate::loss::Loss;
 use crate::model::{
-    Domain, Frame, Head, Kind, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread, Traffic,
+    Domain, DomainKind, Frame, Head, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread,
+    Traffic,
 };
 
-fn domain(name: &str, kind: Kind, cpu_ns: u64) -> Domain {
+fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> Domain {
     Domain {
         name: name.to_owned(),
         kind,
@@ -43,7 +44,7 @@ pub(crate) fn with_an_absent_domain() -> Session {
 /// Returns a session with samples of 1 ms: a driver domain copies (60 samples) and writes to a TAP,
 /// whose stack runs at once (40 samples); a CPU is idle (100 samples).
 pub(crate) fn session() -> Session {
-    let mut driver = domain("driver", Kind::Driver, 100_000_000);
+    let mut driver = domain("driver", DomainKind::Driver, 100_000_000);
     driver.ledger = Some(Ledger {
         hops: [
             ("copy".to_owned(), 138_000_000),
@@ -96,8 +97,8 @@ pub(crate) fn session() -> Session {
         },
         domains: vec![
             driver,
-            domain("idle", Kind::Idle, 0),
-            domain("guest", Kind::Guest, 50_000_000),
+            domain("idle", DomainKind::Idle, 0),
+            domain("guest", DomainKind::Guest, 50_000_000),
         ],
         threads: vec![thread(5, 0, "driver"), thread(0, 1, "idle")],
         modules: vec![

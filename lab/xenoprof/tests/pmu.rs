@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::event::Event;
-use xenoprof::model::{Domain, Head, Kind, Mode, Session, Tier, file};
+use xenoprof::model::{Domain, DomainKind, Head, Mode, Session, Tier, file};
 use xenoprof::resolve::{Resolver, Symbolizer};
 use xenoprof::sampler::parse::{Parsed, Record, parse};
 use xenoprof::show::{self, report::Form};
@@ -125,7 +125,7 @@ fn session(event: Event, kallsyms: PathBuf) -> Session {
     };
     session.domains = vec![Domain {
         name: "driver".to_owned(),
-        kind: Kind::Driver,
+        kind: DomainKind::Driver,
         mode: Mode::Passive,
         cpu_ns: Some(200_000_000),
         agent_ns: None,

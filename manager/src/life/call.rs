@@ -2,7 +2,7 @@
 //! carried it out. A worker may be busy with another request, or dead and about to restart;
 //! workers carry out a repeated request once.
 
-use crate::core::Refusal;
+use crate::core::CoreError;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 
@@ -72,7 +72,7 @@ impl Call {
     /// The worker refuses the request.
     pub(crate) fn replied(
         &mut self,
-        reply: Result<Vec<u8>, Refusal>,
+        reply: Result<Vec<u8>, CoreError>,
         must: bool,
         now_ns: u64,
     ) -> Result<(), String> {
@@ -82,7 +82,7 @@ impl Call {
                 self.state = CallState::Done;
                 return refusal.map_or(Ok(()), Err);
             }
-            Err(Refusal { is_busy: true, .. }) => BUSY_NS,
+            Err(CoreError { is_busy: true, .. }) => BUSY_NS,
             Err(_) => RETRY_NS,
         };
         self.state = CallState::Due(now_ns.saturating_add(wait_ns));
@@ -92,6 +92,6 @@ impl Call {
 
 /// Returns why a worker refuses a request, if it does.
 fn refused(reply: &[u8]) -> Option<String> {
-    let refusal = serde_json::from_slice::<abi::mailbox::Refusal>(reply);
+    let refusal = serde_json::from_slice::<abi::mailbox::MailboxError>(reply);
     refusal.ok().map(|refusal| refusal.error)
 }

@@ -49,7 +49,7 @@ fn pauses_double_up_to_their_limit() {
 /// The kernel may still remove an interface when a guest with one of its name is attached.
 #[test]
 fn a_first_start_waits_for_a_busy_device() {
-    let refusal = |is_busy| Refusal {
+    let refusal = |is_busy| CoreError {
         why: "it exists".into(),
         is_busy,
     };

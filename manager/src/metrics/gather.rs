@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_silent_domain_is_left_out_and_then_asked_last() {
+    fn silent_domains_are_skipped_then_queried_last() {
         let (mut asker, served) = main_loop(&["driver"]);
         let snapshot = asker.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);

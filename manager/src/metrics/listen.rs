@@ -42,7 +42,7 @@ impl Listener {
     }
 
     /// Returns the listener of a port of the loopback address.
-    pub(crate) fn of_anybody(socket: OwnedFd) -> Self {
+    pub(crate) fn on_loopback(socket: OwnedFd) -> Self {
         let user = None;
         Self { socket, user }
     }

@@ -63,7 +63,7 @@ pub(crate) struct Metrics {
 /// `user` has access at the path, beside root.
 pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
     let local = sockets.local.map(|fd| Listener::local(fd, user));
-    let port = sockets.port.map(Listener::of_anybody);
+    let port = sockets.port.map(Listener::on_loopback);
     let listeners: Vec<Listener> = local.into_iter().chain(port).collect();
     if listeners.is_empty() {
         return Ok(None);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_distinguished() {
         use ResponsePart::{Head, Whole};
         let metrics = |format, how| HttpRequest::Metrics { format, how };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";

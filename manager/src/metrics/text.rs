@@ -245,7 +245,7 @@ x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
 # HELP x_up Up.
 # TYPE x_up gauge
 x_up 0.5
-# HELP x_wait_seconds ClientWait.
+# HELP x_wait_seconds Waits.
 # TYPE x_wait_seconds histogram
 # UNIT x_wait_seconds seconds
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
@@ -265,7 +265,7 @@ x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
 # HELP x_up Up.
 # TYPE x_up gauge
 x_up 0.5
-# HELP x_wait_seconds ClientWait.
+# HELP x_wait_seconds Waits.
 # TYPE x_wait_seconds histogram
 x_wait_seconds_bucket{domain="d",le="0.1"} 2
 x_wait_seconds_bucket{domain="d",le="+Inf"} 5

@@ -17,10 +17,10 @@ use super::Server;
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
 use super::requests::refusal;
 use crate::client::{Client, ClientWait};
-use crate::core::Refusal;
+use crate::core::CoreError;
 use crate::life::{Call, Life};
 use crate::spec::{AdmittedGuest, Spec, SpecChange};
-use abi::core::Ask;
+use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
 use abi::mailbox::Request;
@@ -98,7 +98,7 @@ impl Server<'_> {
         let asked = name.clone();
         self.state
             .change(SpecChange::RequestedBy { name: asked, user });
-        if let Err(Refusal { why, .. }) = self.keep() {
+        if let Err(CoreError { why, .. }) = self.keep() {
             self.forget(&name);
             return Err(format!("the core cannot keep the state: {why}"));
         }
@@ -140,7 +140,7 @@ impl Server<'_> {
         &mut self,
         place: usize,
         mut vifs: BTreeMap<usize, Vec<VifConfig>>,
-    ) -> Result<Vec<Call>, Refusal> {
+    ) -> Result<Vec<Call>, CoreError> {
         let frontend = self.state.id(place);
         let frontend = frontend.ok_or("the domain was not built".to_owned())?;
         let domain = self.state.domain(place);
@@ -151,7 +151,7 @@ impl Server<'_> {
         for handle in 0..handles {
             for (&worker, vifs) in &mut vifs {
                 let backend = self.state.id(worker);
-                let connect = Ask::Connect {
+                let connect = CoreRequest::Connect {
                     backend: backend.ok_or("there is no driver domain".to_owned())?,
                     frontend,
                     handle: handle as u16,
@@ -202,7 +202,7 @@ impl Server<'_> {
         self.state
             .change(SpecChange::Attached { name: name.clone() });
         self.kept.look_again();
-        if let Err(Refusal { why, .. }) = self.keep() {
+        if let Err(CoreError { why, .. }) = self.keep() {
             return self.fail(&name, format!("the core cannot keep the state: {why}"));
         }
         let Some(edit) = self.edits.remove(&name) else {

@@ -4,12 +4,12 @@
 use super::Server;
 use super::edits::EditKind;
 use crate::build;
-use crate::core::Refusal;
+use crate::core::CoreError;
 use crate::life::{
     Action, Call, CallState, Devices, DomainView, Event, Goal, Life, Next, StartStage, Worker, step,
 };
 use crate::spec::SpecChange;
-use abi::core::{Ask, Stage};
+use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::mailbox::Request;
 use std::collections::BTreeMap;
@@ -153,7 +153,7 @@ impl Server<'_> {
         }
     }
 
-    fn act(&mut self, life: &mut Life, action: Action, now: u64) -> Result<(), Refusal> {
+    fn act(&mut self, life: &mut Life, action: Action, now: u64) -> Result<(), CoreError> {
         let (core, state) = (&mut *self.core, &mut self.state);
         match action {
             Action::Open => {
@@ -182,7 +182,7 @@ impl Server<'_> {
                 self.keep()?;
             }
             Action::Give => {
-                let before = life.lives_before();
+                let before = life.previous_processes();
                 build::give(core, state, life.place, before, &mut life.given)?;
             }
             Action::Start => {
@@ -211,7 +211,7 @@ impl Server<'_> {
             }
             Action::Forget => {
                 let forgotten = state.id(life.place).map(|domain| {
-                    let forget = core.ask(Ask::Forget { domain }, &[]);
+                    let forget = core.ask(CoreRequest::Forget { domain }, &[]);
                     forget.is_err_and(|refusal| refusal.is_busy)
                 });
                 // Any other refusal means that another manager has had it forgotten.
@@ -224,7 +224,7 @@ impl Server<'_> {
     }
 
     /// Connects a domain to those that serve it. Returns calls that have workers serve it.
-    fn connect(&mut self, place: usize) -> Result<Vec<Call>, Refusal> {
+    fn connect(&mut self, place: usize) -> Result<Vec<Call>, CoreError> {
         let name = self.state.domain(place).map(|domain| &domain.name);
         let edit = name.and_then(|name| self.edits.get_mut(name));
         if let Some(EditKind::Attach(admitted)) = edit.map(|edit| &mut edit.kind) {

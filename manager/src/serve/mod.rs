@@ -16,14 +16,14 @@ use crate::build;
 use crate::client::{Client, ClientWait};
 use crate::console::Console;
 use crate::consoles::Consoles;
-use crate::core::{Core, Refusal};
+use crate::core::{Core, CoreError};
 use crate::journal::{Journal, SavedState};
 use crate::life::Life;
 use crate::log::Log;
 use crate::machine_state::State;
 use crate::state_file::{LACK, StateFile};
 use abi::DomId;
-use abi::core::{Ask, Stage, Tell};
+use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
@@ -166,7 +166,7 @@ impl<'a> Server<'a> {
     }
 
     /// Resumes from the file of an earlier manager.
-    pub(crate) fn go_on(&mut self, kept: Option<SavedState<'_>>) {
+    pub(crate) fn resume_state(&mut self, kept: Option<SavedState<'_>>) {
         let now = monotonic_ns();
         let kept = kept.unwrap_or(SavedState {
             complete_ns: now,
@@ -175,7 +175,7 @@ impl<'a> Server<'a> {
         self.complete_ns = Some(kept.complete_ns);
         self.state.missing.extend(kept.missing.into_owned());
         self.kept
-            .took_up(kept.spec.is_some() || !kept.changes.is_empty());
+            .continue_file(kept.spec.is_some() || !kept.changes.is_empty());
         let spec = kept.spec.map(|spec| spec.into_owned());
         self.state.resume(spec, kept.changes);
         let status = self.core_status();
@@ -218,7 +218,7 @@ impl<'a> Server<'a> {
     }
 
     /// Writes changes for the next manager.
-    fn keep(&mut self) -> Result<(), Refusal> {
+    fn keep(&mut self) -> Result<(), CoreError> {
         let Some(complete_ns) = self.complete_ns else {
             return Ok(());
         };
@@ -242,7 +242,7 @@ impl<'a> Server<'a> {
         let Some(text) = due.filter(|_| self.ending.is_none()) else {
             return;
         };
-        let written = self.core.ask_with(Ask::Leave {}, &text).map(drop);
+        let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
         let news = state_file.wrote(text, written, now);
         state.missing.retain(|lack| !lack.starts_with(LACK));
         state.missing.extend(state_file.lack());
@@ -254,7 +254,7 @@ impl<'a> Server<'a> {
     /// Has the core remove the state file, because the machine ends in order. The answer to `down`
     /// reports a failure.
     fn leave_nothing(&mut self) {
-        if let Err(Refusal { why, .. }) = self.core.ask_with(Ask::Leave {}, &[]) {
+        if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
             let line = format!(
                 "guests that were attached will be attached again by the next start: the state \
                  file cannot be removed: {why}"
@@ -266,7 +266,7 @@ impl<'a> Server<'a> {
 
     /// As [`Server::keep`]. A failure is logged, and retried in the next turn.
     fn note(&mut self, now_ns: u64) {
-        if let Err(Refusal { why, .. }) = self.keep()
+        if let Err(CoreError { why, .. }) = self.keep()
             && self.trouble_ns.is_none_or(|at| now_ns >= at)
         {
             self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
@@ -324,7 +324,7 @@ impl<'a> Server<'a> {
         self.core.take();
         while let Some((tell, fds)) = self.core.news() {
             match tell {
-                Tell::Console { domain } => {
+                CoreMessage::Console { domain } => {
                     let name = self.state.name(domain);
                     let place = name.and_then(|name| self.state.place(name));
                     let mut fds = fds.into_iter();
@@ -332,17 +332,21 @@ impl<'a> Server<'a> {
                         self.watch_console(place, console);
                     }
                     if let Some(mailbox) = fds.next() {
-                        self.core.meet(domain, mailbox, monotonic_ns());
+                        self.core.add_mailbox(domain, mailbox, monotonic_ns());
                     }
                 }
-                Tell::Life {
+                CoreMessage::Life {
                     domain,
                     stage,
                     text,
                 } => self.live(domain, stage, text.as_str()),
-                Tell::Connected { domain } => self.state.connect(domain),
-                Tell::Lost { unit, is_removed } => self.lose(build::place_of(unit), is_removed),
-                Tell::Welcome { .. } | Tell::Done { .. } | Tell::Refused { .. } => {}
+                CoreMessage::Connected { domain } => self.state.connect(domain),
+                CoreMessage::Lost { unit, is_removed } => {
+                    self.lose(build::place_of(unit), is_removed)
+                }
+                CoreMessage::Welcome { .. }
+                | CoreMessage::Done { .. }
+                | CoreMessage::Refused { .. } => {}
             }
         }
     }
@@ -366,7 +370,7 @@ impl<'a> Server<'a> {
                 self.consoles.drain(place, &mut self.log, now);
             }
             let life = place.and_then(|place| self.lives.get(&place));
-            let stillborn = life.is_some_and(Life::is_stillborn);
+            let stillborn = life.is_some_and(Life::has_failed_to_start);
             self.reported.insert(id);
             if !stillborn && !name.is_empty() {
                 let text = format!("{name}: {text}");

@@ -11,7 +11,7 @@ use super::Server;
 use super::attach::live_config;
 use super::edits::{EDIT_NS, EditOrigin, RestartGoal, Restarting};
 use crate::build;
-use crate::core::Refusal;
+use crate::core::CoreError;
 use crate::spec::{PendingNicChange, SpecChange};
 use abi::journal::Level;
 use config::live::NicsStep;
@@ -31,9 +31,9 @@ impl Server<'_> {
             .map_err(|refusal| refusal.of("the core cannot keep the state"));
         let opens = self.pending_nic_change().opens;
         let opening = kept.and_then(|()| build::open(self.core, &self.state, opens));
-        let opening = opening.map_err(|Refusal { why, .. }| {
+        let opening = opening.map_err(|CoreError { why, .. }| {
             // The workers still run with the NICs before.
-            self.settle_nic_change(true);
+            self.finish_nic_change(true);
             why
         })?;
         self.config = Some(config);
@@ -57,7 +57,7 @@ impl Server<'_> {
         let is_answered = |one: &mut build::Opening| self.core.has_answer(one.token);
         let answered = one.opening.extract_if(.., is_answered).collect();
         let mut refused = build::await_opened(self.core, &mut self.state, answered);
-        let refused = refused.pop().map(|(_, Refusal { why, .. })| why);
+        let refused = refused.pop().map(|(_, CoreError { why, .. })| why);
         let late = (now >= one.due_ns).then(|| "netd did not answer within 20 s".to_owned());
         if let Some(why) = refused.or(late) {
             let workers = self.state.spec().workers();
@@ -65,7 +65,7 @@ impl Server<'_> {
             let has_old = self.restarts_of(&workers) == one.starts
                 && workers.iter().all(|place| self.runs(*place));
             match has_old {
-                true => self.settle_nic_change(true),
+                true => self.finish_nic_change(true),
                 false => drop(self.turn_back(String::new())),
             }
             return self.refuse(one.asker, why, now);
@@ -90,7 +90,7 @@ impl Server<'_> {
 
     /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
     /// not needed any more.
-    pub(super) fn settle_nic_change(&mut self, back: bool) {
+    pub(super) fn finish_nic_change(&mut self, back: bool) {
         self.state.change(SpecChange::NicsChanged { back });
         if back {
             self.config = None;
@@ -104,7 +104,7 @@ impl Server<'_> {
     pub(super) fn turn_back(&mut self, why: String) -> String {
         let workers = self.state.spec().workers();
         self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));
-        self.settle_nic_change(true);
+        self.finish_nic_change(true);
         format!("the driver domain {why}; it gets the NICs again that it had")
     }
 

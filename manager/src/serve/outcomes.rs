@@ -98,11 +98,11 @@ impl Server<'_> {
                     self.refuse(one.asker, why, now);
                 }
                 RestartGoal::Ended if is_done => {
-                    self.settle_nic_change(false);
+                    self.finish_nic_change(false);
                     self.changed(one.asker, &(), now);
                 }
                 RestartGoal::NicsChanged if is_done => {
-                    self.settle_nic_change(false);
+                    self.finish_nic_change(false);
                     let line = "driver: runs with the changed NICs";
                     self.log.line(Level::Info, "grantwayd", line);
                     one.goal = RestartGoal::Connected;

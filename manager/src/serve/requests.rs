@@ -4,11 +4,11 @@ use super::Server;
 use super::edits::{EditOrigin, RestartGoal};
 use crate::access::{self, Right};
 use crate::client::{Client, ClientWait, Relay};
-use crate::core::Refusal;
+use crate::core::CoreError;
 use crate::life::Life;
 use crate::mailbox::Reply;
 use abi::DomId;
-use abi::core::{Ask, CoreStatus, report_of};
+use abi::core::{CoreRequest, CoreStatus, report_of};
 use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -69,7 +69,7 @@ impl Server<'_> {
                 self.wait_for(id, ClientWait::End);
                 if self.ending.is_none() {
                     self.leave_nothing();
-                    let end = Ask::End { failed: false };
+                    let end = CoreRequest::End { failed: false };
                     self.ending = Some(self.core.post(end, &[]));
                 }
             }
@@ -145,7 +145,7 @@ impl Server<'_> {
                 }
                 ClientWait::Reply(relay, token) => match self.core.reply(*token) {
                     None => {}
-                    Some(Err(Refusal { is_busy: true, .. })) if now < relay.until_ns => {
+                    Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
                         let again = now.saturating_add(ROOM_AGAIN_NS);
                         client.waits = ClientWait::Room(relay.clone(), again);
                     }
@@ -159,17 +159,23 @@ impl Server<'_> {
         }
     }
 
-    pub(super) fn core_status(&mut self) -> Result<CoreStatus, Refusal> {
-        let bytes = self.core.ask(Ask::Status {}, &[])?.bytes(BYTES_MAX)?;
+    pub(super) fn core_status(&mut self) -> Result<CoreStatus, CoreError> {
+        let bytes = self
+            .core
+            .ask(CoreRequest::Status {}, &[])?
+            .bytes(BYTES_MAX)?;
         Ok(report_of(&bytes).ok_or("the core's status makes no sense".to_owned())?)
     }
 
-    fn audit(&mut self) -> Result<Audit, Refusal> {
-        let bytes = self.core.ask(Ask::Audit {}, &[])?.bytes(BYTES_MAX)?;
+    fn audit(&mut self) -> Result<Audit, CoreError> {
+        let bytes = self
+            .core
+            .ask(CoreRequest::Audit {}, &[])?
+            .bytes(BYTES_MAX)?;
         Ok(report_of(&bytes).ok_or("the core's audit makes no sense".to_owned())?)
     }
 
-    fn status(&mut self, now: u64) -> Result<Status, Refusal> {
+    fn status(&mut self, now: u64) -> Result<Status, CoreError> {
         let core = self.core_status()?;
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own_ns = (own.tv_sec as u64).saturating_mul(1_000_000_000) + own.tv_nsec as u64;

@@ -39,11 +39,8 @@ impl Spec {
             }
             SpecChange::Removed { name } => self.release(&name),
             SpecChange::PortsChanged { vifs } => {
-                for vif in self
-                    .drivers
-                    .values_mut()
-                    .flat_map(|driver| &mut driver.vifs)
-                {
+                let drivers = self.drivers.values_mut();
+                for vif in drivers.flat_map(|driver| &mut driver.vifs) {
                     if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
                         vif.change_to(now);
                     }
@@ -66,7 +63,7 @@ impl Spec {
             SpecChange::ChangeNics(nic_change) => {
                 self.pending_nic_change = Some(self.worker_with_nics(nic_change))
             }
-            SpecChange::NicsChanged { back } => self.settle_nic_change(back),
+            SpecChange::NicsChanged { back } => self.finish_nic_change(back),
             SpecChange::NicDevicesClosed => self.pending_nic_change = None,
             SpecChange::AwaitReattach { guests } => {
                 self.returning = guests;
@@ -103,12 +100,12 @@ impl Spec {
     fn worker_with_nics(&mut self, nic_change: NicChange) -> PendingNicChange {
         let mut pending_nic_change = PendingNicChange::default();
         let mut had = Vec::new();
-        for (place, settle_nic_change) in nic_change.workers {
+        for (place, changed) in nic_change.workers {
             let all = (self.domains.get_mut(&place), self.drivers.get_mut(&place));
             let (Some(domain), Some(driver)) = all else {
                 continue;
             };
-            let (before, after) = (&domain.devices, &settle_nic_change.domain.devices);
+            let (before, after) = (&domain.devices, &changed.domain.devices);
             for number in 0..before.len().max(after.len()) {
                 let lasts = |devices: &[Device]| devices.get(number).is_some_and(lasts);
                 match (lasts(before), lasts(after)) {
@@ -117,7 +114,7 @@ impl Spec {
                     _ => {}
                 }
             }
-            let WorkerNics { domain: now, nics } = settle_nic_change;
+            let WorkerNics { domain: now, nics } = changed;
             let domain = std::mem::replace(domain, now);
             let nics = std::mem::replace(&mut driver.nics, nics);
             had.push((place, WorkerNics { domain, nics }));
@@ -129,7 +126,7 @@ impl Spec {
     }
 
     /// Settles a change of NICs: only the closing of devices remains.
-    fn settle_nic_change(&mut self, back: bool) {
+    fn finish_nic_change(&mut self, back: bool) {
         let mut pending_nic_change = self.pending_nic_change.take().unwrap_or_default();
         let opened = std::mem::take(&mut pending_nic_change.opens);
         if let Some(had) = pending_nic_change.back.take().filter(|_| back) {

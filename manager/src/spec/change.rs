@@ -1,6 +1,6 @@
 //! Changes of the specification.
 
-use abi::machine::{Domain, NetnsPlace, Setting};
+use abi::machine::{Domain, NetnsId, Setting};
 use config::domain::VifConfig;
 use config::live::WorkerNics;
 use config::live::state::SavedGuest;
@@ -63,7 +63,7 @@ pub(crate) enum SpecChange {
     NamespaceFound {
         guest: String,
         netns: String,
-        place: NetnsPlace,
+        place: NetnsId,
     },
 }
 

@@ -37,7 +37,7 @@ struct Sender {
 
 impl Sender {
     /// Ends a wait.
-    fn go_on(&mut self, now_ns: u64) {
+    fn end_wait(&mut self, now_ns: u64) {
         if let Some(since) = self.since_ns.take() {
             self.not_before_ns = now_ns + now_ns.saturating_sub(since);
         }
@@ -98,12 +98,12 @@ impl Backpressure {
             return false;
         };
         let Some(to) = sender.to else {
-            sender.go_on(now_ns);
+            sender.end_wait(now_ns);
             return false;
         };
         if has_room {
             sender.in_vain = sender.in_vain.filter(|vain| *vain != to);
-            sender.go_on(now_ns);
+            sender.end_wait(now_ns);
             return false;
         }
         if sender.in_vain == Some(to) || now_ns < sender.not_before_ns {
@@ -112,7 +112,7 @@ impl Backpressure {
         let since = *sender.since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) >= LONGEST_NS {
             sender.in_vain = Some(to);
-            sender.go_on(now_ns);
+            sender.end_wait(now_ns);
             return false;
         }
         self.waiting.push((port, to));

@@ -26,7 +26,7 @@ use nic::moderation::Policy;
 use runtime::ledger::Ledger;
 use runtime::lro::{LroStage, Side};
 use runtime::mailbox::Mailbox;
-use runtime::platform::{Platform, Waiting};
+use runtime::platform::{Platform, Wait};
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
-pub fn run<W: Waiting>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
+pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
     serve(build(started, |shared| Box::new(MonitorGuests { shared }))?)
 }
 
@@ -44,20 +44,20 @@ pub fn run<W: Waiting>(started: Started<DriverConfig, W>) -> Result<Infallible, 
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with<W: Waiting>(
+pub fn run_with<W: Wait>(
     started: Started<DriverConfig, W>,
     guests: Box<dyn Guests>,
 ) -> Result<Infallible, StartError> {
     serve(build(started, |_| guests)?)
 }
 
-fn serve<W: Waiting>(
+fn serve<W: Wait>(
     (mut driver, platform): (Driver<W>, Rc<dyn Platform>),
 ) -> Result<Infallible, StartError> {
     platform.ready().map_err(|why| refused("ready", why))?;
     driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
-    driver.go_on()
+    driver.run_loop()
 }
 
 /// Runs a driver domain whose guests are threads of this process: `join` connects them to its
@@ -65,17 +65,17 @@ fn serve<W: Waiting>(
 ///
 /// # Errors
 /// As [`run`], or an error of `join`.
-pub fn run_joined<W: Waiting>(
+pub fn run_joined<W: Wait>(
     started: Started<DriverConfig, W>,
     join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
     let (mut driver, _) = build(started, |_| Box::new(FixedGuests))?;
     join(driver.vifs_mut().collect())?;
-    driver.go_on()
+    driver.run_loop()
 }
 
 /// Creates a driver without connected guests, and returns it with its system.
-pub(crate) fn build<W: Waiting>(
+pub(crate) fn build<W: Wait>(
     started: Started<DriverConfig, W>,
     guests: impl FnOnce(Shared) -> Box<dyn Guests>,
 ) -> Result<(Driver<W>, Rc<dyn Platform>), StartError> {

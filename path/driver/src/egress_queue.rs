@@ -210,7 +210,7 @@ impl EgressQueue {
     /// Returns whether frames of `bytes` bytes may pass at once: the queue is empty and has tokens.
     #[inline]
     #[must_use]
-    pub fn affords(&self, now_ns: u64, bytes: impl FnOnce() -> usize) -> bool {
+    pub fn can_send_now(&self, now_ns: u64, bytes: impl FnOnce() -> usize) -> bool {
         let Some(bucket) = &self.bucket else {
             return self.queue.is_empty();
         };

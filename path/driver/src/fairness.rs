@@ -2,7 +2,7 @@
 
 use crate::egress_queue::bytes_per_s;
 use config::domain::VifConfig;
-use net::fair::{Fair, QUANTUM_MIN, Turn};
+use net::fair::{DeficitRoundRobin, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 
 /// If the average packet is longer than this, a guest sends GSO packets: no MTU is larger.
@@ -11,7 +11,7 @@ const LARGE: u32 = 9_018;
 /// The queue of guests with work, by port.
 #[derive(Debug)]
 pub struct Fairness {
-    fair: Fair,
+    fair: DeficitRoundRobin,
     /// Full frames per turn of a guest of weight 1.
     budget: u32,
     /// Recent average packet length by port, in bytes. It predicts the next packet's length, which
@@ -41,7 +41,7 @@ impl Fairness {
     #[must_use]
     pub fn new(budget: u32) -> Self {
         Self {
-            fair: Fair::new(),
+            fair: DeficitRoundRobin::new(),
             budget,
             usual: Vec::new(),
             standing: Vec::new(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_what_may_be_sent_at_once() {
+    fn a_burst_is_sent_at_once() {
         for burst_bytes in [1, 20_000, 10_000_000] {
             let mut line = Fairness::new(64);
             let limited = VifConfig {

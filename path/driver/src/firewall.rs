@@ -13,12 +13,12 @@ pub struct Firewall {
     /// By port.
     names: Vec<Vec<String>>,
     /// Rules that deny frames of a dedicated queue.
-    denying: Vec<Denying>,
+    denying: Vec<DenyRule>,
 }
 
 /// A deny rule that the kernel enforces for a guest's dedicated queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Denying {
+pub struct DenyRule {
     /// The guest's port.
     pub queue: usize,
     /// The rule's number in the queue's [`abi::firewall::Rules`].
@@ -41,7 +41,7 @@ impl Firewall {
     }
 
     /// Adds rules that the kernel also enforces, for a dedicated queue.
-    pub fn add_denying(&mut self, rules: &[Denying]) {
+    pub fn add_denying(&mut self, rules: &[DenyRule]) {
         self.denying.extend(rules);
     }
 
@@ -53,7 +53,7 @@ impl Firewall {
 
     /// Returns the deny rules that the kernel enforces.
     #[must_use]
-    pub fn denying(&self) -> &[Denying] {
+    pub fn denying(&self) -> &[DenyRule] {
         &self.denying
     }
 
@@ -101,14 +101,14 @@ impl Firewall {
 /// Returns the deny rules that the kernel enforces for a guest's dedicated queue, with the numbers
 /// that the configuration assigns for the monitor. `wire` and `guest` are their ports.
 #[must_use]
-pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Denying> {
+pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
     let ((nic, wire), (vif, config)) = (wire, guest);
     let from_wire = rule::for_direction(&wire.rules, rule::Direction::In).map(|found| (nic, found));
     let to_guest =
         rule::for_direction(&config.rules, rule::Direction::Out).map(|found| (vif, found));
     let numbered = (0..).zip(from_wire.chain(to_guest));
     let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
-    let denying = denying.map(|(number, (port, (place, _)))| Denying {
+    let denying = denying.map(|(number, (port, (place, _)))| DenyRule {
         queue: vif,
         number,
         port,
@@ -202,7 +202,7 @@ mod tests {
         let mut firewall = Firewall::default();
         for port in [0, 1] {
             firewall.set(port, &[rule::Rule::any("no mail", false)]);
-            firewall.add_denying(&[Denying {
+            firewall.add_denying(&[DenyRule {
                 queue: port,
                 number: 0,
                 port,

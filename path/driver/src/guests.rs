@@ -82,7 +82,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
         sources: sources.map(|all| all.iter().map(prefix).collect()),
     };
     bridge::Port {
-        kind: bridge::Kind::Guest {
+        kind: bridge::PortKind::Guest {
             macs: macs.into_iter().map(Mac).collect(),
             claims,
         },
@@ -104,7 +104,7 @@ mod tests {
     use config::rule::Rule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
-    use runtime::platform::{Bell, Peer, Pending, Platform, Waiting};
+    use runtime::platform::{Peer, PendingWork, Platform, Wait, WakeSource};
     use runtime::start::Started;
     use serde_json::json;
     use shmem::Area;
@@ -122,13 +122,13 @@ mod tests {
     #[derive(Debug, Default)]
     struct FixedChanges(Rc<RefCell<Vec<ConnId>>>);
 
-    impl Waiting for FixedChanges {
+    impl Wait for FixedChanges {
         fn has_changed(&self, conn: ConnId) -> bool {
             self.0.borrow().contains(&conn)
         }
 
-        fn pending(&self) -> Pending {
-            Pending::NONE
+        fn pending(&self) -> PendingWork {
+            PendingWork::NONE
         }
 
         fn has_pending(&self) -> bool {
@@ -141,7 +141,7 @@ mod tests {
 
         fn disarm(&self) {}
 
-        fn sleep(&self, _: Bell, _: Option<u64>) -> io::Result<()> {
+        fn sleep(&self, _: WakeSource, _: Option<u64>) -> io::Result<()> {
             Ok(())
         }
     }
@@ -253,7 +253,7 @@ mod tests {
             sources: Some(vec![bridge::Prefix::new(address("10.8.0.0"), 16)]),
         };
         let guarded = bridge::Port {
-            kind: bridge::Kind::Guest {
+            kind: bridge::PortKind::Guest {
                 macs: macs.to_vec(),
                 claims,
             },

@@ -103,7 +103,7 @@ impl InPlace {
     pub fn deliver(
         &mut self,
         switch: &mut Switch,
-        way: InPlacePorts,
+        ports: InPlacePorts,
         buffers: Buffers,
         merging: bool,
         now_ns: u64,
@@ -116,15 +116,15 @@ impl InPlace {
         // merged first, so that a merged frame needs only one verdict.
         let header_last = buffers == Buffers::Posted { header_last: true };
         if header_last {
-            self.decide(switch, way, buffers, now_ns);
+            self.decide(switch, ports, buffers, now_ns);
         }
         if merging && self.frames.len() > 1 {
-            self.merge(switch, way.guest, buffers, now_ns);
+            self.merge(switch, ports.guest, buffers, now_ns);
         }
         if !header_last {
-            self.decide(switch, way, buffers, now_ns);
+            self.decide(switch, ports, buffers, now_ns);
         }
-        let report = self.respond(switch, way.guest, buffers);
+        let report = self.respond(switch, ports.guest, buffers);
         self.frames.clear();
         report
     }
@@ -148,29 +148,29 @@ impl InPlace {
 
     /// Gets the verdict on each frame. Keeps the frames for the guest and writes their headers.
     /// Rejects the buffers of the others.
-    fn decide(&mut self, switch: &mut Switch, way: InPlacePorts, buffers: Buffers, now_ns: u64) {
+    fn decide(&mut self, switch: &mut Switch, ports: InPlacePorts, buffers: Buffers, now_ns: u64) {
         if self.frames.is_empty() {
             return;
         }
         let before = switch.ledger.enter(Hop::Bridge);
-        switch.decide(way.nic, now_ns, &mut self.frames, &mut self.verdicts);
+        switch.decide(ports.nic, now_ns, &mut self.frames, &mut self.verdicts);
         switch.ledger.enter(Hop::Netback);
         let is_for_it =
-            |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == way.guest);
+            |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == ports.guest);
         if self.verdicts.first().is_some_and(is_for_it) {
-            let name = switch.ports.name(way.guest).unwrap_or("");
+            let name = switch.ports.name(ports.guest).unwrap_or("");
             let lies = || format!("lies in a page of {name}");
             switch.trace.step(Hop::Netback, lies);
         }
         if switch.capture.is_on()
-            && let Some(port) = switch.ports.get(way.guest)
+            && let Some(port) = switch.ports.get(ports.guest)
         {
             let all = self.frames.iter().zip(&self.verdicts);
             for (frame, _) in all.filter(|(_, verdict)| is_for_it(verdict)) {
                 switch.capture.sent_by(port.name(), frame, None, now_ns);
             }
         }
-        if let Some(netback) = switch.ports.vif_mut(way.guest).and_then(VifPort::netback) {
+        if let Some(netback) = switch.ports.vif_mut(ports.guest).and_then(VifPort::netback) {
             let mut verdicts = self.verdicts.iter();
             self.frames.retain_mut(|frame| {
                 match verdicts.next() {

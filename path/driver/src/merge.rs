@@ -95,7 +95,7 @@ impl QueueLro {
                     last = last_buffer(&next);
                     self.run.push(next);
                 }
-                self.merge_run(netback.leaves_out(), now_ns);
+                self.merge_run(netback.skips_requests(), now_ns);
             } else {
                 self.merged.push(first);
             }

@@ -11,7 +11,7 @@ use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
 use runtime::ledger::{Hop, Ledger};
 use runtime::lro::LroStage;
-use runtime::report::Given;
+use runtime::report::TxTotals;
 use serde_json::Value;
 
 /// Counters of pure acknowledgements sent.
@@ -30,7 +30,7 @@ pub struct NicPort {
     /// Traffic counters.
     pub traffic: Traffic,
     /// Results of sent frames.
-    pub sent: Given,
+    pub sent: TxTotals,
     /// Acknowledgements sent.
     pub acks: PureAcks,
     /// Large receive offload of received frames.
@@ -83,7 +83,7 @@ impl NicPort {
         Self {
             name,
             traffic: Traffic::default(),
-            sent: Given::default(),
+            sent: TxTotals::default(),
             acks: PureAcks::default(),
             lro,
             waits_for_guests: false,

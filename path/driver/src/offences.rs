@@ -88,7 +88,7 @@ mod tests {
     use crate::testing::vif_port;
 
     #[test]
-    fn what_was_dropped_is_named_with_what_allows_it() {
+    fn a_drop_names_the_key_that_allows_it() {
         let mut ports = Ports::default();
         ports.insert(Port::Vif(Box::new(vif_port("a"))));
         let owner = ports.name(0).unwrap().to_owned();

@@ -105,15 +105,15 @@ impl Queueing {
     #[inline]
     pub fn send(
         &mut self,
-        way: &mut SendContext<'_>,
+        context: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
         frames: &[Frame],
         pick: &[u32],
     ) -> bool {
-        let Some(port) = way.ports.get_mut(number) else {
+        let Some(port) = context.ports.get_mut(number) else {
             return false;
         };
-        let (now_ns, ledger) = (way.now_ns, way.ledger);
+        let (now_ns, ledger) = (context.now_ns, context.ledger);
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
         let mut rest = std::mem::take(&mut self.rest);
         match (port, pick) {
@@ -126,9 +126,10 @@ impl Queueing {
                 }
                 Some(takes) => {
                     let bytes = || chosen().map(Frame::len).sum();
-                    if vif.egress.affords(now_ns, bytes) && vif.has_room(chosen()) {
+                    if vif.egress.can_send_now(now_ns, bytes) && vif.has_room(chosen()) {
                         vif.egress.charge(now_ns, bytes);
-                        way.software_offload
+                        context
+                            .software_offload
                             .deliver(frames, pick, takes, |frames, pick| {
                                 vif.send(frames, pick, ledger);
                             });
@@ -138,13 +139,13 @@ impl Queueing {
                 }
             },
             (nic, _) => {
-                let before = way.software_offload.tx_errors.too_long;
-                send_by(nic, way.software_offload, now_ns, frames, pick, ledger);
-                if way.software_offload.tx_errors.too_long != before
+                let before = context.software_offload.tx_errors.too_long;
+                send_by(nic, context.software_offload, now_ns, frames, pick, ledger);
+                if context.software_offload.tx_errors.too_long != before
                     && let Some(caps) = nic.caps()
                 {
-                    let sender = (in_port, gateways(way.ports.get(in_port)));
-                    way.errors.report(sender, chosen(), caps, now_ns);
+                    let sender = (in_port, gateways(context.ports.get(in_port)));
+                    context.errors.report(sender, chosen(), caps, now_ns);
                 }
             }
         }
@@ -152,21 +153,21 @@ impl Queueing {
         if waits {
             for index in rest.drain(..) {
                 if let Some(frame) = frames.get(index as usize) {
-                    self.enqueue(way, (in_port, number), frame);
+                    self.enqueue(context, (in_port, number), frame);
                 }
             }
-            self.drain(way, number);
+            self.drain(context, number);
         }
         self.rest = rest;
         waits
     }
 
     /// Sends as many queued frames as possible. Returns whether there were any.
-    pub fn drain_all(&mut self, way: &mut SendContext<'_>) -> bool {
+    pub fn drain_all(&mut self, context: &mut SendContext<'_>) -> bool {
         let mut moved = false;
         let mut at = 0;
         while let Some(&number) = self.waiting.get(at) {
-            moved |= self.drain(way, number);
+            moved |= self.drain(context, number);
             // A port whose queue is empty has left the list.
             at += usize::from(self.waiting.get(at) == Some(&number));
         }
@@ -174,12 +175,12 @@ impl Queueing {
     }
 
     /// Drops the queued frames of the guest at `number`, which has disconnected.
-    pub fn forget(&mut self, way: &mut SendContext<'_>, number: usize) {
-        if let Some(vif) = way.ports.vif_mut(number) {
+    pub fn forget(&mut self, context: &mut SendContext<'_>, number: usize) {
+        if let Some(vif) = context.ports.vif_mut(number) {
             let all: Vec<_> = vif.egress.drain().collect();
             vif.not_connected += all.len() as u64;
             for queued in all {
-                self.release(way.ports, queued);
+                self.release(context.ports, queued);
             }
         }
         self.waiting.retain(|waiting| *waiting != number);
@@ -219,12 +220,12 @@ impl Queueing {
     /// Queues a frame for the guest at `number`, or drops it.
     fn enqueue(
         &mut self,
-        way: &mut SendContext<'_>,
+        context: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
         frame: &Frame,
     ) {
-        let kept = self.keep(way, (in_port, number), frame);
-        let Some(vif) = way.ports.vif_mut(number) else {
+        let kept = self.keep(context, (in_port, number), frame);
+        let Some(vif) = context.ports.vif_mut(number) else {
             return;
         };
         let Some(queued) = kept else {
@@ -235,22 +236,22 @@ impl Queueing {
             self.waiting.push(number);
         }
         let hash = flow_hash(frame.header());
-        vif.egress.push(queued, hash, way.now_ns);
+        vif.egress.push(queued, hash, context.now_ns);
     }
 
     /// Returns a frame for the queue of the guest at `number` in memory that stays valid, or `None`
     /// if there is no room.
     fn keep(
         &mut self,
-        way: &mut SendContext<'_>,
+        context: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
         frame: &Frame,
     ) -> Option<Box<Queued>> {
         let whole = None;
-        if way.ports.nic(in_port).is_some() {
+        if context.ports.nic(in_port).is_some() {
             let units = frame.pieces.len();
-            self.make_room(way, Some(in_port), number, units)?;
-            if way.ports.nic_mut(in_port)?.keep_queued(frame) {
+            self.make_room(context, Some(in_port), number, units)?;
+            if context.ports.nic_mut(in_port)?.keep_queued(frame) {
                 let frame = frame.clone();
                 let owner = in_port;
                 return Some(Box::new(Queued {
@@ -262,7 +263,7 @@ impl Queueing {
             }
         }
         let units = frame.len().div_ceil(BUFFER_BYTES as usize);
-        self.make_room(way, None, number, units)?;
+        self.make_room(context, None, number, units)?;
         let frame = frame.copied(&mut self.pool).ok()?;
         let units = frame.pieces.len();
         self.share.add(units);
@@ -279,53 +280,57 @@ impl Queueing {
     /// at `number`. Returns `None` if that is not enough.
     fn make_room(
         &mut self,
-        way: &mut SendContext<'_>,
+        context: &mut SendContext<'_>,
         nic: Option<usize>,
         number: usize,
         units: usize,
     ) -> Option<()> {
         loop {
-            let has = way.ports.vif(number)?.egress.units();
-            let (share, capacity) = match nic.and_then(|nic| way.ports.nic(nic)) {
+            let has = context.ports.vif(number)?.egress.units();
+            let (share, capacity) = match nic.and_then(|nic| context.ports.nic(nic)) {
                 Some(nic) => nic.queue_share(),
                 None => (self.share, self.pool.capacity()),
             };
-            let vif = way.ports.vif_mut(number)?;
+            let vif = context.ports.vif_mut(number)?;
             if share.allows(capacity, has, units) {
                 let quarters = share.quarters(capacity, has);
                 vif.egress
-                    .signal_early(way.now_ns, quarters, &mut self.lost);
-                self.drop_lost(way, number);
+                    .signal_early(context.now_ns, quarters, &mut self.lost);
+                self.drop_lost(context, number);
                 return Some(());
             }
             if !vif.egress.drop_from_longest(&mut self.lost) {
                 return None;
             }
-            self.drop_lost(way, number);
+            self.drop_lost(context, number);
         }
     }
 
     /// Sends as many queued frames of the guest at `number` as possible. Returns whether there were
     /// any.
-    fn drain(&mut self, way: &mut SendContext<'_>, number: usize) -> bool {
+    fn drain(&mut self, context: &mut SendContext<'_>, number: usize) -> bool {
         let mut moved = false;
         loop {
-            let Some(vif) = way.ports.vif_mut(number).filter(|vif| vif.caps().is_some()) else {
-                self.forget(way, number);
+            let Some(vif) = context
+                .ports
+                .vif_mut(number)
+                .filter(|vif| vif.caps().is_some())
+            else {
+                self.forget(context, number);
                 return moved;
             };
-            vif.egress.expire(way.now_ns, &mut self.lost);
-            vif.take_queued(way.now_ns, BATCH, &mut self.batch, &mut self.lost);
-            self.drop_lost(way, number);
+            vif.egress.expire(context.now_ns, &mut self.lost);
+            vif.take_queued(context.now_ns, BATCH, &mut self.batch, &mut self.lost);
+            self.drop_lost(context, number);
             // The check above handles a link that has ended meanwhile.
             let is_up = |vif: &VifPort| vif.caps().is_some();
-            if self.batch.is_empty() && way.ports.vif(number).is_none_or(is_up) {
+            if self.batch.is_empty() && context.ports.vif(number).is_none_or(is_up) {
                 break;
             }
             moved = true;
-            self.deliver(way, number);
+            self.deliver(context, number);
         }
-        if way
+        if context
             .ports
             .vif(number)
             .is_none_or(|vif| vif.egress.is_empty())
@@ -336,30 +341,32 @@ impl Queueing {
     }
 
     /// Sends the batch.
-    fn deliver(&mut self, way: &mut SendContext<'_>, number: usize) {
+    fn deliver(&mut self, context: &mut SendContext<'_>, number: usize) {
         let batch = self.batch.iter_mut();
         self.frames.extend(batch.map(|queued| queued.frame.take()));
         self.pick.extend(0..self.frames.len() as u32);
-        if let Some(port) = way.ports.get_mut(number) {
-            way.dirty.mark(number);
+        if let Some(port) = context.ports.get_mut(number) {
+            context.dirty.mark(number);
             // Captured frames are sent one by one, so that the counters show the result of each.
-            let captured = way.capture.sees(port.name());
+            let captured = context.capture.sees(port.name());
             let at_once = if captured { 1 } else { BATCH };
             for pick in self.pick.chunks(at_once) {
                 let before = captured.then(|| port.drop_snapshot());
                 send_by(
                     port,
-                    way.software_offload,
-                    way.now_ns,
+                    context.software_offload,
+                    context.now_ns,
                     &self.frames,
                     pick,
-                    way.ledger,
+                    context.ledger,
                 );
                 if let (Some(before), [pick]) = (before, pick)
                     && let Some(frame) = self.frames.get(*pick as usize)
                 {
                     let dropped = port.drop_snapshot().dropped_since(&before);
-                    way.capture.sent_by(port.name(), frame, dropped, way.now_ns);
+                    context
+                        .capture
+                        .sent_by(port.name(), frame, dropped, context.now_ns);
                 }
             }
         }
@@ -367,16 +374,16 @@ impl Queueing {
         let batch = std::mem::take(&mut self.batch);
         for (mut queued, frame) in batch.into_iter().zip(self.frames.drain(..)) {
             queued.frame = frame;
-            release(way.ports, (&mut self.pool, &mut self.share), queued);
+            release(context.ports, (&mut self.pool, &mut self.share), queued);
         }
     }
 
     /// Counts and releases the drops of the queue of the guest at `number`.
-    fn drop_lost(&mut self, way: &mut SendContext<'_>, number: usize) {
+    fn drop_lost(&mut self, context: &mut SendContext<'_>, number: usize) {
         while let Some((cause, queued)) = self.lost.pop() {
-            if let Some(vif) = way.ports.vif_mut(number) {
+            if let Some(vif) = context.ports.vif_mut(number) {
                 vif.egress.drops.count(cause, &queued.frame);
-                if way.capture.sees(&vif.name) {
+                if context.capture.sees(&vif.name) {
                     let reasons = vif.egress.drops.reasons();
                     let why = match (cause, reasons) {
                         (Cause::Full, [full, ..]) => full,
@@ -384,11 +391,12 @@ impl Queueing {
                         (Cause::Late, [.., late]) => late,
                     };
                     let why = runtime::trace::dropped(why.0, why.1);
-                    way.capture
-                        .sent_by(&vif.name, &queued.frame, Some(why), way.now_ns);
+                    context
+                        .capture
+                        .sent_by(&vif.name, &queued.frame, Some(why), context.now_ns);
                 }
             }
-            self.release(way.ports, queued);
+            self.release(context.ports, queued);
         }
     }
 

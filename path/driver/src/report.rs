@@ -2,7 +2,7 @@
 
 use crate::dedicated::DedicatedReceiver;
 use crate::dedicated::queue::DedicatedQueue;
-use crate::firewall::Denying;
+use crate::firewall::DenyRule;
 use crate::flow_report;
 use crate::nics::NicPort;
 use crate::offences;
@@ -13,7 +13,7 @@ use crate::vifs::VifPort;
 use crate::vmq::Queues;
 use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
-use runtime::platform::Asked;
+use runtime::platform::HypercallCount;
 use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct ReportSources<'a> {
     /// Dedicated queues of AF_XDP wires.
     pub dedicated: &'a [DedicatedReceiver],
     /// Hypercalls, if this domain counts them.
-    pub asked: &'a [Asked],
+    pub counts: &'a [HypercallCount],
 }
 
 /// Returns all counters of the driver.
@@ -58,7 +58,7 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
                     value["queue"]["denied"] = denied_before(switch, &denied, number).into();
                 }
                 let mut dedicated = sources.dedicated.iter();
-                if let Some(receiver) = dedicated.find(|receiver| receiver.way.guest == number) {
+                if let Some(receiver) = dedicated.find(|receiver| receiver.ports.guest == number) {
                     drops.add("misdirected", receiver.misdirected());
                     receiver.add_lro(&mut lro);
                     if let Some(queue) = value["queue"].as_object_mut() {
@@ -101,19 +101,19 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
         "drops": Value::from(drops),
         "lro": Value::from(lro),
     });
-    if !sources.asked.is_empty() {
-        stat["hypercalls"] = hypercalls(sources.asked);
+    if !sources.counts.is_empty() {
+        stat["hypercalls"] = hypercalls(sources.counts);
     }
     stat
 }
 
 /// Returns hypercalls by kind.
-fn hypercalls(asked: &[Asked]) -> Value {
-    let count = |of: &Asked| {
+fn hypercalls(counts: &[HypercallCount]) -> Value {
+    let count = |of: &HypercallCount| {
         let counts = json!({ "calls": of.calls, "operations": of.operations });
         (of.kind.to_owned(), counts)
     };
-    Value::Object(asked.iter().map(count).collect())
+    Value::Object(counts.iter().map(count).collect())
 }
 
 /// Returns the kernel's denials by rule.
@@ -124,7 +124,7 @@ fn denied(switch: &Switch) -> Vec<Count> {
         let denied = denied.into_iter().flatten();
         all.extend(denied.map(|(rule, count)| ((number, rule), count)));
     }
-    let count = |rule: &Denying| all.get(&(rule.queue, rule.number)).copied();
+    let count = |rule: &DenyRule| all.get(&(rule.queue, rule.number)).copied();
     let rules = switch.firewall.denying().iter();
     rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }

@@ -23,11 +23,14 @@ impl MonitorSteering {
     /// Returns whether the device supports steering on this system.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        !matches!(self.tell(TapControl::Settled), Err(VmqError::Refused(_)))
+        !matches!(
+            self.device_control(TapControl::Settled),
+            Err(VmqError::Refused(_))
+        )
     }
 
-    fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
-        let told = self.platform.tell(self.device, what.encode());
+    fn device_control(&self, what: TapControl) -> Result<u64, VmqError> {
+        let told = self.platform.device_control(self.device, what.encode());
         told.map_err(|why| match why.kind() {
             // The monitor has no answer from netd, or this domain asks too often.
             io::ErrorKind::WouldBlock => VmqError::Unanswered,
@@ -39,10 +42,10 @@ impl MonitorSteering {
 impl Steering for MonitorSteering {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
         let queue = queue.map(|queue| queue.0);
-        self.tell(TapControl::Steer { mac, queue })
+        self.device_control(TapControl::Steer { mac, queue })
     }
 
     fn effective(&mut self) -> u64 {
-        self.tell(TapControl::Settled).unwrap_or(0)
+        self.device_control(TapControl::Settled).unwrap_or(0)
     }
 }

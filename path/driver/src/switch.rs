@@ -216,7 +216,7 @@ impl Switch {
             errors,
             ..
         } = self;
-        let mut way = SendContext {
+        let mut context = SendContext {
             ports,
             software_offload,
             capture,
@@ -226,13 +226,13 @@ impl Switch {
             now_ns,
         };
         for (number, all) in egress.all() {
-            let Some(port) = way.ports.get(number) else {
+            let Some(port) = context.ports.get(number) else {
                 continue;
             };
-            way.dirty.mark(number);
+            context.dirty.mark(number);
             // Traced and captured frames are sent alone, so that the counters show the result of
             // each.
-            let captured = way.capture.sees(port.name());
+            let captured = context.capture.sees(port.name());
             let alone = match all {
                 all if captured => all.len(),
                 [0, ..] if trace.is_running() => 1,
@@ -240,19 +240,19 @@ impl Switch {
             };
             let (alone, rest) = all.split_at_checked(alone).unwrap_or((&[], all));
             for pick in alone {
-                let drop_snapshot = |way: &SendContext<'_>| {
-                    let drop_snapshot = way
+                let drop_snapshot = |context: &SendContext<'_>| {
+                    let drop_snapshot = context
                         .ports
                         .get(number)
                         .map(Port::drop_snapshot)
                         .unwrap_or_default();
-                    drop_snapshot.with(way.software_offload.tx_errors.reasons())
+                    drop_snapshot.with(context.software_offload.tx_errors.reasons())
                 };
-                let before = drop_snapshot(&way);
+                let before = drop_snapshot(&context);
                 let one = slice::from_ref(pick);
-                let queued = queueing.send(&mut way, (in_port, number), frames, one);
-                let after = drop_snapshot(&way);
-                let Some(port) = way.ports.get(number) else {
+                let queued = queueing.send(&mut context, (in_port, number), frames, one);
+                let after = drop_snapshot(&context);
+                let Some(port) = context.ports.get(number) else {
                     continue;
                 };
                 if *pick == 0 {
@@ -268,10 +268,10 @@ impl Switch {
                 {
                     let dropped = after.dropped_since(&before);
                     let name = port.name();
-                    way.capture.sent_by(name, frame, dropped, now_ns);
+                    context.capture.sent_by(name, frame, dropped, now_ns);
                 }
             }
-            queueing.send(&mut way, (in_port, number), frames, rest);
+            queueing.send(&mut context, (in_port, number), frames, rest);
         }
         egress.clear();
     }
@@ -294,20 +294,20 @@ impl Switch {
     /// Sends queued frames as far as possible; returns whether there were any.
     pub fn drain_queues(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
-        let (queueing, mut way) = self.queues(now_ns);
-        let moved = queueing.drain_all(&mut way);
+        let (queueing, mut context) = self.queues(now_ns);
+        let moved = queueing.drain_all(&mut context);
         self.ledger.enter(before);
         moved
     }
 
     /// Drops the queue of the guest at `port`.
     pub fn forget_queue(&mut self, port: usize, now_ns: u64) {
-        let (queueing, mut way) = self.queues(now_ns);
-        queueing.forget(&mut way, port);
+        let (queueing, mut context) = self.queues(now_ns);
+        queueing.forget(&mut context, port);
     }
 
     fn queues(&mut self, now_ns: u64) -> (&mut Queueing, SendContext<'_>) {
-        let way = SendContext {
+        let context = SendContext {
             ports: &mut self.ports,
             software_offload: &mut self.software_offload,
             capture: &mut self.capture,
@@ -316,7 +316,7 @@ impl Switch {
             ledger: &self.ledger,
             now_ns,
         };
-        (&mut self.queueing, way)
+        (&mut self.queueing, context)
     }
 }
 

@@ -30,8 +30,8 @@ use config::domain::DriverConfig;
 use nic::moderation::Wake;
 use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::Hop;
-use runtime::mailbox::{Mailbox, Switches};
-use runtime::platform::{Bell, Pending, Platform, Waiting};
+use runtime::mailbox::{Mailbox, RuntimeSettings};
+use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, refused};
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub struct Driver<W> {
     may_announce: bool,
     /// Why a NIC has failed, if one has. The next driver domain gets another device.
     failure: Option<&'static str>,
-    switches: Switches,
+    switches: RuntimeSettings,
     /// By port: the interfaces behind which packets are forwarded.
     forwarding: BTreeMap<usize, String>,
     waiter: W,
@@ -78,7 +78,7 @@ pub struct Driver<W> {
     idle: Idle,
 }
 
-impl<W: Waiting> Driver<W> {
+impl<W: Wait> Driver<W> {
     /// Creates a driver on `platform` whose `switch` has no ports yet.
     pub(crate) fn empty(
         switch: Switch,
@@ -105,7 +105,7 @@ impl<W: Waiting> Driver<W> {
             nics_wait_ns: None,
             may_announce: false,
             failure: None,
-            switches: Switches { lro: config.lro },
+            switches: RuntimeSettings { lro: config.lro },
             forwarding: BTreeMap::new(),
             waiter,
             mailbox,
@@ -121,7 +121,7 @@ impl<W: Waiting> Driver<W> {
     }
 
     /// Runs turns until the driver cannot continue.
-    pub(crate) fn go_on(mut self) -> Result<Infallible, StartError> {
+    pub(crate) fn run_loop(mut self) -> Result<Infallible, StartError> {
         self.watch_all();
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
@@ -272,7 +272,7 @@ impl<W: Waiting> Driver<W> {
             queues.count(switch.verdicts());
             moved |= queues.serve(switch, now_ns, budget) > 0;
         }
-        for receiver in dedicated.iter_mut().filter(|of| of.way.nic == number) {
+        for receiver in dedicated.iter_mut().filter(|of| of.ports.nic == number) {
             moved |= receiver.serve(switch, now_ns, budget) > 0;
         }
         if let Some(Port::Nic(nic)) = switch.ports.get(number) {
@@ -373,7 +373,7 @@ impl<W: Waiting> Driver<W> {
     }
 
     /// Returns the conditions under which the driver may rest, or `None` if it must not.
-    fn rest(&self, now_ns: u64) -> Option<Rest> {
+    fn rest(&self, now_ns: u64) -> Option<WakeConditions> {
         let ports = &self.switch.ports;
         let queues = self.queues.iter().filter_map(|of| of.due_ns(now_ns));
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
@@ -383,8 +383,8 @@ impl<W: Waiting> Driver<W> {
             .chain(self.backpressure.due_ns())
             .chain(self.nics_wait(now_ns));
         let due = due.chain(self.switch.queueing.due_ns(ports, now_ns));
-        let mut rest = Rest {
-            bell: Bell::All,
+        let mut rest = WakeConditions {
+            bell: WakeSource::All,
             until_ns: due.min(),
         };
         let wait = self.nics_wait(now_ns).map(Wake::At);
@@ -393,7 +393,7 @@ impl<W: Waiting> Driver<W> {
                 Wake::Now => return None,
                 Wake::At(at) => {
                     // The NIC's descriptor may be ready, but is ignored until that time.
-                    rest.bell = Bell::Doorbell;
+                    rest.bell = WakeSource::Doorbell;
                     Some(at)
                 }
                 Wake::Event(due) => due,
@@ -411,7 +411,7 @@ impl<W: Waiting> Driver<W> {
     /// Handles changed connections, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
-        if pending == Pending::NONE {
+        if pending == PendingWork::NONE {
             return;
         }
         let before = self.switch.ledger.enter(Hop::Control);
@@ -432,7 +432,7 @@ impl<W: Waiting> Driver<W> {
                 switch: &self.switch,
                 queues: &self.queues,
                 dedicated: &self.dedicated,
-                asked: &self.platform.asked(),
+                counts: &self.platform.hypercall_counts(),
             })),
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Flows { of, first } => flow_report::flows(
@@ -476,7 +476,7 @@ impl<W: Waiting> Driver<W> {
 }
 
 /// Conditions that end an idle driver's rest.
-struct Rest {
-    bell: Bell,
+struct WakeConditions {
+    bell: WakeSource,
     until_ns: Option<u64>,
 }

@@ -72,7 +72,7 @@ pub fn nic(
     let own = Rc::clone(platform);
     let is_sound = Box::new(move || {
         // If rejected, the next domain starts with a new socket.
-        let _ = own.tell(device, XdpControl::Sound.encode());
+        let _ = own.device_control(device, XdpControl::Sound.encode());
     });
     XdpNic::new(parts, counters, is_sound).ok_or(StartError::Damaged(
         "the rings of an AF_XDP socket do not fit their place",
@@ -94,7 +94,7 @@ pub(crate) fn layouts<const N: usize>(
     for (layout, ring) in layouts.iter_mut().zip(rings) {
         let asked = XdpControl::Layout(ring).encode();
         let word = loop {
-            let told = platform.tell(device, asked);
+            let told = platform.device_control(device, asked);
             // The core does not wait for a netd that has no CPU or is being restarted.
             let is_silent = matches!(&told, Err(why) if why.kind() == ErrorKind::WouldBlock);
             if !is_silent || monotonic_ns() >= end_ns {
@@ -124,7 +124,7 @@ pub(crate) fn kernel_counters(
     Box::new(move || {
         let read = |&counter: &Counter| {
             let asked = XdpControl::Counter(counter).encode();
-            let told = platform.tell(device, asked);
+            let told = platform.device_control(device, asked);
             told.ok().map(|count| (name(counter), count))
         };
         which.iter().filter_map(read).collect()
@@ -170,7 +170,7 @@ mod tests {
             Area::anonymous(PAGE).unwrap()
         }
 
-        fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+        fn device_control_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
             let left = self.0.get();
             self.0.set(left.saturating_sub(1));
             let silent = || Err(ErrorKind::WouldBlock.into());

@@ -108,7 +108,7 @@ impl Interface {
 
     /// Creates the netfront for `peer`; returns its record.
     fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
-        self.connection.meet(peer.domain);
+        self.connection.set_backend(peer.domain);
         let back = BackRecord::decode(&peer.record).map_err(|error| error.to_string())?;
         self.connection.attach_doorbell()?;
         let conn = self.connection.conn;

@@ -7,8 +7,8 @@ use abi::mailbox::Request;
 use config::domain::GuestConfig;
 use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::{Hop, Ledger};
-use runtime::mailbox::{Mailbox, Switches};
-use runtime::platform::{Bell, Pending, Platform, Waiting};
+use runtime::mailbox::{Mailbox, RuntimeSettings};
+use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::Trace;
 use rustix::thread::sched_yield;
@@ -29,7 +29,7 @@ pub struct Guest<W> {
     waiter: W,
     mailbox: Mailbox,
     idle: Idle,
-    switches: Switches,
+    switches: RuntimeSettings,
     /// An interface behind which packets are forwarded, if there is one.
     forwarding: Option<String>,
 }
@@ -38,11 +38,11 @@ pub struct Guest<W> {
 ///
 /// # Errors
 /// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
-pub fn run<W: Waiting>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
+pub fn run<W: Wait>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
     let (mut guest, platform) = assemble(started)?;
     platform.ready().map_err(|why| refused("ready", why))?;
     guest.interfaces.iter_mut().for_each(Interface::advance);
-    guest.go_on()
+    guest.run_loop()
 }
 
 /// Runs a guest domain whose driver domain is a thread of this process: `join` connects its
@@ -50,13 +50,13 @@ pub fn run<W: Waiting>(started: Started<GuestConfig, W>) -> Result<Infallible, S
 ///
 /// # Errors
 /// As [`run`], or an error of `join`.
-pub fn run_joined<W: Waiting>(
+pub fn run_joined<W: Wait>(
     started: Started<GuestConfig, W>,
     join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
     let (mut guest, _) = assemble(started)?;
     join(&mut guest.interfaces)?;
-    guest.go_on()
+    guest.run_loop()
 }
 
 /// Creates a guest without connected interfaces, and returns it with its system.
@@ -80,7 +80,7 @@ fn assemble<W>(
         idle: Idle::new(config.spin_us)
             .yielding(config.yields)
             .adapting(config.adapts),
-        switches: Switches { lro: config.lro },
+        switches: RuntimeSettings { lro: config.lro },
         forwarding: config
             .vifs
             .iter()
@@ -90,8 +90,8 @@ fn assemble<W>(
     Ok((guest, platform))
 }
 
-impl<W: Waiting> Guest<W> {
-    fn go_on(mut self) -> Result<Infallible, StartError> {
+impl<W: Wait> Guest<W> {
+    fn run_loop(mut self) -> Result<Infallible, StartError> {
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
         }
@@ -169,13 +169,13 @@ impl<W: Waiting> Guest<W> {
         let mut timeout = due.map(|due| due.saturating_sub(now_ns));
         let ignored = self.interfaces.iter().filter(|i| i.ignores_endpoint());
         let bell = match ignored.count() {
-            0 => Bell::All,
-            all if all == self.interfaces.len() => Bell::Doorbell,
+            0 => WakeSource::All,
+            all if all == self.interfaces.len() => WakeSource::Doorbell,
             _ => {
                 // All devices share one descriptor, so those that are not ignored are polled at an
                 // interval.
                 timeout = Some(timeout.map_or(BESIDE_NS, |ns| ns.min(BESIDE_NS)));
-                Bell::Doorbell
+                WakeSource::Doorbell
             }
         };
         let Self {
@@ -198,7 +198,7 @@ impl<W: Waiting> Guest<W> {
     /// Handles changed connections, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
-        if pending == Pending::NONE {
+        if pending == PendingWork::NONE {
             return;
         }
         let before = self.ledger.enter(Hop::Control);

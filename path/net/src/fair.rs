@@ -18,7 +18,8 @@ const DEBT_MAX: i64 = 1 << 20;
 /// A turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Take packets from this vif until `bytes` are reached, then call [`Fair::served`].
+    /// Take packets from this vif until `bytes` are reached, then call
+    /// [`DeficitRoundRobin::served`].
     Serve {
         /// The vif's number.
         vif: usize,
@@ -44,12 +45,12 @@ struct Vif {
 
 /// The queue of vifs. The caller assigns their numbers.
 #[derive(Debug, Default)]
-pub struct Fair {
+pub struct DeficitRoundRobin {
     vifs: Vec<Option<Vif>>,
     line: VecDeque<usize>,
 }
 
-impl Fair {
+impl DeficitRoundRobin {
     /// Creates a queue without vifs.
     #[must_use]
     pub fn new() -> Self {
@@ -100,8 +101,8 @@ impl Fair {
         }
     }
 
-    /// Returns the next turn. Another call without [`Fair::served`] in between returns the next vif
-    /// in the queue.
+    /// Returns the next turn. Another call without [`DeficitRoundRobin::served`] in between returns
+    /// the next vif in the queue.
     pub fn next(&mut self, now_ns: u64) -> Turn {
         let mut ready_ns = None;
         let mut limited = 0;

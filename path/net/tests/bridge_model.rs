@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, small_frames};
-use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Kind, Port, Verdict};
+use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Port, PortKind, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
             Op::AddGuest(port, macs) => {
                 let macs: Vec<_> = macs.iter().map(|n| mac(*n)).collect();
                 let fits = model.add_guest(*port, &macs);
-                let kind = Kind::Guest {
+                let kind = PortKind::Guest {
                     macs,
                     claims: Claims::default(),
                 };
@@ -246,7 +246,7 @@ proptest! {
 
     /// Covers BR-1 … BR-10, BR-12 and BR-17.
     #[test]
-    fn the_bridge_does_what_the_model_does(
+    fn the_bridge_matches_the_model(
         ops in prop::collection::vec(any_op(), 1..150),
         hash_seed in any::<u64>(),
     ) {

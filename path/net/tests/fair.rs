@@ -1,6 +1,6 @@
 //! Turns.
 
-use net::fair::{Fair, QUANTUM_MIN, Turn};
+use net::fair::{DeficitRoundRobin, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn serve(vif: usize, bytes: u32) -> Turn {
 
 #[test]
 fn without_vifs_there_is_no_turn() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     assert_eq!(fair.next(0), Turn::Idle);
     fair.set(0, 2000, None);
     assert_eq!(fair.next(0), Turn::Idle);
@@ -23,7 +23,7 @@ fn without_vifs_there_is_no_turn() {
 
 #[test]
 fn they_take_turns_with_their_quanta() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     fair.set(0, 2000, None);
     fair.set(2, 4000, None);
     for vif in [2, 0, 2, 0] {
@@ -47,8 +47,8 @@ fn they_take_turns_with_their_quanta() {
 }
 
 #[test]
-fn what_was_taken_too_much_is_paid_back() {
-    let mut fair = Fair::new();
+fn an_overdraft_is_repaid() {
+    let mut fair = DeficitRoundRobin::new();
     fair.set(0, 2000, None);
     fair.set(1, 2000, None);
     fair.activate(0);
@@ -66,7 +66,7 @@ fn what_was_taken_too_much_is_paid_back() {
 
 #[test]
 fn a_debt_alone_in_the_line_is_worked_off_at_once() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     fair.set(0, 1, None);
     fair.activate(0);
     assert_eq!(fair.next(0), serve(0, QUANTUM_MIN));
@@ -82,7 +82,7 @@ fn a_debt_alone_in_the_line_is_worked_off_at_once() {
 
 #[test]
 fn a_rate_limit_delays_its_vif_alone() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     // 1 byte per µs.
     fair.set(0, 2000, Some(TokenBucket::new(1_000_000, 3000)));
     fair.set(1, 2000, Some(TokenBucket::new(1_000_000, 500)));
@@ -104,7 +104,7 @@ fn a_rate_limit_delays_its_vif_alone() {
 
 #[test]
 fn without_any_rate_the_wait_is_for_ever() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     fair.set(0, 2000, Some(TokenBucket::new(0, 100)));
     fair.activate(0);
     assert_eq!(fair.next(0), serve(0, 100));
@@ -117,7 +117,7 @@ fn without_any_rate_the_wait_is_for_ever() {
 
 #[test]
 fn removed_vif_gets_no_turn() {
-    let mut fair = Fair::new();
+    let mut fair = DeficitRoundRobin::new();
     fair.set(0, 2000, None);
     fair.set(1, 2000, None);
     fair.activate(0);
@@ -142,7 +142,7 @@ proptest! {
     fn shares_are_the_quanta(
         vifs in prop::collection::vec((1514u32..6000, 60u32..66_000), 2..6),
     ) {
-        let mut fair = Fair::new();
+        let mut fair = DeficitRoundRobin::new();
         for (vif, (quantum, _)) in vifs.iter().enumerate() {
             fair.set(vif, *quantum, None);
             fair.activate(vif);

@@ -239,7 +239,7 @@ fn rules_are_removed_with_their_port() {
 }
 
 #[test]
-fn prefixes_hold_what_begins_with_their_bits() {
+fn prefixes_contain_matching_addresses() {
     let fits = |prefix: &str, bits: u8, source: [u8; 4]| {
         let address: IpAddr = prefix.parse().unwrap();
         let rule = Rule {
@@ -502,7 +502,8 @@ proptest! {
         let mut bridge = bridge(rules(&wire), rules(&a));
         let mut expected = [vec![0; wire.len()], vec![0; a.len()]];
         let mut passes = true;
-        for (at, (rules, direction)) in [(&wire, Direction::In), (&a, Direction::Out)].into_iter().enumerate() {
+        let ends = [(&wire, Direction::In), (&a, Direction::Out)];
+        for (at, (rules, direction)) in ends.into_iter().enumerate() {
             let first = rules.iter().position(|written| decides(written, direction, &sent));
             if passes && let Some(first) = first {
                 expected[at][first] = 1;

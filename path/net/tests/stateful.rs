@@ -121,7 +121,7 @@ fn only_replies_pass_a_stateful_firewall() {
 /// BR-25: rules apply in their order: an earlier one opens a port, and one for established flows
 /// closes them.
 #[test]
-fn rules_ask_for_states_in_their_order() {
+fn rules_match_states_in_their_order() {
     let from = |bits| Rule {
         source: Some(Prefix::new(DST4.into(), bits)),
         ..Rule::any(true)
@@ -171,7 +171,7 @@ fn denied_frames_begin_no_flow() {
 /// BR-25: without a flow table, every frame matches the state of a deny rule and none that of an
 /// allow rule.
 #[test]
-fn without_a_table_states_speak_against_a_frame() {
+fn without_a_table_no_state_allows_a_frame() {
     for (allow, verdict) in [(false, DENIED), (true, Verdict::Drop(DropReason::Firewall))] {
         let mut bridge = bridge(vec![inbound(allow), Rule::any(false)]);
         bridge.set_flows(A, None).unwrap();
@@ -262,7 +262,7 @@ fn established_flows_stay_on_the_fast_path() {
 /// FW-7: a guest that sends a million SYNs disturbs neither its own connection nor another guest's
 /// connection and new flows.
 #[test]
-fn a_million_syns_disturb_nobody() {
+fn a_million_syns_disturb_no_answered_flow() {
     let mut bridge = guests(&[inbound(false)]);
     let connect = |bridge: &mut Bridge, guest: usize, mac: Mac| {
         for (back, flags) in [

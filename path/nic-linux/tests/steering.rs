@@ -96,7 +96,7 @@ fn mac_moves_at_once_and_queue_drains() {
 }
 
 #[test]
-fn what_can_be_steered_is_bounded() {
+fn steered_macs_are_bounded() {
     let Some(guests) = Guests::new() else {
         return;
     };

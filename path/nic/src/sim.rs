@@ -12,7 +12,7 @@ use crate::vmq::{MultiQueue, Vmq};
 use rings::{InRings, MacTable, Rings};
 use std::cell::RefCell;
 use std::rc::Rc;
-use wire::{Flight, Wire};
+use wire::{FrameInFlight, Wire};
 
 /// Properties of a cable, the same in both directions.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,7 @@ impl SimNic {
 
     /// Returns the next frame of the shared queue. Without dedicated queues, that holds every
     /// frame.
-    fn pop(&mut self, now_ns: u64) -> Option<Flight> {
+    fn pop(&mut self, now_ns: u64) -> Option<FrameInFlight> {
         let mut inbound = self.inbound.borrow_mut();
         match &self.queues {
             None => inbound.pop_due(now_ns),
@@ -144,7 +144,7 @@ impl SimNic {
         }
         out.held_bytes += len;
         let due_ns = out.busy_until_ns.saturating_add(delay_ns);
-        out.flights.push_back(Flight {
+        out.flights.push_back(FrameInFlight {
             due_ns,
             bytes,
             offload: frame.offload,

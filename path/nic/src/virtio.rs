@@ -136,7 +136,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_encoded_decodes() {
+    fn encoded_values_decode() {
         for offload in [
             Offload::default(),
             Offload {

@@ -250,7 +250,7 @@ fn frame_counts_as_its_segments() {
 }
 
 #[test]
-fn a_pool_takes_back_only_what_is_out() {
+fn a_pool_accepts_only_outstanding_buffers() {
     let mut buffers = pool(2, 2048);
     let first = buffers.take().unwrap();
     assert_ne!(first.id, buffers.take().unwrap().id);

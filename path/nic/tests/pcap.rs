@@ -154,7 +154,7 @@ fn a_file_waits_for_a_buffer() {
 }
 
 #[test]
-fn frames_that_were_cut_when_recorded_are_left_out() {
+fn truncated_recorded_frames_are_skipped() {
     let mut file = header(MICRO, 1);
     record(&mut file, 0, 0, 1514, &bytes(0, 96));
     record(&mut file, 0, 0, 60, &bytes(1, 60));

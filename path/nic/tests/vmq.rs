@@ -241,7 +241,7 @@ fn calls_come_in_their_order_or_are_refused() {
 }
 
 #[test]
-fn no_more_buffers_are_asked_for_than_the_queue_holds() {
+fn requested_buffers_fit_the_queue() {
     let mut wire = Wire::new(16);
     let mut posted = Posted::new(16);
     let vmq = wire.vmq();

@@ -1,10 +1,10 @@
 //! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
 
 use crate::platform::{NO_RECORD, Peer, Record};
-use abi::classic::{Copy, Map, Transfer, Unmap};
+use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{
-    ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, KIND, Kind, OP_WORDS, OPS, OPS_MAX,
-    REQUEST, RESULT, Revoke, STATUS_WORD,
+    ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
+    OPS_MAX, REQUEST, RESULT, Revoke, STATUS_WORD,
 };
 use abi::{
     ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,
@@ -31,13 +31,13 @@ trait Op {
     fn words(&self) -> [u64; 3];
 }
 
-impl Op for Copy {
+impl Op for CopyOp {
     fn words(&self) -> [u64; 3] {
         self.encode()
     }
 }
 
-impl Op for Map {
+impl Op for MapOp {
     fn words(&self) -> [u64; 3] {
         self.encode()
     }
@@ -55,13 +55,13 @@ impl Op for Revoke {
     }
 }
 
-impl Op for Transfer {
+impl Op for TransferOp {
     fn words(&self) -> [u64; 3] {
         self.encode()
     }
 }
 
-impl Op for Unmap {
+impl Op for UnmapOp {
     fn words(&self) -> [u64; 3] {
         [u64::from(self.slot.0), 0, 0]
     }
@@ -92,18 +92,18 @@ impl Calls {
     }
 
     /// Executes copies; appends one status per operation to `status`.
-    pub fn copy(&mut self, ops: &[Copy], status: &mut Vec<GrantStatus>) {
-        self.batches(Kind::GrantCopy, ops, status);
+    pub fn copy(&mut self, ops: &[CopyOp], status: &mut Vec<GrantStatus>) {
+        self.batches(HypercallKind::GrantCopy, ops, status);
     }
 
     /// Maps pages; appends one status per operation to `status`.
-    pub fn map(&mut self, ops: &[Map], status: &mut Vec<GrantStatus>) {
-        self.batches(Kind::GrantMap, ops, status);
+    pub fn map(&mut self, ops: &[MapOp], status: &mut Vec<GrantStatus>) {
+        self.batches(HypercallKind::GrantMap, ops, status);
     }
 
     /// Unmaps pages; appends one status per operation to `status`.
-    pub fn unmap(&mut self, ops: &[Unmap], status: &mut Vec<GrantStatus>) {
-        self.batches(Kind::GrantUnmap, ops, status);
+    pub fn unmap(&mut self, ops: &[UnmapOp], status: &mut Vec<GrantStatus>) {
+        self.batches(HypercallKind::GrantUnmap, ops, status);
     }
 
     /// Creates a table of counted grants for a connection of this domain.
@@ -112,7 +112,7 @@ impl Calls {
     /// The monitor's status.
     pub fn create_table(&mut self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
         self.single(
-            Kind::TableCreate,
+            HypercallKind::TableCreate,
             [u64::from(conn.0), u64::from(entries), 0],
         )?;
         Ok(Handle(self.get(1) as u32))
@@ -123,7 +123,7 @@ impl Calls {
     /// # Errors
     /// The monitor's status.
     pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
-        self.single(Kind::TableBind, bind.encode())
+        self.single(HypercallKind::TableBind, bind.encode())
     }
 
     /// Ends this domain's part in a table or an exchange.
@@ -131,7 +131,7 @@ impl Calls {
     /// # Errors
     /// The monitor's status.
     pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
-        self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
+        self.single(HypercallKind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
     /// Creates an exchange with a connection's other end: `pages` of this domain, from slot `first`
@@ -146,13 +146,13 @@ impl Calls {
         first: Slot,
     ) -> Result<Handle, GrantStatus> {
         let words = [conn.0, pages, first.0].map(u64::from);
-        self.single(Kind::ExchangeCreate, words)?;
+        self.single(HypercallKind::ExchangeCreate, words)?;
         Ok(Handle(self.get(1) as u32))
     }
 
     /// Transfers pages in exchange for others; appends one status per operation to `status`.
-    pub fn transfer(&mut self, ops: &[Transfer], status: &mut Vec<GrantStatus>) {
-        self.batches(Kind::GrantTransfer, ops, status);
+    pub fn transfer(&mut self, ops: &[TransferOp], status: &mut Vec<GrantStatus>) {
+        self.batches(HypercallKind::GrantTransfer, ops, status);
     }
 
     /// Grants pages by this domain's tables; appends one result per operation to `made`.
@@ -160,7 +160,7 @@ impl Calls {
         let mut status = Vec::new();
         for batch in ops.chunks(OPS_MAX) {
             status.clear();
-            self.batches(Kind::GrantCreate, batch, &mut status);
+            self.batches(HypercallKind::GrantCreate, batch, &mut status);
             made.extend(status.iter().enumerate().map(|(n, status)| match status {
                 GrantStatus::Okay => Ok(GrantRef(self.get(n * OP_WORDS + ANSWER_WORD) as u32)),
                 refused => Err(*refused),
@@ -170,10 +170,10 @@ impl Calls {
 
     /// Revokes grants of this domain's tables; appends one status per operation to `status`.
     pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
-        self.batches(Kind::GrantRevoke, ops, status);
+        self.batches(HypercallKind::GrantRevoke, ops, status);
     }
 
-    fn single(&mut self, kind: Kind, words: [u64; 3]) -> Result<(), GrantStatus> {
+    fn single(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<(), GrantStatus> {
         for (word, value) in words.into_iter().enumerate() {
             self.put(word, value);
         }
@@ -198,7 +198,7 @@ impl Calls {
         self.put(0, u64::from(conn.0));
         self.put(1, state as u64);
         self.record().write(record).map_err(|_| Errno::FAULT)?;
-        self.enter(Kind::ConnectSet, 1)?;
+        self.enter(HypercallKind::ConnectSet, 1)?;
         self.outcome()
     }
 
@@ -208,7 +208,7 @@ impl Calls {
     /// The monitor rejected the call.
     pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
         self.put(0, u64::from(conn.0));
-        self.enter(Kind::ConnectGet, 1)?;
+        self.enter(HypercallKind::ConnectGet, 1)?;
         if self.get(STATUS_WORD) as i64 != 0 {
             return Ok(None);
         }
@@ -231,7 +231,7 @@ impl Calls {
                 self.put(at + 1, *word);
                 self.put(at + 2, *other);
             }
-            let entered = self.enter(Kind::DeviceControl, batch.len() as u32);
+            let entered = self.enter(HypercallKind::DeviceControl, batch.len() as u32);
             let answer = |at: usize| {
                 entered?;
                 self.outcome_of(at).map(|()| self.get(at + ANSWER_WORD))
@@ -247,15 +247,15 @@ impl Calls {
     /// # Errors
     /// The device does not exist, or its descriptor is open.
     pub(crate) fn end_device(&mut self, device: u32) -> Result<(), Errno> {
-        self.errno_of(Kind::DeviceEnd, [u64::from(device), 0, 0])
+        self.errno_of(HypercallKind::DeviceEnd, [u64::from(device), 0, 0])
     }
 
     /// Maps a memory file that this domain has received.
     ///
     /// # Errors
-    /// The monitor's error (see [`Kind::ForeignMap`]).
+    /// The monitor's error (see [`HypercallKind::ForeignMap`]).
     pub(crate) fn map_foreign(&mut self, map: &ForeignMap) -> Result<(), Errno> {
-        self.errno_of(Kind::ForeignMap, map.encode())
+        self.errno_of(HypercallKind::ForeignMap, map.encode())
     }
 
     /// Unmaps the file that was mapped at this page of the range.
@@ -263,11 +263,11 @@ impl Calls {
     /// # Errors
     /// Nothing is mapped there.
     pub(crate) fn unmap_foreign(&mut self, page: u32) -> Result<(), Errno> {
-        self.errno_of(Kind::ForeignUnmap, [u64::from(page), 0, 0])
+        self.errno_of(HypercallKind::ForeignUnmap, [u64::from(page), 0, 0])
     }
 
     /// Makes a call of one operation whose status is an errno.
-    fn errno_of(&mut self, kind: Kind, words: [u64; 3]) -> Result<(), Errno> {
+    fn errno_of(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<(), Errno> {
         for (at, word) in words.into_iter().enumerate() {
             self.put(at, word);
         }
@@ -280,10 +280,10 @@ impl Calls {
     /// # Errors
     /// The monitor rejected the call.
     pub(crate) fn ready(&mut self) -> Result<(), Errno> {
-        self.enter(Kind::Ready, 0)
+        self.enter(HypercallKind::Ready, 0)
     }
 
-    fn batches<T: Op>(&mut self, kind: Kind, ops: &[T], status: &mut Vec<GrantStatus>) {
+    fn batches<T: Op>(&mut self, kind: HypercallKind, ops: &[T], status: &mut Vec<GrantStatus>) {
         for batch in ops.chunks(OPS_MAX) {
             for (n, op) in batch.iter().enumerate() {
                 for (word, value) in op.words().into_iter().enumerate() {
@@ -306,7 +306,7 @@ impl Calls {
     }
 
     /// Makes the call in the page and waits for the answer.
-    fn enter(&mut self, kind: Kind, count: u32) -> Result<(), Errno> {
+    fn enter(&mut self, kind: HypercallKind, count: u32) -> Result<(), Errno> {
         let word = |offset| self.page.u32(offset).ok_or(Errno::FAULT);
         let (request, done) = (word(REQUEST)?, word(DONE)?);
         word(KIND)?.store(kind as u32, Ordering::Relaxed);

@@ -22,7 +22,7 @@ const WATCHED: u64 = u64::MAX - 1;
 
 /// The range for foreign memory, and the epoll set on which the domain sleeps.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignMemory {
     range: Area,
     epoll: Rc<OwnedFd>,
     held: RefCell<Held>,
@@ -55,7 +55,7 @@ impl Held {
     }
 }
 
-impl Foreign {
+impl ForeignMemory {
     pub(crate) fn new(range: Area, epoll: Rc<OwnedFd>) -> Self {
         Self {
             range,
@@ -92,7 +92,7 @@ impl Foreign {
         })
     }
 
-    /// Unmaps what [`Foreign::map`] returned.
+    /// Unmaps what [`ForeignMemory::map`] returned.
     pub(crate) fn unmap(&self, calls: &mut Calls, region: Span) -> io::Result<()> {
         let start = region.addr().checked_sub(self.range.span().addr());
         let start = start.ok_or(Errno::NOENT)? as u64;

@@ -98,7 +98,7 @@ impl LroStage {
         if let Some(surplus) = engine.held().checked_sub(self.hold_max)
             && surplus > 0
         {
-            engine.relieve(surplus, now_ns, out);
+            engine.flush_oldest(surplus, now_ns, out);
         }
     }
 

@@ -1,13 +1,13 @@
 //! Answers to requests that the monitor forwards: `stat`, `set`, `trace`.
 
-mod asker;
-mod switches;
+mod client;
+mod settings;
 
-pub use asker::Asker;
-pub use switches::Switches;
+pub use client::MailboxClient;
+pub use settings::RuntimeSettings;
 
 use abi::layout::mailbox;
-use abi::mailbox::{Refusal, Request};
+use abi::mailbox::{MailboxError, Request};
 use serde_json::Value;
 use shmem::Span;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl Mailbox {
         let reply = self
             .request()
             .and_then(answer)
-            .unwrap_or_else(|error| serde_json::json!(Refusal { error }))
+            .unwrap_or_else(|error| serde_json::json!(MailboxError { error }))
             .to_string();
         let mut bytes = reply.as_bytes();
         let too_long = r#"{"error":"the answer is longer than the mailbox"}"#;

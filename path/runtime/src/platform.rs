@@ -9,7 +9,7 @@
 //! | waiting | report pending changes, and sleep without missing a wake-up |
 //!
 //! [`Platform`] is for control; no method is called per packet. Every turn of a main loop, which is
-//! generic over it, uses [`Waiting`]. Neither covers grants: `vif`'s `Granter` and `Grants` create
+//! generic over it, uses [`Wait`]. Neither covers grants: `vif`'s `Granter` and `Grants` create
 //! and access them, with one implementation per mechanism.
 //!
 //! Implementations: [`crate::processes`], and threads of one process in `lab/pointers`.
@@ -74,7 +74,7 @@ pub trait Platform: Debug {
 
     /// Sends several messages to a device, in one exchange with the system if possible; returns
     /// each answer.
-    fn tell_all(&self, _device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+    fn device_control_all(&self, _device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
         all.iter().map(|_| no_device()).collect()
     }
 
@@ -82,8 +82,8 @@ pub trait Platform: Debug {
     ///
     /// # Errors
     /// The device does not exist, accepts no messages, or rejects this one.
-    fn tell(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
-        let told = self.tell_all(device, &[words]);
+    fn device_control(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
+        let told = self.device_control_all(device, &[words]);
         let unanswered = || Err(io::ErrorKind::InvalidInput.into());
         told.into_iter().next().unwrap_or_else(unanswered)
     }
@@ -134,7 +134,7 @@ pub trait Platform: Debug {
 
     /// Returns this domain's calls to the system since it started. Empty if the system itself
     /// counts them.
-    fn asked(&self) -> Vec<Asked> {
+    fn hypercall_counts(&self) -> Vec<HypercallCount> {
         Vec::new()
     }
 
@@ -153,7 +153,7 @@ fn no_device<T>() -> io::Result<T> {
 
 /// Count of hypercalls of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct HypercallCount {
     /// The kind.
     pub kind: &'static str,
     /// Hypercalls.
@@ -176,14 +176,14 @@ pub trait Doorbell: Debug {
 
 /// Changes outside the rings since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingWork {
     /// The other end of a connection has another state or record.
     pub connections: bool,
     /// A request is pending: see [`crate::mailbox`].
     pub requests: bool,
 }
 
-impl Pending {
+impl PendingWork {
     /// Nothing has changed.
     pub const NONE: Self = Self {
         connections: false,
@@ -193,7 +193,7 @@ impl Pending {
 
 /// Events that end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bell {
+pub enum WakeSource {
     /// The domain's doorbell and its devices.
     All,
     /// Only the doorbell: moderation ignores a device for now.
@@ -203,13 +203,13 @@ pub enum Bell {
 /// Sleep until there is work.
 ///
 /// This is the specification of the protocol against lost wake-ups. (1) The domain informs every
-/// possible waker that it is about to sleep: the system by [`Waiting::arm`], peers by the armed
+/// possible waker that it is about to sleep: the system by [`Wait::arm`], peers by the armed
 /// words of the event channels and the event indices of the rings. (2) It executes one full fence,
-/// [`Waiting::fence`]. (3) It checks every source of work once more, the system by
-/// [`Waiting::has_pending`]. (4) Only then it sleeps, until a doorbell rings or a device is ready.
-pub trait Waiting: Debug {
+/// [`Wait::fence`]. (3) It checks every source of work once more, the system by
+/// [`Wait::has_pending`]. (4) Only then it sleeps, until a doorbell rings or a device is ready.
+pub trait Wait: Debug {
     /// Returns and clears the changes since the last call.
-    fn pending(&self) -> Pending;
+    fn pending(&self) -> PendingWork;
 
     /// Returns whether a connection may have changed since the last call for it. The default is
     /// true, so that callers check every connection.
@@ -238,5 +238,5 @@ pub trait Waiting: Debug {
     ///
     /// # Errors
     /// Waiting for the descriptors fails.
-    fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()>;
+    fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()>;
 }

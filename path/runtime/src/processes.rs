@@ -4,7 +4,7 @@
 //! implements waiting.
 
 use crate::call::Calls;
-use crate::foreign::Foreign;
+use crate::foreign::ForeignMemory;
 use crate::platform::{Doorbell, Peer, Platform, Record};
 use crate::wait;
 use abi::hypercall::Attach;
@@ -21,7 +21,7 @@ pub struct Processes {
     calls: Rc<RefCell<Calls>>,
     window: Area,
     /// Set in a domain that serves a virtual machine.
-    foreign: Option<Foreign>,
+    foreign: Option<ForeignMemory>,
 }
 
 impl Processes {
@@ -40,11 +40,11 @@ impl Processes {
     /// descriptors of its monitor are added to the set `epoll`.
     #[must_use]
     pub fn with_foreign(self, range: Area, epoll: Rc<OwnedFd>) -> Self {
-        let foreign = (!range.is_empty()).then(|| Foreign::new(range, epoll));
+        let foreign = (!range.is_empty()).then(|| ForeignMemory::new(range, epoll));
         Self { foreign, ..self }
     }
 
-    fn foreign(&self) -> io::Result<&Foreign> {
+    fn foreign(&self) -> io::Result<&ForeignMemory> {
         let none = || io::ErrorKind::Unsupported.into();
         self.foreign.as_ref().ok_or_else(none)
     }
@@ -73,7 +73,7 @@ impl Platform for Processes {
         attach::call(Attach::Device(device))
     }
 
-    fn tell_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+    fn device_control_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
         let told = self.calls.borrow_mut().tell_device(device, all);
         told.into_iter().map(|told| Ok(told?)).collect()
     }

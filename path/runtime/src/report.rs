@@ -3,12 +3,12 @@
 use nic::TxReport;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use vif::{Drop, DropCounts, InterfaceCounters};
+use vif::{DropCounts, InterfaceCounters, VifDrop};
 
 /// Results of the frames sent to a device since the start: [`TxReport`]s in 64 bits, which do not
 /// wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct TxTotals {
     /// Frames sent.
     pub sent: u64,
     /// Bytes in the sent frames.
@@ -21,7 +21,7 @@ pub struct Given {
     pub refused: u64,
 }
 
-impl Given {
+impl TxTotals {
     /// Adds a batch.
     pub fn add(&mut self, batch: &TxReport) {
         self.sent += u64::from(batch.sent);
@@ -60,7 +60,7 @@ pub fn counters(counters: &InterfaceCounters) -> Value {
 
 /// Returns a device's counters: results of the frames sent to it, and its own counters.
 #[must_use]
-pub fn device(given: &Given, own: Vec<(&'static str, u64)>) -> Value {
+pub fn device(given: &TxTotals, own: Vec<(&'static str, u64)>) -> Value {
     let mut all = Map::new();
     all.insert("tx_packets".into(), given.sent.into());
     all.insert("tx_bytes".into(), given.bytes.into());
@@ -92,7 +92,7 @@ impl DropTable {
         for drops in [&counters.from_guest_drops, &counters.to_guest_drops] {
             for (reason, count) in drops.iter() {
                 match reason {
-                    Drop::Fault => self.add(&format!("{layer}.fault"), count),
+                    VifDrop::Fault => self.add(&format!("{layer}.fault"), count),
                     _ => self.add(reason.name(), count),
                 }
             }
@@ -100,7 +100,7 @@ impl DropTable {
     }
 
     /// Adds a device's dropped frames.
-    pub fn add_device(&mut self, given: &Given) {
+    pub fn add_device(&mut self, given: &TxTotals) {
         self.add("device_full", given.full);
         self.add("device_fault", given.fault);
         self.add("device_refused", given.refused);

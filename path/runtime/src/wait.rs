@@ -1,7 +1,7 @@
 //! Waiting of a domain that is a process, by words of its INFO page and an epoll set with its
-//! eventfd and its devices. [`crate::platform::Waiting`] has the protocol against lost wake-ups.
+//! eventfd and its devices. [`crate::platform::Wait`] has the protocol against lost wake-ups.
 
-use crate::platform::{Bell, Pending, Waiting};
+use crate::platform::{PendingWork, Wait, WakeSource};
 use abi::ConnId;
 use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
@@ -39,18 +39,18 @@ impl Waiter {
     }
 }
 
-impl Waiting for Waiter {
+impl Wait for Waiter {
     #[inline]
-    fn pending(&self) -> Pending {
+    fn pending(&self) -> PendingWork {
         let Some(word) = self.words.u32(info::PENDING) else {
-            return Pending::NONE;
+            return PendingWork::NONE;
         };
         // A plain read keeps the cache line shared while the word is zero.
         if word.load(Ordering::Relaxed) == 0 {
-            return Pending::NONE;
+            return PendingWork::NONE;
         }
         let bits = word.swap(0, Ordering::Acquire);
-        Pending {
+        PendingWork {
             connections: bits & info::PENDING_CONNECT != 0,
             requests: bits & info::PENDING_MAILBOX != 0,
         }
@@ -98,11 +98,11 @@ impl Waiting for Waiter {
         }
     }
 
-    fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
+    fn sleep(&self, bell: WakeSource, timeout_ns: Option<u64>) -> io::Result<()> {
         let timeout = timeout_ns.map(Duration::from_nanos).map(Timespec::try_from);
         let timeout = timeout.transpose().map_err(io::Error::other)?;
         let woken = match bell {
-            Bell::All => {
+            WakeSource::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
                 // A turn checks every source anyway, so the events themselves are ignored. But the
                 // doorbell must be emptied: any peer can fill it up with one write, after which no
@@ -113,7 +113,7 @@ impl Waiting for Waiter {
                     }
                 })
             }
-            Bell::Doorbell => {
+            WakeSource::Doorbell => {
                 let mut events = [PollFd::new(&self.event, PollFlags::IN)];
                 poll(&mut events, timeout.as_ref()).map(|ready| {
                     if ready > 0 {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn attack_10_a_storm_of_rings_is_one_wake_up() {
         let (waiter, bell) = waiter();
-        for kind in [Bell::All, Bell::Doorbell] {
+        for kind in [WakeSource::All, WakeSource::Doorbell] {
             for _ in 0..10_000 {
                 ring(bell.as_fd());
             }
@@ -180,7 +180,7 @@ mod tests {
     /// of a peer that no longer reads neither fails nor blocks.
     #[test]
     fn a_doorbell_that_a_dead_peer_had_is_silent() {
-        for kind in [Bell::All, Bell::Doorbell] {
+        for kind in [WakeSource::All, WakeSource::Doorbell] {
             let (waiter, bell) = waiter();
             ring(bell.as_fd());
             drop(bell);
@@ -202,10 +202,10 @@ mod tests {
         let (waiter, bell) = waiter();
         for _ in 0..3 {
             rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-            waiter.sleep(Bell::All, None).unwrap();
+            waiter.sleep(WakeSource::All, None).unwrap();
             let start = Instant::now();
             ring(bell.as_fd());
-            waiter.sleep(Bell::All, Some(20_000_000_000)).unwrap();
+            waiter.sleep(WakeSource::All, Some(20_000_000_000)).unwrap();
             assert!(start.elapsed() < Duration::from_secs(10), "no wake-up");
         }
     }

@@ -51,7 +51,7 @@ impl Outgoing {
         self.starved
     }
 
-    pub(crate) fn not_starved(&mut self) {
+    pub(crate) fn clear_starved(&mut self) {
         self.starved = false;
     }
 

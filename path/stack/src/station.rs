@@ -329,7 +329,7 @@ impl Nic for StackEndpoint {
         out: &mut Vec<Frame>,
     ) -> usize {
         if !self.is_due(now_ns) {
-            self.outgoing.not_starved();
+            self.outgoing.clear_starved();
             return 0;
         }
         let before = out.len();

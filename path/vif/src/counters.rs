@@ -5,9 +5,9 @@ macro_rules! drops {
         /// Reason for dropping a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
-        pub enum Drop { $(#[doc = $doc] $name,)* }
+        pub enum VifDrop { $(#[doc = $doc] $name,)* }
 
-        impl Drop {
+        impl VifDrop {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
@@ -67,18 +67,18 @@ drops! {
 
 /// Drops by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropCounts([u64; Drop::ALL.len()]);
+pub struct DropCounts([u64; VifDrop::ALL.len()]);
 
 impl DropCounts {
     /// Counts one drop.
     #[inline]
-    pub fn count(&mut self, reason: Drop) {
+    pub fn count(&mut self, reason: VifDrop) {
         self.add(reason, 1);
     }
 
     /// Counts `n` drops.
     #[inline]
-    pub fn add(&mut self, reason: Drop, n: u64) {
+    pub fn add(&mut self, reason: VifDrop, n: u64) {
         if let Some(count) = self.0.get_mut(reason as usize) {
             *count += n;
         }
@@ -86,7 +86,7 @@ impl DropCounts {
 
     /// Returns the number of drops for `reason`.
     #[must_use]
-    pub fn get(&self, reason: Drop) -> u64 {
+    pub fn get(&self, reason: VifDrop) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or(0)
     }
 
@@ -97,8 +97,10 @@ impl DropCounts {
     }
 
     /// Iterates over all reasons and their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
-        Drop::ALL.iter().map(|&reason| (reason, self.get(reason)))
+    pub fn iter(&self) -> impl Iterator<Item = (VifDrop, u64)> + '_ {
+        VifDrop::ALL
+            .iter()
+            .map(|&reason| (reason, self.get(reason)))
     }
 }
 

@@ -197,8 +197,8 @@ impl World {
         assert!(self.to_driver.is_empty() && self.to_guest.is_empty());
         let drops = |counters: &crate::InterfaceCounters| {
             counters.from_guest_drops.total()
-                - counters.from_guest_drops.get(crate::Drop::NoBuffer)
-                - counters.from_guest_drops.get(crate::Drop::TooManySlots)
+                - counters.from_guest_drops.get(crate::VifDrop::NoBuffer)
+                - counters.from_guest_drops.get(crate::VifDrop::TooManySlots)
         };
         assert_eq!(
             (
@@ -380,9 +380,9 @@ fn oversized_frames_are_dropped_and_buffers_kept() {
             before
         );
         let drops = rig.front.counters().from_guest_drops;
-        assert_eq!(drops.get(crate::Drop::TooShort), 2);
-        assert_eq!(drops.get(crate::Drop::TooLong), 1);
-        assert_eq!(drops.get(crate::Drop::NoBuffer), 1);
+        assert_eq!(drops.get(crate::VifDrop::TooShort), 2);
+        assert_eq!(drops.get(crate::VifDrop::TooLong), 1);
+        assert_eq!(drops.get(crate::VifDrop::NoBuffer), 1);
     });
 }
 
@@ -432,7 +432,7 @@ fn closing_ends_every_grant_that_is_not_in_use() {
 /// The frontend computes the checksums that the backend cannot: here one that the backend does not
 /// support, and one at an unexpected offset.
 #[test]
-fn a_checksum_that_nobody_else_fills_in() {
+fn checksums_without_offload_are_filled_in() {
     over_each_format(|| {
         let blank = |start, offset| Offload {
             checksum: Checksum::Blank { start, offset },

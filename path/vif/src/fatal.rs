@@ -3,7 +3,7 @@
 use crate::ring::Overrun;
 
 /// A protocol violation after which the interface cannot continue. It stays disabled until both
-/// ends reconnect. An error in a single packet is a [`Drop`](crate::counters::Drop) instead.
+/// ends reconnect. An error in a single packet is a [`VifDrop`](crate::counters::VifDrop) instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fatal {
     /// A producer index that is beyond the ring or has moved backwards (XSA-39).

@@ -24,7 +24,7 @@ pub mod ring;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use counters::{Drop, DropCounts, InterfaceCounters};
+pub use counters::{DropCounts, InterfaceCounters, VifDrop};
 pub use fatal::Fatal;
 
 #[cfg(test)]

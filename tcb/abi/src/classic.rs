@@ -1,5 +1,5 @@
 //! Classic grants and exchanges: the operations of calls that only a monitor for comparisons serves
-//! ([`crate::hypercall::Kind::is_other`]), and their grant table.
+//! ([`crate::hypercall::HypercallKind::is_other`]), and their grant table.
 //!
 //! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
 //! domain that may use the grant, the page frame. A domain writes entries of its table without a
@@ -107,7 +107,7 @@ impl GrantEntry {
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CopyOperand {
     /// A page frame of the caller.
     Own {
         /// The frame's number.
@@ -122,7 +122,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl CopyOperand {
     const GRANTED: u64 = 1 << 63;
 
     /// Encodes it as a word.
@@ -152,11 +152,11 @@ impl Place {
 
 /// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct CopyOp {
     /// The source.
-    pub src: Place,
+    pub src: CopyOperand,
     /// The destination.
-    pub dst: Place,
+    pub dst: CopyOperand,
     /// Offset in the source page, bytes.
     pub src_offset: u16,
     /// Offset in the destination page, bytes.
@@ -165,7 +165,7 @@ pub struct Copy {
     pub len: u16,
 }
 
-impl Copy {
+impl CopyOp {
     /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -180,8 +180,8 @@ impl Copy {
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
-            src: Place::decode(words[0]),
-            dst: Place::decode(words[1]),
+            src: CopyOperand::decode(words[0]),
+            dst: CopyOperand::decode(words[1]),
             src_offset: words[2] as u16,
             dst_offset: (words[2] >> 16) as u16,
             len: (words[2] >> 32) as u16,
@@ -191,7 +191,7 @@ impl Copy {
 
 /// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Map {
+pub struct MapOp {
     /// The granting domain.
     pub domain: DomId,
     /// The reference.
@@ -202,7 +202,7 @@ pub struct Map {
     pub readonly: bool,
 }
 
-impl Map {
+impl MapOp {
     /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
@@ -227,7 +227,7 @@ impl Map {
 
 /// Unmap a page from the caller's window (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmap {
+pub struct UnmapOp {
     /// The slot.
     pub slot: Slot,
 }
@@ -235,7 +235,7 @@ pub struct Unmap {
 /// Exchange two pages (`GNTTABOP_transfer`): the page at a slot of the caller appears where the
 /// granter accepts one, and the page from there, zeroed, at the caller's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct TransferOp {
     /// The exchange that both slots belong to.
     pub exchange: Handle,
     /// The caller's slot.
@@ -244,7 +244,7 @@ pub struct Transfer {
     pub gref: GrantRef,
 }
 
-impl Transfer {
+impl TransferOp {
     /// Encodes it as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {

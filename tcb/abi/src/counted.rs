@@ -1,9 +1,9 @@
 //! The new grant mechanism (Ram, "Efficient Virtualization of Network I/O", chapter 4): a grant
 //! table in the address space of the *user* of the grants, so that a use takes no hypercall.
 //!
-//! The granter creates a table ([`crate::hypercall::Kind::TableCreate`]) and passes its
-//! [`crate::Handle`] on; the user binds it ([`crate::hypercall::Kind::TableBind`]) to a range of
-//! its window. From then on, entry `n` of the table is the page at slot `first + n`.
+//! The granter creates a table ([`crate::hypercall::HypercallKind::TableCreate`]) and passes its
+//! [`crate::Handle`] on; the user binds it ([`crate::hypercall::HypercallKind::TableBind`]) to a
+//! range of its window. From then on, entry `n` of the table is the page at slot `first + n`.
 //!
 //! ```text
 //!   the sub-tables, one after the other, in whole pages          granter  monitor  user

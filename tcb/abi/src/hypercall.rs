@@ -6,7 +6,7 @@
 //! offset  type  written by  meaning
 //!      0  u32   domain      REQUEST: number of the newest call; followed by FUTEX_WAKE
 //!      4  u32   monitor     DONE: number of the newest answered call; then FUTEX_WAKE
-//!      8  u32   domain      KIND of the call ([`Kind`])
+//!      8  u32   domain      KIND of the call ([`HypercallKind`])
 //!     12  u32   domain      COUNT of operations, at most [`OPS_MAX`]
 //!     16  i32   monitor     RESULT of the call as a whole: 0, or a negative errno
 //! ```
@@ -44,12 +44,12 @@ pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP
 /// The kind of a call, which applies to all its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
-    /// Copy bytes between pages: see [`Kind::is_other`].
+pub enum HypercallKind {
+    /// Copy bytes between pages: see [`HypercallKind::is_other`].
     GrantCopy = 1,
-    /// Map granted pages individually: see [`Kind::is_other`].
+    /// Map granted pages individually: see [`HypercallKind::is_other`].
     GrantMap = 2,
-    /// Unmap them: see [`Kind::is_other`].
+    /// Unmap them: see [`HypercallKind::is_other`].
     GrantUnmap = 3,
     /// One operation: word 0 the connection, word 1 the new state; the record's body (256 bytes)
     /// follows in the words of the next operations.
@@ -74,10 +74,10 @@ pub enum Kind {
     /// Create the granter's half of an exchange: pages that change hands, all zero at first. One
     /// operation: word 0 the connection, word 1 the number of pages of each end, word 2 the first
     /// slot for the caller's pages, which must be free. Result: word 1 the [`crate::Handle`].
-    /// [`Kind::TableBind`] (without sub-tables) binds the other half, and [`Kind::TableEnd`] ends
-    /// one. See [`Kind::is_other`].
+    /// [`HypercallKind::TableBind`] (without sub-tables) binds the other half, and
+    /// [`HypercallKind::TableEnd`] ends one. See [`HypercallKind::is_other`].
     ExchangeCreate = 12,
-    /// Exchange pages: see [`Kind::is_other`].
+    /// Exchange pages: see [`HypercallKind::is_other`].
     GrantTransfer = 13,
     /// Pass control words to the domain's own devices. Each operation: word 0 the device's number,
     /// words 1 and 2 the device's command ([`TapControl`]). Result: word 3.
@@ -95,7 +95,7 @@ pub enum Kind {
     ForeignUnmap = 19,
 }
 
-impl Kind {
+impl HypercallKind {
     /// Decodes a value from the wire.
     #[must_use]
     pub const fn from_wire(value: u32) -> Option<Self> {

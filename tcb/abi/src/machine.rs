@@ -201,12 +201,12 @@ pub struct Opening {
     pub namespace: Option<[u64; 2]>,
     /// The only namespace in which it may be created; unset: any with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<NetnsPlace>,
+    pub expected: Option<NetnsId>,
 }
 
 /// Identifies the namespace behind a name: device and inode of its file, and the start time of the
 /// process if the name is a process's (`/proc/PID/stat`), otherwise 0.
-pub type NetnsPlace = [u64; 3];
+pub type NetnsId = [u64; 3];
 
 /// netd's notes on a device that it has opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +215,7 @@ pub struct OpenedNotes {
     /// Features that the system lacks.
     pub lacks: Vec<String>,
     /// The network namespace of a TAP.
-    pub place: Option<NetnsPlace>,
+    pub place: Option<NetnsId>,
 }
 
 /// A TAP interface: created, configured, brought up, and passed on as a descriptor.

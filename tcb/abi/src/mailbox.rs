@@ -58,7 +58,7 @@ pub enum Request {
 
 /// A domain's answer to a request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct MailboxError {
     /// The error and its remedy.
     pub error: String,
 }

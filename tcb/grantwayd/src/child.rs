@@ -234,7 +234,7 @@ fn pause_ns(in_a_row: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::core::Outcome;
+    use abi::core::NetdReply;
 
     #[test]
     fn pauses_double_up_to_a_second() {
@@ -266,7 +266,7 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         helper.running.as_mut().unwrap().link = Some(ours);
         theirs.send_bytes(&[0xff; BYTES], &[]).unwrap();
-        assert!(helper.receive::<Outcome>().is_none() && !helper.listens());
+        assert!(helper.receive::<NetdReply>().is_none() && !helper.listens());
         let left = helper.ended(0);
         assert_eq!(left.len(), 1, "the link may hold further messages");
         theirs.send_bytes(&[0; BYTES], &[]).unwrap();

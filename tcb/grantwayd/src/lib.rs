@@ -32,7 +32,7 @@ mod state;
 use abi::core::MACHINE_MAX;
 use args::Args;
 use monitor::Hypervisor;
-use monitor::grant::mechanism::Make;
+use monitor::grant::mechanism::MechanismFactory;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use server::Core;
 use shmem::time::monotonic_ns;
@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 /// Runs the program, with the given mechanisms besides counted grants, if any.
 #[must_use]
-pub fn run(mechanism: Option<Make>) -> ExitCode {
+pub fn run(mechanism: Option<MechanismFactory>) -> ExitCode {
     let Err(error) = serve(mechanism) else {
         return ExitCode::SUCCESS;
     };
@@ -50,7 +50,7 @@ pub fn run(mechanism: Option<Make>) -> ExitCode {
 }
 
 /// Serves until the machine ends. Returns an error that was not reported yet.
-fn serve(mechanism: Option<Make>) -> Result<(), Option<String>> {
+fn serve(mechanism: Option<MechanismFactory>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();

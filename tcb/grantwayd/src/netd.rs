@@ -1,7 +1,7 @@
 //! Forwards domains' control calls for their devices to netd, by a separate link. A domain's worker
 //! waits up to 50 ms for a sign of life from netd.
 
-use abi::core::{Outcome, Record, Task};
+use abi::core::{NetdReply, NetdRequest, Record};
 use abi::hypercall::TapControl;
 use abi::xdp::XdpControl;
 use link::Link;
@@ -58,7 +58,7 @@ impl Control {
     }
 
     /// Has netd execute a task. EAGAIN: netd does not answer.
-    fn ask(&self, message: Task) -> Result<u64, Errno> {
+    fn ask(&self, message: NetdRequest) -> Result<u64, Errno> {
         let mut guard = lock(&self.link);
         let (link, tokens) = &mut *guard;
         let link = link.as_ref().ok_or(Errno::AGAIN)?;
@@ -68,7 +68,7 @@ impl Control {
             .map_err(|_| Errno::AGAIN)?;
         let mut until_ns = monotonic_ns().saturating_add(SIGN_NS);
         loop {
-            let received = link.receive::<Outcome>().map_err(|_| Errno::AGAIN)?;
+            let received = link.receive::<NetdReply>().map_err(|_| Errno::AGAIN)?;
             let Some(received) = received else {
                 let now = monotonic_ns();
                 if now >= until_ns {
@@ -82,11 +82,11 @@ impl Control {
                 continue;
             }
             match received.record.message {
-                Outcome::Value { value } => return Ok(value),
-                Outcome::Failed { errno } => {
+                NetdReply::Value { value } => return Ok(value),
+                NetdReply::Failed { errno } => {
                     return Err(Errno::from_raw_os_error(errno.clamp(1, 4095)));
                 }
-                Outcome::Working {} => until_ns = monotonic_ns().saturating_add(WORK_NS),
+                NetdReply::Working {} => until_ns = monotonic_ns().saturating_add(WORK_NS),
                 _ => return Err(Errno::AGAIN),
             }
         }
@@ -118,7 +118,7 @@ impl DeviceControl for Tap {
             return Err(Errno::AGAIN);
         }
         let unit = self.unit;
-        self.netd.ask(Task::Control { unit, words })
+        self.netd.ask(NetdRequest::Control { unit, words })
     }
 }
 
@@ -140,7 +140,7 @@ impl DeviceControl for Socket {
             return Ok(0);
         }
         let unit = self.unit;
-        self.netd.ask(Task::Control { unit, words })
+        self.netd.ask(NetdRequest::Control { unit, words })
     }
 
     /// Waits for netd without a limit: until netd has ended the queue, the kernel may write frames
@@ -149,7 +149,7 @@ impl DeviceControl for Socket {
     fn end(&self) {
         let unit = self.unit;
         while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {
-            if self.netd.ask(Task::End { unit }).is_ok() {
+            if self.netd.ask(NetdRequest::End { unit }).is_ok() {
                 return;
             }
             std::thread::sleep(AGAIN);
@@ -169,11 +169,11 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     /// Returns a netd that answers each task with the outcomes that `answer` returns.
-    fn netd(answer: impl Fn(Task) -> Vec<Outcome> + Send + 'static) -> Arc<Control> {
+    fn netd(answer: impl Fn(NetdRequest) -> Vec<NetdReply> + Send + 'static) -> Arc<Control> {
         let (ours, theirs) = Link::pair().unwrap();
         std::thread::spawn(move || {
             loop {
-                match theirs.receive::<Task>() {
+                match theirs.receive::<NetdRequest>() {
                     Ok(Some(received)) => {
                         let token = received.record.token;
                         for message in answer(received.record.message) {
@@ -194,7 +194,7 @@ mod tests {
 
     /// Makes a control call. Retries while netd has no CPU.
     fn ask_netd(control: &Control, unit: u32) -> Result<u64, Errno> {
-        let ask = |words| control.ask(Task::Control { unit, words });
+        let ask = |words| control.ask(NetdRequest::Control { unit, words });
         testing::wait_for("netd does not answer", || {
             Some(ask([0, 5])).filter(|answer| *answer != Err(Errno::AGAIN))
         })
@@ -203,9 +203,11 @@ mod tests {
     #[test]
     fn a_domain_gets_netds_answer() {
         let control = netd(|task| match task {
-            Task::Control { unit: 1, words } => vec![Outcome::Value { value: words[1] }],
-            Task::Control { unit: 2, .. } => vec![Outcome::Working {}, Outcome::Value { value: 7 }],
-            _ => vec![Outcome::Failed { errno: 22 }],
+            NetdRequest::Control { unit: 1, words } => vec![NetdReply::Value { value: words[1] }],
+            NetdRequest::Control { unit: 2, .. } => {
+                vec![NetdReply::Working {}, NetdReply::Value { value: 7 }]
+            }
+            _ => vec![NetdReply::Failed { errno: 22 }],
         });
         let ask = |unit| ask_netd(&control, unit);
         assert_eq!((ask(1), ask(2)), (Ok(5), Ok(7)));
@@ -217,20 +219,20 @@ mod tests {
         let words = [0, 0];
         let silent = netd(|_| Vec::new());
         assert_eq!(
-            silent.ask(Task::Control { unit: 1, words }),
+            silent.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
         let gone = Control::default();
         assert_eq!(
-            gone.ask(Task::Control { unit: 1, words }),
+            gone.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let strange = netd(|_| vec![Outcome::Made {}]);
+        let strange = netd(|_| vec![NetdReply::Made {}]);
         assert_eq!(
-            strange.ask(Task::Control { unit: 1, words }),
+            strange.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let worse = netd(|_| vec![Outcome::Failed { errno: i32::MIN }]);
+        let worse = netd(|_| vec![NetdReply::Failed { errno: i32::MIN }]);
         assert_eq!(ask_netd(&worse, 1), Err(Errno::PERM));
     }
 
@@ -239,8 +241,8 @@ mod tests {
         let asked = Arc::new(AtomicU32::new(0));
         let times = Arc::clone(&asked);
         let netd = netd(move |_| match times.fetch_add(1, Ordering::Relaxed) {
-            0..3 => vec![Outcome::Failed { errno: 22 }],
-            _ => vec![Outcome::Value { value: 0 }],
+            0..3 => vec![NetdReply::Failed { errno: 22 }],
+            _ => vec![NetdReply::Value { value: 0 }],
         });
         let (unit, is_queue) = (1, true);
         let queue = Socket {
@@ -259,15 +261,20 @@ mod tests {
         let control = Control::default();
         control.replace(Some(ours));
         let ask = |unit| {
-            control.ask(Task::Control {
+            control.ask(NetdRequest::Control {
                 unit,
                 words: [0, 0],
             })
         };
         assert_eq!(ask(1), Err(Errno::AGAIN));
-        let late = theirs.receive::<Task>().unwrap().unwrap().record.token;
+        let late = theirs
+            .receive::<NetdRequest>()
+            .unwrap()
+            .unwrap()
+            .record
+            .token;
         let answer = |token, value| {
-            let message = Outcome::Value { value };
+            let message = NetdReply::Value { value };
             theirs.send(&Record { token, message }, &[]).unwrap();
         };
         answer(late, 1);

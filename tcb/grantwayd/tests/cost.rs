@@ -4,7 +4,7 @@
 mod common;
 
 use abi::counted::Revocation;
-use abi::hypercall::{Bind, Create, Kind, Revoke};
+use abi::hypercall::{Bind, Create, HypercallKind, Revoke};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::json;
@@ -23,12 +23,12 @@ fn cost_of_counted_grants() {
     plan.domains[1].frames = PAGES;
     plan.domains[1].grant_entries = PAGES;
     let daemon = Daemon::up(&plan);
-    let call = |domain: &str, kind: Kind, op: [u64; 3]| {
+    let call = |domain: &str, kind: HypercallKind, op: [u64; 3]| {
         let (status, answer) = daemon.call(domain, kind, op);
         assert_eq!(status, 0, "{answer}");
         answer
     };
-    let made = call("g0", Kind::TableCreate, [0, u64::from(PAGES), 0]);
+    let made = call("g0", HypercallKind::TableCreate, [0, u64::from(PAGES), 0]);
     let table = Handle(made[1].as_u64().unwrap() as u32);
     let bind = Bind {
         granter: DomId(1),
@@ -37,7 +37,7 @@ fn cost_of_counted_grants() {
         tables: Slot(512),
         entries: PAGES,
     };
-    call("driver", Kind::TableBind, bind.encode());
+    call("driver", HypercallKind::TableBind, bind.encode());
     let create = |index, frame| {
         let create = Create {
             table,
@@ -49,12 +49,13 @@ fn cost_of_counted_grants() {
     };
     let revoke = |gref, how| Revoke { table, gref, how }.encode();
     let creates = |ops: u64, step: u64| {
-        json!({ "kind": Kind::GrantCreate as u32, "words": create(0, 0),
+        json!({ "kind": HypercallKind::GrantCreate as u32, "words": create(0, 0),
             "step": [step, step], "ops": ops })
     };
     let revokes = |ops: u64| {
         let words = revoke(GrantRef(0), Revocation::Refuse);
-        json!({ "kind": Kind::GrantRevoke as u32, "words": words, "answers": true, "ops": ops })
+        let kind = HypercallKind::GrantRevoke as u32;
+        json!({ "kind": kind, "words": words, "answers": true, "ops": ops })
     };
     let time = |calls: u64, each: serde_json::Value| {
         let order = json!({ "do": "time", "calls": calls, "each": each });
@@ -76,10 +77,10 @@ fn cost_of_counted_grants() {
         for index in first..first + ops as u32 {
             let poke = json!({ "do": "poke", "slot": 513, "offset": index * 4, "value": 1 });
             assert_eq!(daemon.order("driver", poke), "done");
-            call("g0", Kind::GrantCreate, create(index, index));
+            call("g0", HypercallKind::GrantCreate, create(index, index));
         }
         let words = revoke(GrantRef::new(first, 1), Revocation::Force);
-        let forced = json!({ "kind": Kind::GrantRevoke as u32, "words": words,
+        let forced = json!({ "kind": HypercallKind::GrantRevoke as u32, "words": words,
             "step": [1], "ops": ops });
         let ns = time(1, json!([forced]));
         println!(

@@ -2,7 +2,7 @@
 
 mod common;
 
-use abi::hypercall::{ForeignMap, Kind};
+use abi::hypercall::{ForeignMap, HypercallKind};
 use abi::machine::{Device, Machine, Program, VhostUser};
 use common::{Daemon, domain, eventually, kill, machine};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -80,7 +80,10 @@ fn map(daemon: &Daemon, domain: &str, number: u32, page: u32, bytes: u64) -> Res
         offset,
         bytes,
     };
-    match daemon.call(domain, Kind::ForeignMap, map.encode()).0 {
+    match daemon
+        .call(domain, HypercallKind::ForeignMap, map.encode())
+        .0
+    {
         0 => Ok(()),
         errno => Err(Errno::from_raw_os_error(-errno as i32)),
     }
@@ -147,14 +150,19 @@ fn only_the_shim_and_its_agent_have_a_vms_memory() {
     ftruncate(&memory, PAGE).unwrap();
     assert_eq!(look(&daemon, 101), "fault", "truncated");
     assert_eq!(look(&daemon, 100), 0);
-    assert_eq!(daemon.call("vm", Kind::ForeignUnmap, [100, 0, 0]).0, 0);
+    assert_eq!(
+        daemon
+            .call("vm", HypercallKind::ForeignUnmap, [100, 0, 0])
+            .0,
+        0
+    );
     assert_eq!(look(&daemon, 100), "fault", "unmapped");
     daemon.down();
     assert!(!socket.exists());
 }
 
 #[test]
-fn what_is_not_memory_or_beyond_the_bounds_is_refused() {
+fn invalid_or_unbounded_memory_is_rejected() {
     testing::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let (daemon, socket) = up(dir.path());

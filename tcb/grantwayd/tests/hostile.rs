@@ -3,7 +3,7 @@
 
 mod common;
 
-use abi::hypercall::{Kind, OPS_MAX, TapControl};
+use abi::hypercall::{HypercallKind, OPS_MAX, TapControl};
 use abi::machine::{Control, Device, Tap};
 use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
@@ -98,7 +98,9 @@ fn steering_above_the_rate_is_rejected() {
     // Each call has the maximum number of operations.
     let steer = |calls: u64| {
         let words = [0, word, other];
-        let each = [json!({ "kind": Kind::DeviceControl as u32, "ops": OPS_MAX, "words": words })];
+        let each = [
+            json!({ "kind": HypercallKind::DeviceControl as u32, "ops": OPS_MAX, "words": words }),
+        ];
         daemon.order(
             "driver",
             json!({ "do": "time", "calls": calls, "each": each }),
@@ -119,7 +121,7 @@ fn steering_above_the_rate_is_rejected() {
     floods();
     let told = |word: u64| {
         let ops = [[0, word, other]];
-        let call = json!({ "do": "call", "kind": Kind::DeviceControl as u32, "ops": ops });
+        let call = json!({ "do": "call", "kind": HypercallKind::DeviceControl as u32, "ops": ops });
         daemon.order("driver", call)["ops"][0][5].clone()
     };
     eventually("steering works again", || told(word) == 0);
@@ -152,7 +154,7 @@ fn a_silent_agent_costs_only_its_domain() {
     let daemon = Daemon::up(&machine(2));
     let table = daemon.share();
     daemon.stop_agent("driver");
-    let end = json!({ "do": "call", "kind": Kind::TableEnd as u32, "ops": [[table.0]] });
+    let end = json!({ "do": "call", "kind": HypercallKind::TableEnd as u32, "ops": [[table.0]] });
     let _answer = daemon.begin("driver", &end);
     // Meanwhile other domains are served.
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -208,7 +210,7 @@ fn a_flood_of_calls_delays_no_other_domain() {
     const CALL: f64 = 512.0;
     let daemon = Daemon::up(&machine(2));
     let calls = || daemon.domain_status("g0")["hypercalls"].as_f64().unwrap();
-    for kind in [Kind::Ready as u32, 999] {
+    for kind in [HypercallKind::Ready as u32, 999] {
         let (start, before) = (Instant::now(), calls());
         std::thread::scope(|scope| {
             let flood = json!({ "do": "hammer", "kind": kind, "ms": 1500 });

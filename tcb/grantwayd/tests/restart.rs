@@ -3,7 +3,7 @@
 
 mod common;
 
-use abi::hypercall::{Create, Kind};
+use abi::hypercall::{Create, HypercallKind};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::version::VERSION;
 use abi::{DomId, GrantRef, Handle, Slot};
@@ -132,7 +132,7 @@ fn exhausted_collateral_costs_one_restart() {
     let daemon = Daemon::up(&plan(2));
     for round in 0..3u64 {
         let before = driver(&daemon);
-        let made = daemon.calls("g0", Kind::TableCreate, &[[0, 4, 0]]);
+        let made = daemon.calls("g0", HypercallKind::TableCreate, &[[0, 4, 0]]);
         let table = Handle(count(&made[0][1]) as u32);
         assert_eq!(made[0][5], 0, "{made:?}");
         let bind = Bind {
@@ -142,7 +142,7 @@ fn exhausted_collateral_costs_one_restart() {
             tables: Slot(8),
             entries: 4,
         };
-        let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
+        let bound = daemon.calls("driver", HypercallKind::TableBind, &[bind.encode()]);
         assert_eq!(bound[0][5], 0, "{bound:?}");
         for index in 0..3u32 {
             let claim = json!({ "do": "poke", "slot": 9, "offset": index * 4, "value": 1 });
@@ -155,18 +155,18 @@ fn exhausted_collateral_costs_one_restart() {
                 readonly,
             }
             .encode();
-            let made = daemon.calls("g0", Kind::GrantCreate, &[create]);
+            let made = daemon.calls("g0", HypercallKind::GrantCreate, &[create]);
             let gref = GrantRef(count(&made[0][3]) as u32);
             let how = Revocation::Force;
             let revoke = Revoke { table, gref, how }.encode();
-            let done = daemon.calls("g0", Kind::GrantRevoke, &[revoke]);
+            let done = daemon.calls("g0", HypercallKind::GrantRevoke, &[revoke]);
             assert_eq!(done[0][5], 0, "force always succeeds");
         }
         let now = come_back(&daemon, &before);
         assert_eq!(now["restarts"]["count"], round + 1);
         assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
         assert_eq!(daemon.other_end("g1").1, 4);
-        let ended = daemon.calls("g0", Kind::TableEnd, &[[u64::from(table.0), 0, 0]]);
+        let ended = daemon.calls("g0", HypercallKind::TableEnd, &[[u64::from(table.0), 0, 0]]);
         assert_eq!(ended[0][5], 0, "a table for a dead user can be ended");
     }
     daemon.logs("it keeps revoked grants in use");
@@ -268,7 +268,7 @@ fn a_dead_or_silent_guest_delays_no_other() {
     for guest in ["g1", "g2"] {
         assert_eq!(daemon.other_end(guest), (4, 4));
     }
-    let closed = daemon.calls("g1", Kind::ConnectSet, &[[0, 6, 0]]);
+    let closed = daemon.calls("g1", HypercallKind::ConnectSet, &[[0, 6, 0]]);
     assert_eq!(closed[0][5], 0);
     let old = driver(&daemon);
     kill(old["pid"].as_i64().unwrap());

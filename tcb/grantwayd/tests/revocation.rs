@@ -5,7 +5,7 @@
 mod common;
 
 use abi::counted::Revocation;
-use abi::hypercall::{Bind, Create, Kind, Revoke};
+use abi::hypercall::{Bind, Create, HypercallKind, Revoke};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(daemon: &'a Daemon) -> Self {
         let create = [0, u64::from(ENTRIES), 0];
-        let made = daemon.calls("g0", Kind::TableCreate, &[create]);
+        let made = daemon.calls("g0", HypercallKind::TableCreate, &[create]);
         assert_eq!(made[0][5], 0, "{made:?}");
         let handle = Handle(made[0][1].as_u64().unwrap() as u32);
         let bind = Bind {
@@ -34,7 +34,7 @@ impl<'a> Table<'a> {
             tables: Slot(TRANSLATION),
             entries: ENTRIES,
         };
-        let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
+        let bound = daemon.calls("driver", HypercallKind::TableBind, &[bind.encode()]);
         assert_eq!(bound[0][5], 0, "{bound:?}");
         Self { daemon, handle }
     }
@@ -49,7 +49,7 @@ impl<'a> Table<'a> {
         };
         let made = self
             .daemon
-            .calls("g0", Kind::GrantCreate, &[create.encode()]);
+            .calls("g0", HypercallKind::GrantCreate, &[create.encode()]);
         let gref = GrantRef(made[0][3].as_u64().unwrap() as u32);
         (made[0][5].as_i64().unwrap(), gref)
     }
@@ -62,7 +62,7 @@ impl<'a> Table<'a> {
         };
         let done = self
             .daemon
-            .calls("g0", Kind::GrantRevoke, &[revoke.encode()]);
+            .calls("g0", HypercallKind::GrantRevoke, &[revoke.encode()]);
         done[0][5].as_i64().unwrap()
     }
 
@@ -244,7 +244,10 @@ fn a_dead_guests_pages_are_revoked_at_once() {
     // The sub-tables stay until the driver domain ends its half.
     assert_eq!(table.look(STATUS), 0);
     let end = [[u64::from(table.handle.0), 0, 0]];
-    assert_eq!(daemon.calls("driver", Kind::TableEnd, &end)[0][5], 0);
+    assert_eq!(
+        daemon.calls("driver", HypercallKind::TableEnd, &end)[0][5],
+        0
+    );
     assert_eq!(table.look(STATUS), "fault");
     assert_eq!(daemon.audit()["leaked"], 0);
     assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
@@ -277,16 +280,16 @@ fn tables_belong_to_their_two_ends_only() {
     };
     for domain in ["g1", "driver"] {
         let strange = [
-            (Kind::GrantRevoke, revoke.encode()),
-            (Kind::GrantCreate, create.encode()),
-            (Kind::TableBind, bind.encode()),
+            (HypercallKind::GrantRevoke, revoke.encode()),
+            (HypercallKind::GrantCreate, create.encode()),
+            (HypercallKind::TableBind, bind.encode()),
         ];
         for (kind, words) in strange {
             let refused = daemon.calls(domain, kind, &[words]);
             assert_eq!(refused[0][5], -4, "{domain} {kind:?}");
         }
     }
-    let ended = daemon.calls("g1", Kind::TableEnd, &[[handle, 0, 0]]);
+    let ended = daemon.calls("g1", HypercallKind::TableEnd, &[[handle, 0, 0]]);
     assert_eq!(ended[0][5], -4);
     daemon.down();
 }

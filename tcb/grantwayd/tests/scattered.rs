@@ -4,7 +4,7 @@
 mod common;
 
 use abi::counted::{Revocation, table_slots};
-use abi::hypercall::{Bind, Create, Kind, OPS_MAX, Revoke};
+use abi::hypercall::{Bind, Create, HypercallKind, OPS_MAX, Revoke};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::Value;
@@ -19,7 +19,7 @@ const OKAY: i64 = abi::GrantStatus::Okay as i64;
 fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     let guest = format!("g{n}");
     let create = [0, u64::from(entries), 0];
-    let made = daemon.calls(&guest, Kind::TableCreate, &[create]);
+    let made = daemon.calls(&guest, HypercallKind::TableCreate, &[create]);
     assert_eq!(made[0][5], OKAY, "{made:?}");
     let table = Handle(made[0][1].as_u64().unwrap() as u32);
     let bind = Bind {
@@ -29,7 +29,7 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
         tables: Slot(first + entries),
         entries,
     };
-    let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
+    let bound = daemon.calls("driver", HypercallKind::TableBind, &[bind.encode()]);
     assert_eq!(bound[0][5], OKAY, "{bound:?}");
     table
 }
@@ -47,7 +47,7 @@ fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
             readonly: false,
         };
         let ops: Vec<_> = part.iter().map(|index| create(index).encode()).collect();
-        let statuses = daemon.statuses("g0", Kind::GrantCreate, &ops);
+        let statuses = daemon.statuses("g0", HypercallKind::GrantCreate, &ops);
         refusals.extend(statuses.into_iter().filter(|status| *status != OKAY));
     }
     (MANY - refusals.len() as u32, refusals)
@@ -88,7 +88,7 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         readonly: false,
     };
     let ops: Vec<_> = (0..FEW).map(|index| own(index).encode()).collect();
-    let made = daemon.calls("g1", Kind::GrantCreate, &ops);
+    let made = daemon.calls("g1", HypercallKind::GrantCreate, &ops);
     assert!(made.iter().all(|op| op[5] == OKAY), "{made:?}");
     let revoke = |op: &Value| Revoke {
         table: innocent,
@@ -96,12 +96,12 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         how: Revocation::Refuse,
     };
     let ops: Vec<_> = made.iter().map(|op| revoke(op).encode()).collect();
-    let revoked = daemon.calls("g1", Kind::GrantRevoke, &ops);
+    let revoked = daemon.calls("g1", HypercallKind::GrantRevoke, &ops);
     assert!(revoked.iter().all(|op| op[5] == OKAY), "{revoked:?}");
     // All pages are unmapped at once, which the driver domain's agent completes before its
     // deadline.
     let end = [u64::from(hostile.0), 0, 0];
-    let ended = daemon.calls("g0", Kind::TableEnd, &[end]);
+    let ended = daemon.calls("g0", HypercallKind::TableEnd, &[end]);
     assert_eq!(ended[0][5], OKAY);
     assert!(mappings_of(&pid) < 200, "{}", mappings_of(&pid));
     assert_eq!(daemon.domain_status("driver")["pid"], pid);

@@ -144,27 +144,30 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::core::{Ask, Tell};
+    use abi::core::{CoreMessage, CoreRequest};
 
-    fn record(unit: u32) -> Record<Ask> {
-        let message = Ask::Open { unit };
+    fn record(unit: u32) -> Record<CoreRequest> {
+        let message = CoreRequest::Open { unit };
         Record { token: 7, message }
     }
 
     #[test]
     fn records_arrive_whole_with_their_descriptors() {
         let (one, other) = Link::pair().unwrap();
-        assert!(other.receive::<Ask>().unwrap().is_none());
+        assert!(other.receive::<CoreRequest>().unwrap().is_none());
         let file = sealed::write("x", b"beside").unwrap();
         one.send(&record(1), &[file.as_fd(), file.as_fd()]).unwrap();
         one.send(&record(2), &[]).unwrap();
-        let first = other.receive::<Ask>().unwrap().unwrap();
+        let first = other.receive::<CoreRequest>().unwrap().unwrap();
         assert_eq!((first.record, first.fds.len()), (record(1), 2));
         assert_eq!(sealed::read(&first.fds[1], 6).unwrap(), b"beside");
-        let second = other.receive::<Ask>().unwrap().unwrap();
+        let second = other.receive::<CoreRequest>().unwrap().unwrap();
         assert_eq!((second.record, second.fds.len()), (record(2), 0));
         drop(one);
-        assert!(matches!(other.receive::<Ask>(), Err(LinkError::Closed)));
+        assert!(matches!(
+            other.receive::<CoreRequest>(),
+            Err(LinkError::Closed)
+        ));
     }
 
     #[test]
@@ -172,13 +175,13 @@ mod tests {
         let (one, other) = Link::pair().unwrap();
         for bytes in [1, BYTES - 1, BYTES + 1, 2 * BYTES] {
             rustix::io::write(&one, &vec![0xff; bytes]).unwrap();
-            let refused = other.receive::<Ask>();
+            let refused = other.receive::<CoreRequest>();
             let malformed = matches!(&refused, Err(LinkError::Malformed(_)));
             assert!(malformed, "{bytes}: {refused:?}");
         }
-        let (token, message) = (1, Ask::Status {});
+        let (token, message) = (1, CoreRequest::Status {});
         one.send(&Record { token, message }, &[]).unwrap();
-        let other_kind = other.receive::<Tell>();
+        let other_kind = other.receive::<CoreMessage>();
         assert!(matches!(other_kind, Err(LinkError::Malformed(_))));
     }
 

@@ -7,7 +7,7 @@
 //! again.
 
 use crate::event::Port;
-use crate::numbers::Numbers;
+use crate::id_pool::IdPool;
 use abi::layout::fd;
 use abi::status::ConnectionStatus;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
@@ -93,7 +93,7 @@ fn of(domain: DomId) -> RangeInclusive<Key> {
 #[derive(Debug, Default)]
 struct Records {
     ends: BTreeMap<Key, End>,
-    numbers: BTreeMap<DomId, Numbers>,
+    numbers: BTreeMap<DomId, IdPool>,
 }
 
 impl Records {
@@ -113,7 +113,7 @@ impl Records {
 
     fn take_number(&mut self, domain: DomId) -> Result<Key, Errno> {
         let numbers = self.numbers.entry(domain);
-        let numbers = numbers.or_insert_with(|| Numbers::new(fd::CONNECTIONS_MAX, RESTING));
+        let numbers = numbers.or_insert_with(|| IdPool::new(fd::CONNECTIONS_MAX, RESTING));
         // Nothing names a released number: see [`Connections::release_unused`].
         let number = numbers.take(|_| false).ok_or(Errno::NOSPC)?;
         Ok((domain, number))

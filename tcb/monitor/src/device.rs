@@ -59,7 +59,7 @@ impl From<OwnedFd> for Device {
 /// The device's pages do not fit into free slots of the window, or there are too many devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("device {0} has no place in the window")]
-pub struct NoRoom(pub u64);
+pub struct WindowFull(pub u64);
 
 /// Returns the slots of each part of a device; `None` if a part exceeds the largest slot number.
 #[must_use]

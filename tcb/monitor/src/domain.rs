@@ -2,9 +2,9 @@
 
 use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Shared};
-use crate::life::Life;
-use crate::memory::{Left, Memory};
-use crate::post::Post;
+use crate::liveness::Liveness;
+use crate::memory::{Memory, RetainedFrames};
+use crate::notices::NoticeChannel;
 use crate::process::Process;
 use crate::spec::{DomainError, Start, check};
 use crate::worker::{self, Control, Worker};
@@ -28,7 +28,7 @@ const ATTACHES_PER_SECOND: u64 = 100;
 
 /// The resources of a domain, freed once it is torn down.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct DomainResources {
     pub(crate) memory: Arc<Memory>,
     pub(crate) port: Arc<Port>,
     /// The monitor's descriptor of the domain's epoll set.
@@ -53,9 +53,9 @@ pub struct Domain {
     /// Its specification.
     pub spec: Arc<NewDomain>,
     /// Its state and deadlines.
-    pub life: Life,
+    pub life: Liveness,
     pub(crate) counters: Arc<CallCounters>,
-    pub(crate) parts: Option<Parts>,
+    pub(crate) parts: Option<DomainResources>,
     pub(crate) attaches: TokenBucket,
     /// Whether the domain is within its budget of attach calls, so that they are answered.
     pub(crate) attach_open: bool,
@@ -71,7 +71,7 @@ impl Domain {
         id: DomId,
         spec: NewDomain,
         config: &[u8],
-        left: Left,
+        left: RetainedFrames,
     ) -> Result<Self, DomainError> {
         check(&spec, config)?;
         let name = spec.name.as_str();
@@ -87,9 +87,9 @@ impl Domain {
         Ok(Self {
             id,
             spec: Arc::new(spec),
-            life: Life::default(),
+            life: Liveness::default(),
             counters: Arc::default(),
-            parts: Some(Parts {
+            parts: Some(DomainResources {
                 memory,
                 port: Arc::new(port),
                 epoll: Arc::new(epoll),
@@ -108,7 +108,7 @@ impl Domain {
         &mut self,
         start: Start,
         shared: Arc<Shared>,
-        post: Post,
+        post: NoticeChannel,
     ) -> Result<(), DomainError> {
         let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
         let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());

@@ -16,13 +16,13 @@ use std::os::fd::OwnedFd;
 
 /// A domain's mappings of foreign memory.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignMappings {
     /// The maximum number of pages that are mapped at a time.
     limit: u32,
     range: Window,
 }
 
-impl Foreign {
+impl ForeignMappings {
     /// Creates an empty set with a limit of `limit` mapped pages.
     pub(crate) fn new(limit: u32) -> Self {
         let range = Window::new(FOREIGN_PAGES);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn only_files_of_memory_are_taken() {
-        let mut foreign = Foreign::new(FOREIGN_PAGES);
+        let mut foreign = ForeignMappings::new(FOREIGN_PAGES);
         let (reader, _writer) = rustix::pipe::pipe().unwrap();
         let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
         for other in [
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn pages_are_bounded_and_held_once() {
         let limit = (4 * GIB / PAGE as u64) as u32;
-        let mut foreign = Foreign::new(limit);
+        let mut foreign = ForeignMappings::new(limit);
         let file = memfd();
         assert_eq!(
             foreign.take(&file, &map(5, 3 * GIB)),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn regions_are_bounded() {
-        let mut foreign = Foreign::new(FOREIGN_PAGES);
+        let mut foreign = ForeignMappings::new(FOREIGN_PAGES);
         let file = memfd();
         for page in 0..FOREIGN_REGIONS_MAX as u32 {
             foreign.take(&file, &map(page, 1)).unwrap();
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn no_foreign_memory_unless_described() {
-        let taken = Foreign::new(0).take(&memfd(), &map(0, 4096));
+        let taken = ForeignMappings::new(0).take(&memfd(), &map(0, 4096));
         assert_eq!(taken, Err(Errno::NOSPC));
     }
 }

@@ -4,15 +4,15 @@
 //! argument, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::domain::{Domain, Parts};
-use crate::grant::mechanism::Make;
+use crate::domain::{Domain, DomainResources};
+use crate::grant::mechanism::MechanismFactory;
 use crate::hypercall::Shared;
-use crate::life::Demand;
-use crate::memory::{Left, Memory};
-use crate::numbers::Numbers;
-use crate::post::Post;
+use crate::id_pool::IdPool;
+use crate::liveness::RequiredAction;
+use crate::memory::{Memory, RetainedFrames};
+use crate::notices::NoticeChannel;
 use crate::spec::{DomainError, Start};
-use crate::watch::Watch;
+use crate::watch::DomainEpoll;
 use abi::core::{NewDomain, Stage};
 use abi::layout::info;
 use abi::{ConnId, DomId, XenbusState};
@@ -41,9 +41,9 @@ pub struct Hypervisor {
     /// In the order of creation; a domain that replaces another takes its position.
     pub(crate) domains: Vec<Domain>,
     /// Ids of domains; see [`crate::naming`].
-    pub(crate) ids: Numbers,
-    pub(crate) watch: Watch,
-    pub(crate) post: Post,
+    pub(crate) ids: IdPool,
+    pub(crate) watch: DomainEpoll,
+    pub(crate) post: NoticeChannel,
     /// Tasks that may take a long time run on threads that exist from the start, so that a lack of
     /// threads never blocks the main thread. This thread tears down abandoned domains, which may
     /// wait for netd …
@@ -61,13 +61,13 @@ impl Hypervisor {
     ///
     /// # Errors
     /// The kernel has no descriptors or no threads left.
-    pub fn new(mechanism: Option<Make>) -> io::Result<Self> {
-        let (shared, post) = (Arc::new(Shared::new(mechanism)), Post::create()?);
+    pub fn new(mechanism: Option<MechanismFactory>) -> io::Result<Self> {
+        let (shared, post) = (Arc::new(Shared::new(mechanism)), NoticeChannel::create()?);
         Ok(Self {
             shared,
             domains: Vec::new(),
-            ids: Numbers::new(1 << 16, usize::MAX),
-            watch: Watch::create()?,
+            ids: IdPool::new(1 << 16, usize::MAX),
+            watch: DomainEpoll::create()?,
             post,
             ends: aside()?,
             closes: aside()?,
@@ -88,7 +88,7 @@ impl Hypervisor {
         &mut self,
         spec: NewDomain,
         config: &[u8],
-        left: Left,
+        left: RetainedFrames,
     ) -> Result<DomId, DomainError> {
         let Some(dead) = spec.replaces else {
             let domain = self.build(spec, config, None)?;
@@ -115,11 +115,16 @@ impl Hypervisor {
         Ok(id)
     }
 
-    fn build(&mut self, spec: NewDomain, config: &[u8], left: Left) -> Result<Domain, DomainError> {
+    fn build(
+        &mut self,
+        spec: NewDomain,
+        config: &[u8],
+        left: RetainedFrames,
+    ) -> Result<Domain, DomainError> {
         let id = self.next_id(spec.name.as_str())?;
         let built = Domain::build(id, spec, config, left);
         let domain = built.inspect_err(|_| self.ids.give_back(id.0.into()))?;
-        if let Some(Parts { memory, .. }) = &domain.parts {
+        if let Some(DomainResources { memory, .. }) = &domain.parts {
             let (mut accounts, memory) = (self.shared.grants.lock(), Arc::clone(memory));
             accounts.insert(id, memory, domain.spec.window_slots);
         }
@@ -151,7 +156,7 @@ impl Hypervisor {
     }
 
     /// Makes a domain check its mailbox, even if it is about to sleep.
-    pub fn knock(&self, id: DomId) {
+    pub fn notify_mailbox(&self, id: DomId) {
         if let Some(parts) = self.domain(id).and_then(|domain| domain.parts.as_ref()) {
             parts.port.raise(info::PENDING_MAILBOX);
             parts.port.ring();
@@ -323,13 +328,13 @@ impl Hypervisor {
         for domain in &mut self.domains {
             let demand = domain.life.look(domain.signs(), now_ns);
             match demand {
-                Demand::Nothing => {}
-                Demand::Ping => {
+                RequiredAction::Nothing => {}
+                RequiredAction::Ping => {
                     if let Some(parts) = &domain.parts {
                         parts.port.raise(info::PENDING_PING);
                     }
                 }
-                Demand::Kill(why) => late.push((domain.id, why)),
+                RequiredAction::Kill(why) => late.push((domain.id, why)),
             }
             let attach_ns = attach::next_ns(domain, now_ns);
             if domain.attach_open != attach_ns.is_none() {

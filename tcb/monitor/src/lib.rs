@@ -4,15 +4,15 @@
 //! | module | contents |
 //! |---|---|
 //! | [`hypervisor`] | the machine, as its main thread uses it |
-//! | `domain`, [`memory`], [`life`] | a domain's parts; its life and deadlines |
+//! | `domain`, [`memory`], [`liveness`] | a domain's parts; its life and deadlines |
 //! | `process`, [`space`] | its process; how pages enter and leave its window |
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and tears it down |
 //! | `spec`, `starter` | limits of a domain's specification; creation of its process |
-//! | `post` | notices from the workers to the main thread |
+//! | `notices` | notices from the workers to the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
-//! | `naming`, `numbers` | reuse of ids and numbers that are no longer in use |
+//! | `naming`, `id_pool` | reuse of ids and numbers that are no longer in use |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
-//! | `attach`, [`device`], `give` | descriptors that a domain attaches, and their control calls |
+//! | `attach`, [`device`], `assign_devices` | descriptors that a domain attaches, and their control calls |
 //! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
 //!
@@ -20,6 +20,7 @@
 //! worker per domain, which blocks on that domain only. The state that they share
 //! ([`hypercall::Shared`]) is behind locks that are held for bookkeeping only.
 
+mod assign_devices;
 mod attach;
 pub mod connect;
 pub mod device;
@@ -27,16 +28,15 @@ mod domain;
 pub mod event;
 pub mod fake;
 mod foreign;
-mod give;
 pub mod grant;
 pub mod hypercall;
 pub mod hypervisor;
-pub mod life;
+mod id_pool;
+pub mod liveness;
 pub mod memory;
 mod naming;
-mod numbers;
+mod notices;
 pub mod pins;
-mod post;
 mod process;
 mod report;
 pub mod space;
@@ -45,9 +45,9 @@ mod starter;
 mod watch;
 mod worker;
 
-pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
+pub use device::{Device, DeviceControl, DeviceMap, WindowFull};
 pub use domain::Domain;
 pub use hypervisor::Hypervisor;
-pub use memory::Left;
+pub use memory::RetainedFrames;
 pub use pins::Pin;
 pub use spec::{DomainError, Start};

@@ -35,7 +35,7 @@ impl Memory {
         frame_count: u32,
         grant_entries: u32,
         config: &[u8],
-        left: Left,
+        left: RetainedFrames,
     ) -> io::Result<Self> {
         let bytes = info::bytes(grant_entries, config.len());
         let info = Region::create(&format!("info-{id}"), bytes)?;
@@ -91,4 +91,4 @@ impl Memory {
 }
 
 /// Page frames of a domain that has ended, for the domain that replaces it.
-pub type Left = Option<Arc<Region>>;
+pub type RetainedFrames = Option<Arc<Region>>;

@@ -2,7 +2,7 @@
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
-use crate::numbers::Numbers;
+use crate::id_pool::IdPool;
 use crate::spec::DomainError;
 use abi::DomId;
 use abi::core::Stage;
@@ -10,7 +10,7 @@ use abi::core::Stage;
 impl Hypervisor {
     /// Takes an id that nothing names.
     pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
-        let mut ids = std::mem::replace(&mut self.ids, Numbers::new(0, 0));
+        let mut ids = std::mem::replace(&mut self.ids, IdPool::new(0, 0));
         let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
         self.ids = ids;
         let id = id.and_then(|id| u16::try_from(id).ok());

@@ -1,8 +1,8 @@
 //! A domain's process, shared by the main thread and the domain's worker.
 
 use crate::device::Device;
-use crate::foreign::Foreign;
-use crate::post::Post;
+use crate::foreign::ForeignMappings;
+use crate::notices::NoticeChannel;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::hypercall::ForeignMap;
 use abi::{DomId, Slot};
@@ -95,8 +95,8 @@ impl Process {
 pub(crate) struct AgentSpace {
     pub(crate) id: DomId,
     pub(crate) process: Arc<Process>,
-    pub(crate) post: Post,
-    pub(crate) foreign: Foreign,
+    pub(crate) post: NoticeChannel,
+    pub(crate) foreign: ForeignMappings,
 }
 
 impl AgentSpace {

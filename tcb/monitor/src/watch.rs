@@ -15,9 +15,9 @@ const EVENTS: usize = 64;
 
 /// The epoll set over the descriptors of all living domains.
 #[derive(Debug)]
-pub(crate) struct Watch(pub(crate) OwnedFd);
+pub(crate) struct DomainEpoll(pub(crate) OwnedFd);
 
-impl Watch {
+impl DomainEpoll {
     pub(crate) fn create() -> Result<Self> {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }

@@ -8,10 +8,10 @@
 //! unmapping or with the teardown, which is the worker's last act.
 
 use crate::event::Port;
-use crate::foreign::Foreign;
+use crate::foreign::ForeignMappings;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
 use crate::memory::Memory;
-use crate::post::Post;
+use crate::notices::NoticeChannel;
 use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
 use crate::spec::Start;
@@ -106,7 +106,7 @@ pub(crate) struct Worker {
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<CallCounters>,
-    pub(crate) post: Post,
+    pub(crate) post: NoticeChannel,
 }
 
 impl Worker {
@@ -119,7 +119,7 @@ impl Worker {
             id,
             process: Arc::clone(process),
             post: post.clone(),
-            foreign: Foreign::new(self.spec.foreign_pages),
+            foreign: ForeignMappings::new(self.spec.foreign_pages),
         };
         let reached = Arc::new(Mutex::new(space()));
         shared.grants.lock().set_space(id, Some(reached));
@@ -186,7 +186,7 @@ fn pin(cpus: &[u64; CPU_WORDS]) {
 mod tests {
     use super::*;
     use crate::fake::FakeSpace;
-    use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
+    use abi::hypercall::{COUNT, DONE, HypercallKind, KIND, REQUEST};
     use abi::layout::info;
 
     /// Stops the worker while it serves calls, sleeps, or defers a domain that is over its budget.
@@ -208,7 +208,7 @@ mod tests {
                     serve(&mut server, &control, || {}).unwrap();
                 });
                 for call in 0..calls {
-                    word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);
+                    word(KIND).store(HypercallKind::Ready as u32, Ordering::Relaxed);
                     word(COUNT).store(0, Ordering::Relaxed);
                     word(REQUEST).store(call + 1, Ordering::Release);
                     futex::wake(word(REQUEST), 1);

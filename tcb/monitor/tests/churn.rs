@@ -4,7 +4,7 @@ mod spy;
 
 use abi::counted::{Revocation, table_slots};
 use abi::hypercall::{
-    Bind, COUNT, Create, KIND, Kind, OP_WORDS, OPS, OPS_MAX, Revoke, STATUS_WORD,
+    Bind, COUNT, Create, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, Revoke, STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
@@ -84,7 +84,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
 }
 
 impl Granter {
-    fn call(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Vec<GrantStatus> {
+    fn call(&mut self, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<GrantStatus> {
         let span = self.memory.info.span();
         let word = |op: usize, word: usize| {
             let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
@@ -116,7 +116,7 @@ impl Granter {
             frame: index,
             readonly: false,
         };
-        self.call(Kind::GrantCreate, &[create.encode()])[0]
+        self.call(HypercallKind::GrantCreate, &[create.encode()])[0]
     }
 
     /// Revokes one entry, as many times as fit into one call.
@@ -126,12 +126,12 @@ impl Granter {
             gref,
             how: Revocation::Refuse,
         };
-        self.call(Kind::GrantRevoke, &[revoke.encode(); OPS_MAX])
+        self.call(HypercallKind::GrantRevoke, &[revoke.encode(); OPS_MAX])
     }
 
     fn end(&mut self) -> GrantStatus {
         let end = [u64::from(self.table.0), 0, 0];
-        self.call(Kind::TableEnd, &[end])[0]
+        self.call(HypercallKind::TableEnd, &[end])[0]
     }
 }
 

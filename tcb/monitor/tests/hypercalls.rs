@@ -3,7 +3,7 @@
 
 mod rig;
 
-use abi::hypercall::{ANSWER_WORD, Bind, Kind, OP_WORDS, OPS, OPS_MAX, STATUS_WORD};
+use abi::hypercall::{ANSWER_WORD, Bind, HypercallKind, OP_WORDS, OPS, OPS_MAX, STATUS_WORD};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::device::slots;
@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex};
 fn ready() {
     let mut rig = Rig::new(None);
     assert!(!rig.counters.ready.load(Ordering::Relaxed));
-    assert_eq!(rig.call(Kind::Ready as u32, 1), Err(Errno::INVAL));
-    assert_eq!(rig.call(Kind::Ready as u32, 0), Ok(()));
+    assert_eq!(rig.call(HypercallKind::Ready as u32, 1), Err(Errno::INVAL));
+    assert_eq!(rig.call(HypercallKind::Ready as u32, 0), Ok(()));
     assert!(rig.counters.ready.load(Ordering::Relaxed));
 }
 
@@ -35,15 +35,15 @@ fn an_invalid_call_is_rejected_as_a_whole() {
         (0, 0),
         (14, 1),
         (u32::MAX, 1),
-        (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
-        (Kind::GrantMap as u32, u32::MAX),
-        (Kind::ConnectGet as u32, 0),
-        (Kind::ConnectSet as u32, 2),
-        (Kind::ExchangeCreate as u32, 1),
+        (HypercallKind::GrantCopy as u32, OPS_MAX as u32 + 1),
+        (HypercallKind::GrantMap as u32, u32::MAX),
+        (HypercallKind::ConnectGet as u32, 0),
+        (HypercallKind::ConnectSet as u32, 2),
+        (HypercallKind::ExchangeCreate as u32, 1),
         // Only a monitor for comparisons has these calls.
-        (Kind::GrantCopy as u32, 1),
-        (Kind::GrantMap as u32, 0),
-        (Kind::GrantTransfer as u32, OPS_MAX as u32),
+        (HypercallKind::GrantCopy as u32, 1),
+        (HypercallKind::GrantMap as u32, 0),
+        (HypercallKind::GrantTransfer as u32, OPS_MAX as u32),
     ] {
         assert_eq!(rig.call(kind, count), Err(Errno::INVAL), "{kind} {count}");
         assert_eq!(rig.get(0, STATUS_WORD), 77);
@@ -87,7 +87,7 @@ fn one_call_controls_several_devices() {
     for (op, device) in devices.into_iter().enumerate() {
         rig.put_words(op, [device, op as u64 + 40, 1]);
     }
-    assert_eq!(rig.call(Kind::DeviceControl as u32, 3), Ok(()));
+    assert_eq!(rig.call(HypercallKind::DeviceControl as u32, 3), Ok(()));
     let told = [0, 1, 2].map(|op| (rig.get(op, STATUS_WORD) as i64, rig.get(op, ANSWER_WORD)));
     let noent = -i64::from(Errno::NOENT.raw_os_error());
     assert_eq!(told, [(0, 41), (noent, 0), (0, 43)]);
@@ -124,7 +124,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     rig.space.lock().unwrap().mapped.insert(slot, shown);
     let end = |rig: &mut Rig, number: u64| {
         rig.put(0, 0, number);
-        assert_eq!(rig.call(Kind::DeviceEnd as u32, 1), Ok(()));
+        assert_eq!(rig.call(HypercallKind::DeviceEnd as u32, 1), Ok(()));
         rig.get(0, STATUS_WORD) as i64 as i32
     };
     for nobody in [0, 4, 6, u64::MAX, 1 << 32 | NUMBER] {
@@ -151,7 +151,10 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert!(!rig.shared.counted.pins.names(DomId(1)));
     assert!(rig.server.take_news() && !rig.server.take_news());
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
-    assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
+    assert_eq!(
+        rig.call(HypercallKind::DeviceEnd as u32, 2),
+        Err(Errno::INVAL)
+    );
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn connections() {
     rig.put(0, 0, 0);
     rig.put(0, 1, XenbusState::InitWait as u64);
     rig.put(1, 0, 0x1122);
-    assert_eq!(rig.call(Kind::ConnectSet as u32, 1), Ok(()));
+    assert_eq!(rig.call(HypercallKind::ConnectSet as u32, 1), Ok(()));
     assert_eq!(rig.get(0, STATUS_WORD), 0);
     let seen = rig
         .shared
@@ -177,7 +180,7 @@ fn connections() {
         (u64::MAX, Errno::INVAL),
     ] {
         rig.put(0, 1, state);
-        assert_eq!(rig.call(Kind::ConnectSet as u32, 1), Ok(()));
+        assert_eq!(rig.call(HypercallKind::ConnectSet as u32, 1), Ok(()));
         let status = rig.get(0, STATUS_WORD) as i64;
         assert_eq!(status, -i64::from(errno.raw_os_error()));
     }
@@ -187,13 +190,13 @@ fn connections() {
         .set(DomId(1), abi::ConnId(0), XenbusState::Initialised, &body, 0)
         .unwrap();
     rig.put(0, 0, 0);
-    assert_eq!(rig.call(Kind::ConnectGet as u32, 1), Ok(()));
+    assert_eq!(rig.call(HypercallKind::ConnectGet as u32, 1), Ok(()));
     let answer = [1, 2, 3, 4, STATUS_WORD].map(|word| rig.get(0, word));
     assert_eq!(answer, [1, 0, 2, 3, 0]);
     assert_eq!(rig.get(1, 0), u64::from_ne_bytes([9; 8]));
     for conn in [1, u64::MAX, 1 << 32] {
         rig.put(0, 0, conn);
-        assert_eq!(rig.call(Kind::ConnectGet as u32, 1), Ok(()));
+        assert_eq!(rig.call(HypercallKind::ConnectGet as u32, 1), Ok(()));
         let status = rig.get(0, STATUS_WORD) as i64;
         assert_eq!(status, -i64::from(Errno::NOENT.raw_os_error()));
     }
@@ -240,7 +243,7 @@ fn a_device_slot_holds_no_table() {
             entries: 1,
         };
         rig.put_words(0, bind.encode());
-        assert_eq!(rig.call(Kind::TableBind as u32, 1), Ok(()));
+        assert_eq!(rig.call(HypercallKind::TableBind as u32, 1), Ok(()));
         rig.status(0)
     };
     for (first, tables) in [(1, 3), (0, 2), (0, 5), (0, 6), (6, 3), (0, SLOTS - 1)] {

@@ -11,10 +11,10 @@
 //!
 //! If the broker ends, netd does too, and the core restarts both.
 
-use crate::place::place;
+use crate::namespace_id::namespace_id;
 use crate::sockets;
 use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
-use abi::machine::{Device, Machine, NetnsPlace, VhostUser};
+use abi::machine::{Device, Machine, NetnsId, VhostUser};
 use link::{Link, LinkError, sealed};
 use netdev::{netns, programs};
 use rustix::event::PollFlags;
@@ -34,16 +34,16 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const ARGUMENT: &str = "--broker";
 /// The maximum size of a refusal's reason in bytes.
 const WORDS_MAX: usize = 64 << 10;
-/// The size of a [`NetnsPlace`] in bytes.
+/// The size of a [`NetnsId`] in bytes.
 const PLACE_BYTES: usize = 24;
 
 /// netd's requests to its broker. Paths are attached in a sealed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Want {
+enum BrokerRequest {
     /// Accept the attached machine's description: its files may be opened.
     Machine,
     /// Identify the namespaces at these paths.
-    Places,
+    NamespaceWatch,
     /// Open the network namespace at this path.
     Namespace,
     /// Open this file for reading.
@@ -62,18 +62,18 @@ enum Want {
 
 /// The broker's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum BrokerReply {
     /// Success. Attached: the requested descriptor or places, if any.
     Done,
     /// Failure. Attached: the reason, unless this is an errno.
     Failed(i32),
 }
 
-impl Message for Want {
+impl Message for BrokerRequest {
     fn put(&self, fields: &mut Writer) -> u32 {
         match self {
             Self::Machine => 1,
-            Self::Places => 2,
+            Self::NamespaceWatch => 2,
             Self::Namespace => 3,
             Self::Read => 4,
             Self::Write(life) => {
@@ -93,7 +93,7 @@ impl Message for Want {
     fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match kind {
             1 => Self::Machine,
-            2 => Self::Places,
+            2 => Self::NamespaceWatch,
             3 => Self::Namespace,
             4 => Self::Read,
             5 => Self::Write(u64::take(fields)?),
@@ -106,7 +106,7 @@ impl Message for Want {
     }
 }
 
-impl Message for Found {
+impl Message for BrokerReply {
     fn put(&self, fields: &mut Writer) -> u32 {
         match self {
             Self::Done => 1,
@@ -145,23 +145,24 @@ impl Broker {
 
     /// Passes on the machine's description.
     pub(crate) fn welcome(&self, machine: &OwnedFd) -> io::Result<()> {
-        self.ask(Want::Machine, &[machine.as_fd()]).map(drop)
+        self.ask(BrokerRequest::Machine, &[machine.as_fd()])
+            .map(drop)
     }
 
     /// Identifies the network namespaces at `paths`.
-    pub(crate) fn places(&self, paths: &[&Path]) -> io::Result<Vec<Option<NetnsPlace>>> {
+    pub(crate) fn places(&self, paths: &[&Path]) -> io::Result<Vec<Option<NetnsId>>> {
         let names: Vec<&[u8]> = paths
             .iter()
             .map(|path| path.as_os_str().as_bytes())
             .collect();
-        let found = self.ask_of(Want::Places, &names.join(&0))?;
+        let found = self.ask_of(BrokerRequest::NamespaceWatch, &names.join(&0))?;
         let found = sealed::read(&found, paths.len().saturating_mul(PLACE_BYTES))?;
         let places = found.chunks_exact(PLACE_BYTES).map(|bytes| {
             let mut words = bytes
                 .chunks_exact(8)
                 .map(|word| word.try_into().map_or(0, u64::from_le_bytes));
-            let place: NetnsPlace = std::array::from_fn(|_| words.next().unwrap_or(0));
-            Some(place).filter(|place| *place != NetnsPlace::default())
+            let place: NetnsId = std::array::from_fn(|_| words.next().unwrap_or(0));
+            Some(place).filter(|place| *place != NetnsId::default())
         });
         let places: Vec<_> = places.collect();
         match places.len() == paths.len() {
@@ -172,38 +173,38 @@ impl Broker {
 
     /// Opens the network namespace at `path`.
     pub(crate) fn namespace(&self, path: &Path) -> io::Result<OwnedFd> {
-        self.ask_of(Want::Namespace, path.as_os_str().as_bytes())
+        self.ask_of(BrokerRequest::Namespace, path.as_os_str().as_bytes())
     }
 
     /// Opens a file of the machine for reading.
     pub(crate) fn read(&self, path: &str) -> Result<OwnedFd, String> {
-        let opened = self.ask_of(Want::Read, path.as_bytes());
+        let opened = self.ask_of(BrokerRequest::Read, path.as_bytes());
         opened.map_err(|error| format!("the file {path} cannot be read: {error}"))
     }
 
     /// Creates a file of the machine for the domain's process number `life`: each process has a
     /// separate file.
     pub(crate) fn write(&self, path: &str, life: u64) -> Result<OwnedFd, String> {
-        let made = self.ask_of(Want::Write(life), path.as_bytes());
+        let made = self.ask_of(BrokerRequest::Write(life), path.as_bytes());
         made.map_err(|error| format!("the file {path} cannot be created: {error}"))
     }
 
     /// Creates the listening socket of a virtual machine monitor.
     pub(crate) fn listen(&self, spec: &VhostUser) -> Result<OwnedFd, String> {
         let description = serde_json::to_vec(spec).map_err(|e| e.to_string())?;
-        let made = self.ask_of(Want::Listen, &description);
+        let made = self.ask_of(BrokerRequest::Listen, &description);
         made.map_err(|error| format!("the socket {} cannot be made: {error}", spec.path))
     }
 
     /// Connects to the socket of a virtual machine monitor.
     pub(crate) fn connect(&self, path: &str) -> io::Result<OwnedFd> {
-        self.ask_of(Want::Connect, path.as_bytes())
+        self.ask_of(BrokerRequest::Connect, path.as_bytes())
     }
 
     /// Removes the file of a listening socket.
     pub(crate) fn remove(&self, path: &str) -> io::Result<()> {
         let path = sealed::write("paths", path.as_bytes())?;
-        self.ask(Want::Remove, &[path.as_fd()]).map(drop)
+        self.ask(BrokerRequest::Remove, &[path.as_fd()]).map(drop)
     }
 
     /// Loads a program: see [`programs::load_here`].
@@ -215,11 +216,11 @@ impl Broker {
     ) -> io::Result<OwnedFd> {
         let code = sealed::write("program", code)?;
         let beside = [code.as_fd()].into_iter().chain(maps.iter().copied());
-        let loaded = self.ask(Want::Load(kind), &beside.collect::<Vec<_>>())?;
+        let loaded = self.ask(BrokerRequest::Load(kind), &beside.collect::<Vec<_>>())?;
         loaded.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn ask_of(&self, want: Want, paths: &[u8]) -> io::Result<OwnedFd> {
+    fn ask_of(&self, want: BrokerRequest, paths: &[u8]) -> io::Result<OwnedFd> {
         let paths = sealed::write("paths", paths)?;
         let found = self.ask(want, &[paths.as_fd()])?;
         found.ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -227,12 +228,16 @@ impl Broker {
 
     /// Sends a request and waits for the answer. Requests are serialized, and answers arrive in
     /// their order.
-    fn ask(&self, message: Want, beside: &[BorrowedFd<'_>]) -> io::Result<Option<OwnedFd>> {
+    fn ask(
+        &self,
+        message: BrokerRequest,
+        beside: &[BorrowedFd<'_>],
+    ) -> io::Result<Option<OwnedFd>> {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = link.send(&Record { token: 0, message }, beside);
         let answer = asked.map_err(LinkError::from).and_then(|()| {
             loop {
-                match link.receive::<Found>() {
+                match link.receive::<BrokerReply>() {
                     Ok(None) => link.wait(PollFlags::IN, None),
                     received => break received,
                 }
@@ -245,12 +250,12 @@ impl Broker {
         };
         let beside = answer.fds.into_iter().next();
         match (answer.record.message, beside) {
-            (Found::Done, beside) => Ok(beside),
-            (Found::Failed(_), Some(why)) => {
+            (BrokerReply::Done, beside) => Ok(beside),
+            (BrokerReply::Failed(_), Some(why)) => {
                 let why = sealed::read(&why, WORDS_MAX)?;
                 Err(io::Error::other(String::from_utf8_lossy(&why)))
             }
-            (Found::Failed(errno), None) => Err(io::Error::from_raw_os_error(errno)),
+            (BrokerReply::Failed(errno), None) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
@@ -319,7 +324,7 @@ pub(crate) fn serve(link: Link) -> Result<(), String> {
 
 /// Answers the next request, or waits for one.
 fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
-    let Some(received) = link.receive::<Want>()? else {
+    let Some(received) = link.receive::<BrokerRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(());
     };
@@ -328,12 +333,12 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
         _ => Err(Errno::INVAL.into()),
     };
     let (message, beside) = match found {
-        Ok(beside) => (Found::Done, beside),
+        Ok(beside) => (BrokerReply::Done, beside),
         Err(error) => match error.raw_os_error() {
-            Some(errno) => (Found::Failed(errno), None),
+            Some(errno) => (BrokerReply::Failed(errno), None),
             None => {
                 let why = sealed::write("why", error.to_string().as_bytes())?;
-                (Found::Failed(0), Some(why))
+                (BrokerReply::Failed(0), Some(why))
             }
         },
     };
@@ -343,7 +348,7 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
 }
 
 fn answer(
-    want: Want,
+    want: BrokerRequest,
     (beside, maps): (&OwnedFd, &[OwnedFd]),
     files: &mut Option<Files>,
 ) -> io::Result<Option<OwnedFd>> {
@@ -351,42 +356,44 @@ fn answer(
     let path = Path::new(OsStr::from_bytes(&bytes));
     let known = files.as_ref();
     match want {
-        Want::Machine if known.is_some() => Err(io::Error::other("the machine is already known")),
-        Want::Machine => {
+        BrokerRequest::Machine if known.is_some() => {
+            Err(io::Error::other("the machine is already known"))
+        }
+        BrokerRequest::Machine => {
             *files = Some(Files::of(&bytes));
             Ok(None)
         }
-        Want::Places => {
+        BrokerRequest::NamespaceWatch => {
             let paths = bytes.split(|byte| *byte == 0);
-            let places = paths.map(|path| place(Path::new(OsStr::from_bytes(path))));
+            let places = paths.map(|path| namespace_id(Path::new(OsStr::from_bytes(path))));
             let words = places.flat_map(Option::unwrap_or_default);
             let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
             sealed::write("places", &bytes).map(Some)
         }
-        Want::Namespace => netns::open_here(path).map(Some),
-        Want::Load(kind) => {
+        BrokerRequest::Namespace => netns::open_here(path).map(Some),
+        BrokerRequest::Load(kind) => {
             let maps: Vec<BorrowedFd<'_>> = maps.iter().map(AsFd::as_fd).collect();
             programs::load_here(kind, &bytes, &maps).map(Some)
         }
-        Want::Listen => {
+        BrokerRequest::Listen => {
             let spec: VhostUser = serde_json::from_slice(&bytes)?;
             Files::check_socket(known, Path::new(&spec.path))?;
             sockets::make(&spec).map(Some)
         }
-        Want::Connect => {
+        BrokerRequest::Connect => {
             Files::check_socket(known, path)?;
             sockets::reach(path).map(Some)
         }
-        Want::Remove => {
+        BrokerRequest::Remove => {
             Files::check_socket(known, path)?;
             sockets::remove(path).map(|()| None)
         }
-        Want::Read => {
+        BrokerRequest::Read => {
             check(known.map(|files| &files.read), path)?;
             let file = OpenOptions::new().read(true).open(path)?;
             Ok(Some(file.into()))
         }
-        Want::Write(life) => {
+        BrokerRequest::Write(life) => {
             check(known.map(|files| &files.written), path)?;
             match life {
                 0 => create(path).map(Some),

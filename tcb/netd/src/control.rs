@@ -1,7 +1,7 @@
 //! Domains' control calls to devices, answered at once, even while a device is being opened.
 
 use crate::device::NetDev;
-use abi::core::{Outcome, Record, Task};
+use abi::core::{NetdReply, NetdRequest, Record};
 use link::{Link, LinkError};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(crate) fn start(link: Link, units: NetDevs) -> io::Result<()> {
 
 /// Answers the next task, or waits for one. Returns false if the other end is closed.
 fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
-    let Some(received) = link.receive::<Task>()? else {
+    let Some(received) = link.receive::<NetdRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(true);
     };
@@ -46,15 +46,15 @@ fn turn(link: &Link, units: &NetDevs) -> Result<bool, LinkError> {
         _ => Ok(()),
     };
     match received.record.message {
-        Task::Control { unit, words } => {
+        NetdRequest::Control { unit, words } => {
             let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
             if unit.takes_long(words) {
-                answer(Outcome::Working {})?;
+                answer(NetdReply::Working {})?;
             }
             answer(unit.control(words))?;
         }
-        Task::End { unit } => {
-            answer(Outcome::Working {})?;
+        NetdRequest::End { unit } => {
+            answer(NetdReply::Working {})?;
             let unit = units.get(unit).unwrap_or(Arc::new(NetDev::File));
             answer(unit.end())?;
         }
@@ -74,18 +74,18 @@ mod tests {
         let units = NetDevs::default();
         units.lock().insert(1, Arc::new(NetDev::Stuck));
         let ended = |unit| {
-            let message = Task::End { unit };
+            let message = NetdRequest::End { unit };
             ours.send(&Record { token: 7, message }, &[]).unwrap();
             assert!(turn(&theirs, &units).unwrap());
-            let said = [(); 2].map(|()| ours.receive::<Outcome>().unwrap().unwrap().record);
+            let said = [(); 2].map(|()| ours.receive::<NetdReply>().unwrap().unwrap().record);
             assert!(said.iter().all(|record| record.token == 7));
-            assert_eq!(said[0].message, Outcome::Working {});
+            assert_eq!(said[0].message, NetdReply::Working {});
             said[1].message.clone()
         };
-        assert!(matches!(ended(1), Outcome::Failed { .. }));
+        assert!(matches!(ended(1), NetdReply::Failed { .. }));
         assert_eq!(
             ended(2),
-            Outcome::Value { value: 0 },
+            NetdReply::Value { value: 0 },
             "the socket was closed"
         );
     }

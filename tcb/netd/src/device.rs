@@ -1,7 +1,7 @@
 //! One device, or one socket on a device: opened, or adopted from a previous netd.
 
 use crate::broker::Broker;
-use abi::core::{Outcome, RingPlace};
+use abi::core::{NetdReply, RingExtent};
 use abi::machine::{self, Device, Opening, XdpQueue};
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
@@ -17,20 +17,20 @@ const NO_STEERING: &str = "dedicated NIC queues (bpf(2) is not permitted)";
 
 /// Why a task failed.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct TaskError {
     pub(crate) why: String,
     /// Whether the kernel has yet to release a previous object.
     pub(crate) is_busy: bool,
 }
 
-impl From<String> for Refusal {
+impl From<String> for TaskError {
     fn from(why: String) -> Self {
         let is_busy = false;
         Self { why, is_busy }
     }
 }
 
-impl From<SetupError> for Refusal {
+impl From<SetupError> for TaskError {
     fn from(error: SetupError) -> Self {
         Self {
             why: error.to_string(),
@@ -39,7 +39,7 @@ impl From<SetupError> for Refusal {
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> Self {
         error.to_string().into()
     }
@@ -86,7 +86,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens the device of a description.
-pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, Refusal> {
+pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, TaskError> {
     match &opening.device {
         Device::Tap(spec) => {
             let tap = netdev::open_queues(spec)?;
@@ -152,7 +152,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-fn file(fd: OwnedFd) -> Result<Opened, Refusal> {
+fn file(fd: OwnedFd) -> Result<Opened, TaskError> {
     Ok(Opened {
         unit: NetDev::File,
         given: vec![fd],
@@ -166,7 +166,7 @@ pub(crate) fn take_up(
     opening: &Opening,
     given: Vec<OwnedFd>,
     mut rest: Vec<OwnedFd>,
-) -> Result<NetDev, Refusal> {
+) -> Result<NetDev, TaskError> {
     Ok(match &opening.device {
         Device::Tap(tap) => {
             let last = given.into_iter().next();
@@ -272,7 +272,7 @@ impl NetDev {
     }
 
     /// Creates a socket on this device, without memory.
-    pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, Refusal> {
+    pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, TaskError> {
         let Self::Wire(wire) = self else {
             return Err("this device has no sockets".to_owned().into());
         };
@@ -288,7 +288,7 @@ impl NetDev {
     }
 
     /// Binds the socket.
-    pub(crate) fn bind(self) -> Result<Self, Refusal> {
+    pub(crate) fn bind(self) -> Result<Self, TaskError> {
         Ok(match self {
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
@@ -302,7 +302,7 @@ impl NetDev {
         queue: Option<XdpQueue>,
         socket: OwnedFd,
         rest: Vec<OwnedFd>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, TaskError> {
         let Self::Wire(wire) = self else {
             return Err("this device has no sockets".to_owned().into());
         };
@@ -321,12 +321,12 @@ impl NetDev {
     }
 
     /// Returns the visible pages of a bound socket's rings.
-    pub(crate) fn rings(&self) -> [RingPlace; 4] {
-        let place = |part: &RingPages| RingPlace {
+    pub(crate) fn rings(&self) -> [RingExtent; 4] {
+        let place = |part: &RingPages| RingExtent {
             page: part.page,
             pages: part.pages,
         };
-        let mut rings = [RingPlace::default(); 4];
+        let mut rings = [RingExtent::default(); 4];
         let parts = match self {
             Self::Shared(device) => device.ring_pages().to_vec(),
             Self::Queue(queue) => queue.ring_pages().to_vec(),
@@ -344,7 +344,7 @@ impl NetDev {
     }
 
     /// Executes a control call of a domain.
-    pub(crate) fn control(&self, words: [u64; 2]) -> Outcome {
+    pub(crate) fn control(&self, words: [u64; 2]) -> NetdReply {
         let answer = match self {
             Self::Tap {
                 steering: Some(steering),
@@ -355,8 +355,8 @@ impl NetDev {
             _ => Err(NOENT),
         };
         match answer {
-            Ok(value) => Outcome::Value { value },
-            Err(errno) => Outcome::Failed { errno },
+            Ok(value) => NetdReply::Value { value },
+            Err(errno) => NetdReply::Failed { errno },
         }
     }
 
@@ -374,13 +374,13 @@ impl NetDev {
     }
 
     /// Ends it. If this succeeds, it no longer receives anything.
-    pub(crate) fn end(&self) -> Outcome {
+    pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
-            Self::Stuck => return Outcome::Failed { errno: INVAL },
+            Self::Stuck => return NetdReply::Failed { errno: INVAL },
             _ => {}
         }
-        Outcome::Value { value: 0 }
+        NetdReply::Value { value: 0 }
     }
 }
 

@@ -15,16 +15,16 @@
 //! | `broker` | opens namespaces and files |
 //! | `control` | domains' control calls to devices, on a separate thread |
 //! | `device` | one device or socket |
-//! | `place` | the identity of a namespace |
-//! | `places` | the namespaces of devices, and their loss |
-//! | `sockets`, `dial` | vhost-user sockets: created by the broker; connections |
+//! | `namespace_id` | the identity of a namespace |
+//! | `namespace_watch` | the namespaces of devices, and their loss |
+//! | `sockets`, `dial_schedule` | vhost-user sockets: created by the broker; connections |
 
 mod broker;
 mod control;
 mod device;
-mod dial;
-mod place;
-mod places;
+mod dial_schedule;
+mod namespace_id;
+mod namespace_watch;
 mod serve;
 mod sockets;
 

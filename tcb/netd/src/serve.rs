@@ -2,10 +2,10 @@
 
 use crate::broker::Broker;
 use crate::control::{self, NetDevs};
-use crate::device::{self, NetDev, Opened, Refusal};
-use crate::dial::Dials;
-use crate::places::{self, Places};
-use abi::core::{Outcome, Record, Task};
+use crate::device::{self, NetDev, Opened, TaskError};
+use crate::dial_schedule::DialSchedule;
+use crate::namespace_watch::{self, NamespaceWatch};
+use abi::core::{NetdReply, NetdRequest, Record};
 use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use netdev::netns;
@@ -21,40 +21,40 @@ use std::time::Instant;
 const DESCRIPTION_MAX: usize = 16 << 20;
 
 /// An answer: a record, and netd's descriptors to attach.
-type Answer = Result<(Outcome, Vec<OwnedFd>), Refusal>;
+type Answer = Result<(NetdReply, Vec<OwnedFd>), TaskError>;
 
-struct Serve {
+struct Server {
     link: Link,
     units: NetDevs,
     broker: Arc<Broker>,
-    places: Places,
+    places: NamespaceWatch,
     /// Devices whose removal was reported to the core.
     removed: BTreeSet<u32>,
     /// The time of the last check for removed interfaces that no descriptor reports.
     looked: Instant,
     missing: Vec<String>,
     /// Connections to virtual machine monitors that domains request.
-    dials: Dials,
+    dials: DialSchedule,
     /// Threads that close devices.
     closing: Vec<JoinHandle<()>>,
 }
 
 /// Serves until the core has ended, or breaks the protocol.
 pub(crate) fn run(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Result<(), String> {
-    Serve::new(link, broker, missing).run()
+    Server::new(link, broker, missing).run()
 }
 
-impl Serve {
+impl Server {
     fn new(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Self {
         Self {
             link,
             units: NetDevs::default(),
             broker,
-            places: Places::default(),
+            places: NamespaceWatch::default(),
             removed: BTreeSet::new(),
             looked: Instant::now(),
             missing,
-            dials: Dials::default(),
+            dials: DialSchedule::default(),
             closing: Vec::new(),
         }
     }
@@ -84,7 +84,7 @@ impl Serve {
             self.lose(unit, true)?;
         }
         self.dials.dial(&self.units, &self.broker);
-        let Some(received) = self.link.receive::<Task>()? else {
+        let Some(received) = self.link.receive::<NetdRequest>()? else {
             for unit in self.wait() {
                 let known = self.units.get(unit);
                 match known.as_ref().and_then(|known| known.link()) {
@@ -105,9 +105,9 @@ impl Serve {
         }
         let (message, fds) = match answer {
             Ok(answer) => answer,
-            Err(Refusal { why, is_busy }) => {
+            Err(TaskError { why, is_busy }) => {
                 let why = sealed::write("why", why.as_bytes())?;
-                (Outcome::Refused { is_busy }, vec![why])
+                (NetdReply::Refused { is_busy }, vec![why])
             }
         };
         let beside: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -117,7 +117,7 @@ impl Serve {
     /// Reports to the core that a device was lost.
     fn lose(&mut self, unit: u32, is_removed: bool) -> Result<(), LinkError> {
         self.removed.insert(unit);
-        let message = Outcome::Lost { unit, is_removed };
+        let message = NetdReply::Lost { unit, is_removed };
         self.send(&Record { token: 0, message }, &[])
     }
 
@@ -138,7 +138,7 @@ impl Serve {
         let mut sources = vec![(None, self.link.as_fd(), PollFlags::IN)];
         sources.extend(watched.chain(links));
         let has_wires = units.values().any(|of| matches!(**of, NetDev::Wire(_)));
-        let wires = has_wires.then(|| places::LOOK.saturating_sub(self.looked.elapsed()));
+        let wires = has_wires.then(|| namespace_watch::LOOK.saturating_sub(self.looked.elapsed()));
         let waits = [self.places.wait(), wires, self.dials.wait()];
         let wait = waits.into_iter().flatten().min();
         let ready = link::wait_for(&sources, wait.map(|wait| wait.as_nanos() as u64));
@@ -147,7 +147,7 @@ impl Serve {
 
     /// If a check is due, returns the wires whose interfaces were removed since the last one.
     fn look_for_wires(&mut self) -> Vec<u32> {
-        if self.looked.elapsed() < places::LOOK {
+        if self.looked.elapsed() < namespace_watch::LOOK {
             return Vec::new();
         }
         self.looked = Instant::now();
@@ -160,7 +160,7 @@ impl Serve {
     }
 
     /// Sends a record. If necessary, waits until the core has read earlier ones.
-    fn send(&self, record: &Record<Outcome>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+    fn send(&self, record: &Record<NetdReply>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         loop {
             let Err(error) = self.link.send(record, fds) else {
                 return Ok(());
@@ -173,17 +173,17 @@ impl Serve {
         }
     }
 
-    fn task(&mut self, received: Received<Task>) -> Answer {
+    fn task(&mut self, received: Received<NetdRequest>) -> Answer {
         let fds = received.fds;
         match received.record.message {
-            Task::Welcome {} => {
+            NetdRequest::Welcome {} => {
                 let [link, machine] = parts(fds)?;
                 self.broker.welcome(&machine)?;
                 control::start(link.into(), self.units.clone())?;
                 done()
             }
-            Task::Open { unit } => self.open(unit, fds),
-            Task::TakeUp { unit, given } => {
+            NetdRequest::Open { unit } => self.open(unit, fds),
+            NetdRequest::TakeUp { unit, given } => {
                 self.insert(unit, NetDev::Stuck);
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
@@ -195,7 +195,7 @@ impl Serve {
                 self.dials.want(unit);
                 done()
             }
-            Task::Close { unit } => {
+            NetdRequest::Close { unit } => {
                 self.places.remove(unit);
                 self.removed.remove(&unit);
                 self.dials.remove(unit);
@@ -217,9 +217,9 @@ impl Serve {
                 }
                 done()
             }
-            Task::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
-            Task::Bind { unit } => self.bind(unit),
-            Task::TakeUpSocket { on, unit, is_queue } => {
+            NetdRequest::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
+            NetdRequest::Bind { unit } => self.bind(unit),
+            NetdRequest::TakeUpSocket { on, unit, is_queue } => {
                 // Frames no longer reach the queues of a closed device.
                 let device = self.device(on)?;
                 self.insert(unit, NetDev::Stuck);
@@ -232,7 +232,7 @@ impl Serve {
                 self.insert(unit, taken);
                 done()
             }
-            Task::Control { .. } | Task::End { .. } => {
+            NetdRequest::Control { .. } | NetdRequest::End { .. } => {
                 Err("control calls belong on the other link".to_owned().into())
             }
         }
@@ -249,7 +249,7 @@ impl Serve {
         }
     }
 
-    fn device(&self, unit: u32) -> Result<Arc<NetDev>, Refusal> {
+    fn device(&self, unit: u32) -> Result<Arc<NetDev>, TaskError> {
         let found = self.units.get(unit);
         found.ok_or_else(|| format!("device {unit} is not open").into())
     }
@@ -294,7 +294,7 @@ impl Serve {
         if !matches!(unit, NetDev::File) {
             self.insert(number, unit);
         }
-        Ok((Outcome::Opened { given: count }, beside))
+        Ok((NetdReply::Opened { given: count }, beside))
     }
 
     fn socket(&mut self, (on, number): (u32, u32), is_queue: bool, fds: Vec<OwnedFd>) -> Answer {
@@ -306,7 +306,7 @@ impl Serve {
         let socket = unbound.unbound().map(|fd| fd.try_clone_to_owned());
         let socket = socket.ok_or_else(|| "no socket was created".to_owned())??;
         self.insert(number, unbound);
-        Ok((Outcome::Made {}, vec![socket, description]))
+        Ok((NetdReply::Made {}, vec![socket, description]))
     }
 
     fn bind(&mut self, number: u32) -> Answer {
@@ -321,7 +321,7 @@ impl Serve {
             .collect();
         let kept = kept?;
         self.insert(number, bound);
-        Ok((Outcome::Bound { rings, lasts }, kept))
+        Ok((NetdReply::Bound { rings, lasts }, kept))
     }
 }
 
@@ -334,28 +334,28 @@ fn namespace(device: &Device) -> Option<&str> {
 }
 
 fn done() -> Answer {
-    Ok((Outcome::Made {}, Vec::new()))
+    Ok((NetdReply::Made {}, Vec::new()))
 }
 
 /// Returns exactly `N` descriptors.
-fn parts<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Refusal> {
+fn parts<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], TaskError> {
     let count = fds.len();
     <[OwnedFd; N]>::try_from(fds).map_err(|_| format!("{count} descriptors instead of {N}").into())
 }
 
 /// Returns the first `N` descriptors.
-fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], Refusal> {
+fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], TaskError> {
     fds.first_chunk()
         .ok_or_else(|| format!("{} descriptors instead of {N}", fds.len()).into())
 }
 
-fn opening(description: &OwnedFd) -> Result<Opening, Refusal> {
+fn opening(description: &OwnedFd) -> Result<Opening, TaskError> {
     let text = sealed::read(description, DESCRIPTION_MAX)?;
     serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
 
 /// Returns the queue that a description describes, if it should be one.
-fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refusal> {
+fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),
         Some(Opening {
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn failed_adoptions_are_remembered() {
         let (link, _core) = Link::pair().unwrap();
-        let mut serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
+        let mut serve = Server::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message| {
             let record = Record { token: 0, message };
             serve
@@ -388,13 +388,13 @@ mod tests {
                 .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck)))
                 .collect::<Vec<_>>()
         };
-        let queue = |on, unit| Task::TakeUpSocket {
+        let queue = |on, unit| NetdRequest::TakeUpSocket {
             on,
             unit,
             is_queue: true,
         };
         assert_eq!(task(queue(1, 2)), [], "there is no wire");
-        assert_eq!(task(Task::TakeUp { unit: 1, given: 0 }), [(1, true)]);
+        assert_eq!(task(NetdRequest::TakeUp { unit: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
     }
 
@@ -402,12 +402,12 @@ mod tests {
     #[test]
     fn devices_are_removed_however_the_link_ends() {
         let task = |core: Link| {
-            let (token, message) = (1, Task::Open { unit: 2 });
+            let (token, message) = (1, NetdRequest::Open { unit: 2 });
             core.send(&Record { token, message }, &[]).unwrap();
         };
         let ended = |core_ends: fn(Link)| {
             let (link, core) = Link::pair().unwrap();
-            let serve = Serve::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
+            let serve = Server::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
             let units = serve.units.clone();
             units.lock().insert(1, Arc::new(NetDev::Stuck));
             core_ends(core);

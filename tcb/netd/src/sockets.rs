@@ -32,12 +32,12 @@ pub(crate) fn is_free(path: &Path) -> bool {
 
 /// A folder, and a name in it. Opening it follows no symbolic links, since other users may own
 /// folders of the path.
-struct Place<'a> {
+struct SocketPath<'a> {
     folder: OwnedFd,
     name: &'a OsStr,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SocketPath<'a> {
     fn of(path: &'a Path) -> io::Result<Self> {
         let none = || io::Error::from(io::ErrorKind::InvalidInput);
         let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(none)?;
@@ -105,7 +105,7 @@ pub(crate) fn make(spec: &VhostUser) -> io::Result<OwnedFd> {
     if spec.path.starts_with(FOLDER) {
         make_folder()?;
     }
-    let place = Place::of(path)?;
+    let place = SocketPath::of(path)?;
     place.clear()?;
     let socket = unix_socket()?;
     let before = umask(Mode::from_raw_mode(!spec.mode & 0o777));
@@ -146,12 +146,12 @@ fn make_folder() -> io::Result<()> {
 
 /// Connects to a socket.
 pub(crate) fn reach(path: &Path) -> io::Result<OwnedFd> {
-    Place::of(path)?.reach()
+    SocketPath::of(path)?.reach()
 }
 
 /// Removes the file of a socket. Does not remove any other file.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match Place::of(path) {
+    match SocketPath::of(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         place => place?.remove(),
     }

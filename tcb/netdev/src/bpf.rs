@@ -62,7 +62,7 @@ pub(super) const HELPERS: [i32; 6] = [
 /// The kind of a program.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
-pub(super) enum Kind {
+pub(super) enum ProgramType {
     SocketFilter = 1,
     SchedCls = 3,
     Xdp = 6,
@@ -325,8 +325,9 @@ pub(super) fn attach_xdp(program: &OwnedFd, index: u32, flags: u32) -> io::Resul
     attach(program, index, BPF_XDP, flags)
 }
 
-/// Runs a [`Kind::SchedCls`] program for every packet sent on an interface of the calling thread's
-/// namespace, before the kernel selects its queue, until the returned descriptor is closed.
+/// Runs a [`ProgramType::SchedCls`] program for every packet sent on an interface of the calling
+/// thread's namespace, before the kernel selects its queue, until the returned descriptor is
+/// closed.
 pub(super) fn attach_egress(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
     attach(program, index, BPF_TCX_EGRESS, 0)
 }

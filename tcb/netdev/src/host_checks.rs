@@ -305,7 +305,7 @@ pub(crate) fn naming_rule(
 ///
 /// # Errors
 /// As [`dropping`].
-pub fn troubles(
+pub fn nat_faults(
     netns: Option<&str>,
     ifname: &str,
     networks: &[Cidr],
@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn faults_of_a_running_machine_are_found() {
         require!(netns, tool("ip"), tool("nft"));
-        let look = |name: &str| troubles(None, name, &NETWORK).unwrap();
+        let look = |name: &str| nat_faults(None, name, &NETWORK).unwrap();
         let found = inside(|| {
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             run("ip link add up0 type veth peer name other");

@@ -54,7 +54,7 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
-pub fn drop_strays() -> std::io::Result<OwnedFd> {
+pub fn drop_unmatched_packets() -> std::io::Result<OwnedFd> {
     let mut table = Table::empty("grantway-strays", "");
     table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
     table.rule("strays", |rule| {
@@ -83,7 +83,7 @@ mod tests {
         let held = Namespace::new()
             .unwrap()
             .enter(|| {
-                let rule = drop_strays().unwrap();
+                let rule = drop_unmatched_packets().unwrap();
                 let held = rules();
                 drop(rule);
                 // A process that another test starts inherits the descriptor until it executes its

@@ -1,8 +1,8 @@
 //! Loading of programs, by this process or by a privileged one.
 
 use crate::bpf::{
-    self, Assembler, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, Kind,
-    LOAD_IMMEDIATE,
+    self, Assembler, BPF_PSEUDO_MAP_FD, CALL, CALL_REGISTER, HELPERS, Instruction, LOAD_IMMEDIATE,
+    ProgramType,
 };
 use rustix::io::Errno;
 use std::io;
@@ -16,9 +16,9 @@ static LOADER: OnceLock<Box<Loader>> = OnceLock::new();
 
 /// Kinds of programs that access packets only.
 const KINDS: [u32; 3] = [
-    Kind::SocketFilter as u32,
-    Kind::SchedCls as u32,
-    Kind::Xdp as u32,
+    ProgramType::SocketFilter as u32,
+    ProgramType::SchedCls as u32,
+    ProgramType::Xdp as u32,
 ];
 
 /// Makes `loader` load every program, for a process that may not load programs itself. Later calls
@@ -29,7 +29,7 @@ pub fn load_by(loader: Box<Loader>) {
 
 impl Assembler {
     /// Loads the program, by this process or by its loader.
-    pub(crate) fn load(&self, kind: Kind) -> io::Result<OwnedFd> {
+    pub(crate) fn load(&self, kind: ProgramType) -> io::Result<OwnedFd> {
         load(kind as u32, self.finish()?)
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn programs_that_reach_other_memory_are_rejected() {
-        let xdp = Kind::Xdp as u32;
+        let xdp = ProgramType::Xdp as u32;
         let call = |source: u8, helper: u8| [CALL, source << 4, 0, 0, helper, 0, 0, 0];
         // probe_read_kernel, probe_write_user, a kernel function, a function of another program.
         for call in [call(0, 113), call(0, 36), call(2, 1), call(1, 1)] {

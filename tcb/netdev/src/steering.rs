@@ -10,7 +10,8 @@
 //! frame can enter a queue that the map does not name for it. [`Steering::effective`] reports this.
 
 use crate::bpf::{
-    Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
+    Assembler, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
+    SKB_LOAD_BYTES,
 };
 use crate::tun;
 use abi::machine::EVERY_MAC;
@@ -65,8 +66,11 @@ impl Steering {
     pub(super) fn install(tap: &OwnedFd, queues: u32) -> io::Result<Self> {
         let map = Map::new(queues.saturating_mul(MACS_PER_QUEUE))?;
         let grace = Grace::start()?;
-        tun::steer(tap, &steering(&map, queues).load(Kind::SocketFilter)?)?;
-        tun::filter(tap, &filter(&map, queues).load(Kind::SocketFilter)?)?;
+        tun::steer(
+            tap,
+            &steering(&map, queues).load(ProgramType::SocketFilter)?,
+        )?;
+        tun::filter(tap, &filter(&map, queues).load(ProgramType::SocketFilter)?)?;
         Ok(Self { map, queues, grace })
     }
 

@@ -4,7 +4,7 @@
 
 use abi::classic::GrantEntry;
 use abi::hypercall::{
-    ANSWER_WORD, Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
+    ANSWER_WORD, Attach, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
     STATUS_WORD,
 };
 use abi::layout::{info, mailbox};
@@ -53,11 +53,11 @@ fn main() {
         hang();
     }
     if config["late"] == true {
-        probe.call(Kind::Ready as u32, 0);
+        probe.call(HypercallKind::Ready as u32, 0);
         probe.connect();
     } else {
         probe.connect();
-        probe.call(Kind::Ready as u32, 0);
+        probe.call(HypercallKind::Ready as u32, 0);
     }
     probe.run();
 }
@@ -137,7 +137,7 @@ impl Probe {
             request.store(self.number, Ordering::Release);
             shmem::futex::wake(request, 1);
         }
-        self.call(Kind::Ready as u32, 0);
+        self.call(HypercallKind::Ready as u32, 0);
     }
 
     /// Brings every connection up, without a handshake.
@@ -145,7 +145,7 @@ impl Probe {
         for conn in 0.. {
             self.put(0, 0, conn);
             self.put(0, 1, XenbusState::Connected as u64);
-            self.call(Kind::ConnectSet as u32, 1);
+            self.call(HypercallKind::ConnectSet as u32, 1);
             if self.get(0, STATUS_WORD) != 0 {
                 break;
             }

@@ -92,42 +92,42 @@ const X32_BIT: u32 = 0x4000_0000;
 /// A jump's target within a test: an instruction, by its distance from the next one, or
 /// `otherwise`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum To {
+enum JumpTarget {
     Skip(u8),
     Fail,
 }
 
 /// An instruction whose jumps are not resolved yet.
-struct Draft {
+struct UnresolvedInstruction {
     code: u16,
     k: u32,
-    jumps: Option<(To, To)>,
+    jumps: Option<(JumpTarget, JumpTarget)>,
 }
 
-const fn op(code: u16, k: u32) -> Draft {
-    Draft {
+const fn op(code: u16, k: u32) -> UnresolvedInstruction {
+    UnresolvedInstruction {
         code,
         k,
         jumps: None,
     }
 }
-const fn need(code: u16, k: u32) -> Draft {
-    Draft {
+const fn need(code: u16, k: u32) -> UnresolvedInstruction {
+    UnresolvedInstruction {
         code,
         k,
-        jumps: Some((To::Skip(0), To::Fail)),
+        jumps: Some((JumpTarget::Skip(0), JumpTarget::Fail)),
     }
 }
-const fn forbid(code: u16, k: u32) -> Draft {
-    Draft {
+const fn forbid(code: u16, k: u32) -> UnresolvedInstruction {
+    UnresolvedInstruction {
         code,
         k,
-        jumps: Some((To::Fail, To::Skip(0))),
+        jumps: Some((JumpTarget::Fail, JumpTarget::Skip(0))),
     }
 }
 
 impl Test {
-    fn draft(self, out: &mut Vec<Draft>) {
+    fn draft(self, out: &mut Vec<UnresolvedInstruction>) {
         match self {
             Self::Is(arg, value) => out.extend([
                 op(LD, hi(arg)),
@@ -146,9 +146,13 @@ impl Test {
                 out.extend([op(LD, lo(arg)), op(AND_K, !ignored)]);
                 for left in (0..values.len()).rev() {
                     let k = values[values.len() - 1 - left];
-                    let other = if left == 0 { To::Fail } else { To::Skip(0) };
-                    let jumps = Some((To::Skip(short(left)), other));
-                    out.push(Draft {
+                    let other = if left == 0 {
+                        JumpTarget::Fail
+                    } else {
+                        JumpTarget::Skip(0)
+                    };
+                    let jumps = Some((JumpTarget::Skip(short(left)), other));
+                    out.push(UnresolvedInstruction {
                         code: JEQ,
                         k,
                         jumps,
@@ -224,8 +228,8 @@ pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
         program.push(jump(JEQ, rule.nr as u32, 0, short(skip)));
         for (at, draft) in drafts.iter().enumerate() {
             let to = |to| match to {
-                To::Skip(further) => further,
-                To::Fail => short(fail - at - 1),
+                JumpTarget::Skip(further) => further,
+                JumpTarget::Fail => short(fail - at - 1),
             };
             let (jt, jf) = draft.jumps.map_or((0, 0), |(t, f)| (to(t), to(f)));
             program.push(jump(draft.code, draft.k, jt, jf));

@@ -26,7 +26,7 @@ const AGENT_NOFILE: u64 = 16 << 10;
 const STACK_BYTES: u64 = 8 << 20;
 
 /// Everything that the new process needs, prepared before it exists.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ChildPlan<'a> {
     /// Its end of the link to the monitor.
     pub(crate) link: RawFd,
     /// The monitor's end, of which the process has a copy that it must close.
@@ -102,7 +102,7 @@ fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
 /// # Safety
 /// Must be called only in a process just created by a plain clone (no shared memory): it changes
 /// the whole state of the caller, and does not return.
-pub(crate) unsafe fn run(plan: &Plan<'_>, enter: Option<[RawFd; 2]>, own_mounts: bool) -> ! {
+pub(crate) unsafe fn run(plan: &ChildPlan<'_>, enter: Option<[RawFd; 2]>, own_mounts: bool) -> ! {
     let mut link = plan.link as c_long;
     if let Err((step, errno)) = become_program(plan, enter, own_mounts, &mut link) {
         report(link, step, errno, false);
@@ -113,7 +113,7 @@ pub(crate) unsafe fn run(plan: &Plan<'_>, enter: Option<[RawFd; 2]>, own_mounts:
 }
 
 fn become_program(
-    plan: &Plan<'_>,
+    plan: &ChildPlan<'_>,
     enter: Option<[RawFd; 2]>,
     own_mounts: bool,
     link: &mut c_long,
@@ -184,7 +184,7 @@ pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
 
 /// Moves the descriptors to their numbers. The link and the program get higher numbers, closed by
 /// `exec`. Returns the program's.
-fn descriptors(plan: &Plan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
+fn descriptors(plan: &ChildPlan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
     let aside = |fd: RawFd| {
         sys(
             libc::SYS_fcntl,

@@ -5,7 +5,7 @@
 //! domain can create a socket), and destroying a mount namespace per domain would wait for every
 //! CPU each time.
 
-use crate::child::{self, Plan, REPORT_BYTES};
+use crate::child::{self, ChildPlan, REPORT_BYTES};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
 /// Empty namespaces.
-struct Void {
+struct EmptyNamespaces {
     mounts: File,
     network: File,
     /// Whether the file system could not be emptied.
@@ -39,7 +39,7 @@ fn clone(flags: i32, run: impl FnOnce()) -> io::Result<i32> {
     }
 }
 
-impl Void {
+impl EmptyNamespaces {
     fn make() -> io::Result<Self> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -71,7 +71,7 @@ impl Void {
     }
 
     fn get() -> io::Result<&'static Self> {
-        static VOID: OnceLock<Void> = OnceLock::new();
+        static VOID: OnceLock<EmptyNamespaces> = OnceLock::new();
         match VOID.get() {
             Some(void) => Ok(void),
             None => Self::make().map(|void| VOID.get_or_init(|| void)),
@@ -82,14 +82,17 @@ impl Void {
 /// Creates a domain's first process, isolated as far as permitted: for root, in the shared empty
 /// namespaces; otherwise in a user namespace with separate empty ones; or, on systems that forbid
 /// that, in no new namespaces. Returns its id, and whether it is in new namespaces.
-pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Result<(i32, bool)> {
+pub(crate) fn fork(
+    plan: &ChildPlan<'_>,
+    missing: &mut Vec<&'static str>,
+) -> io::Result<(i32, bool)> {
     let forbidden = |error: &io::Error| {
         matches!(
             error.raw_os_error(),
             Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL)
         )
     };
-    match Void::get() {
+    match EmptyNamespaces::get() {
         Ok(void) => {
             if void.full_root {
                 missing.push("an empty file system");
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn namespace_descriptors_may_have_any_number() {
         const LOW: [RawFd; 2] = [HANDED as RawFd - 2, HANDED as RawFd - 1];
-        let void = match Void::get() {
+        let void = match EmptyNamespaces::get() {
             Ok(void) => void,
             // Without the right to create them, no domain enters them.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
@@ -149,7 +152,7 @@ mod tests {
         .expect("a link");
         let (ours, theirs) = (aside(ours), aside(theirs));
         let null = aside(File::open("/dev/null").expect("a file"));
-        let plan = Plan {
+        let plan = ChildPlan {
             link: theirs.as_raw_fd(),
             other_end: ours.as_raw_fd(),
             program: null.as_raw_fd(),

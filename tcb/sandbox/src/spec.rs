@@ -83,12 +83,12 @@ fn said(version: Option<u32>) -> String {
 }
 
 /// Adds the failed step to an error.
-pub(crate) trait During<T> {
+pub(crate) trait StepContext<T> {
     /// Converts an error, adding the step that failed.
     fn during(self, what: &'static str) -> Result<T, SpawnError>;
 }
 
-impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
     fn during(self, what: &'static str) -> Result<T, SpawnError> {
         self.map_err(|error| SpawnError::Step {
             what,

@@ -2,13 +2,13 @@
 //! has the order.
 
 use crate::agent::{ARGS_PAGES, Agent};
-use crate::child::{self, Plan, REPORT_BYTES, Step};
+use crate::child::{self, ChildPlan, REPORT_BYTES, Step};
 use crate::elf::Program;
 use crate::namespaces;
 use crate::notify::Listener;
 use crate::policy::{self, HEAP_BYTES, Profile};
 use crate::sandboxed::Sandboxed;
-use crate::spec::{During, SpawnError, Spec};
+use crate::spec::{SpawnError, Spec, StepContext};
 use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
@@ -71,7 +71,7 @@ impl InjectedCall {
 /// A process that is being started.
 pub(crate) struct Start {
     pid: i32,
-    ends: Doomed,
+    ends: KillOnDrop,
     /// The registers at the stop in `exec`.
     entry: user_regs_struct,
     args: Region,
@@ -81,13 +81,13 @@ pub(crate) struct Start {
 }
 
 /// Processes that are killed when this value is dropped, unless they were taken out.
-struct Doomed {
+struct KillOnDrop {
     child: Option<OwnedFd>,
     /// The domain's process, while it is traced.
     traced: Option<i32>,
 }
 
-impl Drop for Doomed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let Some(child) = self.child.take() else {
             return;
@@ -137,7 +137,7 @@ impl Start {
         let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
         argv.push(std::ptr::null());
         let console = spec.console.as_raw_fd();
-        let plan = Plan {
+        let plan = ChildPlan {
             link: theirs.as_raw_fd(),
             other_end: ours.as_raw_fd(),
             program: file.as_raw_fd(),
@@ -164,7 +164,7 @@ impl Start {
         drop(theirs);
         // SAFETY: all fields are integers, for which zero is valid.
         let entry: user_regs_struct = unsafe { std::mem::zeroed() };
-        let ends = Doomed {
+        let ends = KillOnDrop {
             child: Some(pidfd),
             traced: None,
         };

@@ -21,7 +21,8 @@ pub struct DomainMemory {
     pub frames: Area,
     /// The grant window: mapped pages of other domains; the rest of it faults.
     pub window: Area,
-    /// The range for foreign memory ([`abi::hypercall::Kind::ForeignMap`]), which may be empty.
+    /// The range for foreign memory ([`abi::hypercall::HypercallKind::ForeignMap`]), which may be
+    /// empty.
     pub foreign: Area,
     /// The domain's own id.
     pub domain: DomId,

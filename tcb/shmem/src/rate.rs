@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_adds_nothing() {
+    fn a_backward_clock_adds_nothing() {
         let mut bucket = TokenBucket::new(1_000, 10);
         assert!(bucket.take(50 * MS, 10));
         assert!(!bucket.take(0, 1));

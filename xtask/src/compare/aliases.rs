@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Kinds of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NameKind {
     Plan,
     Column,
     Key,
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Program,
 }
 
-impl Kind {
+impl NameKind {
     fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "plan" => Self::Plan,
@@ -34,7 +34,7 @@ impl Kind {
 
 #[derive(Debug)]
 struct Rename {
-    kind: Kind,
+    kind: NameKind,
     old: String,
     new: String,
 }
@@ -66,11 +66,13 @@ impl Aliases {
         let mut config = Config::parse(name);
         for rename in &self.0 {
             match rename.kind {
-                Kind::Column if config.column == rename.old => {
+                NameKind::Column if config.column == rename.old => {
                     config.column.clone_from(&rename.new);
                 }
-                Kind::Key => config.rename_key(&rename.old, &rename.new),
-                Kind::Config if config.name() == rename.old => config = Config::parse(&rename.new),
+                NameKind::Key => config.rename_key(&rename.old, &rename.new),
+                NameKind::Config if config.name() == rename.old => {
+                    config = Config::parse(&rename.new)
+                }
                 _ => {}
             }
         }
@@ -80,7 +82,11 @@ impl Aliases {
     /// Returns the tree's name of a metric that some commit calls `name`.
     pub(super) fn metric(&self, name: &str) -> String {
         let mut name = name.to_owned();
-        for rename in self.0.iter().filter(|rename| rename.kind == Kind::Metric) {
+        for rename in self
+            .0
+            .iter()
+            .filter(|rename| rename.kind == NameKind::Metric)
+        {
             let rest = name.strip_prefix(&rename.old);
             if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with('.')) {
                 name = format!("{}{rest}", rename.new);
@@ -90,7 +96,7 @@ impl Aliases {
     }
 
     /// Returns all names that an item of the tree has ever had, the newest first.
-    pub(super) fn of(&self, kind: Kind, name: &str) -> Vec<String> {
+    pub(super) fn of(&self, kind: NameKind, name: &str) -> Vec<String> {
         let mut names = vec![name.to_owned()];
         for rename in self.0.iter().rev().filter(|rename| rename.kind == kind) {
             if names.contains(&rename.new) {
@@ -103,7 +109,7 @@ impl Aliases {
 
 fn rename(line: &str) -> Result<Rename> {
     let (kind, names) = line.split_once(':').context("no colon")?;
-    let kind = Kind::from_word(kind).with_context(|| format!("no such kind: {kind}"))?;
+    let kind = NameKind::from_word(kind).with_context(|| format!("no such kind: {kind}"))?;
     let (old, new) = names.split_once("->").context("no arrow")?;
     let (old, new) = (old.trim().to_owned(), new.trim().to_owned());
     ensure!(!old.is_empty() && !new.is_empty(), "a name is missing");
@@ -215,18 +221,18 @@ mod tests {
     fn older_names_are_known_newest_first() {
         let aliases = Aliases::parse(RENAMES).unwrap();
         assert_eq!(
-            aliases.of(Kind::Package, "switch"),
+            aliases.of(NameKind::Package, "switch"),
             ["switch", "driver", "domain"]
         );
         assert_eq!(
-            aliases.of(Kind::Column, "counted-small"),
+            aliases.of(NameKind::Column, "counted-small"),
             ["counted-small", "counted-64", "ngm-64"]
         );
         assert_eq!(
-            aliases.of(Kind::Bench, "frames"),
+            aliases.of(NameKind::Bench, "frames"),
             ["frames", "small_frames"]
         );
-        assert_eq!(aliases.of(Kind::Plan, "base"), ["base"]);
+        assert_eq!(aliases.of(NameKind::Plan, "base"), ["base"]);
     }
 
     #[test]

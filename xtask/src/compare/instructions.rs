@@ -3,7 +3,7 @@
 //! A bench of criterion runs each of its functions once (`--test`), and the part that criterion
 //! would time is counted.
 
-use super::aliases::{Aliases, Kind};
+use super::aliases::{Aliases, NameKind};
 use super::callgrind;
 use super::cells::Counts;
 use super::plans::Bench;
@@ -95,8 +95,8 @@ fn one_side(
 /// Builds a bench by the name that this side knows.
 fn built(bench: &Bench, side: &Side, aliases: &Aliases) -> Result<PathBuf> {
     let targets = workspace::bench_targets(&side.workspace)?;
-    let packages = aliases.of(Kind::Package, &bench.package);
-    let benches = aliases.of(Kind::Bench, &bench.name);
+    let packages = aliases.of(NameKind::Package, &bench.package);
+    let benches = aliases.of(NameKind::Bench, &bench.name);
     let is_it =
         |(package, name): &&(String, String)| packages.contains(package) && benches.contains(name);
     let (package, name) = targets

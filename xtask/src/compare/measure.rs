@@ -1,6 +1,6 @@
 //! Measures pairs: a short run of each side in succession, with alternating order.
 
-use super::aliases::{Aliases, Kind};
+use super::aliases::{Aliases, NameKind};
 use super::cells::{self, Cell};
 use super::exp::{self, Readings};
 use super::kept::{Kept, Pair, Values};
@@ -108,7 +108,7 @@ impl Measure<'_> {
         // not know.
         let names = columns
             .iter()
-            .flat_map(|column| self.aliases.of(Kind::Column, column));
+            .flat_map(|column| self.aliases.of(NameKind::Column, column));
         let only: Vec<String> = names.collect();
         let arguments = exp::arguments(plan, &name, &only, side.halts);
         let printed = exp::run(&side.program, &arguments, &self.sides.folder)?;

@@ -3,7 +3,7 @@
 //! Each commit builds itself by its own `cargo xtask build`, so this module need not know its
 //! packages. A worktree and its build folder are kept, so that a second run is quick.
 
-use super::aliases::{Aliases, Kind};
+use super::aliases::{Aliases, NameKind};
 use super::plans::Plans;
 use super::{exp, halt};
 use crate::{build, workspace};
@@ -84,7 +84,7 @@ impl Sides {
 
 impl Side {
     fn new(folder: &Path, workspace: PathBuf, aliases: &Aliases) -> Result<Self> {
-        let names = aliases.of(Kind::Program, "grantway");
+        let names = aliases.of(NameKind::Program, "grantway");
         let mut programs = names.iter().map(|name| folder.join(name));
         let program = programs
             .find(|program| program.is_file())
@@ -100,7 +100,7 @@ impl Side {
 
     /// Returns this side's name of a plan of the tree.
     pub(super) fn plan_name(&self, plan: &str, aliases: &Aliases) -> Result<String> {
-        let names = aliases.of(Kind::Plan, plan);
+        let names = aliases.of(NameKind::Plan, plan);
         let known = names.into_iter().find(|name| self.plans.contains(name));
         known.with_context(|| format!("{} has no plan {plan}", self.program.display()))
     }
@@ -125,7 +125,9 @@ fn build_commit(
         )?;
     }
     // The commit uses its own names.
-    let paths = plans.names().flat_map(|name| aliases.of(Kind::Plan, name));
+    let paths = plans
+        .names()
+        .flat_map(|name| aliases.of(NameKind::Plan, name));
     let mut paths: Vec<String> = paths.map(|name| halt::path(&name)).collect();
     paths.retain(|path| worktree.join(path).exists());
     ensure!(
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_named_by_what_is_in_it() {
+    fn a_tree_is_named_by_its_contents() {
         let folder = tempfile::tempdir().unwrap();
         let (root, other) = (folder.path().join("root"), folder.path());
         fs::create_dir(&root).unwrap();

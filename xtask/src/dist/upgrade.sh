@@ -88,7 +88,7 @@ goes_on() {
     [ "$(carried "$1" "$2")" -ge "$3" ]
 }
 # Waits until each stream has carried data in both directions.
-all_go_on() {
+all_continue() {
     for n in $(seq 1 2 15); do
         for way in TX RX; do eventually goes_on "$n" "$way" "$(($(carried "$n" "$way") + 3))"; done
     done
@@ -124,7 +124,7 @@ for n in $(seq 1 2 15); do
         --forceflush >"$logs/$n" 2>&1 &
     echo $! >"$logs/$n.pid"
 done
-all_go_on
+all_continue
 
 install "$next" "$@"
 for machine in grantway other; do
@@ -134,7 +134,7 @@ for machine in grantway other; do
     is_as_it_was "$own" "$machine" grantwayd
     [ "$(begun_again "$machine")" = 1 ] || fail "$machine: its manager was not restarted once"
 done
-all_go_on
+all_continue
 
 install "$foreign" "$@"
 for program in grantwayd grantway-manager grantway-netd driver guest; do
@@ -145,7 +145,7 @@ grep -q 'other: .* and no `grantway up` in the foreground' "$logs/dpkg" ||
 for program in grantwayd grantway-manager grantway-netd driver; do
     is_as_it_was "$own" other "$program"
 done
-all_go_on
+all_continue
 
 for program in grantwayd grantway-manager grantway-netd driver; do
     is_as_it_was /run/grantway elsewhere "$program"

@@ -11,7 +11,7 @@ pub(super) enum Target {
 }
 
 /// Names that are being resolved, to detect modules that import each other by globs.
-type Asked = BTreeSet<(ModuleId, String)>;
+type Resolving = BTreeSet<(ModuleId, String)>;
 
 impl Tree {
     /// Returns the possible targets of `path`, as written in `module`; none if it leads out of the
@@ -19,7 +19,7 @@ impl Tree {
     ///
     /// A name can refer to a module and a function at once; then both are returned.
     pub(super) fn resolve(&self, module: ModuleId, path: &[String]) -> Vec<Target> {
-        self.follow(module, path, &mut Asked::new())
+        self.follow(module, path, &mut Resolving::new())
     }
 
     /// Returns the module that defines the `macro_rules!` macro that `module` calls by its bare
@@ -41,7 +41,7 @@ impl Tree {
         module == above || parent.is_some_and(|parent| self.lies_in(parent, above))
     }
 
-    fn follow(&self, from: ModuleId, path: &[String], asked: &mut Asked) -> Vec<Target> {
+    fn follow(&self, from: ModuleId, path: &[String], asked: &mut Resolving) -> Vec<Target> {
         let Some((first, rest)) = path.split_first() else {
             return Vec::new();
         };
@@ -66,7 +66,7 @@ impl Tree {
         parent.map(Target::Module).into_iter().collect()
     }
 
-    fn step(&self, at: Target, name: &str, viewer: ModuleId, asked: &mut Asked) -> Vec<Target> {
+    fn step(&self, at: Target, name: &str, viewer: ModuleId, asked: &mut Resolving) -> Vec<Target> {
         match at {
             Target::Module(module) if name == "super" => self.parent(module),
             Target::Module(module) => {
@@ -98,7 +98,7 @@ impl Tree {
         module: ModuleId,
         name: &str,
         viewer: ModuleId,
-        asked: &mut Asked,
+        asked: &mut Resolving,
     ) -> Vec<Target> {
         if !asked.insert((module, name.to_owned())) {
             return Vec::new();

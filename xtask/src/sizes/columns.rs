@@ -7,7 +7,7 @@ const COLUMNS_MAX: usize = 100;
 
 /// Returns lines that are too long. Rows of tables, addresses alone on a line and output of
 /// programs (`text` fences) may have any length.
-pub(super) fn breaches(path: &Path, text: &str) -> Vec<String> {
+pub(super) fn violations(path: &Path, text: &str) -> Vec<String> {
     let prose = path.extension().is_some_and(|extension| extension == "md");
     let mut printed = false;
     let mut found = Vec::new();
@@ -50,14 +50,14 @@ mod tests {
     use super::*;
 
     fn found(name: &str, text: &str) -> usize {
-        breaches(Path::new(name), text).len()
+        violations(Path::new(name), text).len()
     }
 
     #[test]
     fn long_lines_are_found() {
         let long = "x".repeat(101);
         assert_eq!(
-            breaches(Path::new("a.rs"), &format!("\n{long}\n")),
+            violations(Path::new("a.rs"), &format!("\n{long}\n")),
             ["a.rs:2: 101 columns, at most 100"]
         );
         assert_eq!(found("a.md", &"ä".repeat(100)), 0);

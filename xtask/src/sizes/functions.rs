@@ -12,7 +12,7 @@ const FUNCTION_LINES_MAX: usize = 80;
 const FILE_LINES_MAX: usize = 600;
 
 /// Returns functions and files that are too long without a reason.
-pub(super) fn breaches(path: &Path, text: &str) -> Result<Vec<String>> {
+pub(super) fn violations(path: &Path, text: &str) -> Result<Vec<String>> {
     let file = syn::parse_file(text).with_context(|| path.display().to_string())?;
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn found(text: &str) -> Vec<String> {
-        breaches(Path::new("a.rs"), text).unwrap()
+        violations(Path::new("a.rs"), text).unwrap()
     }
 
     #[test]

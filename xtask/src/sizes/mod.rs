@@ -24,28 +24,32 @@ pub(crate) fn check() -> Result<()> {
         .collect();
     print!("{}", folders::table(&code, &root, &crates));
 
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (path, text) in &code {
-        breaches.extend(functions::breaches(path, text)?);
+        violations.extend(functions::violations(path, text)?);
     }
     for found in &crates {
-        breaches.extend(types::breaches(&root, found)?);
+        violations.extend(types::violations(&root, found)?);
     }
     for file in source::listed(&["rs", "md", "toml", "sh", ".ci/run"])? {
         let text = std::fs::read_to_string(&file)?;
         let path = file.strip_prefix(&root).unwrap_or(&file);
-        breaches.extend(columns::breaches(path, &text));
+        violations.extend(columns::violations(path, &text));
     }
     for (page, most) in PAGES {
         let bytes = std::fs::metadata(root.join(page))?.len();
         if bytes > most as u64 {
-            breaches.push(format!("{page}: {bytes} bytes, at most {most}"));
+            violations.push(format!("{page}: {bytes} bytes, at most {most}"));
         }
     }
-    for breach in &breaches {
+    for breach in &violations {
         eprintln!("sizes: {breach}");
     }
-    ensure!(breaches.is_empty(), "{} breaches of sizes", breaches.len());
+    ensure!(
+        violations.is_empty(),
+        "{} violations of sizes",
+        violations.len()
+    );
     println!("sizes: {} files of code are within the limits", code.len());
     Ok(())
 }

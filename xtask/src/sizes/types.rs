@@ -15,8 +15,8 @@ struct Place {
 }
 
 /// Returns names of types that a library or a program of the crate defines in several places.
-pub(super) fn breaches(root: &Path, found: &Crate) -> Result<Vec<String>> {
-    let mut breaches = Vec::new();
+pub(super) fn violations(root: &Path, found: &Crate) -> Result<Vec<String>> {
+    let mut violations = Vec::new();
     for target in &found.targets {
         let mut types = Types::default();
         for (path, file) in modules::files(target)? {
@@ -31,13 +31,13 @@ pub(super) fn breaches(root: &Path, found: &Crate) -> Result<Vec<String>> {
             {
                 let (others, count) = (others.join(" "), shown.len());
                 let package = &found.name;
-                breaches.push(format!(
+                violations.push(format!(
                     "{first}: type {name} is defined {count} times in {package}; also {others}"
                 ));
             }
         }
     }
-    Ok(breaches)
+    Ok(violations)
 }
 
 #[derive(Default)]
@@ -109,7 +109,7 @@ mod tests {
             outside: Vec::new(),
         };
         assert_eq!(
-            breaches(folder.path(), &found).unwrap(),
+            violations(folder.path(), &found).unwrap(),
             [
                 "lib.rs:3: type Inner is defined 2 times in planted; also a.rs:4",
                 "lib.rs:2: type State is defined 2 times in planted; also a.rs:1",

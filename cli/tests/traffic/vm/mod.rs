@@ -210,7 +210,7 @@ fn an_idle_vm_costs_no_cpu() {
 }
 
 #[test]
-fn a_hostile_monitor_disturbs_nobody_else() {
+fn a_hostile_monitor_disturbs_no_other_guest() {
     require!(program("hostile-vm"));
     let evil = tempfile::tempdir().unwrap().keep().join("evil.sock");
     let more = format!(

@@ -52,7 +52,7 @@ fn replay(text: &str, change: impl Fn(&mut Value)) {
         let answer = |conf: &Value| bench.call(&call.env(), conf);
         match call.var("CNI_COMMAND") {
             "ADD" => {
-                gives_what_came_then(&bench, call, &calls[n..]);
+                returns_current_frames(&bench, call, &calls[n..]);
                 added(call, &answer(&conf).done(), &machine.last());
                 assert_eq!(machine.guests().len(), 1);
             }
@@ -84,7 +84,7 @@ fn replay(text: &str, change: impl Fn(&mut Value)) {
 }
 
 /// Sets the addresses that the container had when the calls were captured.
-fn gives_what_came_then(bench: &Bench, call: &Captured, later: &[Captured]) {
+fn returns_current_frames(bench: &Bench, call: &Captured, later: &[Captured]) {
     let same = |other: &&Captured| {
         other.var("CNI_CONTAINERID") == call.var("CNI_CONTAINERID")
             && other.conf["prevResult"].is_object()

@@ -3,7 +3,7 @@
 use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, VLAN_TAG};
 use crate::features::{Features, virtio};
 use crate::memory::Memory;
-use crate::queue::{BadChain, Broken, Chain, Direction, Queue};
+use crate::queue::{BadChain, Chain, Direction, Queue, RingError};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
@@ -45,7 +45,7 @@ impl FromVm {
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RingError> {
         for _ in 0..budget {
             let taken = queue.take(memory, Direction::Read, &mut self.chain)?;
             let made = match taken {
@@ -56,7 +56,7 @@ impl FromVm {
             match made {
                 Ok(frame) => out.push(frame),
                 Err(Dropped::NoBuffer) => {
-                    queue.untake(1);
+                    queue.put_back_chains(1);
                     self.starved = true;
                     return Ok(());
                 }

@@ -11,7 +11,7 @@ mod to_vm;
 use crate::backend::Backend;
 use crate::connection::Connection;
 use crate::memory::Memory;
-use crate::queue::{Broken, Queue};
+use crate::queue::{Queue, RingError};
 use crate::system::System;
 use from_vm::FromVm;
 use nic::{Buffers, Caps, Frame, Nic, Notified, TxReport};
@@ -63,7 +63,7 @@ impl<S: System> Port<S> {
     fn with_ring<T>(
         backend: &mut Backend<S>,
         number: usize,
-        act: impl FnOnce(&mut Queue, &Memory) -> Result<T, Broken>,
+        act: impl FnOnce(&mut Queue, &Memory) -> Result<T, RingError>,
     ) -> Option<T> {
         let connection = backend.connection.as_mut()?;
         let queue = connection.vrings.get_mut(number)?.queue.as_mut()?;

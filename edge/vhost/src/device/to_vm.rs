@@ -3,7 +3,7 @@
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX};
 use crate::features::{Features, virtio};
 use crate::memory::Memory;
-use crate::queue::{Broken, Chain, Direction, Queue, Segment};
+use crate::queue::{Chain, Direction, Queue, RingError, Segment};
 use net::packet::{checksum, segment};
 use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
@@ -37,7 +37,7 @@ pub(super) struct ToVm {
 }
 
 /// The outcome of a frame.
-enum Fate {
+enum Delivery {
     Sent,
     /// The driver has posted too few buffers, and none was taken.
     Waits,
@@ -56,7 +56,7 @@ impl ToVm {
         caps: Caps,
         frames: impl Iterator<Item = Option<&'a Frame>>,
         report: &mut TxReport,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RingError> {
         self.short_at = None;
         for frame in frames {
             let fate = match frame {
@@ -64,20 +64,20 @@ impl ToVm {
                     self.give((queue, memory), features, frame)?
                 }
                 Some(frame) => self.mend((queue, memory), features, caps, frame)?,
-                None => Fate::Refused,
+                None => Delivery::Refused,
             };
             match fate {
-                Fate::Sent => {
+                Delivery::Sent => {
                     report.sent += 1;
                     report.bytes += frame.map_or(0, |frame| frame.len() as u64);
                 }
-                Fate::Waits => {
+                Delivery::Waits => {
                     self.short_at = Some(queue.seen());
                     return Ok(());
                 }
-                Fate::Lost => report.full += 1,
-                Fate::Fault => report.fault += 1,
-                Fate::Refused => report.refused += 1,
+                Delivery::Lost => report.full += 1,
+                Delivery::Fault => report.fault += 1,
+                Delivery::Refused => report.refused += 1,
             }
         }
         Ok(())
@@ -100,29 +100,29 @@ impl ToVm {
         features: Features,
         caps: Caps,
         frame: &Frame,
-    ) -> Result<Fate, Broken> {
+    ) -> Result<Delivery, RingError> {
         let (queue, memory) = ring;
         if frame.offload.gso.is_none() {
             let mut mended = frame.clone();
             if caps.is_too_long(frame) || checksum::finish(&mut mended).is_err() {
-                return Ok(Fate::Refused);
+                return Ok(Delivery::Refused);
             }
             return self.give((queue, memory), features, &mended);
         }
         let mut segments = std::mem::take(&mut self.segments);
         let cut = segment::segment(frame, caps, &mut segments);
         let mut fate = match cut {
-            Ok(()) => Fate::Sent,
-            Err(_) => Fate::Refused,
+            Ok(()) => Delivery::Sent,
+            Err(_) => Delivery::Refused,
         };
         for (given, segment) in segments.drain(..).enumerate() {
             fate = match (self.give((queue, memory), features, &segment)?, given) {
-                (Fate::Sent, _) => Fate::Sent,
+                (Delivery::Sent, _) => Delivery::Sent,
                 // The driver has the first segments already: TCP sends the others again.
-                (Fate::Waits, 1..) => Fate::Lost,
+                (Delivery::Waits, 1..) => Delivery::Lost,
                 (other, _) => other,
             };
-            if !matches!(fate, Fate::Sent) {
+            if !matches!(fate, Delivery::Sent) {
                 break;
             }
         }
@@ -138,7 +138,7 @@ impl ToVm {
         (queue, memory): (&mut Queue, &Memory),
         features: Features,
         frame: &Frame,
-    ) -> Result<Fate, Broken> {
+    ) -> Result<Delivery, RingError> {
         let header_bytes = features.header_bytes();
         let needed = header_bytes + frame.len();
         let count = match self.gather((queue, memory), needed, features)? {
@@ -160,10 +160,10 @@ impl ToVm {
             left -= here;
         }
         Ok(match written {
-            Ok(()) => Fate::Sent,
+            Ok(()) => Delivery::Sent,
             Err(Fault) => {
                 self.bad.fault += 1;
-                Fate::Fault
+                Delivery::Fault
             }
         })
     }
@@ -176,7 +176,7 @@ impl ToVm {
         (queue, memory): (&mut Queue, &Memory),
         needed: usize,
         features: Features,
-    ) -> Result<Result<usize, Fate>, Broken> {
+    ) -> Result<Result<usize, Delivery>, RingError> {
         let mergeable = features.has(virtio::MRG_RXBUF);
         // The first chain holds at least the header.
         let first = features.header_bytes();
@@ -190,8 +190,8 @@ impl ToVm {
             };
             match queue.take(memory, Direction::Write, chain)? {
                 None => {
-                    queue.untake(count as u16);
-                    return Ok(Err(Fate::Waits));
+                    queue.put_back_chains(count as u16);
+                    return Ok(Err(Delivery::Waits));
                 }
                 Some(Ok(())) => {
                     bytes += chain.bytes();
@@ -200,14 +200,14 @@ impl ToVm {
                 Some(Err(bad)) => {
                     self.bad.count(bad);
                     self.give_back((queue, memory), count + 1)?;
-                    return Ok(Err(Fate::Lost));
+                    return Ok(Err(Delivery::Lost));
                 }
             }
             let is_last = !mergeable || count == CHAINS_MAX;
             if is_last && bytes < needed || bytes < first {
                 self.too_small += 1;
                 self.give_back((queue, memory), count)?;
-                return Ok(Err(Fate::Refused));
+                return Ok(Err(Delivery::Refused));
             }
         }
         Ok(Ok(count))
@@ -219,7 +219,7 @@ impl ToVm {
         &mut self,
         (queue, memory): (&mut Queue, &Memory),
         count: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RingError> {
         let mut chains = self.chains.iter().take(count);
         chains.try_for_each(|chain| queue.put(memory, chain.head(), 0))
     }

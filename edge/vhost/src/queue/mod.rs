@@ -32,7 +32,7 @@ const RING_HEADER: usize = 4;
 
 /// The ring cannot be used any more: its memory faults, or its driver violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum RingError {
     /// A part of the ring faults.
     #[error("the ring's memory is not mapped")]
     Fault,
@@ -44,7 +44,7 @@ pub enum Broken {
     Head,
 }
 
-impl From<Fault> for Broken {
+impl From<Fault> for RingError {
     fn from(_: Fault) -> Self {
         Self::Fault
     }
@@ -158,11 +158,11 @@ impl Queue {
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn count(&mut self) -> Result<u16, Broken> {
+    pub fn count(&mut self) -> Result<u16, RingError> {
         let idx = self.avail_u16(2)?;
         let count = idx.wrapping_sub(self.next_avail);
         if count > self.size {
-            return Err(Broken::IndexJump);
+            return Err(RingError::IndexJump);
         }
         self.seen = idx;
         Ok(count)
@@ -180,7 +180,7 @@ impl Queue {
         memory: &Memory,
         direction: Direction,
         chain: &mut Chain,
-    ) -> Result<Option<Result<(), BadChain>>, Broken> {
+    ) -> Result<Option<Result<(), BadChain>>, RingError> {
         if self.known() == 0 && self.count()? == 0 {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ impl Queue {
         self.avail.skip(at).read(&mut head)?;
         let head = u16::from_le_bytes(head);
         if head >= self.size {
-            return Err(Broken::Head);
+            return Err(RingError::Head);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
         let table = chain::Table {
@@ -201,7 +201,7 @@ impl Queue {
     }
 
     /// Gives back the last `count` chains that were taken, untouched: they are taken again later.
-    pub fn untake(&mut self, count: u16) {
+    pub fn put_back_chains(&mut self, count: u16) {
         self.next_avail = self.next_avail.wrapping_sub(count);
     }
 
@@ -211,7 +211,7 @@ impl Queue {
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn put(&mut self, memory: &Memory, head: u16, bytes: u32) -> Result<(), Broken> {
+    pub fn put(&mut self, memory: &Memory, head: u16, bytes: u32) -> Result<(), RingError> {
         let slot = usize::from(self.next_used & (self.size - 1));
         let at = RING_HEADER + 8 * slot;
         self.used.write_words(at, &[u32::from(head), bytes])?;
@@ -226,7 +226,7 @@ impl Queue {
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn publish(&mut self, memory: &Memory) -> Result<bool, Broken> {
+    pub fn publish(&mut self, memory: &Memory) -> Result<bool, RingError> {
         if self.published == self.next_used {
             return Ok(false);
         }
@@ -248,7 +248,7 @@ impl Queue {
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn arm(&mut self, memory: &Memory) -> Result<(), Broken> {
+    pub fn arm(&mut self, memory: &Memory) -> Result<(), RingError> {
         if self.event_idx {
             let at = RING_HEADER + 8 * usize::from(self.size);
             self.used.skip(at).write(&self.seen.to_le_bytes())?;
@@ -263,14 +263,14 @@ impl Queue {
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn disarm(&mut self, memory: &Memory) -> Result<(), Broken> {
+    pub fn disarm(&mut self, memory: &Memory) -> Result<(), RingError> {
         if self.event_idx {
             return Ok(());
         }
         self.set_flags(memory, NO_NOTIFY)
     }
 
-    fn set_flags(&mut self, memory: &Memory, flags: u32) -> Result<(), Broken> {
+    fn set_flags(&mut self, memory: &Memory, flags: u32) -> Result<(), RingError> {
         if self.flags == flags {
             return Ok(());
         }
@@ -284,7 +284,7 @@ impl Queue {
 
     /// Writes flags and index, which share a word.
     #[inline]
-    fn write_header(&mut self, memory: &Memory) -> Result<(), Broken> {
+    fn write_header(&mut self, memory: &Memory) -> Result<(), RingError> {
         let word = self.flags | u32::from(self.next_used) << 16;
         self.used.store_u32(0, word)?;
         self.log(memory, 0, RING_HEADER);
@@ -294,7 +294,7 @@ impl Queue {
 
     /// The u16 at an even offset of the available ring, in one access.
     #[inline]
-    fn avail_u16(&self, at: usize) -> Result<u16, Broken> {
+    fn avail_u16(&self, at: usize) -> Result<u16, RingError> {
         let at = self.avail_at + at;
         let word = self.avail.load_u32(at & !3)?;
         Ok((word >> (8 * (at & 2))) as u16)

@@ -14,15 +14,15 @@ const CHOOSES: &str = "request-multicast-control";
 
 pub(crate) fn groups(front: &mut Front) -> Outcome {
     let link = front.connect()?;
-    until_heard(&link)?;
+    until_received(&link)?;
     front.set(&[(CHOOSES, "1".to_owned())])?;
     until_silent(&link).map_err(|why| format!("it has joined no group: {why}"))?;
     change(&link, extra::TYPE_MCAST_ADD)?;
-    until_heard(&link).map_err(|why| format!("it has joined the group: {why}"))?;
+    until_received(&link).map_err(|why| format!("it has joined the group: {why}"))?;
     change(&link, extra::TYPE_MCAST_DEL)?;
     until_silent(&link).map_err(|why| format!("it has left the group: {why}"))?;
     front.set(&[(CHOOSES, "0".to_owned())])?;
-    until_heard(&link).map_err(|why| format!("the filter is disabled: {why}"))
+    until_received(&link).map_err(|why| format!("the filter is disabled: {why}"))
 }
 
 /// Joins or leaves the group.
@@ -66,7 +66,7 @@ fn next(link: &Link) -> Outcome<[u8; 6]> {
     Ok(to)
 }
 
-fn until_heard(link: &Link) -> Outcome {
+fn until_received(link: &Link) -> Outcome {
     match within(|| Ok(next(link)? == GROUP))? {
         true => Ok(()),
         false => Err("no frame for the group arrives".into()),

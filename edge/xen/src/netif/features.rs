@@ -115,7 +115,7 @@ pub enum EventPorts {
 
 /// Reason why a frontend's nodes are unusable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadFront {
+pub enum FrontendError {
     /// A node is missing or not a number.
     #[error("the guest's `{0}` is missing or not a number")]
     Node(String),
@@ -137,11 +137,11 @@ pub enum BadFront {
 ///
 /// # Errors
 ///
-/// [`BadFront`].
+/// [`FrontendError`].
 pub fn chosen(
     mac: [u8; 6],
     mut node: impl FnMut(&str) -> Option<String>,
-) -> Result<FrontendChoice, BadFront> {
+) -> Result<FrontendChoice, FrontendError> {
     let mut number = |name: &str| -> Option<u32> { node(name)?.trim().parse().ok() };
     let count = number("multi-queue-num-queues").unwrap_or(1);
     let queues: Vec<FrontendQueue> = match count {
@@ -150,14 +150,14 @@ pub fn chosen(
         _ if (2..=QUEUES_MAX as u32).contains(&count) => (0..count)
             .map(|n| queue(&format!("queue-{n}/"), &mut number))
             .collect::<Result<_, _>>()?,
-        _ => return Err(BadFront::Queues(count)),
+        _ => return Err(FrontendError::Queues(count)),
     };
     let control = match number("ctrl-ring-ref") {
         None => None,
         Some(ring) => Some(ControlPage {
             ring: GrantRef(ring),
             port: number("event-channel-ctrl")
-                .ok_or_else(|| BadFront::Node("event-channel-ctrl".to_owned()))?,
+                .ok_or_else(|| FrontendError::Node("event-channel-ctrl".to_owned()))?,
         }),
     };
     let features = FRONT
@@ -188,10 +188,10 @@ pub fn chosen(
     rings.sort_unstable();
     let twice = rings.windows(2).find(|pair| pair.first() == pair.last());
     if let Some(ring) = twice.and_then(<[u32]>::first) {
-        return Err(BadFront::SameRing(*ring));
+        return Err(FrontendError::SameRing(*ring));
     }
     let record = records.into_iter().next();
-    let record = record.ok_or(BadFront::Queues(0))?;
+    let record = record.ok_or(FrontendError::Queues(0))?;
     Ok(FrontendChoice {
         record,
         queues,
@@ -203,18 +203,18 @@ pub fn chosen(
 fn queue(
     place: &str,
     mut number: impl FnMut(&str) -> Option<u32>,
-) -> Result<FrontendQueue, BadFront> {
+) -> Result<FrontendQueue, FrontendError> {
     // As in xen-netback, a channel for each ring takes precedence.
     let split = number(&format!("{place}event-channel-tx"));
     let mut need = |name: &str| {
         let name = format!("{place}{name}");
-        number(&name).ok_or(BadFront::Node(name))
+        number(&name).ok_or(FrontendError::Node(name))
     };
     let rings = [need("tx-ring-ref")?, need("rx-ring-ref")?].map(GrantRef);
     let ports = match split {
         None => EventPorts::Shared(need("event-channel")?),
         Some(tx) => match need("event-channel-rx")? {
-            rx if rx == tx => return Err(BadFront::SamePort(tx)),
+            rx if rx == tx => return Err(FrontendError::SamePort(tx)),
             rx => EventPorts::Split { tx, rx },
         },
     };
@@ -246,7 +246,7 @@ mod tests {
         .into()
     }
 
-    fn of(nodes: &BTreeMap<&str, &str>) -> Result<FrontendChoice, BadFront> {
+    fn of(nodes: &BTreeMap<&str, &str>) -> Result<FrontendChoice, FrontendError> {
         chosen(MAC, |name| nodes.get(name).map(|value| (*value).to_owned()))
     }
 
@@ -334,9 +334,12 @@ mod tests {
         let mut nodes = stock();
         nodes.remove("event-channel");
         nodes.insert("event-channel-tx", "15");
-        assert_eq!(of(&nodes), Err(BadFront::Node("event-channel-rx".into())));
+        assert_eq!(
+            of(&nodes),
+            Err(FrontendError::Node("event-channel-rx".into()))
+        );
         nodes.insert("event-channel-rx", "15");
-        assert_eq!(of(&nodes), Err(BadFront::SamePort(15)));
+        assert_eq!(of(&nodes), Err(FrontendError::SamePort(15)));
         nodes.insert("event-channel-rx", "16");
         let split = EventPorts::Split { tx: 15, rx: 16 };
         assert_eq!(of(&nodes).unwrap().queues[0].ports, split);
@@ -386,8 +389,11 @@ mod tests {
             nodes.insert(name.into(), value.into());
             of(&nodes)
         };
-        assert_eq!(with("queue-2/rx-ring-ref", "8"), Err(BadFront::SameRing(8)));
-        let nothing = BadFront::Node("queue-3/tx-ring-ref".into());
+        assert_eq!(
+            with("queue-2/rx-ring-ref", "8"),
+            Err(FrontendError::SameRing(8))
+        );
+        let nothing = FrontendError::Node("queue-3/tx-ring-ref".into());
         assert_eq!(with("queue-3/tx-ring-ref", ""), Err(nothing));
         let zero = Err(RecordError::Reference.into());
         assert_eq!(with("queue-1/tx-ring-ref", "0"), zero);
@@ -398,7 +404,10 @@ mod tests {
         assert_eq!(of(&stock()).unwrap().control, None);
         let mut nodes = stock();
         nodes.insert("ctrl-ring-ref", "11");
-        assert_eq!(of(&nodes), Err(BadFront::Node("event-channel-ctrl".into())));
+        assert_eq!(
+            of(&nodes),
+            Err(FrontendError::Node("event-channel-ctrl".into()))
+        );
         nodes.insert("event-channel-ctrl", "21");
         let control = ControlPage {
             ring: GrantRef(11),
@@ -406,7 +415,7 @@ mod tests {
         };
         assert_eq!(of(&nodes).unwrap().control, Some(control));
         nodes.insert("ctrl-ring-ref", "9");
-        assert_eq!(of(&nodes), Err(BadFront::SameRing(9)));
+        assert_eq!(of(&nodes), Err(FrontendError::SameRing(9)));
     }
 
     #[test]
@@ -415,7 +424,11 @@ mod tests {
             for value in ["", "-1", "x", "4294967296"] {
                 let mut nodes = stock();
                 nodes.insert(name, value);
-                assert_eq!(of(&nodes), Err(BadFront::Node(name.into())), "{value:?}");
+                assert_eq!(
+                    of(&nodes),
+                    Err(FrontendError::Node(name.into())),
+                    "{value:?}"
+                );
             }
         }
         let with = |name, value| {
@@ -431,7 +444,7 @@ mod tests {
         );
         for count in [0, 5, u32::MAX] {
             let refused = with("multi-queue-num-queues", count.to_string().leak());
-            assert_eq!(refused, Err(BadFront::Queues(count)));
+            assert_eq!(refused, Err(FrontendError::Queues(count)));
         }
         assert!(with("multi-queue-num-queues", "1").is_ok());
         let mut flips = stock();

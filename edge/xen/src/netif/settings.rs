@@ -16,7 +16,7 @@ pub struct InterfaceSettings {
 
 /// Reason why an interface cannot be served.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadSettings {
+pub enum SettingsError {
     /// The MAC is missing or not a station's.
     #[error("`mac` is {0:?}, which is not a station's address")]
     Mac(String),
@@ -33,16 +33,16 @@ impl InterfaceSettings {
     ///
     /// # Errors
     ///
-    /// [`BadSettings`].
-    pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, BadSettings> {
+    /// [`SettingsError`].
+    pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let mac = node("mac").unwrap_or_default();
         let parsed = mac.trim().parse::<Mac>().ok().map(|mac| mac.0);
         let parsed = parsed.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
-        let parsed = parsed.ok_or(BadSettings::Mac(mac))?;
+        let parsed = parsed.ok_or(SettingsError::Mac(mac))?;
         let addresses = node("ip").unwrap_or_default();
         let addresses = addresses.split_whitespace().map(|text| {
             let address = text.split('/').next().unwrap_or(text).parse();
-            address.map_err(|_| BadSettings::Address(text.to_owned()))
+            address.map_err(|_| SettingsError::Address(text.to_owned()))
         });
         Ok(Self {
             mac: parsed,
@@ -54,8 +54,8 @@ impl InterfaceSettings {
 
 /// Parses libxl's rate, bytes per number of microseconds. Returns `None` for an unlimited one, as
 /// xen-netback does.
-fn rate(text: &str) -> Result<Option<f64>, BadSettings> {
-    let bad = || BadSettings::Rate(text.to_owned());
+fn rate(text: &str) -> Result<Option<f64>, SettingsError> {
+    let bad = || SettingsError::Rate(text.to_owned());
     let (bytes, micros) = text.split_once(',').ok_or_else(bad)?;
     let number = |text: &str| text.trim().parse::<u64>().map_err(|_| bad());
     let (bytes, micros) = (number(bytes)?, number(micros)?);
@@ -67,7 +67,7 @@ fn rate(text: &str) -> Result<Option<f64>, BadSettings> {
 mod tests {
     use super::*;
 
-    fn of(nodes: &[(&str, &str)]) -> Result<InterfaceSettings, BadSettings> {
+    fn of(nodes: &[(&str, &str)]) -> Result<InterfaceSettings, SettingsError> {
         InterfaceSettings::of(|name| {
             let found = nodes.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -89,7 +89,7 @@ mod tests {
         let wanted: [IpAddr; 2] = ["10.137.0.9".parse().unwrap(), "fd09::9".parse().unwrap()];
         assert_eq!(both.addresses, wanted);
         let bad = of(&[MAC, ("ip", "10.137.0")]);
-        assert_eq!(bad, Err(BadSettings::Address("10.137.0".into())));
+        assert_eq!(bad, Err(SettingsError::Address("10.137.0".into())));
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(of(&[MAC, ("rate", "0,0")]).unwrap().rate_mbps, None);
         for bad in ["", "10", "a,b", "1,2,3", "-1,5"] {
             let refused = of(&[MAC, ("rate", bad)]);
-            assert_eq!(refused, Err(BadSettings::Rate(bad.into())));
+            assert_eq!(refused, Err(SettingsError::Rate(bad.into())));
         }
     }
 
@@ -113,8 +113,8 @@ mod tests {
             "00:00:00:00:00:00",
             "ff:ff:ff:ff:ff:ff",
         ] {
-            assert_eq!(of(&[("mac", bad)]), Err(BadSettings::Mac(bad.into())));
+            assert_eq!(of(&[("mac", bad)]), Err(SettingsError::Mac(bad.into())));
         }
-        assert_eq!(of(&[]), Err(BadSettings::Mac(String::new())));
+        assert_eq!(of(&[]), Err(SettingsError::Mac(String::new())));
     }
 }

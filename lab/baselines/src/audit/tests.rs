@@ -3,7 +3,7 @@
 use super::*;
 use crate::books::Part as Own;
 use crate::entry::{PinnedGrant, Purpose};
-use crate::pages::Shown;
+use crate::pages::SlotState;
 use abi::layout::info;
 use abi::{GrantRef, GrantStatus, Slot};
 use monitor::grant::CountedGrants;
@@ -99,7 +99,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
     ),
     (
         "an unmap without accounting: the slot, and its use",
-        |t| part(t, USER).pages.set(Slot(0), Shown::Nothing),
+        |t| part(t, USER).pages.set(Slot(0), SlotState::Nothing),
         2,
     ),
     (

@@ -3,7 +3,7 @@
 use super::exchange::{Exchange, ExchangeState};
 use super::registry::Exchanges;
 use crate::entry;
-use abi::classic::{GrantEntry, Transfer};
+use abi::classic::{GrantEntry, TransferOp};
 use abi::{DomId, GrantStatus, Slot};
 use monitor::grant::Accounts;
 use monitor::space::{PageMap, SpaceError};
@@ -28,7 +28,7 @@ impl Exchanges {
     /// `BadSlot`: the slot does not exist, or this batch already uses it. `BadRef`: the entry does
     /// not accept the caller's page. If the caller's agent does not answer, the caller dies and the
     /// rest of the batch is skipped.
-    pub(crate) fn transfer(&self, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
+    pub(crate) fn transfer(&self, caller: DomId, ops: &[TransferOp]) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let mut lives = true;
         let statuses = runs.flat_map(|run| {
@@ -52,7 +52,7 @@ impl Exchanges {
         &self,
         exchange: &Exchange,
         caller: DomId,
-        ops: &[Transfer],
+        ops: &[TransferOp],
     ) -> Option<(Vec<GrantStatus>, bool)> {
         let _op = exchange.op();
         let mut statuses = vec![GrantStatus::BadDomain; ops.len()];
@@ -133,7 +133,7 @@ fn begin(
     accounts: &Accounts,
     state: &mut ExchangeState,
     moving: &[Moving],
-    op: &Transfer,
+    op: &TransferOp,
     at: usize,
 ) -> Result<Moving, GrantStatus> {
     let ExchangeState { granter, user } = state;

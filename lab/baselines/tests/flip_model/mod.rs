@@ -1,8 +1,8 @@
 //! The model: the page that each slot of either end shows, as one byte.
 
 use crate::spy::Spy;
-use abi::classic::{GrantEntry, Transfer};
-use abi::hypercall::{Bind, Kind};
+use abi::classic::{GrantEntry, TransferOp};
+use abi::hypercall::{Bind, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{Done, OtherCall};
@@ -139,7 +139,7 @@ impl Rig {
 
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
         let words = [0, u64::from(pages), u64::from(first)];
-        match self.call(guest, Kind::ExchangeCreate, &[words]) {
+        match self.call(guest, HypercallKind::ExchangeCreate, &[words]) {
             Done::Made(made) => made,
             Done::Batch(statuses) => panic!("{statuses:?}"),
         }
@@ -147,7 +147,7 @@ impl Rig {
 
     /// Makes a call in the form in which the call page delivers it. Every guest has one connection,
     /// with domain 0.
-    fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> Done {
+    fn call(&self, of: u16, kind: HypercallKind, ops: &[[u64; 3]]) -> Done {
         let ends = &|conn: ConnId| Ok(((DomId(of), conn), DomId(0)));
         let call = OtherCall {
             caller: DomId(of),
@@ -173,14 +173,14 @@ impl Rig {
     pub(crate) fn transfer_as(&self, caller: u16, ops: &[(u16, u32, u32)]) -> Vec<S> {
         let ops: Vec<_> = ops
             .iter()
-            .map(|&(guest, slot, index)| Transfer {
+            .map(|&(guest, slot, index)| TransferOp {
                 exchange: self.exchanges.get(&guest).map_or(Handle(0), |e| e.handle),
                 slot: Slot(slot),
                 gref: GrantRef(index),
             })
             .map(|op| op.encode())
             .collect();
-        match self.call(caller, Kind::GrantTransfer, &ops) {
+        match self.call(caller, HypercallKind::GrantTransfer, &ops) {
             Done::Batch(statuses) => statuses,
             Done::Made(made) => panic!("{made:?}"),
         }

@@ -1,8 +1,8 @@
 //! The model: the semantics of grants, without the monitor's implementation.
 
 use crate::{DOMAINS, ENTRIES, FRAMES, Op, SLOTS};
-use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
-use abi::hypercall::Kind;
+use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp, UnmapOp};
+use abi::hypercall::HypercallKind;
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::{FakeSpace, SharedFake};
@@ -36,7 +36,7 @@ struct Pin {
 }
 
 /// The words of an operation.
-fn unmap_words(op: &Unmap) -> [u64; 3] {
+fn unmap_words(op: &UnmapOp) -> [u64; 3] {
     [op.slot.0.into(), 0, 0]
 }
 
@@ -271,7 +271,12 @@ impl Rig {
     }
 
     /// Makes a call in the form in which the call page delivers it.
-    fn call(&mut self, of: DomId, kind: Kind, ops: &[[u64; 3]]) -> Result<Vec<S>, SpaceError> {
+    fn call(
+        &mut self,
+        of: DomId,
+        kind: HypercallKind,
+        ops: &[[u64; 3]],
+    ) -> Result<Vec<S>, SpaceError> {
         let ends = &|_| unreachable!("no call for a connection");
         let caller = of;
         let call = OtherCall {
@@ -294,7 +299,7 @@ impl Rig {
     }
 
     /// Runs a batch of mappings in the model. Returns the statuses and the reserved slots.
-    fn model_map(&mut self, of: DomId, ops: &[Map]) -> (Vec<S>, Vec<(u32, Pin)>) {
+    fn model_map(&mut self, of: DomId, ops: &[MapOp]) -> (Vec<S>, Vec<(u32, Pin)>) {
         let mut expected = Vec::new();
         let mut pins = Vec::new();
         for op in ops {
@@ -315,7 +320,7 @@ impl Rig {
         (expected, pins)
     }
 
-    fn map(&mut self, of: DomId, ops: &[Map], refused: bool) {
+    fn map(&mut self, of: DomId, ops: &[MapOp], refused: bool) {
         let (mut expected, pins) = self.model_map(of, ops);
         if refused && !pins.is_empty() {
             for (slot, pin) in pins {
@@ -328,12 +333,12 @@ impl Rig {
         }
         self.with_space(of, |space| space.refuse_next = refused);
         let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
-        let statuses = self.call(of, Kind::GrantMap, &words).unwrap();
+        let statuses = self.call(of, HypercallKind::GrantMap, &words).unwrap();
         self.with_space(of, |space| space.refuse_next = false);
         assert_eq!(statuses, expected, "{of} maps {ops:?}");
     }
 
-    fn unmap(&mut self, of: DomId, ops: &[Unmap]) {
+    fn unmap(&mut self, of: DomId, ops: &[UnmapOp]) {
         let mut expected = Vec::new();
         for op in ops {
             let pin = self.model.windows.remove(&(of, op.slot.0));
@@ -343,13 +348,13 @@ impl Rig {
             }));
         }
         let words: Vec<_> = ops.iter().map(unmap_words).collect();
-        let statuses = self.call(of, Kind::GrantUnmap, &words).unwrap();
+        let statuses = self.call(of, HypercallKind::GrantUnmap, &words).unwrap();
         assert_eq!(statuses, expected, "{of} unmaps {ops:?}");
     }
 
-    fn copy(&mut self, of: DomId, ops: &[Copy]) {
+    fn copy(&mut self, of: DomId, ops: &[CopyOp]) {
         let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
-        let statuses = self.call(of, Kind::GrantCopy, &words).unwrap();
+        let statuses = self.call(of, HypercallKind::GrantCopy, &words).unwrap();
         let mut pins = Vec::new();
         let mut expected = Vec::new();
         let mut jobs = Vec::new();
@@ -372,7 +377,7 @@ impl Rig {
     fn copy_pages(
         &mut self,
         of: DomId,
-        op: &Copy,
+        op: &CopyOp,
         pins: &mut Vec<Pin>,
     ) -> Result<((DomId, u32), (DomId, u32)), S> {
         let crosses = |offset: u16| usize::from(offset) + usize::from(op.len) > PAGE;
@@ -380,9 +385,9 @@ impl Rig {
             return Err(S::BadCopyArg);
         }
         let page = |model: &mut Model, place, write| match place {
-            Place::Own { frame } if frame < FRAMES => Ok(((of, frame), None)),
-            Place::Own { .. } => Err(S::AddressTooBig),
-            Place::Granted { domain, gref } => model
+            CopyOperand::Own { frame } if frame < FRAMES => Ok(((of, frame), None)),
+            CopyOperand::Own { .. } => Err(S::AddressTooBig),
+            CopyOperand::Granted { domain, gref } => model
                 .pin(of, domain, gref, write)
                 .map(|pin| ((domain, pin.frame), Some(pin))),
         };
@@ -402,7 +407,7 @@ impl Rig {
         }
     }
 
-    fn copy_bytes(&mut self, src: (DomId, u32), dst: (DomId, u32), op: &Copy) {
+    fn copy_bytes(&mut self, src: (DomId, u32), dst: (DomId, u32), op: &CopyOp) {
         let (from, to) = (usize::from(op.src_offset), usize::from(op.dst_offset));
         let len = usize::from(op.len);
         let overlaps = src == dst && from.abs_diff(to) < len;
@@ -452,9 +457,9 @@ impl Rig {
     /// Maps everything that can be mapped. The agent executes the call but does not answer.
     fn lose_map(&mut self, of: DomId) {
         let all = (0..DOMAINS).flat_map(|granter| (0..ENTRIES).map(move |gref| (granter, gref)));
-        let ops: Vec<Map> = all
+        let ops: Vec<MapOp> = all
             .zip((0..SLOTS).cycle())
-            .map(|((granter, gref), slot)| Map {
+            .map(|((granter, gref), slot)| MapOp {
                 domain: DomId(granter),
                 gref: GrantRef(gref),
                 slot: Slot(slot),
@@ -464,7 +469,7 @@ impl Rig {
         let (_, pins) = self.model_map(of, &ops);
         self.with_space(of, |space| space.lose_next = true);
         let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
-        let outcome = self.call(of, Kind::GrantMap, &words);
+        let outcome = self.call(of, HypercallKind::GrantMap, &words);
         assert_eq!(outcome.is_err(), !pins.is_empty());
         assert!(matches!(outcome, Ok(_) | Err(SpaceError::Lost(_))));
     }
@@ -476,8 +481,8 @@ impl Rig {
             return;
         };
         self.with_space(of, |space| space.lose_next = true);
-        let words = unmap_words(&Unmap { slot: Slot(slot) });
-        let outcome = self.call(of, Kind::GrantUnmap, &[words]);
+        let words = unmap_words(&UnmapOp { slot: Slot(slot) });
+        let outcome = self.call(of, HypercallKind::GrantUnmap, &[words]);
         assert!(matches!(outcome, Err(SpaceError::Lost(_))));
     }
 

@@ -16,9 +16,9 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
     for _ in 0..spec.flows.max(1) {
         let stream = socket::connect(spec.address)?;
         let mut give = match spec.role {
-            Role::File => Give::file(&chunk, stream)?,
-            Role::Pushed => Give::Chunk(chunk.clone(), stream, SendFlags::EOR),
-            _ => Give::Chunk(chunk.clone(), stream, SendFlags::empty()),
+            Role::File => WriteMethod::file(&chunk, stream)?,
+            Role::Pushed => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::EOR),
+            _ => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::empty()),
         };
         let state = Arc::clone(state);
         std::thread::Builder::new().spawn(move || {
@@ -38,14 +38,14 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
 }
 
 /// Method of writing to a stream.
-enum Give {
+enum WriteMethod {
     /// Copies from the source's memory. With `EOR` no later byte joins the same packet.
     Chunk(Vec<u8>, TcpStream, SendFlags),
     /// Sends a file whose pages the kernel passes to the socket.
     File(File, TcpStream),
 }
 
-impl Give {
+impl WriteMethod {
     fn file(bytes: &[u8], stream: TcpStream) -> anyhow::Result<Self> {
         let mut file = File::from(memfd_create("stream", MemfdFlags::CLOEXEC)?);
         file.write_all(bytes)?;

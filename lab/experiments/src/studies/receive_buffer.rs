@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_sweeps_what_the_paper_sweeps() {
+    fn the_plan_sweeps_the_parameters_of_the_paper() {
         let plan = plan();
         assert_eq!(plan.name, NAME);
         assert!(!plan.full.is_short(), "its figures are results");

@@ -5,7 +5,7 @@ use abi::counted::Revocation;
 use abi::hypercall::{Create, OPS_MAX, Revoke};
 use abi::{ConnId, GrantRef, XenbusState};
 use runtime::call::Calls;
-use runtime::platform::{Bell, Platform, Waiting};
+use runtime::platform::{Platform, Wait, WakeSource};
 use runtime::start::{StartError, print_line, refused};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}
 /// ends.
 pub(crate) fn connect(
     platform: &dyn Platform,
-    waiter: &impl Waiting,
+    waiter: &impl Wait,
     conns: &[ConnId],
     mut advance: impl FnMut(),
 ) -> Result<(), StartError> {
@@ -29,7 +29,7 @@ pub(crate) fn connect(
         waiter.heartbeat();
         advance();
         waiter
-            .sleep(Bell::All, Some(LOOK_NS))
+            .sleep(WakeSource::All, Some(LOOK_NS))
             .map_err(|why| refused("epoll", why))?;
     }
     Ok(())

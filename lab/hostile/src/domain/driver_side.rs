@@ -7,7 +7,7 @@ use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;
 use driver::vifs::memory::{GuestMemory, Shared};
 use runtime::ledger::Ledger;
-use runtime::platform::{Platform, Waiting};
+use runtime::platform::{Platform, Wait};
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
 use std::convert::Infallible;

@@ -8,7 +8,7 @@ use config::domain::GuestConfig;
 use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
-use runtime::platform::{Platform, Record, Waiting};
+use runtime::platform::{Platform, Record, Wait};
 use runtime::start::{StartError, Started, refused};
 use shmem::Area;
 use std::cell::RefCell;

@@ -3,7 +3,7 @@
 
 pub mod rules;
 
-use crate::model::{Frame, Kind, Session, Thread};
+use crate::model::{DomainKind, Frame, Session, Thread};
 use rules::{Function, Rules};
 use std::collections::{BTreeMap, HashMap};
 
@@ -100,7 +100,10 @@ impl<'a> Lookup<'a> {
 
     fn class(&mut self, domain: usize, stack: u32) -> usize {
         let (session, rules) = (self.session, self.rules);
-        let kind = session.domains.get(domain).map_or(Kind::Other, |d| d.kind);
+        let kind = session
+            .domains
+            .get(domain)
+            .map_or(DomainKind::Other, |d| d.kind);
         let depth = match self.classing {
             Classing::Nearest => usize::MAX,
             Classing::Flat => 1,

@@ -2,7 +2,7 @@
 //!
 //! `rules/thesis.rules` describes the format and contains the thesis's classes.
 
-use crate::model::{Kind, Space};
+use crate::model::{DomainKind, Space};
 use std::path::{Path, PathBuf};
 
 /// The default rules: Ram's thesis, table 2.1.
@@ -180,7 +180,7 @@ impl Rules {
 
     /// Returns the index of a function's class.
     #[must_use]
-    pub fn class(&self, kind: Kind, function: Function<'_>) -> Option<usize> {
+    pub fn class(&self, kind: DomainKind, function: Function<'_>) -> Option<usize> {
         self.lines
             .iter()
             .find(|rule| rule.fits(kind, function).is_some())
@@ -189,7 +189,7 @@ impl Rules {
 
     /// Returns the domain on whose behalf the callees of a function run.
     #[must_use]
-    pub fn behalf(&self, domain: &str, kind: Kind, function: Function<'_>) -> Option<String> {
+    pub fn behalf(&self, domain: &str, kind: DomainKind, function: Function<'_>) -> Option<String> {
         self.behalf.iter().find_map(|(rule, who)| {
             let star = rule.fits(kind, function)?;
             Some(fill(who, domain, &star))
@@ -198,7 +198,7 @@ impl Rules {
 
     /// Returns the domain on whose behalf a thread runs.
     #[must_use]
-    pub fn behalf_of_thread(&self, domain: &str, kind: Kind, thread: &str) -> Option<String> {
+    pub fn behalf_of_thread(&self, domain: &str, kind: DomainKind, thread: &str) -> Option<String> {
         self.behalf
             .iter()
             .filter(|(rule, _)| rule.place == Where::Thread && rule.is_for(kind))
@@ -219,13 +219,13 @@ fn is_name(name: &str) -> bool {
 }
 
 fn parse_kinds(text: &str) -> Result<Option<Vec<String>>, String> {
-    const KINDS: [Kind; 6] = [
-        Kind::Monitor,
-        Kind::Driver,
-        Kind::Guest,
-        Kind::Process,
-        Kind::Kernel,
-        Kind::Other,
+    const KINDS: [DomainKind; 6] = [
+        DomainKind::Monitor,
+        DomainKind::Driver,
+        DomainKind::Guest,
+        DomainKind::Process,
+        DomainKind::Kernel,
+        DomainKind::Other,
     ];
     if text == "*" {
         return Ok(None);
@@ -243,14 +243,14 @@ fn parse_kinds(text: &str) -> Result<Option<Vec<String>>, String> {
 }
 
 impl Rule {
-    fn is_for(&self, kind: Kind) -> bool {
+    fn is_for(&self, kind: DomainKind) -> bool {
         self.kinds
             .as_ref()
             .is_none_or(|kinds| kinds.iter().any(|name| name == kind.name()))
     }
 
     /// Returns the text that matches the first `*` of the matching glob.
-    fn fits(&self, kind: Kind, function: Function<'_>) -> Option<String> {
+    fn fits(&self, kind: DomainKind, function: Function<'_>) -> Option<String> {
         let here = match self.place {
             Where::Any => true,
             Where::Code(space) => space == function.space,
@@ -319,33 +319,37 @@ mod tests {
         );
         let class = |kind, function| rules.class(kind, function).map(|c| &*rules.classes()[c]);
         for (kind, function, expected) in [
-            (Kind::Driver, kernel("tcp_v4_rcv"), Some("network")),
-            (Kind::Driver, kernel("tun_get_user"), Some("driver")),
-            (Kind::Driver, kernel("_copy_to_iter"), Some("driver")),
-            (Kind::Process, kernel("_copy_to_iter"), Some("usercopy")),
-            (Kind::Driver, kernel("memcpy"), None),
+            (DomainKind::Driver, kernel("tcp_v4_rcv"), Some("network")),
+            (DomainKind::Driver, kernel("tun_get_user"), Some("driver")),
+            (DomainKind::Driver, kernel("_copy_to_iter"), Some("driver")),
             (
-                Kind::Driver,
+                DomainKind::Process,
+                kernel("_copy_to_iter"),
+                Some("usercopy"),
+            ),
+            (DomainKind::Driver, kernel("memcpy"), None),
+            (
+                DomainKind::Driver,
                 user("driver", "vif::ring::back::Back<W,_>::peek"),
                 Some("netback"),
             ),
             (
-                Kind::Guest,
+                DomainKind::Guest,
                 user("guest", "vif::ring::front::x"),
                 Some("netfront"),
             ),
             (
-                Kind::Driver,
+                DomainKind::Driver,
                 user("driver", "shmem::engine::avx2::copy"),
                 Some("copy"),
             ),
             (
-                Kind::Driver,
+                DomainKind::Driver,
                 user("driver", "shmem::engine::avx2::sum"),
                 Some("network"),
             ),
             (
-                Kind::Driver,
+                DomainKind::Driver,
                 user(
                     "driver",
                     "<driver::grants::persistent::Persistent as vif::grants::Grants>::write",
@@ -353,12 +357,12 @@ mod tests {
                 Some("grant"),
             ),
             (
-                Kind::Driver,
+                DomainKind::Driver,
                 user("memfd:grantway-agent (deleted)", "0x10"),
                 Some("xen"),
             ),
-            (Kind::Monitor, kernel("tcp_v4_rcv"), Some("xen")),
-            (Kind::Process, user("iperf", "main"), None),
+            (DomainKind::Monitor, kernel("tcp_v4_rcv"), Some("xen")),
+            (DomainKind::Process, user("iperf", "main"), None),
         ] {
             assert_eq!(class(kind, function), expected, "{function:?}");
         }
@@ -369,21 +373,27 @@ mod tests {
         let rules = Rules::thesis();
         let receive = kernel("__netif_receive_skb_one_core");
         assert_eq!(
-            rules.behalf("guest", Kind::Guest, receive).as_deref(),
+            rules.behalf("guest", DomainKind::Guest, receive).as_deref(),
             Some("stack-behind-guest")
         );
         assert_eq!(
-            rules.behalf("app", Kind::Process, receive).as_deref(),
+            rules.behalf("app", DomainKind::Process, receive).as_deref(),
             Some("softirq")
         );
-        assert_eq!(rules.behalf("app", Kind::Process, kernel("tcp_ack")), None);
+        assert_eq!(
+            rules.behalf("app", DomainKind::Process, kernel("tcp_ack")),
+            None
+        );
         assert_eq!(
             rules
-                .behalf_of_thread("monitor", Kind::Monitor, "w:driver")
+                .behalf_of_thread("monitor", DomainKind::Monitor, "w:driver")
                 .as_deref(),
             Some("driver")
         );
-        assert_eq!(rules.behalf_of_thread("a", Kind::Process, "w:driver"), None);
+        assert_eq!(
+            rules.behalf_of_thread("a", DomainKind::Process, "w:driver"),
+            None
+        );
     }
 
     #[test]

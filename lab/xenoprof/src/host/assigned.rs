@@ -1,6 +1,6 @@
 //! Assignment of processes to the domains of a session.
 
-use crate::model::{Domain, Kind, Mode};
+use crate::model::{Domain, DomainKind, Mode};
 use std::collections::BTreeMap;
 
 /// The domains of a session, and the domain of each process.
@@ -18,11 +18,11 @@ impl Assigned {
         if let Some(domain) = self.by_pid.get(&pid) {
             return *domain;
         }
-        self.put(pid, "other", Kind::Other)
+        self.put(pid, "other", DomainKind::Other)
     }
 
     /// Assigns a process to a domain, unless it already has one.
-    pub(super) fn put(&mut self, pid: u32, name: &str, kind: Kind) -> u32 {
+    pub(super) fn put(&mut self, pid: u32, name: &str, kind: DomainKind) -> u32 {
         if let Some(domain) = self.by_pid.get(&pid) {
             return *domain;
         }
@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn a_pid_has_one_domain() {
         let mut assigned = Assigned::default();
-        let driver = assigned.put(5, "driver", Kind::Driver);
-        assert_eq!(assigned.put(5, "other", Kind::Other), driver);
-        assert_eq!(assigned.put(6, "driver", Kind::Driver), driver);
+        let driver = assigned.put(5, "driver", DomainKind::Driver);
+        assert_eq!(assigned.put(5, "other", DomainKind::Other), driver);
+        assert_eq!(assigned.put(6, "driver", DomainKind::Driver), driver);
         assert_eq!(assigned.domains.len(), 1);
-        assert_ne!(assigned.put(7, "driver", Kind::Process), driver);
+        assert_ne!(assigned.put(7, "driver", DomainKind::Process), driver);
     }
 }

@@ -8,7 +8,7 @@
 use super::assigned::Assigned;
 use super::instance::{ObservedInstance, cpu_ns};
 use super::process::{self, Process};
-use crate::model::Kind;
+use crate::model::DomainKind;
 use abi::machine::Program;
 use client::Instance;
 use figures::measure;
@@ -143,16 +143,16 @@ impl Watch {
     pub fn domains(&self, parents: &BTreeMap<u32, u32>) -> Assigned {
         let mut assigned = Assigned::default();
         let own = std::process::id();
-        assigned.put(0, "idle", Kind::Idle);
-        assigned.put(own, "profiler", Kind::Profiler);
+        assigned.put(0, "idle", DomainKind::Idle);
+        assigned.put(own, "profiler", DomainKind::Profiler);
         let names = self.qualified();
         for (instance, found) in self.profiled() {
             let monitor = name(&names, instance, "monitor");
-            assigned.put(found.monitor, &monitor, Kind::Monitor);
+            assigned.put(found.monitor, &monitor, DomainKind::Monitor);
             for (domain, running) in &found.domains {
                 let kind = match running.program {
-                    Program::Driver => Kind::Driver,
-                    Program::Guest => Kind::Guest,
+                    Program::Driver => DomainKind::Driver,
+                    Program::Guest => DomainKind::Guest,
                 };
                 let name = name(&names, instance, domain);
                 for run in &running.runs {
@@ -163,15 +163,15 @@ impl Watch {
         }
         for (name, pids) in &self.named {
             for pid in pids {
-                assigned.put(*pid, name, Kind::Process);
+                assigned.put(*pid, name, DomainKind::Process);
             }
         }
         let has_machine = self.has_machine();
         let pids: BTreeSet<u32> = self.seen.keys().chain(parents.keys()).copied().collect();
         for pid in pids {
             let (name, kind) = match self.instance_of(pid, parents) {
-                Some((instance, false)) => (name(&names, instance, "monitor"), Kind::Monitor),
-                Some((_, true)) => (OTHER_INSTANCES.to_owned(), Kind::Other),
+                Some((instance, false)) => (name(&names, instance, "monitor"), DomainKind::Monitor),
+                Some((_, true)) => (OTHER_INSTANCES.to_owned(), DomainKind::Other),
                 None => self.other(pid, parents, has_machine),
             };
             assigned.put(pid, &name, kind);
@@ -219,19 +219,19 @@ impl Watch {
     }
 
     /// Returns the domain of a process that belongs to no instance and was not named by the user.
-    fn other(&self, pid: u32, parents: &BTreeMap<u32, u32>, machine: bool) -> (String, Kind) {
+    fn other(&self, pid: u32, parents: &BTreeMap<u32, u32>, machine: bool) -> (String, DomainKind) {
         let seen = self.seen.get(&pid);
         if seen.is_some_and(|seen| seen.process.kernel) {
-            return ("kernel".to_owned(), Kind::Kernel);
+            return ("kernel".to_owned(), DomainKind::Kernel);
         }
         let load = seen.and_then(|seen| load_role(&seen.process.args));
         match (&self.command, load) {
-            (_, Some(role)) if machine => (role.to_owned(), Kind::Process),
+            (_, Some(role)) if machine => (role.to_owned(), DomainKind::Process),
             (Some((command, name)), _) if self.descends(pid, *command, parents) => {
                 let name = if machine { "command" } else { name };
-                (name.to_owned(), Kind::Process)
+                (name.to_owned(), DomainKind::Process)
             }
-            _ => ("other".to_owned(), Kind::Other),
+            _ => ("other".to_owned(), DomainKind::Other),
         }
     }
 
@@ -273,7 +273,7 @@ impl Watch {
     fn account(&self, assigned: &mut Assigned) {
         for (pid, seen) in &self.seen {
             if let Some(domain) = assigned.domain_mut(*pid)
-                && domain.kind != Kind::Idle
+                && domain.kind != DomainKind::Idle
             {
                 *domain.cpu_ns.get_or_insert(0) += seen.to_ns.saturating_sub(seen.from_ns);
             }

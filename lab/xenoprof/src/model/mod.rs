@@ -109,7 +109,7 @@ impl Tier {
 /// Kind of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum DomainKind {
     /// The core, `grantwayd`, and its helpers.
     Monitor,
     /// A driver domain with its agent.
@@ -128,7 +128,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl DomainKind {
     /// Returns the name in rule files.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -164,7 +164,7 @@ pub struct Domain {
     /// Name.
     pub name: String,
     /// Kind.
-    pub kind: Kind,
+    pub kind: DomainKind,
     /// The side that attributed its samples.
     pub mode: Mode,
     /// CPU time by the scheduler's exact account, nanoseconds. Unset if not counted.

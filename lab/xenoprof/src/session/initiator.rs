@@ -11,8 +11,8 @@ use super::message::{DomainScope, Envelope, Link, Message, Named, read_document}
 use super::outcome::{Outcome, Received, Taken};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
-use super::state::{Action, Expected, Input, LEAD_NS, MemberId, Phase, Standing, State};
-use crate::model::{Kind, Mode, Session, file};
+use super::state::{Action, Expected, Input, LEAD_NS, MemberId, MemberState, Phase, State};
+use crate::model::{DomainKind, Mode, Session, file};
 use figures::clean;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::borrow::Cow;
@@ -277,8 +277,8 @@ impl Initiator {
             return Err("sent the id of another session".to_owned());
         }
         let standing = self.state.members().get(&id).map(|m| m.standing.clone());
-        let is_registered = standing == Some(Standing::Registered);
-        let gives = standing == Some(Standing::Ready) && self.phase() == Phase::Draining;
+        let is_registered = standing == Some(MemberState::Registered);
+        let gives = standing == Some(MemberState::Ready) && self.phase() == Phase::Draining;
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
@@ -430,8 +430,8 @@ impl Initiator {
         for (id, member) in self.state.members() {
             let connection = self.connections.remove(id);
             let mut lost = match &member.standing {
-                Standing::Lost(why) => Some(why.clone()),
-                Standing::Drained => None,
+                MemberState::Lost(why) => Some(why.clone()),
+                MemberState::Drained => None,
                 _ => Some("was interrupted".to_owned()),
             };
             let (link, received) =
@@ -512,7 +512,7 @@ impl Ending {
             let own = |place: usize| {
                 let domain = session.domains.get(place);
                 domain.is_some_and(|d| {
-                    let can_be = d.kind == Kind::Process || d.mode == Mode::AgentOnly;
+                    let can_be = d.kind == DomainKind::Process || d.mode == Mode::AgentOnly;
                     can_be && is_own(&d.name)
                 })
             };

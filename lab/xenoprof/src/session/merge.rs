@@ -2,7 +2,7 @@
 
 use super::message::Named;
 use super::outcome::{Outcome, Taken};
-use crate::model::{Buffer, Domain, Kind, Mode, Session};
+use crate::model::{Buffer, Domain, DomainKind, Mode, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, Record, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +98,7 @@ pub fn domains(outcome: Outcome, session: &mut Session) {
             }
             continue;
         }
-        let is_it = |d: &&mut Domain| d.name == member.name && d.kind == Kind::Process;
+        let is_it = |d: &&mut Domain| d.name == member.name && d.kind == DomainKind::Process;
         match session.domains.iter_mut().find(is_it) {
             Some(domain) => {
                 // The initiator has attributed the samples of a participant without results.
@@ -142,7 +142,7 @@ fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session
     let none = || "none of its processes ran".to_owned();
     session.domains.push(Domain {
         name: name.to_owned(),
-        kind: Kind::Process,
+        kind: DomainKind::Process,
         mode,
         cpu_ns: None,
         agent_ns: None,
@@ -282,9 +282,9 @@ mod tests {
         let mut session = testing::session();
         let mut namesake = session.domains[0].clone();
         for domain in &mut session.domains {
-            domain.kind = Kind::Process;
+            domain.kind = DomainKind::Process;
         }
-        namesake.kind = Kind::Driver;
+        namesake.kind = DomainKind::Driver;
         session.domains.push(namesake.clone());
         domains(outcome, &mut session);
         assert!(session.domains.contains(&namesake), "a different domain");

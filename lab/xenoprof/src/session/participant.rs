@@ -68,7 +68,7 @@ pub struct Participated {
 pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     interrupt::watch();
     let link = connect(options)?;
-    let mut session = Talk { link, id: 0 };
+    let mut session = ParticipantLink { link, id: 0 };
     let (message, _) = session.answer()?;
     let Message::Configured { .. } = message else {
         bail!("the initiator violated the protocol");
@@ -133,12 +133,12 @@ fn connect(options: &Participation) -> anyhow::Result<Link> {
 }
 
 /// The connection, and the session's id once known.
-struct Talk {
+struct ParticipantLink {
     link: Link,
     id: u64,
 }
 
-impl Talk {
+impl ParticipantLink {
     fn send(&self, message: Message) -> anyhow::Result<()> {
         self.send_with(message, &[])
     }
@@ -189,7 +189,7 @@ fn wait(fds: &[BorrowedFd<'_>]) {
 /// A registered participant.
 struct Participant<'a> {
     options: &'a Participation,
-    session: Talk,
+    session: ParticipantLink,
     ring: Option<Consumer>,
     attributor: Attributor,
     agent: Option<Agent>,

@@ -89,7 +89,7 @@ pub enum Phase {
 
 /// State of a participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum MemberState {
     /// Registered.
     Registered,
     /// Ready for the start, or taking part.
@@ -108,7 +108,7 @@ pub struct Member {
     /// The side that attributes its samples.
     pub mode: Mode,
     /// State.
-    pub standing: Standing,
+    pub standing: MemberState,
 }
 
 /// Input of the state machine.
@@ -215,8 +215,8 @@ impl State {
             Input::Ready(id) => {
                 let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
                 match standing {
-                    Some(standing @ Standing::Registered) if self.phase == Phase::Configured => {
-                        *standing = Standing::Ready;
+                    Some(standing @ MemberState::Registered) if self.phase == Phase::Configured => {
+                        *standing = MemberState::Ready;
                     }
                     _ => self.breach(id, &mut actions),
                 }
@@ -224,8 +224,8 @@ impl State {
             Input::Drained(id) => {
                 let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
                 match standing {
-                    Some(standing @ Standing::Ready) if self.phase == Phase::Draining => {
-                        *standing = Standing::Drained;
+                    Some(standing @ MemberState::Ready) if self.phase == Phase::Draining => {
+                        *standing = MemberState::Drained;
                     }
                     _ => self.breach(id, &mut actions),
                 }
@@ -273,7 +273,7 @@ impl State {
             actions.push(Action::Refuse(id, why));
             return;
         }
-        let standing = Standing::Registered;
+        let standing = MemberState::Registered;
         let member = Member {
             name,
             mode,
@@ -295,16 +295,16 @@ impl State {
             // This participant, or another with its name, may register again.
             self.members.remove(&id);
         } else if let Some(member) = self.members.get_mut(&id)
-            && member.standing == Standing::Ready
+            && member.standing == MemberState::Ready
         {
-            member.standing = Standing::Lost(why);
+            member.standing = MemberState::Lost(why);
         }
     }
 
     fn ready(&self) -> impl Iterator<Item = MemberId> {
         self.members
             .iter()
-            .filter(|(_, member)| member.standing == Standing::Ready)
+            .filter(|(_, member)| member.standing == MemberState::Ready)
             .map(|(id, _)| *id)
     }
 
@@ -324,9 +324,9 @@ impl State {
             Phase::Draining => {
                 if late {
                     for member in self.members.values_mut() {
-                        if member.standing == Standing::Ready {
+                        if member.standing == MemberState::Ready {
                             let why = "did not send its results in time".to_owned();
-                            member.standing = Standing::Lost(why);
+                            member.standing = MemberState::Lost(why);
                         }
                     }
                 }
@@ -355,9 +355,9 @@ impl State {
         }
         debug_assert!(ready <= self.expected.len());
         for (id, member) in &mut self.members {
-            if member.standing == Standing::Registered {
+            if member.standing == MemberState::Registered {
                 let why = "was not ready in time".to_owned();
-                member.standing = Standing::Lost(why.clone());
+                member.standing = MemberState::Lost(why.clone());
                 self.absent.push(member.name.clone());
                 actions.push(Action::Refuse(*id, why));
             }
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    fn standing(state: &State, wanted: &Standing) -> BTreeSet<MemberId> {
+    fn standing(state: &State, wanted: &MemberState) -> BTreeSet<MemberId> {
         let members = state.members().iter();
         members
             .filter(|(_, member)| member.standing == *wanted)
@@ -478,13 +478,13 @@ mod tests {
             for (input, wait) in steps {
                 now += wait;
                 let before = state.phase();
-                let ready = standing(&state, &Standing::Ready);
+                let ready = standing(&state, &MemberState::Ready);
                 history.push((now, input.clone()));
                 let actions = state.take(input, now);
                 let expected = oracle(&history);
                 prop_assert_eq!(state.phase(), expected.phase);
-                prop_assert_eq!(standing(&state, &Standing::Ready), expected.ready);
-                prop_assert_eq!(standing(&state, &Standing::Drained), expected.drained);
+                prop_assert_eq!(standing(&state, &MemberState::Ready), expected.ready);
+                prop_assert_eq!(standing(&state, &MemberState::Drained), expected.drained);
                 prop_assert!(state.phase() >= before, "phases never go backwards");
                 for action in &actions {
                     match action {

@@ -95,7 +95,7 @@ fn build(session: &Session, rules: &Rules) -> Profile {
                 let kind = session
                     .domains
                     .get(session.domain_of(sample))
-                    .map_or(crate::model::Kind::Other, |domain| domain.kind);
+                    .map_or(crate::model::DomainKind::Other, |domain| domain.kind);
                 let mut frames: Vec<FrameInfo> = Vec::new();
                 for (_, frame) in session.frames_of(sample.3) {
                     let module = session.module(frame);

@@ -2,7 +2,7 @@
 //!
 //! A domain's width is its exact CPU time; its samples only divide it.
 
-use crate::model::{Kind, Session};
+use crate::model::{DomainKind, Session};
 use anyhow::{Context as _, ensure};
 use figures::{clean, file};
 use inferno::flamegraph::{self, Options};
@@ -51,7 +51,7 @@ pub fn files(
         .collect();
     let is_drawn = |index: &usize| {
         let domain = session.domains.get(*index);
-        domain.is_some_and(|domain| domain.kind != Kind::Idle)
+        domain.is_some_and(|domain| domain.kind != DomainKind::Idle)
     };
     let drawn: Vec<usize> = sampled.into_iter().filter(is_drawn).collect();
     ensure!(
@@ -134,7 +134,9 @@ fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>>
     let most_ns = WIDTH_MAX_NS / session.domains.len().max(1) as f64;
     let line = |((index, stack), count): ((usize, u32), u64)| {
         let domain = session.domains.get(index)?;
-        if only.is_some_and(|only| only != index) || (only.is_none() && domain.kind == Kind::Idle) {
+        if only.is_some_and(|only| only != index)
+            || (only.is_none() && domain.kind == DomainKind::Idle)
+        {
             return None;
         }
         let all = of_domain.get(&index).copied().unwrap_or(1).max(1);
@@ -274,7 +276,7 @@ mod tests {
         session.domains.extend(std::iter::repeat_n(domain, 2000));
         for (index, domain) in session.domains.iter_mut().enumerate() {
             domain.cpu_ns = Some(u64::MAX);
-            domain.kind = Kind::Process;
+            domain.kind = DomainKind::Process;
             domain.name = format!("d{index}");
         }
         let thread = session.threads[0].clone();

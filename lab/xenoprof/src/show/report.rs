@@ -132,7 +132,7 @@ impl Figures {
         let mut figure = Figure::new(PLAN, self.config, metric, estimate);
         // Wilson's interval is valid for any number of samples.
         figure.covers = Some(CONFIDENCE);
-        figure.note = sums.doubt();
+        figure.note = sums.unreliable_because();
         if figure.note.is_some() {
             figure.verdict = Some(Verdict::Unresolved);
         }
@@ -163,7 +163,7 @@ impl Figures {
         if let Some(ratio) = sums.raw_exact {
             let metric = format!("raw_exact.{name}");
             let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
-            figure.note = sums.doubt();
+            figure.note = sums.unreliable_because();
             figure.verdict = Some(match figure.note {
                 None => Verdict::Equal,
                 Some(_) => Verdict::Unresolved,

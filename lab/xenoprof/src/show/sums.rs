@@ -1,7 +1,7 @@
 //! The sums of a domain, and whether they are usable.
 
 use crate::attribute::{Attribution, Part};
-use crate::model::{Domain, Kind, Mode, Session, Traffic};
+use crate::model::{Domain, DomainKind, Mode, Session, Traffic};
 use std::collections::BTreeMap;
 
 /// Within these bounds, the quotient (samples × period) ÷ exact CPU time is good.
@@ -75,8 +75,10 @@ impl<'a> Sums<'a> {
 
     /// Returns whether the domain's time counts in the session's total.
     pub(crate) fn counts(&self) -> bool {
-        !matches!(self.domain.kind, Kind::Idle | Kind::Profiler | Kind::Other)
-            && self.domain.mode != Mode::AgentOnly
+        !matches!(
+            self.domain.kind,
+            DomainKind::Idle | DomainKind::Profiler | DomainKind::Other
+        ) && self.domain.mode != Mode::AgentOnly
     }
 
     /// Returns the reason for not reporting the domain's classes, if there is one.
@@ -98,7 +100,7 @@ impl<'a> Sums<'a> {
     }
 
     /// Returns the reason for doubting the domain's figures, if there is one.
-    pub(crate) fn doubt(&self) -> Option<String> {
+    pub(crate) fn unreliable_because(&self) -> Option<String> {
         let raw_exact = self.raw_exact.filter(|ratio| outside(*ratio, GOOD))?;
         Some(format!(
             "samples account for {raw_exact:.2} of the exact CPU time"

@@ -146,7 +146,11 @@ fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String 
     let rows: Vec<Vec<String>> = counted()
         .filter(|sums| sums.refusal().is_none())
         .map(|sums| {
-            let mark = if sums.doubt().is_some() { " ?" } else { "" };
+            let mark = if sums.unreliable_because().is_some() {
+                " ?"
+            } else {
+                ""
+            };
             let mut row = vec![format!("{}{mark}", sums.domain.name)];
             row.extend(
                 sums.part
@@ -342,7 +346,10 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
     for sums in all {
         let name = &sums.domain.name;
         if sums.counts() && sums.refusal().is_none() {
-            notes.extend(sums.doubt().map(|why| format!("? {name}: {why}")));
+            notes.extend(
+                sums.unreliable_because()
+                    .map(|why| format!("? {name}: {why}")),
+            );
         }
         if let Some(closure) = sums.closure.filter(|closure| outside(*closure, GOOD)) {
             notes.push(format!(

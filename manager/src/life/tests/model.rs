@@ -90,7 +90,7 @@ struct Model {
     ports: BTreeSet<u32>,
     /// Calls that the worker has in its mailbox, and replies.
     mail: BTreeMap<u32, (bool, u32)>,
-    replies: BTreeMap<u32, Result<Vec<u8>, Refusal>>,
+    replies: BTreeMap<u32, Result<Vec<u8>, CoreError>>,
     tokens: u32,
     ids: u16,
     refuse: Option<bool>,
@@ -296,7 +296,7 @@ impl Model {
                     Next::Do(action) => {
                         self.dies_after = self.dies_after.map(|left| left - 1);
                         self.requests += 1;
-                        let refused = self.refuse.take().map(|is_busy| Refusal {
+                        let refused = self.refuse.take().map(|is_busy| CoreError {
                             why: "refused".to_owned(),
                             is_busy,
                         });
@@ -335,7 +335,7 @@ impl Model {
             _ => false,
         };
         if is_opened {
-            let busy = Refusal {
+            let busy = CoreError {
                 why: "busy".to_owned(),
                 is_busy: true,
             };
@@ -362,7 +362,7 @@ impl Model {
         events
     }
 
-    fn act(&mut self, place: usize, action: Action, refused: Option<Refusal>) -> Vec<Event> {
+    fn act(&mut self, place: usize, action: Action, refused: Option<CoreError>) -> Vec<Event> {
         let (token, now) = (self.token(), self.now);
         let Some(life) = self.lives.get_mut(&place) else {
             panic!("{place} has no life");

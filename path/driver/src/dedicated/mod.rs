@@ -18,16 +18,16 @@ use vif::netif::MAX_SLOTS;
 #[derive(Debug)]
 pub struct DedicatedReceiver {
     /// Ports of the wire and the guest.
-    pub way: InPlacePorts,
+    pub ports: InPlacePorts,
     in_place: InPlace,
 }
 
 impl DedicatedReceiver {
-    /// Creates the receiving end of a queue between the ports of `way`.
+    /// Creates the receiving end of a queue between the ports of `ports`.
     #[must_use]
-    pub fn new(way: InPlacePorts, lro: &Lro) -> Self {
+    pub fn new(ports: InPlacePorts, lro: &Lro) -> Self {
         Self {
-            way,
+            ports,
             in_place: InPlace::new(&bounded(lro)),
         }
     }
@@ -57,7 +57,7 @@ impl DedicatedReceiver {
     /// Delivers the queue's received frames, after the shared queue of the wire, and lends the
     /// kernel newly posted buffers. Returns the number of frames.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
-        let InPlacePorts { nic, guest } = self.way;
+        let InPlacePorts { nic, guest } = self.ports;
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {
             return 0;
         };
@@ -93,7 +93,7 @@ impl DedicatedReceiver {
         let before = switch.ledger.enter(Hop::Netback);
         let report = self
             .in_place
-            .deliver(switch, self.way, Buffers::Lent, merging, now_ns);
+            .deliver(switch, self.ports, Buffers::Lent, merging, now_ns);
         if let Some(vif) = switch.ports.vif_mut(guest) {
             if let Some((queue, netback)) = vif.dedicated() {
                 queue.post_to_device(netback);

@@ -143,7 +143,7 @@ impl DedicatedQueue {
         };
         let asked: Vec<_> = rules().flat_map(asked).map(XdpControl::encode).collect();
         let device = self.config.device;
-        let told = self.platform.tell_all(device, &asked);
+        let told = self.platform.device_control_all(device, &asked);
         let mut told = told.into_iter().map(|count| count.unwrap_or(0));
         let mut next = || told.next().unwrap_or(0);
         let count = |rule| {
@@ -161,7 +161,7 @@ impl DedicatedQueue {
         // After the answer the kernel counts no further denials, and the bridge denies frames
         // instead.
         let (device, asked) = (self.config.device, XdpControl::Stop.encode());
-        if let Err(why) = self.platform.tell(device, asked) {
+        if let Err(why) = self.platform.device_control(device, asked) {
             self.trouble = format!("the last denials of the rules are not counted: {why}");
         }
         self.denied = self.ask_denied();
@@ -252,7 +252,7 @@ impl DedicatedQueue {
 
     fn open(&mut self) {
         let asked = XdpControl::Enable.encode();
-        match self.platform.tell(self.config.device, asked) {
+        match self.platform.device_control(self.config.device, asked) {
             Ok(_) => self.state = QueueState::Open,
             Err(why) => self.trouble = format!("the monitor does not steer frames to it: {why}"),
         }

@@ -218,7 +218,7 @@ fn a_rate_is_never_nothing() {
         60,
         "longer than the burst: a debt"
     );
-    assert!(!limit.affords(59 * SECOND_NS, || 60));
+    assert!(!limit.can_send_now(59 * SECOND_NS, || 60));
     assert_eq!(offer(&mut limit, 60 * SECOND_NS, &[60]), 60);
 }
 

@@ -145,7 +145,8 @@ impl FastPath {
         let fits = egress.all().all(|(port, pick)| {
             let vif = ports.vif(port);
             vif.is_some_and(|vif| {
-                longest <= vif.longest_small_frame() && vif.egress.affords(now_ns, || bytes(pick))
+                longest <= vif.longest_small_frame()
+                    && vif.egress.can_send_now(now_ns, || bytes(pick))
             })
         });
         if fits {

@@ -1,7 +1,7 @@
 //! Grant mechanism `copy`: the monitor copies, with one hypercall per batch and without mappings.
 
 use super::access::Guest;
-use abi::classic::{Copy as CopyOp, Place};
+use abi::classic::{CopyOp, CopyOperand};
 use abi::{GrantStatus, PAGE};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
@@ -14,7 +14,7 @@ const HEADERS: usize = PAGE / SNAPSHOT;
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct Copy {
+pub struct CopyGrants {
     guest: Guest,
     /// All frames of this domain: the local sources and destinations of the monitor's copies.
     frames: Area,
@@ -28,7 +28,7 @@ pub struct Copy {
     status: Vec<GrantStatus>,
 }
 
-impl Copy {
+impl CopyGrants {
     /// Creates the mechanism. `frames` are all frames of this domain; `staging` is a page-aligned
     /// part of them without other users: one eighth holds headers, the rest the bytes that are
     /// read.
@@ -47,14 +47,14 @@ impl Copy {
     }
 
     /// Returns the monitor's name for a local byte, and the number of bytes left in its page.
-    fn own(&self, span: Span) -> Option<(Place, u16, usize)> {
+    fn own(&self, span: Span) -> Option<(CopyOperand, u16, usize)> {
         let offset = span.addr().checked_sub(self.frames.span().addr())?;
         if offset.checked_add(span.len())? > self.frames.len() {
             return None;
         }
         let within = offset % PAGE;
         Some((
-            Place::Own {
+            CopyOperand::Own {
                 frame: (offset / PAGE) as u32,
             },
             within as u16,
@@ -65,7 +65,7 @@ impl Copy {
     /// Queues the copy of `source`, which is local memory, to a granted page. Splits it at local
     /// page boundaries.
     fn queue(&mut self, n: usize, op: &CopyOut, source: Span) -> Option<()> {
-        let dst = Place::Granted {
+        let dst = CopyOperand::Granted {
             domain: self.guest.domain,
             gref: op.gref,
         };
@@ -108,7 +108,7 @@ impl Copy {
     }
 }
 
-impl Grants for Copy {
+impl Grants for CopyGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.guest.ledger.enter(Hop::Copy);
         self.ops.clear();
@@ -122,7 +122,7 @@ impl Grants for Copy {
                 continue;
             };
             self.ops.push(CopyOp {
-                src: Place::Granted {
+                src: CopyOperand::Granted {
                     domain: self.guest.domain,
                     gref: access.gref,
                 },

@@ -179,7 +179,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
 /// Without `COUNTED` nothing is checked, and only uses of kept pages are counted. Access to an
 /// ungranted page then faults, and a granted page can be revoked only by force.
 #[derive(Debug)]
-pub struct Counted<const COUNTED: bool> {
+pub struct CountedGrants<const COUNTED: bool> {
     handle: Handle,
     table: GrantTable<COUNTED>,
     /// Uses that last as long as the connection, by the rings.
@@ -192,7 +192,7 @@ pub struct Counted<const COUNTED: bool> {
     posted: Uses,
 }
 
-impl<const COUNTED: bool> Counted<COUNTED> {
+impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// Binds the guest's table `handle`: maps its pages at the guest's slots, and its sub-tables
     /// from slot `tables` on.
     ///
@@ -241,7 +241,7 @@ impl<const COUNTED: bool> Counted<COUNTED> {
         self.keep_page(gref, |_| ())
     }
 
-    /// Like [`Counted::keep`], but calls `claimed` once the use is counted.
+    /// Like [`CountedGrants::keep`], but calls `claimed` once the use is counted.
     fn keep_page(
         &mut self,
         gref: GrantRef,
@@ -331,7 +331,7 @@ impl Uses {
     }
 }
 
-impl<const COUNTED: bool> Drop for Counted<COUNTED> {
+impl<const COUNTED: bool> Drop for CountedGrants<COUNTED> {
     fn drop(&mut self) {
         for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
             uses.release();
@@ -341,7 +341,7 @@ impl<const COUNTED: bool> Drop for Counted<COUNTED> {
     }
 }
 
-impl<const COUNTED: bool> Grants for Counted<COUNTED> {
+impl<const COUNTED: bool> Grants for CountedGrants<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let Self { table, reading, .. } = self;
         let fetch = |span: Span| span.take(HOT).prefetch();

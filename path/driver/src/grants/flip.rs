@@ -7,8 +7,8 @@
 //! the change of two page tables.
 
 use super::access::{Guest, copy_to, part};
-use super::map::Map;
-use abi::classic::Transfer;
+use super::map::MapGrants;
+use abi::classic::TransferOp;
 use abi::hypercall::Bind;
 use abi::{GrantStatus, Handle, Slot};
 use nic::Frame;
@@ -20,7 +20,7 @@ use vif::grants::{CopyOut, GrantAccess, Grants};
 #[derive(Debug)]
 pub struct FlipGrants {
     guest: Guest,
-    map: Map,
+    map: MapGrants,
     exchange: Handle,
     /// First slot of the exchange, and its number of pages.
     first: Slot,
@@ -29,7 +29,7 @@ pub struct FlipGrants {
     next: u32,
     /// The current batch: the copies in each filled page, and the transfers.
     filled: Vec<(usize, usize)>,
-    ops: Vec<Transfer>,
+    ops: Vec<TransferOp>,
     status: Vec<GrantStatus>,
 }
 
@@ -54,7 +54,7 @@ impl FlipGrants {
             entries: pages,
         })?;
         Ok(Self {
-            map: Map::new(guest.clone()),
+            map: MapGrants::new(guest.clone()),
             guest,
             exchange,
             first,
@@ -84,7 +84,7 @@ impl FlipGrants {
         match copies.first() {
             Some(op) if copies.iter().all(|op| op.status == GrantStatus::Okay) => {
                 self.filled.push((from, to));
-                self.ops.push(Transfer {
+                self.ops.push(TransferOp {
                     exchange: self.exchange,
                     slot,
                     gref: op.gref,

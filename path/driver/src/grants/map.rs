@@ -1,7 +1,7 @@
 //! Grant mechanism `map`: pages are mapped for one batch, used, and unmapped.
 
 use super::access::{Guest, copy_mapped};
-use abi::classic::{Map as MapOp, Unmap};
+use abi::classic::{MapOp, UnmapOp};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;
@@ -9,19 +9,19 @@ use vif::grants::{CopyOut, GrantAccess, Grants};
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct Map {
+pub struct MapGrants {
     guest: Guest,
     /// By entry: whether it is in this batch.
     mapped: Vec<bool>,
     batch: Vec<MapOp>,
-    unmaps: Vec<Unmap>,
+    unmaps: Vec<UnmapOp>,
     /// Pages to which a device writes. Separate from the batch, because frames may be written to
     /// the same guest meanwhile.
-    posted: Vec<Unmap>,
+    posted: Vec<UnmapOp>,
     status: Vec<GrantStatus>,
 }
 
-impl Map {
+impl MapGrants {
     /// Creates the mechanism without mappings.
     #[must_use]
     pub fn new(guest: Guest) -> Self {
@@ -60,7 +60,7 @@ impl Map {
         self.unmaps.clear();
         for (op, status) in self.batch.iter().zip(&self.status) {
             if *status == GrantStatus::Okay {
-                self.unmaps.push(Unmap { slot: op.slot });
+                self.unmaps.push(UnmapOp { slot: op.slot });
             } else if let Some(mapped) = self.mapped.get_mut(op.gref.index() as usize) {
                 *mapped = false;
             }
@@ -100,14 +100,14 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+impl Drop for MapGrants {
     fn drop(&mut self) {
         self.unmap();
         self.post_end();
     }
 }
 
-impl Grants for Map {
+impl Grants for MapGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, true);
         accesses.iter().for_each(GrantAccess::prefetch);

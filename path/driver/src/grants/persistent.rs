@@ -2,7 +2,7 @@
 //! ends.
 
 use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
-use abi::classic::{Map, Unmap};
+use abi::classic::{MapOp, UnmapOp};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
@@ -23,8 +23,8 @@ pub struct PersistentGrants {
     state: Vec<PageState>,
     /// By entry: whether writing was denied. A retry would map and unmap the page for every packet.
     denied: Vec<bool>,
-    wanted: Vec<Map>,
-    unwanted: Vec<Unmap>,
+    wanted: Vec<MapOp>,
+    unwanted: Vec<UnmapOp>,
     status: Vec<GrantStatus>,
 }
 
@@ -50,7 +50,7 @@ impl PersistentGrants {
             if *state != PageState::Unmapped {
                 *state = PageState::Unmapped;
                 if let Some(slot) = self.guest.slot(GrantRef(index as u32)) {
-                    self.unwanted.push(Unmap { slot });
+                    self.unwanted.push(UnmapOp { slot });
                 }
             }
         }
@@ -73,7 +73,7 @@ impl PersistentGrants {
             PageState::Writable => return,
             PageState::ReadOnly if readonly => return,
             _ if !readonly && denied != Some(false) => return,
-            PageState::ReadOnly => self.unwanted.push(Unmap { slot }),
+            PageState::ReadOnly => self.unwanted.push(UnmapOp { slot }),
             PageState::Unmapped => {}
         }
         *state = if readonly {
@@ -81,7 +81,7 @@ impl PersistentGrants {
         } else {
             PageState::Writable
         };
-        self.wanted.push(Map {
+        self.wanted.push(MapOp {
             domain: self.guest.domain,
             gref,
             slot,

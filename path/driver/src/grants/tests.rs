@@ -1,14 +1,14 @@
 //! The mechanisms with a mock monitor: a thread that answers the call page.
 
 use super::access::Guest;
-use super::copy::Copy;
-use super::counted::Counted;
+use super::copy::CopyGrants;
+use super::counted::CountedGrants;
 use super::flip::FlipGrants;
-use super::map::Map;
+use super::map::MapGrants;
 use super::persistent::PersistentGrants;
-use abi::classic::{Copy as CopyOp, Map as MapOp, Place, Transfer};
+use abi::classic::{CopyOp, CopyOperand, MapOp, TransferOp};
 use abi::counted::{Translation, translation_bytes};
-use abi::hypercall::Kind;
+use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
@@ -44,14 +44,14 @@ struct TestWorld {
 }
 
 impl TestWorld {
-    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> GrantStatus {
+    fn serve(&mut self, kind: HypercallKind, words: [u64; 3]) -> GrantStatus {
         let allowed = |gref: GrantRef, write| match gref.index() {
             NONE.. => GrantStatus::BadRef,
             READ_ONLY.. if write => GrantStatus::PermissionDenied,
             _ => GrantStatus::Okay,
         };
         match kind {
-            Kind::GrantMap => {
+            HypercallKind::GrantMap => {
                 let op = MapOp::decode(words);
                 assert_eq!(op.domain, DOMAIN);
                 assert_eq!(op.slot.0, FIRST + op.gref.index());
@@ -64,22 +64,26 @@ impl TestWorld {
                 }
                 status
             }
-            Kind::GrantUnmap => match self.mapped.remove(&(words[0] as u32)) {
+            HypercallKind::GrantUnmap => match self.mapped.remove(&(words[0] as u32)) {
                 Some(_) => GrantStatus::Okay,
                 None => GrantStatus::BadHandle,
             },
-            Kind::GrantCopy => {
+            HypercallKind::GrantCopy => {
                 let op = CopyOp::decode(words);
                 let status = match (op.src, op.dst) {
-                    (Place::Granted { gref, .. }, Place::Own { .. }) => allowed(gref, false),
-                    (Place::Own { .. }, Place::Granted { gref, .. }) => allowed(gref, true),
+                    (CopyOperand::Granted { gref, .. }, CopyOperand::Own { .. }) => {
+                        allowed(gref, false)
+                    }
+                    (CopyOperand::Own { .. }, CopyOperand::Granted { gref, .. }) => {
+                        allowed(gref, true)
+                    }
                     _ => GrantStatus::BadCopyArg,
                 };
                 self.copied.push(op);
                 status
             }
-            Kind::GrantTransfer => {
-                let op = Transfer::decode(words);
+            HypercallKind::GrantTransfer => {
+                let op = TransferOp::decode(words);
                 assert_eq!(op.exchange, EXCHANGE);
                 let flips = FIRST + SLOTS..FIRST + SLOTS + FLIPS;
                 assert!(flips.contains(&op.slot.0), "{op:?}");
@@ -93,7 +97,7 @@ impl TestWorld {
                 }
                 status
             }
-            Kind::TableBind | Kind::TableEnd => GrantStatus::Okay,
+            HypercallKind::TableBind | HypercallKind::TableEnd => GrantStatus::Okay,
             _ => GrantStatus::GeneralError,
         }
     }
@@ -192,7 +196,7 @@ fn source() -> Span {
 #[test]
 fn map_maps_each_page_once_per_batch() {
     let monitor = Monitor::new();
-    let mut map = Map::new(monitor.guest.clone());
+    let mut map = MapGrants::new(monitor.guest.clone());
     let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
     let at = |index: u32| monitor.guest.span(Slot(FIRST + index), 8, 100).unwrap();
     assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
@@ -206,7 +210,7 @@ fn map_maps_each_page_once_per_batch() {
 #[test]
 fn map_writes_where_it_may() {
     let monitor = Monitor::new();
-    let mut map = Map::new(monitor.guest.clone());
+    let mut map = MapGrants::new(monitor.guest.clone());
     let status = write(&mut map, &[1, READ_ONLY, 1, SLOTS], source());
     let okay: Vec<bool> = status.iter().map(|s| *s == GrantStatus::Okay).collect();
     assert_eq!(okay, [true, false, true, false]);
@@ -220,7 +224,7 @@ fn map_writes_where_it_may() {
 #[test]
 fn map_keeps_device_pages_during_other_writes() {
     let monitor = Monitor::new();
-    let mut map = Map::new(monitor.guest.clone());
+    let mut map = MapGrants::new(monitor.guest.clone());
     let access = |&gref| GrantAccess {
         gref: GrantRef(gref),
         offset: 8,
@@ -250,7 +254,7 @@ fn map_keeps_device_pages_during_other_writes() {
 #[test]
 fn map_dropped_in_the_middle_of_a_batch_unmaps() {
     let monitor = Monitor::new();
-    let mut map = Map::new(monitor.guest.clone());
+    let mut map = MapGrants::new(monitor.guest.clone());
     read(&mut map, &[1, 2]);
     drop(map);
     assert_eq!(monitor.mapped(), BTreeMap::new());
@@ -306,7 +310,7 @@ fn occupied_slot_is_rejected_and_unchanged() {
     let ring = (FIRST + 1, true);
     monitor.world.lock().unwrap().mapped.extend([ring]);
     let mut persistent = PersistentGrants::new(monitor.guest.clone());
-    let mut map = Map::new(monitor.guest.clone());
+    let mut map = MapGrants::new(monitor.guest.clone());
     assert!(read(&mut persistent, &[1])[0].is_err());
     assert!(read(&mut map, &[1])[0].is_err());
     map.read_end();
@@ -321,7 +325,7 @@ fn copy_splits_at_pages_and_rejects_foreign_memory() {
     let monitor = Monitor::new();
     let frames = Area::anonymous(32 * PAGE).unwrap();
     let staging = frames.at(0, 16 * PAGE).unwrap();
-    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let mut copy = CopyGrants::new(monitor.guest.clone(), frames, staging);
     let across = frames.at(20 * PAGE - 10, 30).unwrap();
     assert_eq!(write(&mut copy, &[1], across), [GrantStatus::Okay]);
     let lens: Vec<(u16, u16)> = {
@@ -346,7 +350,7 @@ fn copy_reads_every_access_into_a_page_of_its_own() {
     let monitor = Monitor::new();
     let frames = Area::anonymous(32 * PAGE).unwrap();
     let staging = frames.at(0, 16 * PAGE).unwrap();
-    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let mut copy = CopyGrants::new(monitor.guest.clone(), frames, staging);
     let got = read(&mut copy, &[1, 1, NONE]);
     let at = |n: usize| staging.sub((2 + n) * PAGE, 100).unwrap();
     assert_eq!(got, [Ok(at(0)), Ok(at(1)), Err(GrantStatus::BadRef)]);
@@ -437,7 +441,7 @@ fn flip_clears_pages_that_stay() {
 }
 
 #[test]
-fn flip_reads_as_map_does_and_lets_no_device_write() {
+fn flip_reads_like_map_and_rejects_device_writes() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
     let got = read(&mut flip, &[3, NONE]);
@@ -460,9 +464,9 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
 struct Tables(Span);
 
 impl Tables {
-    fn bind(monitor: &Monitor) -> (Counted<true>, Self) {
+    fn bind(monitor: &Monitor) -> (CountedGrants<true>, Self) {
         let at = Slot(FIRST + SLOTS);
-        let new = Counted::bind(monitor.guest.clone(), Handle(9), at).unwrap();
+        let new = CountedGrants::bind(monitor.guest.clone(), Handle(9), at).unwrap();
         let bytes = translation_bytes(SLOTS) + PAGE;
         let tables = monitor.guest.window.at(at.0 as usize * PAGE, bytes);
         (new, Self(tables.unwrap()))

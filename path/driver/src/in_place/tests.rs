@@ -33,12 +33,12 @@ fn received(in_place: &mut InPlace, machine: &mut Machine, frames: &[Vec<u8>]) -
 }
 
 fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> DeliveryReport {
-    let way = InPlacePorts {
+    let ports = InPlacePorts {
         nic: machine.wire,
         guest: GUEST,
     };
     let buffers = Buffers::Posted { header_last: false };
-    let report = in_place.deliver(&mut machine.switch, way, buffers, false, 0);
+    let report = in_place.deliver(&mut machine.switch, ports, buffers, false, 0);
     let vif = machine.switch.ports.vif_mut(GUEST).unwrap();
     vif.delivered(&report);
     machine.switch.dirty.mark(GUEST);
@@ -47,7 +47,7 @@ fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> DeliveryReport {
 }
 
 #[test]
-fn what_is_for_the_guest_stays_where_it_lies() {
+fn frames_for_the_guest_stay_in_place() {
     let (mut machine, mut in_place) = (Machine::new(2), in_place());
     let sent: Vec<_> = (0..4)
         .map(|n| frame(mac(GUEST), STATION, 60 + 400 * n, n as u64))

@@ -42,7 +42,7 @@ fn given(resegmenter: &mut Resegmenter, rig: &mut Rig, frames: &[Frame]) -> (Vec
 }
 
 #[test]
-fn what_there_is_room_for_goes_whole() {
+fn fitting_frames_are_delivered_whole() {
     let memory = TestMemory::new(32);
     let mut rig = Rig::new(sizes());
     let mut resegmenter = Resegmenter::default();
@@ -85,7 +85,7 @@ fn a_guest_that_takes_short_chains_gets_more_of_them() {
 }
 
 #[test]
-fn order_is_kept_and_the_last_part_is_what_it_is() {
+fn split_aggregates_keep_their_order() {
     let memory = TestMemory::new(64);
     let mut rig = Rig::new(sizes_with(8));
     let mut resegmenter = Resegmenter::default();

@@ -199,7 +199,7 @@ fn guests_get_no_blank_checksum_inside_a_tunnel() {
 }
 
 #[test]
-fn an_aggregate_is_cut_and_everything_stays_in_order() {
+fn aggregates_are_segmented_in_order() {
     let frames = [
         tcp(area(), 10, 1),
         aggregate(area(), 2500, 1000),

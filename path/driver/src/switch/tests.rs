@@ -56,7 +56,7 @@ fn bridge_drops_are_counted_and_answered() {
 }
 
 #[test]
-fn who_sleeps_is_rung_once_a_turn_for_all_that_came() {
+fn a_sleeper_is_notified_once_per_turn() {
     let mut machine = Machine::new(2);
     assert!(!machine.guests[1].front.prepare_sleep(false));
     for number in 0..3 {

@@ -11,10 +11,10 @@ use config::domain::VifConfig;
 use net::packet::Mac;
 use net::packet::announce::announcement;
 use nic::Frame;
-use runtime::platform::Waiting;
+use runtime::platform::Wait;
 use serde_json::{Value, json};
 
-impl<W: Waiting> Driver<W> {
+impl<W: Wait> Driver<W> {
     /// Handles added and removed guests.
     pub(crate) fn serve_changes(&mut self) {
         for change in self.guests.changes() {

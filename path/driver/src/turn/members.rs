@@ -16,11 +16,11 @@ use crate::vmq::Queues;
 use config::domain::{NicConfig, VifConfig};
 use config::rule::{Rule, keep_state};
 use net::bridge;
-use runtime::platform::Waiting;
+use runtime::platform::Wait;
 use std::rc::Rc;
 use vif::ring::RingWatch;
 
-impl<W: Waiting> Driver<W> {
+impl<W: Wait> Driver<W> {
     /// Adds a NIC and returns the number of its port. NICs are added before guests, so that guests
     /// can get their queues.
     pub(crate) fn add_nic(&mut self, nic: &NicConfig, port: NicPort) -> Result<usize, String> {
@@ -67,11 +67,11 @@ impl<W: Waiting> Driver<W> {
         guest: (usize, &VifConfig),
         mut queue: DedicatedQueue,
     ) {
-        let way = InPlacePorts {
+        let ports = InPlacePorts {
             nic: wire.0,
             guest: guest.0,
         };
-        let Some(vif) = self.switch.ports.vif_mut(way.guest) else {
+        let Some(vif) = self.switch.ports.vif_mut(ports.guest) else {
             return;
         };
         let denying = firewall::denying(wire, guest);
@@ -80,7 +80,7 @@ impl<W: Waiting> Driver<W> {
         }
         vif.queue = Some(queue);
         self.switch.firewall.add_denying(&denying);
-        let receiver = DedicatedReceiver::new(way, &self.switches.lro);
+        let receiver = DedicatedReceiver::new(ports, &self.switches.lro);
         self.dedicated.push(receiver);
     }
 
@@ -90,7 +90,7 @@ impl<W: Waiting> Driver<W> {
             queues.remove_guest(&mut self.switch.ports, number);
         }
         self.dedicated
-            .retain(|receiver| receiver.way.guest != number);
+            .retain(|receiver| receiver.ports.guest != number);
         self.fairness.remove(number);
         self.backpressure.remove(number);
         self.poll_set.remove(number);

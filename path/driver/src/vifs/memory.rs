@@ -1,13 +1,13 @@
 //! Access to a guest's memory: the grant mechanism, and the pages of the rings.
 
 use crate::grants::Guest;
-use crate::grants::copy::Copy;
-use crate::grants::counted::Counted;
+use crate::grants::copy::CopyGrants;
+use crate::grants::counted::CountedGrants;
 use crate::grants::flip::FlipGrants;
-use crate::grants::map::Map;
+use crate::grants::map::MapGrants;
 use crate::grants::persistent::PersistentGrants;
 use crate::vifs::hashing::Hashing;
-use abi::classic::{Map as MapOp, Unmap};
+use abi::classic::{MapOp, UnmapOp};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;
@@ -192,7 +192,7 @@ impl Shared {
 /// Pages that the monitor has mapped for this domain, until it is dropped.
 struct MappedPages {
     calls: Rc<RefCell<Calls>>,
-    slots: Vec<Unmap>,
+    slots: Vec<UnmapOp>,
 }
 
 impl Debug for MappedPages {
@@ -223,8 +223,8 @@ impl GuestAccess for GuestMemory {
             GrantMode::Counted => return self.open_counted::<true>(guest, front),
             GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
             GrantMode::Flip => return self.open_flip(guest, peer, front),
-            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
-            GrantMode::Map => Box::new(Map::new(guest)),
+            GrantMode::Copy => Box::new(CopyGrants::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Map => Box::new(MapGrants::new(guest)),
             GrantMode::Persistent => Box::new(PersistentGrants::new(guest)),
         };
         if front.table != Handle(0) {
@@ -267,7 +267,7 @@ impl GuestMemory {
         guest: Guest,
         front: &FrontRecord,
     ) -> Result<OpenedMemory, String> {
-        let mut grants = Counted::<COUNTED>::bind(guest, front.table, self.window.tables)
+        let mut grants = CountedGrants::<COUNTED>::bind(guest, front.table, self.window.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
@@ -313,7 +313,7 @@ impl GuestMemory {
             .iter()
             .zip(&status)
             .filter(|(_, status)| **status == GrantStatus::Okay)
-            .map(|(map, _)| Unmap { slot: map.slot });
+            .map(|(map, _)| UnmapOp { slot: map.slot });
         let done = MappedPages {
             calls: Rc::clone(&self.shared.calls),
             slots: done.collect(),

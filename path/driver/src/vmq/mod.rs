@@ -216,12 +216,14 @@ impl Queues {
         }
         self.bounced_packets += self.bounced.len() as u64;
         if let Some(guest) = active {
-            let way = InPlacePorts {
+            let ports = InPlacePorts {
                 nic: self.nic,
                 guest,
             };
             let buffers = Buffers::Posted { header_last: split };
-            let report = self.in_place.deliver(switch, way, buffers, merging, now_ns);
+            let report = self
+                .in_place
+                .deliver(switch, ports, buffers, merging, now_ns);
             if let Some(vif) = switch.ports.vif_mut(guest) {
                 vif.delivered(&report);
                 switch.dirty.mark(guest);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_with_its_addresses_exchanged() {
+    fn echoed_frames_have_swapped_addresses() {
         let mut pool = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let mut bytes: Vec<u8> = (0..100).collect();
         bytes[0] = 2;

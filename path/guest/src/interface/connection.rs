@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// Records `backend` as the other end.
-    pub(super) fn meet(&mut self, backend: DomId) {
+    pub(super) fn set_backend(&mut self, backend: DomId) {
         if self.backend.replace(backend) != Some(backend) {
             // The old doorbell must be dropped before the new one is created, which has the same
             // number.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_refuses_is_asked_again_three_times() {
+    fn a_closed_end_is_restarted_at_most_three_times() {
         use XenbusState as S;
         let refusal = next(S::Initialised, 0, (OLD, S::Closed));
         assert_eq!(refusal, HandshakeStep::CloseRefused);

@@ -3,7 +3,7 @@
 use net::packet::ETHERNET_BYTES;
 use net::packet::too_big::TooBig;
 use nic::{Frame, Nic, TxReport};
-use runtime::report::Given;
+use runtime::report::TxTotals;
 use runtime::trace::DropSnapshot;
 
 /// Maximum number of errors that wait for room in the ring.
@@ -14,7 +14,7 @@ pub(super) struct EndpointDevice {
     pub endpoint: Box<dyn Nic>,
     /// Whether the endpoint's peer notifies it ([`nic::Notified`]).
     pub is_notified: bool,
-    pub given: Given,
+    pub given: TxTotals,
     /// Frames dropped because they exceed the endpoint's MTU.
     pub too_long: u64,
     /// Generator of errors to the senders of these frames.
@@ -30,7 +30,7 @@ impl EndpointDevice {
         Self {
             is_notified: endpoint.notified().is_some(),
             endpoint,
-            given: Given::default(),
+            given: TxTotals::default(),
             too_long: 0,
             too_big: TooBig::default(),
             errors: Vec::new(),

@@ -2,7 +2,7 @@
 
 use super::Interface;
 use runtime::lro::Sums;
-use runtime::report::{self, Given};
+use runtime::report::{self, TxTotals};
 use serde_json::{Value, json};
 use vif::InterfaceCounters;
 use vif::netfront::{PageRecycling, Tracking};
@@ -17,7 +17,7 @@ impl Interface {
 
     /// Returns the results of the frames sent to the endpoint.
     #[must_use]
-    pub fn given(&self) -> Given {
+    pub fn given(&self) -> TxTotals {
         self.device.given
     }
 

@@ -6,7 +6,7 @@ use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
 use super::membership::{self, Membership};
 use super::offence::Offence;
-use super::port::{AddError, BridgeSettings, Kind, Port};
+use super::port::{AddError, BridgeSettings, Port, PortKind};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rules::{Count, Direction, Filtered, Firewall, RoutedFlow, Rule};
 use super::table::{ForwardingTable, Station};
@@ -83,8 +83,8 @@ impl Bridge {
     pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {
-            Kind::Nic => (0, None, true),
-            Kind::Guest { macs, claims } => {
+            PortKind::Nic => (0, None, true),
+            PortKind::Guest { macs, claims } => {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
@@ -157,7 +157,7 @@ impl Bridge {
         if self.ports.get(number).is_some_and(Option::is_some) {
             return Err(AddError::Exists(number));
         }
-        if let Kind::Guest { macs, .. } = &port.kind {
+        if let PortKind::Guest { macs, .. } = &port.kind {
             if macs.is_empty() {
                 return Err(AddError::NoMac);
             }

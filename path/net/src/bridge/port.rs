@@ -47,7 +47,7 @@ pub struct Rate {
 
 /// Kind of port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PortKind {
     /// A port with learned stations behind it.
     Nic,
     /// A guest.
@@ -79,7 +79,7 @@ pub struct Claims {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The kind.
-    pub kind: Kind,
+    pub kind: PortKind,
     /// Known IP addresses behind the port, which no guest of another port may claim.
     pub addresses: Vec<IpAddr>,
     /// Routers of the stations behind the port. While the port exists, no guest may claim one,
@@ -96,7 +96,7 @@ impl Port {
     #[must_use]
     pub fn nic() -> Self {
         Self {
-            kind: Kind::Nic,
+            kind: PortKind::Nic,
             addresses: Vec::new(),
             gateways: Vec::new(),
             rate: None,
@@ -107,7 +107,7 @@ impl Port {
     /// Returns a guest port with one MAC and without a limit.
     #[must_use]
     pub fn guest(mac: Mac) -> Self {
-        let kind = Kind::Guest {
+        let kind = PortKind::Guest {
             macs: vec![mac],
             claims: Claims::default(),
         };

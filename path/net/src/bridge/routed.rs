@@ -4,7 +4,7 @@ use super::ethernet::{Ethernet, GROUP_BIT};
 use super::guard::Guard;
 use super::members::{Bridge, PortState};
 use super::rules::{Direction, Firewall, RoutedFlow};
-use crate::flows::Plain;
+use crate::flows::PlainPacket;
 use nic::SmallFrame;
 
 impl Bridge {
@@ -19,7 +19,7 @@ impl Bridge {
     #[inline]
     fn routed(&self, in_port: usize) -> Option<(&PortState, &Guard)> {
         let state = self.ports.get(in_port)?.as_ref()?;
-        let is_open = state.rate.is_none() && self.spares_established(in_port, Direction::In);
+        let is_open = state.rate.is_none() && self.ignores_established(in_port, Direction::In);
         state
             .guard
             .as_ref()
@@ -83,7 +83,7 @@ impl Bridge {
                     Some(port)
                         if port != in_port
                             && !group
-                            && self.spares_established(port, Direction::Out) =>
+                            && self.ignores_established(port, Direction::Out) =>
                     {
                         last = (ethernet.destination, port as u16);
                         out_flows = self.flows(port);
@@ -94,14 +94,14 @@ impl Bridge {
             if in_flows.is_some() || out_flows.is_some() {
                 let (out, len) = (last.1.into(), small_frame.len());
                 let head = small_frame.head();
-                let packet = Plain::of(head.get(..len).unwrap_or(head))?;
+                let packet = PlainPacket::of(head.get(..len).unwrap_or(head))?;
                 let ends = [
                     (in_flows, in_port, Direction::In),
                     (out_flows, out, Direction::Out),
                 ];
                 for (flows, port, direction) in ends {
                     let Some(flows) = flows else { continue };
-                    let place = flows.carries(direction, &packet, now_ns)?;
+                    let place = flows.find_established(direction, &packet, now_ns)?;
                     routed.push(RoutedFlow { port, place, len });
                 }
             }
@@ -112,8 +112,8 @@ impl Bridge {
 
     /// Returns whether a port has no rules, or rules that pass all frames of admitted flows.
     #[inline]
-    fn spares_established(&self, port: usize, direction: Direction) -> bool {
+    fn ignores_established(&self, port: usize, direction: Direction) -> bool {
         let rules: Option<&Firewall> = self.rules.get(port);
-        rules.is_none_or(|rules| rules.spares_established(direction))
+        rules.is_none_or(|rules| rules.ignores_established(direction))
     }
 }

@@ -10,7 +10,7 @@
 use super::drops::DropReason;
 use super::ethernet::is_disguised;
 pub use crate::flows::Direction;
-use crate::flows::{Flows, Place, Plain, Sighting, Standing, State, Subject};
+use crate::flows::{Classification, EntryIndex, Flows, Lookup, PlainPacket, State, Subject};
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -108,36 +108,35 @@ impl Rule {
         }
     }
 
-    /// Returns whether the rule decides about a frame that passes
-    /// in this direction.
+    /// Returns whether the rule decides about a frame that passes in this direction.
     fn decides(
         &self,
         direction: Direction,
-        standing: Option<Standing>,
+        classification: Option<Classification>,
         filtered: &mut Filtered<'_>,
     ) -> bool {
         if self.direction.is_some_and(|own| own != direction) {
             return false;
         }
         let mut unknown = false;
-        let mut fits = |answer: Option<Fits>| {
-            unknown |= answer == Some(Fits::Unknown);
-            answer != Some(Fits::No)
+        let mut fits = |answer: Option<FieldMatch>| {
+            unknown |= answer == Some(FieldMatch::Unknown);
+            answer != Some(FieldMatch::No)
         };
-        if !fits(self.state.map(|own| stands(own, standing))) {
+        if !fits(self.state.map(|own| match_state(own, classification))) {
             return false;
         }
-        if self.is_bare() {
+        if self.has_no_conditions() {
             return !(self.allow && unknown);
         }
         let seen = filtered.inspected();
         let is = |own: u16| seen.ethertype.fits(|other| *other == own);
-        let carries = |own: u8| seen.protocol.fits(|other| *other == own);
+        let is_protocol = |own: u8| seen.protocol.fits(|other| *other == own);
         let from = |own: Prefix| seen.addresses.fits(|(from, _)| own.contains(*from));
         let to = |own: Prefix| seen.addresses.fits(|(_, to)| own.contains(*to));
         let (from_port, to_port) = (self.source_ports.as_ref(), self.destination_ports.as_ref());
         fits(self.ethertype.map(is))
-            && fits(self.protocol.map(carries))
+            && fits(self.protocol.map(is_protocol))
             && fits(from_port.map(|own| seen.ports.fits(|(from, _)| own.contains(from))))
             && fits(to_port.map(|own| seen.ports.fits(|(_, to)| own.contains(to))))
             && fits(self.source.map(from))
@@ -145,14 +144,14 @@ impl Rule {
             && !(self.allow && unknown)
     }
 
-    /// Returns whether the rule may decide about a frame of an admitted flow that passes in `direction`.
+    /// Returns whether the rule may decide about a frame of an admitted flow in this direction.
     fn concerns_established(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|own| own == direction)
             && !matches!(self.state, Some(State::New | State::Related))
     }
 
     /// Returns whether the rule tests no field of the frame's header.
-    const fn is_bare(&self) -> bool {
+    const fn has_no_conditions(&self) -> bool {
         self.ethertype.is_none()
             && self.protocol.is_none()
             && self.source.is_none()
@@ -162,40 +161,40 @@ impl Rule {
     }
 }
 
-/// Compares a frame's state with the one that a rule asks for. Without a flow table every state is
-/// unknown, and so counts against the frame. If the frame belongs to no flow and cannot begin one,
-/// that holds for the state `new` alone.
-fn stands(own: State, standing: Option<Standing>) -> Fits {
-    match (own, standing) {
-        (own, Some(Standing::Is(state))) if own == state => Fits::Yes,
-        (State::New, Some(Standing::Unknown)) | (_, None) => Fits::Unknown,
-        _ => Fits::No,
+/// Compares a frame's state with the state of a rule. The result is unknown, and so counts against
+/// the frame, if the port has no flow table. For a frame that belongs to no flow and cannot begin
+/// one, it is unknown for the state `new`, and `No` for the other states.
+fn match_state(own: State, classification: Option<Classification>) -> FieldMatch {
+    match (own, classification) {
+        (own, Some(Classification::Is(state))) if own == state => FieldMatch::Yes,
+        (State::New, Some(Classification::Unknown)) | (_, None) => FieldMatch::Unknown,
+        _ => FieldMatch::No,
     }
 }
 
 /// Result of comparing a frame with a rule's field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fits {
+enum FieldMatch {
     Yes,
     No,
     Unknown,
 }
 
-/// A field of a frame: present, absent or not shown.
+/// A field of a frame: present, absent, or outside the snapshot.
 #[derive(Clone, Copy, Debug)]
-enum Shown<T> {
+enum FieldValue<T> {
     Is(T),
     Absent,
     Hidden,
 }
 
-impl<T> Shown<T> {
+impl<T> FieldValue<T> {
     #[inline]
-    fn fits(&self, test: impl FnOnce(&T) -> bool) -> Fits {
+    fn fits(&self, test: impl FnOnce(&T) -> bool) -> FieldMatch {
         match self {
-            Self::Is(value) if test(value) => Fits::Yes,
-            Self::Is(_) | Self::Absent => Fits::No,
-            Self::Hidden => Fits::Unknown,
+            Self::Is(value) if test(value) => FieldMatch::Yes,
+            Self::Is(_) | Self::Absent => FieldMatch::No,
+            Self::Hidden => FieldMatch::Unknown,
         }
     }
 }
@@ -203,10 +202,10 @@ impl<T> Shown<T> {
 /// The fields that rules test, as far as a snapshot shows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inspected {
-    ethertype: Shown<u16>,
-    addresses: Shown<(Address, Address)>,
-    protocol: Shown<u8>,
-    ports: Shown<(u16, u16)>,
+    ethertype: FieldValue<u16>,
+    addresses: FieldValue<(Address, Address)>,
+    protocol: FieldValue<u8>,
+    ports: FieldValue<(u16, u16)>,
 }
 
 impl Inspected {
@@ -221,7 +220,7 @@ impl Inspected {
         let (addresses, number, at, later) = match packet.network {
             Network::Ipv4(ip) => (
                 (ip.source.to_bits().into(), ip.destination.to_bits().into()),
-                Shown::Is(ip.protocol),
+                FieldValue::Is(ip.protocol),
                 ip.transport_at,
                 ip.is_later_fragment(),
             ),
@@ -233,24 +232,24 @@ impl Inspected {
             ),
             Network::Arp(_) | Network::Other => {
                 return Self {
-                    ethertype: Shown::Is(packet.ethertype),
-                    addresses: Shown::Absent,
-                    protocol: Shown::Absent,
-                    ports: Shown::Absent,
+                    ethertype: FieldValue::Is(packet.ethertype),
+                    addresses: FieldValue::Absent,
+                    protocol: FieldValue::Absent,
+                    ports: FieldValue::Absent,
                 };
             }
         };
         let ports = match number {
-            Shown::Is(number) if !has_ports(number) => Shown::Absent,
-            Shown::Is(_) if !later => match (be16(header, at), be16(header, at + 2)) {
-                (Ok(from), Ok(to)) => Shown::Is((from, to)),
-                _ => Shown::Hidden,
+            FieldValue::Is(number) if !has_ports(number) => FieldValue::Absent,
+            FieldValue::Is(_) if !later => match (be16(header, at), be16(header, at + 2)) {
+                (Ok(from), Ok(to)) => FieldValue::Is((from, to)),
+                _ => FieldValue::Hidden,
             },
-            _ => Shown::Hidden,
+            _ => FieldValue::Hidden,
         };
         Self {
-            ethertype: Shown::Is(packet.ethertype),
-            addresses: Shown::Is(addresses),
+            ethertype: FieldValue::Is(packet.ethertype),
+            addresses: FieldValue::Is(addresses),
             protocol: number,
             ports,
         }
@@ -266,10 +265,22 @@ impl Inspected {
         let hidden =
             ethertype.is_none_or(|found| matches!(found, ethertype::IPV4 | ethertype::IPV6));
         Self {
-            ethertype: ethertype.map_or(Shown::Hidden, Shown::Is),
-            addresses: if hidden { Shown::Hidden } else { Shown::Absent },
-            protocol: if hidden { Shown::Hidden } else { Shown::Absent },
-            ports: if hidden { Shown::Hidden } else { Shown::Absent },
+            ethertype: ethertype.map_or(FieldValue::Hidden, FieldValue::Is),
+            addresses: if hidden {
+                FieldValue::Hidden
+            } else {
+                FieldValue::Absent
+            },
+            protocol: if hidden {
+                FieldValue::Hidden
+            } else {
+                FieldValue::Absent
+            },
+            ports: if hidden {
+                FieldValue::Hidden
+            } else {
+                FieldValue::Absent
+            },
         }
     }
 }
@@ -288,15 +299,15 @@ impl From<u128> for Address {
 
 /// Returns the protocol of an IPv6 packet. A later fragment names the first header of the whole
 /// packet. If that is an extension header, the protocol is hidden.
-fn behind_extensions(ip: &Ipv6) -> Shown<u8> {
+fn behind_extensions(ip: &Ipv6) -> FieldValue<u8> {
     match ip.protocol {
         protocol::HOP_BY_HOP
         | protocol::ROUTING
         | protocol::FRAGMENT
         | protocol::AUTHENTICATION
         | protocol::DESTINATION
-        | protocol::MOBILITY => Shown::Hidden,
-        number => Shown::Is(number),
+        | protocol::MOBILITY => FieldValue::Hidden,
+        number => FieldValue::Is(number),
     }
 }
 
@@ -341,28 +352,28 @@ impl<'a> Filtered<'a> {
 #[derive(Debug)]
 pub(super) struct RoutedFlow {
     pub(super) port: usize,
-    pub(super) place: Place,
+    pub(super) place: EntryIndex,
     pub(super) len: usize,
 }
 
 /// Decision of a port's rules about the frames of admitted flows that pass in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum OfEstablished {
-    /// No rule concerns them.
+enum EstablishedDecision {
+    /// No rule applies to them.
     #[default]
     NoRule,
     /// This rule decides about all of them.
     Rule(usize),
-    /// It depends on their headers.
+    /// The decision depends on their headers.
     Depends,
 }
 
-impl OfEstablished {
+impl EstablishedDecision {
     fn of(rules: &[Rule], direction: Direction) -> Self {
         let mut rules = rules.iter().enumerate();
         match rules.find(|(_, rule)| rule.concerns_established(direction)) {
             None => Self::NoRule,
-            Some((at, rule)) if rule.is_bare() => Self::Rule(at),
+            Some((at, rule)) if rule.has_no_conditions() => Self::Rule(at),
             Some(_) => Self::Depends,
         }
     }
@@ -382,7 +393,7 @@ pub struct Count {
 pub(super) struct Firewall {
     rules: Vec<(Rule, Count)>,
     /// Decisions about frames of admitted flows, for [`Direction::In`] and [`Direction::Out`].
-    established: [OfEstablished; 2],
+    established: [EstablishedDecision; 2],
     /// The port's flow table, if its rules are stateful.
     pub(super) flows: Option<Box<Flows>>,
 }
@@ -392,8 +403,8 @@ impl Firewall {
     pub(super) fn set(&mut self, rules: &[Rule]) {
         let fresh = |rule: &Rule| (rule.clone(), Count::default());
         self.rules = rules.iter().map(fresh).collect();
-        self.established =
-            [Direction::In, Direction::Out].map(|direction| OfEstablished::of(rules, direction));
+        self.established = [Direction::In, Direction::Out]
+            .map(|direction| EstablishedDecision::of(rules, direction));
     }
 
     /// Returns the first rule that decides about a frame, and whether it allows the frame.
@@ -403,8 +414,8 @@ impl Firewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Option<(usize, bool)> {
-        let sighting = self.look(direction, filtered, now_ns);
-        self.first(direction, sighting.map(|it| it.standing), filtered)
+        let lookup = self.look(direction, filtered, now_ns);
+        self.first(direction, lookup.map(|it| it.classification), filtered)
     }
 
     fn look(
@@ -412,7 +423,7 @@ impl Firewall {
         direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
-    ) -> Option<Sighting> {
+    ) -> Option<Lookup> {
         let flows = self.flows.as_ref()?;
         Some(flows.look(direction, filtered.subject(), now_ns))
     }
@@ -420,16 +431,16 @@ impl Firewall {
     fn first(
         &self,
         direction: Direction,
-        standing: Option<Standing>,
+        classification: Option<Classification>,
         filtered: &mut Filtered<'_>,
     ) -> Option<(usize, bool)> {
         let mut rules = self.rules.iter().enumerate();
-        let found = rules.find(|(_, (rule, _))| rule.decides(direction, standing, filtered));
+        let found = rules.find(|(_, (rule, _))| rule.decides(direction, classification, filtered));
         found.map(|(at, (rule, _))| (at, rule.allow))
     }
 
-    /// Decides about a frame that passes in this direction: counts it for the rule that decides, and
-    /// for its flow if it may pass.
+    /// Decides about a frame that passes in this direction: counts it for the rule that decides,
+    /// and for its flow if it may pass.
     ///
     /// # Errors
     /// The reason why it may not pass.
@@ -452,13 +463,13 @@ impl Firewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let decision = self.of_established(direction);
-        if decision != OfEstablished::Depends
+        let decision = self.established_decision(direction);
+        if decision != EstablishedDecision::Depends
             && let Some(flows) = &mut self.flows
-            && let Some(packet) = Plain::of(filtered.header)
-            && let Some(place) = flows.carries(direction, &packet, now_ns)
+            && let Some(packet) = PlainPacket::of(filtered.header)
+            && let Some(place) = flows.find_established(direction, &packet, now_ns)
         {
-            if let OfEstablished::Rule(at) = decision {
+            if let EstablishedDecision::Rule(at) = decision {
                 self.apply(at, filtered.len)?;
             }
             if let Some(flows) = &mut self.flows {
@@ -475,14 +486,14 @@ impl Firewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let sighting = self.look(direction, filtered, now_ns);
-        let found = self.first(direction, sighting.map(|it| it.standing), filtered);
+        let lookup = self.look(direction, filtered, now_ns);
+        let found = self.first(direction, lookup.map(|it| it.classification), filtered);
         if let Some((at, _)) = found {
             self.apply(at, filtered.len)?;
         }
-        if let (Some(flows), Some(sighting)) = (&mut self.flows, sighting) {
+        if let (Some(flows), Some(lookup)) = (&mut self.flows, lookup) {
             let len = filtered.len;
-            let passed = flows.pass(direction, filtered.subject(), &sighting, len, now_ns);
+            let passed = flows.pass(direction, filtered.subject(), &lookup, len, now_ns);
             return passed.map_err(|_| DropReason::FirewallState);
         }
         Ok(())
@@ -507,18 +518,20 @@ impl Firewall {
     }
 
     #[inline]
-    const fn of_established(&self, direction: Direction) -> OfEstablished {
+    const fn established_decision(&self, direction: Direction) -> EstablishedDecision {
         match direction {
             Direction::In => self.established[0],
             Direction::Out => self.established[1],
         }
     }
 
-    /// Returns whether all frames of admitted flows pass in `direction`, and no rule counts them.
+    /// Returns whether all frames of admitted flows pass in this direction, and no rule counts
+    /// them.
     #[inline]
-    pub(super) fn spares_established(&self, direction: Direction) -> bool {
+    pub(super) fn ignores_established(&self, direction: Direction) -> bool {
         self.rules.is_empty()
-            || self.flows.is_some() && self.of_established(direction) == OfEstablished::NoRule
+            || self.flows.is_some()
+                && self.established_decision(direction) == EstablishedDecision::NoRule
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = Count> + '_ {

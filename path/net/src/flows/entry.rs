@@ -9,8 +9,8 @@
 //!        6, 7   packets, bytes
 //! ```
 //!
-//! OWNERSHIP. One process at a time writes the words. If it dies between two stores, the next one
-//! finds an entry that is free or whole: word 4 is cleared first and stored last.
+//! OWNERSHIP. One process at a time writes the words. Word 4 is cleared first and stored last, so
+//! if the process dies between two stores, the next one finds a free or complete entry.
 
 use super::key::{Key, PacketKind, address_of, is_mapped};
 use super::phase::{Phase, marks, seconds};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Words of an entry.
 pub(super) const WORDS: usize = 8;
 
-/// An entry in its place.
+/// The words of an entry, in the table's memory.
 pub(super) type Words = [AtomicU64; WORDS];
 
 /// A copy of an entry that is in use.
@@ -41,7 +41,7 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Whether the entry is this flow's.
+/// Returns whether the entry belongs to this flow.
 #[inline]
 pub(super) fn is_of(words: &Words, key: &Key) -> bool {
     let [a, b, c, d, rest, ..] = words;
@@ -50,7 +50,7 @@ pub(super) fn is_of(words: &Words, key: &Key) -> bool {
     inside | outside | load(rest) >> 16 ^ key.rest == 0
 }
 
-/// Phase and marks, if it is in use.
+/// Returns phase and marks, if the entry is in use.
 #[inline]
 pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
     let word = load(&words[4]);
@@ -58,7 +58,7 @@ pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
     Some((phase, (word >> 8) as u8))
 }
 
-/// Whether a packet leaves phase and marks as they are, and prolongs the flow.
+/// Returns whether a packet changes neither phase nor marks, and prolongs the flow's life.
 #[inline]
 pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -> bool {
     let word = load(&words[4]);
@@ -70,13 +70,14 @@ pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -
         }
         PacketKind::Datagram => {
             let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
-            is(Phase::Replied) || is(Phase::Asked) && initiator_out == (direction == Direction::Out)
+            is(Phase::Replied)
+                || is(Phase::Requested) && initiator_out == (direction == Direction::Out)
         }
         PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
     }
 }
 
-/// Ticks of its first and its last packet.
+/// Returns the ticks of the flow's first and last packet.
 #[inline]
 pub(super) fn ticks_of(words: &Words) -> (u32, u32) {
     let word = load(&words[5]);
@@ -91,7 +92,7 @@ pub(super) fn set_phase(words: &Words, phase: Phase, marks: u8) {
     words[4].store(word, Ordering::Relaxed);
 }
 
-/// Counts a packet; `refreshes`: it prolongs the flow's life.
+/// Counts a packet; `refreshes`: whether it prolongs the flow's life.
 #[inline]
 pub(super) fn count(words: &Words, bytes: u64, now: u32, refreshes: bool) {
     let ticks = load(&words[5]);
@@ -108,7 +109,7 @@ pub(super) fn clear(words: &Words) {
     words[4].store(0, Ordering::Release);
 }
 
-/// Whether the entry is in use and its time is not over.
+/// Returns whether the entry is in use and has not expired.
 #[inline]
 pub(super) fn is_live(words: &Words, now: u32) -> bool {
     let (first, last) = ticks_of(words);
@@ -118,7 +119,7 @@ pub(super) fn is_live(words: &Words, now: u32) -> bool {
 }
 
 impl FlowEntry {
-    /// Copies an entry; `None` if it is free, or no process that keeps to the layout wrote it.
+    /// Copies an entry. Returns `None` if it is free or its contents are invalid.
     pub(super) fn read(words: &Words) -> Option<Self> {
         let [a, b, c, d, _, _, packets, bytes] = words;
         let address = |low, high| u128::from(load(high)) << 64 | u128::from(load(low));
@@ -139,7 +140,7 @@ impl FlowEntry {
         })
     }
 
-    /// Puts it into its place.
+    /// Stores the entry in the table.
     pub(super) fn write(&self, words: &Words) {
         clear(words);
         let Key {
@@ -176,8 +177,7 @@ impl FlowEntry {
         ((self.key.rest >> 32) as u16, (self.key.rest >> 16) as u16)
     }
 
-    /// Whether such an entry can come about by packets that have passed until `now`, and is not
-    /// over.
+    /// Returns whether packets up to `now` can have produced this entry, and it has not expired.
     pub(super) fn is_sound(&self, now: u32) -> bool {
         let Key {
             inside, outside, ..
@@ -204,7 +204,7 @@ impl FlowEntry {
             && age <= self.phase.timeout(self.last.saturating_sub(self.first))
     }
 
-    /// As people see it at tick `now`.
+    /// Returns the flow's status at tick `now`, for reports.
     pub(super) fn flow(&self, now: u32) -> FlowStatus {
         let (own, other) = self.ports();
         let is_echo = matches!(self.protocol(), protocol::ICMP | protocol::ICMPV6);
@@ -234,18 +234,18 @@ impl FlowEntry {
     }
 }
 
-/// A flow, as people see it.
+/// The status of a flow, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowStatus {
     /// IP protocol.
     pub protocol: u8,
-    /// Address of the station that the port is of.
+    /// Address of the station behind the port.
     pub inside: IpAddr,
-    /// Address of the other one.
+    /// Address of the other station.
     pub outside: IpAddr,
     /// Ports inside and outside, if the protocol has ports.
     pub ports: Option<(u16, u16)>,
-    /// Identifier of an echo.
+    /// Identifier of an ICMP echo.
     pub echo: Option<u16>,
     /// Direction of the first packet.
     pub initiator: Direction,
@@ -253,12 +253,12 @@ pub struct FlowStatus {
     pub phase: Phase,
     /// Seconds since its first packet.
     pub age_s: u32,
-    /// Seconds since the packet that last prolonged its life.
+    /// Seconds since the last packet that prolonged its life.
     pub idle_s: u32,
-    /// Seconds until it is forgotten unless a packet passes.
+    /// Seconds until the flow expires unless a packet passes.
     pub expires_s: u32,
     /// Packets in both directions.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Bytes in their frames.
     pub bytes: u64,
 }

@@ -1,12 +1,12 @@
-//! Flows of recent first fragments. Later fragments have no ports, so each is judged as its first
-//! one was.
+//! Flows of recent first fragments. Later fragments have no ports, so each belongs to the flow of
+//! its first fragment.
 
 use super::subject::FragmentId;
 
-/// Sets, and records in each.
+/// Number of sets, and of records in each.
 const SETS: usize = 64;
 const PER_SET: usize = 4;
-/// Ticks for which a record is good: 30 s, as long as stations wait for the rest of a packet.
+/// Ticks for which a record is valid: 30 s, the reassembly timeout of stations.
 const LIFE_TICKS: u32 = 240;
 
 /// One first fragment.
@@ -14,13 +14,13 @@ const LIFE_TICKS: u32 = 240;
 struct Record {
     /// Keyed hash of the packet's addresses, protocol and identification; 0: no record.
     packet: u64,
-    /// Place of the flow in the table, and the identifying part of its word there.
+    /// Index of the flow's entry, and the identifying part of the entry's word.
     slot: u32,
     flow: u64,
     tick: u32,
 }
 
-/// Records of first fragments. A set that is full loses its oldest record.
+/// Records of first fragments. A full set drops its oldest record.
 #[derive(Debug)]
 pub(super) struct Fragments {
     records: Box<[[Record; PER_SET]; SETS]>,
@@ -60,7 +60,7 @@ impl Fragments {
         }
     }
 
-    /// Place and identifying word of the flow that a later fragment belongs to.
+    /// Returns entry index and identifying word of the flow of a later fragment.
     pub(super) fn find(&self, id: &FragmentId, keys: [u64; 2], now: u32) -> Option<(usize, u64)> {
         let packet = id.hash(keys) | 1;
         let set = self.records.get(set_of(packet))?;
@@ -71,7 +71,7 @@ impl Fragments {
     }
 }
 
-/// The set of a packet. The low bit of the hash is always set.
+/// Returns the set of a packet. The low bit of the hash is always set, so it is not used.
 const fn set_of(packet: u64) -> usize {
     (packet >> 32) as usize % SETS
 }

@@ -6,34 +6,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// UDP ports of a DHCP server and client, for IPv4 and IPv6.
 const DHCP: [(u16, u16); 2] = [(67, 68), (547, 546)];
 
-/// Addresses, protocol and ports of a packet, in the order in which it travels.
+/// Addresses, protocol and ports of a packet, as source and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tuple {
-    /// IPv4 addresses are mapped ones (`::ffff:0:0/96`).
+    /// IPv4 addresses are mapped (`::ffff:0:0/96`).
     pub(super) source: u128,
     pub(super) destination: u128,
-    /// 0 where the protocol has none; the identifier of an echo.
+    /// 0 if the protocol has no ports; for an echo, its identifier.
     pub(super) source_port: u16,
     pub(super) destination_port: u16,
     pub(super) protocol: u8,
     pub(super) v6: bool,
-    /// Whether an echo is a request.
+    /// For an echo, whether it is a request.
     pub(super) is_request: Option<bool>,
 }
 
 /// Identity of a flow at a port, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    /// The station that the port is of.
+    /// The station behind the port.
     pub(super) inside: u128,
-    /// The other one.
+    /// The other station.
     pub(super) outside: u128,
     /// Ports, protocol and version: see `entry`.
     pub(super) rest: u64,
 }
 
 impl Key {
-    /// `sides`: ports inside and outside.
+    /// Creates a key; `sides` are the ports inside and outside.
     pub(super) const fn new(
         inside: u128,
         outside: u128,
@@ -54,7 +54,7 @@ impl Key {
 }
 
 impl Tuple {
-    /// `ports`: source and destination, as they follow each other in the packet.
+    /// Creates a tuple; `ports` are the packet's source and destination port as one word.
     #[inline]
     pub(super) const fn with_ports(
         source: u128,
@@ -74,14 +74,14 @@ impl Tuple {
         }
     }
 
-    /// The flow of such a packet if it passes a port in this direction.
+    /// Returns the flow of such a packet if it passes a port in this direction.
     #[inline]
     pub(super) fn key(&self, direction: Direction) -> Key {
         let ports = match (self.is_request, direction) {
             (None, Direction::In) => (self.source_port, self.destination_port),
             (None, Direction::Out) => (self.destination_port, self.source_port),
-            // An echo has one identifier. Its other port says who asks, so that a request is never
-            // taken for a reply.
+            // An echo has one identifier. The other port encodes the requesting side, so that a
+            // request never matches a reply's flow.
             (Some(is_request), _) => (
                 self.source_port,
                 1 + u16::from(is_request == (direction == Direction::In)),
@@ -102,30 +102,36 @@ pub(super) enum PacketKind {
     Tcp(u8),
     /// An echo request, or an echo reply.
     Echo { is_request: bool },
-    /// From a DHCP client to a server, or back, for IPv4 or IPv6.
-    Dhcp { asks: bool, v6: bool },
+    /// DHCP from a client to a server, or back, for IPv4 or IPv6.
+    Dhcp { is_request: bool, v6: bool },
     /// Anything else.
     Datagram,
 }
 
-/// The address that stands for an IPv4 address in keys.
+/// Returns an IPv4 address as keys contain it.
 pub(super) fn mapped(address: u32) -> u128 {
     0xffff_0000_0000 | u128::from(address)
 }
 
-/// Role of a UDP packet with these source and destination ports.
+/// Returns the role of a UDP packet with these source and destination ports.
 #[inline]
 pub(super) fn datagram(ports: u32, v6: bool) -> PacketKind {
     let (from, to) = ((ports >> 16) as u16, ports as u16);
     let (server, client) = DHCP[usize::from(v6)];
     match () {
-        () if (from, to) == (client, server) => PacketKind::Dhcp { asks: true, v6 },
-        () if (from, to) == (server, client) => PacketKind::Dhcp { asks: false, v6 },
+        () if (from, to) == (client, server) => PacketKind::Dhcp {
+            is_request: true,
+            v6,
+        },
+        () if (from, to) == (server, client) => PacketKind::Dhcp {
+            is_request: false,
+            v6,
+        },
         () => PacketKind::Datagram,
     }
 }
 
-/// The address of a key.
+/// Returns an address of a key.
 pub(super) fn address_of(bits: u128, v6: bool) -> IpAddr {
     match v6 {
         true => Ipv6Addr::from_bits(bits).into(),
@@ -133,20 +139,19 @@ pub(super) fn address_of(bits: u128, v6: bool) -> IpAddr {
     }
 }
 
-/// Whether an IPv4 address is mapped as a key has it.
+/// Returns whether an address of a key is a mapped IPv4 address.
 pub(super) const fn is_mapped(bits: u128) -> bool {
     bits >> 32 == 0xffff
 }
 
-/// Both halves of the product.
+/// Returns the exclusive or of both halves of the product.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128) * (b as u128);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Hash of two addresses and a word. Without the keys a sender cannot choose packets that
-/// collide.
+/// Hashes two addresses and a word. Without the keys, a sender cannot choose packets that collide.
 #[inline]
 pub(super) const fn hash(a: u128, b: u128, rest: u64, keys: [u64; 2]) -> u64 {
     let [first, second] = keys;

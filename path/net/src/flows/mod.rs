@@ -1,23 +1,23 @@
-//! Flow table of a port: tells packets of conversations that the rules have admitted from others.
-//! `specs/firewall.md` numbers its clauses (FW-1 …).
+//! The flow table of a port (connection tracking): recognizes packets of flows that the rules have
+//! admitted. `specs/firewall.md` numbers its clauses (FW-1 …).
 //!
 //! | module | job |
 //! |---|---|
 //! | `key` | identity of a flow, and its keyed hash |
-//! | `subject` | extracts from a frame's header what identifies its flow |
+//! | `subject` | extracts the identity of a flow from a frame's header |
 //! | `plain` | the same for the most common packets |
-//! | `phase` | phases of a flow, TCP transitions, time-outs |
-//! | `entry` | one flow as eight words, and the check of words that another process wrote |
+//! | `phase` | phases of a flow, TCP transitions, timeouts |
+//! | `entry` | one flow as eight words, and their validation after another process wrote them |
 //! | `table` | hash table of entries: look-up, admission, eviction |
 //! | `fragments` | flows of recent first fragments |
 //!
-//! The caller looks a frame up ([`Flows::look`]), asks its rules, and reports a frame that
-//! passes ([`Flows::pass`]). A look changes nothing. Most packets of known flows need neither:
-//! [`Flows::carries`] finds their flow, and [`Flows::count`] counts them. Every operation touches a
-//! bounded number of entries and allocates nothing.
+//! The caller classifies a frame ([`Flows::look`]), evaluates its rules, and reports a frame that
+//! passes ([`Flows::pass`]). Classifying changes nothing. Most packets of admitted flows take a
+//! shorter path: [`Flows::find_established`] finds their flow, and [`Flows::count`] counts them.
+//! Every operation accesses a bounded number of entries and allocates nothing.
 //!
-//! The table lies in plain words that the caller provides, so it can outlive the process. A process
-//! that takes it over ([`Flows::adopt`]) checks every word. Time and keys are arguments.
+//! The table is an array of words in memory that the caller provides, so it can outlive the
+//! process. The next process validates every word ([`Flows::adopt`]). Time and keys are arguments.
 
 mod entry;
 mod fragments;
@@ -29,11 +29,11 @@ mod table;
 
 pub use entry::FlowStatus;
 pub use phase::Phase;
-pub use plain::Plain;
+pub use plain::PlainPacket;
 pub use subject::Subject;
-pub use table::{Flows, Full, Place, Sighting, Totals};
+pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
 
-/// Direction in which a frame passes a port, seen from the bridge.
+/// Direction in which a frame passes a port, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Ingress: from the port to the bridge.
@@ -43,7 +43,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other direction.
+    /// Returns the other direction.
     #[must_use]
     pub const fn opposite(self) -> Self {
         match self {
@@ -56,22 +56,22 @@ impl Direction {
 /// Relation of a packet to the flows of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It may begin a flow: a SYN, a datagram, an echo request.
+    /// The packet may begin a flow: a SYN, a datagram, an echo request.
     New,
-    /// It belongs to a flow that was admitted.
+    /// The packet belongs to an admitted flow.
     Established,
-    /// It belongs to none but concerns one: an ICMP error, or the answer to a DHCP request.
+    /// The packet concerns an admitted flow: an ICMP error, or the answer to a DHCP request.
     Related,
 }
 
-/// Standing of a frame to a table.
+/// Classification of a frame by a flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// In this state.
+pub enum Classification {
+    /// The frame has this state.
     Is(State),
-    /// It belongs to no flow and cannot begin one: a TCP segment out of nowhere, an unsolicited
-    /// reply, a fragment without its first one, headers that cannot be followed.
+    /// The frame belongs to no flow and cannot begin one: a TCP segment of an unknown connection,
+    /// an unsolicited reply, a later fragment without its first one, or unparsable headers.
     Unknown,
-    /// Flows do not apply: ARP, neighbour discovery, reports and queries of multicast members.
+    /// The frame has no flow: ARP, neighbour discovery, multicast membership messages.
     Untracked,
 }

@@ -1,8 +1,8 @@
-//! Phases of a flow: transitions and time-outs.
+//! Phases of a flow: transitions and timeouts.
 //!
-//! Sequence numbers are not checked. So a RST does not end a flow: it shortens the flow's life, and
-//! both stations take that back by sending more segments, as they do if the RST was forged. A
-//! forged FIN shortens nothing as long as packets pass.
+//! Sequence numbers are not checked, so any station can forge a RST. A RST therefore only shortens
+//! a flow's timeout. If both stations send more segments, the RST was forged, and the timeout is
+//! restored. A forged FIN has no effect as long as packets pass.
 
 use crate::packet::flags;
 
@@ -10,7 +10,7 @@ use crate::packet::flags;
 const TICK_SHIFT: u32 = 27;
 /// Ticks in a second, rounded up.
 const PER_SECOND: u32 = 8;
-/// A conversation of datagrams that is older than this is a stream.
+/// Age from which an exchange of datagrams counts as a stream.
 const STREAM_TICKS: u32 = 2 * PER_SECOND;
 
 /// Returns the tick that a time falls into.
@@ -39,7 +39,7 @@ abi::named_enum! {
         /// TCP: a RST has passed after the handshake.
         Reset = "reset",
         /// Not TCP: packets have passed in one direction only.
-        Asked = "asked",
+        Requested = "asked",
         /// Not TCP: packets have passed in both directions.
         Replied = "replied",
     }
@@ -47,52 +47,53 @@ abi::named_enum! {
 
 /// Flags of an entry.
 pub(super) mod marks {
-    /// The initiator's packets go out by the port.
+    /// The initiator's packets leave by the port.
     pub(in super::super) const INITIATOR_OUT: u8 = 1;
-    /// FIN of the initiator, of the responder.
+    /// FIN from the initiator, from the responder.
     pub(in super::super) const FIN: [u8; 2] = [2, 4];
-    /// The RST was the responder's.
+    /// The responder sent the RST.
     pub(in super::super) const RESET_BY_RESPONDER: u8 = 8;
-    /// The side that the RST was for has sent another segment.
-    pub(in super::super) const GOES_ON: u8 = 16;
+    /// The receiver of the RST has sent another segment.
+    pub(in super::super) const CONTINUES: u8 = 16;
     /// The connection is older than the table.
     pub(in super::super) const PICKED_UP: u8 = 32;
-    /// All of them.
+    /// All flags.
     pub(in super::super) const ALL: u8 = 63;
 }
 
 impl Phase {
-    /// The phase with this number.
+    /// Returns the phase with this number.
     pub(super) fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether only TCP has it.
+    /// Returns whether only TCP flows have this phase.
     pub(super) const fn is_tcp(self) -> bool {
-        !matches!(self, Self::Asked | Self::Replied)
+        !matches!(self, Self::Requested | Self::Replied)
     }
 
-    /// Whether the other side has not confirmed the flow. A flood can make such flows at will.
+    /// Returns whether the other side has not confirmed the flow. A flood can create any number of
+    /// these.
     pub(super) const fn is_unconfirmed(self) -> bool {
-        matches!(self, Self::Opening | Self::Answered | Self::Asked)
+        matches!(self, Self::Opening | Self::Answered | Self::Requested)
     }
 
-    /// Whether the conversation is over.
+    /// Returns whether the connection has ended.
     pub(super) const fn is_over(self) -> bool {
         matches!(self, Self::Closed | Self::Reset)
     }
 
-    /// Whether a packet prolongs the flow's life.
+    /// Returns whether a packet prolongs the flow's life.
     pub(super) const fn refreshes(self) -> bool {
         !matches!(self, Self::Reset)
     }
 
-    /// Ticks without a packet after which the flow is forgotten; `lived`: between its first packet
-    /// and its last.
+    /// Returns the ticks without a packet after which the flow expires. `lived` are the ticks
+    /// between its first and last packet.
     pub(super) const fn timeout(self, lived: u32) -> u32 {
         PER_SECOND
             * match self {
-                Self::Opening | Self::Answered | Self::Asked | Self::Closed => 30,
+                Self::Opening | Self::Answered | Self::Requested | Self::Closed => 30,
                 // RFC 5382, REQ-5.
                 Self::Established => 7440,
                 Self::Closing | Self::Reset => 300,
@@ -101,12 +102,13 @@ impl Phase {
             }
     }
 
-    /// Whether a flow without TCP is a short exchange, which gives way to others.
+    /// Returns whether a flow is a short exchange of datagrams, which others may evict.
     pub(super) const fn is_brief(self, lived: u32) -> bool {
         matches!(self, Self::Replied) && lived < STREAM_TICKS
     }
 
-    /// Phase and marks after a TCP segment with these flags of the initiator or the responder.
+    /// Returns phase and marks after a TCP segment with these flags from the initiator or
+    /// responder.
     pub(super) fn after_segment(self, marks: u8, by_initiator: bool, seen: u8) -> (Self, u8) {
         if seen & flags::RST != 0 {
             return self.after_reset(marks, by_initiator);
@@ -131,19 +133,19 @@ impl Phase {
             Self::Established | Self::Closing => Self::open(fin(marks)),
             Self::Reset => {
                 let by_victim = by_initiator == (marks & marks::RESET_BY_RESPONDER != 0);
-                match (by_victim, marks & marks::GOES_ON != 0) {
-                    (true, _) => (self, marks | marks::GOES_ON),
+                match (by_victim, marks & marks::CONTINUES != 0) {
+                    (true, _) => (self, marks | marks::CONTINUES),
                     (false, true) => {
-                        Self::open(marks & !(marks::GOES_ON | marks::RESET_BY_RESPONDER))
+                        Self::open(marks & !(marks::CONTINUES | marks::RESET_BY_RESPONDER))
                     }
                     (false, false) => (self, marks),
                 }
             }
-            Self::Closed | Self::Asked | Self::Replied => (self, marks),
+            Self::Closed | Self::Requested | Self::Replied => (self, marks),
         }
     }
 
-    /// Phase of a connection whose handshake is complete.
+    /// Returns the phase of a connection whose handshake is complete.
     const fn open(marks: u8) -> (Self, u8) {
         let phase = match (marks & marks::FIN[0] != 0, marks & marks::FIN[1] != 0) {
             (false, false) => Self::Established,
@@ -158,11 +160,11 @@ impl Phase {
             true => 0,
             false => marks::RESET_BY_RESPONDER,
         };
-        let before = marks & !(marks::RESET_BY_RESPONDER | marks::GOES_ON);
+        let before = marks & !(marks::RESET_BY_RESPONDER | marks::CONTINUES);
         match self {
             Self::Established | Self::Closing => (Self::Reset, before | by),
             Self::Opening | Self::Answered => (Self::Closed, marks),
-            Self::Reset | Self::Closed | Self::Asked | Self::Replied => (self, marks),
+            Self::Reset | Self::Closed | Self::Requested | Self::Replied => (self, marks),
         }
     }
 }

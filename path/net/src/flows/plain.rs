@@ -1,18 +1,18 @@
-//! The packets that are most common: TCP and UDP right behind an IP header.
+//! The most common packets: TCP and UDP directly after an IP header.
 
 use super::Direction;
 use super::key::{Key, PacketKind, Tuple, datagram, mapped};
 use crate::packet::{be16, byte, ethertype, protocol};
 
-/// A whole TCP segment or UDP datagram, in a frame without tag, options and extension headers.
+/// An unfragmented TCP segment or UDP datagram without VLAN tag, IP options and extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct PlainPacket {
     pub(super) tuple: Tuple,
     pub(super) kind: PacketKind,
 }
 
-impl Plain {
-    /// Reads a frame's snapshot; returns `None` for every other packet.
+impl PlainPacket {
+    /// Parses a frame's snapshot; returns `None` for every other packet.
     #[must_use]
     #[inline]
     pub fn of(header: &[u8]) -> Option<Self> {
@@ -24,7 +24,7 @@ impl Plain {
         }
     }
 
-    /// The flow of the packet if it passes a port in this direction.
+    /// Returns the flow of the packet if it passes a port in this direction.
     #[inline]
     pub(super) fn key(&self, direction: Direction) -> Key {
         self.tuple.key(direction)
@@ -32,7 +32,7 @@ impl Plain {
 }
 
 #[inline]
-fn v4(header: &[u8], head: &[u8; 48]) -> Option<Plain> {
+fn v4(header: &[u8], head: &[u8; 48]) -> Option<PlainPacket> {
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let is_plain = head[14] == 0x45 && word(18) & 0x3fff == 0;
     let (len, ports) = (word(16) >> 16, word(34));
@@ -44,11 +44,11 @@ fn v4(header: &[u8], head: &[u8; 48]) -> Option<Plain> {
         _ => return None,
     };
     let tuple = Tuple::with_ports(mapped(word(26)), mapped(word(30)), ports, head[23], false);
-    Some(Plain { tuple, kind })
+    Some(PlainPacket { tuple, kind })
 }
 
 #[inline]
-fn v6(header: &[u8]) -> Option<Plain> {
+fn v6(header: &[u8]) -> Option<PlainPacket> {
     let head = header.first_chunk::<58>()?;
     let address = |at: usize| {
         let bytes = head.get(at..)?.first_chunk()?;
@@ -65,13 +65,13 @@ fn v6(header: &[u8]) -> Option<Plain> {
         _ => return None,
     };
     let tuple = Tuple::with_ports(address(22)?, address(38)?, ports, head[20], true);
-    (head[14] >> 4 == 6).then_some(Plain { tuple, kind })
+    (head[14] >> 4 == 6).then_some(PlainPacket { tuple, kind })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::subject::{Of, parsed};
+    use crate::flows::subject::{SubjectKind, parsed};
     use proptest::prelude::*;
 
     /// A frame of IPv4 or IPv6 whose other fields are mostly what a plain packet has.
@@ -121,8 +121,8 @@ mod tests {
             let next = if v6 { 20 } else { 23 };
             let fields = [&[(next, protocol)][..], &fields].concat();
             let frame = frame(v6, bytes, &fields);
-            if let Some(Plain { tuple, kind }) = Plain::of(&frame) {
-                prop_assert_eq!(Of::Packet(tuple, kind, None), parsed(&frame));
+            if let Some(PlainPacket { tuple, kind }) = PlainPacket::of(&frame) {
+                prop_assert_eq!(SubjectKind::Packet(tuple, kind, None), parsed(&frame));
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     fn most_packets_are_plain() {
         for (v6, at) in [(false, 23), (true, 20)] {
             for number in [protocol::TCP, protocol::UDP] {
-                assert!(Plain::of(&frame(v6, vec![9; 96], &[(at, number)])).is_some());
+                assert!(PlainPacket::of(&frame(v6, vec![9; 96], &[(at, number)])).is_some());
             }
         }
     }

@@ -1,16 +1,16 @@
 //! Extracts the identity of a frame's flow from the frame's header.
 
 use super::key::{PacketKind, Tuple, datagram, hash, mapped};
-use super::plain::Plain;
+use super::plain::PlainPacket;
 use crate::packet::{Ipv4, Ipv6, Network, Packet};
 use crate::packet::{array, be16, byte, ethertype, flags, protocol};
 
 /// Protocols beside TCP and UDP whose header begins with two ports: DCCP, SCTP, UDP-Lite.
 const OTHERS_WITH_PORTS: [u8; 3] = [33, 132, 136];
 const IGMP: u8 = 2;
-/// Bytes of TCP's header that a first fragment must hold.
+/// Bytes of the TCP header that a first fragment must contain.
 const TCP_BYTES: usize = 20;
-/// Bytes of any other protocol's header that a first fragment must hold.
+/// Bytes of any other protocol's header that a first fragment must contain.
 const OTHER_BYTES: usize = 8;
 /// Identity of a fragmented packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,60 +36,60 @@ impl FragmentId {
 
 /// Identity of a frame's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject(pub(super) Of);
+pub struct Subject(pub(super) SubjectKind);
 
 /// See [`Subject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
-    /// Flows do not apply.
+pub(super) enum SubjectKind {
+    /// The frame has no flow.
     Untracked,
-    /// The header does not show it.
+    /// The header does not identify the flow.
     Unknown,
-    /// A packet, perhaps the first fragment of one.
+    /// A whole packet or a first fragment.
     Packet(Tuple, PacketKind, Option<FragmentId>),
-    /// An ICMP error about such a packet.
+    /// An ICMP error, with the flow of the packet that it quotes.
     Error(Tuple),
-    /// A later fragment, with the places of its end stations as of a packet without ports.
+    /// A later fragment, with its addresses and without ports.
     Later(FragmentId, Tuple),
 }
 
 impl Subject {
-    /// Looks into a frame's snapshot.
+    /// Parses a frame's snapshot.
     #[must_use]
     #[inline]
     pub fn of(header: &[u8]) -> Self {
-        Self(match Plain::of(header) {
-            Some(Plain { tuple, kind }) => Of::Packet(tuple, kind, None),
+        Self(match PlainPacket::of(header) {
+            Some(PlainPacket { tuple, kind }) => SubjectKind::Packet(tuple, kind, None),
             None => parsed(header),
         })
     }
 }
 
-/// An IP packet, whatever its version.
+/// An IPv4 or IPv6 packet.
 struct Ip {
     source: u128,
     destination: u128,
     protocol: u8,
     v6: bool,
     transport_at: usize,
-    /// Bytes of the packet from its IP header on, as claimed.
+    /// Length of the packet according to its IP header, bytes.
     payload: usize,
-    /// Offset in units of 8 bytes; none: it is whole.
+    /// Fragment offset in units of 8 bytes; `None`: the packet is whole.
     fragment: Option<(u16, FragmentId)>,
 }
 
-pub(super) fn parsed(header: &[u8]) -> Of {
+pub(super) fn parsed(header: &[u8]) -> SubjectKind {
     let Ok(packet) = Packet::parse(header) else {
-        return Of::Unknown;
+        return SubjectKind::Unknown;
     };
     let ip = match packet.network {
-        Network::Arp(_) => return Of::Untracked,
-        Network::Other => return Of::Unknown,
+        Network::Arp(_) => return SubjectKind::Untracked,
+        Network::Other => return SubjectKind::Unknown,
         Network::Ipv4(ip) => Some(v4(&ip)),
         Network::Ipv6(ip) => v6(header, &ip),
     };
     ip.and_then(|ip| whole(header, &packet, &ip))
-        .unwrap_or(Of::Unknown)
+        .unwrap_or(SubjectKind::Unknown)
 }
 
 fn v4(ip: &Ipv4) -> Ip {
@@ -149,8 +149,8 @@ fn v6(header: &[u8], ip: &Ipv6) -> Option<Ip> {
     })
 }
 
-/// Returns `None` if the header does not show it.
-fn whole(header: &[u8], packet: &Packet, ip: &Ip) -> Option<Of> {
+/// Returns `None` if the header does not identify the flow.
+fn whole(header: &[u8], packet: &Packet, ip: &Ip) -> Option<SubjectKind> {
     let headers = ip.transport_at - packet.network_at;
     let payload = ip.payload.saturating_sub(headers);
     let tuple = Tuple {
@@ -167,9 +167,9 @@ fn whole(header: &[u8], packet: &Packet, ip: &Ip) -> Option<Of> {
         _ => OTHER_BYTES,
     };
     if let Some((offset @ 1.., id)) = ip.fragment {
-        // RFC 1858, RFC 3128: no fragment may lie over the header that was judged.
+        // RFC 1858, RFC 3128: no later fragment may overwrite the header that the rules decided on.
         let clear = usize::from(offset) * 8 >= needs;
-        return clear.then_some(Of::Later(id, tuple));
+        return clear.then_some(SubjectKind::Later(id, tuple));
     }
     let id = ip.fragment.map(|(_, id)| id);
     if id.is_some() && payload < needs {
@@ -189,30 +189,30 @@ fn whole(header: &[u8], packet: &Packet, ip: &Ip) -> Option<Of> {
             let fixed = header.get(at..)?.first_chunk::<TCP_BYTES>()?;
             let is_header = payload >= TCP_BYTES && fixed[12] >> 4 >= 5;
             let kind = PacketKind::Tcp(fixed[13]);
-            is_header.then_some(Of::Packet(with_ports()?, kind, id))
+            is_header.then_some(SubjectKind::Packet(with_ports()?, kind, id))
         }
         protocol::UDP => {
             let tuple = with_ports().filter(|_| payload >= OTHER_BYTES)?;
             let ports = u32::from(tuple.source_port) << 16 | u32::from(tuple.destination_port);
             let kind = datagram(ports, ip.v6);
-            Some(Of::Packet(tuple, kind, id))
+            Some(SubjectKind::Packet(tuple, kind, id))
         }
         other if OTHERS_WITH_PORTS.contains(&other) => {
-            Some(Of::Packet(with_ports()?, PacketKind::Datagram, id))
+            Some(SubjectKind::Packet(with_ports()?, PacketKind::Datagram, id))
         }
-        IGMP if !ip.v6 => Some(Of::Untracked),
+        IGMP if !ip.v6 => Some(SubjectKind::Untracked),
         protocol::ICMP if !ip.v6 => icmp(header, at, tuple, id),
         protocol::ICMPV6 if ip.v6 => {
             let hops = byte(header, packet.network_at + 7).ok()?;
             icmpv6(header, at, tuple, id, hops)
         }
-        _ => Some(Of::Packet(tuple, PacketKind::Datagram, id)),
+        _ => Some(SubjectKind::Packet(tuple, PacketKind::Datagram, id)),
     }
 }
 
-fn icmp(header: &[u8], at: usize, tuple: Tuple, id: Option<FragmentId>) -> Option<Of> {
+fn icmp(header: &[u8], at: usize, tuple: Tuple, id: Option<FragmentId>) -> Option<SubjectKind> {
     match byte(header, at).ok()? {
-        // Echo, and time stamps, which have the same form.
+        // Echo, and timestamps, which have the same format.
         8 | 13 => echo(header, at, tuple, id, true),
         0 | 14 => echo(header, at, tuple, id, false),
         3 | 4 | 11 | 12 if id.is_none() => error(header, at, &tuple, ethertype::IPV4),
@@ -220,15 +220,21 @@ fn icmp(header: &[u8], at: usize, tuple: Tuple, id: Option<FragmentId>) -> Optio
     }
 }
 
-fn icmpv6(header: &[u8], at: usize, tuple: Tuple, id: Option<FragmentId>, hops: u8) -> Option<Of> {
+fn icmpv6(
+    header: &[u8],
+    at: usize,
+    tuple: Tuple,
+    id: Option<FragmentId>,
+    hops: u8,
+) -> Option<SubjectKind> {
     match byte(header, at).ok()? {
         128 => echo(header, at, tuple, id, true),
         129 => echo(header, at, tuple, id, false),
         1..=4 if id.is_none() => error(header, at, &tuple, ethertype::IPV6),
-        // Members of multicast groups (RFC 2710, 3810); their hop limit is 1.
-        130..=132 | 143 if id.is_none() && hops == 1 => Some(Of::Untracked),
-        // Neighbour discovery (RFC 4861): nothing that a router has forwarded has this hop limit.
-        133..=137 if id.is_none() && hops == 255 => Some(Of::Untracked),
+        // Multicast listener messages (RFC 2710, 3810), whose hop limit is 1.
+        130..=132 | 143 if id.is_none() && hops == 1 => Some(SubjectKind::Untracked),
+        // Neighbour discovery (RFC 4861): no forwarded packet has this hop limit.
+        133..=137 if id.is_none() && hops == 255 => Some(SubjectKind::Untracked),
         _ => None,
     }
 }
@@ -239,18 +245,22 @@ fn echo(
     tuple: Tuple,
     id: Option<FragmentId>,
     is_request: bool,
-) -> Option<Of> {
+) -> Option<SubjectKind> {
     let tuple = Tuple {
         source_port: be16(header, at + 4).ok()?,
         is_request: Some(is_request),
         ..tuple
     };
-    Some(Of::Packet(tuple, PacketKind::Echo { is_request }, id))
+    Some(SubjectKind::Packet(
+        tuple,
+        PacketKind::Echo { is_request },
+        id,
+    ))
 }
 
-/// An error's packet, which begins behind 8 bytes. It must be addressed to the sender
-/// of that packet.
-fn error(header: &[u8], at: usize, outer: &Tuple, ethertype: u16) -> Option<Of> {
+/// Parses the packet that an error quotes after its first 8 bytes. The error must be addressed to
+/// that packet's sender.
+fn error(header: &[u8], at: usize, outer: &Tuple, ethertype: u16) -> Option<SubjectKind> {
     let network = Network::parse(header, at + 8, ethertype).ok()?;
     let (source, destination, protocol, at, is_later) = match network {
         Network::Ipv4(ip) => (
@@ -296,15 +306,15 @@ fn error(header: &[u8], at: usize, outer: &Tuple, ethertype: u16) -> Option<Of> 
         }
         _ => {}
     }
-    Some(Of::Error(tuple))
+    Some(SubjectKind::Error(tuple))
 }
 
-/// Whether these flags begin a connection.
+/// Returns whether these flags open a connection.
 pub(super) const fn is_syn(seen: u8) -> bool {
     seen & (flags::SYN | flags::ACK | flags::RST | flags::FIN) == flags::SYN
 }
 
-/// Whether these flags are those of a segment within a connection.
-pub(super) const fn is_midway(seen: u8) -> bool {
+/// Returns whether a segment with these flags can be in the middle of a connection.
+pub(super) const fn is_midstream(seen: u8) -> bool {
     seen & (flags::SYN | flags::ACK | flags::RST) == flags::ACK
 }

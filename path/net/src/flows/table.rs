@@ -1,101 +1,101 @@
 //! Hash table of a port's flows.
 //!
-//! A flow lies in one of two buckets of eight entries that its keyed hash names. A tag per entry,
-//! in private memory, avoids reading entries of other flows. A new flow takes a free or expired
-//! entry of the emptier bucket. In full buckets it displaces, in this order: a connection that is
-//! over, an exchange of datagrams that was short, a flow that is not confirmed; of each the one
-//! that has been silent for longest. Other flows are never displaced: the new one is refused.
+//! The keyed hash of a flow selects two buckets of eight entries; the flow occupies an entry of one
+//! of them. A tag per entry, in private memory, avoids reading entries of other flows. A new flow
+//! takes a free or expired entry of the emptier bucket. If both are full, it evicts, in this order,
+//! an ended connection, a short exchange of datagrams, or an unconfirmed flow, and among these the
+//! one that has been idle for longest. Other flows are never evicted: the new flow is rejected.
 //!
-//! At most four entries of a bucket are unconfirmed flows. So a flood of SYNs or datagrams fills at
-//! most half of the table, displaces its own flows from there on, and leaves the rest to flows that
-//! were answered.
+//! At most four entries of a bucket hold unconfirmed flows. So a flood of SYNs or datagrams fills
+//! at most half of the table and then evicts its own flows; the other half remains for answered
+//! flows.
 
 use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
 use super::fragments::Fragments;
 use super::key::{Key, PacketKind, hash};
 use super::phase::{Phase, marks, tick};
-use super::plain::Plain;
-use super::subject::{FragmentId, Of, Subject, is_midway, is_syn};
-use super::{Direction, Standing, State};
+use super::plain::PlainPacket;
+use super::subject::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
+use super::{Classification, Direction, State};
 use shmem::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Entries of a bucket, and how many of them unconfirmed flows may have.
+/// Entries of a bucket, and the maximum number of unconfirmed flows among them.
 const BUCKET: usize = 8;
 const UNCONFIRMED: usize = 4;
 /// Words before the entries: a cache line.
 const HEADER: usize = 8;
-/// Layout of the words; a process does not adopt another layout's table.
+/// Layout of the words. A process does not adopt a table with another layout.
 const LAYOUT: u64 = 0x6677_666c_6f77_0001;
-/// Ticks for which an answer to a DHCP request is related: 30 s.
+/// Ticks after a DHCP request during which an answer to it is related: 30 s.
 const DHCP_TICKS: u32 = 240;
 
-/// The table has no place for a flow.
+/// Error: the table has no entry for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct TableFull;
 
-/// Counters of flows since the table began.
+/// Counters of flows since the table was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Flows that were admitted.
+pub struct FlowTotals {
+    /// Admitted flows.
     pub admitted: u64,
-    /// Flows that were displaced by others.
+    /// Flows that others evicted.
     pub displaced: u64,
-    /// Flows that were refused because the table was full.
+    /// Flows that were rejected because the table was full.
     pub refused: u64,
 }
 
-/// Result of a look-up.
+/// Result of [`Flows::look`].
 #[derive(Clone, Copy, Debug)]
-pub struct Sighting {
-    /// Standing of the frame, for rules that ask for a state.
-    pub standing: Standing,
-    /// The flow's entry, if it has one.
+pub struct Lookup {
+    /// Classification of the frame, for rules with a state.
+    pub classification: Classification,
+    /// The entry of the flow, if there is one.
     slot: Option<usize>,
     key: Option<(Key, u64)>,
 }
 
-impl Sighting {
-    const fn without_flow(standing: Standing) -> Self {
+impl Lookup {
+    const fn without_flow(classification: Classification) -> Self {
         Self {
-            standing,
+            classification,
             slot: None,
             key: None,
         }
     }
 }
 
-/// Entry of the flow that a packet belongs to.
+/// Index of the entry of a packet's flow.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(usize);
+pub struct EntryIndex(usize);
 
 /// A port's flows.
 #[derive(Debug)]
 pub struct Flows {
     words: &'static [AtomicU64],
-    /// By bucket, a byte for each entry; 0: it is free.
+    /// One byte per entry, by bucket; 0: the entry is free.
     tags: Vec<u64>,
     keys: [u64; 2],
     fragments: Fragments,
     /// Tick and direction of the last DHCP request, for IPv4 and IPv6.
     dhcp: [Option<(u32, Direction)>; 2],
-    /// Until this tick connections whose beginning was not seen may be picked up.
+    /// Tick until which connections may be picked up in midstream.
     pick_up_until: u32,
-    totals: Totals,
+    totals: FlowTotals,
 }
 
 impl Flows {
-    /// Bytes of a table for at most `flows` flows: a power of two, at least 16.
+    /// Returns the bytes of a table for `flows` flows, which is a power of two, at least 16.
     #[must_use]
     pub const fn bytes(flows: usize) -> usize {
         (HEADER + flows * WORDS) * size_of::<u64>()
     }
 
-    /// An empty table in `memory`, which belongs to a port of this `identity` alone.
-    /// `None` if the memory is not that of a table. `keys` are secret.
+    /// Creates an empty table in `memory` for the port with this `identity`. Returns `None` if the
+    /// size or alignment of the memory is invalid. `keys` are secret.
     ///
-    /// Connections that are older than the table are picked up by any segment that the rules allow
-    /// as a new flow's, until `pick_up_until_ns`.
+    /// Until `pick_up_until_ns`, a segment of an unknown connection counts as the beginning of a
+    /// flow, so that connections older than the table continue if the rules allow them.
     #[must_use]
     pub fn new(memory: Span, identity: u64, keys: [u64; 2], pick_up_until_ns: u64) -> Option<Self> {
         let mut table = Self::over(memory, keys)?;
@@ -111,8 +111,8 @@ impl Flows {
         Some(table)
     }
 
-    /// The table that another process has left in `memory`, if it is one of this `identity`.
-    /// Entries that no sequence of packets up to `now_ns` makes are cleared.
+    /// Returns the table that another process has left in `memory`, if it has this `identity`.
+    /// Clears entries that no sequence of packets up to `now_ns` could have produced.
     #[must_use]
     pub fn adopt(memory: Span, identity: u64, now_ns: u64) -> Option<Self> {
         let mut table = Self::over(memory, [0; 2])?;
@@ -140,13 +140,13 @@ impl Flows {
         Some(table)
     }
 
-    /// Whether no table lies in `memory` that another process could adopt.
+    /// Returns whether `memory` contains no table that a process could adopt.
     #[must_use]
     pub fn is_free(memory: Span) -> bool {
         memory.load_u64(0) != Ok(LAYOUT)
     }
 
-    /// Gives the memory back: no process adopts this table.
+    /// Releases the memory: no process adopts this table.
     pub fn give_up(self) {
         if let Some(word) = self.word(0) {
             word.store(0, Ordering::Release);
@@ -163,23 +163,23 @@ impl Flows {
             fragments: Fragments::new(),
             dhcp: [None; 2],
             pick_up_until: 0,
-            totals: Totals::default(),
+            totals: FlowTotals::default(),
         })
     }
 
-    /// The most flows.
+    /// Returns the maximum number of flows.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.tags.len() * BUCKET
     }
 
-    /// Counters of flows.
+    /// Returns the counters.
     #[must_use]
-    pub const fn totals(&self) -> Totals {
+    pub const fn totals(&self) -> FlowTotals {
         self.totals
     }
 
-    /// All flows at `now_ns`.
+    /// Iterates over all flows at `now_ns`.
     pub fn flows(&self, now_ns: u64) -> impl Iterator<Item = FlowStatus> + '_ {
         let now = tick(now_ns);
         let live = (0..self.capacity()).filter_map(move |slot| {
@@ -191,52 +191,56 @@ impl Flows {
         live.map(move |entry| entry.flow(now))
     }
 
-    /// Returns the entry of a packet's flow if the flow was admitted, and the packet changes only
-    /// the counts and the last tick there. Returns `None` for all other packets: [`Flows::look`]
-    /// tells these apart.
+    /// Returns the entry of a packet's flow if the packet changes only its counters and last tick.
+    /// For all other packets it returns `None`, and [`Flows::look`] classifies them.
     #[must_use]
     #[inline]
-    pub fn carries(&self, direction: Direction, packet: &Plain, now_ns: u64) -> Option<Place> {
+    pub fn find_established(
+        &self,
+        direction: Direction,
+        packet: &PlainPacket,
+        now_ns: u64,
+    ) -> Option<EntryIndex> {
         let key = packet.key(direction);
         let slot = self.find_live(&key, self.hash(&key), tick(now_ns))?;
-        entry::is_steady(self.entry(slot)?, direction, packet.kind).then_some(Place(slot))
+        entry::is_steady(self.entry(slot)?, direction, packet.kind).then_some(EntryIndex(slot))
     }
 
-    /// Counts a packet that the flow in this entry [carries](Flows::carries).
+    /// Counts a packet whose flow [`Flows::find_established`] has found.
     #[inline]
-    pub fn count(&mut self, place: Place, bytes: usize, now_ns: u64) {
+    pub fn count(&mut self, place: EntryIndex, bytes: usize, now_ns: u64) {
         if let Some(words) = self.entry(place.0) {
             entry::count(words, bytes as u64, tick(now_ns), true);
         }
     }
 
-    /// How a frame that passes the port in this direction stands to its flows. Nothing changes.
+    /// Classifies a frame that passes the port in this direction. Changes nothing.
     #[must_use]
     #[inline]
-    pub fn look(&self, direction: Direction, subject: &Subject, now_ns: u64) -> Sighting {
+    pub fn look(&self, direction: Direction, subject: &Subject, now_ns: u64) -> Lookup {
         let now = tick(now_ns);
         match &subject.0 {
-            Of::Untracked => Sighting::without_flow(Standing::Untracked),
-            Of::Unknown => Sighting::without_flow(Standing::Unknown),
-            Of::Packet(tuple, kind, _) => {
+            SubjectKind::Untracked => Lookup::without_flow(Classification::Untracked),
+            SubjectKind::Unknown => Lookup::without_flow(Classification::Unknown),
+            SubjectKind::Packet(tuple, kind, _) => {
                 let key = tuple.key(direction);
                 let hash = self.hash(&key);
                 let slot = self.find_live(&key, hash, now);
-                Sighting {
-                    standing: self.standing(direction, *kind, slot, now),
+                Lookup {
+                    classification: self.classification(direction, *kind, slot, now),
                     slot,
                     key: Some((key, hash)),
                 }
             }
-            Of::Error(tuple) => {
+            SubjectKind::Error(tuple) => {
                 let key = tuple.key(direction.opposite());
                 let is_known = self.find_live(&key, self.hash(&key), now).is_some();
-                Sighting::without_flow(match is_known {
-                    true => Standing::Is(State::Related),
-                    false => Standing::Unknown,
+                Lookup::without_flow(match is_known {
+                    true => Classification::Is(State::Related),
+                    false => Classification::Unknown,
                 })
             }
-            Of::Later(id, tuple) => {
+            SubjectKind::Later(id, tuple) => {
                 let ends = tuple.key(direction);
                 let slot = self
                     .fragments
@@ -247,10 +251,10 @@ impl Flows {
                         let is_same = entry::is_of(words, &key) && entry::is_live(words, now);
                         is_same.then_some(slot)
                     });
-                Sighting {
-                    standing: match slot {
-                        Some(_) => Standing::Is(State::Established),
-                        None => Standing::Unknown,
+                Lookup {
+                    classification: match slot {
+                        Some(_) => Classification::Is(State::Established),
+                        None => Classification::Unknown,
                     },
                     slot,
                     key: None,
@@ -260,66 +264,80 @@ impl Flows {
     }
 
     #[inline]
-    fn standing(
+    fn classification(
         &self,
         direction: Direction,
         kind: PacketKind,
         slot: Option<usize>,
         now: u32,
-    ) -> Standing {
+    ) -> Classification {
         let known = slot.and_then(|slot| entry::phase_of(self.entry(slot)?));
         let is_new = match (kind, known) {
             (PacketKind::Tcp(seen), Some((phase, _))) => phase.is_over() && is_syn(seen),
             (_, Some(_)) => false,
             (PacketKind::Tcp(seen), None) => {
-                let picks_up = is_midway(seen) && now < self.pick_up_until;
+                let picks_up = is_midstream(seen) && now < self.pick_up_until;
                 if !is_syn(seen) && !picks_up {
-                    return Standing::Unknown;
+                    return Classification::Unknown;
                 }
                 true
             }
-            (PacketKind::Echo { is_request: false }, None) => return Standing::Unknown,
-            (PacketKind::Dhcp { asks: false, v6 }, None) if self.was_asked(direction, v6, now) => {
-                return Standing::Is(State::Related);
+            (PacketKind::Echo { is_request: false }, None) => return Classification::Unknown,
+            (
+                PacketKind::Dhcp {
+                    is_request: false,
+                    v6,
+                },
+                None,
+            ) if self.dhcp_was_requested(direction, v6, now) => {
+                return Classification::Is(State::Related);
             }
             _ => true,
         };
-        Standing::Is(match is_new {
+        Classification::Is(match is_new {
             true => State::New,
             false => State::Established,
         })
     }
 
-    fn was_asked(&self, direction: Direction, v6: bool, now: u32) -> bool {
+    fn dhcp_was_requested(&self, direction: Direction, v6: bool, now: u32) -> bool {
         self.dhcp[usize::from(v6)].is_some_and(|(asked, by)| {
             by == direction.opposite() && now.saturating_sub(asked) <= DHCP_TICKS
         })
     }
 
-    /// A frame passes that [`Flows::look`] has found so: its flow is admitted or counts it.
+    /// Admits or updates the flow of a frame that passes, with the result of [`Flows::look`].
     ///
     /// # Errors
-    /// There is no place for its flow.
+    /// The table has no entry for the new flow.
     #[inline]
     pub fn pass(
         &mut self,
         direction: Direction,
         subject: &Subject,
-        seen: &Sighting,
+        seen: &Lookup,
         bytes: usize,
         now_ns: u64,
-    ) -> Result<(), Full> {
+    ) -> Result<(), TableFull> {
         let now = tick(now_ns);
-        if let Of::Packet(_, PacketKind::Dhcp { asks: true, v6 }, _) = subject.0 {
+        if let SubjectKind::Packet(
+            _,
+            PacketKind::Dhcp {
+                is_request: true,
+                v6,
+            },
+            _,
+        ) = subject.0
+        {
             self.dhcp[usize::from(v6)] = Some((now, direction));
         }
         match (&subject.0, seen.slot) {
-            (Of::Packet(_, kind, id), Some(slot)) if !is_new(seen) => {
-                self.goes_on(direction, *kind, slot, bytes, now);
+            (SubjectKind::Packet(_, kind, id), Some(slot)) if !is_new(seen) => {
+                self.continue_flow(direction, *kind, slot, bytes, now);
                 self.remember(id.as_ref(), slot, now);
                 Ok(())
             }
-            (Of::Packet(_, kind, id), slot) if is_new(seen) => {
+            (SubjectKind::Packet(_, kind, id), slot) if is_new(seen) => {
                 let Some((key, hash)) = seen.key else {
                     return Ok(());
                 };
@@ -327,7 +345,7 @@ impl Flows {
                 self.remember(id.as_ref(), slot, now);
                 Ok(())
             }
-            (Of::Later(..), Some(slot)) => {
+            (SubjectKind::Later(..), Some(slot)) => {
                 if let Some(words) = self.entry(slot) {
                     entry::count(words, bytes as u64, now, true);
                 }
@@ -337,9 +355,16 @@ impl Flows {
         }
     }
 
-    /// A packet of a flow that is known passes.
+    /// Updates the entry of a known flow for a packet that passes.
     #[inline]
-    fn goes_on(&self, direction: Direction, kind: PacketKind, slot: usize, bytes: usize, now: u32) {
+    fn continue_flow(
+        &self,
+        direction: Direction,
+        kind: PacketKind,
+        slot: usize,
+        bytes: usize,
+        now: u32,
+    ) {
         let Some(words) = self.entry(slot) else {
             return;
         };
@@ -358,7 +383,7 @@ impl Flows {
         entry::count(words, bytes as u64, now, next.refreshes());
     }
 
-    /// The entry that a new flow gets.
+    /// Creates the entry of a new flow and returns its index.
     #[cold]
     fn admit(
         &mut self,
@@ -367,10 +392,10 @@ impl Flows {
         (key, hash): (Key, u64),
         slot: Option<usize>,
         (bytes, now): (usize, u32),
-    ) -> Result<usize, Full> {
+    ) -> Result<usize, TableFull> {
         let Some(slot) = slot.or_else(|| self.place(&key, hash, now)) else {
             self.totals.refused += 1;
-            return Err(Full);
+            return Err(TableFull);
         };
         let mut marks = match direction {
             Direction::In => 0,
@@ -383,7 +408,7 @@ impl Flows {
                 }
                 Phase::Opening
             }
-            _ => Phase::Asked,
+            _ => Phase::Requested,
         };
         let entry = FlowEntry {
             key,
@@ -402,7 +427,7 @@ impl Flows {
         Ok(slot)
     }
 
-    /// An entry that a new flow may take, free from now on.
+    /// Frees an entry for a new flow and returns its index.
     fn place(&mut self, key: &Key, hash: u64, now: u32) -> Option<usize> {
         if let Some(expired) = self.find(key, hash) {
             return Some(expired);
@@ -410,34 +435,34 @@ impl Flows {
         let buckets = self.buckets(hash);
         let places = buckets.map(|bucket| self.place_in(bucket, now));
         let (slot, rank) = places.into_iter().flatten().max_by_key(|(_, rank)| *rank)?;
-        if !matches!(rank, Rank::Free { .. }) {
+        if !matches!(rank, EvictionRank::Free { .. }) {
             self.totals.displaced += 1;
         }
         Some(slot)
     }
 
-    /// The entry of a bucket that a new flow may take with the least harm.
-    fn place_in(&self, bucket: usize, now: u32) -> Option<(usize, Rank)> {
+    /// Returns the best entry of a bucket to evict, or a free one.
+    fn place_in(&self, bucket: usize, now: u32) -> Option<(usize, EvictionRank)> {
         let slots = bucket * BUCKET..(bucket + 1) * BUCKET;
-        let mut best: Option<(usize, Rank)> = None;
-        let mut oldest_unconfirmed: Option<(usize, Rank)> = None;
+        let mut best: Option<(usize, EvictionRank)> = None;
+        let mut oldest_unconfirmed: Option<(usize, EvictionRank)> = None;
         let (mut unconfirmed, mut free) = (0, 0);
         for slot in slots {
             let words = self.entry(slot)?;
             let live = entry::phase_of(words).filter(|_| entry::is_live(words, now));
             let Some((phase, _)) = live else {
                 free += 1;
-                best = best.max_by_rank((slot, Rank::Free { in_bucket: 0 }));
+                best = best.max_by_rank((slot, EvictionRank::Free { in_bucket: 0 }));
                 continue;
             };
             let (first, last) = entry::ticks_of(words);
             let (idle, lived) = (now.saturating_sub(last), last.saturating_sub(first));
             let rank = match phase {
-                phase if phase.is_over() => Rank::Over { idle },
-                phase if phase.is_brief(lived) => Rank::Brief { idle },
+                phase if phase.is_over() => EvictionRank::Over { idle },
+                phase if phase.is_brief(lived) => EvictionRank::Brief { idle },
                 phase if phase.is_unconfirmed() => {
                     unconfirmed += 1;
-                    let rank = Rank::Unconfirmed { idle };
+                    let rank = EvictionRank::Unconfirmed { idle };
                     oldest_unconfirmed = oldest_unconfirmed.max_by_rank((slot, rank));
                     rank
                 }
@@ -447,7 +472,9 @@ impl Flows {
         }
         match best {
             _ if unconfirmed >= UNCONFIRMED => oldest_unconfirmed,
-            Some((slot, Rank::Free { .. })) => Some((slot, Rank::Free { in_bucket: free })),
+            Some((slot, EvictionRank::Free { .. })) => {
+                Some((slot, EvictionRank::Free { in_bucket: free }))
+            }
             other => other,
         }
     }
@@ -466,7 +493,7 @@ impl Flows {
         hash(key.inside, key.outside, key.rest, self.keys)
     }
 
-    /// The two buckets of a flow.
+    /// Returns the two buckets of a flow.
     #[inline]
     fn buckets(&self, hash: u64) -> [usize; 2] {
         let mask = self.tags.len() - 1;
@@ -483,11 +510,11 @@ impl Flows {
     fn find(&self, key: &Key, hash: u64) -> Option<usize> {
         let [first, second] = self.buckets(hash);
         let hits = |bucket: usize| Some(matches(*self.tags.get(bucket)?, tag_of(hash)));
-        // The highest bit of a byte is a hit in the first bucket, the bit below one in the second.
+        // The highest bit of a byte marks a match in the first bucket, the next bit in the second.
         let mut hits = hits(first)? | hits(second)? >> 1;
         while hits != 0 {
             let bit = hits.trailing_zeros() as usize;
-            // Without a branch: nothing predicts the bucket of a flow.
+            // Branch-free, because the bucket of a flow is unpredictable.
             let bucket = second ^ (first ^ second) & 0usize.wrapping_sub(bit & 1);
             let slot = bucket * BUCKET + bit / 8;
             if entry::is_of(self.entry(slot)?, key) {
@@ -515,26 +542,26 @@ impl Flows {
     }
 }
 
-const fn is_new(seen: &Sighting) -> bool {
-    matches!(seen.standing, Standing::Is(State::New))
+const fn is_new(seen: &Lookup) -> bool {
+    matches!(seen.classification, Classification::Is(State::New))
 }
 
-/// Harm of giving an entry to a new flow, the most harmful first.
+/// Cost of evicting an entry, the highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum EvictionRank {
     Unconfirmed { idle: u32 },
     Brief { idle: u32 },
     Over { idle: u32 },
     Free { in_bucket: usize },
 }
 
-/// The better of two places.
-trait Better {
-    fn max_by_rank(self, other: (usize, Rank)) -> Self;
+/// The better of two entries for a new flow.
+trait BetterEntry {
+    fn max_by_rank(self, other: (usize, EvictionRank)) -> Self;
 }
 
-impl Better for Option<(usize, Rank)> {
-    fn max_by_rank(self, other: (usize, Rank)) -> Self {
+impl BetterEntry for Option<(usize, EvictionRank)> {
+    fn max_by_rank(self, other: (usize, EvictionRank)) -> Self {
         match self {
             Some(own) if own.1 >= other.1 => Some(own),
             _ => Some(other),
@@ -542,13 +569,14 @@ impl Better for Option<(usize, Rank)> {
     }
 }
 
-/// Tag of a flow: never 0.
+/// Returns the tag of a flow, which is never 0.
 #[inline]
 const fn tag_of(hash: u64) -> u8 {
     (hash >> 56) as u8 | 1
 }
 
-/// The bytes of `tags` that equal `tag`, as their highest bits; perhaps others behind the first.
+/// Returns the highest bit of each byte of `tags` that equals `tag`. Bytes above the first match
+/// may be false positives.
 #[inline]
 const fn matches(tags: u64, tag: u8) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;

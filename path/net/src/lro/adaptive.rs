@@ -29,7 +29,7 @@ const MISSES_MAX: u8 = 9;
 
 /// Statistics of the time after one kind of segment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Habit {
+struct GapStats {
     /// Average gap in nanoseconds; 0: unknown.
     gap_ns: u64,
     /// Waits without a segment; a successful wait halves it.
@@ -39,19 +39,19 @@ struct Habit {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Flow {
+struct FlowGaps {
     /// Upper half of the flow's hash.
     tag: u32,
     /// Whether the last segment had PSH.
     pushed: bool,
     /// Time of the last poll with segments.
     last_ns: u64,
-    habits: [Habit; 2],
+    gap_stats_by_push: [GapStats; 2],
 }
 
-impl Flow {
-    fn habit(&mut self) -> &mut Habit {
-        let [plain, pushed] = &mut self.habits;
+impl FlowGaps {
+    fn gap_stats(&mut self) -> &mut GapStats {
+        let [plain, pushed] = &mut self.gap_stats_by_push;
         if self.pushed { pushed } else { plain }
     }
 }
@@ -68,7 +68,7 @@ pub(super) enum Decision {
 /// Statistics of the flows.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    flows: Vec<Flow>,
+    flows: Vec<FlowGaps>,
     /// Longest wait.
     bound_ns: u64,
 }
@@ -81,21 +81,21 @@ impl History {
             _ => 1,
         };
         Self {
-            flows: vec![Flow::default(); flows.max(1).next_power_of_two()],
+            flows: vec![FlowGaps::default(); flows.max(1).next_power_of_two()],
             bound_ns: settings.hold_ns(),
         }
     }
 
     /// Returns the flow's entry, which may replace another flow's.
-    fn flow(&mut self, hash: u64, now_ns: u64) -> Option<&mut Flow> {
+    fn flow(&mut self, hash: u64, now_ns: u64) -> Option<&mut FlowGaps> {
         let index = hash as usize & (self.flows.len() - 1);
         let flow = self.flows.get_mut(index)?;
         let tag = (hash >> 32) as u32;
         if flow.tag != tag {
-            *flow = Flow {
+            *flow = FlowGaps {
                 tag,
                 last_ns: now_ns,
-                ..Flow::default()
+                ..FlowGaps::default()
             };
         }
         Some(flow)
@@ -113,8 +113,8 @@ impl History {
         if gap == 0 || gap > bound_ns {
             return;
         }
-        let habit = flow.habit();
-        habit.gap_ns = match habit.gap_ns {
+        let gap_stats = flow.gap_stats();
+        gap_stats.gap_ns = match gap_stats.gap_ns {
             0 => gap,
             old => old - (old >> SMOOTHING) + (gap >> SMOOTHING),
         };
@@ -130,17 +130,17 @@ impl History {
     /// Records a wait in which a segment arrived.
     pub(super) fn hit(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
-            let habit = flow.habit();
-            habit.misses /= 2;
+            let gap_stats = flow.gap_stats();
+            gap_stats.misses /= 2;
         }
     }
 
     /// Records a wait in which none arrived.
     pub(super) fn missed(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
-            let habit = flow.habit();
-            habit.misses = (habit.misses + 1).min(MISSES_MAX);
-            habit.skip = ((1u16 << (habit.misses - 1)) - 1) as u8;
+            let gap_stats = flow.gap_stats();
+            gap_stats.misses = (gap_stats.misses + 1).min(MISSES_MAX);
+            gap_stats.skip = ((1u16 << (gap_stats.misses - 1)) - 1) as u8;
         }
     }
 
@@ -151,14 +151,14 @@ impl History {
         let Some(flow) = self.flow(hash, now_ns) else {
             return Decision::Flush(Reason::Unexpected);
         };
-        let habit = flow.habit();
-        let gap = habit.gap_ns.max(GAP_MIN_NS);
+        let gap_stats = flow.gap_stats();
+        let gap = gap_stats.gap_ns.max(GAP_MIN_NS);
         // Allow half a gap more, so that a steady flow's segment is not missed because of jitter.
-        if habit.gap_ns == 0 || now_ns.saturating_add(gap + gap / 2) > last_ns {
+        if gap_stats.gap_ns == 0 || now_ns.saturating_add(gap + gap / 2) > last_ns {
             return Decision::Flush(Reason::Unexpected);
         }
-        if habit.skip > 0 {
-            habit.skip -= 1;
+        if gap_stats.skip > 0 {
+            gap_stats.skip -= 1;
             return Decision::Flush(Reason::Unexpected);
         }
         Decision::Hold(last_ns.min(now_ns.saturating_add(PATIENCE * gap)))

@@ -1,9 +1,9 @@
 //! The LRO engine, and the path of a predicted packet.
 
 use super::adaptive::History;
+use super::aggregate::{Aggregate, MergeTests};
 use super::counters::Counters;
-use super::entry::Entry;
-use super::held::{Held, Tests};
+use super::eligibility::Eligibility;
 use super::latency::Latency;
 use super::layout::{self, Layout};
 use super::lists::Lists;
@@ -19,7 +19,7 @@ use nic::Frame;
 pub(super) const AGE: u32 = 0;
 /// Packets that are looked up at a time.
 const AHEAD: usize = 16;
-/// A number that stands for no slot.
+/// Marks the absence of a slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 /// An LRO engine, for one NIC queue or one vif.
@@ -28,8 +28,8 @@ pub struct Lro {
     pub(super) settings: Settings,
     /// New settings, which apply once all held aggregates are flushed.
     pub(super) changed: Option<Settings>,
-    pub(super) tests: Tests,
-    pub(super) entry: Entry,
+    pub(super) tests: MergeTests,
+    pub(super) entry: Eligibility,
     /// [`Settings::waits`].
     pub(super) waits: bool,
     /// [`Settings::segments_max`].
@@ -38,7 +38,7 @@ pub struct Lro {
     pub(super) table: FlowTable,
     pub(super) programs: Programs,
     /// Slots; those in `free` hold nothing.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<Aggregate>,
     /// By slot: the packet that is predicted to continue its aggregate.
     pub(super) predictions: Vec<Prediction>,
     pub(super) free: Vec<u32>,
@@ -71,8 +71,8 @@ impl Lro {
         Self {
             settings,
             changed: None,
-            tests: Tests::new(settings.rules),
-            entry: Entry::new(settings.rules),
+            tests: MergeTests::new(settings.rules),
+            entry: Eligibility::new(settings.rules),
             waits: settings.waits(),
             segments_max: settings.segments_max(),
             seed: hash_seed,
@@ -318,10 +318,10 @@ impl Lro {
 /// Returns the aggregate and the prediction of a slot.
 #[inline]
 pub(super) fn pair<'a>(
-    held: &'a mut [Held],
+    held: &'a mut [Aggregate],
     next: &'a mut [Prediction],
     slot: u32,
-) -> Option<(&'a mut Held, &'a mut Prediction)> {
+) -> Option<(&'a mut Aggregate, &'a mut Prediction)> {
     let slot = slot as usize;
     Some((held.get_mut(slot)?, next.get_mut(slot)?))
 }

@@ -71,7 +71,7 @@ pub(super) struct Segment {
 
 /// Classification of a frame for LRO.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Seen {
+pub(super) enum PacketClass {
     /// Not TCP, or a packet that no receiver would accept.
     Other,
     /// TCP or possibly TCP, with ports outside the snapshot.
@@ -82,7 +82,7 @@ pub(super) enum Seen {
 
 /// Classifies a frame; extends its snapshot if the headers need it.
 #[inline]
-pub(super) fn see(frame: &mut Frame) -> Seen {
+pub(super) fn classify(frame: &mut Frame) -> PacketClass {
     match plain(frame) {
         Some(seen) => seen,
         None => general(frame),
@@ -92,13 +92,13 @@ pub(super) fn see(frame: &mut Frame) -> Seen {
 /// Classifies the most frequent form: no tags, IP options or extension headers. Returns `None` for
 /// any other.
 #[inline]
-fn plain(frame: &mut Frame) -> Option<Seen> {
+fn plain(frame: &mut Frame) -> Option<PacketClass> {
     if frame.header().len() < 54 {
         return None;
     }
     let (tcp_at, v6) = match Common::of(frame.snapshot_room())? {
         Common::Tcp { at, v6 } => (at, v6),
-        Common::Other => return Some(Seen::Other),
+        Common::Other => return Some(PacketClass::Other),
     };
     if frame.header().len() < tcp_at + 20 {
         frame.need(SNAPSHOT).ok()?;
@@ -117,22 +117,22 @@ fn plain(frame: &mut Frame) -> Option<Seen> {
         payload_at: payload_at as u8,
         v6,
     };
-    Some(Seen::Tcp(segment(frame, layout, None)))
+    Some(PacketClass::Tcp(segment(frame, layout, None)))
 }
 
 /// Classifies any frame.
 #[inline(never)]
-fn general(frame: &mut Frame) -> Seen {
+fn general(frame: &mut Frame) -> PacketClass {
     if frame.need(SNAPSHOT).is_err() {
-        return Seen::Other;
+        return PacketClass::Other;
     }
     let long = frame.len() > SNAPSHOT;
     let bytes = frame.header();
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,
-        Err(ParseError::TooManyExtensions) => return Seen::Hidden,
-        Err(ParseError::TooShort) if long => return Seen::Hidden,
-        Err(_) => return Seen::Other,
+        Err(ParseError::TooManyExtensions) => return PacketClass::Hidden,
+        Err(ParseError::TooShort) if long => return PacketClass::Hidden,
+        Err(_) => return PacketClass::Other,
     };
     let (number, later, refusal) = match packet.network {
         Network::Ipv4(ip) => {
@@ -152,13 +152,13 @@ fn general(frame: &mut Frame) -> Seen {
             };
             (ip.protocol, ip.is_later_fragment(), refusal)
         }
-        Network::Arp(_) | Network::Other => return Seen::Other,
+        Network::Arp(_) | Network::Other => return PacketClass::Other,
     };
     if number != protocol::TCP {
-        return Seen::Other;
+        return PacketClass::Other;
     }
     if later {
-        return Seen::Hidden;
+        return PacketClass::Hidden;
     }
     match packet.transport(bytes) {
         Ok(Transport::Tcp(tcp)) => {
@@ -168,10 +168,10 @@ fn general(frame: &mut Frame) -> Seen {
                 payload_at: tcp.payload_at as u8,
                 v6: packet.ethertype == ethertype::IPV6,
             };
-            Seen::Tcp(segment(frame, layout, refusal))
+            PacketClass::Tcp(segment(frame, layout, refusal))
         }
-        Ok(_) => Seen::Other,
-        Err(_) => Seen::Hidden,
+        Ok(_) => PacketClass::Other,
+        Err(_) => PacketClass::Hidden,
     }
 }
 

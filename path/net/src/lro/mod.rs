@@ -7,9 +7,9 @@
 //! | `slow_path` | all other packets: continues or begins aggregates |
 //! | `prediction` | header prediction: recognizes the next packet of a stream by one comparison |
 //! | [`rules`] | merge rules: the table, and its compiled form |
-//! | `entry`, `verify` | requirements on a single packet |
+//! | `eligibility`, `verify` | requirements on a single packet |
 //! | `layout` | header positions, and flows |
-//! | `held` | an aggregate while it grows |
+//! | `aggregate` | an aggregate while it grows |
 //! | `policy`, `adaptive` | when to flush aggregates; when waiting pays off |
 //! | `table`, `lists`, `wheel` | aggregates by flow, by age, by due time |
 //! | [`counters`], [`latency`], [`reason`] | counts, waiting times, flush reasons |
@@ -26,9 +26,9 @@ pub mod rules;
 pub mod settings;
 
 mod adaptive;
+mod aggregate;
+mod eligibility;
 mod engine;
-mod entry;
-mod held;
 mod layout;
 mod lists;
 mod policy;

@@ -1,9 +1,9 @@
 //! Flush policies of held aggregates.
 
 use super::adaptive::{Decision, History};
+use super::aggregate::MergeTests;
+use super::eligibility::Eligibility;
 use super::engine::{AGE, Lro, NOWHERE};
-use super::entry::Entry;
-use super::held::Tests;
 use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::Flush;
@@ -20,7 +20,7 @@ impl Lro {
 
     /// Flushes the oldest aggregates until at least `buffers` buffers are free of them. For a pool
     /// that runs low.
-    pub fn relieve(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
+    pub fn flush_oldest(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
         let goal = self.held().saturating_sub(buffers);
         while self.held() > goal
             && let Some(oldest) = self.age.first(AGE)
@@ -51,8 +51,8 @@ impl Lro {
         };
         self.flush_all(Reason::Settings, now_ns, out);
         self.settings = settings;
-        self.tests = Tests::new(settings.rules);
-        self.entry = Entry::new(settings.rules);
+        self.tests = MergeTests::new(settings.rules);
+        self.entry = Eligibility::new(settings.rules);
         self.waits = settings.waits();
         self.segments_max = settings.segments_max();
         self.table = FlowTable::new(settings.flows);

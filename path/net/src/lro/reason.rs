@@ -10,7 +10,7 @@ abi::named_enum! {
         Poll = "poll",
         /// The longest wait had passed.
         Time = "time",
-        /// Adaptive: the flow fell silent during the wait.
+        /// Adaptive: no segment of the flow arrived during the wait.
         Silence = "silence",
         /// Adaptive: no further segment was expected in time.
         Unexpected = "unexpected",
@@ -50,7 +50,8 @@ abi::named_enum! {
         /// The next packet had TCP options other than an aligned timestamp with a non-zero echo
         /// (`lro`).
         TcpOption = "tcp_option",
-        /// A TCP packet showed no ports: its flow is unknown, so every aggregate is flushed.
+        /// The snapshot of a TCP packet contains no ports: its flow is unknown, so every aggregate
+        /// is flushed.
         Hidden = "hidden",
         /// The next packet broke rule "sequence number".
         Sequence = "sequence",

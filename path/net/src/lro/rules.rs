@@ -106,7 +106,7 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
 }
 
 /// The rules for a packet that follows. If a packet breaks several, the first one is counted.
-/// Module `entry` has the requirements on a single packet.
+/// Module `eligibility` has the requirements on a single packet.
 pub const RULES: [MergeRule; 19] = [
     rule(
         Field::Ethernet,

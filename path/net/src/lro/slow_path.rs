@@ -1,9 +1,9 @@
 //! The slow path, for a packet that was not predicted. The rules decide which aggregate it
 //! continues or whether it begins one.
 
+use super::aggregate::Aggregate;
 use super::engine::{AGE, Lro, NOWHERE, pair};
-use super::held::Held;
-use super::layout::{self, Seen, Segment};
+use super::layout::{self, PacketClass, Segment};
 use super::prediction::Prediction;
 use super::reason::Reason;
 use super::settings::{Flush, Psh};
@@ -20,17 +20,17 @@ impl Lro {
         frame: &mut Frame,
         out: &mut Vec<Frame>,
     ) {
-        let segment = match layout::see(frame) {
-            Seen::Other => {
+        let segment = match layout::classify(frame) {
+            PacketClass::Other => {
                 out.push(frame.take());
                 return;
             }
-            Seen::Hidden => {
+            PacketClass::Hidden => {
                 self.flush_all(Reason::Hidden, now_ns, out);
                 out.push(frame.take());
                 return;
             }
-            Seen::Tcp(segment) => segment,
+            PacketClass::Tcp(segment) => segment,
         };
         self.counters.segments += u64::from(segment.payload > 0);
         let hash = layout::hash(frame, segment.layout, self.seed);
@@ -95,7 +95,7 @@ impl Lro {
             return Err(Reason::Sequence);
         };
         if !equal || held.follows(&self.tests, frame, segment).is_err() {
-            return Err(held.why_not(&self.tests, frame, segment));
+            return Err(held.first_broken_rule(&self.tests, frame, segment));
         }
         verify::verify(frame, segment)?;
         self.buffers -= held.frame.pieces.len();
@@ -145,7 +145,7 @@ impl Lro {
         let program = self.programs.number(segment.layout);
         self.buffers += frame.pieces.len();
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.held.push(Held::default());
+            self.held.push(Aggregate::default());
             self.predictions.push(Prediction::default());
             self.held.len() as u32 - 1
         });

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_are_told_from_data_and_control() {
+    fn acknowledgements_differ_from_data_and_control() {
         let plain = Some(Ack { selective: false });
         assert_eq!(pure_ack(&packet(flags::ACK, &[], 0)), plain);
         let time = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];

@@ -64,7 +64,7 @@ fn guests_cannot_forge_arp() {
 
 /// BR-15: a frame that cannot be parsed is dropped.
 #[test]
-fn guests_cannot_hide_what_a_frame_is() {
+fn guests_cannot_disguise_frames() {
     let mut bridge = bridge();
     let mut verdict = |bytes: &[u8], port| go(&mut bridge, bytes, port, 1000 * S);
     let obscure = dropped(DropReason::Obscure);

@@ -13,7 +13,7 @@ mod ports;
 mod sources;
 
 use common::{Build, arp, small_frames};
-use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Kind, Port, Verdict};
+use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Port, PortKind, Verdict};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
@@ -35,7 +35,7 @@ const S: u64 = 1_000_000_000;
 
 fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
     Port {
-        kind: Kind::Guest {
+        kind: PortKind::Guest {
             macs: macs.to_vec(),
             claims: Claims {
                 confined: !addresses.is_empty(),
@@ -69,7 +69,7 @@ fn bridge() -> Bridge {
     bridge
         .add(B, &guest(&[MAC_B], &["10.0.0.11", "fd00::b"]))
         .unwrap();
-    let router = Kind::Guest {
+    let router = PortKind::Guest {
         macs: vec![MAC_R],
         claims: Claims {
             router: true,

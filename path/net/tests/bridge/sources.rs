@@ -20,7 +20,7 @@ fn strict(addresses: &[&str], more: &[(&str, u8)]) -> Port {
 fn with(claims: Claims, addresses: &[&str]) -> Port {
     let macs = vec![MAC_A];
     Port {
-        kind: Kind::Guest { macs, claims },
+        kind: PortKind::Guest { macs, claims },
         ..guest(&[MAC_A], addresses)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, NEW, SECOND, go, look, table, try_to_go};
-use net::flows::{Direction, Flows, Phase, Standing};
+use net::flows::{Classification, Direction, Flows, Phase};
 use net::packet::protocol;
 
 /// Completes a handshake.
@@ -180,7 +180,7 @@ fn a_forged_rst_ends_no_connection() {
             &direction(Direction::Out),
             now + 400 * SECOND
         ),
-        Standing::Unknown
+        Classification::Unknown
     );
 }
 
@@ -219,7 +219,10 @@ fn errors_that_belong_to_no_flow_are_unknown() {
             true => (inner + 40, inner + 8),
         };
         let error = talk.error(Direction::Out, protocol::TCP);
-        assert_ne!(look(&table, Direction::Out, &error, 0), Standing::Unknown);
+        assert_ne!(
+            look(&table, Direction::Out, &error, 0),
+            Classification::Unknown
+        );
         // The quoted packet has another port, another protocol, another sender or an invalid
         // version, or is truncated.
         for (at, value) in [(transport + 1, 0xff), (source + 3, 77), (inner, 0xff)] {
@@ -227,16 +230,19 @@ fn errors_that_belong_to_no_flow_are_unknown() {
             forged[at] ^= value;
             assert_eq!(
                 look(&table, Direction::Out, &forged, 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{at}"
             );
         }
         let udp = talk.error(Direction::Out, 132);
-        assert_eq!(look(&table, Direction::Out, &udp, 0), Standing::Unknown);
+        assert_eq!(
+            look(&table, Direction::Out, &udp, 0),
+            Classification::Unknown
+        );
         for len in 0..transport + 4 {
             assert_eq!(
                 look(&table, Direction::Out, &error[..len], 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{len}"
             );
         }
@@ -264,7 +270,7 @@ fn overlapping_fragments_are_unknown() {
             let tiny = part(0, &header[..len]);
             assert_eq!(
                 look(&table, Direction::Out, &tiny, 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{len}"
             );
         }
@@ -274,7 +280,7 @@ fn overlapping_fragments_are_unknown() {
             let over = part(offset, &[0; 24]);
             assert_eq!(
                 look(&table, Direction::Out, &over, 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{offset}"
             );
         }
@@ -291,7 +297,7 @@ fn overlapping_fragments_are_unknown() {
         let bytes = &bytes[if talk.v6 { 54 } else { 34 }..];
         assert_eq!(
             go(&mut table, Direction::Out, &part(0, bytes), 0),
-            Standing::Unknown
+            Classification::Unknown
         );
     }
 }

@@ -6,16 +6,16 @@ mod packets;
 mod protocols;
 mod survival;
 
-use net::flows::{Direction, Flows, Full, Standing, State, Subject};
+use net::flows::{Classification, Direction, Flows, State, Subject, TableFull};
 use shmem::{Area, Span};
 
 const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
 const IDENTITY: u64 = 7;
 const SECOND: u64 = 1_000_000_000;
 
-const NEW: Standing = Standing::Is(State::New);
-const ESTABLISHED: Standing = Standing::Is(State::Established);
-const RELATED: Standing = Standing::Is(State::Related);
+const NEW: Classification = Classification::Is(State::New);
+const ESTABLISHED: Classification = Classification::Is(State::Established);
+const RELATED: Classification = Classification::Is(State::Related);
 
 /// Zeroed memory for a table.
 fn memory(flows: usize) -> Span {
@@ -30,7 +30,7 @@ fn table(flows: usize) -> Flows {
 }
 
 /// Returns the status of a frame, and passes the frame unless its status is unknown.
-fn go(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Standing {
+fn go(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Classification {
     try_to_go(table, direction, frame, now_ns).unwrap()
 }
 
@@ -39,16 +39,18 @@ fn try_to_go(
     direction: Direction,
     frame: &[u8],
     now_ns: u64,
-) -> Result<Standing, Full> {
+) -> Result<Classification, TableFull> {
     let subject = Subject::of(frame);
     let seen = table.look(direction, &subject, now_ns);
-    if seen.standing != Standing::Unknown {
+    if seen.classification != Classification::Unknown {
         table.pass(direction, &subject, &seen, frame.len(), now_ns)?;
     }
-    Ok(seen.standing)
+    Ok(seen.classification)
 }
 
 /// Returns the status of a frame without passing it.
-fn look(table: &Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Standing {
-    table.look(direction, &Subject::of(frame), now_ns).standing
+fn look(table: &Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Classification {
+    table
+        .look(direction, &Subject::of(frame), now_ns)
+        .classification
 }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, IDENTITY, KEYS, NEW, RELATED, SECOND, memory};
-use net::flows::{Direction, Flows, Standing, Subject};
+use net::flows::{Classification, Direction, Flows, Subject};
 use net::packet::protocol;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ struct Facts {
     fins: [bool; 2],
     refused: bool,
     reset_by: Option<Direction>,
-    goes_on: bool,
+    continue_flow: bool,
     first: u64,
     last: u64,
 }
@@ -77,15 +77,15 @@ impl Facts {
                 self.refused = true;
                 refreshes = true;
             } else if !self.is_over() {
-                (self.reset_by, self.goes_on) = (Some(direction), false);
+                (self.reset_by, self.continue_flow) = (Some(direction), false);
             } else if self.reset_by.is_none() {
                 refreshes = true;
             }
         } else if let Some(by) = self.reset_by {
             refreshes = false;
             if by != direction {
-                self.goes_on = true;
-            } else if self.goes_on {
+                self.continue_flow = true;
+            } else if self.continue_flow {
                 self.reset_by = None;
                 refreshes = true;
             }
@@ -145,7 +145,12 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]);
     prop_oneof![
         6 => (talk.clone(), any::<bool>(), flags, prop::bool::weighted(0.9))
-            .prop_map(|(talk, direction, flags, passes)| Op::Tcp { talk, direction, flags, passes }),
+            .prop_map(|(talk, direction, flags, passes)| Op::Tcp {
+                talk,
+                direction,
+                flags,
+                passes,
+            }),
         2 => (talk.clone(), any::<bool>(), prop::bool::weighted(0.8))
             .prop_map(|(talk, direction, passes)| Op::Udp { talk, direction, passes }),
         1 => (talk.clone(), any::<bool>(), any::<bool>())
@@ -197,9 +202,9 @@ proptest! {
                         Some(facts) if facts.is_over() && is_syn => NEW,
                         Some(_) => ESTABLISHED,
                         None if is_syn => NEW,
-                        None => Standing::Unknown,
+                        None => Classification::Unknown,
                     };
-                    let passes = passes && expected != Standing::Unknown;
+                    let passes = passes && expected != Classification::Unknown;
                     if passes && expected == NEW {
                         model.begin(key, by, now);
                     } else if passes {
@@ -226,7 +231,7 @@ proptest! {
                     let expected = match model.live(key, now) {
                         Some(_) => ESTABLISHED,
                         None if is_request => NEW,
-                        None => Standing::Unknown,
+                        None => Classification::Unknown,
                     };
                     if expected == NEW {
                         model.begin(key, by, now);
@@ -235,24 +240,28 @@ proptest! {
                         facts.answered |= facts.by != Some(by);
                         facts.last = now;
                     }
-                    (talk(n).echo(by, is_request), by, expected != Standing::Unknown, key, expected)
+                    let is_known = expected != Classification::Unknown;
+                    (talk(n).echo(by, is_request), by, is_known, key, expected)
                 }
                 Op::Error { talk: n, direction: by, about } => {
                     let by = direction(by);
                     let v6 = talk(n).v6;
                     let (number, asker) = match about {
-                        1 => (if v6 { protocol::ICMPV6 } else { 1 }, by.opposite() == Direction::Out),
+                        1 => {
+                            let number = if v6 { protocol::ICMPV6 } else { 1 };
+                            (number, by.opposite() == Direction::Out)
+                        }
                         other => (other, false),
                     };
                     let key = (about, n, asker);
                     let known = model.live(key, now).is_some();
-                    let expected = if known { RELATED } else { Standing::Unknown };
+                    let expected = if known { RELATED } else { Classification::Unknown };
                     (talk(n).error(by, number), by, known, key, expected)
                 }
             };
             let subject = Subject::of(&frame);
             let seen = table.look(by, &subject, now);
-            prop_assert_eq!(seen.standing, expected, "{:?}", key);
+            prop_assert_eq!(seen.classification, expected, "{:?}", key);
             if passes {
                 prop_assert_eq!(table.pass(by, &subject, &seen, frame.len(), now), Ok(()));
             }

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, go, look, memory, table};
-use net::flows::{Direction, Flows, Phase, Standing};
+use net::flows::{Classification, Direction, Flows, Phase};
 use net::packet::protocol;
 
 const BOTH: [Talk; 2] = [TALK, Talk { v6: true, ..TALK }];
@@ -18,11 +18,11 @@ fn a_tcp_connection_passes_through_its_phases() {
             let mut table = table(64);
             assert_eq!(
                 look(&table, there, &talk.tcp(there, SYN | ACK), 0),
-                Standing::Unknown
+                Classification::Unknown
             );
             assert_eq!(
                 look(&table, there, &talk.tcp(there, ACK), 0),
-                Standing::Unknown
+                Classification::Unknown
             );
             assert_eq!(go(&mut table, here, &talk.tcp(here, SYN), 0), NEW);
             for (direction, flags, phase) in [
@@ -83,7 +83,7 @@ fn datagrams_and_echoes_have_flows() {
 
         assert_eq!(
             look(&table, Direction::Out, &talk.echo(Direction::Out, false), 0),
-            Standing::Unknown
+            Classification::Unknown
         );
         assert_eq!(
             go(
@@ -128,7 +128,7 @@ fn silent_flows_are_forgotten() {
     );
     assert_eq!(
         look(&table, Direction::Out, &reply, 34 * SECOND),
-        Standing::Unknown
+        Classification::Unknown
     );
     assert_eq!(table.flows(34 * SECOND).count(), 0);
     let begun = 40 * SECOND;
@@ -146,7 +146,7 @@ fn silent_flows_are_forgotten() {
     );
     assert_eq!(
         look(&table, Direction::Out, &data, begun + 8100 * SECOND),
-        Standing::Unknown
+        Classification::Unknown
     );
 }
 
@@ -169,7 +169,7 @@ fn errors_about_a_flow_are_related() {
             let error = talk.error(Direction::Out, number);
             assert_eq!(
                 look(&table, Direction::Out, &error, 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{number}"
             );
             go(&mut table, Direction::In, &request, 0);
@@ -180,7 +180,7 @@ fn errors_about_a_flow_are_related() {
             );
             assert_eq!(
                 look(&table, Direction::In, &error, 0),
-                Standing::Unknown,
+                Classification::Unknown,
                 "{number}"
             );
         }
@@ -197,7 +197,10 @@ fn later_fragments_follow_their_first() {
         let (first, later) = (part(5, 0, true), part(5, 2, false));
         let later = talk.part(Direction::Out, later);
         go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
-        assert_eq!(look(&table, Direction::Out, &later, 0), Standing::Unknown);
+        assert_eq!(
+            look(&table, Direction::Out, &later, 0),
+            Classification::Unknown
+        );
         assert_eq!(
             go(
                 &mut table,
@@ -209,10 +212,13 @@ fn later_fragments_follow_their_first() {
         );
         assert_eq!(go(&mut table, Direction::Out, &later, 0), ESTABLISHED);
         let other = talk.part(Direction::Out, part(6, 2, false));
-        assert_eq!(look(&table, Direction::Out, &other, 0), Standing::Unknown);
+        assert_eq!(
+            look(&table, Direction::Out, &other, 0),
+            Classification::Unknown
+        );
         assert_eq!(
             look(&table, Direction::Out, &later, 40 * SECOND),
-            Standing::Unknown
+            Classification::Unknown
         );
     }
 }
@@ -251,12 +257,12 @@ fn older_connections_are_picked_up_for_a_while() {
     for flags in [SYN | ACK, RST, FIN, RST | ACK] {
         assert_eq!(
             look(&table, Direction::In, &TALK.tcp(Direction::In, flags), 0),
-            Standing::Unknown
+            Classification::Unknown
         );
     }
     assert_eq!(
         look(&table, Direction::In, &request, 11 * SECOND),
-        Standing::Unknown
+        Classification::Unknown
     );
     assert_eq!(go(&mut table, Direction::In, &request, 9 * SECOND), NEW);
     assert_eq!(
@@ -290,28 +296,37 @@ fn neighbours_are_found_without_a_flow() {
         let mut frame = icmp(kind);
         assert_eq!(
             look(&table, Direction::Out, &frame, 0),
-            Standing::Untracked,
+            Classification::Untracked,
             "{kind}"
         );
         // A hop limit below 255: a router has forwarded it from another network.
         frame[21] = 254;
         assert_eq!(
             look(&table, Direction::Out, &frame, 0),
-            Standing::Unknown,
+            Classification::Unknown,
             "{kind}"
         );
     }
     let mut query = icmp(130);
     query[21] = 1;
-    assert_eq!(look(&table, Direction::Out, &query, 0), Standing::Untracked);
+    assert_eq!(
+        look(&table, Direction::Out, &query, 0),
+        Classification::Untracked
+    );
     let igmp = TALK.frame(Direction::Out, 2, &[0x11, 0, 0, 0, 0, 0, 0, 0], None);
-    assert_eq!(look(&table, Direction::Out, &igmp, 0), Standing::Untracked);
+    assert_eq!(
+        look(&table, Direction::Out, &igmp, 0),
+        Classification::Untracked
+    );
     // LLDP, a redirect, and an empty frame.
     let mut lldp = igmp.clone();
     lldp[12..14].copy_from_slice(&[0x88, 0xcc]);
     let redirect = TALK.frame(Direction::Out, 1, &[5; 28], None);
     for frame in [&lldp[..], &redirect, &[]] {
-        assert_eq!(look(&table, Direction::Out, frame, 0), Standing::Unknown);
+        assert_eq!(
+            look(&table, Direction::Out, frame, 0),
+            Classification::Unknown
+        );
     }
 }
 

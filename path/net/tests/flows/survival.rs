@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, SYN, TALK, Talk};
 use super::{ESTABLISHED, IDENTITY, KEYS, SECOND, go, look, memory};
-use net::flows::{Direction, Flows, Standing};
+use net::flows::{Classification, Direction, Flows};
 use proptest::prelude::*;
 
 /// FW-10: the next process has every flow.
@@ -125,6 +125,6 @@ proptest! {
         // The table works.
         let other = Talk { other: 99, ..TALK };
         let again = go(&mut table, Direction::In, &other.udp(Direction::In), 2 * SECOND);
-        prop_assert_ne!(again, Standing::Unknown);
+        prop_assert_ne!(again, Classification::Unknown);
     }
 }

@@ -152,11 +152,11 @@ fn relief_takes_the_oldest() {
     })]));
     lro.poll(0, &mut batch, &mut out);
     assert_eq!((out.len(), lro.held()), (0, 4));
-    lro.relieve(0, 5, &mut out);
+    lro.flush_oldest(0, 5, &mut out);
     assert_eq!(out.len(), 0);
-    lro.relieve(1, 5, &mut out);
+    lro.flush_oldest(1, 5, &mut out);
     assert_eq!((payloads(&out), lro.held()), (vec![200], 2));
-    lro.relieve(100, 5, &mut out);
+    lro.flush_oldest(100, 5, &mut out);
     assert_eq!((payloads(&out), lro.held()), (vec![200, 100, 100], 0));
     assert_eq!(lro.counters().flushed(Reason::NoDescriptor), 3);
     assert_eq!(lro.next_due(), None);

@@ -301,7 +301,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engine_does_what_the_model_does(ops in prop::collection::vec(op(), 0..120)) {
+    fn the_engine_matches_the_model(ops in prop::collection::vec(op(), 0..120)) {
         run(Flush::Poll, &ops);
         run(Flush::Polls(3), &ops);
         run(Flush::After { us: 100 }, &ops);

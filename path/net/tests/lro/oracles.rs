@@ -511,7 +511,7 @@ mod inet_lro {
     }
 
     #[test]
-    fn the_last_echo_acknowledgement_and_window_go_on() {
+    fn the_last_echo_ack_and_window_are_sent() {
         let mut packets = stream(false, 2, 100);
         packets[0].options = timestamp(10, 5);
         packets[1].options = timestamp(12, 7);

@@ -61,7 +61,7 @@ fn recordings_are_reversible() {
 }
 
 #[test]
-fn recordings_have_what_they_are_for() {
+fn recordings_contain_their_cases() {
     let loss = play("v4-loss", wide(), 1000);
     assert!(loss.counters().flushed(Reason::Sequence) > 0);
     let reorder = play("v6-reorder", wide(), 1000);

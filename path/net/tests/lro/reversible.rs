@@ -217,7 +217,7 @@ fn play(rules: Rules, psh: Psh, ops: &[Op]) -> Trace {
                 now += us * 1000;
                 lro.expire(now, &mut out);
             }
-            Op::Relieve(count) => lro.relieve(*count, now, &mut out),
+            Op::Relieve(count) => lro.flush_oldest(*count, now, &mut out),
             Op::Set(n) => lro.set(settings(rules, psh, *n)),
             Op::Drain => lro.drain(now, &mut out),
         }

@@ -121,7 +121,7 @@ proptest! {
 
     /// Compares the checksum with an oracle that does not use frames.
     #[test]
-    fn a_checksum_at_any_offset_comes_out_right(
+    fn checksums_at_any_offset_are_correct(
         bytes in prop::collection::vec(any::<u8>(), 0..400),
         mut cuts in prop::collection::vec(0usize..400, 0..5),
         start in 0u16..420,

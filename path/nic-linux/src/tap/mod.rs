@@ -10,4 +10,4 @@ mod queues;
 mod rx;
 mod tx;
 
-pub use nic::{Removed, TapNic};
+pub use nic::{RemoveCallback, TapNic};

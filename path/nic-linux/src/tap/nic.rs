@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Removes a TAP's devices from its domain's wait set. Called after the TAP has closed its
 /// descriptors.
-pub type Removed = Box<dyn FnOnce()>;
+pub type RemoveCallback = Box<dyn FnOnce()>;
 
 /// A TAP. [`Nic::rx`] keeps the buffers for the next frame (a small buffer, and with segmentation
 /// some large ones) between calls, so that a call that receives nothing does not touch the pool.
@@ -19,7 +19,7 @@ pub struct TapNic {
     /// `None` after the interface has been removed.
     fd: Option<OwnedFd>,
     /// Called once, when the interface has been removed.
-    on_removed: Option<Removed>,
+    on_removed: Option<RemoveCallback>,
     vnet_header: bool,
     checksum: bool,
     tso: bool,
@@ -75,7 +75,7 @@ impl TapNic {
 
     /// Sets the callback for the removal of the interface.
     #[must_use]
-    pub fn on_removed(mut self, removed: Removed) -> Self {
+    pub fn on_removed(mut self, removed: RemoveCallback) -> Self {
         self.on_removed = Some(removed);
         self
     }

@@ -66,7 +66,7 @@ pub struct Parts {
 
 /// Called when another domain could take over the socket, because no value remains that an earlier
 /// domain may have forged.
-pub type Sound = Box<dyn FnOnce()>;
+pub type ReleaseCallback = Box<dyn FnOnce()>;
 
 /// Returns the kernel's counters of a socket, by name, through the domain's platform.
 pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
@@ -90,7 +90,7 @@ pub struct XdpNic {
     fill: Producer,
     completion: Consumer,
     /// By chunk: the supply's buffer, while the kernel has the chunk for receiving.
-    lent: Vec<BufferId>,
+    mark_posted: Vec<BufferId>,
     /// Number of chunks that the kernel has for receiving.
     lent_chunks: u32,
     /// Chunks for sending, by state.
@@ -110,7 +110,7 @@ pub struct XdpNic {
     counters: Counters,
     kernel: KernelCounters,
     /// Called once, when rings and chunks are in a valid state.
-    is_sound: Option<Sound>,
+    is_sound: Option<ReleaseCallback>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ enum Sending {
 impl std::fmt::Debug for XdpNic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("XdpNic")
-            .field("lent", &self.lent_chunks)
+            .field("mark_posted", &self.lent_chunks)
             .field("idle", &self.idle.len())
             .finish_non_exhaustive()
     }
@@ -131,7 +131,7 @@ impl std::fmt::Debug for XdpNic {
 impl XdpNic {
     /// Returns `None` if the rings are misplaced or hold impossible values.
     #[must_use]
-    pub fn new(parts: Parts, kernel: KernelCounters, is_sound: Sound) -> Option<Self> {
+    pub fn new(parts: Parts, kernel: KernelCounters, is_sound: ReleaseCallback) -> Option<Self> {
         let Parts {
             fd,
             umem,
@@ -177,7 +177,7 @@ impl XdpNic {
             transmit,
             fill,
             completion: consumer(Ring::Completion)?,
-            lent: vec![BufferId::NONE; chunks],
+            mark_posted: vec![BufferId::NONE; chunks],
             lent_chunks: 0,
             sending: vec![Sending::Idle; send_chunks],
             idle: (0..send_chunks as u32).rev().collect(),
@@ -199,10 +199,10 @@ impl XdpNic {
         let mut foreign = Vec::new();
         while let Some(buffer) = buffers.take() {
             let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
-            match place.and_then(|chunk| Some((chunk, self.lent.get_mut(chunk)?))) {
-                Some((chunk, lent)) => {
-                    unreclaimed.lent(chunk);
-                    *lent = buffer.id;
+            match place.and_then(|chunk| Some((chunk, self.mark_posted.get_mut(chunk)?))) {
+                Some((chunk, mark_posted)) => {
+                    unreclaimed.mark_posted(chunk);
+                    *mark_posted = buffer.id;
                     self.lent_chunks += 1;
                 }
                 None => foreign.push(buffer.id),
@@ -217,18 +217,18 @@ impl XdpNic {
         let chunk = offset / self.chunk_bytes;
         let whole = offset.is_multiple_of(self.chunk_bytes)
             && buffer.span.len() >= self.chunk_bytes
-            && (self.sending.len()..self.lent.len()).contains(&chunk);
+            && (self.sending.len()..self.mark_posted.len()).contains(&chunk);
         whole.then_some((chunk, offset))
     }
 
     /// Discovers over time which of the previous domain's chunks the kernel still has.
     fn find_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
         if let Some(mut unreclaimed) = self.unreclaimed.take() {
-            if unreclaimed.begins(now_ns) {
+            if unreclaimed.is_first_call(now_ns) {
                 self.take_over(&mut unreclaimed, buffers);
             }
             let [_, taken] = self.fill.ends();
-            if unreclaimed.passes(taken) {
+            if unreclaimed.kernel_passed(taken) {
                 self.withheld.drain(..).for_each(|id| buffers.put(id));
             }
             if unreclaimed.is_due(now_ns) {
@@ -236,8 +236,8 @@ impl XdpNic {
                 let there = filled.chain(self.receive.addresses());
                 let chunk_bytes = self.chunk_bytes as u64;
                 for chunk in unreclaimed.look(now_ns, there.map(|address| address / chunk_bytes)) {
-                    if let Some(lent) = self.lent.get_mut(chunk) {
-                        buffers.put(std::mem::replace(lent, BufferId::NONE));
+                    if let Some(mark_posted) = self.mark_posted.get_mut(chunk) {
+                        buffers.put(std::mem::replace(mark_posted, BufferId::NONE));
                         self.lent_chunks -= 1;
                     }
                 }
@@ -259,22 +259,24 @@ impl XdpNic {
             && let Some(buffer) = buffers.take()
         {
             let place = self.chunk_of(&buffer);
-            let withholds = |(chunk, _): &(usize, usize)| {
+            let must_not_post = |(chunk, _): &(usize, usize)| {
                 let unreclaimed = self.unreclaimed.as_ref();
-                unreclaimed.is_some_and(|unreclaimed| unreclaimed.withholds(*chunk))
+                unreclaimed.is_some_and(|unreclaimed| unreclaimed.must_not_post(*chunk))
             };
-            if place.as_ref().is_some_and(withholds) {
+            if place.as_ref().is_some_and(must_not_post) {
                 self.withheld.push(buffer.id);
                 continue;
             }
-            let place = place.and_then(|(chunk, at)| Some((self.lent.get_mut(chunk)?, at)));
-            let Some((lent, offset)) = place.filter(|(lent, _)| **lent == BufferId::NONE) else {
+            let place = place.and_then(|(chunk, at)| Some((self.mark_posted.get_mut(chunk)?, at)));
+            let Some((mark_posted, offset)) =
+                place.filter(|(mark_posted, _)| **mark_posted == BufferId::NONE)
+            else {
                 // The buffer lies outside the socket's memory: no frame can be received into it.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
                 break;
             };
-            *lent = buffer.id;
+            *mark_posted = buffer.id;
             self.fill.put_address(offset as u64);
             self.lent_chunks += 1;
             room -= 1;
@@ -297,10 +299,10 @@ impl XdpNic {
         let (address, len) = (usize::try_from(address).ok()?, len as usize);
         let chunk = address / self.chunk_bytes;
         if let Some(unreclaimed) = &mut self.unreclaimed {
-            unreclaimed.came(chunk);
+            unreclaimed.mark_returned(chunk);
         }
-        let lent = self.lent.get_mut(chunk)?;
-        let id = std::mem::replace(lent, BufferId::NONE);
+        let mark_posted = self.mark_posted.get_mut(chunk)?;
+        let id = std::mem::replace(mark_posted, BufferId::NONE);
         if id == BufferId::NONE {
             return None;
         }
@@ -421,7 +423,7 @@ impl Nic for XdpNic {
             self.kick();
         }
         let before = out.len();
-        let batch = self.receive.look_for(budget);
+        let batch = self.receive.peek_up_to(budget);
         for ahead in 0..batch.min(AHEAD) {
             self.prefetch(ahead);
         }

@@ -49,7 +49,7 @@ pub struct XdpQueue {
     receive: Consumer,
     fill: Producer,
     /// By chunk: its buffer, while the kernel has the chunk.
-    lent: Vec<Option<Buffer>>,
+    mark_posted: Vec<Option<Buffer>>,
     lent_chunks: usize,
     counters: QueueCounters,
     kernel: KernelCounters,
@@ -58,7 +58,7 @@ pub struct XdpQueue {
 impl std::fmt::Debug for XdpQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("XdpQueue")
-            .field("lent", &self.lent_chunks)
+            .field("mark_posted", &self.lent_chunks)
             .finish_non_exhaustive()
     }
 }
@@ -83,7 +83,7 @@ impl XdpQueue {
             chunk_bytes: (chunk_bytes > 0).then_some(chunk_bytes)?,
             receive: Consumer::new(first, receive, entries, entry(Ring::Receive))?,
             fill: Producer::new(second, fill, entries, entry(Ring::Fill))?,
-            lent: vec![None; chunks],
+            mark_posted: vec![None; chunks],
             lent_chunks: 0,
             counters: QueueCounters::default(),
             kernel,
@@ -108,8 +108,10 @@ impl XdpQueue {
     pub fn post(&mut self, offset: usize, buffer: Buffer) -> bool {
         let whole =
             offset.is_multiple_of(self.chunk_bytes) && buffer.span.len() >= self.chunk_bytes;
-        match self.lent.get_mut(offset / self.chunk_bytes) {
-            Some(lent @ None) if whole && self.fill.free() > 0 => *lent = Some(buffer),
+        match self.mark_posted.get_mut(offset / self.chunk_bytes) {
+            Some(mark_posted @ None) if whole && self.fill.free() > 0 => {
+                *mark_posted = Some(buffer)
+            }
             _ => {
                 self.counters.foreign += 1;
                 return false;
@@ -139,7 +141,7 @@ impl XdpQueue {
         out: &mut Vec<Frame>,
         failed: &mut Vec<BufferId>,
     ) -> usize {
-        let batch = self.receive.look_for(budget);
+        let batch = self.receive.peek_up_to(budget);
         for ahead in 0..batch.min(AHEAD) {
             self.prefetch(ahead);
         }
@@ -177,7 +179,10 @@ impl XdpQueue {
     /// Returns the buffer of a packet, and its bytes if these are a valid frame.
     fn take(&mut self, packet: Descriptor) -> Option<(Buffer, Option<Span>)> {
         let (address, len) = (usize::try_from(packet.address).ok()?, packet.len as usize);
-        let buffer = self.lent.get_mut(address / self.chunk_bytes)?.take()?;
+        let buffer = self
+            .mark_posted
+            .get_mut(address / self.chunk_bytes)?
+            .take()?;
         self.lent_chunks -= 1;
         let span = buffer.span.sub(address % self.chunk_bytes, len);
         Some((buffer, span.filter(|_| len >= ETHERNET)))
@@ -188,7 +193,7 @@ impl XdpQueue {
         let packet = self.receive.peek_packet(ahead);
         if let Some(packet) = packet
             && let Ok(address) = usize::try_from(packet.address)
-            && let Some(Some(buffer)) = self.lent.get(address / self.chunk_bytes)
+            && let Some(Some(buffer)) = self.mark_posted.get(address / self.chunk_bytes)
         {
             let within = address % self.chunk_bytes;
             buffer.span.skip(within).take(HOT).prefetch();

@@ -194,7 +194,7 @@ impl Consumer {
     }
 
     /// Like [`Consumer::look`], but returns at most `budget`.
-    pub(super) fn look_for(&mut self, budget: usize) -> u32 {
+    pub(super) fn peek_up_to(&mut self, budget: usize) -> u32 {
         (budget.min(u32::MAX as usize) as u32).min(self.look())
     }
 

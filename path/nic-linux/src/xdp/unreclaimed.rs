@@ -61,14 +61,14 @@ impl Unreclaimed {
     }
 
     /// Returns whether this is the first call.
-    pub(super) fn begins(&mut self, now_ns: u64) -> bool {
-        let begins = self.due_ns.is_none();
+    pub(super) fn is_first_call(&mut self, now_ns: u64) -> bool {
+        let is_first_call = self.due_ns.is_none();
         self.due_ns.get_or_insert(now_ns);
-        begins
+        is_first_call
     }
 
     /// Records that the kernel may have this chunk.
-    pub(super) fn lent(&mut self, chunk: usize) {
+    pub(super) fn mark_posted(&mut self, chunk: usize) {
         if let Some(known @ Chunk::Known) = self.chunks.get_mut(chunk) {
             *known = Chunk::Open;
             self.open += 1;
@@ -76,7 +76,7 @@ impl Unreclaimed {
     }
 
     /// Records that this chunk has returned.
-    pub(super) fn came(&mut self, chunk: usize) {
+    pub(super) fn mark_returned(&mut self, chunk: usize) {
         if let Some(open @ (Chunk::Open | Chunk::Missed)) = self.chunks.get_mut(chunk) {
             *open = Chunk::Known;
             self.open -= 1;
@@ -84,13 +84,13 @@ impl Unreclaimed {
     }
 
     /// Returns whether this chunk must not be lent yet.
-    pub(super) fn withholds(&self, chunk: usize) -> bool {
+    pub(super) fn must_not_post(&self, chunk: usize) -> bool {
         self.end.is_some() && self.listed.get(chunk).is_some_and(|times| *times > 1)
     }
 
     /// Records that the kernel has passed all entries before `taken`; returns whether these include
     /// all remains.
-    pub(super) fn passes(&mut self, taken: u32) -> bool {
+    pub(super) fn kernel_passed(&mut self, taken: u32) -> bool {
         let has_passed = |end: &u32| taken.wrapping_sub(*end) < 1 << 31;
         self.end.take_if(|end| has_passed(end)).is_some()
     }
@@ -151,28 +151,32 @@ mod tests {
 
     fn unreclaimed(chunks: usize, left: &[u64]) -> Unreclaimed {
         let mut unreclaimed = Unreclaimed::new(chunks, left.iter().copied(), 10);
-        assert!(!unreclaimed.is_complete() && unreclaimed.begins(5) && !unreclaimed.begins(6));
+        assert!(
+            !unreclaimed.is_complete()
+                && unreclaimed.is_first_call(5)
+                && !unreclaimed.is_first_call(6)
+        );
         unreclaimed
     }
 
     #[test]
     fn chunk_missed_twice_has_no_owner() {
         let mut unreclaimed = unreclaimed(6, &[]);
-        assert!(unreclaimed.passes(10));
-        (1..5).for_each(|chunk| unreclaimed.lent(chunk));
+        assert!(unreclaimed.kernel_passed(10));
+        (1..5).for_each(|chunk| unreclaimed.mark_posted(chunk));
         assert!(unreclaimed.is_due(5));
         // 1 and 2 are in the rings, 3 and 4 are not; entries may be invalid or repeated.
         let nonsense = [u64::MAX, 1, 6, 0];
         assert_eq!(unreclaimed.look(5, [1, 2].into_iter().chain(nonsense)), []);
         assert!(!unreclaimed.is_due(6) && unreclaimed.is_due(5 + APART_NS));
         // 3 was in transit between the rings.
-        unreclaimed.came(3);
-        unreclaimed.came(0);
+        unreclaimed.mark_returned(3);
+        unreclaimed.mark_returned(0);
         assert_eq!(unreclaimed.look(20, [2].into_iter()), [4]);
         // 2 and 1 were seen in the meantime.
         assert_eq!(unreclaimed.look(30, [1].into_iter()), []);
         assert!(!unreclaimed.is_complete());
-        unreclaimed.came(1);
+        unreclaimed.mark_returned(1);
         assert_eq!(unreclaimed.look(40, [].into_iter()), [2]);
         assert!(unreclaimed.is_complete());
         assert_eq!(unreclaimed.look(50, [].into_iter()), []);
@@ -182,7 +186,7 @@ mod tests {
     #[test]
     fn while_nothing_is_missed_it_looks_rarely() {
         let mut unreclaimed = unreclaimed(2, &[0, 1]);
-        (0..2).for_each(|chunk| unreclaimed.lent(chunk));
+        (0..2).for_each(|chunk| unreclaimed.mark_posted(chunk));
         assert_eq!(unreclaimed.look(5, [0, 1].into_iter()), []);
         assert_eq!(unreclaimed.due_ns(6), 5 + RARELY_NS);
         assert_eq!(unreclaimed.look(6, [0].into_iter()), []);
@@ -192,20 +196,24 @@ mod tests {
     #[test]
     fn doubly_listed_chunk_is_withheld() {
         let mut unreclaimed = unreclaimed(4, &[1, 2, 1, 9, u64::MAX]);
-        (0..4).for_each(|chunk| unreclaimed.lent(chunk));
+        (0..4).for_each(|chunk| unreclaimed.mark_posted(chunk));
         let withheld =
-            |unreclaimed: &Unreclaimed| [0, 1, 2, 9].map(|chunk| unreclaimed.withholds(chunk));
+            |unreclaimed: &Unreclaimed| [0, 1, 2, 9].map(|chunk| unreclaimed.must_not_post(chunk));
         assert_eq!(withheld(&unreclaimed), [false, true, false, false]);
-        (0..4).for_each(|chunk| unreclaimed.came(chunk));
-        assert!(!unreclaimed.passes(9) && !unreclaimed.is_complete());
+        (0..4).for_each(|chunk| unreclaimed.mark_returned(chunk));
+        assert!(!unreclaimed.kernel_passed(9) && !unreclaimed.is_complete());
         assert!(withheld(&unreclaimed)[1]);
-        assert!(unreclaimed.passes(10) && !unreclaimed.passes(10) && unreclaimed.is_complete());
+        assert!(
+            unreclaimed.kernel_passed(10)
+                && !unreclaimed.kernel_passed(10)
+                && unreclaimed.is_complete()
+        );
         assert!(!withheld(&unreclaimed)[1]);
     }
 
     #[test]
     fn entries_are_counted_around() {
         let mut unreclaimed = Unreclaimed::new(1, [].into_iter(), 2);
-        assert!(!unreclaimed.passes(u32::MAX - 3) && unreclaimed.passes(3));
+        assert!(!unreclaimed.kernel_passed(u32::MAX - 3) && unreclaimed.kernel_passed(3));
     }
 }

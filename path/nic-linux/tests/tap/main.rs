@@ -482,7 +482,7 @@ fn frames_wait_when_there_is_no_room_for_them() {
 }
 
 #[test]
-fn memory_that_is_gone_costs_one_frame() {
+fn revoked_memory_costs_one_frame() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     neighbour(&namespace);
@@ -532,7 +532,7 @@ fn memory_that_is_gone_costs_one_frame() {
 }
 
 #[test]
-fn an_interface_that_goes_down_is_an_error_not_an_end() {
+fn an_interface_going_down_is_a_transient_error() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     let set = |state: &'static str| {

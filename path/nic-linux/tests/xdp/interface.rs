@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_pair_goes_with_the_device() {
+fn the_pair_is_removed_with_the_device() {
     let Some(wire) = Wire::new() else { return };
     let there = || {
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -76,7 +76,7 @@ fn existing_interface_is_taken_over_and_returned() {
 }
 
 #[test]
-fn what_cannot_be_taken_over_is_told_with_a_remedy() {
+fn unusable_interfaces_are_reported_with_a_remedy() {
     let Some(namespace) = place() else { return };
     let netns = path(&namespace);
     let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();

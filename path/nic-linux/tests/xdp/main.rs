@@ -428,7 +428,7 @@ fn invalid_counts_affect_no_other_domain() {
 }
 
 #[test]
-fn a_supply_of_other_memory_is_not_lent_to_the_kernel() {
+fn foreign_buffers_are_not_posted_to_the_kernel() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));

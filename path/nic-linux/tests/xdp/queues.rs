@@ -173,7 +173,7 @@ fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
 /// XDP-20: no byte of a denied frame is written into a guest's memory, whichever rule denies it;
 /// allowed frames are written there. The neighbouring guest has other rules.
 #[test]
-fn denied_frames_are_written_nowhere() {
+fn denied_frames_are_not_written() {
     const DENIED: u8 = 0xd1;
     const ALLOWED: u8 = 0xa1;
     let Some(wire) = wire(2) else { return };
@@ -461,7 +461,7 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
 
 /// The data path validates receive entries: a chunk is a frame once per loan.
 #[test]
-fn packets_in_chunks_that_were_not_lent_are_counted() {
+fn packets_in_unposted_chunks_are_counted() {
     let Some(wire) = wire(1) else { return };
     let mut guest = Guest::new(&wire, 1, A);
     assert!(guest.post(3) && guest.post(4));
@@ -508,7 +508,7 @@ fn packets_in_chunks_that_were_not_lent_are_counted() {
 /// A queue is free for the next socket only after both its descriptor and its rings have been
 /// released.
 #[test]
-fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
+fn a_queue_is_free_without_descriptor_and_rings() {
     let Some(wire) = wire(1) else { return };
     let Guest {
         queue,

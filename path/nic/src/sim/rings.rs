@@ -1,7 +1,7 @@
 //! The receiving side of a simulated NIC with queues. The NIC selects a frame's queue when the
 //! frame arrives.
 
-use super::wire::{Flight, Wire};
+use super::wire::{FrameInFlight, Wire};
 use crate::buffer::Buffers;
 use crate::frame::copy::CopyError;
 use crate::frame::{Frame, SNAPSHOT};
@@ -15,8 +15,8 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(super) struct Rings {
     table: BTreeMap<[u8; 6], QueueId>,
-    queues: Vec<VecDeque<Flight>>,
-    shared: VecDeque<Flight>,
+    queues: Vec<VecDeque<FrameInFlight>>,
+    shared: VecDeque<FrameInFlight>,
     depth: usize,
     full: u64,
     no_buffer: u64,
@@ -49,7 +49,7 @@ impl Rings {
         }
     }
 
-    pub(super) fn pop_shared(&mut self, inbound: &mut Wire, now_ns: u64) -> Option<Flight> {
+    pub(super) fn pop_shared(&mut self, inbound: &mut Wire, now_ns: u64) -> Option<FrameInFlight> {
         self.sort(inbound, now_ns);
         self.shared.pop_front()
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// One direction of a cable, with its frames in transit.
 #[derive(Debug)]
 pub(super) struct Wire {
-    pub(super) flights: VecDeque<Flight>,
+    pub(super) flights: VecDeque<FrameInFlight>,
     pub(super) held_bytes: usize,
     /// Time until which the sender's end is transmitting.
     pub(super) busy_until_ns: u64,
@@ -17,7 +17,7 @@ pub(super) struct Wire {
 
 /// A frame in transit.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct FrameInFlight {
     pub(super) due_ns: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) offload: Offload,
@@ -34,7 +34,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Flight> {
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<FrameInFlight> {
         self.flights
             .front()
             .filter(|flight| flight.due_ns <= now_ns)?;

@@ -140,7 +140,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     }
 
     /// Records that the queue has lost its MAC while frames may still be steered to it.
-    fn stray(&mut self, queue: QueueId, mac: [u8; 6]) {
+    fn record_lost_mac(&mut self, queue: QueueId, mac: [u8; 6]) {
         self.astray.push(mac);
         self.set(queue, State::Draining(None));
     }
@@ -233,7 +233,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         let steered = self.steering.steer(mac, Some(queue));
         match steered {
             Ok(_) => self.set(queue, State::Enabled),
-            Err(VmqError::Unanswered) => self.stray(queue, mac),
+            Err(VmqError::Unanswered) => self.record_lost_mac(queue, mac),
             Err(_) => {}
         }
         steered.map(drop)
@@ -246,7 +246,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         };
         match self.steering.steer(mac, None) {
             Ok(point) => self.set(queue, State::Draining(Some(point))),
-            Err(VmqError::Unanswered) => self.stray(queue, mac),
+            Err(VmqError::Unanswered) => self.record_lost_mac(queue, mac),
             Err(error) => return Err(error),
         }
         Ok(())

@@ -59,7 +59,7 @@ fn many_short_sleeps_need_few_looks_at_the_clock() {
 }
 
 #[test]
-fn preemption_is_told_from_sleep_in_the_same_stretch() {
+fn preemption_and_sleep_in_a_stretch_differ() {
     let long = || {
         let from = tsc();
         std::thread::sleep(std::time::Duration::from_millis(30));

@@ -68,7 +68,7 @@ fn packets_of_a_poll_merge_and_return_buffers() {
 }
 
 #[test]
-fn what_is_held_goes_on_when_its_time_has_come() {
+fn held_packets_are_flushed_when_due() {
     let mut pool = pool(64);
     let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(50)), 32);
     let packets = [packet(1, 0), packet(1, 1)];

@@ -1,7 +1,7 @@
 //! The monitor's side of a call page, for tests.
 
 use abi::hypercall::{
-    ANSWER_WORD, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD,
+    ANSWER_WORD, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD,
 };
 use shmem::{Span, futex};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub fn answer(
     page: Span,
     stop: &AtomicBool,
-    mut serve: impl FnMut(Kind, &[[u64; 3]]) -> Vec<(i64, u64)>,
+    mut serve: impl FnMut(HypercallKind, &[[u64; 3]]) -> Vec<(i64, u64)>,
 ) {
     let word = |offset| page.u32(offset).unwrap();
     let at = |op: usize, n: usize| page.u64(OPS + (op * OP_WORDS + n) * 8).unwrap();
@@ -23,7 +23,7 @@ pub fn answer(
             futex::wait(word(REQUEST), number, Some(Duration::from_millis(10)));
             continue;
         }
-        let kind = Kind::from_wire(word(KIND).load(Ordering::Relaxed)).unwrap();
+        let kind = HypercallKind::from_wire(word(KIND).load(Ordering::Relaxed)).unwrap();
         let count = word(COUNT).load(Ordering::Relaxed) as usize;
         let words = |op| [0, 1, 2].map(|n| at(op, n).load(Ordering::Relaxed));
         let ops: Vec<_> = (0..count).map(words).collect();

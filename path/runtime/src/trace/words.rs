@@ -1,8 +1,8 @@
 //! Descriptions of what happened to a packet, in words.
 
-use crate::report::Given;
+use crate::report::TxTotals;
 use net::bridge::DropReason;
-use vif::{Drop, InterfaceCounters};
+use vif::{InterfaceCounters, VifDrop};
 
 /// Snapshot of the counters of a place on the path. The difference of two snapshots describes the
 /// packets in between.
@@ -16,7 +16,7 @@ pub struct DropSnapshot {
 impl DropSnapshot {
     /// Takes the snapshot of a device.
     #[must_use]
-    pub fn of_device(given: &Given) -> Self {
+    pub fn of_device(given: &TxTotals) -> Self {
         Self {
             taken: given.sent,
             dropped: vec![
@@ -54,7 +54,7 @@ impl DropSnapshot {
         Self::of(counters.from_guest, counters.from_guest_drops.iter())
     }
 
-    fn of(taken: u64, drops: impl Iterator<Item = (Drop, u64)>) -> Self {
+    fn of(taken: u64, drops: impl Iterator<Item = (VifDrop, u64)>) -> Self {
         Self {
             taken,
             dropped: drops
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn drops_are_described_by_changed_counters() {
         let mut counters = InterfaceCounters::default();
-        counters.to_guest_drops.add(Drop::NoRequest, 7);
+        counters.to_guest_drops.add(VifDrop::NoRequest, 7);
         let unfit = [("fault", "Its memory is no longer accessible.", 0)];
         let drop_snapshot = |counters: &InterfaceCounters, absent| {
             DropSnapshot::of_guest(counters, absent).with(unfit)
@@ -136,7 +136,7 @@ mod tests {
             "web accepted it"
         );
         counters.to_guest = 44;
-        counters.to_guest_drops.count(Drop::NoRequest);
+        counters.to_guest_drops.count(VifDrop::NoRequest);
         assert_eq!(
             drop_snapshot(&counters, 0).since(&before, "web"),
             "web accepted it, split into 44; \
@@ -147,13 +147,13 @@ mod tests {
                 .since(&drop_snapshot(&InterfaceCounters::default(), 0), "web"),
             "dropped, not_connected: The guest is not connected"
         );
-        let full = Given {
+        let full = TxTotals {
             full: 1,
-            ..Given::default()
+            ..TxTotals::default()
         };
         assert_eq!(
             DropSnapshot::of_device(&full)
-                .since(&DropSnapshot::of_device(&Given::default()), "wire"),
+                .since(&DropSnapshot::of_device(&TxTotals::default()), "wire"),
             "dropped, device_full: The device has no room"
         );
         assert_eq!(

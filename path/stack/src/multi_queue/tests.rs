@@ -91,7 +91,7 @@ impl Joined {
 }
 
 #[test]
-fn streams_arrive_whole_and_each_goes_by_one_queue() {
+fn each_stream_uses_one_queue() {
     let mut joined = joined();
     // All queues are open, so that no frame is lost at a closed one.
     for queue in joined.ends.iter_mut().flatten() {
@@ -108,7 +108,7 @@ fn streams_arrive_whole_and_each_goes_by_one_queue() {
 }
 
 #[test]
-fn streams_of_a_queue_that_closes_go_on_by_the_others() {
+fn streams_of_a_closed_queue_move_to_others() {
     let mut joined = joined();
     joined.run(0.3, &[0, 1, 2]);
     let before = joined.sent();

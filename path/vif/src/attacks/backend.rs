@@ -1,7 +1,7 @@
 //! Attacks on the netback.
 
 use super::*;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::netfront::Sizes;
 use crate::netif::{MAX_SLOTS, TxResponse, rsp};
 use crate::testing::{ipv4_tcp, packet};
@@ -29,7 +29,10 @@ fn attack_01_producer_overrun_disables_one_vif() {
         let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
         let report = rig.back.to_guest(&frames, &[0]);
-        assert_eq!((report.delivered, report.drops.get(Drop::Disabled)), (0, 1));
+        assert_eq!(
+            (report.delivered, report.drops.get(VifDrop::Disabled)),
+            (0, 1)
+        );
         rig.back.publish();
         assert_eq!(rig.raw_rx().rsp_prod(), 0);
         assert!(other.send(&packet(60, 1), Offload::default()));
@@ -50,7 +53,7 @@ fn attack_01_in_the_ring_to_the_guest() {
         let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
         let report = rig.back.to_guest(&frames, &[0, 0]);
-        assert_eq!(report.drops.get(Drop::Disabled), 2);
+        assert_eq!(report.drops.get(VifDrop::Disabled), 2);
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
     });
 }
@@ -140,7 +143,10 @@ fn attack_05_too_many_slots() {
             assert_eq!(raw.rsp_prod(), raw.req_prod());
         }
         assert_eq!(
-            rig.back.counters().from_guest_drops.get(Drop::TooManySlots),
+            rig.back
+                .counters()
+                .from_guest_drops
+                .get(VifDrop::TooManySlots),
             2
         );
         let words: Vec<_> = (0..=FATAL_SLOTS)
@@ -219,7 +225,7 @@ fn attack_06_offsets_of_posted_buffers() {
             ];
             let report = rig.back.to_guest(&frames, &[0, 1]);
             assert_eq!(
-                (report.delivered, report.drops.get(Drop::BadRequest)),
+                (report.delivered, report.drops.get(VifDrop::BadRequest)),
                 (1, 1)
             );
             // Nothing is written for a rejected frame.
@@ -248,7 +254,10 @@ fn attack_07_oversize_and_wrap() {
         raw.send(&words);
         assert!(rig.take(64).is_empty());
         assert_eq!(
-            rig.back.counters().from_guest_drops.get(Drop::SizeMismatch),
+            rig.back
+                .counters()
+                .from_guest_drops
+                .get(VifDrop::SizeMismatch),
             1
         );
         // 30 × u16::MAX wraps 16 bits and far exceeds any page.
@@ -269,7 +278,7 @@ fn attack_07_oversize_and_wrap() {
         raw.send(&words);
         assert_eq!(rig.take(64).len(), 1);
         let drops = &rig.back.counters().from_guest_drops;
-        assert_eq!((drops.get(Drop::CrossesPage), drops.total()), (2, 3));
+        assert_eq!((drops.get(VifDrop::CrossesPage), drops.total()), (2, 3));
     });
 }
 
@@ -318,7 +327,7 @@ fn attack_09_guest_stops_consuming() {
         }
         assert_eq!(delivered, 8);
         let drops = rig.back.counters().to_guest_drops;
-        assert_eq!(drops.get(Drop::NoRequest), 64 * 100 - 8);
+        assert_eq!(drops.get(VifDrop::NoRequest), 64 * 100 - 8);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Attacks on the netfront.
 
 use super::*;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::netfront::{GrantError, GrantTable, Sizes};
 use crate::netif::{TxResponse, rsp};
 use crate::testing::{ipv4_tcp, packet};
@@ -52,7 +52,10 @@ fn attack_02_response_ids() {
         assert_eq!(rig.front.reap(), Ok(3));
         assert_eq!(rig.front.buffers().available(), free);
         assert_eq!(
-            rig.front.counters().from_guest_drops.get(Drop::PeerError),
+            rig.front
+                .counters()
+                .from_guest_drops
+                .get(VifDrop::PeerError),
             1
         );
 
@@ -127,19 +130,19 @@ fn attack_04_double_fetch_at_the_frontend() {
 #[test]
 fn attack_06_offsets_and_lengths_at_the_frontend() {
     over_each_format(|| {
-        let cases: &[(i16, i32, Drop)] = &[
-            (0, 0, Drop::ZeroSize),
-            (13, 0, Drop::TooShort),
-            (-1, 0, Drop::PeerError),
-            (i16::MIN, 0, Drop::PeerError),
-            (2048, 1, Drop::CrossesPage),
-            (2049, 0, Drop::CrossesPage),
-            (i16::MAX, 0, Drop::CrossesPage),
-            (60, 2047, Drop::CrossesPage),
-            (60, 4096, Drop::CrossesPage),
+        let cases: &[(i16, i32, VifDrop)] = &[
+            (0, 0, VifDrop::ZeroSize),
+            (13, 0, VifDrop::TooShort),
+            (-1, 0, VifDrop::PeerError),
+            (i16::MIN, 0, VifDrop::PeerError),
+            (2048, 1, VifDrop::CrossesPage),
+            (2049, 0, VifDrop::CrossesPage),
+            (i16::MAX, 0, VifDrop::CrossesPage),
+            (60, 2047, VifDrop::CrossesPage),
+            (60, 4096, VifDrop::CrossesPage),
             // The part extends into the other half of the page, which holds another packet.
-            (60, -2048, Drop::CrossesPage),
-            (60, -1, Drop::CrossesPage),
+            (60, -2048, VifDrop::CrossesPage),
+            (60, -1, VifDrop::CrossesPage),
         ];
         for &(status, shift, reason) in cases {
             let mut rig = Rig::new(sizes());
@@ -198,7 +201,7 @@ fn attack_07_oversize_at_the_frontend() {
             .encode()]);
         }
         assert!(rig.receive(64).is_empty());
-        assert_eq!(rig.front.counters().to_guest_drops.get(Drop::TooLong), 1);
+        assert_eq!(rig.front.counters().to_guest_drops.get(VifDrop::TooLong), 1);
     });
 }
 
@@ -300,7 +303,10 @@ fn attack_30_offloads_at_the_frontend() {
             }
         ));
         assert_eq!(
-            rig.front.counters().from_guest_drops.get(Drop::BadOffload),
+            rig.front
+                .counters()
+                .from_guest_drops
+                .get(VifDrop::BadOffload),
             1
         );
     });

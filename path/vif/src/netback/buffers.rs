@@ -1,6 +1,6 @@
 //! Placement of frames in a guest's buffers, and the check whether the guest accepts a frame.
 
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::netif::{Negotiated, RxRequest, transport};
 use abi::PAGE;
 use nic::Frame;
@@ -11,7 +11,7 @@ const COLOURS: u32 = 8;
 const COLOUR_BYTES: usize = 64;
 
 /// Returns an error if the guest cannot take the frame unchanged.
-pub(super) fn check(frame: &Frame, negotiated: &Negotiated) -> Result<(), Drop> {
+pub(super) fn check(frame: &Frame, negotiated: &Negotiated) -> Result<(), VifDrop> {
     transport::check_len(frame.len())?;
     transport::check(frame, &negotiated.to_guest)
 }

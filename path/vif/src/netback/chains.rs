@@ -1,6 +1,6 @@
 //! The packets of a batch from the guest: their parts, responses and validity checks.
 
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::GrantAccess;
 use crate::netif::rings::TX_RESPONSE;
 use crate::netif::{Abilities, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
@@ -71,11 +71,11 @@ pub(super) fn refuse(answers: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32))
 }
 
 /// Returns why a part is invalid, or `None` if it is valid.
-pub(super) fn check_part(offset: u16, size: u32) -> Option<Drop> {
+pub(super) fn check_part(offset: u16, size: u32) -> Option<VifDrop> {
     if size == 0 {
-        Some(Drop::ZeroSize)
+        Some(VifDrop::ZeroSize)
     } else if u32::from(offset) + size > PAGE as u32 {
-        Some(Drop::CrossesPage)
+        Some(VifDrop::CrossesPage)
     } else {
         None
     }
@@ -90,24 +90,24 @@ pub(super) fn check_packet(
     own: u32,
     gso: Option<Gso>,
     may: &Abilities,
-) -> Option<Drop> {
+) -> Option<VifDrop> {
     if parts > u32::from(may.max_slots) {
-        return Some(Drop::TooManySlots);
+        return Some(VifDrop::TooManySlots);
     }
     if usize::from(first.size) < MIN_PACKET {
         return Some(if first.size == 0 {
-            Drop::ZeroSize
+            VifDrop::ZeroSize
         } else {
-            Drop::TooShort
+            VifDrop::TooShort
         });
     }
     if own == 0 {
-        return Some(Drop::SizeMismatch);
+        return Some(VifDrop::SizeMismatch);
     }
     // A packet to be segmented must have a blank checksum. (The check of the checksum's position
     // includes whether segmentation was negotiated.)
     if gso.is_some() && !first.has(txf::CSUM_BLANK) {
-        return Some(Drop::BadOffload);
+        return Some(VifDrop::BadOffload);
     }
     check_part(first.offset, own)
 }
@@ -118,12 +118,12 @@ pub(super) fn fill(
     chain: &Chain,
     accesses: &[GrantAccess],
     may: &Abilities,
-) -> Result<(), Drop> {
+) -> Result<(), VifDrop> {
     let (from, to) = chain.accesses;
     for access in accesses.get(from as usize..to as usize).unwrap_or(&[]) {
-        let span = access.result.map_err(|_| Drop::Grant)?;
+        let span = access.result.map_err(|_| VifDrop::Grant)?;
         if span.len() < usize::from(access.len) {
-            return Err(Drop::Fault);
+            return Err(VifDrop::Fault);
         }
         let span = span.take(usize::from(access.len));
         frame.push(Piece {
@@ -131,7 +131,7 @@ pub(super) fn fill(
             buffer: BufferId::NONE,
         });
     }
-    frame.snapshot().map_err(|_| Drop::Fault)?;
+    frame.snapshot().map_err(|_| VifDrop::Fault)?;
     if chain.flags & txf::CSUM_BLANK != 0 {
         frame.offload = transport::blank(frame, chain.gso, may)?;
     } else if chain.flags & txf::DATA_VALIDATED != 0 {

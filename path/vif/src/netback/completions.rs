@@ -5,7 +5,7 @@
 //! [`RxResponseWriter`] describes the frame in the first response and in an extra info behind it.
 
 use super::buffers::check;
-use crate::counters::{Drop, DropCounts};
+use crate::counters::{DropCounts, VifDrop};
 use crate::netif::rings::RX_RESPONSE;
 use crate::netif::{ExtraInfo, Negotiated, RxResponse, rsp, rxf};
 use nic::{Checksum, Frame, GsoKind};
@@ -177,10 +177,10 @@ pub(super) struct WrittenPart {
 
 impl WrittenPart {
     #[inline]
-    fn completion(&self) -> Result<RxCompletion, Drop> {
+    fn completion(&self) -> Result<RxCompletion, VifDrop> {
         let within = self.piece.addr().checked_sub(self.buffer.addr());
         let inside = |&within: &usize| self.buffer.sub(within, self.piece.len()).is_some();
-        let within = within.filter(inside).ok_or(Drop::CrossesPage)?;
+        let within = within.filter(inside).ok_or(VifDrop::CrossesPage)?;
         let offset = self.offset + within as u16;
         Ok(RxCompletion::new(
             self.request,
@@ -197,39 +197,39 @@ pub(super) fn completions(
     frame: &Frame,
     negotiated: &Negotiated,
     parts: impl ExactSizeIterator<Item = Option<WrittenPart>>,
-) -> Result<SmallVec<[RxCompletion; 1]>, Drop> {
+) -> Result<SmallVec<[RxCompletion; 1]>, VifDrop> {
     check(frame, negotiated)?;
     if parts.len() == 0 {
-        return Err(Drop::ZeroSize);
+        return Err(VifDrop::ZeroSize);
     }
     // Without `rx-meta` a segment size needs an extra slot, which only a packet of several parts
     // has behind its first one.
     let sized = negotiated.rx_meta || frame.offload.gso.is_some() == (parts.len() > 1);
     if parts.len() != frame.pieces.len() || !sized {
-        return Err(Drop::BadOffload);
+        return Err(VifDrop::BadOffload);
     }
     if parts.len() > usize::from(negotiated.to_guest.max_slots) {
-        return Err(Drop::TooManySlots);
+        return Err(VifDrop::TooManySlots);
     }
     let mut completions = SmallVec::new();
     let mut bytes = 0;
     for part in parts {
-        let part = part.ok_or(Drop::BadOffload)?;
+        let part = part.ok_or(VifDrop::BadOffload)?;
         bytes += part.piece.len();
         completions.push(part.completion()?);
     }
     // The guest would not receive header bytes that lie in no part.
     if bytes != frame.len() {
-        return Err(Drop::BadOffload);
+        return Err(VifDrop::BadOffload);
     }
     Ok(completions)
 }
 
 /// Writes the snapshot of a multi-buffer frame to the start of its first part, so that the guest
 /// gets the header that was checked and merged.
-pub(super) fn put_merged_header(frame: &Frame) -> Result<(), Drop> {
+pub(super) fn put_merged_header(frame: &Frame) -> Result<(), VifDrop> {
     match frame.pieces.as_slice() {
-        [first, _, ..] => first.span.write(frame.header()).map_err(|_| Drop::Fault),
+        [first, _, ..] => first.span.write(frame.header()).map_err(|_| VifDrop::Fault),
         _ => Ok(()),
     }
 }

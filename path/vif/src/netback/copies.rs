@@ -1,6 +1,6 @@
 //! The copies of a batch: frames are split at the ends of buffers and pieces.
 
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::{CopyOut, CopySource, GrantAccess};
 use abi::{GrantRef, GrantStatus};
 use nic::Frame;
@@ -28,14 +28,14 @@ pub(super) struct PlannedFrame {
 impl PlannedFrame {
     /// Returns why the frame is dropped, or `None` if all its `copies` have succeeded.
     #[inline]
-    pub(super) fn verdict(&self, copies: &[CopyOut]) -> Option<Drop> {
+    pub(super) fn verdict(&self, copies: &[CopyOut]) -> Option<VifDrop> {
         let (from, to) = self.copies;
         let copies = copies.get(from as usize..to as usize).unwrap_or(&[]);
         let failed = copies.iter().any(|copy| copy.status != GrantStatus::Okay);
         let reason = if self.bad {
-            Drop::BadRequest
+            VifDrop::BadRequest
         } else {
-            Drop::Grant
+            VifDrop::Grant
         };
         (self.bad || failed).then_some(reason)
     }

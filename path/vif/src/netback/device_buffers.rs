@@ -17,7 +17,7 @@ use super::completions::{
 };
 use super::interface::Netback;
 use super::outstanding::{DeviceBuffer, OutstandingRequest, Returned};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::{GrantAccess, Grants};
 use crate::netif::{RxRequest, rsp};
 use abi::GrantRef;
@@ -80,9 +80,9 @@ impl<G: Grants> Netback<G> {
                 }
                 Ok(_) => {
                     self.grants.hold_end(access.gref);
-                    Drop::BadRequest
+                    VifDrop::BadRequest
                 }
-                Err(_) => Drop::Grant,
+                Err(_) => VifDrop::Grant,
             };
             self.counters.to_guest_drops.count(reason);
             self.respond_empty(request.id, request.offset, rsp::ERROR);
@@ -127,15 +127,15 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Answers the requests of a frame, or returns an error if the frame is invalid.
-    fn complete(&mut self, frame: &Frame, parts: &[WrittenPart]) -> Result<(), Drop> {
+    fn complete(&mut self, frame: &Frame, parts: &[WrittenPart]) -> Result<(), VifDrop> {
         let completions = completions(frame, &self.negotiated, parts.iter().copied().map(Some))?;
         // The segment size occupies the slot of a request that is still in the ring.
         let extra = match self.extra(frame) {
             Some(extra) if self.posted(1) == 1 => {
-                let words = self.rx.peek(0).ok_or(Drop::NoRequest)?;
+                let words = self.rx.peek(0).ok_or(VifDrop::NoRequest)?;
                 Some(self.placed(extra, RxRequest::decode(words).id))
             }
-            Some(_) => return Err(Drop::NoRequest),
+            Some(_) => return Err(VifDrop::NoRequest),
             None => None,
         };
         put_merged_header(frame)?;

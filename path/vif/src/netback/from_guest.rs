@@ -3,7 +3,7 @@
 use super::chains::{ACCESSES_MAX, Chain, check_packet, check_part, fill, refuse};
 use super::interface::Netback;
 use super::multicast_filter::GroupChange;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{TX_REQUEST, TxBack};
@@ -16,7 +16,7 @@ struct Scanned {
     chain: Chain,
     slots: u32,
     /// Reason for rejecting the packet, if it is invalid.
-    verdict: Option<Drop>,
+    verdict: Option<VifDrop>,
     /// Multicast filter changes; a message with changes carries no packet.
     changes: SmallVec<[GroupChange; 1]>,
 }
@@ -28,7 +28,7 @@ struct Extras {
     /// Changes of the guest's multicast filter. A message with changes carries no packet
     /// (NETIF-28).
     changes: SmallVec<[GroupChange; 1]>,
-    verdict: Option<Drop>,
+    verdict: Option<VifDrop>,
 }
 
 /// Result of [`Netback::fetch`].
@@ -204,7 +204,7 @@ impl<G: Grants> Netback<G> {
         }
         verdict = verdict.or_else(|| match changes.is_empty() {
             true => check_packet(&first, parts, own, gso, &self.negotiated.from_guest),
-            false => (parts > 1 || gso.is_some()).then_some(Drop::BadExtra),
+            false => (parts > 1 || gso.is_some()).then_some(VifDrop::BadExtra),
         });
         let chain = Chain {
             accesses: (first_access as u32, self.chains.accesses.len() as u32),
@@ -244,7 +244,7 @@ impl<G: Grants> Netback<G> {
                         joins: info.kind == extra::TYPE_MCAST_ADD,
                     });
                 }
-                _ => all.verdict = all.verdict.or(Some(Drop::BadExtra)),
+                _ => all.verdict = all.verdict.or(Some(VifDrop::BadExtra)),
             }
             more = info.flags & extra::FLAG_MORE != 0;
         }
@@ -252,10 +252,10 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Changes the guest's multicast filter. Returns a reason if it cannot.
-    fn change_groups(&self, changes: &[GroupChange]) -> Option<Drop> {
+    fn change_groups(&self, changes: &[GroupChange]) -> Option<VifDrop> {
         let groups = self.groups?;
         let fit = changes.iter().all(|change| groups.change(*change));
-        (!fit).then_some(Drop::TooManyGroups)
+        (!fit).then_some(VifDrop::TooManyGroups)
     }
 
     /// Builds the frames of the batch's packets.

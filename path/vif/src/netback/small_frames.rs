@@ -6,7 +6,7 @@ use super::buffers::coloured;
 use super::chains::{self, ACCESSES_MAX, check_packet};
 use super::completions::{self, DeliveryReport, RxCompletion};
 use super::interface::Netback;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::grants::{GrantAccess, Grants};
 use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
@@ -61,13 +61,13 @@ impl<G: Grants> Netback<G> {
         self.chains.reading = true;
         for (access, response) in self.chains.accesses.iter().zip(&mut self.chains.responses) {
             let reason = match access.result {
-                Err(_) => Drop::Grant,
+                Err(_) => VifDrop::Grant,
                 Ok(span) => {
                     if out.push(span).is_ok() {
                         taken.bytes += u64::from(access.len);
                         continue;
                     }
-                    Drop::Fault
+                    VifDrop::Fault
                 }
             };
             chains::refuse(slice::from_mut(response), (0, 1));
@@ -137,8 +137,8 @@ impl<G: Grants> Netback<G> {
         let want = pick.len() as u32;
         let posted = self.posted(want);
         let (ready, lacking) = match self.fatal {
-            Some(_) => (0, Drop::Disabled),
-            None => (posted, Drop::NoRequest),
+            Some(_) => (0, VifDrop::Disabled),
+            None => (posted, VifDrop::NoRequest),
         };
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
@@ -152,8 +152,8 @@ impl<G: Grants> Netback<G> {
             }
             completions::refuse(slice::from_mut(response));
             report.drops.count(match access.len {
-                0 => Drop::BadRequest,
-                _ => Drop::Grant,
+                0 => VifDrop::BadRequest,
+                _ => VifDrop::Grant,
             });
         }
         self.copies.places.clear();

@@ -4,7 +4,7 @@ use super::buffers::{check, coloured};
 use super::completions::{DeliveryReport, RxCompletion, RxResponseWriter, refuse};
 use super::copies::ScatterCursor;
 use super::interface::Netback;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::Grants;
 use crate::netif::{ExtraInfo, MAX_PACKET, RxRequest};
 use abi::GrantRef;
@@ -16,7 +16,7 @@ impl<G: Grants> Netback<G> {
     /// posted buffers and writes the responses. The caller keeps the frames. [`Netback::publish`]
     /// makes the responses visible to the guest.
     ///
-    /// Drops a frame for which too few buffers are posted ([`Drop::NoRequest`]). A caller that
+    /// Drops a frame for which too few buffers are posted ([`VifDrop::NoRequest`]). A caller that
     /// prefers to keep such frames checks [`Netback::posted`] first.
     pub fn to_guest(&mut self, frames: &[Frame], pick: &[u32]) -> DeliveryReport {
         self.give(frames, pick, false).0
@@ -42,7 +42,7 @@ impl<G: Grants> Netback<G> {
             };
             match self.plan(index, frame) {
                 Ok(()) => {}
-                Err(Drop::NoRequest) if stops => {
+                Err(VifDrop::NoRequest) if stops => {
                     handled = at;
                     break;
                 }
@@ -59,7 +59,7 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Returns the frames of `pick` that match the guest's multicast filter, or `None` if all
-    /// match. Filtered frames count as [`Drop::NotWanted`].
+    /// match. Filtered frames count as [`VifDrop::NotWanted`].
     #[inline]
     pub fn match_multicast(&mut self, frames: &[Frame], pick: &[u32]) -> Option<Vec<u32>> {
         let groups = self.groups?;
@@ -74,7 +74,7 @@ impl<G: Grants> Netback<G> {
         let not_wanted = (pick.len() - matching.len()) as u64;
         self.counters
             .to_guest_drops
-            .add(Drop::NotWanted, not_wanted);
+            .add(VifDrop::NotWanted, not_wanted);
         Some(matching)
     }
 
@@ -131,9 +131,9 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Plans the copies and responses of one frame and consumes its requests.
-    pub(super) fn plan(&mut self, index: u32, frame: &Frame) -> Result<(), Drop> {
+    pub(super) fn plan(&mut self, index: u32, frame: &Frame) -> Result<(), VifDrop> {
         if self.fatal.is_some() {
-            return Err(Drop::Disabled);
+            return Err(VifDrop::Disabled);
         }
         check(frame, &self.negotiated)?;
         if frame.offload.gso.is_none() && frame.len() <= usize::from(self.negotiated.rx_buffer) {
@@ -142,7 +142,7 @@ impl<G: Grants> Netback<G> {
         let slots = self.slots_for(frame);
         let extra = self.extra(frame);
         if slots - u32::from(extra.is_some()) > u32::from(self.negotiated.to_guest.max_slots) {
-            return Err(Drop::TooManySlots);
+            return Err(VifDrop::TooManySlots);
         }
         self.posted_all(slots)?;
 
@@ -180,9 +180,9 @@ impl<G: Grants> Netback<G> {
 
     /// Like [`Netback::plan`], for a frame that fits one buffer, the most frequent case.
     #[inline]
-    fn plan_one(&mut self, index: u32, frame: &Frame) -> Result<(), Drop> {
+    fn plan_one(&mut self, index: u32, frame: &Frame) -> Result<(), VifDrop> {
         self.posted_all(1)?;
-        let words = self.rx.peek(0).ok_or(Drop::NoRequest)?;
+        let words = self.rx.peek(0).ok_or(VifDrop::NoRequest)?;
         let request = RxRequest::decode(words);
         self.rx.consume(1);
         let first_copy = self.copies.list.len();
@@ -204,11 +204,11 @@ impl<G: Grants> Netback<G> {
 
     /// Returns an error if the guest has posted fewer than `slots` buffers.
     #[inline]
-    fn posted_all(&mut self, slots: u32) -> Result<(), Drop> {
+    fn posted_all(&mut self, slots: u32) -> Result<(), VifDrop> {
         if self.posted(slots) >= slots {
             return Ok(());
         }
-        Err(self.fatal.map_or(Drop::NoRequest, |_| Drop::Disabled))
+        Err(self.fatal.map_or(VifDrop::NoRequest, |_| VifDrop::Disabled))
     }
 
     /// Turns the responses of frames whose copies failed into errors.

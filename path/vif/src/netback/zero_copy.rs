@@ -21,7 +21,7 @@ use super::buffers::coloured;
 use super::completions::{DeliveryReport, RxResponseWriter, completions, put_merged_header};
 use super::interface::Netback;
 use super::zero_copy_batch::{PostState, PostedRequest};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::{GrantAccess, Grants};
 use crate::netif::{RxRequest, rsp};
 use abi::GrantRef;
@@ -58,20 +58,20 @@ impl<G: Grants> Netback<G> {
     /// request is left out.
     fn period(&self) -> Option<usize> {
         let between = usize::from(self.negotiated.to_guest.max_slots) + 1;
-        (self.zero_copy.leaves_out && !self.negotiated.rx_meta).then_some(between)
+        (self.zero_copy.skips_requests && !self.negotiated.rx_meta).then_some(between)
     }
 
     /// Sets whether merged frames may be [accepted](Netback::accept), for a whole batch.
     pub fn expect_merged(&mut self, merged: bool) {
         if !self.zero_copy.running {
-            self.zero_copy.leaves_out = merged;
+            self.zero_copy.skips_requests = merged;
         }
     }
 
     /// Returns whether requests are left out, so that only every n-th buffer may begin a merged
     /// frame.
     #[must_use]
-    pub fn leaves_out(&self) -> bool {
+    pub fn skips_requests(&self) -> bool {
         self.period().is_some()
     }
 
@@ -148,7 +148,7 @@ impl<G: Grants> Netback<G> {
                 state: if place.is_some() {
                     PostState::Free
                 } else {
-                    PostState::Failed(Drop::BadRequest)
+                    PostState::Failed(VifDrop::BadRequest)
                 },
             });
             let gref = GrantRef(request.gref);
@@ -170,7 +170,7 @@ impl<G: Grants> Netback<G> {
             .skip(have);
         for (posted, access) in new {
             if posted.state == PostState::Free && access.result.is_err() {
-                posted.state = PostState::Failed(Drop::Grant);
+                posted.state = PostState::Failed(VifDrop::Grant);
             }
         }
         true
@@ -182,7 +182,7 @@ impl<G: Grants> Netback<G> {
         self.zero_copy.take_back(
             id,
             if fault {
-                PostState::Failed(Drop::Fault)
+                PostState::Failed(VifDrop::Fault)
             } else {
                 PostState::Free
             },
@@ -203,7 +203,8 @@ impl<G: Grants> Netback<G> {
         let buffer = self.zero_copy.span(id.0 as usize);
         let put = buffer.is_some_and(|buffer| frame.put_header_back(buffer).is_ok());
         if !put {
-            self.zero_copy.take_back(id, PostState::Failed(Drop::Fault));
+            self.zero_copy
+                .take_back(id, PostState::Failed(VifDrop::Fault));
         }
         put
     }
@@ -221,23 +222,23 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Records the responses for the buffers of a frame.
-    fn lay(&mut self, frame: &Frame) -> Result<(), Drop> {
+    fn lay(&mut self, frame: &Frame) -> Result<(), VifDrop> {
         let pieces = frame.pieces.as_slice();
         let parts = pieces.iter().map(|piece| self.zero_copy.written(piece));
         let completions = completions(frame, &self.negotiated, parts)?;
-        let first = pieces.first().ok_or(Drop::ZeroSize)?.buffer;
+        let first = pieces.first().ok_or(VifDrop::ZeroSize)?.buffer;
         let follow = |two: &[Piece]| match two {
             [one, next] => self.may_follow(one.buffer, next.buffer),
             _ => true,
         };
         if !pieces.windows(2).all(follow) || (pieces.len() > 1 && !self.may_begin(first)) {
-            return Err(Drop::BadOffload);
+            return Err(VifDrop::BadOffload);
         }
         let extra = match self.extra(frame) {
             Some(extra) => {
                 let place = self.zero_copy.list.get(first.0 as usize + 1);
                 let place = place.filter(|place| place.state == PostState::LeftOut);
-                Some(self.placed(extra, place.ok_or(Drop::BadOffload)?.request))
+                Some(self.placed(extra, place.ok_or(VifDrop::BadOffload)?.request))
             }
             None => None,
         };

@@ -1,7 +1,7 @@
 //! Zero-copy RX batch: the posted buffers that a device writes to, and the state of each.
 
 use super::completions::{RxCompletion, WrittenPart};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::grants::GrantAccess;
 use crate::netif::rings::RX_RESPONSE;
 use nic::{BufferId, Piece};
@@ -18,7 +18,7 @@ pub(super) struct ZeroCopyBatch {
     /// Whether the pages are accessible to the device.
     pub(super) running: bool,
     /// Whether requests are left out for the segment sizes of merged frames.
-    pub(super) leaves_out: bool,
+    pub(super) skips_requests: bool,
 }
 
 /// One request of the batch.
@@ -38,7 +38,7 @@ pub(super) enum PostState {
     /// With the device, or part of a frame.
     Out,
     /// To be answered with an error, for this reason.
-    Failed(Drop),
+    Failed(VifDrop),
     /// To be answered with an error: it holds a frame that is not for the guest.
     Refused,
     /// Left out, for the segment size of a merged frame that begins in the previous buffer.

@@ -1,6 +1,6 @@
 //! A packet to the guest while its slots are read.
 
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::netif::{Abilities, ExtraInfo, RxResponse, extra, rxf, transport};
 use nic::{Checksum, Frame, Gso, GsoKind};
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ pub(super) struct PacketBuilder<'a> {
     pub(super) buffers: SmallVec<[u16; 4]>,
     /// Number of extra infos, which start at slot 1.
     pub(super) extras: u32,
-    pub(super) verdict: Option<Drop>,
+    pub(super) verdict: Option<VifDrop>,
     /// Whether this is no packet, but a buffer returned unused.
     pub(super) unused: bool,
 }
@@ -32,7 +32,7 @@ impl<'a> PacketBuilder<'a> {
         }
     }
 
-    pub(super) fn bad(&mut self, reason: Drop) {
+    pub(super) fn bad(&mut self, reason: VifDrop) {
         self.verdict.get_or_insert(reason);
     }
 
@@ -41,14 +41,14 @@ impl<'a> PacketBuilder<'a> {
         let kind = match response.flags & rxf::GSO {
             rxf::GSO_TCPV4 => GsoKind::Tcp4,
             rxf::GSO_TCPV6 => GsoKind::Tcp6,
-            _ => return self.bad(Drop::BadExtra),
+            _ => return self.bad(VifDrop::BadExtra),
         };
         self.gso = Some(Gso {
             kind,
             size: response.id,
         });
         if response.id == 0 {
-            self.bad(Drop::BadExtra);
+            self.bad(VifDrop::BadExtra);
         }
     }
 
@@ -58,20 +58,20 @@ impl<'a> PacketBuilder<'a> {
             (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() => {
                 self.gso = Some(gso);
             }
-            _ => self.bad(Drop::BadExtra),
+            _ => self.bad(VifDrop::BadExtra),
         }
     }
 
     /// Takes the snapshot and sets the offloads.
     #[inline]
-    pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
+    pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), VifDrop> {
         let frame = &mut *self.frame;
         transport::check_len(frame.len())?;
-        frame.snapshot().map_err(|_| Drop::Fault)?;
+        frame.snapshot().map_err(|_| VifDrop::Fault)?;
         if self.flags & rxf::CSUM_BLANK != 0 {
             frame.offload = transport::blank(frame, self.gso, may)?;
         } else if self.gso.is_some() {
-            return Err(Drop::BadOffload);
+            return Err(VifDrop::BadOffload);
         } else if self.flags & rxf::DATA_VALIDATED != 0 {
             frame.offload.checksum = Checksum::Valid;
         }

@@ -186,7 +186,7 @@ impl FreeBuffers {
 
     /// In flight → out; returns whether it was in flight.
     #[inline]
-    pub(super) fn land(&mut self, index: usize) -> bool {
+    pub(super) fn complete_request(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::InFlight, BufferState::Out)
     }
 
@@ -302,7 +302,7 @@ impl TxPool {
 
     /// Takes a buffer back from the peer; returns false if the peer did not have it.
     #[inline]
-    pub(super) fn land(&mut self, id: u16) -> bool {
+    pub(super) fn complete_request(&mut self, id: u16) -> bool {
         let (stack, index) = self.of(usize::from(id));
         stack.reclaim(index)
     }

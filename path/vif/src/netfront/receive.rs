@@ -4,7 +4,7 @@ use super::interface::Netfront;
 use super::offers::OfferResult;
 use super::packet::PacketBuilder;
 use super::pool::{PoolBuffer, RX_BASE};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE};
 use crate::netif::{ExtraInfo, FATAL_SLOTS, RxRequest, RxResponse, extra, rsp, rxf};
@@ -16,7 +16,7 @@ enum Packet {
     /// A frame, which is now the last one of the list.
     Frame,
     /// An invalid packet; its buffers are free again.
-    Bad(Drop),
+    Bad(VifDrop),
     /// A buffer that is returned unused.
     Unused,
     /// No packet has arrived, or only a part of one.
@@ -124,7 +124,7 @@ impl Netfront {
     /// # Errors
     /// The driver domain's claim about an exchange of the page is false.
     #[inline]
-    fn came_back(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
+    fn has_returned(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
         let Some(offers) = &self.offers else {
             return Ok(());
         };
@@ -168,10 +168,10 @@ impl Netfront {
     #[inline]
     fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<Packet, Fatal> {
         let posted = self.named(0, response.id);
-        if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
+        if response.id != posted || !self.rx_pool.complete_request(usize::from(posted)) {
             return Err(Fatal::ResponseId);
         }
-        self.came_back(posted, true)?;
+        self.has_returned(posted, true)?;
         self.partial = 0;
         self.rx.consume(1);
         self.fetched = self.fetched.saturating_sub(1);
@@ -206,12 +206,12 @@ impl Netfront {
         self.partial = 0;
         // Buffers are taken back only now, because those of an incomplete packet stay in flight.
         for (n, &posted) in (0..).zip(&packet.buffers) {
-            if !self.rx_pool.land(usize::from(posted)) {
+            if !self.rx_pool.complete_request(usize::from(posted)) {
                 return Err(Fatal::ResponseId);
             }
             // The slot of an extra info returns its buffer unused.
             let unused = n != 0 && n <= packet.extras;
-            self.came_back(
+            self.has_returned(
                 posted,
                 !unused && !packet.unused && packet.verdict.is_none(),
             )?;
@@ -290,7 +290,7 @@ impl Netfront {
             }
         }
         if parts > u32::from(self.negotiated.to_guest.max_slots) {
-            packet.bad(Drop::TooManySlots);
+            packet.bad(VifDrop::TooManySlots);
         }
         Ok(Some(slots))
     }
@@ -311,11 +311,11 @@ impl Netfront {
         let mut span = shmem::Span::EMPTY;
         if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
             match usize::try_from(response.status) {
-                Err(_) => packet.bad(Drop::PeerError),
-                Ok(0) => packet.bad(Drop::ZeroSize),
+                Err(_) => packet.bad(VifDrop::PeerError),
+                Ok(0) => packet.bad(VifDrop::ZeroSize),
                 Ok(bytes) => match slot.part(response.offset, bytes) {
                     Some(inside) => span = inside,
-                    None => packet.bad(Drop::CrossesPage),
+                    None => packet.bad(VifDrop::CrossesPage),
                 },
             }
         }

@@ -123,7 +123,7 @@ impl Netfront {
 
     /// Returns the number of buffers to post, limited by the ring's free slots and the target.
     pub(super) fn lacking(&self) -> u32 {
-        let wanted = self.rx_pages.target.saturating_sub(self.rx.owed());
+        let wanted = self.rx_pages.target.saturating_sub(self.rx.unanswered());
         wanted.min(self.rx.free())
     }
 

@@ -9,7 +9,7 @@ use super::interface::Netfront;
 use super::table::Granter;
 use super::track::Tracking;
 use super::transmit::{SendError, TransmitReport};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use nic::{BufferId, Frame};
 
@@ -62,7 +62,7 @@ impl Netfront {
         self.check(frame).map_err(SendError::Never)?;
         let slots = frame.pieces.len() as u32 + u32::from(frame.offload.gso.is_some());
         let fits = frame.pieces.len() <= usize::from(self.peer().max_slots);
-        if !fits || !put_header(frame).map_err(|()| SendError::Never(Drop::Fault))? {
+        if !fits || !put_header(frame).map_err(|()| SendError::Never(VifDrop::Fault))? {
             return self.send_copy(frame);
         }
         if self.tx.free() < slots {

@@ -5,7 +5,7 @@
 use super::interface::Netfront;
 use super::pool::{RX_BASE, rx_index};
 use super::transmit::TransmitReport;
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::netif::{MIN_PACKET, RxResponse};
 use crate::ring::BURST;
@@ -53,7 +53,7 @@ impl Netfront {
             let Some(span) = self.small_frame_in(posted, &response) else {
                 break;
             };
-            if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
+            if response.id != posted || !self.rx_pool.complete_request(usize::from(posted)) {
                 return Err(Fatal::ResponseId);
             }
             out.push(Piece {
@@ -127,7 +127,7 @@ impl Netfront {
                 let request = self.tx_pool.request(piece, piece.span.len());
                 let Some(request) = request.filter(|_| self.tx_pool.launch(piece.buffer)) else {
                     self.put(piece.buffer);
-                    self.counters.from_guest_drops.count(Drop::NoBuffer);
+                    self.counters.from_guest_drops.count(VifDrop::NoBuffer);
                     report.dropped += 1;
                     continue;
                 };

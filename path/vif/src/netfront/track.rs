@@ -317,7 +317,7 @@ mod tests {
 
     /// The first entry of a set is replaced again and again; the others keep their pages.
     #[test]
-    fn part_of_a_file_twice_the_table_stays() {
+    fn part_of_an_oversized_file_stays_granted() {
         let (mut table, mut monitor) = (TrackTable::new(64), Monitor::default());
         for round in 1..5 {
             for page in 0..128 {

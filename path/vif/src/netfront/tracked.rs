@@ -120,7 +120,7 @@ impl TrackedPages {
 
     /// Ends a request that the driver domain has answered; returns false if its id is not in
     /// flight.
-    pub(super) fn land(&mut self, id: u16) -> bool {
+    pub(super) fn complete_request(&mut self, id: u16) -> bool {
         let Some(number) = id.checked_sub(self.base) else {
             return false;
         };

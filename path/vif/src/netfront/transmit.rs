@@ -2,7 +2,7 @@
 
 use super::interface::Netfront;
 use super::pool::{RequestLocation, TX_SMALL_BYTES, rx_index};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use crate::fatal::Fatal;
 use crate::netif::{ExtraInfo, TxRequest, TxResponse, rsp, transport, txf};
 use net::packet::checksum::{FinishError, finish_in_place};
@@ -25,7 +25,7 @@ pub(super) enum SendError {
     /// There is no room now; the frame can be sent later.
     Later,
     /// The frame can never be sent.
-    Never(Drop),
+    Never(VifDrop),
 }
 
 impl Netfront {
@@ -96,9 +96,9 @@ impl Netfront {
                 open
             } else {
                 if response.status < rsp::OKAY {
-                    self.counters.from_guest_drops.count(Drop::PeerError);
+                    self.counters.from_guest_drops.count(VifDrop::PeerError);
                 }
-                self.land(response.id)
+                self.complete_request(response.id)
             };
             if !known {
                 return self.fail(Fatal::ResponseId);
@@ -110,8 +110,12 @@ impl Netfront {
 
     /// Ends an answered request; returns false if its id is not in flight.
     #[inline]
-    pub(super) fn land(&mut self, id: u16) -> bool {
-        self.tx_pool.land(id) || self.tracked.as_mut().is_some_and(|own| own.land(id))
+    pub(super) fn complete_request(&mut self, id: u16) -> bool {
+        self.tx_pool.complete_request(id)
+            || self
+                .tracked
+                .as_mut()
+                .is_some_and(|own| own.complete_request(id))
     }
 
     #[inline]
@@ -149,7 +153,7 @@ impl Netfront {
                 return Err(SendError::Later);
             }
             if frame.is_header_changed() {
-                write_header(frame).map_err(|()| SendError::Never(Drop::Fault))?;
+                write_header(frame).map_err(|()| SendError::Never(VifDrop::Fault))?;
             }
         }
         self.request(frame, Self::launch);
@@ -158,7 +162,7 @@ impl Netfront {
 
     /// Returns an error if the frame can never be sent. Computes a checksum that the driver domain
     /// would not compute.
-    pub(super) fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
+    pub(super) fn check(&self, frame: &mut Frame) -> Result<(), VifDrop> {
         transport::check_len(frame.len())?;
         let Err(reason) = transport::check(frame, self.peer()) else {
             return Ok(());
@@ -169,8 +173,8 @@ impl Netfront {
         // The driver domain parses only the outer IP header. The frame can be changed in place,
         // because no other frame shares its memory yet.
         finish_in_place(frame).map_err(|why| match why {
-            FinishError::Fault(_) => Drop::Fault,
-            FinishError::FieldOutsideHeader | FinishError::Segmented => Drop::BadOffload,
+            FinishError::Fault(_) => VifDrop::Fault,
+            FinishError::FieldOutsideHeader | FinishError::Segmented => VifDrop::BadOffload,
         })
     }
 
@@ -202,10 +206,10 @@ impl Netfront {
             let Some(buffer) = buffer else {
                 copy.recycle(&mut self.tx_pool);
                 // If the peer has no buffer of that size, none will be returned.
-                return Err(if self.tx.owed() > 0 {
+                return Err(if self.tx.unanswered() > 0 {
                     SendError::Later
                 } else {
-                    SendError::Never(Drop::NoBuffer)
+                    SendError::Never(VifDrop::NoBuffer)
                 });
             };
             let span = buffer.span.take(left);
@@ -216,13 +220,13 @@ impl Netfront {
             });
         }
         let held = if copy.pieces.len() > usize::from(self.peer().max_slots) {
-            Some(SendError::Never(Drop::TooManySlots))
+            Some(SendError::Never(VifDrop::TooManySlots))
         } else if self.tx.free() < copy.pieces.len() as u32 + extra {
             Some(SendError::Later)
         } else {
             scatter(frame, &copy.pieces)
                 .err()
-                .map(|()| SendError::Never(Drop::Fault))
+                .map(|()| SendError::Never(VifDrop::Fault))
         };
         if let Some(held) = held {
             copy.recycle(&mut self.tx_pool);

@@ -317,7 +317,7 @@ fn netif_11_parts_of_pages_need_the_offset() {
 }
 
 #[test]
-fn netif_15_what_features_allow() {
+fn netif_15_abilities_follow_features() {
     let all = Abilities::of(Features::ALL, 40);
     let plain = Abilities::of(Features::PLAIN, 40);
     let checksum = Abilities::of(Features::CHECKSUM, 40);

@@ -3,7 +3,7 @@
 
 use super::features::Abilities;
 use super::limits::{MAX_PACKET, MIN_PACKET};
-use crate::counters::Drop;
+use crate::counters::VifDrop;
 use net::packet::{Network, Packet, protocol};
 use nic::frame::SNAPSHOT;
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
@@ -85,20 +85,20 @@ pub fn is_placed(frame: &Frame) -> bool {
 /// blank), and a frame to be segmented must have a blank checksum.
 ///
 /// # Errors
-/// [`Drop::BadOffload`] or [`Drop::OffloadNotNegotiated`].
+/// [`VifDrop::BadOffload`] or [`VifDrop::OffloadNotNegotiated`].
 #[inline]
-pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
+pub fn check(frame: &Frame, may: &Abilities) -> Result<(), VifDrop> {
     match frame.offload.checksum {
         Checksum::Unknown | Checksum::Valid if frame.offload.gso.is_none() => Ok(()),
-        Checksum::Unknown | Checksum::Valid => Err(Drop::BadOffload),
+        Checksum::Unknown | Checksum::Valid => Err(VifDrop::BadOffload),
         Checksum::Blank { .. } => {
-            let found = find(frame.header()).ok_or(Drop::BadOffload)?;
+            let found = find(frame.header()).ok_or(VifDrop::BadOffload)?;
             if found.blank() != frame.offload.checksum {
-                Err(Drop::BadOffload)
+                Err(VifDrop::BadOffload)
             } else if may.takes(&frame.offload, found.ipv6) {
                 Ok(())
             } else {
-                Err(Drop::OffloadNotNegotiated)
+                Err(VifDrop::OffloadNotNegotiated)
             }
         }
     }
@@ -107,13 +107,13 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
 /// Checks a packet's length.
 ///
 /// # Errors
-/// [`Drop::TooShort`] or [`Drop::TooLong`].
+/// [`VifDrop::TooShort`] or [`VifDrop::TooLong`].
 #[inline]
-pub const fn check_len(bytes: usize) -> Result<(), Drop> {
+pub const fn check_len(bytes: usize) -> Result<(), VifDrop> {
     match bytes {
-        ..MIN_PACKET => Err(Drop::TooShort),
+        ..MIN_PACKET => Err(VifDrop::TooShort),
         MIN_PACKET..=MAX_PACKET => Ok(()),
-        _ => Err(Drop::TooLong),
+        _ => Err(VifDrop::TooLong),
     }
 }
 
@@ -121,20 +121,20 @@ pub const fn check_len(bytes: usize) -> Result<(), Drop> {
 /// accepts the offloads only if they were negotiated (row 30).
 ///
 /// # Errors
-/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`] if the header is not
-/// accessible.
-pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, Drop> {
-    frame.need(SNAPSHOT).map_err(|_| Drop::Fault)?;
-    let found = find(frame.header()).ok_or(Drop::BadOffload)?;
+/// [`VifDrop::BadOffload`], [`VifDrop::OffloadNotNegotiated`], or [`VifDrop::Fault`] if the header
+/// is not accessible.
+pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, VifDrop> {
+    frame.need(SNAPSHOT).map_err(|_| VifDrop::Fault)?;
+    let found = find(frame.header()).ok_or(VifDrop::BadOffload)?;
     if found.needs() > frame.len() {
-        return Err(Drop::BadOffload);
+        return Err(VifDrop::BadOffload);
     }
     if let Some(gso) = gso
         && (!found.tcp
             || found.ipv6 != (gso.kind == GsoKind::Tcp6)
             || frame.len() > usize::from(gso.size) * PACKETS_MAX)
     {
-        return Err(Drop::BadOffload);
+        return Err(VifDrop::BadOffload);
     }
     let offload = Offload {
         checksum: found.blank(),
@@ -143,6 +143,6 @@ pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Off
     if may.takes(&offload, found.ipv6) {
         Ok(offload)
     } else {
-        Err(Drop::OffloadNotNegotiated)
+        Err(VifDrop::OffloadNotNegotiated)
     }
 }

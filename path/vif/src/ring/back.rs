@@ -48,7 +48,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     /// Returns the number of requests consumed and not yet answered.
     #[must_use]
     #[inline]
-    pub fn owed(&self) -> u32 {
+    pub fn unanswered(&self) -> u32 {
         self.room()
     }
 

@@ -60,7 +60,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
     /// Returns the number of requests whose responses have not been consumed yet.
     #[must_use]
     #[inline]
-    pub fn owed(&self) -> u32 {
+    pub fn unanswered(&self) -> u32 {
         self.out.prod.wrapping_sub(self.peer.cons)
     }
 

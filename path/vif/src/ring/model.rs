@@ -120,7 +120,7 @@ impl EventWords for Channel {
 /// index covers. A producer that checks after its fence does not miss a peer that armed earlier
 /// (RING-9).
 #[test]
-fn a_producer_shows_what_it_has_written() {
+fn a_producer_publishes_its_slots() {
     model(|format| {
         let words = Model::new(format);
         let (requests, _) = SlotPositions::of::<N, N>(&words);
@@ -408,9 +408,9 @@ fn attack_11_a_hostile_back() {
         );
         match front.ready_for(2) {
             Ok(ready) => {
-                assert!(ready <= front.owed());
+                assert!(ready <= front.unanswered());
                 front.consume(2);
-                assert_eq!(front.owed(), 1 - ready);
+                assert_eq!(front.unanswered(), 1 - ready);
             }
             Err(_) => assert_eq!(front.ready(), 0),
         }
@@ -436,7 +436,7 @@ fn attack_11_both_ends_overrun_each_other() {
             back.consume(ready);
             // More responses than requests.
             shared.set_index(RingIndex::RspProd, 5, Ordering::Release);
-            assert_eq!(back.owed(), ready);
+            assert_eq!(back.unanswered(), ready);
         });
         front.request([1, 1]);
         front.publish();

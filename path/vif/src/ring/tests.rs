@@ -188,7 +188,7 @@ fn attack_01_producer_beyond_ring() {
 }
 
 #[test]
-fn attack_01_producer_beyond_what_is_answered() {
+fn attack_01_producer_beyond_answered_requests() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         pair.raw_front.set_req_prod(256);
@@ -259,12 +259,12 @@ fn attack_03_no_response_without_a_request() {
         assert_eq!(pair.back.ready_for(2), Ok(2));
         assert!(!pair.back.respond([0, 0]), "not consumed yet");
         pair.back.consume(1);
-        assert_eq!(pair.back.owed(), 1);
+        assert_eq!(pair.back.unanswered(), 1);
         assert!(pair.back.respond([0, 0]));
         assert!(!pair.back.respond([0, 0]));
         pair.back.consume(100);
         assert_eq!(
-            (pair.back.owed(), pair.back.ready()),
+            (pair.back.unanswered(), pair.back.ready()),
             (1, 0),
             "no more than the ready slots"
         );
@@ -307,10 +307,14 @@ fn nothing_is_seen_before_it_is_published() {
         assert_eq!(pair.front.ready_for(1), Ok(1));
         assert_eq!(pair.front.peek(0), Some([4]));
         assert_eq!(pair.front.peek(1), None);
-        assert_eq!((pair.front.free(), pair.front.owed()), (255, 1));
+        assert_eq!((pair.front.free(), pair.front.unanswered()), (255, 1));
         pair.front.consume(9);
         assert_eq!(
-            (pair.front.free(), pair.front.owed(), pair.front.ready()),
+            (
+                pair.front.free(),
+                pair.front.unanswered(),
+                pair.front.ready()
+            ),
             (256, 0, 0)
         );
         assert_eq!(pair.front.slot(256 + 3), 3);
@@ -370,7 +374,7 @@ fn publishing_nothing_writes_nothing() {
 }
 
 #[test]
-fn news_are_news_until_the_peer_was_asked() {
+fn a_ring_is_dirty_until_the_peer_is_checked() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         assert!(!pair.front.is_dirty() && !pair.back.is_dirty());
@@ -441,7 +445,7 @@ fn ring_9_back_is_notified_once_per_request() {
 }
 
 #[test]
-fn ring_9_the_front_is_told_once_when_it_asked() {
+fn ring_9_the_front_is_notified_once_on_request() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
         for _ in 0..20 {

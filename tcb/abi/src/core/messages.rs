@@ -2,10 +2,10 @@
 //!
 //! | from | to | messages |
 //! |---|---|---|
-//! | manager | core | [`Ask`] |
-//! | core | manager | [`Tell`] |
-//! | core | netd | [`Task`] |
-//! | netd | core | [`Outcome`] |
+//! | manager | core | [`CoreRequest`] |
+//! | core | manager | [`CoreMessage`] |
+//! | core | netd | [`NetdRequest`] |
+//! | netd | core | [`NetdReply`] |
 
 use super::field::{Field, Reader, Text, Writer, fields};
 use super::record::Message;
@@ -60,8 +60,9 @@ macro_rules! messages {
 }
 
 messages! {
-    /// The manager's requests to the core. Each is answered by [`Tell::Done`] or [`Tell::Refused`].
-    pub enum Ask {
+    /// The manager's requests to the core. Each is answered by [`CoreMessage::Done`] or
+    /// [`CoreMessage::Refused`].
+    pub enum CoreRequest {
         /// Build a domain; its configuration is attached. Done: its id.
         1 Create {
             /// Its specification.
@@ -162,7 +163,7 @@ messages! {
 
 messages! {
     /// Messages of the core to the manager.
-    pub enum Tell {
+    pub enum CoreMessage {
         /// The first message. Attached: the machine's description from standard input, the state
         /// that the previous manager kept, and the descriptors that the first one passed on.
         1 Welcome {
@@ -207,8 +208,8 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// A device was lost: see [`Outcome::Lost`]. The core sends this to each manager while the
-        /// device is open.
+        /// A device was lost: see [`NetdReply::Lost`]. The core sends this to each manager while
+        /// the device is open.
         7 Lost {
             /// The device.
             unit: u32,
@@ -221,14 +222,14 @@ messages! {
 messages! {
     /// Tasks of the core for netd.
     #[derive(Copy)]
-    pub enum Task {
+    pub enum NetdRequest {
         /// Open a device; its description is attached.
         1 Open {
             /// Its number.
             unit: u32,
         }
         /// Adopt a device that a previous netd opened. Attached: the attachments of
-        /// [`Outcome::Opened`].
+        /// [`NetdReply::Opened`].
         2 TakeUp {
             /// Its number.
             unit: u32,
@@ -236,7 +237,7 @@ messages! {
             given: u32,
         }
         /// Close a device, or a socket. Attached, if a previous netd opened it: the notes of
-        /// [`Outcome::Opened`]; no descriptor of it is left.
+        /// [`NetdReply::Opened`]; no descriptor of it is left.
         3 Close {
             /// Its number.
             unit: u32,
@@ -256,7 +257,7 @@ messages! {
             unit: u32,
         }
         /// Adopt a socket that a previous netd bound. Attached: the attachments of
-        /// [`Outcome::Made`] and [`Outcome::Bound`].
+        /// [`NetdReply::Made`] and [`NetdReply::Bound`].
         6 TakeUpSocket {
             /// The device.
             on: u32,
@@ -266,7 +267,7 @@ messages! {
             is_queue: bool,
         }
         /// Execute a control call of a domain to a device. Answered within 50 ms by
-        /// [`Outcome::Value`], [`Outcome::Failed`], or [`Outcome::Working`] first.
+        /// [`NetdReply::Value`], [`NetdReply::Failed`], or [`NetdReply::Working`] first.
         7 Control {
             /// The device or socket.
             unit: u32,
@@ -278,8 +279,8 @@ messages! {
             /// The socket.
             unit: u32,
         }
-        /// The first task after the adoptions. Attached: the link for [`Task::Control`] and
-        /// [`Task::End`], which netd serves from then on, and the machine's description from
+        /// The first task after the adoptions. Attached: the link for [`NetdRequest::Control`] and
+        /// [`NetdRequest::End`], which netd serves from then on, and the machine's description from
         /// standard input.
         9 Welcome {}
     }
@@ -287,7 +288,7 @@ messages! {
 
 messages! {
     /// Answers of netd.
-    pub enum Outcome {
+    pub enum NetdReply {
         /// A device is open. Attached: netd's notes for adopting it, a line for each feature that
         /// the system lacks, the descriptors for domains, and netd's own descriptors.
         1 Opened {
@@ -300,7 +301,7 @@ messages! {
         /// The socket is bound. Attached: netd's descriptors for adopting it.
         3 Bound {
             /// The visible pages of its rings, in the order of their places.
-            rings: [RingPlace; 4],
+            rings: [RingExtent; 4],
             /// Whether the domain's successor can continue with it.
             lasts: bool,
         }
@@ -357,7 +358,7 @@ pub struct NewDomain {
     /// The number of devices that it gets before its start.
     pub devices: u32,
     /// Pages of foreign memory that it may map at a time: see
-    /// [`crate::hypercall::Kind::ForeignMap`].
+    /// [`crate::hypercall::HypercallKind::ForeignMap`].
     pub foreign_pages: u32,
     /// CPUs that it may run on, one bit each; all zero: every CPU.
     pub cpus: [u64; CPU_WORDS],
@@ -389,7 +390,7 @@ pub struct NewSocket {
 
 /// Pages of a socket's mappings that show a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingPlace {
+pub struct RingExtent {
     /// The first page.
     pub page: u32,
     /// The number of pages; 0: the ring does not exist.
@@ -403,4 +404,4 @@ fields! {
     }
 }
 fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }
-fields! { RingPlace { page pages } }
+fields! { RingExtent { page pages } }

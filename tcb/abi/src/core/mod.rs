@@ -20,7 +20,9 @@ mod stage;
 mod wire;
 
 pub use field::{Field, Reader, TEXT_MAX, Text, Writer};
-pub use messages::{Ask, CPU_WORDS, NewDomain, NewSocket, Outcome, RingPlace, Task, Tell};
+pub use messages::{
+    CPU_WORDS, CoreMessage, CoreRequest, NetdReply, NetdRequest, NewDomain, NewSocket, RingExtent,
+};
 pub use record::{Message, Record};
 pub use report::{CoreStatus, report_bytes};
 pub use report_decode::report_of;

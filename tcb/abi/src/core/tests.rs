@@ -6,11 +6,11 @@ use crate::{DomId, XenbusState};
 use proptest::prelude::*;
 
 /// Returns every kind of message, with fields that use all their words.
-fn asks() -> Vec<Ask> {
+fn asks() -> Vec<CoreRequest> {
     let (domain, unit) = (DomId(0xfedc), u32::MAX);
     let why = || Text::cut(&"ü".repeat(64));
     vec![
-        Ask::Create {
+        CoreRequest::Create {
             domain: NewDomain {
                 replaces: Some(domain),
                 name: why(),
@@ -26,15 +26,15 @@ fn asks() -> Vec<Ask> {
                 foreign_pages: 0,
             },
         },
-        Ask::Open { unit },
-        Ask::Close { unit },
-        Ask::Give {
+        CoreRequest::Open { unit },
+        CoreRequest::Close { unit },
+        CoreRequest::Give {
             domain,
             unit,
             place: 1,
             told: true,
         },
-        Ask::GiveSocket {
+        CoreRequest::GiveSocket {
             socket: NewSocket {
                 domain,
                 on: unit,
@@ -46,22 +46,22 @@ fn asks() -> Vec<Ask> {
                 rings_slot: 5,
             },
         },
-        Ask::GiveNothing { domain },
-        Ask::Connect {
+        CoreRequest::GiveNothing { domain },
+        CoreRequest::Connect {
             backend: domain,
             frontend: domain,
             handle: u16::MAX,
         },
-        Ask::Start { domain },
-        Ask::GiveUp { domain, why: why() },
-        Ask::Kill { domain, why: why() },
-        Ask::Knock { domain },
-        Ask::Hold {},
-        Ask::Status {},
-        Ask::Audit {},
-        Ask::Keep {},
-        Ask::End { failed: true },
-        Ask::Forget { domain },
+        CoreRequest::Start { domain },
+        CoreRequest::GiveUp { domain, why: why() },
+        CoreRequest::Kill { domain, why: why() },
+        CoreRequest::Knock { domain },
+        CoreRequest::Hold {},
+        CoreRequest::Status {},
+        CoreRequest::Audit {},
+        CoreRequest::Keep {},
+        CoreRequest::End { failed: true },
+        CoreRequest::Forget { domain },
     ]
 }
 
@@ -74,16 +74,16 @@ fn every_message_survives_encoding() {
         };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
-    let life = Tell::Life {
+    let life = CoreMessage::Life {
         domain: DomId(3),
         stage: Stage::Gone,
         text: Text::cut("killed"),
     };
-    let bound = Outcome::Bound {
-        rings: [RingPlace { page: 7, pages: 9 }; 4],
+    let bound = NetdReply::Bound {
+        rings: [RingExtent { page: 7, pages: 9 }; 4],
         lasts: true,
     };
-    let control = Task::Control {
+    let control = NetdRequest::Control {
         unit: 3,
         words: [u64::MAX, 1],
     };
@@ -98,10 +98,10 @@ fn every_message_survives_encoding() {
     assert_eq!(Record::decode(&record.encode()), Ok(record));
     let unit = u32::MAX;
     for is_removed in [false, true] {
-        let (token, message) = (0, Tell::Lost { unit, is_removed });
+        let (token, message) = (0, CoreMessage::Lost { unit, is_removed });
         let record = Record { token, message };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
-        let (token, message) = (0, Outcome::Lost { unit, is_removed });
+        let (token, message) = (0, NetdReply::Lost { unit, is_removed });
         let record = Record { token, message };
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
@@ -111,19 +111,19 @@ fn every_message_survives_encoding() {
 fn malformed_records_are_named_errors() {
     let good = Record {
         token: 1,
-        message: Ask::Open { unit: 1 },
+        message: CoreRequest::Open { unit: 1 },
     }
     .encode();
     let changed = |at: usize, byte: u8| {
         let mut bytes = good;
         bytes[at] = byte;
-        Record::<Ask>::decode(&bytes)
+        Record::<CoreRequest>::decode(&bytes)
     };
     assert_eq!(
-        Record::<Ask>::decode(&good[1..]),
+        Record::<CoreRequest>::decode(&good[1..]),
         Err(Malformed::Size(BYTES - 1))
     );
-    assert_eq!(Record::<Ask>::decode(&[]), Err(Malformed::Size(0)));
+    assert_eq!(Record::<CoreRequest>::decode(&[]), Err(Malformed::Size(0)));
     assert_eq!(changed(4, 9), Err(Malformed::Version(9)));
     assert_eq!(changed(0, 99), Err(Malformed::Kind(99)));
     assert_eq!(changed(12, 1), Err(Malformed::Field(2)), "the token");
@@ -232,10 +232,10 @@ proptest! {
     fn any_bytes_are_one_record_or_an_error(mut words in words(), kind in 0..20u64) {
         words[0] = u64::from(VERSION) << 32 | kind;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        canonical::<Ask>(&bytes)?;
-        canonical::<Tell>(&bytes)?;
-        canonical::<Task>(&bytes)?;
-        canonical::<Outcome>(&bytes)?;
+        canonical::<CoreRequest>(&bytes)?;
+        canonical::<CoreMessage>(&bytes)?;
+        canonical::<NetdRequest>(&bytes)?;
+        canonical::<NetdReply>(&bytes)?;
     }
 
     #[test]

@@ -12,15 +12,15 @@
 //! ```
 
 use super::Core;
-use super::handles::{Bound, DevHandle, Pending, Rings, SOCKETS, copies};
-use super::requests::{Answer, Refusal, beside, done, value};
+use super::handles::{Bound, DevHandle, PendingRequest, Rings, SOCKETS, copies};
+use super::requests::{Answer, RequestError, beside, done, value};
 use crate::netd::{Socket, Tap};
-use abi::core::{NewSocket, Outcome, Record, Stage, Task, Tell};
+use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
 use abi::status::Program;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
-use monitor::{Device, DeviceMap, Left, Pin};
+use monitor::{Device, DeviceMap, Pin, RetainedFrames};
 use shmem::Span;
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,9 +34,9 @@ const ENTRIES_MAX: u32 = 1 << 16;
 
 type Fds = Vec<OwnedFd>;
 
-fn netd_is_away() -> Refusal {
+fn netd_is_away() -> RequestError {
     let why = "netd is being restarted".into();
-    Refusal { why, is_busy: true }
+    RequestError { why, is_busy: true }
 }
 
 impl Core {
@@ -49,7 +49,7 @@ impl Core {
         match beside.and_then(|beside| self.units.for_the_next(beside)) {
             Ok(tasks) => {
                 for (token, task, beside) in tasks {
-                    self.task(token, task, beside);
+                    self.send_to_netd(token, task, beside);
                 }
             }
             Err(_) => self.netd.kill(),
@@ -60,10 +60,12 @@ impl Core {
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.control.replace(None);
         let mut left = self.netd.ended(now);
-        let over = |_: &u32, (_, waits): &mut (u32, Pending)| !matches!(waits, Pending::Close(..));
+        let over = |_: &u32, (_, waits): &mut (u32, PendingRequest)| {
+            !matches!(waits, PendingRequest::Close(..))
+        };
         let over: Vec<_> = self.units.waiting.extract_if(.., over).collect();
         for (_, (token, mut waits)) in over {
-            if let Pending::Closed(Some(closed_by)) = waits {
+            if let PendingRequest::Closed(Some(closed_by)) = waits {
                 self.answer(closed_by, done());
             }
             left.append(&mut waits.take_shown());
@@ -81,12 +83,12 @@ impl Core {
     }
 
     /// Sends netd a task for which a request waits.
-    fn begin(&mut self, token: u32, waits: Pending, task: Task, fds: Fds) -> Answer {
+    fn begin(&mut self, token: u32, waits: PendingRequest, task: NetdRequest, fds: Fds) -> Answer {
         if !self.netd.listens() {
             return Err(netd_is_away());
         }
         let begun = self.units.wait(token, waits);
-        self.task(begun, task, fds);
+        self.send_to_netd(begun, task, fds);
         Ok(None)
     }
 
@@ -97,8 +99,8 @@ impl Core {
             return Err(why.into());
         }
         let description = copies(fds.first().map(AsFd::as_fd).into_iter())?.pop();
-        let waits = Pending::Open(unit, description);
-        self.begin(token, waits, Task::Open { unit }, fds)
+        let waits = PendingRequest::Open(unit, description);
+        self.begin(token, waits, NetdRequest::Open { unit }, fds)
     }
 
     /// Closes a device, even one that netd is still opening: netd first completes that. If netd
@@ -109,15 +111,15 @@ impl Core {
         // the name.
         self.close_left();
         let (is_opening, description) = self.units.close(token, unit);
-        let opening = |by| DevHandle::new(Task::TakeUp { unit, given: 0 }, vec![by]);
+        let opening = |by| DevHandle::new(NetdRequest::TakeUp { unit, given: 0 }, vec![by]);
         let mut left = self.units.kept.remove(&unit);
         for left in left.iter_mut().filter(|_| self.netd.listens()) {
             // netd may have died, with its descriptors: then these are the last ones.
             self.hypervisor.close(left.strip());
         }
         let left = left.or(description.map(opening));
-        let task = self.units.wait(0, Pending::Close(unit, left));
-        self.task(task, Task::Close { unit }, Vec::new());
+        let task = self.units.wait(0, PendingRequest::Close(unit, left));
+        self.send_to_netd(task, NetdRequest::Close { unit }, Vec::new());
         // If netd is still opening the device, the request waits for netd's answer.
         Ok((!is_opening).then(Default::default))
     }
@@ -159,18 +161,18 @@ impl Core {
         }
         let unit = self.units.next_socket();
         let (on, is_queue) = (socket.on, socket.of.is_some());
-        let task = Task::Socket { on, unit, is_queue };
-        self.begin(token, Pending::Make(socket, unit), task, fds)
+        let task = NetdRequest::Socket { on, unit, is_queue };
+        self.begin(token, PendingRequest::Make(socket, unit), task, fds)
     }
 
     /// Handles an outcome of netd. Unused descriptors remain in `fds`.
-    fn outcome(&mut self, record: Record<Outcome>, fds: &mut Fds) {
-        if let Outcome::Lost { unit, is_removed } = record.message {
+    fn outcome(&mut self, record: Record<NetdReply>, fds: &mut Fds) {
+        if let NetdReply::Lost { unit, is_removed } = record.message {
             // A device closed meanwhile has no owner, and its number may be reused soon.
             if let Some(open) = self.units.kept.get_mut(&unit)
                 && open.lost.replace(is_removed) != Some(is_removed)
             {
-                self.tell(0, Tell::Lost { unit, is_removed }, Vec::new());
+                self.send_to_manager(0, CoreMessage::Lost { unit, is_removed }, Vec::new());
             }
             return;
         }
@@ -180,22 +182,26 @@ impl Core {
         };
         fds.splice(..0, waits.take_shown());
         let answer = match (record.message, waits) {
-            (_, Pending::Close(..)) => return,
-            (_, Pending::Closed(closed_by)) => {
+            (_, PendingRequest::Close(..)) => return,
+            (_, PendingRequest::Closed(closed_by)) => {
                 if let Some(closed_by) = closed_by {
                     self.answer(closed_by, done());
                 }
                 Err("the device was closed meanwhile".into())
             }
-            (Outcome::Refused { is_busy }, _) => {
+            (NetdReply::Refused { is_busy }, _) => {
                 let why = fds.last().and_then(|fd| sealed::read(fd, WORDS_MAX).ok());
                 let why = why.unwrap_or_else(|| "the reason is unreadable".into());
                 let why = String::from_utf8_lossy(&why).into_owned();
-                Err(Refusal { why, is_busy })
+                Err(RequestError { why, is_busy })
             }
-            (Outcome::Opened { given }, Pending::Open(unit, _)) => self.opened(unit, given, fds),
-            (Outcome::Made {}, Pending::Make(socket, unit)) => self.made(token, socket, unit, fds),
-            (Outcome::Bound { rings, lasts }, Pending::Bind(socket, unit, _)) => {
+            (NetdReply::Opened { given }, PendingRequest::Open(unit, _)) => {
+                self.opened(unit, given, fds)
+            }
+            (NetdReply::Made {}, PendingRequest::Make(socket, unit)) => {
+                self.made(token, socket, unit, fds)
+            }
+            (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _)) => {
                 self.bound(socket, unit, (rings, lasts), fds)
             }
             _ => Err("netd has sent an answer of another kind".into()),
@@ -209,7 +215,7 @@ impl Core {
         }
         sealed::check(&fds[1], WORDS_MAX)?;
         let lacks = fds.remove(1);
-        let open = DevHandle::new(Task::TakeUp { unit, given }, take(fds));
+        let open = DevHandle::new(NetdRequest::TakeUp { unit, given }, take(fds));
         self.units.kept.insert(unit, open);
         value(given.into(), vec![lacks])
     }
@@ -217,7 +223,7 @@ impl Core {
     /// Returns the frames of a dead driver domain that its successor gets: the frames of sockets
     /// with which it can continue, or all frames if there were no sockets. Data that the driver
     /// domain keeps in them outlives it.
-    pub(super) fn left_by(&self, dead: DomId) -> Left {
+    pub(super) fn left_by(&self, dead: DomId) -> RetainedFrames {
         let is_driver = self.hypervisor.domain(dead)?.spec.program == Program::Driver;
         let mut all = self.lasting.values();
         match all.find(|bound| bound.socket.domain == dead && is_driver) {
@@ -236,7 +242,7 @@ impl Core {
     }
 
     /// Returns the frames of a socket.
-    fn umem(&self, socket: &NewSocket) -> Result<Span, Refusal> {
+    fn umem(&self, socket: &NewSocket) -> Result<Span, RequestError> {
         let domain = self.hypervisor.domain(socket.domain);
         let built = domain.is_some_and(|domain| domain.life.stage == Stage::Built);
         let of = socket.of.unwrap_or(socket.domain);
@@ -251,14 +257,14 @@ impl Core {
     /// Handles a new socket: registers its memory, and has netd bind the socket.
     fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
         if let Err(refusal) = self.register(&socket, fds) {
-            self.task(0, Task::Close { unit }, Vec::new());
+            self.send_to_netd(0, NetdRequest::Close { unit }, Vec::new());
             return Err(refusal);
         }
-        let waits = Pending::Bind(socket, unit, take(fds));
-        self.begin(token, waits, Task::Bind { unit }, Vec::new())
+        let waits = PendingRequest::Bind(socket, unit, take(fds));
+        self.begin(token, waits, NetdRequest::Bind { unit }, Vec::new())
     }
 
-    fn register(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<(), Refusal> {
+    fn register(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<(), RequestError> {
         let umem = shmem::umem::Umem {
             span: self.umem(socket)?,
             chunk_bytes: socket.chunk_bytes,
@@ -285,7 +291,7 @@ impl Core {
             is_queue,
             is_sound: AtomicBool::new(false),
         });
-        let bound = DevHandle::new(Task::TakeUpSocket { on, unit, is_queue }, take(fds));
+        let bound = DevHandle::new(NetdRequest::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
         let memory = self.hypervisor.memory(socket.domain);
         let frames = memory.map(|memory| Arc::clone(&memory.frames));

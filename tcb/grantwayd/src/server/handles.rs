@@ -1,8 +1,8 @@
 //! The core's state of devices, and the requests that wait for one.
 
 use crate::netd::Socket;
-use abi::core::{NewSocket, RingPlace, Task};
-use monitor::Left;
+use abi::core::{NetdRequest, NewSocket, RingExtent};
+use monitor::RetainedFrames;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,16 +15,16 @@ pub(super) const SOCKETS: u32 = 1 << 31;
 #[derive(Debug)]
 pub(super) struct DevHandle {
     /// The task by which the next netd adopts it, …
-    pub(super) task: Task,
+    pub(super) task: NetdRequest,
     /// … with these attachments. For a device: netd's notes, the descriptors for domains, and
     /// netd's own. For a socket: the socket, netd's notes, and netd's own descriptors.
     pub(super) fds: Vec<OwnedFd>,
-    /// Set once the device was lost, for every manager: see [`abi::core::Outcome::Lost`].
+    /// Set once the device was lost, for every manager: see [`abi::core::NetdReply::Lost`].
     pub(super) lost: Option<bool>,
 }
 
 impl DevHandle {
-    pub(super) fn new(task: Task, fds: Vec<OwnedFd>) -> Self {
+    pub(super) fn new(task: NetdRequest, fds: Vec<OwnedFd>) -> Self {
         let lost = None;
         Self { task, fds, lost }
     }
@@ -37,21 +37,21 @@ impl DevHandle {
 
     /// netd's notes on a device, by which it closes the device.
     fn state(&self) -> Option<&OwnedFd> {
-        let is_device = matches!(self.task, Task::TakeUp { .. });
+        let is_device = matches!(self.task, NetdRequest::TakeUp { .. });
         self.fds.first().filter(|_| is_device)
     }
 
     /// Returns a descriptor for domains.
     pub(super) fn given(&self, place: u32) -> Option<&OwnedFd> {
         match self.task {
-            Task::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
+            NetdRequest::TakeUp { given, .. } if place < given => self.fds.get(1 + place as usize),
             _ => None,
         }
     }
 }
 
 /// The visible pages of a socket's rings.
-pub(super) type Rings = [RingPlace; 4];
+pub(super) type Rings = [RingExtent; 4];
 
 /// A bound socket, and its domain.
 #[derive(Debug)]
@@ -59,14 +59,14 @@ pub(super) struct Bound {
     pub(super) socket: NewSocket,
     pub(super) rings: Rings,
     /// The domain's frames, if the socket outlives the domain.
-    pub(super) lasts: Left,
+    pub(super) lasts: RetainedFrames,
     /// Dropping the last reference has netd close the socket.
     pub(super) control: Arc<Socket>,
 }
 
 /// A request of the manager that waits for netd.
 #[derive(Debug)]
-pub(super) enum Pending {
+pub(super) enum PendingRequest {
     /// Opening this device, by this description.
     Open(u32, Option<OwnedFd>),
     /// Opening a device that was closed meanwhile. Contains the token of the request to close it,
@@ -82,7 +82,7 @@ pub(super) enum Pending {
     Bind(NewSocket, u32, Vec<OwnedFd>),
 }
 
-impl Pending {
+impl PendingRequest {
     /// Takes the descriptors of a socket that failed.
     pub(super) fn take_shown(&mut self) -> Vec<OwnedFd> {
         match self {
@@ -98,7 +98,7 @@ pub(super) struct DevHandles {
     /// By number, so devices precede the sockets on them.
     pub(super) kept: BTreeMap<u32, DevHandle>,
     /// By the token of netd's task: the token of the manager's request that waits for it.
-    pub(super) waiting: BTreeMap<u32, (u32, Pending)>,
+    pub(super) waiting: BTreeMap<u32, (u32, PendingRequest)>,
     sockets: u32,
     tasks: u32,
 }
@@ -118,14 +118,14 @@ impl DevHandles {
     /// Devices that netd is opening.
     pub(super) fn opening(&self) -> impl Iterator<Item = u32> {
         self.waiting.values().filter_map(|(_, waits)| match waits {
-            Pending::Open(unit, _) => Some(*unit),
+            PendingRequest::Open(unit, _) => Some(*unit),
             _ => None,
         })
     }
 
     /// Returns whether netd has devices to close.
     pub(super) fn is_any_closing(&self) -> bool {
-        (self.waiting.values()).any(|(_, waits)| matches!(waits, Pending::Close(..)))
+        (self.waiting.values()).any(|(_, waits)| matches!(waits, PendingRequest::Close(..)))
     }
 
     /// Removes a device, even one that netd is still opening. Returns whether the request `token`
@@ -134,11 +134,11 @@ impl DevHandles {
         let (mut closed_by, mut by) = (Some(token), None);
         // netd answers tasks in order.
         for (_, waits) in self.waiting.values_mut().rev() {
-            if let Pending::Open(opened, description) = waits
+            if let PendingRequest::Open(opened, description) = waits
                 && *opened == unit
             {
                 by = by.or(description.take());
-                *waits = Pending::Closed(closed_by.take());
+                *waits = PendingRequest::Closed(closed_by.take());
             }
         }
         (closed_by.is_none(), by)
@@ -151,10 +151,10 @@ impl DevHandles {
     pub(super) fn for_the_next(
         &mut self,
         beside: Vec<OwnedFd>,
-    ) -> io::Result<Vec<(u32, Task, Vec<OwnedFd>)>> {
+    ) -> io::Result<Vec<(u32, NetdRequest, Vec<OwnedFd>)>> {
         let waiting = self.waiting.iter();
         let closing = waiting.filter_map(|(token, (_, waits))| match waits {
-            Pending::Close(unit, left) => Some((*token, *unit, left.as_ref())),
+            PendingRequest::Close(unit, left) => Some((*token, *unit, left.as_ref())),
             _ => None,
         });
         let closing: Vec<_> = closing.collect();
@@ -172,11 +172,15 @@ impl DevHandles {
         }
         for (token, unit, left) in closing {
             let state = left.and_then(DevHandle::state).map(AsFd::as_fd);
-            tasks.push((token, Task::Close { unit }, copies(state.into_iter())?));
+            tasks.push((
+                token,
+                NetdRequest::Close { unit },
+                copies(state.into_iter())?,
+            ));
         }
-        tasks.push((0, Task::Welcome {}, beside));
+        tasks.push((0, NetdRequest::Welcome {}, beside));
         for (_, waits) in self.waiting.values_mut() {
-            if let Pending::Close(_, Some(left)) = waits {
+            if let PendingRequest::Close(_, Some(left)) = waits {
                 // These are not the last descriptors: the tasks have copies.
                 drop(left.strip());
             }
@@ -185,7 +189,7 @@ impl DevHandles {
     }
 
     /// Records that the manager's request `token` waits for netd. Returns the token of netd's task.
-    pub(super) fn wait(&mut self, token: u32, waits: Pending) -> u32 {
+    pub(super) fn wait(&mut self, token: u32, waits: PendingRequest) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));
         self.tasks
@@ -203,11 +207,11 @@ mod tests {
     #[test]
     fn closing_waits_until_the_device_is_opened() {
         let mut units = DevHandles::default();
-        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Pending::Open(unit, None)));
+        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, PendingRequest::Open(unit, None)));
         assert!(units.close(200, 7).0);
         assert!(!units.close(201, 7).0, "it is not being opened any more");
         let waits = |units: &DevHandles, n: usize| match units.waiting[&tasks[n]] {
-            (token, Pending::Closed(by)) => (token, by),
+            (token, PendingRequest::Closed(by)) => (token, by),
             (token, _) => (token, Some(0)),
         };
         assert_eq!(waits(&units, 0), (107, None));
@@ -227,9 +231,9 @@ mod tests {
     fn a_new_netd_adopts_all_before_it_is_welcomed() {
         let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let device = Task::TakeUp { unit: 1, given: 1 };
+        let device = NetdRequest::TakeUp { unit: 1, given: 1 };
         let (on, unit, is_queue) = (1, SOCKETS, true);
-        let queue = Task::TakeUpSocket { on, unit, is_queue };
+        let queue = NetdRequest::TakeUpSocket { on, unit, is_queue };
         units
             .kept
             .insert(1, DevHandle::new(device, vec![file(), file()]));
@@ -238,18 +242,18 @@ mod tests {
             units.knows(1) && !units.knows(unit),
             "a socket belongs to its domain"
         );
-        units.wait(100, Pending::Open(2, Some(file())));
+        units.wait(100, PendingRequest::Open(2, Some(file())));
         let (is_opening, description) = units.close(101, 2);
         assert!(is_opening);
         let opening = DevHandle::new(
-            Task::TakeUp { unit: 2, given: 0 },
+            NetdRequest::TakeUp { unit: 2, given: 0 },
             vec![description.unwrap()],
         );
-        let closing = units.wait(0, Pending::Close(2, Some(opening)));
+        let closing = units.wait(0, PendingRequest::Close(2, Some(opening)));
         // Closed while there was no netd, so the next one gets all of its descriptors.
-        let absent = Task::TakeUp { unit: 3, given: 1 };
+        let absent = NetdRequest::TakeUp { unit: 3, given: 1 };
         let left = DevHandle::new(absent, vec![file(), file()]);
-        let left = units.wait(0, Pending::Close(3, Some(left)));
+        let left = units.wait(0, PendingRequest::Close(3, Some(left)));
         let tasks = units.for_the_next(vec![file()]).unwrap();
         let tasks: Vec<_> = tasks
             .iter()
@@ -259,9 +263,9 @@ mod tests {
             (0, device, 2),
             (0, absent, 2),
             (0, queue, 1),
-            (closing, Task::Close { unit: 2 }, 1),
-            (left, Task::Close { unit: 3 }, 1),
-            (0, Task::Welcome {}, 1),
+            (closing, NetdRequest::Close { unit: 2 }, 1),
+            (left, NetdRequest::Close { unit: 3 }, 1),
+            (0, NetdRequest::Welcome {}, 1),
         ];
         assert_eq!(tasks, all);
     }
@@ -269,12 +273,12 @@ mod tests {
     #[test]
     fn domains_get_only_their_descriptors() {
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let task = Task::TakeUp { unit: 1, given: 2 };
+        let task = NetdRequest::TakeUp { unit: 1, given: 2 };
         let unit = DevHandle::new(task, (0..4).map(|_| file()).collect());
         let given: Vec<bool> = (0..4).map(|place| unit.given(place).is_some()).collect();
         assert_eq!(given, [true, true, false, false]);
         let (on, unit, is_queue) = (1, SOCKETS, false);
-        let socket = Task::TakeUpSocket { on, unit, is_queue };
+        let socket = NetdRequest::TakeUpSocket { on, unit, is_queue };
         assert!(DevHandle::new(socket, vec![file()]).given(0).is_none());
     }
 
@@ -282,14 +286,20 @@ mod tests {
     fn a_closed_device_keeps_only_its_notes() {
         let mut units = DevHandles::default();
         let file = || std::fs::File::open("/dev/null").unwrap().into();
-        let mut device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![file(), file()]);
+        let mut device = DevHandle::new(
+            NetdRequest::TakeUp { unit: 1, given: 1 },
+            vec![file(), file()],
+        );
         let (on, unit, is_queue) = (1, SOCKETS, false);
-        let mut socket = DevHandle::new(Task::TakeUpSocket { on, unit, is_queue }, vec![file()]);
+        let mut socket = DevHandle::new(
+            NetdRequest::TakeUpSocket { on, unit, is_queue },
+            vec![file()],
+        );
         device.strip();
         socket.strip();
         assert_eq!((device.fds.len(), socket.fds.len()), (1, 0));
         assert!(!units.is_any_closing());
-        units.wait(0, Pending::Close(1, Some(device)));
+        units.wait(0, PendingRequest::Close(1, Some(device)));
         assert!(units.is_any_closing());
     }
 }

@@ -6,13 +6,13 @@ mod requests;
 
 use crate::args::Args;
 use crate::child::Helper;
-use crate::control::{self, Named};
+use crate::control::{self, SocketFile};
 use crate::netd::Control;
 use abi::DomId;
-use abi::core::{Record, Stage, Task, Tell, Text};
+use abi::core::{CoreMessage, NetdRequest, Record, Stage, Text};
 use handles::{Bound, DevHandle, DevHandles, SOCKETS, copies};
 use link::sealed;
-use monitor::{Hypervisor, Left};
+use monitor::{Hypervisor, RetainedFrames};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ enum Ready {
 
 /// The state of a domain as last reported to the manager.
 #[derive(Default)]
-struct Known {
+struct ReportedState {
     stage: Option<Stage>,
     /// The reading end of its console, which stays open so that writes never fail.
     console: Option<OwnedFd>,
@@ -53,7 +53,7 @@ struct Known {
     is_unconnected: bool,
     /// Page frames that the driver domain's successor gets if there is no socket over them. With
     /// sockets, [`Core::left_by`] selects the frames.
-    left: Left,
+    left: RetainedFrames,
 }
 
 /// The core: the trusted state, and the two helpers, which have no access to any domain's memory.
@@ -72,9 +72,9 @@ pub(crate) struct Core {
     kept: Option<OwnedFd>,
     /// Descriptors that the first manager opened, and the names of the sockets among them.
     held: Vec<OwnedFd>,
-    sockets: Vec<Named>,
+    sockets: Vec<SocketFile>,
     /// Every domain.
-    known: BTreeMap<DomId, Known>,
+    known: BTreeMap<DomId, ReportedState>,
     signals: UnixStream,
     /// Standard output, if its reader is to be watched.
     reader: Option<Stdout>,
@@ -163,7 +163,7 @@ impl Core {
             self.turn();
         }
         if let Some(Some(token)) = self.ending {
-            self.tell(token, Tell::Done { value: 0 }, Vec::new());
+            self.send_to_manager(token, CoreMessage::Done { value: 0 }, Vec::new());
         }
         // Closing the links ends both helpers; the manager first sends its last answers.
         self.manager.hang_up();
@@ -177,7 +177,7 @@ impl Core {
     }
 
     fn welcome_manager(&mut self) {
-        let message = Tell::Welcome {
+        let message = CoreMessage::Welcome {
             pid: std::process::id(),
             began_ns: self.began_ns,
             user: rustix::process::geteuid().as_raw(),
@@ -187,7 +187,7 @@ impl Core {
         let fds = [&self.machine].into_iter().chain(&self.kept);
         let fds = fds.chain(&self.held).map(AsFd::as_fd);
         match copies(fds) {
-            Ok(fds) => self.tell(0, message, fds),
+            Ok(fds) => self.send_to_manager(0, message, fds),
             Err(_) => self.manager.kill(),
         }
         let ways = self.known.iter().filter_map(|(&id, known)| {
@@ -195,25 +195,26 @@ impl Core {
             Some((id, ways.ok()?))
         });
         for (domain, ways) in ways.collect::<Vec<_>>() {
-            self.tell(0, Tell::Console { domain }, ways);
+            self.send_to_manager(0, CoreMessage::Console { domain }, ways);
         }
         self.known.values_mut().for_each(|known| known.stage = None);
         self.report_lives();
         let lost = |(&unit, of): (_, &DevHandle)| {
-            of.lost.map(|is_removed| Tell::Lost { unit, is_removed })
+            of.lost
+                .map(|is_removed| CoreMessage::Lost { unit, is_removed })
         };
-        for tell in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
-            self.tell(0, tell, Vec::new());
+        for send_to_manager in self.units.kept.iter().filter_map(lost).collect::<Vec<_>>() {
+            self.send_to_manager(0, send_to_manager, Vec::new());
         }
     }
 
     /// Sends the manager a record.
-    fn tell(&mut self, token: u32, message: Tell, fds: Vec<OwnedFd>) {
+    fn send_to_manager(&mut self, token: u32, message: CoreMessage, fds: Vec<OwnedFd>) {
         self.manager.send(&Record { token, message }, fds);
     }
 
     /// Sends netd a record.
-    fn task(&mut self, token: u32, message: Task, fds: Vec<OwnedFd>) {
+    fn send_to_netd(&mut self, token: u32, message: NetdRequest, fds: Vec<OwnedFd>) {
         self.netd.send(&Record { token, message }, fds);
     }
 
@@ -226,7 +227,7 @@ impl Core {
             let known = self.known.entry(domain).or_default();
             if known.stage.replace(stage) != Some(stage) {
                 let text = Text::cut(life.text());
-                news.push(Tell::Life {
+                news.push(CoreMessage::Life {
                     domain,
                     stage,
                     text,
@@ -244,11 +245,11 @@ impl Core {
             }
             if known.is_unconnected && self.hypervisor.is_connected(domain) {
                 known.is_unconnected = false;
-                news.push(Tell::Connected { domain });
+                news.push(CoreMessage::Connected { domain });
             }
         }
-        for tell in news {
-            self.tell(0, tell, Vec::new());
+        for send_to_manager in news {
+            self.send_to_manager(0, send_to_manager, Vec::new());
         }
     }
 

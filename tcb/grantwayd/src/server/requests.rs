@@ -4,7 +4,9 @@ use super::Core;
 use super::handles::copies;
 use crate::control::named;
 use abi::DomId;
-use abi::core::{Ask, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, Tell, report_bytes};
+use abi::core::{
+    CoreMessage, CoreRequest, CoreStatus, Field, NewDomain, STATE_BYTES_MAX, Stage, report_bytes,
+};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -20,17 +22,17 @@ use std::sync::Arc;
 const HELD_MAX: usize = 5;
 
 /// The answer to a request: a number and the attached descriptors, or `None` if it follows later.
-pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, Refusal>;
+pub(super) type Answer = Result<Option<(u64, Vec<OwnedFd>)>, RequestError>;
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct RequestError {
     pub(super) why: String,
     /// Whether a retry may succeed.
     pub(super) is_busy: bool,
 }
 
-impl<E: ToString> From<E> for Refusal {
+impl<E: ToString> From<E> for RequestError {
     fn from(error: E) -> Self {
         let (why, is_busy) = (error.to_string(), false);
         Self { why, is_busy }
@@ -54,42 +56,46 @@ impl Core {
     pub(super) fn answer(&mut self, token: u32, answer: Answer) {
         match answer {
             Ok(None) => {}
-            Ok(Some((value, fds))) => self.tell(token, Tell::Done { value }, fds),
-            Err(Refusal { why, is_busy }) => {
+            Ok(Some((value, fds))) => self.send_to_manager(token, CoreMessage::Done { value }, fds),
+            Err(RequestError { why, is_busy }) => {
                 let why = sealed::write("why", why.as_bytes());
                 let beside = why.into_iter().collect();
-                self.tell(token, Tell::Refused { is_busy }, beside);
+                self.send_to_manager(token, CoreMessage::Refused { is_busy }, beside);
             }
         }
     }
 
     /// Executes a request of the manager.
-    pub(super) fn ask(&mut self, received: Received<Ask>) {
+    pub(super) fn ask(&mut self, received: Received<CoreRequest>) {
         let Received { record, fds } = received;
         let answer = self.carry_out(record.token, record.message, fds);
         self.answer(record.token, answer);
     }
 
-    fn carry_out(&mut self, token: u32, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
+    fn carry_out(&mut self, token: u32, ask: CoreRequest, fds: Vec<OwnedFd>) -> Answer {
         match ask {
             // The state of an ending machine must stay complete for its next start.
-            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::Leave {} if self.ending.is_some() => {
+            CoreRequest::Open { .. } | CoreRequest::GiveSocket { .. } | CoreRequest::Leave {}
+                if self.ending.is_some() =>
+            {
                 return Err("the machine ends".into());
             }
-            Ask::Open { unit } => return self.open(token, unit, fds),
-            Ask::Close { unit } if self.units.knows(unit) => return self.close(token, unit),
+            CoreRequest::Open { unit } => return self.open(token, unit, fds),
+            CoreRequest::Close { unit } if self.units.knows(unit) => {
+                return self.close(token, unit);
+            }
             // The device does not exist, so closing it succeeds.
-            Ask::Close { .. } => {}
-            Ask::GiveSocket { socket } => return self.give_socket(token, socket, fds),
-            Ask::Create { domain } => return self.create(domain, &fds),
-            Ask::Start { domain } => return self.start_domain(domain),
-            Ask::Give {
+            CoreRequest::Close { .. } => {}
+            CoreRequest::GiveSocket { socket } => return self.give_socket(token, socket, fds),
+            CoreRequest::Create { domain } => return self.create(domain, &fds),
+            CoreRequest::Start { domain } => return self.start_domain(domain),
+            CoreRequest::Give {
                 domain,
                 unit,
                 place,
                 told,
             } => return self.give(domain, unit, place, told),
-            Ask::Connect {
+            CoreRequest::Connect {
                 backend,
                 frontend,
                 handle,
@@ -97,19 +103,19 @@ impl Core {
                 let (back, front) = self.hypervisor.connect(backend, frontend, handle)?;
                 return value(u64::from(back.0) << 32 | u64::from(front.0), Vec::new());
             }
-            Ask::Status {} => return report("status", &self.status()),
-            Ask::Audit {} => return report("audit", &self.hypervisor.audit()),
-            Ask::GiveNothing { domain } => self.hypervisor.give_device(domain, None)?,
-            Ask::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
-            Ask::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
-            Ask::Knock { domain } => self.hypervisor.knock(domain),
-            Ask::Keep {} => {
+            CoreRequest::Status {} => return report("status", &self.status()),
+            CoreRequest::Audit {} => return report("audit", &self.hypervisor.audit()),
+            CoreRequest::GiveNothing { domain } => self.hypervisor.give_device(domain, None)?,
+            CoreRequest::GiveUp { domain, why } => self.hypervisor.give_up(domain, why.as_str()),
+            CoreRequest::Kill { domain, why } => self.hypervisor.kill(domain, why.as_str()),
+            CoreRequest::Knock { domain } => self.hypervisor.notify_mailbox(domain),
+            CoreRequest::Keep {} => {
                 // The manager continues to write this file; only the next manager reads it.
                 let kept = beside(&fds)?;
                 fcntl_get_seals(kept).map_err(|_| "the state to keep is not in a memory file")?;
                 self.kept = Some(kept.try_clone()?);
             }
-            Ask::Hold {} => {
+            CoreRequest::Hold {} => {
                 // Only from the first manager: a later one could pass on descriptors that its
                 // successor would trust.
                 if !self.held.is_empty() || !(1..=HELD_MAX).contains(&fds.len()) {
@@ -121,13 +127,13 @@ impl Core {
                 self.held = fds;
                 self.sockets = self.args.sockets().map(named).collect();
             }
-            Ask::Leave {} => {
+            CoreRequest::Leave {} => {
                 let bytes = sealed::read(beside(&fds)?, STATE_BYTES_MAX)?;
                 let path = self.args.state.as_ref();
                 path.map_or(Ok(()), |path| crate::state::write(path, &bytes))?;
             }
-            Ask::Forget { domain } => self.forget(domain)?,
-            Ask::End { failed } => {
+            CoreRequest::Forget { domain } => self.forget(domain)?,
+            CoreRequest::End { failed } => {
                 if failed {
                     self.failure = Some(None);
                 }
@@ -198,13 +204,13 @@ impl Core {
     }
 
     /// Removes a domain without a process and without a page in another domain's window.
-    pub(super) fn forget(&mut self, id: DomId) -> Result<(), Refusal> {
+    pub(super) fn forget(&mut self, id: DomId) -> Result<(), RequestError> {
         let stage = self.hypervisor.domain(id).map(|domain| domain.life.stage);
         if stage != Some(Stage::Gone) || self.hypervisor.is_used(id) {
             let name = self.hypervisor.name(id);
             let why = format!("{name}: some of its pages are still in use");
             let is_busy = stage.is_some_and(Stage::is_over);
-            return Err(Refusal { why, is_busy });
+            return Err(RequestError { why, is_busy });
         }
         self.known.remove(&id);
         self.lasting.retain(|_, bound| bound.socket.domain != id);
@@ -213,6 +219,6 @@ impl Core {
 }
 
 /// Returns the first attached descriptor of a request.
-pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, Refusal> {
+pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, RequestError> {
     fds.first().ok_or_else(|| "nothing is attached".into())
 }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use abi::hypercall::{Bind, Create, Kind};
+use abi::hypercall::{Bind, Create, HypercallKind};
 use abi::machine::{Access, Connection, Control, Device, Domain, Machine, Program};
 use abi::{DomId, Handle, Slot};
 use rustix::process::{Pid, Signal, kill_process};
@@ -190,13 +190,13 @@ impl Daemon {
     }
 
     /// Makes a domain make a call of one operation; returns its status and all its words.
-    pub(crate) fn call(&self, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
+    pub(crate) fn call(&self, domain: &str, kind: HypercallKind, words: [u64; 3]) -> (i64, Value) {
         let op = self.calls(domain, kind, &[words]).remove(0);
         (op[5].as_i64().unwrap(), op)
     }
 
     /// Makes a domain make a call; returns the words of each operation.
-    pub(crate) fn calls(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<Value> {
+    pub(crate) fn calls(&self, domain: &str, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<Value> {
         let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
         let answer = self.order(domain, call);
         assert_eq!(answer["result"], 0, "{answer}");
@@ -204,14 +204,14 @@ impl Daemon {
     }
 
     /// Makes a domain make a call; returns the statuses.
-    pub(crate) fn statuses(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
+    pub(crate) fn statuses(&self, domain: &str, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<i64> {
         let ops = self.calls(domain, kind, ops);
         ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
     }
 
     /// Returns the domain at the other end of a domain's first connection, and its state.
     pub(crate) fn other_end(&self, domain: &str) -> (u64, u64) {
-        let (_, seen) = self.call(domain, Kind::ConnectGet, [0; 3]);
+        let (_, seen) = self.call(domain, HypercallKind::ConnectGet, [0; 3]);
         let word = |n: usize| seen[n].as_u64().unwrap_or_else(|| panic!("{seen}"));
         (word(1), word(4))
     }
@@ -225,14 +225,15 @@ impl Daemon {
             tables: Slot(8),
             entries: ENTRIES,
         };
-        self.call("driver", Kind::TableBind, bind.encode()).0
+        self.call("driver", HypercallKind::TableBind, bind.encode())
+            .0
     }
 
     /// Makes guest 0 grant its frame 3, full of sevens; the driver domain maps it at slot 0.
     pub(crate) fn share(&self) -> Handle {
         let fill = json!({ "do": "fill", "frame": 3, "byte": 7 });
         self.order("g0", fill);
-        let (status, made) = self.call("g0", Kind::TableCreate, [0, ENTRIES.into(), 0]);
+        let (status, made) = self.call("g0", HypercallKind::TableCreate, [0, ENTRIES.into(), 0]);
         assert_eq!(status, 0, "{made}");
         let table = Handle(made[1].as_u64().unwrap() as u32);
         assert_eq!(self.bind(table), 0);
@@ -242,7 +243,11 @@ impl Daemon {
             frame: 3,
             readonly: false,
         };
-        assert_eq!(self.call("g0", Kind::GrantCreate, create.encode()).0, 0);
+        assert_eq!(
+            self.call("g0", HypercallKind::GrantCreate, create.encode())
+                .0,
+            0
+        );
         let look = json!({ "do": "look-slot", "slot": 0 });
         assert_eq!(self.order("driver", look), 7);
         table
@@ -250,7 +255,8 @@ impl Daemon {
 
     /// Makes one end of a table end it; returns the status.
     pub(crate) fn end_table(&self, domain: &str, table: Handle) -> i64 {
-        self.call(domain, Kind::TableEnd, [table.0.into(), 0, 0]).0
+        self.call(domain, HypercallKind::TableEnd, [table.0.into(), 0, 0])
+            .0
     }
 
     pub(crate) fn status(&self) -> Value {

@@ -3,14 +3,14 @@
 
 use super::accounts::Grants;
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{Bind, Kind};
+use abi::hypercall::{Bind, HypercallKind};
 use abi::{ConnId, DomId, GrantStatus, Handle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// Creates the mechanisms of a monitor with these accounts.
-pub type Make = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
+pub type MechanismFactory = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
 
 /// Mechanisms besides counted grants, for all domains.
 pub trait Mechanism: Debug + Send + Sync {
@@ -56,7 +56,7 @@ pub struct OtherCall<'a> {
     /// The domain that makes it.
     pub caller: DomId,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: HypercallKind,
     /// The words of its operations, each read once.
     pub ops: &'a [[u64; 3]],
     /// Looks up the caller's end of a connection by its number.

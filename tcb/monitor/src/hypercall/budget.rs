@@ -8,7 +8,7 @@ use super::call::Call;
 use super::shared::Shared;
 use crate::grant::Churn;
 use abi::DomId;
-use abi::hypercall::{Kind, OPS_MAX};
+use abi::hypercall::{HypercallKind, OPS_MAX};
 use shmem::rate::TokenBucket;
 use shmem::time;
 
@@ -68,7 +68,7 @@ impl Cost {
     fn of_work(call: &Call<'_>) -> Self {
         let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
         let (units, churn) = match call {
-            Call::Other(Kind::ExchangeCreate, _) | Call::TableCreate(..) => {
+            Call::Other(HypercallKind::ExchangeCreate, _) | Call::TableCreate(..) => {
                 (MAKING_CALL, CHURN_TABLE)
             }
             Call::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
@@ -195,7 +195,7 @@ mod tests {
     fn floods_are_limited_and_work_is_not() {
         let ready = rate(&Call::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
-        let empty = rate(&Call::Other(Kind::GrantCopy, &[]));
+        let empty = rate(&Call::Other(HypercallKind::GrantCopy, &[]));
         assert!((500_000..600_000).contains(&empty), "{empty}");
         let bytes = rate(&Call::DeviceControl(&[[0; 3]]));
         assert!((80_000..100_000).contains(&bytes), "{bytes}");

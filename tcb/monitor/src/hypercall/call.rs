@@ -3,7 +3,7 @@
 //! Decoding is pure and total: every input yields a call or `EINVAL`. Access is checked later, when
 //! the call is executed.
 
-use abi::hypercall::{Bind, Create, ForeignMap, Kind, OPS_MAX, Revoke};
+use abi::hypercall::{Bind, Create, ForeignMap, HypercallKind, OPS_MAX, Revoke};
 use abi::{ConnId, Handle, XenbusState};
 use rustix::io::Errno;
 
@@ -40,7 +40,7 @@ pub enum Call<'a> {
     /// Unmaps the foreign memory at this page of its range.
     ForeignUnmap(u64),
     /// A call of [`crate::grant::mechanism`]: the words of its operations, uninterpreted.
-    Other(Kind, &'a [[u64; 3]]),
+    Other(HypercallKind, &'a [[u64; 3]]),
 }
 
 /// Buffers for the operations of a batch. They are reused: decoding allocates nothing once each
@@ -65,36 +65,36 @@ impl Operations {
         count: usize,
         words: impl Fn(usize) -> [u64; 3],
     ) -> Result<Call<'_>, Errno> {
-        let kind = Kind::from_wire(kind).ok_or(Errno::INVAL)?;
+        let kind = HypercallKind::from_wire(kind).ok_or(Errno::INVAL)?;
         if count > OPS_MAX {
             return Err(Errno::INVAL);
         }
         let all = (0..count).map(&words);
         Ok(match kind {
-            Kind::GrantCreate => {
+            HypercallKind::GrantCreate => {
                 Call::GrantCreate(fill(&mut self.creates, all.map(Create::decode)))
             }
-            Kind::GrantRevoke => {
+            HypercallKind::GrantRevoke => {
                 Call::GrantRevoke(fill(&mut self.revokes, all.map(Revoke::decode)))
             }
-            Kind::DeviceControl => Call::DeviceControl(fill(&mut self.words, all)),
+            HypercallKind::DeviceControl => Call::DeviceControl(fill(&mut self.words, all)),
             other if other.is_other() => Call::Other(other, fill(&mut self.words, all)),
-            Kind::Ready if count == 0 => Call::Ready,
+            HypercallKind::Ready if count == 0 => Call::Ready,
             _ if count != 1 => return Err(Errno::INVAL),
-            Kind::ConnectSet => {
+            HypercallKind::ConnectSet => {
                 let [conn, state, _] = words(0);
                 Call::ConnectSet(ConnId(narrow(conn)), XenbusState::from_wire(state))
             }
-            Kind::ConnectGet => Call::ConnectGet(ConnId(narrow(words(0)[0]))),
-            Kind::TableCreate => {
+            HypercallKind::ConnectGet => Call::ConnectGet(ConnId(narrow(words(0)[0]))),
+            HypercallKind::TableCreate => {
                 let [conn, entries, _] = words(0);
                 Call::TableCreate(ConnId(narrow(conn)), narrow(entries))
             }
-            Kind::TableBind => Call::TableBind(Bind::decode(words(0))),
-            Kind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
-            Kind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
-            Kind::ForeignMap => Call::ForeignMap(ForeignMap::decode(words(0))),
-            Kind::ForeignUnmap => Call::ForeignUnmap(words(0)[0]),
+            HypercallKind::TableBind => Call::TableBind(Bind::decode(words(0))),
+            HypercallKind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
+            HypercallKind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
+            HypercallKind::ForeignMap => Call::ForeignMap(ForeignMap::decode(words(0))),
+            HypercallKind::ForeignUnmap => Call::ForeignUnmap(words(0)[0]),
             _ => return Err(Errno::INVAL),
         })
     }

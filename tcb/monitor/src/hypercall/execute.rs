@@ -6,7 +6,7 @@ use super::shared::Shared;
 use crate::device;
 use crate::grant::mechanism::{Done, Ends, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{ANSWER_WORD, Bind, Create, Kind};
+use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind};
 use abi::layout::fd;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
@@ -55,7 +55,7 @@ impl<S: AddressSpace> Server<S> {
     }
 
     /// Executes a call of a further mechanism. Returns false if the call does not exist.
-    fn other(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
+    fn other(&mut self, kind: HypercallKind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
         let (caller, shared) = (self.id, &*self.shared);
         let Some(mechanism) = &shared.mechanism else {
             return Ok(false);

@@ -2,7 +2,7 @@
 
 use crate::connect::Connections;
 use crate::device::Devices;
-use crate::grant::mechanism::{Make, Mechanism};
+use crate::grant::mechanism::{Mechanism, MechanismFactory};
 use crate::grant::{Churn, CountedGrants, GrantAudit, Grants};
 use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct Shared {
 impl Shared {
     /// Empty state of a monitor with these mechanisms besides counted grants.
     #[must_use]
-    pub fn new(mechanism: Option<Make>) -> Self {
+    pub fn new(mechanism: Option<MechanismFactory>) -> Self {
         let grants = Arc::new(Grants::default());
         Self {
             counted: CountedGrants::new(Arc::clone(&grants)),

@@ -55,7 +55,7 @@ fn ids_and_numbers_never_run_out() {
 #[test]
 fn exhausted_ids_are_an_error() {
     let mut machine = Hypervisor::new(None).unwrap();
-    machine.ids = Numbers::new(2, usize::MAX);
+    machine.ids = IdPool::new(2, usize::MAX);
     let first = machine.create_domain(spec(0), &[], None).unwrap();
     machine.create_domain(spec(0), &[], None).unwrap();
     let error = machine
@@ -142,7 +142,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let mut machine = Hypervisor::new(None).unwrap();
-        machine.ids = Numbers::new(5, usize::MAX);
+        machine.ids = IdPool::new(5, usize::MAX);
         Self {
             machine,
             living: BTreeSet::new(),

@@ -7,7 +7,7 @@ use abi::{DomId, GrantStatus};
 use monitor::event::Port;
 use monitor::fake::SharedFake;
 use monitor::grant::GrantAudit;
-use monitor::grant::mechanism::Make;
+use monitor::grant::mechanism::MechanismFactory;
 use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
 use monitor::memory::Memory;
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) fn new(mechanism: Option<Make>) -> Self {
+    pub(crate) fn new(mechanism: Option<MechanismFactory>) -> Self {
         let shared = Arc::new(Shared::new(mechanism));
         let memories = [DomId(0), DomId(1)].map(|id| {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());

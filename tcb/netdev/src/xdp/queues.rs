@@ -18,7 +18,7 @@ use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
 use super::socket::Socket;
 use crate::bpf::{
-    Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
+    Assembler, Counters, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
     REDIRECT_MAP, TAIL_CALL, attach_egress, is_removed,
 };
 use crate::netlink::Netlink;
@@ -108,7 +108,7 @@ impl Paths {
                 .label(SHARED);
         }
         self.hand_over(&mut program);
-        program.load(Kind::Xdp)
+        program.load(ProgramType::Xdp)
     }
 
     /// Redirects the frame in r6 to the socket of the queue that it arrived on.
@@ -135,7 +135,7 @@ impl Paths {
             .store_u32(R6, SKB_QUEUE_MAPPING, R7)
             .mov_imm(R0, TCX_NEXT)
             .exit();
-        let program = program.load(Kind::SchedCls)?;
+        let program = program.load(ProgramType::SchedCls)?;
         let index = Netlink::open()?.index(far)?;
         self.links.push(attach_egress(&program, index)?);
         Ok(())
@@ -152,7 +152,7 @@ impl Paths {
     }
 
     /// Delivers the permitted frames of `queue` to `socket`.
-    pub(super) fn lead(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
+    pub(super) fn redirect(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd().as_raw_fd();
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
@@ -199,7 +199,7 @@ impl Paths {
     ) -> io::Result<QueueSocket> {
         let denied = Counters::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
-        let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
+        let program = rules::compile(&spec.rules, &denied, passed)?.load(ProgramType::Xdp)?;
         // Set it now, so that the start of the machine fails if the kernel refuses it. No MAC leads
         // to the queue yet.
         let queue = spec.queue.to_ne_bytes();
@@ -257,7 +257,7 @@ impl QueueSocket {
         if self.ended.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
         }
-        self.paths.lead(self.queue, &self.socket)?;
+        self.paths.redirect(self.queue, &self.socket)?;
         self.paths.macs.set(&key(self.mac), self.queue)
     }
 

@@ -332,7 +332,7 @@ impl Wire {
     pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, SetupError> {
         let socket = self.there(|index| {
             socket::bind(&socket, index, QUEUE, false)?;
-            self.paths.lead(QUEUE, &socket)?;
+            self.paths.redirect(QUEUE, &socket)?;
             Socket::new(socket, self.spec.entries)
         })?;
         Ok(XdpDevice {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_clocks_agree_on_how_long_it_took() {
+    fn both_clocks_measure_the_same_duration() {
         let rate = tsc_hz();
         assert_eq!(rate, tsc_hz());
         let (ns, ticks) = both_clocks();

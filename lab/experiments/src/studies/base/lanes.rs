@@ -32,7 +32,7 @@ impl Stop {
 
 /// Identifies a machine. Columns that differ only in LRO share one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct MachineKey {
     path: PathKind,
     place: Place,
     wire: String,
@@ -50,7 +50,7 @@ struct Kind {
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
     /// Machines that several columns share.
-    shared: BTreeMap<Kind, usize>,
+    shared: BTreeMap<MachineKey, usize>,
     pub(super) stops: Vec<Stop>,
 }
 
@@ -123,7 +123,7 @@ fn set_up_column(
         }
     }
     for (place, moderation, topology) in column.variants() {
-        let kind = Kind {
+        let kind = MachineKey {
             path: column.path,
             place,
             wire: wire.name.clone(),

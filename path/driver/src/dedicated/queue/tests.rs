@@ -1,7 +1,7 @@
 //! A queue with a mock monitor. The mock kernel denies frames continuously.
 
 use super::*;
-use abi::hypercall::Kind;
+use abi::hypercall::HypercallKind;
 use abi::xdp::RingLayout;
 use runtime::call::Calls;
 use runtime::processes::Processes;
@@ -26,14 +26,14 @@ struct TestWorld {
 }
 
 impl TestWorld {
-    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> Result<u64, Errno> {
+    fn serve(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<u64, Errno> {
         if !self.stopped {
             self.denied += 1;
         }
         if self.ended {
             return Err(Errno::NOENT);
         }
-        if kind == Kind::DeviceEnd {
+        if kind == HypercallKind::DeviceEnd {
             if std::fs::symlink_metadata(format!("/proc/self/fd/{}", self.descriptor)).is_ok() {
                 return Err(Errno::BUSY);
             }

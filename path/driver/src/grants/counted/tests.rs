@@ -38,7 +38,7 @@ impl Granter {
 }
 
 /// Returns the mechanism over such a table.
-fn bound<const COUNTED: bool>() -> (Counted<COUNTED>, Granter) {
+fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
     let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
     let (translation, status) = (area.page(ENTRIES).unwrap(), area.page(ENTRIES + 1).unwrap());
     for gref in 1..4 {
@@ -55,7 +55,7 @@ fn bound<const COUNTED: bool>() -> (Counted<COUNTED>, Granter) {
     };
     let entries = Entries::of(translation, status, ENTRIES).unwrap();
     let pages = area.span().take(ENTRIES as usize * PAGE);
-    let new = Counted {
+    let new = CountedGrants {
         handle: Handle(1),
         table: GrantTable {
             guest,

@@ -3,8 +3,8 @@
 use super::*;
 use crate::testing::{System, frame, join, mac, vif_port_on};
 use abi::PAGE;
-use abi::classic::Map;
-use abi::hypercall::Kind;
+use abi::classic::MapOp;
+use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, Handle};
 use runtime::testing::answer;
 use shmem::Area;
@@ -27,18 +27,18 @@ struct Monitor {
 const NONE: u32 = 40;
 
 impl Monitor {
-    fn serve(&self, kind: Kind, words: [u64; 3]) -> GrantStatus {
+    fn serve(&self, kind: HypercallKind, words: [u64; 3]) -> GrantStatus {
         let mut mapped = self.mapped.lock().unwrap();
         match kind {
-            Kind::GrantMap => {
-                let op = Map::decode(words);
+            HypercallKind::GrantMap => {
+                let op = MapOp::decode(words);
                 if op.gref.index() >= NONE {
                     return GrantStatus::BadRef;
                 }
                 assert!(mapped.insert(op.slot.0), "{op:?} is mapped");
                 GrantStatus::Okay
             }
-            Kind::GrantUnmap => {
+            HypercallKind::GrantUnmap => {
                 assert!(mapped.remove(&(words[0] as u32)), "{words:?} is not mapped");
                 GrantStatus::Okay
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::netback::{DeliveryReport, DeviceBuffer, Returned};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp};
 use crate::testing::ipv4_tcp;
-use crate::{Drop, Fatal};
+use crate::{Fatal, VifDrop};
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
 const FRAME: usize = 1519;
@@ -38,7 +38,7 @@ fn deliver(rig: &mut Rig, frame: &Frame) -> DeliveryReport {
 }
 
 #[test]
-fn lent_buffers_return_in_any_order_uncopied() {
+fn posted_buffers_return_in_any_order_uncopied() {
     over_each_format(|| {
         let mut rig = rig();
         assert!(rig.back.can_post_to_device(FRAME));
@@ -75,7 +75,7 @@ fn lent_buffers_return_in_any_order_uncopied() {
 }
 
 #[test]
-fn other_frames_pass_by_what_a_device_has() {
+fn frames_pass_while_a_device_holds_buffers() {
     over_each_format(|| {
         let mut rig = rig();
         let posted = rig.back.posted(u32::MAX) as usize;
@@ -111,7 +111,7 @@ fn other_frames_pass_by_what_a_device_has() {
 }
 
 #[test]
-fn unused_lent_buffers_are_answered_and_reposted() {
+fn unused_posted_buffers_are_answered_and_reposted() {
     let mut rig = rig();
     let loans = post_to_device(&mut rig, 3, 0);
     rig.back.return_buffer(loans[1].id, Returned::Unused);
@@ -126,7 +126,7 @@ fn unused_lent_buffers_are_answered_and_reposted() {
     assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (1, 1));
     assert!(rig.receive(64).is_empty());
     let drops = rig.front.counters().to_guest_drops;
-    assert_eq!(drops.get(Drop::PeerError), 1);
+    assert_eq!(drops.get(VifDrop::PeerError), 1);
 }
 
 #[test]
@@ -142,11 +142,11 @@ fn part_outside_its_buffer_is_an_error() {
         100,
     );
     let report = deliver(&mut rig, &elsewhere.unwrap());
-    assert_eq!(report.drops.get(Drop::CrossesPage), 1);
+    assert_eq!(report.drops.get(VifDrop::CrossesPage), 1);
     // The buffer is no longer lent.
     assert_eq!(deliver(&mut rig, &inside), DeliveryReport::default());
     let short = came(&loans[2], &packet(13, 1));
-    assert_eq!(deliver(&mut rig, &short).drops.get(Drop::TooShort), 1);
+    assert_eq!(deliver(&mut rig, &short).drops.get(VifDrop::TooShort), 1);
 }
 
 /// Frames merged from non-adjacent buffers: the segment size occupies the slot of a request that
@@ -189,7 +189,7 @@ fn a_merged_frame_takes_one_request_more() {
         again.push(came(&loans[21], &rest[..1000]).pieces[0]);
         again.offload = frame.offload;
         let report = deliver(&mut rig, &again);
-        assert_eq!(report.drops.get(Drop::NoRequest), 2);
+        assert_eq!(report.drops.get(VifDrop::NoRequest), 2);
     });
 }
 
@@ -220,7 +220,7 @@ fn requests_that_are_no_buffers_are_answered_at_once() {
         }
         let drops = rig.back.counters().to_guest_drops;
         assert_eq!(
-            (drops.get(Drop::BadRequest), drops.get(Drop::Grant)),
+            (drops.get(VifDrop::BadRequest), drops.get(VifDrop::Grant)),
             (2, 2)
         );
     });
@@ -234,7 +234,7 @@ fn closing_releases_device_buffers() {
 }
 
 #[test]
-fn where_responses_keep_an_order_nothing_is_lent() {
+fn ordered_responses_prevent_zero_copy() {
     let mut rig = Rig::new(sizes());
     assert!(!rig.back.can_post_to_device(FRAME));
     assert!(post_to_device(&mut rig, 10, 0).is_empty());

@@ -4,7 +4,7 @@ mod ring2pkt;
 mod txpkt2gnttab;
 mod txpkt2rsp;
 
-use crate::Drop;
+use crate::VifDrop;
 use crate::netif::{
     ExtraInfo, Features, GsoInfo, MAX_SLOTS, TxRequest, TxResponse, extra, rsp, txf,
 };
@@ -77,7 +77,7 @@ impl Hand {
             .collect()
     }
 
-    fn drops(&self, reason: Drop) -> u64 {
+    fn drops(&self, reason: VifDrop) -> u64 {
         self.rig.back.counters().from_guest_drops.get(reason)
     }
 }

@@ -1,6 +1,6 @@
 //! Guests with multicast control (NETIF-28).
 
-use crate::Drop;
+use crate::VifDrop;
 use crate::netback::{GROUPS_MAX, MulticastFilter};
 use crate::netif::{TxResponse, extra, rsp, txf};
 use crate::testing::{Rig, TestMemory, frame_at, over_each_format, packet, sizes};
@@ -55,7 +55,7 @@ fn receives(rig: &mut Rig, to: [u8; 6]) -> bool {
 }
 
 #[test]
-fn netif_28_a_guest_hears_what_it_has_asked_for() {
+fn netif_28_guests_receive_their_multicast_groups() {
     over_each_format(|| {
         let (mut rig, groups, _) = choosing();
         let join = [dummy(7, 0), info(extra::TYPE_MCAST_ADD, 0, GROUP)];
@@ -80,7 +80,7 @@ fn netif_28_a_guest_hears_what_it_has_asked_for() {
         );
         assert!(!receives(&mut rig, GROUP) && receives(&mut rig, OTHER));
         let counters = rig.back.counters();
-        assert_eq!(counters.to_guest_drops.get(Drop::NotWanted), 2);
+        assert_eq!(counters.to_guest_drops.get(VifDrop::NotWanted), 2);
         assert_eq!(counters.from_guest_drops.total(), 0);
         assert_eq!(counters.from_guest, 0, "nothing was sent");
     });
@@ -110,7 +110,7 @@ fn netif_28_invalid_change_is_rejected() {
             groups.apply(true);
             assert_eq!(answers(&mut rig, &slots), wanted);
             let drops = rig.back.counters().from_guest_drops;
-            assert_eq!((drops.get(Drop::BadExtra), drops.total()), (1, 1));
+            assert_eq!((drops.get(VifDrop::BadExtra), drops.total()), (1, 1));
             assert!(!receives(&mut rig, GROUP));
         }
         // A guest that was not offered multicast control.
@@ -134,7 +134,7 @@ fn netif_28_filter_is_bounded() {
         let beyond = answers(&mut rig, &join(GROUPS_MAX));
         assert_eq!(beyond, [rsp::ERROR, rsp::NULL]);
         let drops = rig.back.counters().from_guest_drops;
-        assert_eq!(drops.get(Drop::TooManyGroups), 1);
+        assert_eq!(drops.get(VifDrop::TooManyGroups), 1);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Frames received into several buffers of a guest, and frames with pending segmentation.
 
 use super::*;
-use crate::Drop;
+use crate::VifDrop;
 use crate::netif::{BackRecord, Features};
 use crate::testing::{back_record, ipv4_tcp};
 use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Piece};
@@ -123,7 +123,7 @@ fn nonconsecutive_parts_are_dropped() {
         }
         let report = rig.back.post_end();
         assert_eq!(report.delivered, 1);
-        assert!(report.drops.get(Drop::BadOffload) > 0);
+        assert!(report.drops.get(VifDrop::BadOffload) > 0);
         rig.back.publish();
         assert_eq!(rig.receive(64), [good]);
     });
@@ -149,6 +149,6 @@ fn gso_frame_without_size_slot_is_dropped() {
         let kind = GsoKind::Tcp4;
         frame.offload.gso = Some(Gso { kind, size: SIZE });
         rig.back.accept(&frame);
-        assert_eq!(rig.back.post_end().drops.get(Drop::BadOffload), 1);
+        assert_eq!(rig.back.post_end().drops.get(VifDrop::BadOffload), 1);
     });
 }

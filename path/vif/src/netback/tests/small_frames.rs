@@ -2,7 +2,7 @@
 
 use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 use crate::testing::{Rig, TestMemory, over_each_format, packet, sizes};
-use crate::{Drop, Fatal};
+use crate::{Fatal, VifDrop};
 use abi::PAGE;
 use nic::{Offload, SmallBatch, SmallFrame};
 
@@ -69,7 +69,9 @@ fn both_ways_give_the_guest_the_same() {
             }
         }
         let drops = short.back.counters().to_guest_drops;
-        assert!(drops.get(Drop::NoRequest) > 0 && drops.total() == drops.get(Drop::NoRequest));
+        assert!(
+            drops.get(VifDrop::NoRequest) > 0 && drops.total() == drops.get(VifDrop::NoRequest)
+        );
     });
 }
 
@@ -161,7 +163,7 @@ fn only_ungranted_requests_get_errors() {
         let found: Vec<_> = tx.responses(0).into_iter().map(status).collect();
         // The first page holds two buffers.
         assert_eq!(found, [rsp::ERROR, rsp::ERROR, rsp::OKAY]);
-        assert_eq!(rig.back.counters().from_guest_drops.get(Drop::Grant), 2);
+        assert_eq!(rig.back.counters().from_guest_drops.get(VifDrop::Grant), 2);
 
         // To the guest: a revoked buffer, and an invalid one.
         let second = RxRequest::decode(rx.request_at(1));
@@ -185,8 +187,8 @@ fn only_ungranted_requests_get_errors() {
             .back
             .small_frames_to_guest(&small_frames, &[0, 1, 2, 3, 4]);
         rig.back.publish();
-        assert_eq!(report.drops.get(Drop::BadRequest), 1);
-        assert_eq!(report.drops.get(Drop::Grant), lost);
+        assert_eq!(report.drops.get(VifDrop::BadRequest), 1);
+        assert_eq!(report.drops.get(VifDrop::Grant), lost);
         assert_eq!(u64::from(report.delivered), 4 - lost);
         let found = rx.responses(0).into_iter().map(RxResponse::decode);
         let found: Vec<_> = found.map(|response| response.status).collect();
@@ -216,7 +218,7 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
         let small_frames = batch(&source, &vec![packet(60, 1); 200]);
         let pick: Vec<u32> = (0..200).collect();
         let report = rig.back.small_frames_to_guest(&small_frames, &pick);
-        assert_eq!(report.drops.get(Drop::Disabled), 200);
+        assert_eq!(report.drops.get(VifDrop::Disabled), 200);
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
         assert_eq!(rig.back.counters().to_guest, 0);
     });

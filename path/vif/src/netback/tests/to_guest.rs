@@ -1,6 +1,6 @@
 //! Packets to the guest: `pkt2buffers`, `rxpkt2gnttab`, `rxpkt2rsp`.
 
-use crate::Drop;
+use crate::VifDrop;
 use crate::netback::{DeliveryReport, buffers};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp, rxf};
 use crate::testing::{Rig, TestMemory, frame_at, ipv4_tcp, over_each_format, packet, sizes};
@@ -55,7 +55,7 @@ impl Give {
         bytes
     }
 
-    fn drops(&self, reason: Drop) -> u64 {
+    fn drops(&self, reason: VifDrop) -> u64 {
         self.rig.back.counters().to_guest_drops.get(reason)
     }
 }
@@ -254,7 +254,7 @@ mod rxpkt2rsp {
                 .unwrap();
             let report = give.give(&frames);
             assert_eq!((report.delivered, report.bytes), (2, 121));
-            assert_eq!(report.drops.get(Drop::Grant), 1);
+            assert_eq!(report.drops.get(VifDrop::Grant), 1);
             let shape: Vec<_> = give
                 .responses()
                 .iter()
@@ -299,7 +299,7 @@ mod rxpkt2rsp {
                     .front
                     .counters()
                     .to_guest_drops
-                    .get(Drop::PeerError),
+                    .get(VifDrop::PeerError),
                 1
             );
         });
@@ -316,7 +316,7 @@ mod rxpkt2rsp {
             let fits = give.frame(0, &packet(3 * 2048, 1));
             let too_long = give.frame(65536, &packet(3 * 2048 + 1, 2));
             assert_eq!(give.give(&[too_long, fits]).delivered, 1);
-            assert_eq!(give.drops(Drop::TooManySlots), 1);
+            assert_eq!(give.drops(VifDrop::TooManySlots), 1);
             assert_eq!(give.responses().len(), 3, "a dropped frame uses no buffers");
         });
     }
@@ -334,7 +334,7 @@ mod rxpkt2rsp {
             let late = give.frame(131_072, &packet(60, 2));
             let report = give.give(&[long, fits, late]);
             assert_eq!(
-                (report.delivered, report.drops.get(Drop::NoRequest)),
+                (report.delivered, report.drops.get(VifDrop::NoRequest)),
                 (1, 2)
             );
             assert_eq!(give.rig.back.posted(1), 0);
@@ -353,7 +353,7 @@ mod rxpkt2rsp {
             ];
             assert_eq!(give.give(&frames).delivered, 0);
             assert_eq!(
-                (give.drops(Drop::TooShort), give.drops(Drop::TooLong)),
+                (give.drops(VifDrop::TooShort), give.drops(VifDrop::TooLong)),
                 (1, 1)
             );
             let frame = give.frame(4096, &packet(65535, 1));
@@ -388,7 +388,7 @@ mod rxpkt2rsp {
                 frame.offload.gso = gso;
                 assert_eq!(give.give(&[frame]).delivered, whole);
                 assert_eq!(
-                    give.drops(Drop::OffloadNotNegotiated),
+                    give.drops(VifDrop::OffloadNotNegotiated),
                     u64::from(2 - plain - whole)
                 );
             }
@@ -409,7 +409,7 @@ mod rxpkt2rsp {
                 gso: None,
             };
             assert_eq!(give.give(&[frame]).delivered, 0);
-            assert_eq!(give.drops(Drop::BadOffload), 1);
+            assert_eq!(give.drops(VifDrop::BadOffload), 1);
         });
     }
 

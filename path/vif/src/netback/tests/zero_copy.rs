@@ -1,7 +1,7 @@
 //! Buffers that a device writes.
 
 use super::*;
-use crate::Drop;
+use crate::VifDrop;
 use crate::netback::DeliveryReport;
 use crate::netif::{RxRequest, RxResponse, rsp};
 use nic::frame::SNAPSHOT;
@@ -48,7 +48,7 @@ fn accepted_frame_is_not_copied() {
 }
 
 #[test]
-fn what_was_not_used_stays_at_the_head_of_the_ring() {
+fn unused_requests_stay_at_the_ring_head() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let before = rig.back.posted(u32::MAX);
@@ -85,7 +85,7 @@ fn responses_keep_the_order_of_requests() {
         rig.back.accept(&frames[2]);
         rig.back.put_back(buffers[4].id, false);
         let report = answered(&mut rig);
-        assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (2, 1));
+        assert_eq!((report.delivered, report.drops.get(VifDrop::Fault)), (2, 1));
         let raw = rig.raw_rx();
         let responses = raw.responses(0).into_iter().map(RxResponse::decode);
         let status: Vec<i16> = responses.map(|response| response.status).collect();
@@ -150,7 +150,7 @@ fn unwritable_header_drops_only_its_frame() {
     assert!(rig.back.put_header(&mut frame));
     rig.back.accept(&frame);
     let report = answered(&mut rig);
-    assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (1, 2));
+    assert_eq!((report.delivered, report.drops.get(VifDrop::Fault)), (1, 2));
     assert_eq!(rig.receive(64), [bytes]);
 }
 
@@ -181,8 +181,8 @@ fn invalid_requests_are_answered_in_ring_order() {
         rig.back.accept(&frame);
         let report = answered(&mut rig);
         assert_eq!(report.delivered, 1);
-        assert_eq!(report.drops.get(Drop::BadRequest), 1);
-        assert_eq!(report.drops.get(Drop::Grant), 1);
+        assert_eq!(report.drops.get(VifDrop::BadRequest), 1);
+        assert_eq!(report.drops.get(VifDrop::Grant), 1);
         let statuses: Vec<i16> = raw
             .responses(0)
             .into_iter()
@@ -379,7 +379,7 @@ mod merged {
     /// VMQ-11: a request that was left out needlessly returns unused and does not count as a drop.
     /// At the end of a batch it stays in the ring.
     #[test]
-    fn needlessly_left_out_request_returns_unused() {
+    fn needlessly_skipped_requests_return_unused() {
         over_each_format(|| {
             let mut rig = rig(false);
             let buffers = posts(&mut rig, 2);
@@ -446,7 +446,7 @@ mod merged {
             }
             let report = answered(&mut rig);
             assert_eq!(
-                (report.delivered, report.drops.get(Drop::BadOffload)),
+                (report.delivered, report.drops.get(VifDrop::BadOffload)),
                 (1, 5)
             );
             assert_eq!(receive(&mut rig), [(bytes, None)]);
@@ -456,7 +456,10 @@ mod merged {
             let (long, _) = merge(&buffers);
             rig.back.accept(&long);
             let report = answered(&mut rig);
-            assert_eq!(report.drops.get(Drop::TooManySlots), u64::from(SLOTS) + 1);
+            assert_eq!(
+                report.drops.get(VifDrop::TooManySlots),
+                u64::from(SLOTS) + 1
+            );
         });
     }
 
@@ -495,10 +498,10 @@ mod merged {
             };
             let blank = rxf::CSUM_BLANK | rxf::DATA_VALIDATED;
             for (flags, id, reason) in [
-                (blank | rxf::GSO_TCPV4, 0, Drop::BadExtra),
-                (blank | rxf::GSO, 1448, Drop::BadExtra),
-                (blank | rxf::GSO_TCPV6, 1448, Drop::BadOffload),
-                (rxf::GSO_TCPV4, 1448, Drop::BadOffload),
+                (blank | rxf::GSO_TCPV4, 0, VifDrop::BadExtra),
+                (blank | rxf::GSO, 1448, VifDrop::BadExtra),
+                (blank | rxf::GSO_TCPV6, 1448, VifDrop::BadOffload),
+                (rxf::GSO_TCPV4, 1448, VifDrop::BadOffload),
             ] {
                 let mut rig = rig(true);
                 assert_eq!(answer(&mut rig, flags, Some(id)), Ok(0));

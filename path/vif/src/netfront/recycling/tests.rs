@@ -322,7 +322,7 @@ proptest! {
             prop_assert_eq!(reached as u64, 8 + recycling.entered - recycling.left);
         }
         rig.front.receive_done(&mut held);
-        prop_assert_eq!(rig.back.counters().to_guest_drops.get(crate::Drop::Grant), 0);
+        prop_assert_eq!(rig.back.counters().to_guest_drops.get(crate::VifDrop::Grant), 0);
         prop_assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
         rig.front.close(&mut rig.table).unwrap();
         prop_assert!(reachable(&rig).is_empty());

@@ -225,7 +225,7 @@ fn an_answer_to_nothing_is_known_as_one() {
     let base = rig.front.tx_pool.len() as u16;
     rig.front.reap().unwrap();
     for id in [base, base + slots, u16::MAX] {
-        assert!(!rig.front.land(id), "{id}");
+        assert!(!rig.front.complete_request(id), "{id}");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::netfront::TX_SMALL_BYTES;
 use crate::netif::{Features, RxRequest, RxResponse, rsp, rxf};
 use crate::testing::{Rig, TestMemory, back_record, frame_at, over_each_format, packet, sizes};
-use crate::{Drop, Fatal};
+use crate::{Fatal, VifDrop};
 use nic::{BufferId, Buffers, Piece};
 
 /// Acts as the driver domain: answers the next requests with responses that `spoil` may change.
@@ -150,7 +150,10 @@ fn foreign_frame_is_dropped_and_excess_stays() {
         ];
         let report = rig.front.transmit_small_frames(&mut pieces).unwrap();
         assert_eq!((report.sent, report.dropped, pieces.len()), (1, 5, 0));
-        assert_eq!(rig.front.counters().from_guest_drops.get(Drop::NoBuffer), 5);
+        assert_eq!(
+            rig.front.counters().from_guest_drops.get(VifDrop::NoBuffer),
+            5
+        );
         rig.front.publish();
         assert_eq!(rig.take(64).len(), 1);
         assert_eq!(rig.front.reap(), Ok(1));

@@ -156,7 +156,7 @@ fn run<const REQ: usize, const RSP: usize>(order: u8, ops: &[Op]) {
         assert_eq!(pair.back.is_dirty(), oracle.responses_untold > 0);
         assert_eq!(pair.back.unnotified() as usize, oracle.responses_untold);
         assert_eq!(pair.front.free() as usize, slots - oracle.in_ring());
-        assert_eq!(pair.back.owed() as usize, oracle.taken.len());
+        assert_eq!(pair.back.unanswered() as usize, oracle.taken.len());
     }
 }
 

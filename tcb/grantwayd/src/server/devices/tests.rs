@@ -1,7 +1,7 @@
 use super::*;
 use crate::args::Args;
 use crate::child::Helper;
-use abi::core::{CPU_WORDS, NewDomain, RingPlace, Text};
+use abi::core::{CPU_WORDS, NewDomain, RingExtent, Text};
 use abi::xdp::XdpControl;
 use monitor::{DeviceControl, Hypervisor};
 use rustix::net::sockopt::set_socket_linger;
@@ -33,7 +33,10 @@ fn devices_closed_without_netd_stay_open_here() {
     let (mut other_end, end) = UnixStream::pair().unwrap();
     other_end.set_nonblocking(true).unwrap();
     let state = sealed::write("device", b"").unwrap();
-    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, end.into()]);
+    let device = DevHandle::new(
+        NetdRequest::TakeUp { unit: 1, given: 1 },
+        vec![state, end.into()],
+    );
     core.units.kept.insert(1, device);
     core.close(0, 1).unwrap();
     assert!(!core.units.knows(1) && core.units.is_any_closing());
@@ -75,7 +78,10 @@ fn slow_closes_do_not_block() {
     let [of_device, opened, unwanted, refused, of_socket] = fds.try_into().unwrap();
     let began = Instant::now();
     let state = sealed::write("device", b"").unwrap();
-    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 1 }, vec![state, of_device]);
+    let device = DevHandle::new(
+        NetdRequest::TakeUp { unit: 1, given: 1 },
+        vec![state, of_device],
+    );
     core.units.kept.insert(1, device);
     assert!(core.netd.listens());
     core.close(0, 1).unwrap();
@@ -89,25 +95,30 @@ fn slow_closes_do_not_block() {
         entries: 64,
         rings_slot: 0,
     };
-    let said = |core: &mut Core, waits: Option<Pending>, message: Outcome, fd: OwnedFd| {
+    let said = |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
         let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
         let mut fds = vec![fd];
         core.outcome(Record { token, message }, &mut fds);
         core.hypervisor.close(fds);
     };
-    let message = || Outcome::Opened { given: 0 };
-    said(&mut core, Some(Pending::Closed(None)), message(), opened);
+    let message = || NetdReply::Opened { given: 0 };
+    said(
+        &mut core,
+        Some(PendingRequest::Closed(None)),
+        message(),
+        opened,
+    );
     said(&mut core, None, message(), unwanted);
-    let waits = Pending::Bind(socket, SOCKETS, vec![refused]);
+    let waits = PendingRequest::Bind(socket, SOCKETS, vec![refused]);
     let why = sealed::write("why", b"so").unwrap();
     said(
         &mut core,
         Some(waits),
-        Outcome::Refused { is_busy: false },
+        NetdReply::Refused { is_busy: false },
         why,
     );
     core.units
-        .wait(0, Pending::Bind(socket, SOCKETS, vec![of_socket]));
+        .wait(0, PendingRequest::Bind(socket, SOCKETS, vec![of_socket]));
     core.lose_netd(0);
     assert!(
         began.elapsed() < Duration::from_secs(30),
@@ -138,7 +149,7 @@ fn with_socket(program: Program) -> (Core, DomId) {
     let mut core = core();
     let first = created(&mut core, None, program);
     let (on, unit, is_queue) = (1, SOCKETS, false);
-    let task = Task::TakeUpSocket { on, unit, is_queue };
+    let task = NetdRequest::TakeUpSocket { on, unit, is_queue };
     let file = sealed::write("socket", b"").unwrap();
     core.units
         .kept
@@ -152,7 +163,7 @@ fn with_socket(program: Program) -> (Core, DomId) {
     });
     let bound = Bound {
         socket: socket(first),
-        rings: [RingPlace::default(); 4],
+        rings: [RingExtent::default(); 4],
         lasts: Some(frames),
         control,
     };
@@ -231,14 +242,14 @@ fn a_sound_socket_passes_to_the_next_driver() {
 #[test]
 fn a_waiting_socket_closes_before_its_device() {
     let (mut core, first) = with_socket(Program::Driver);
-    let device = DevHandle::new(Task::TakeUp { unit: 1, given: 0 }, Vec::new());
+    let device = DevHandle::new(NetdRequest::TakeUp { unit: 1, given: 0 }, Vec::new());
     core.units.kept.insert(1, device);
     find_sound(&core);
     end(&mut core, first);
     created(&mut core, Some(first), Program::Driver);
     core.close(0, 1).unwrap();
     let closed = core.units.waiting.values().map(|(_, waits)| match waits {
-        Pending::Close(unit, _) => *unit,
+        PendingRequest::Close(unit, _) => *unit,
         other => panic!("{other:?}"),
     });
     assert_eq!(closed.collect::<Vec<_>>(), [SOCKETS, 1]);
@@ -281,7 +292,7 @@ fn a_socket_passes_to_no_other_domain() {
 
 #[test]
 fn rings_too_large_for_their_slots_are_rejected() {
-    let ring = |pages| RingPlace { page: 5, pages };
+    let ring = |pages| RingExtent { page: 5, pages };
     let slots = ring_slots(512);
     let places = |rings, first| places(&rings, first, 512);
     let found = places([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();

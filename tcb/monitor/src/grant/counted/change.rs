@@ -20,7 +20,7 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(1);
 /// An entry that is about to lose its grant.
 #[derive(Clone, Copy)]
-struct Leaving {
+struct RevokedEntry {
     /// The operation of the batch that asked for it, if any.
     op: Option<usize>,
     index: u32,
@@ -169,7 +169,10 @@ impl CountedGrants {
             // Holes take mappings, too. A revocation must succeed, so everything is revoked.
             let rest = everything_but(table, &indices);
             let rest = announce(table, &rest, &mut vec![GrantStatus::Again; rest.len()]);
-            leaving.extend(rest.into_iter().map(|rest| Leaving { op: None, ..rest }));
+            leaving.extend(
+                rest.into_iter()
+                    .map(|rest| RevokedEntry { op: None, ..rest }),
+            );
         }
         let forced = leaving.iter().filter(|leaving| leaving.forced);
         let forced: Vec<_> = forced.map(|leaving| leaving.index).collect();
@@ -177,7 +180,7 @@ impl CountedGrants {
         let alive = self.take_away(table, &leaving) && self.charge(table, &forced);
         // If the user could have pinned a page, or a device has pinned it, they keep the page, and
         // the granter gets another frame.
-        let stays = |leaving: &&Leaving| {
+        let stays = |leaving: &&RevokedEntry| {
             let pinned = self.pins.release(table.granter, leaving.granted.frame);
             pinned || alive && leaving.forced
         };
@@ -208,7 +211,7 @@ impl CountedGrants {
     }
 
     /// Unmaps pages from the user's window. Returns whether the user lives.
-    fn take_away(&self, table: &Table, leaving: &[Leaving]) -> bool {
+    fn take_away(&self, table: &Table, leaving: &[RevokedEntry]) -> bool {
         let Some(bound) = table.state().bound else {
             return true;
         };
@@ -294,7 +297,7 @@ fn announce(
     table: &Table,
     wanted: &[(GrantRef, Revocation)],
     statuses: &mut [GrantStatus],
-) -> Vec<Leaving> {
+) -> Vec<RevokedEntry> {
     let mut state = table.state();
     let entry_of = |state: &TableState, gref: GrantRef| {
         let entry = *state.entries.get(gref.index())?;
@@ -312,7 +315,7 @@ fn announce(
             announced = true;
         }
     }
-    let mut leaving: Vec<Leaving> = Vec::with_capacity(wanted.len());
+    let mut leaving: Vec<RevokedEntry> = Vec::with_capacity(wanted.len());
     if !announced {
         return leaving;
     }
@@ -343,7 +346,7 @@ fn announce(
             }
         }
         table.show(gref.index(), Translation::INVALID);
-        leaving.push(Leaving {
+        leaving.push(RevokedEntry {
             op: Some(op),
             index: gref.index(),
             granted,

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_is_ignored() {
+    fn a_backward_clock_is_ignored() {
         let mut patience = patience();
         assert!(patience.waits(0, 50 * MS));
         assert!(patience.waits(40 * MS, 45 * MS));

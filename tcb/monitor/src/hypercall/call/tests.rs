@@ -8,48 +8,52 @@ const WIDE: u64 = 1 << 32;
 
 fn decoded<'a>(
     buffers: &'a mut Operations,
-    kind: Kind,
+    kind: HypercallKind,
     ops: &[[u64; 3]],
 ) -> Result<Call<'a>, Errno> {
     buffers.decode(kind as u32, ops.len(), |op| ops[op])
 }
 
 /// Kinds of one operation: words, and the call that they decode to.
-const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
+const SINGLE: &[(HypercallKind, [u64; 3], Call<'static>)] = &[
     (
-        Kind::ConnectSet,
+        HypercallKind::ConnectSet,
         [3, XenbusState::Connected as u64, 9],
         Call::ConnectSet(ConnId(3), Some(XenbusState::Connected)),
     ),
     // Neither the connection nor the state is valid.
     (
-        Kind::ConnectSet,
+        HypercallKind::ConnectSet,
         [WIDE, 7, 0],
         Call::ConnectSet(ConnId(u32::MAX), None),
     ),
     (
-        Kind::ConnectSet,
+        HypercallKind::ConnectSet,
         [WIDE, XenbusState::Closed as u64, 0],
         Call::ConnectSet(ConnId(u32::MAX), Some(XenbusState::Closed)),
     ),
-    (Kind::ConnectGet, [7, 8, 9], Call::ConnectGet(ConnId(7))),
     (
-        Kind::ConnectGet,
+        HypercallKind::ConnectGet,
+        [7, 8, 9],
+        Call::ConnectGet(ConnId(7)),
+    ),
+    (
+        HypercallKind::ConnectGet,
         [WIDE, 0, 0],
         Call::ConnectGet(ConnId(u32::MAX)),
     ),
     (
-        Kind::TableCreate,
+        HypercallKind::TableCreate,
         [1, 256, 0],
         Call::TableCreate(ConnId(1), 256),
     ),
     (
-        Kind::TableCreate,
+        HypercallKind::TableCreate,
         [WIDE, u64::MAX, 0],
         Call::TableCreate(ConnId(u32::MAX), u32::MAX),
     ),
     (
-        Kind::TableBind,
+        HypercallKind::TableBind,
         [2 << 32 | 5, 64 << 32 | 10, 20],
         Call::TableBind(Bind {
             granter: abi::DomId(2),
@@ -59,8 +63,16 @@ const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
             entries: 64,
         }),
     ),
-    (Kind::TableEnd, [WIDE | 4, 0, 0], Call::TableEnd(Handle(4))),
-    (Kind::DeviceEnd, [u64::MAX, 0, 0], Call::DeviceEnd(u64::MAX)),
+    (
+        HypercallKind::TableEnd,
+        [WIDE | 4, 0, 0],
+        Call::TableEnd(Handle(4)),
+    ),
+    (
+        HypercallKind::DeviceEnd,
+        [u64::MAX, 0, 0],
+        Call::DeviceEnd(u64::MAX),
+    ),
 ];
 
 #[test]
@@ -83,8 +95,11 @@ fn a_kind_of_one_operation_takes_exactly_one() {
 #[test]
 fn ready_takes_no_operations() {
     let mut buffers = Operations::default();
-    assert_eq!(decoded(&mut buffers, Kind::Ready, &[]), Ok(Call::Ready));
-    let refused = decoded(&mut buffers, Kind::Ready, &[[0; 3]]);
+    assert_eq!(
+        decoded(&mut buffers, HypercallKind::Ready, &[]),
+        Ok(Call::Ready)
+    );
+    let refused = decoded(&mut buffers, HypercallKind::Ready, &[[0; 3]]);
     assert_eq!(refused, Err(Errno::INVAL));
 }
 
@@ -110,32 +125,40 @@ fn a_batch_is_decoded_in_order() {
     let controls = [[1, 2, 3], [u64::MAX; 3]];
     let cases = [
         (
-            Kind::GrantCreate,
+            HypercallKind::GrantCreate,
             vec![create.encode()],
             Call::GrantCreate(&[create]),
         ),
         (
-            Kind::GrantRevoke,
+            HypercallKind::GrantRevoke,
             vec![revoke.encode()],
             Call::GrantRevoke(&[revoke]),
         ),
         (
-            Kind::DeviceControl,
+            HypercallKind::DeviceControl,
             controls.to_vec(),
             Call::DeviceControl(&controls),
         ),
         (
-            Kind::GrantCopy,
+            HypercallKind::GrantCopy,
             controls.to_vec(),
-            Call::Other(Kind::GrantCopy, &controls),
+            Call::Other(HypercallKind::GrantCopy, &controls),
         ),
-        (Kind::GrantMap, vec![], Call::Other(Kind::GrantMap, &[])),
         (
-            Kind::ForeignMap,
+            HypercallKind::GrantMap,
+            vec![],
+            Call::Other(HypercallKind::GrantMap, &[]),
+        ),
+        (
+            HypercallKind::ForeignMap,
             vec![foreign.encode()],
             Call::ForeignMap(foreign),
         ),
-        (Kind::ForeignUnmap, vec![[9, 0, 0]], Call::ForeignUnmap(9)),
+        (
+            HypercallKind::ForeignUnmap,
+            vec![[9, 0, 0]],
+            Call::ForeignUnmap(9),
+        ),
     ];
     let mut buffers = Operations::default();
     for (kind, words, call) in cases {
@@ -151,7 +174,7 @@ fn an_invalid_call_is_rejected_unread() {
         assert_eq!(buffers.decode(kind, 1, unread), Err(Errno::INVAL), "{kind}");
     }
     for count in [OPS_MAX + 1, u32::MAX as usize] {
-        let refused = buffers.decode(Kind::GrantCopy as u32, count, unread);
+        let refused = buffers.decode(HypercallKind::GrantCopy as u32, count, unread);
         assert_eq!(refused, Err(Errno::INVAL), "{count}");
     }
 }

@@ -2,7 +2,7 @@
 //! and the same rule counts each denied frame.
 
 use super::*;
-use crate::bpf::Kind;
+use crate::bpf::ProgramType;
 use net::bridge::{self, Bridge, BridgeSettings, DropReason, Verdict};
 use net::packet::Mac;
 use nic::{Frame, Pool};
@@ -48,7 +48,7 @@ impl Compiled {
         let passed = |program: &mut Assembler| {
             program.mov_imm(R0, XDP_PASS).exit();
         };
-        let program = compile(rules, &denied, passed)?.load(Kind::Xdp)?;
+        let program = compile(rules, &denied, passed)?.load(ProgramType::Xdp)?;
         Ok(Self { program, denied })
     }
 

@@ -32,28 +32,28 @@ fn long() {
 #[test]
 fn invalid() {
     over_each_format(|| {
-        type Case = (Drop, fn(&Hand) -> Vec<TxRequest>);
+        type Case = (VifDrop, fn(&Hand) -> Vec<TxRequest>);
         let cases: &[Case] = &[
-            (Drop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
-            (Drop::TooShort, |h| vec![h.part(1, 13, 0)]),
-            (Drop::CrossesPage, |h| {
+            (VifDrop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
+            (VifDrop::TooShort, |h| vec![h.part(1, 13, 0)]),
+            (VifDrop::CrossesPage, |h| {
                 vec![TxRequest {
                     offset: 4037,
                     ..h.part(1, 60, 0)
                 }]
             }),
-            (Drop::CrossesPage, |h| {
+            (VifDrop::CrossesPage, |h| {
                 vec![TxRequest {
                     offset: u16::MAX,
                     ..h.part(1, 60, 0)
                 }]
             }),
-            (Drop::CrossesPage, |h| vec![h.part(1, 4097, 0)]),
-            (Drop::CrossesPage, |h| vec![h.part(1, u16::MAX, 0)]),
-            (Drop::ZeroSize, |h| {
+            (VifDrop::CrossesPage, |h| vec![h.part(1, 4097, 0)]),
+            (VifDrop::CrossesPage, |h| vec![h.part(1, u16::MAX, 0)]),
+            (VifDrop::ZeroSize, |h| {
                 vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 0, 0)]
             }),
-            (Drop::CrossesPage, |h| {
+            (VifDrop::CrossesPage, |h| {
                 vec![
                     h.part(1, 5000, txf::MORE_DATA),
                     TxRequest {
@@ -62,13 +62,13 @@ fn invalid() {
                     },
                 ]
             }),
-            (Drop::SizeMismatch, |h| {
+            (VifDrop::SizeMismatch, |h| {
                 vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 100, 0)]
             }),
-            (Drop::SizeMismatch, |h| {
+            (VifDrop::SizeMismatch, |h| {
                 vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 3000, 0)]
             }),
-            (Drop::TooManySlots, |h| {
+            (VifDrop::TooManySlots, |h| {
                 (0..41)
                     .map(|n| {
                         let more = if n < 40 { txf::MORE_DATA } else { 0 };
@@ -76,7 +76,9 @@ fn invalid() {
                     })
                     .collect()
             }),
-            (Drop::BadOffload, |h| vec![h.part(1, 60, txf::CSUM_BLANK)]),
+            (VifDrop::BadOffload, |h| {
+                vec![h.part(1, 60, txf::CSUM_BLANK)]
+            }),
         ];
         for (n, (reason, requests)) in cases.iter().enumerate() {
             let mut hand = hand();
@@ -108,19 +110,19 @@ fn invalid_extra() {
             flags: extra::FLAG_MORE,
             ..gso
         };
-        let cases: &[(Drop, u16, &[ExtraInfo])] = &[
+        let cases: &[(VifDrop, u16, &[ExtraInfo])] = &[
             (
-                Drop::BadExtra,
+                VifDrop::BadExtra,
                 txf::CSUM_BLANK,
                 &[ExtraInfo { kind: 0, ..gso }],
             ),
             (
-                Drop::BadExtra,
+                VifDrop::BadExtra,
                 txf::CSUM_BLANK,
                 &[ExtraInfo { kind: 2, ..gso }],
             ),
             (
-                Drop::BadExtra,
+                VifDrop::BadExtra,
                 txf::CSUM_BLANK,
                 &[ExtraInfo {
                     gso: GsoInfo { size: 0, ..gso.gso },
@@ -128,17 +130,17 @@ fn invalid_extra() {
                 }],
             ),
             (
-                Drop::BadExtra,
+                VifDrop::BadExtra,
                 txf::CSUM_BLANK,
                 &[ExtraInfo {
                     gso: GsoInfo { kind: 9, ..gso.gso },
                     ..gso
                 }],
             ),
-            (Drop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
-            (Drop::BadOffload, 0, &[gso]),
+            (VifDrop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
+            (VifDrop::BadOffload, 0, &[gso]),
             // The page holds no TCP packet, which the netback detects when it parses the header.
-            (Drop::BadOffload, txf::CSUM_BLANK, &[gso]),
+            (VifDrop::BadOffload, txf::CSUM_BLANK, &[gso]),
         ];
         for (n, (reason, flags, infos)) in cases.iter().enumerate() {
             let mut hand = hand();
@@ -182,7 +184,7 @@ fn error() {
             hand.part(6, 60, 0),
         ]);
         assert_eq!(hand.take(), [bytes_at(6, 0, 60)]);
-        assert_eq!(hand.drops(Drop::Grant), 4);
+        assert_eq!(hand.drops(VifDrop::Grant), 4);
         let want = (101..=105)
             .map(|id| (id, rsp::ERROR))
             .chain([(106, rsp::OKAY)]);
@@ -239,7 +241,7 @@ fn offload_that_was_not_negotiated() {
             hand.rig.raw_tx().send(&[first.encode(), gso]);
             assert_eq!(hand.take().len(), whole, "{features:?}");
             assert_eq!(
-                hand.drops(Drop::OffloadNotNegotiated),
+                hand.drops(VifDrop::OffloadNotNegotiated),
                 2 - plain as u64 - whole as u64
             );
         }
@@ -247,7 +249,7 @@ fn offload_that_was_not_negotiated() {
         let mut hand = hand_with(Features::ALL, Features::ALL.without(Features::SG));
         hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
         assert!(hand.take().is_empty());
-        assert_eq!(hand.drops(Drop::TooManySlots), 1);
+        assert_eq!(hand.drops(VifDrop::TooManySlots), 1);
     });
 }
 
@@ -274,7 +276,7 @@ fn segments_too_small_for_their_packet_are_refused() {
             let first = hand.part(0, bytes.len() as u16, flags);
             hand.rig.raw_tx().send(&[first.encode(), gso]);
             assert_eq!(hand.take().len(), taken, "{size}");
-            assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64, "{size}");
+            assert_eq!(hand.drops(VifDrop::BadOffload), 1 - taken as u64, "{size}");
         }
     });
 }
@@ -291,7 +293,7 @@ fn offload_of_a_packet_that_ends_before_its_checksum() {
             page.write(&bytes).unwrap();
             hand.send(&[hand.part(0, len, txf::CSUM_BLANK)]);
             assert_eq!(hand.take().len(), taken, "{len}");
-            assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64);
+            assert_eq!(hand.drops(VifDrop::BadOffload), 1 - taken as u64);
         }
     });
 }

@@ -17,9 +17,9 @@ const PIECES: usize = 29;
 const UNDECIDED: u16 = 2;
 
 /// An aggregate, initially of one segment. Its header stays that of the first packet until
-/// [`Held::finish`].
+/// [`Aggregate::finish`].
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Aggregate {
     pub(super) frame: Frame,
     pub(super) layout: Layout,
     pub(super) program: u16,
@@ -35,7 +35,7 @@ pub(super) struct Held {
     id: u16,
     id_step: u16,
     /// Fields that `lro` takes from the last packet.
-    last: Last,
+    last: LastHeader,
     /// Union of all segments' flags.
     flags: u8,
     /// Whether the last segment had PSH.
@@ -50,13 +50,13 @@ pub(super) struct Held {
 
 /// Header fields that are taken from the last packet under [`Rules::Lro`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Last {
+struct LastHeader {
     acknowledgement: u32,
     window: u16,
     echo: u32,
 }
 
-impl Last {
+impl LastHeader {
     fn of(frame: &Frame, layout: Layout) -> Self {
         let tcp = layout.tcp();
         Self {
@@ -74,7 +74,7 @@ fn not_before(a: u32, b: u32) -> bool {
 
 /// Tests that are not comparisons of bits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tests {
+pub(super) struct MergeTests {
     pub(super) rules: Rules,
     acknowledgement: Test,
     options: Test,
@@ -83,7 +83,7 @@ pub(super) struct Tests {
     flags: Test,
 }
 
-impl Tests {
+impl MergeTests {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -96,7 +96,7 @@ impl Tests {
     }
 }
 
-impl Held {
+impl Aggregate {
     /// Begins an aggregate of at most `max_len` bytes with its first packet. Takes the frame and
     /// leaves an empty one.
     pub(super) fn begin(
@@ -118,7 +118,7 @@ impl Held {
         self.max_len = max_len as u32;
         self.id = identification(frame, layout);
         self.id_step = if layout.v6 { 0 } else { UNDECIDED };
-        self.last = Last::of(frame, layout);
+        self.last = LastHeader::of(frame, layout);
         self.flags = segment.flags;
         self.pushed = segment.flags & flags::PSH != 0;
         self.first_ns = now_ns;
@@ -134,7 +134,7 @@ impl Held {
         if count == 0 {
             return;
         }
-        self.shed(form);
+        self.strip_payload(form);
         if !self.layout.v6 {
             self.id_step = predicted.step;
             self.id = predicted.id.wrapping_sub(predicted.step);
@@ -161,7 +161,7 @@ impl Held {
     }
 
     /// Strips payload bytes from the snapshot before payload is appended.
-    fn shed(&mut self, form: Form) {
+    fn strip_payload(&mut self, form: Form) {
         if form == Form::Page && self.segments == 1 {
             self.frame.shed_header(self.layout.payload());
         }
@@ -174,14 +174,14 @@ impl Held {
             && program.equal(self.frame.snapshot_room(), frame.snapshot_room())
     }
 
-    /// Checks whether a packet with an [equal](Held::equal) header may follow.
+    /// Checks whether a packet with an [equal](Aggregate::equal) header may follow.
     ///
     /// # Errors
     /// The rule that it breaks.
     #[inline]
     pub(super) fn follows(
         &self,
-        tests: &Tests,
+        tests: &MergeTests,
         frame: &Frame,
         segment: &Segment,
     ) -> Result<(), Reason> {
@@ -232,7 +232,12 @@ impl Held {
 
     /// Returns the first rule that a packet of the same flow breaks.
     #[inline(never)]
-    pub(super) fn why_not(&self, tests: &Tests, frame: &Frame, segment: &Segment) -> Reason {
+    pub(super) fn first_broken_rule(
+        &self,
+        tests: &MergeTests,
+        frame: &Frame,
+        segment: &Segment,
+    ) -> Reason {
         if self.layout != segment.layout {
             return Reason::HeaderLengths;
         }
@@ -249,12 +254,12 @@ impl Held {
         other.unwrap_or(Reason::Bytes)
     }
 
-    /// Appends a packet that [follows](Held::follows), and leaves an empty one. Returns whether it
-    /// must be the last.
+    /// Appends a packet that [follows](Aggregate::follows), and leaves an empty one. Returns
+    /// whether it must be the last.
     #[inline]
     pub(super) fn append(
         &mut self,
-        tests: &Tests,
+        tests: &MergeTests,
         form: Form,
         frame: &mut Frame,
         segment: &Segment,
@@ -265,9 +270,9 @@ impl Held {
             self.id = id;
         }
         if tests.acknowledgement == Test::Advances {
-            self.last = Last::of(frame, self.layout);
+            self.last = LastHeader::of(frame, self.layout);
         }
-        self.shed(form);
+        self.strip_payload(form);
         if self.frame.pieces.len() == self.frame.pieces.inline_size() {
             self.frame.pieces.reserve(PIECES);
         }
@@ -297,14 +302,14 @@ impl Held {
     }
 
     /// Returns the final packet. A single segment is unchanged.
-    pub(super) fn finish(&mut self, tests: &Tests) -> Frame {
+    pub(super) fn finish(&mut self, tests: &MergeTests) -> Frame {
         if self.segments > 1 {
             self.rewrite(tests);
         }
         self.frame.take()
     }
 
-    fn rewrite(&mut self, tests: &Tests) {
+    fn rewrite(&mut self, tests: &MergeTests) {
         let (ip, tcp) = (self.layout.network(), self.layout.tcp());
         let len = self.frame.len();
         let mut sum = pseudo(&self.frame, self.layout, len - tcp);

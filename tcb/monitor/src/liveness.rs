@@ -11,7 +11,7 @@ const PINGS: u32 = 5;
 
 /// A domain's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Life {
+pub struct Liveness {
     /// The current stage.
     pub stage: Stage,
     /// The reason of its end, once it has ended.
@@ -26,7 +26,7 @@ pub struct Life {
 
 /// The action that a check requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum RequiredAction {
     /// Nothing.
     Nothing,
     /// Ask the domain for a heartbeat.
@@ -35,7 +35,7 @@ pub enum Demand {
     Kill(&'static str),
 }
 
-impl Life {
+impl Liveness {
     /// Returns whether the domain has a process that is not about to end.
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -75,12 +75,12 @@ impl Life {
 
     /// Returns what to do now. `signs` is a value that changes while the domain lives, read once;
     /// `None` while the domain waits for the monitor, which counts as a sign of life.
-    pub fn look(&mut self, signs: Option<u64>, now_ns: u64) -> Demand {
+    pub fn look(&mut self, signs: Option<u64>, now_ns: u64) -> RequiredAction {
         if self.look_ns.is_none_or(|look_ns| now_ns < look_ns) {
-            return Demand::Nothing;
+            return RequiredAction::Nothing;
         }
         if self.stage == Stage::Starting {
-            return Demand::Kill("killed: it was not ready within 5 s");
+            return RequiredAction::Kill("killed: it was not ready within 5 s");
         }
         // Count from now, not from the last check, so that no domain dies because the monitor
         // itself did not run.
@@ -88,12 +88,12 @@ impl Life {
         if signs != Some(self.heartbeat) {
             self.heartbeat = signs.unwrap_or(self.heartbeat);
             self.missed = 0;
-            Demand::Nothing
+            RequiredAction::Nothing
         } else if self.missed >= PINGS {
-            Demand::Kill("killed: no heartbeat for 5 s")
+            RequiredAction::Kill("killed: no heartbeat for 5 s")
         } else {
             self.missed += 1;
-            Demand::Ping
+            RequiredAction::Ping
         }
     }
 }
@@ -104,23 +104,23 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn starting() -> Life {
+    fn starting() -> Liveness {
         let stage = Stage::Starting;
-        Life {
+        Liveness {
             stage,
-            ..Life::default()
+            ..Liveness::default()
         }
     }
 
     #[test]
     fn a_domain_that_is_not_ready_in_5_s_is_killed() {
         let mut life = starting();
-        assert_eq!(life.look(Some(0), 60 * S), Demand::Nothing);
+        assert_eq!(life.look(Some(0), 60 * S), RequiredAction::Nothing);
         assert_eq!(life.look_ns, None);
         life.started(S);
         life.started(2 * S);
-        assert_eq!(life.look(Some(0), 6 * S - 1), Demand::Nothing);
-        assert!(matches!(life.look(Some(0), 6 * S), Demand::Kill(_)));
+        assert_eq!(life.look(Some(0), 6 * S - 1), RequiredAction::Nothing);
+        assert!(matches!(life.look(Some(0), 6 * S), RequiredAction::Kill(_)));
         life.ready(6 * S);
         assert_eq!(life.text(), "running");
     }
@@ -131,10 +131,10 @@ mod tests {
         life.started(0);
         life.ready(0);
         for second in 0..5 {
-            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
-            assert_eq!(life.look(Some(0), second * S + 1), Demand::Nothing);
+            assert_eq!(life.look(Some(0), second * S), RequiredAction::Ping);
+            assert_eq!(life.look(Some(0), second * S + 1), RequiredAction::Nothing);
         }
-        assert!(matches!(life.look(Some(0), 5 * S), Demand::Kill(_)));
+        assert!(matches!(life.look(Some(0), 5 * S), RequiredAction::Kill(_)));
     }
 
     #[test]
@@ -143,10 +143,10 @@ mod tests {
         life.started(0);
         life.ready(0);
         for second in 0..5 {
-            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
+            assert_eq!(life.look(Some(0), second * S), RequiredAction::Ping);
         }
-        assert_eq!(life.look(Some(1), 5 * S), Demand::Nothing);
-        assert_eq!(life.look(Some(1), 6 * S), Demand::Ping);
+        assert_eq!(life.look(Some(1), 5 * S), RequiredAction::Nothing);
+        assert_eq!(life.look(Some(1), 6 * S), RequiredAction::Ping);
     }
 
     #[test]
@@ -155,12 +155,15 @@ mod tests {
         life.started(0);
         life.ready(0);
         for second in 0..30 {
-            assert_eq!(life.look(None, second * S), Demand::Nothing);
+            assert_eq!(life.look(None, second * S), RequiredAction::Nothing);
         }
         for second in 30..35 {
-            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
+            assert_eq!(life.look(Some(0), second * S), RequiredAction::Ping);
         }
-        assert!(matches!(life.look(Some(0), 35 * S), Demand::Kill(_)));
+        assert!(matches!(
+            life.look(Some(0), 35 * S),
+            RequiredAction::Kill(_)
+        ));
     }
 
     #[test]
@@ -168,9 +171,9 @@ mod tests {
         let mut life = starting();
         life.started(0);
         life.ready(0);
-        assert_eq!(life.look(Some(0), 0), Demand::Ping);
-        assert_eq!(life.look(Some(0), 100 * S), Demand::Ping);
-        assert_eq!(life.look(Some(0), 200 * S), Demand::Ping);
+        assert_eq!(life.look(Some(0), 0), RequiredAction::Ping);
+        assert_eq!(life.look(Some(0), 100 * S), RequiredAction::Ping);
+        assert_eq!(life.look(Some(0), 200 * S), RequiredAction::Ping);
     }
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
         life.started(0);
         life.end("exited");
         life.ready(0);
-        assert_eq!(life.look(Some(0), 100 * S), Demand::Nothing);
+        assert_eq!(life.look(Some(0), 100 * S), RequiredAction::Nothing);
         assert_eq!((life.text(), life.look_ns), ("exited", None));
     }
 }

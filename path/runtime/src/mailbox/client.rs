@@ -13,13 +13,13 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// Sends requests to one domain, one at a time.
 #[derive(Debug)]
-pub struct Asker {
+pub struct MailboxClient {
     info: Span,
     mailbox: Span,
     number: u32,
 }
 
-impl Asker {
+impl MailboxClient {
     /// Creates the requester of the domain with this memory.
     #[must_use]
     pub fn new(domain_memory: &DomainMemory) -> Self {

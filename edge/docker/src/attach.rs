@@ -1,10 +1,10 @@
 //! Attaches the guest of an endpoint once Docker has moved the interface into the container, and
 //! again after the machine has lost it.
 
-use crate::docker::Id;
-use crate::driver::{Driver, Slot, locked, report};
-use crate::record::{Endpoint, Placed};
-use cni::attachment::{Attachment, Running, running};
+use crate::api::Id;
+use crate::driver::{Driver, SharedEndpoint, locked, report};
+use crate::record::{AttachedInterface, Endpoint};
+use cni::attachment::{Attachment, MachineInfo, machine_info};
 use cni::namespace::find;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// The state of an endpoint's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum AttachState {
     /// The container's namespace does not exist.
     Absent,
     /// Docker has not moved or configured the interface yet, or the endpoint has no container.
@@ -30,8 +30,8 @@ pub(crate) enum Place {
 
 impl Driver {
     /// Watches the namespace of an endpoint until its guest is attached. A failure is logged; the
-    /// keeper retries.
-    pub(crate) fn watch(self: &Arc<Self>, id: Id, slot: Slot) {
+    /// reconciler retries.
+    pub(crate) fn watch(self: &Arc<Self>, id: Id, slot: SharedEndpoint) {
         let driver = Arc::clone(self);
         let end = Instant::now() + WATCHED;
         thread::spawn(move || {
@@ -40,9 +40,9 @@ impl Driver {
                 if endpoint.joined.is_none() {
                     return;
                 }
-                match driver.place(&id, &mut endpoint, None) {
-                    Ok(Place::Attached) => return,
-                    Ok(Place::Absent | Place::Awaited) => {}
+                match driver.attach_if_moved(&id, &mut endpoint, None) {
+                    Ok(AttachState::Attached) => return,
+                    Ok(AttachState::Absent | AttachState::Awaited) => {}
                     Err(error) => return report("a container has no network yet", Err(error)),
                 }
                 drop(endpoint);
@@ -53,31 +53,31 @@ impl Driver {
 
     /// Attaches the guest if its interface is in the container and the machine does not have it.
     /// `known` is an earlier state of the machine.
-    pub(crate) fn place(
+    pub(crate) fn attach_if_moved(
         &self,
         id: &Id,
         endpoint: &mut Endpoint,
-        known: Option<&Running>,
-    ) -> Result<Place, String> {
+        known: Option<&MachineInfo>,
+    ) -> Result<AttachState, String> {
         let Some(joined) = &endpoint.joined else {
-            return Ok(Place::Awaited);
+            return Ok(AttachState::Awaited);
         };
         if !Path::new(&joined.sandbox).exists() {
-            return Ok(Place::Absent);
+            return Ok(AttachState::Absent);
         }
         // Docker creates the file before it mounts the namespace there.
         let Ok(found) = find(&joined.sandbox, &endpoint.mac) else {
-            return Ok(Place::Awaited);
+            return Ok(AttachState::Awaited);
         };
         let before = joined.placed.clone();
         let placed = match (&found, &before) {
-            (Some(found), None) if found.is_up => Placed {
+            (Some(found), None) if found.is_up => AttachedInterface {
                 ifname: found.ifname.clone(),
                 index: found.index,
                 has_routes: false,
             },
-            (_, None) => return Ok(Place::Awaited),
-            (Some(found), Some(before)) => Placed {
+            (_, None) => return Ok(AttachState::Awaited),
+            (Some(found), Some(before)) => AttachedInterface {
                 index: found.index,
                 ..before.clone()
             },
@@ -89,16 +89,16 @@ impl Driver {
         let attachment = Attachment::of(conf.clone(), id.as_str(), &sandbox, &placed.ifname);
         let attachment = attachment.map_err(failed)?;
         let guest = attachment.guest();
-        let has = |machine: &Running| machine.domains.contains(&guest);
+        let has = |machine: &MachineInfo| machine.domains.contains(&guest);
         let is_attached = match known {
             Some(known) if has(known) => true,
-            _ => has(&running(&conf).map_err(failed)?),
+            _ => has(&machine_info(&conf).map_err(failed)?),
         };
         let was_made_again = before.is_some_and(|before| before.index != placed.index);
         let lacks_routes = was_made_again && endpoint.is_gateway && !placed.has_routes;
         if is_attached && !lacks_routes {
             self.placed(id, endpoint, placed);
-            return Ok(Place::Attached);
+            return Ok(AttachState::Attached);
         }
         if is_attached {
             attachment.detach().map_err(failed)?;
@@ -109,17 +109,17 @@ impl Driver {
             .attach(&endpoint.given(has_routes))
             .map_err(failed)?;
         let found = find(&sandbox, &endpoint.mac).ok().flatten();
-        let placed = Placed {
+        let placed = AttachedInterface {
             index: found.map_or(placed.index, |found| found.index),
             has_routes,
             ..placed
         };
         self.placed(id, endpoint, placed);
-        Ok(Place::Attached)
+        Ok(AttachState::Attached)
     }
 
     /// Records where the guest is. Without the record, a later driver finds it by its MAC.
-    fn placed(&self, id: &Id, endpoint: &mut Endpoint, placed: Placed) {
+    fn placed(&self, id: &Id, endpoint: &mut Endpoint, placed: AttachedInterface) {
         let Some(joined) = &mut endpoint.joined else {
             return;
         };

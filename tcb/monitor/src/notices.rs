@@ -32,12 +32,12 @@ struct Inbox {
 
 /// Both ends of the channel to the main thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Post {
+pub(crate) struct NoticeChannel {
     inbox: Arc<Mutex<Inbox>>,
     wake: Arc<OwnedFd>,
 }
 
-impl Post {
+impl NoticeChannel {
     /// Creates a channel without notices.
     pub(crate) fn create() -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
@@ -53,7 +53,7 @@ impl Post {
         self.wake.as_fd()
     }
 
-    /// Takes all notices, at most one of each domain, and makes [`Post::fd`] unreadable.
+    /// Takes all notices, at most one of each domain, and makes [`NoticeChannel::fd`] unreadable.
     pub(crate) fn take(&self) -> BTreeMap<DomId, Notice> {
         // Read the descriptor first: a worker that adds a notice in between finds `rung` set, and
         // its notice is taken below.
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     /// Returns the number of wake-ups since the last call.
-    fn wakes(post: &Post) -> u64 {
+    fn wakes(post: &NoticeChannel) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(post.fd(), &mut count) {
             Ok(_) => u64::from_ne_bytes(count),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn repeated_notices_of_a_domain_wake_once() {
-        let post = Post::create().unwrap();
+        let post = NoticeChannel::create().unwrap();
         for _ in 0..100_000 {
             post.tell(DomId(3), |_| {});
             post.tell(DomId(4), |notice| notice.gone = true);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_first_kill_reason_is_kept() {
-        let post = Post::create().unwrap();
+        let post = NoticeChannel::create().unwrap();
         post.killed(DomId(1), "killed: one".into());
         post.killed(DomId(1), "killed: two".into());
         let taken = post.take();

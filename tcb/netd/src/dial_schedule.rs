@@ -16,9 +16,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// The time of the next attempt for each device whose domain has requested a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Dials(BTreeMap<u32, Instant>);
+pub(crate) struct DialSchedule(BTreeMap<u32, Instant>);
 
-impl Dials {
+impl DialSchedule {
     /// Schedules an attempt now: the domain has requested a connection, or may have requested one
     /// from the previous netd.
     pub(crate) fn want(&mut self, unit: u32) {

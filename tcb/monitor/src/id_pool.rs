@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Numbers below a limit. The number that was released first is reused first; the last `rest`
 /// released numbers are reused only when no others are left.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct IdPool {
     limit: u32,
     /// The number of released numbers that are held back.
     rest: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Numbers {
     free: VecDeque<u32>,
 }
 
-impl Numbers {
+impl IdPool {
     /// Creates an allocator of all numbers below `limit`.
     pub(crate) fn new(limit: u32, rest: usize) -> Self {
         Self {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_oldest_unnamed_number_is_next() {
-        let mut numbers = Numbers::new(4, 3);
+        let mut numbers = IdPool::new(4, 3);
         let free = |_| false;
         assert_eq!(
             [(); 5].map(|()| numbers.take(free)),
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn endless_reuse_takes_few_numbers() {
-        let mut numbers = Numbers::new(1000, 2);
+        let mut numbers = IdPool::new(1000, 2);
         let lasting = numbers.take(|_| false);
         let used: Vec<u32> = (0..10)
             .map(|_| {

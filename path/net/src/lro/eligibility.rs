@@ -9,7 +9,7 @@ use nic::Frame;
 
 /// Requirements on every single packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct Eligibility {
     /// Forbidden flags.
     refused: u8,
     /// Required flags.
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     no_congestion: bool,
 }
 
-impl Entry {
+impl Eligibility {
     pub(super) fn new(rules: Rules) -> Self {
         let plain = test(rules, Field::Flags) == Test::PlainFlags;
         Self {

@@ -70,7 +70,7 @@ pub(crate) struct Pool {
 
 /// `DeleteNetwork`.
 #[derive(Debug, Deserialize)]
-pub(crate) struct OfNetwork {
+pub(crate) struct DeleteNetwork {
     #[serde(rename = "NetworkID")]
     pub(crate) network: Id,
 }
@@ -110,7 +110,7 @@ pub(crate) struct Join {
 
 /// `ProgramExternalConnectivity`.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Program {
+pub(crate) struct ProgramExternalConnectivity {
     #[serde(rename = "EndpointID")]
     pub(crate) endpoint: Id,
     #[serde(rename = "Options")]
@@ -119,7 +119,7 @@ pub(crate) struct Program {
 
 /// A call about an endpoint.
 #[derive(Debug, Deserialize)]
-pub(crate) struct OfEndpoint {
+pub(crate) struct EndpointCall {
     #[serde(rename = "EndpointID")]
     pub(crate) endpoint: Id,
 }

@@ -4,7 +4,7 @@ use crate::request::Request;
 
 /// Why the shim ends a connection. The sentence is for the console of the shim.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum ProtocolError {
     /// The front end has closed the connection.
     #[error("the front end has closed the connection")]
     Closed,

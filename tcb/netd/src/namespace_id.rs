@@ -1,13 +1,13 @@
 //! Identifies the network namespace at a path: by its file, and the time of its creation.
 
-use abi::machine::NetnsPlace;
+use abi::machine::NetnsId;
 use netdev::netns::identity;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Returns the identity of the namespace at `path`, if there is one.
-pub(crate) fn place(path: &Path) -> Option<NetnsPlace> {
+pub(crate) fn namespace_id(path: &Path) -> Option<NetnsId> {
     let [device, inode] = identity(path)?;
     // The kernel reuses inode numbers at once. A mounted file has the time of its mount.
     let mounted = |file: Metadata| file.ctime() as u64 * 1_000_000_000 + file.ctime_nsec() as u64;
@@ -30,7 +30,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_reused_process_id_is_another_place() {
+    fn a_reused_process_id_is_another_namespace() {
         let of = |path: &str| began(Path::new(path));
         let own = of("/proc/self/ns/net").unwrap();
         assert_eq!(
@@ -47,7 +47,10 @@ mod tests {
             (began > own).then_some(())
         });
         assert_eq!(of("/run/netns/x"), None);
-        assert_eq!(place(Path::new("/proc/self/ns/net")).unwrap()[2], own);
-        assert_eq!(place(Path::new("/no/such/namespace")), None);
+        assert_eq!(
+            namespace_id(Path::new("/proc/self/ns/net")).unwrap()[2],
+            own
+        );
+        assert_eq!(namespace_id(Path::new("/no/such/namespace")), None);
     }
 }

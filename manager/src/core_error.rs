@@ -2,14 +2,14 @@
 
 /// Why the core, netd or a domain has not carried out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct CoreError {
     /// The reason.
     pub(crate) why: String,
     /// Whether a later attempt may succeed.
     pub(crate) is_busy: bool,
 }
 
-impl Refusal {
+impl CoreError {
     /// Returns the refusal with the name of its object.
     pub(crate) fn of(self, what: &str) -> Self {
         let why = format!("{what}: {}", self.why);
@@ -17,7 +17,7 @@ impl Refusal {
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for CoreError {
     fn from(why: String) -> Self {
         let is_busy = false;
         Self { why, is_busy }

@@ -4,12 +4,12 @@ use config::lro::{Lro, SWITCHES};
 
 /// Settings of a domain that a user can change while traffic runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Switches {
+pub struct RuntimeSettings {
     /// Large receive offload: `lro.<key>`.
     pub lro: Lro,
 }
 
-impl Switches {
+impl RuntimeSettings {
     /// Changes one setting. `forwarding` is an interface behind which packets are forwarded, if
     /// there is one.
     ///
@@ -51,9 +51,9 @@ mod tests {
         assert_eq!(switches, self::switches());
     }
 
-    fn switches() -> Switches {
+    fn switches() -> RuntimeSettings {
         let lro = Lro::default();
-        Switches { lro }
+        RuntimeSettings { lro }
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forwards_is_spared_what_cannot_be_undone() {
+    fn forwarders_reject_irreversible_merge_rules() {
         let mut switches = switches();
         let mut set = |key, value| switches.set(key, value, Some("router-0"));
         set("lro.at", "physical").unwrap();

@@ -1,6 +1,6 @@
 //! Gives devices to a domain before its start.
 
-use crate::device::{self, Device, NoRoom};
+use crate::device::{self, Device, WindowFull};
 use crate::grant::WindowSlot;
 use crate::hypervisor::Hypervisor;
 use abi::DomId;
@@ -14,7 +14,7 @@ impl Hypervisor {
     /// # Errors
     /// There are too many devices, or its pages would lie outside the window or over another
     /// device's; the device is not given.
-    pub fn give_device(&mut self, id: DomId, device: Option<Device>) -> Result<(), NoRoom> {
+    pub fn give_device(&mut self, id: DomId, device: Option<Device>) -> Result<(), WindowFull> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
@@ -22,13 +22,13 @@ impl Hypervisor {
         };
         let number = parts.devices;
         if number >= u64::from(fd::DEVICES_MAX) {
-            return Err(NoRoom(number));
+            return Err(WindowFull(number));
         }
         if let Some(device) = device {
             let holds = WindowSlot::Device(number);
-            let slots = device::slots(&device.pages).ok_or(NoRoom(number))?;
+            let slots = device::slots(&device.pages).ok_or(WindowFull(number))?;
             if !shared.grants.lock().reserve(id, holds, &slots) {
-                return Err(NoRoom(number));
+                return Err(WindowFull(number));
             }
             if let Some(pin) = device.pin {
                 shared.counted.pins.insert(id, number, pin);
@@ -124,14 +124,14 @@ mod tests {
         // A slot that shows another device, and one that does not exist.
         for slot in [0, 1, 8] {
             let given = machine.give_device(id, Some(page(slot)));
-            assert_eq!(given, Err(NoRoom(4)), "{slot}");
+            assert_eq!(given, Err(WindowFull(4)), "{slot}");
         }
         for _ in 4..fd::DEVICES_MAX {
             machine.give_device(id, None).unwrap();
         }
         for more in [Some(page(5)), None] {
             let given = machine.give_device(id, more);
-            assert_eq!(given, Err(NoRoom(fd::DEVICES_MAX.into())));
+            assert_eq!(given, Err(WindowFull(fd::DEVICES_MAX.into())));
         }
         machine.give_up(id, "over");
         is_gone_soon(&mut machine, id);

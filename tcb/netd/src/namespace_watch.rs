@@ -2,7 +2,7 @@
 //! namespace. A TAP's descriptors keep the namespace alive, so nothing else detects this.
 
 use crate::broker::Broker;
-use abi::machine::NetnsPlace;
+use abi::machine::NetnsId;
 use netdev::netns::{self, Identity};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
 /// Returns whether the found namespace has this identity.
-fn is_same(found: Option<NetnsPlace>, was: Identity) -> bool {
+fn is_same(found: Option<NetnsId>, was: Identity) -> bool {
     found.is_some_and(|[device, inode, _]| [device, inode] == was)
 }
 
 /// The namespaces of devices, by device number.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct NamespaceWatch {
     of: BTreeMap<u32, (PathBuf, Identity)>,
     looked: Instant,
 }
 
-impl Default for Places {
+impl Default for NamespaceWatch {
     fn default() -> Self {
         Self {
             of: BTreeMap::new(),
@@ -32,7 +32,7 @@ impl Default for Places {
     }
 }
 
-impl Places {
+impl NamespaceWatch {
     /// Records the namespace that a device was created in: its name, and its identity at that time.
     pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: Identity) {
         self.of.insert(unit, (netns::path(name), identity));
@@ -94,7 +94,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| dir.path().join(name).display().to_string();
         let broker = Broker::in_a_thread();
-        let mut places = Places::default();
+        let mut places = NamespaceWatch::default();
         assert_eq!(places.wait(), None);
         for (unit, file) in [(1, "stays"), (2, "goes"), (3, "changes")] {
             std::fs::write(name(file), "").unwrap();

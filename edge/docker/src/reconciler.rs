@@ -1,10 +1,10 @@
 //! Repairs: attaches guests again that a machine has lost, and removes endpoints whose end Docker
 //! does not announce.
 
-use crate::docker::Id;
-use crate::driver::{Driver, Slot, report};
-use crate::place::Place;
-use cni::attachment::{Running, running};
+use crate::api::Id;
+use crate::attach::AttachState;
+use crate::driver::{Driver, SharedEndpoint, report};
+use cni::attachment::{MachineInfo, machine_info};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -21,7 +21,7 @@ const AWAITED_MAX: u32 = 600;
 
 /// Observations of an endpoint in earlier rounds.
 #[derive(Debug, Default)]
-struct Seen {
+struct EndpointHistory {
     /// Rounds in which its namespace did not exist, without a pause.
     absent: u32,
     /// Pause before the next attempt, and its time.
@@ -29,33 +29,33 @@ struct Seen {
 }
 
 /// Repairs until the process ends.
-pub fn keep(driver: &Arc<Driver>) {
-    let mut seen = BTreeMap::new();
+pub fn reconcile(driver: &Arc<Driver>) {
+    let mut history = BTreeMap::new();
     loop {
         thread::sleep(ROUND);
-        round(driver, &mut seen);
+        round(driver, &mut history);
     }
 }
 
-fn round(driver: &Driver, seen: &mut BTreeMap<Id, Seen>) {
+fn round(driver: &Driver, history: &mut BTreeMap<Id, EndpointHistory>) {
     let all = driver.all();
-    let before = std::mem::take(seen);
-    let known = |(id, _): &(Id, Seen)| all.iter().any(|(other, _)| other == id);
-    seen.extend(before.into_iter().filter(known));
+    let before = std::mem::take(history);
+    let known = |(id, _): &(Id, EndpointHistory)| all.iter().any(|(other, _)| other == id);
+    history.extend(before.into_iter().filter(known));
     let mut machines = BTreeMap::new();
     for (id, slot) in all {
-        let seen = seen.entry(id.clone()).or_default();
-        tend(driver, &id, &slot, seen, &mut machines);
+        let history = history.entry(id.clone()).or_default();
+        reconcile_endpoint(driver, &id, &slot, history, &mut machines);
     }
 }
 
 /// Tends an endpoint. A machine that does not answer is queried once in a round.
-fn tend(
+fn reconcile_endpoint(
     driver: &Driver,
     id: &Id,
-    slot: &Slot,
-    seen: &mut Seen,
-    machines: &mut BTreeMap<String, Option<Running>>,
+    slot: &SharedEndpoint,
+    history: &mut EndpointHistory,
+    machines: &mut BTreeMap<String, Option<MachineInfo>>,
 ) {
     let Ok(mut endpoint) = slot.try_lock() else {
         return; // A call or a watcher is busy with it.
@@ -69,30 +69,32 @@ fn tend(
     };
     let conf = driver.conf(&endpoint);
     let key = format!("{}{}", conf["machine"], conf["socket"]);
-    let machine = machines.entry(key).or_insert_with(|| running(&conf).ok());
-    let is_due = seen.retry.is_none_or(|(_, at)| at <= Instant::now());
+    let machine = machines
+        .entry(key)
+        .or_insert_with(|| machine_info(&conf).ok());
+    let is_due = history.retry.is_none_or(|(_, at)| at <= Instant::now());
     let is_absent = !std::path::Path::new(&joined.sandbox).exists();
     let placed = match machine {
-        _ if is_absent => Ok(Place::Absent),
-        Some(machine) if is_due => driver.place(id, &mut endpoint, Some(machine)),
+        _ if is_absent => Ok(AttachState::Absent),
+        Some(machine) if is_due => driver.attach_if_moved(id, &mut endpoint, Some(machine)),
         _ => return,
     };
     drop(endpoint);
-    seen.absent = match placed {
-        Ok(Place::Absent) => seen.absent + 1,
+    history.absent = match placed {
+        Ok(AttachState::Absent) => history.absent + 1,
         _ => 0,
     };
     match placed {
-        Ok(_) => seen.retry = None,
+        Ok(_) => history.retry = None,
         Err(error) => {
-            let pause = seen
+            let pause = history
                 .retry
                 .map_or(ROUND, |(pause, _)| PAUSE_MAX.min(2 * pause));
-            seen.retry = Some((pause, Instant::now() + pause));
+            history.retry = Some((pause, Instant::now() + pause));
             report("a container has no network", Err(error));
         }
     }
-    if seen.absent >= absent_max {
+    if history.absent >= absent_max {
         driver.forget(id, slot);
     }
 }
