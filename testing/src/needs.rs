@@ -155,6 +155,16 @@ pub fn landlock() -> Result<(), Missing> {
     }
 }
 
+/// Checks for a kernel that an emulated machine can boot.
+///
+/// # Errors
+///
+/// No kernel is installed, or its modules are compressed.
+pub fn kernel() -> Result<(), Missing> {
+    let missing = "an installed kernel (linux-image-cloud-amd64)";
+    crate::kernel().map(drop).ok_or_else(|| missing.into())
+}
+
 /// Checks for a program of the system.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ pub(crate) struct Machine {
     pub(crate) folder: TempDir,
     /// Namespaces with one TAP each, of the given name.
     pub(crate) places: Vec<(Namespace, String)>,
-    _one: MutexGuard<'static, ()>,
+    _one: Option<MutexGuard<'static, ()>>,
 }
 
 impl Machine {
@@ -65,27 +65,45 @@ impl Machine {
         let place = |name: &N| (Namespace::new().unwrap(), name.to_string());
         let places: Vec<_> = names.iter().map(place).collect();
         let paths: Vec<String> = places.iter().map(|(place, _)| path_of(place)).collect();
+        let config = config(&paths);
+        let needs_lab =
+            config::parse("machine.toml", &config).is_ok_and(|c| c.driver.grants.needs_lab());
+        if needs_lab {
+            require!(program("grantwayd-lab"));
+        }
+        let options = if needs_lab { &["--lab"][..] } else { &[] };
+        Some(Self::launch(&config, options, places, Some(one)))
+    }
+
+    /// Starts another machine, without places, beside this one.
+    pub(crate) fn beside(&self, config: &str) -> Self {
+        let machine = Self::launch(config, &[], Vec::new(), None);
+        machine.wait_until_up();
+        machine
+    }
+
+    fn launch(
+        config: &str,
+        options: &[&str],
+        places: Vec<(Namespace, String)>,
+        one: Option<MutexGuard<'static, ()>>,
+    ) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("machine.toml");
-        let config = config(&paths);
-        fs::write(&file, &config).unwrap();
+        fs::write(&file, config).unwrap();
         let mut command = Command::new(grantway());
-        command.arg("--json").arg("up").arg(file);
-        if config::parse("machine.toml", &config).is_ok_and(|c| c.driver.grants.needs_lab()) {
-            require!(program("grantwayd-lab"));
-            command.arg("--lab");
-        }
+        command.arg("--json").arg("up").arg(file).args(options);
         let up = in_folder(&mut command, folder.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        Some(Self {
+        Self {
             tied: Tied::new(up.id()),
             up,
             folder,
             places,
             _one: one,
-        })
+        }
     }
 
     fn wait_until_up(&self) {

@@ -7,6 +7,8 @@ use crate::link::Link;
 use crate::queue::RingError;
 use crate::socket;
 use crate::system::System;
+use net::packet::Mac;
+use net::packet::announce::reverse_request;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::os::fd::{AsFd, OwnedFd};
@@ -148,14 +150,32 @@ impl<S: System> Backend<S> {
         ]
     }
 
+    /// The frame that announces the virtual machine's MAC, while one is due.
+    pub(crate) fn announcement(&self) -> Option<Vec<u8>> {
+        let connection = self.connection.as_ref()?;
+        let mac = Mac(self.offer.mac);
+        connection.announces.then(|| reverse_request(mac))
+    }
+
+    /// The frame is on its way.
+    pub(crate) fn has_announced(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.announces = false;
+        }
+    }
+
     /// Prints when the driver begins to receive, and when it uses more or fewer pairs.
     fn tell_pairs(&mut self) {
-        let connection = self.connection.as_ref();
-        let pairs = connection.map_or(0, Connection::pairs_in_use);
+        let connection = self.connection.as_mut();
+        let pairs = connection.map_or(0, |connection| {
+            let pairs = connection.pairs_in_use();
+            connection.runs(pairs);
+            pairs
+        });
         if std::mem::replace(&mut self.told_pairs, pairs) == pairs {
             return;
         }
-        let Some(connection) = connection.filter(|_| pairs > 0) else {
+        let Some(connection) = self.connection.as_ref().filter(|_| pairs > 0) else {
             return;
         };
         (self.tell)(format_args!(

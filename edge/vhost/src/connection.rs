@@ -3,7 +3,8 @@
 use crate::ProtocolError;
 use crate::control::Control;
 use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
-use crate::memory::{Description, DirtyLog, Memory, REGIONS_MAX};
+use crate::log::DirtyLog;
+use crate::memory::{Description, Memory, REGIONS_MAX};
 use crate::message::{CONFIG_CHANGED, FDS_MAX, Message, reply};
 use crate::queue::{Addresses, RingError, SIZE_MAX};
 use crate::request::Request;
@@ -41,6 +42,10 @@ pub(crate) struct Connection {
     is_link_up: bool,
     /// For requests of the back end's; kept open because the front end polls its other end.
     backend_req: Option<OwnedFd>,
+    /// Whether the driver has received since the connection began.
+    has_run: bool,
+    /// Whether the network is to learn where the virtual machine is.
+    pub(crate) announces: bool,
 }
 
 /// How a request is answered.
@@ -76,6 +81,8 @@ impl Connection {
             control: Control::default(),
             is_link_up,
             backend_req: None,
+            has_run: false,
+            announces: false,
         })
     }
 
@@ -87,6 +94,8 @@ impl Connection {
     /// Answers requests that have arrived; returns whether there were any.
     pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, ProtocolError> {
         for answered in 0..MESSAGES_PER_TURN {
+            // Before an answer says that a ring has stopped.
+            self.memory.check_log()?;
             let Some(mut message) = self.socket.receive()? else {
                 return Ok(answered > 0);
             };
@@ -159,6 +168,8 @@ impl Connection {
                     return Ok(Answer::Failed);
                 }
             }
+            // The front end's MAC is not needed: the driver has the interface's.
+            Request::SendRarp => self.announces = true,
             Request::SetBackendReqFd => {
                 let fd = message.fd()?;
                 nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
@@ -205,6 +216,11 @@ impl Connection {
             }
             Request::GetVringBase => {
                 let base = vring.stop(system);
+                // QEMU frees the log of a device that it stops, and sends another one at the end of
+                // the next start.
+                if vrings.iter().all(Vring::is_stopped) {
+                    memory.set_log(None, system);
+                }
                 let words = [number, base.into()];
                 return Ok(Answer::With(
                     words.into_iter().flat_map(u32::to_le_bytes).collect(),
@@ -230,7 +246,7 @@ impl Connection {
             _ => vring.set_err(ring_fd(message)?)?,
         }
         vring.refresh(memory, *features);
-        match vring.is_lost() {
+        match vring.is_lost(memory) {
             true => Err(ProtocolError::RingAddress(at)),
             false => Ok(Answer::Done),
         }
@@ -239,8 +255,11 @@ impl Connection {
     fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         match features & !self.offer.features() {
             0 => {
+                // A migration that begins or ends is not the driver's.
+                if self.features.0 ^ features != virtio::LOG_ALL {
+                    self.control = Control::default();
+                }
                 self.features = Features(features);
-                self.control = Control::default();
             }
             more => return Err(ProtocolError::Features(more)),
         }
@@ -264,6 +283,8 @@ impl Connection {
             vring.enabled = false;
         }
         self.features = Features::default();
+        self.memory.set_logging(false);
+        self.memory.set_log(None, system);
         self.control = Control::default();
     }
 
@@ -304,6 +325,7 @@ impl Connection {
         let file = message.fd()?;
         let log = DirtyLog::new(file.as_fd(), offset, bytes, self.offer.memory_max, system)?;
         self.memory.set_log(Some(log), system);
+        self.refresh();
         Ok(Answer::u64(0))
     }
 
@@ -376,6 +398,14 @@ impl Connection {
         let receive = self.vrings.iter().step_by(2).take(most.into());
         let running = receive.take_while(|vring| vring.queue.is_some());
         running.count() as u16
+    }
+
+    /// Follows how many pairs receive frames. When the driver first runs, the virtual machine may
+    /// have come from another host, and the network sends its frames there.
+    pub(crate) fn runs(&mut self, pairs: u16) {
+        if pairs > 0 && !std::mem::replace(&mut self.has_run, true) {
+            self.announces = true;
+        }
     }
 
     /// Whether the driver has accepted all features of `mask`.

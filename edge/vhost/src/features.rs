@@ -50,6 +50,8 @@ pub mod protocol {
     pub const MQ: u64 = 1 << 0;
     /// The dirty log is a file: `SET_LOG_BASE` has a descriptor.
     pub const LOG_SHMFD: u64 = 1 << 1;
+    /// `SEND_RARP`: the back end announces the virtual machine's MAC.
+    pub const RARP: u64 = 1 << 2;
     /// The front end may ask for an acknowledgement of any request.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// `NET_SET_MTU`.
@@ -119,7 +121,7 @@ impl Offer {
     #[must_use]
     pub const fn protocol_features(&self) -> u64 {
         use protocol::*;
-        MQ | LOG_SHMFD | REPLY_ACK | NET_MTU | BACKEND_REQ | CONFIG | CONFIGURE_MEM_SLOTS
+        MQ | LOG_SHMFD | RARP | REPLY_ACK | NET_MTU | BACKEND_REQ | CONFIG | CONFIGURE_MEM_SLOTS
     }
 
     /// The configuration space (`struct virtio_net_config`).

@@ -20,7 +20,8 @@
 //! | [`features`] | feature bits, and the offer |
 //! | `request`, `message` | codes of requests, and their payloads |
 //! | `socket` | messages and descriptors from a stream |
-//! | [`memory`] | regions of the virtual machine's memory, and the dirty log |
+//! | [`log`] | the log of written pages |
+//! | [`memory`] | regions of the virtual machine's memory |
 //! | [`queue`] | the split virtqueue |
 //! | `vring` | one ring of a connection, with its descriptors |
 //! | `control` | the control queue: how many pairs the driver uses |
@@ -37,6 +38,7 @@ mod control;
 pub mod device;
 pub mod features;
 mod link;
+pub mod log;
 pub mod memory;
 mod message;
 mod protocol_error;

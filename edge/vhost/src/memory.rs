@@ -1,6 +1,7 @@
-//! Regions of a virtual machine's memory, and the log of pages that were written.
+//! Regions of a virtual machine's memory.
 
 use crate::ProtocolError;
+use crate::log::DirtyLog;
 use crate::system::System;
 use abi::PAGE;
 use shmem::Span;
@@ -59,6 +60,8 @@ pub struct Memory {
     log: Option<DirtyLog>,
     /// Whether writes are logged.
     logs: bool,
+    /// The address of the first write that the log has no bit for.
+    unlogged: Cell<Option<u64>>,
 }
 
 impl Memory {
@@ -139,10 +142,10 @@ impl Memory {
         }
     }
 
-    /// Replaces the log; none: nothing is logged.
+    /// Replaces the log.
     pub fn set_log(&mut self, log: Option<DirtyLog>, system: &mut dyn System) {
         if let Some(old) = std::mem::replace(&mut self.log, log) {
-            system.unmap(old.mapped);
+            old.unmap(system);
         }
     }
 
@@ -185,90 +188,36 @@ impl Memory {
         self.logs = logs;
     }
 
+    /// Returns whether writes are to be logged and no log has arrived: no ring may run.
+    pub(crate) fn lacks_log(&self) -> bool {
+        self.logs && self.log.is_none()
+    }
+
     /// Logs that `bytes` bytes from an address on were written, while writes are logged.
     #[inline]
     pub fn wrote(&self, gpa: u64, bytes: usize) {
-        if self.logs
-            && let Some(log) = &self.log
-        {
-            log.mark(gpa, bytes);
+        if self.logs {
+            self.mark(gpa, bytes);
         }
     }
-}
 
-/// A bit for each page of guest physical memory: set when the page was written. The front end reads
-/// and clears the bits while a migration runs.
-#[derive(Clone, Copy, Debug)]
-pub struct DirtyLog {
-    mapped: Span,
-    bits: Span,
-}
-
-impl DirtyLog {
-    /// The log in `bytes` bytes of `file` from `offset` on.
-    ///
-    /// # Errors
-    /// The log is empty, or the system did not map it.
-    pub fn new(
-        file: BorrowedFd<'_>,
-        offset: u64,
-        bytes: u64,
-        bytes_max: u64,
-        system: &mut dyn System,
-    ) -> Result<Self, ProtocolError> {
-        let page = PAGE as u64;
-        let start = offset - offset % page;
-        let end = offset.checked_add(bytes);
-        let whole = end.and_then(|end| end.checked_next_multiple_of(page));
-        let whole = whole
-            .map(|end| end - start)
-            .filter(|whole| *whole <= bytes_max);
-        let refused = ProtocolError::Region { gpa: offset, bytes };
-        let whole = match whole {
-            Some(whole) if bytes > 0 && offset.is_multiple_of(8) => whole,
-            _ => return Err(refused),
-        };
-        let mapped = system.map(file, start, whole).map_err(ProtocolError::Map)?;
-        // Bits are set in words of four bytes.
-        let bits = mapped
-            .skip((offset - start) as usize)
-            .take((bytes & !3) as usize);
-        Ok(Self { mapped, bits })
-    }
-
-    /// Sets the bits of all pages of a range. Pages behind the log's end have none.
     #[cold]
     fn mark(&self, gpa: u64, bytes: usize) {
-        let Some(last) = bytes.checked_sub(1) else {
-            return;
-        };
-        let first = gpa / PAGE as u64;
-        let last = gpa.saturating_add(last as u64) / PAGE as u64;
-        for page in first..=last {
-            let Ok(word) = usize::try_from(page / 32 * 4) else {
-                return;
-            };
-            if word >= self.bits.len() || self.set(word, 1 << (page % 32)).is_err() {
-                return;
-            }
+        let is_logged = self.log.is_some_and(|log| log.mark(gpa, bytes));
+        if !is_logged && self.unlogged.get().is_none() {
+            self.unlogged.set(Some(gpa));
         }
     }
 
-    /// Sets a bit of the word at an offset. Other devices set bits of the same word, and the front
-    /// end takes all by writing zero: a bit that a swap has overwritten is put back. A bit may be
-    /// set twice, which costs the front end one page more.
-    fn set(&self, word: usize, bit: u32) -> Result<(), shmem::Fault> {
-        let before = self.bits.load_u32(word)?;
-        if before & bit != 0 {
-            return Ok(());
-        }
-        let mut put = before | bit;
-        loop {
-            let missed = self.bits.swap_u32(word, put)? & !put;
-            if missed == 0 {
-                return Ok(());
-            }
-            put |= missed;
+    /// Checks that every write so far was logged. After a migration that misses one, the virtual
+    /// machine's memory is corrupt.
+    ///
+    /// # Errors
+    /// The log is shorter than the memory, or the front end has truncated it.
+    pub(crate) fn check_log(&self) -> Result<(), ProtocolError> {
+        match self.unlogged.get() {
+            None => Ok(()),
+            Some(gpa) => Err(ProtocolError::Unlogged(gpa)),
         }
     }
 }

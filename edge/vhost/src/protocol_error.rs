@@ -68,6 +68,17 @@ pub enum ProtocolError {
     /// The system did not map a region.
     #[error("a region was not mapped: {0}")]
     Map(std::io::Error),
+    /// A log that is empty, not aligned, or larger than the memory may be.
+    #[error("a log of {bytes:#x} bytes at {offset:#x} is empty, not aligned, or too large")]
+    Log {
+        /// Where it begins in its file.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A write could not be logged while a migration runs.
+    #[error("the log of written pages has no bit for the page at {0:#x}")]
+    Unlogged(u64),
     /// The system does not wait for a kick descriptor.
     #[error("the kick descriptor of ring {0} cannot be waited for: {1}")]
     Watch(usize, std::io::Error),

@@ -34,6 +34,7 @@ requests! {
     SetProtocolFeatures = 16,
     GetQueueNum = 17,
     SetVringEnable = 18,
+    SendRarp = 19,
     NetSetMtu = 20,
     SetBackendReqFd = 21,
     GetConfig = 24,

@@ -37,7 +37,8 @@ impl Vring {
         let Some(addresses) = &self.addresses else {
             return;
         };
-        if self.kick.is_none() || !is_enabled || self.broken.is_some() {
+        // A write before the log arrives would be missing in it.
+        if self.kick.is_none() || !is_enabled || self.broken.is_some() || memory.lacks_log() {
             return;
         }
         let addresses = Addresses {
@@ -53,9 +54,18 @@ impl Vring {
     }
 
     /// Whether the ring lacks nothing but memory.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self, memory: &Memory) -> bool {
         let is_set_up = self.kick.is_some() && self.addresses.is_some();
-        is_set_up && self.enabled && self.queue.is_none() && self.broken.is_none()
+        is_set_up
+            && self.enabled
+            && self.queue.is_none()
+            && self.broken.is_none()
+            && !memory.lacks_log()
+    }
+
+    /// Whether the front end has stopped the ring, or has not started it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.kick.is_none()
     }
 
     /// Replaces the kick descriptor. The shim never reads it: each write of the driver is an edge,

@@ -71,6 +71,7 @@ fn all_pairs_send_to_the_queues_of_the_interface() {
     for (queues, by_queue) in [(1, &[4][..]), (3, &[2, 1, 1]), (5, &[1, 1, 1, 1, 0])] {
         let mut rig = Rig::with_queues(offer(4), 64, queues);
         rig.start(FEATURES);
+        assert_eq!(rig.rx_bytes(0).len(), 1, "the announcement");
         for pair in 0..4 {
             let sent = [&[0; 12][..], &frame(1, pair)].concat();
             rig.front

@@ -1,6 +1,6 @@
 //! Requests as QEMU and User-Mode Linux send them, and those that end a connection.
 
-use nic::{Nic, Notified};
+use nic::{Buffers, Nic, Notified};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, ftruncate, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use shmem::Mapping;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use vhost_edge::features::{protocol, virtio};
-use vhost_edge::testing::front::{GPA, RING_BYTES, UVA, send};
+use vhost_edge::testing::front::{GPA, UVA, send};
 use vhost_edge::testing::rig::offer;
 use vhost_edge::testing::{ProcessSystem, Rig, Session};
 use vhost_edge::{Backend, Port, Source};
@@ -53,7 +53,7 @@ fn offers_are_answered() {
         assert_eq!(features >> never & 1, 0, "feature {never}");
     }
     let offered = rig.number(15, 0).unwrap();
-    assert_eq!(offered, 0x823b, "no STATUS, no PAGEFAULT, no INFLIGHT");
+    assert_eq!(offered, 0x823f, "no STATUS, no PAGEFAULT, no INFLIGHT");
     assert_eq!(rig.number(17, 0), Some(2), "queue pairs");
     assert_eq!(rig.number(36, 0), Some(32), "memory slots");
     let mut one = Rig::connected(offer(1), 64);
@@ -246,62 +246,6 @@ fn in_flight_buffers_are_declined() {
 }
 
 #[test]
-fn written_pages_are_logged_during_a_migration() {
-    let mut rig = Rig::running(offer(1), 64, FEATURES);
-    let log = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&log, 1 << 20).unwrap();
-    let bits = Mapping::new(log.as_fd(), 0, 1 << 20).unwrap();
-    let mut payload = Vec::new();
-    payload.extend(u64::to_le_bytes(1 << 20));
-    payload.extend(u64::to_le_bytes(0));
-    assert_eq!(rig.request(6, &payload, &[log]), Some(vec![0; 8]));
-    let dirty = |bits: &Mapping, gpa: u64| {
-        let page = (gpa / 4096) as usize;
-        let mut byte = [0; 1];
-        bits.span().skip(page / 8).read(&mut byte).unwrap();
-        let set = byte[0] >> (page % 8) & 1;
-        byte[0] &= !(1 << (page % 8));
-        bits.span().skip(page / 8).write(&byte).unwrap();
-        set == 1
-    };
-    assert!(passes(&mut rig));
-    let posted = rig.front.post(0, &[4096, 4096], false, &[]).unwrap();
-    rig.tx_bytes(0, &[1; 60]);
-    let buffer = GPA + posted.buffers[0].0 as u64;
-    assert!(!dirty(&bits, buffer), "no migration runs");
-
-    rig.number(2, FEATURES | virtio::LOG_ALL | virtio::PROTOCOL_FEATURES);
-    for ring in 0..2 {
-        rig.ring_addresses(ring, 1);
-    }
-    while rig.front.take_back(0).is_some() {}
-    let posted = rig.front.post(0, &[4096, 4096], false, &[]).unwrap();
-    assert_eq!(rig.tx_bytes(0, &[1; 1500]).sent, 1);
-    let places: Vec<u64> = posted
-        .buffers
-        .iter()
-        .map(|(at, _)| GPA + *at as u64)
-        .collect();
-    let used = GPA + rig.front.rings[0].ring.used_at() as u64;
-    assert!(dirty(&bits, places[0]));
-    assert!(dirty(&bits, used));
-    assert!(!dirty(&bits, places[1] + 4096), "nothing was written there");
-    rig.front.post(1, &[72], false, &[0; 72]).unwrap();
-    rig.rx_bytes(0);
-    let used = GPA + RING_BYTES as u64 + rig.front.rings[1].ring.used_at() as u64;
-    assert!(dirty(&bits, used), "the used ring of a transmit queue");
-
-    rig.number(2, FEATURES | virtio::PROTOCOL_FEATURES);
-    while rig.front.take_back(0).is_some() {}
-    let posted = rig.front.post(0, &[4096, 4096], false, &[]).unwrap();
-    rig.tx_bytes(0, &[1; 60]);
-    assert!(
-        !dirty(&bits, GPA + posted.buffers[0].0 as u64),
-        "the migration is over"
-    );
-}
-
-#[test]
 fn a_full_blocking_call_pipe_does_not_stall() {
     let mut rig = Rig::running(offer(1), 64, FEATURES);
     let (_reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -398,6 +342,55 @@ fn the_front_end_is_notified_of_the_link() {
         rig.ports[0].set_link(n % 2 == 0, due * (n + 2));
     }
     assert!(passes(&mut rig));
+}
+
+/// The frame, if it is one that announces the virtual machine's MAC.
+fn announced(rig: &mut Rig) -> Vec<Vec<u8>> {
+    let frames = rig.rx_bytes(0);
+    let is_one =
+        |frame: &Vec<u8>| frame[12..14] == [0x80, 0x35] && frame[6..12] == [2, 0, 0, 0, 0, 7];
+    assert!(frames.iter().all(is_one), "{frames:x?}");
+    frames
+}
+
+#[test]
+fn the_mac_is_announced_when_the_driver_first_runs() {
+    let mut rig = Rig::connected(offer(1), 64);
+    assert_eq!(announced(&mut rig).len(), 0, "before the driver runs");
+    rig.start(FEATURES);
+    assert_eq!(rig.buffers_out(), 0);
+    let taken: Vec<_> = std::iter::from_fn(|| rig.pool.take()).collect();
+    assert_eq!(
+        (announced(&mut rig).len(), rig.ports[0].starved()),
+        (0, true)
+    );
+    taken.into_iter().for_each(|buffer| rig.pool.put(buffer.id));
+    assert_eq!(announced(&mut rig).len(), 1, "when there is a buffer");
+    rig.words(11, [0, 0]);
+    rig.start_ring(0);
+    assert_eq!(announced(&mut rig).len(), 0, "the driver was reloaded");
+    rig.number(19, 0x0605_0403_0201);
+    assert_eq!(announced(&mut rig).len(), 1, "at the front end's request");
+    rig.restart();
+    assert_eq!(announced(&mut rig).len(), 0, "taken by the rig");
+    assert!(passes(&mut rig));
+}
+
+/// A driver that asks the device for notifications by a flag waits for ever if the flag stays.
+#[test]
+fn a_ring_that_was_disarmed_is_armed_after_a_restart() {
+    for restart in [true, false] {
+        let mut rig = Rig::running(offer(1), 64, FEATURES);
+        rig.ports[0].disarm();
+        let flags = |rig: &Rig| rig.front.rings[1].ring.used_flags();
+        assert_eq!(flags(&rig), 1, "no notifications");
+        match restart {
+            true => rig.restart(),
+            false => _ = rig.number(2, FEATURES | virtio::PROTOCOL_FEATURES),
+        }
+        rig.ports[0].arm();
+        assert_eq!(flags(&rig), 0, "notifications");
+    }
 }
 
 #[test]

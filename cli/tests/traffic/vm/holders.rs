@@ -36,7 +36,7 @@ fn open(pid: u64) -> BTreeSet<File> {
 /// The processes, of all, that have the memory of the virtual machine whose monitor this is: beside
 /// the monitor with its group, the shim and its agent.
 pub(super) fn holders(machine: &Machine, vmm: u64) -> Vec<String> {
-    let memory = mapped(vmm, &["/dev/shm/", "/memfd:vm"]);
+    let memory = mapped(vmm, &["/dev/shm/", "/memfd:vm", "/memfd:memory"]);
     assert!(!memory.is_empty(), "where is its memory?");
     let status = machine.ask(&["status"]);
     let domains = status["domains"].as_array().unwrap();

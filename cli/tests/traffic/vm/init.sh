@@ -12,8 +12,11 @@ for word in $(cat /proc/cmdline); do
 	pairs=*) pairs=${word#pairs=} ;;
 	esac
 done
-# The kernel's virtio-net drivers are modules.
-for module in failover net_failover virtio_net; do insmod /modules/$module.ko; done
+# Drivers that are not modules of the kernel are part of it.
+for module in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
+	failover net_failover virtio_net; do
+	[ ! -e /modules/$module.ko ] || insmod /modules/$module.ko
+done
 until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
 ip link set lo up
 [ -z "$pairs" ] || /bin/pairs eth0 "$pairs"

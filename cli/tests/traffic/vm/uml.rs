@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testing::wait_until;
 
-const INIT: &str = include_str!("init.sh");
+pub(super) const INIT: &str = include_str!("init.sh");
 const REGSET: &str = include_str!("regset.c");
 const PAIRS: &str = include_str!("pairs.c");
 
@@ -17,7 +17,7 @@ pub(super) struct Uml {
 }
 
 /// Runs a script in a folder.
-fn sh(folder: &Path, script: &str) {
+pub(super) fn sh(folder: &Path, script: &str) {
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(folder);
     let run = command.output().unwrap();

@@ -87,6 +87,25 @@ impl<S: System> Port<S> {
         connection.and_then(Connection::control_ring)
     }
 
+    /// Announces the virtual machine's MAC, if that is due. Switches that a migration or a restart
+    /// has left behind learn by its source.
+    fn announce(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) {
+        if !self.is_first() {
+            return;
+        }
+        let mut backend = self.backend.borrow_mut();
+        let Some(bytes) = backend.announcement() else {
+            return;
+        };
+        match Frame::from_bytes(&bytes, buffers) {
+            Ok(frame) => {
+                out.push(frame);
+                backend.has_announced();
+            }
+            Err(_) => self.from_vm.starved = true,
+        }
+    }
+
     /// Reads the transmit queue of one pair.
     fn rx_pair(
         &mut self,
@@ -134,6 +153,7 @@ impl<S: System> Nic for Port<S> {
     ) -> usize {
         let before = out.len();
         self.from_vm.starved = false;
+        self.announce(buffers, out);
         self.turn = self.turn.wrapping_add(1);
         for pair in self.steering.own_pairs(self.turn) {
             let left = budget.saturating_sub(out.len() - before);

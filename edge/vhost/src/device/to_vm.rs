@@ -277,9 +277,11 @@ impl<'a> Room<'a> {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let Segment { span, gpa } = self.next(bytes.len())?;
-            span.write(bytes)?;
-            // A page that is logged before it is written may be sent without the write.
+            let written = span.write(bytes);
+            // A page that is logged before it is written may be sent without the write. A write
+            // that faults may have written a part.
             self.memory.wrote(gpa, span.len());
+            written?;
             bytes = bytes.get(span.len()..).unwrap_or(&[]);
         }
         Ok(())
@@ -289,8 +291,9 @@ impl<'a> Room<'a> {
     fn copy(&mut self, mut from: Span) -> Result<(), Fault> {
         while !from.is_empty() {
             let Segment { span, gpa } = self.next(from.len())?;
-            shmem::copy(span, from)?;
+            let copied = shmem::copy(span, from);
             self.memory.wrote(gpa, span.len());
+            copied?;
             from = from.skip(span.len());
         }
         Ok(())

@@ -27,6 +27,8 @@ pub const SIZE_MAX: u16 = 32_768;
 const NO_INTERRUPT: u16 = 1;
 /// `used.flags`: the device wants no notifications.
 const NO_NOTIFY: u32 = 1;
+/// The flags in the first word of the used ring, beside the index.
+const FLAGS_MASK: u32 = 0xffff;
 /// Bytes of flags and index in front of a ring.
 const RING_HEADER: usize = 4;
 
@@ -83,7 +85,7 @@ pub struct Queue {
     published: u16,
     /// `next_used` when the driver was last considered for a notification.
     signalled: Option<u16>,
-    /// `used.flags` as it was last written.
+    /// `used.flags` as it was found or last written.
     flags: u32,
 }
 
@@ -117,6 +119,10 @@ impl Queue {
         let (used, _) = memory.at_uva(addresses.used, used_bytes)?;
         let word = used.load_u32(0).ok()?;
         let next_used = (word >> 16) as u16;
+        if let Some(gpa) = addresses.log {
+            // A back end before this one may have died between a write and its record in the log.
+            memory.wrote(gpa, used_bytes);
+        }
         Some(Self {
             table,
             avail,
@@ -130,7 +136,7 @@ impl Queue {
             next_used,
             published: next_used,
             signalled: None,
-            flags: 0,
+            flags: word & FLAGS_MASK,
         })
     }
 

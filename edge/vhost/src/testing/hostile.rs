@@ -2,8 +2,10 @@
 
 use super::front::FrontEnd;
 use super::rig::{Rig, offer};
+use super::session::Session;
 use crate::features::virtio;
 use nic::Notified;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 
 /// Takes numbers off the front of the input.
@@ -94,6 +96,9 @@ pub fn rings(bytes: &[u8]) {
         features |= virtio::CSUM | virtio::HOST_TSO4 | virtio::GUEST_CSUM | virtio::GUEST_TSO4;
     }
     let mut rig = Rig::running(offer(1), 16, features);
+    if choice & 8 != 0 {
+        log(&mut rig);
+    }
     for _ in 0..256 {
         let Some(choice) = input.byte() else { break };
         let ring = usize::from(choice & 1);
@@ -128,6 +133,20 @@ pub fn rings(bytes: &[u8]) {
     }
     use_ports(&mut rig);
     assert!(!rig.front.is_closed(), "a ring never ends the connection");
+}
+
+/// Begins a migration, with a bit for each page of the memory.
+fn log(rig: &mut Rig) {
+    const BYTES: u64 = 64 << 10;
+    let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("a memfd");
+    ftruncate(&file, BYTES).expect("memory");
+    let payload = [BYTES, 0].map(u64::to_le_bytes).concat();
+    rig.request(6, &payload, &[file]).expect("a reply");
+    let features = virtio::LOG_ALL | virtio::PROTOCOL_FEATURES;
+    rig.number(2, rig.front.features | features);
+    for ring in 0..2 {
+        rig.ring_addresses(ring, 1);
+    }
 }
 
 /// Moves frames both ways; every buffer returns to the pool.

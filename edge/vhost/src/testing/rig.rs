@@ -4,6 +4,8 @@ use super::front::{FrontEnd, pair, send};
 use super::session::Session;
 use super::system::ProcessSystem;
 use crate::{Backend, Offer, Port, Source};
+use net::packet::Mac;
+use net::packet::announce::reverse_request;
 use nic::{Buffers, Frame, Nic, Notified, Pool, TxReport};
 use rustix::net::SocketType;
 use shmem::Area;
@@ -96,6 +98,7 @@ impl Rig {
     pub fn running(offer: Offer, ring_size: u16, features: u64) -> Self {
         let mut rig = Self::connected(offer, ring_size);
         rig.start(features).expect("replies");
+        rig.announcement();
         rig
     }
 
@@ -111,6 +114,18 @@ impl Rig {
         assert!(send(&self.manager, b"F", &[socket.as_fd()]));
         self.serve();
         self.start(features).expect("replies");
+        self.announcement();
+    }
+
+    /// Takes the announcement of the MAC, which precedes the driver's frames.
+    fn announcement(&mut self) {
+        let mut frames = self.rx(0, 1);
+        for frame in &mut frames {
+            let bytes = frame.to_vec().expect("memory");
+            assert_eq!(bytes, reverse_request(Mac(self.offer.mac)));
+            frame.recycle(&mut self.pool);
+        }
+        assert_eq!(frames.len(), 1);
     }
 
     /// Serves the connection, as the shim does after a sleep.

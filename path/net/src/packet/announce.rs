@@ -1,5 +1,6 @@
 //! Announcements of an address to a network: an ARP announcement (RFC 5227, 2.3) or an unsolicited
-//! neighbour advertisement (RFC 4861, 7.2.6).
+//! neighbour advertisement (RFC 4861, 7.2.6). Announcements of a MAC alone: a reverse ARP request
+//! (RFC 903).
 
 use super::Mac;
 use super::checksum::{Sum, pseudo_v6};
@@ -19,6 +20,15 @@ pub fn announcement(mac: Mac, address: IpAddr) -> Vec<u8> {
         IpAddr::V4(address) => arp(mac, address),
         IpAddr::V6(address) => advertisement(mac, address),
     }
+}
+
+/// Returns the frame by which switches learn where a station is whose addresses are unknown.
+#[must_use]
+pub fn reverse_request(mac: Mac) -> Vec<u8> {
+    // Ethernet and IPv4, their address lengths, and a request for the address of a MAC.
+    const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
+    let header = ethernet(Mac::BROADCAST, mac, ethertype::RARP);
+    [&header[..], &REQUEST, &mac.0, &[0; 4], &mac.0, &[0; 4]].concat()
 }
 
 fn ethernet(to: Mac, from: Mac, ethertype: u16) -> Vec<u8> {
@@ -78,6 +88,23 @@ mod tests {
             target_protocol_addr: own,
         };
         assert_eq!(ArpRepr::parse(&packet), Ok(said));
+    }
+
+    #[test]
+    fn reverse_request_names_the_mac_and_no_address() {
+        let bytes = reverse_request(MAC);
+        let frame = EthernetFrame::new_checked(&bytes).unwrap();
+        assert_eq!(frame.dst_addr(), EthernetAddress::BROADCAST);
+        assert_eq!(
+            (frame.src_addr().0, &bytes[12..14]),
+            (MAC.0, &[0x80, 0x35][..])
+        );
+        let packet = ArpPacket::new_checked(frame.payload()).unwrap();
+        assert_eq!(packet.operation(), ArpOperation::Unknown(3));
+        let macs = [packet.source_hardware_addr(), packet.target_hardware_addr()];
+        assert_eq!(macs, [&MAC.0; 2]);
+        let addresses = [packet.source_protocol_addr(), packet.target_protocol_addr()];
+        assert_eq!(addresses, [&[0; 4]; 2]);
     }
 
     #[test]

@@ -1,0 +1,161 @@
+//! Virtual machines of QEMU: migration, kills, new memory.
+
+use super::qemu::{MAC, Qemu, memory};
+use super::{FILES, HOST, VM, answers, exchanges_files, holders, is_whole};
+use crate::machine::{Machine, Running, text};
+use crate::processes::{kill, pid};
+use netdev::netns::in_netns;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testing::{child_of, require, wait_for, wait_until};
+
+/// The bridge of the network to which both machines are connected.
+const LAN: &str = "lan";
+
+/// Returns the configuration of a machine with a wire at the bridge.
+fn config(netns: &str, wire: &str, socket: &Path) -> String {
+    format!(
+        "[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"{wire}\"\nnetns = \"{netns}\"\n\
+         uplink = \"{LAN}\"\n[[guest]]\nname = \"vm\"\n[[guest.vif]]\n\
+         endpoint = \"vhost-user\"\nsocket = \"{}\"\nmac = \"{MAC}\"\n",
+        socket.display()
+    )
+}
+
+fn ip(words: &str) {
+    let mut command = Command::new("ip");
+    assert!(command.args(words.split(' ')).status().unwrap().success());
+}
+
+fn socket() -> PathBuf {
+    tempfile::tempdir().unwrap().keep().join("vm.sock")
+}
+
+/// Returns a machine, the path of its network, and the socket of its virtual machine.
+fn start() -> Option<(Machine, String, PathBuf)> {
+    require!(
+        tool("qemu-system-x86_64"),
+        tool("busybox"),
+        tool("tcpdump"),
+        kernel
+    );
+    let (socket, mut netns) = (socket(), String::new());
+    let machine = Machine::start(&["ping", "ip", "python3"], &["left"], |paths| {
+        netns.clone_from(&paths[0]);
+        let bridge = || {
+            ip(&format!("link add {LAN} type bridge"));
+            ip(&format!("address add {HOST}/24 dev {LAN}"));
+            ip(&format!("link set {LAN} up"));
+        };
+        in_netns(&netns, bridge).unwrap();
+        config(&netns, "left", &socket)
+    })?;
+    Some((machine, netns, socket))
+}
+
+fn boot(machine: &Machine, name: &str, socket: &Path, more: &[&str]) -> Qemu {
+    let folder = machine.folder.path().join(name);
+    Qemu::start(folder, socket, &format!("{VM}/24"), more)
+}
+
+#[test]
+fn a_vm_moves_to_another_machine_under_streams() {
+    let Some((left, netns, socket_left)) = start() else {
+        return;
+    };
+    let socket_right = socket();
+    let right = left.beside(&config(&netns, "right", &socket_right));
+    // One announcement at the start, and one after the move.
+    let words = ["-c", "2", "-n", "-i", LAN, "ether proto 0x8035"];
+    let mut announced = left.spawn(0, "tcpdump", &words);
+    let mut from = boot(&left, "from", &socket_left, &[]);
+    from.is_up();
+    wait_until("no answer to a ping", || answers(&left));
+
+    let (streams, end) = streams(&left);
+    assert!(!announced.is_over(), "too many announcements");
+    let way = left.folder.path().join("way");
+    let way = format!("unix:{}", way.display());
+    let to = boot(&left, "to", &socket_right, &["-incoming", &way]);
+    to.monitor("info status");
+    from.monitor("migrate_set_parameter max-bandwidth 1G");
+    from.monitor(&format!("migrate -d {way}"));
+    wait_until("the virtual machine does not move", || {
+        let state = from.monitor("info migrate");
+        assert!(!state.contains("failed"), "{state}");
+        state.contains("Migration status: completed")
+    });
+    drop(from);
+    wait_until("no answer to a ping", || answers(&left));
+    fs::write(&end, "").unwrap();
+    is_whole(&streams.output());
+    exchanges_files(&left);
+    let announced = announced.output();
+    assert!(text(&announced.stdout).contains("Reverse"), "{announced:?}");
+    assert_eq!(holders(&right, to.pid()), Vec::<String>::new());
+    right.end();
+    left.end();
+}
+
+/// Starts streams that end after a file appears; returns the file, too.
+fn streams(machine: &Machine) -> (Running, PathBuf) {
+    let end = machine.folder.path().join("end");
+    let words = ["-c", FILES, VM, &end.display().to_string()];
+    let mut streams = machine.spawn(0, "python3", &words);
+    streams.wait_for_line();
+    (streams, end)
+}
+
+#[test]
+fn streams_outlive_every_process_but_the_vms() {
+    let Some((machine, _, socket)) = start() else {
+        return;
+    };
+    let mut vm = boot(&machine, "vm", &socket, &[]);
+    vm.is_up();
+    wait_until("no answer to a ping", || answers(&machine));
+    let (streams, end) = streams(&machine);
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    for _ in 0..3 {
+        for victim in ["vm", "driver", "grantway-manager", "grantway-netd"] {
+            let victim = match victim {
+                helper if helper.contains('-') => wait_for("no helper", || child_of(core, helper)),
+                domain => pid(&machine, domain),
+            };
+            assert!(kill(victim));
+            wait_until("no answer to a ping", || answers(&machine));
+        }
+    }
+    fs::write(&end, "").unwrap();
+    is_whole(&streams.output());
+    drop(vm);
+    boot(&machine, "next", &socket, &[]).is_up();
+    machine.end();
+}
+
+#[test]
+fn a_vm_gets_more_memory() {
+    let Some((machine, _, socket)) = start() else {
+        return;
+    };
+    let mut vm = boot(&machine, "vm", &socket, &[]);
+    vm.is_up();
+    wait_until("no answer to a ping", || answers(&machine));
+
+    let maps = format!("/proc/{}/maps", pid(&machine, "vm"));
+    let regions = || {
+        fs::read_to_string(&maps)
+            .unwrap()
+            .matches("/memfd:memory")
+            .count()
+    };
+    let before = regions();
+    vm.monitor(&format!("object_add {}", memory("more", 128 << 20)));
+    vm.monitor("device_add pc-dimm,id=dimm,memdev=more");
+    wait_until("the shim does not map the memory", || regions() > before);
+    exchanges_files(&machine);
+
+    assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
+    machine.end();
+}

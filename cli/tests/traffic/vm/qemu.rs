@@ -1,0 +1,126 @@
+//! QEMU without hardware virtualization, with an installed kernel.
+
+use super::uml::{INIT, sh};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use testing::{PATIENCE, Tied, kernel, wait_for, wait_until};
+
+/// The interface's MAC, also in the machine's configuration.
+pub(super) const MAC: &str = "02:00:00:00:05:01";
+/// Bytes of memory. QEMU before 9.0 loses writes of its emulated processor during a migration if
+/// the size is a multiple of 256 KiB.
+const MEMORY: u64 = (256 << 20) + 8192;
+const PROMPT: &[u8] = b"(qemu) ";
+
+/// A running virtual machine. Killed when it is dropped.
+pub(super) struct Qemu {
+    child: Child,
+    _tied: Tied,
+    folder: PathBuf,
+}
+
+impl Qemu {
+    /// Starts one whose interface, with this address, is behind `socket`; `folder` must be used by
+    /// it alone.
+    pub(super) fn start(folder: PathBuf, socket: &Path, address: &str, more: &[&str]) -> Self {
+        let kernel = kernel().unwrap();
+        fs::create_dir_all(folder.join("root/bin")).unwrap();
+        fs::write(folder.join("root/init"), INIT).unwrap();
+        sh(
+            &folder,
+            &format!(
+                "cd root && chmod +x init && mkdir -p proc sys dev modules && \
+                 find {} -name 'virtio*.ko' -o -name '*failover.ko' | xargs cp -t modules && \
+                 cp $(command -v busybox) bin/ && \
+                 find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd",
+                kernel.modules.display()
+            ),
+        );
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-accel", "tcg,thread=single", "-cpu", "max", "-nodefaults"])
+            .args(["-display", "none", "-machine", "pc,memory-backend=mem"])
+            .args(["-m", &format!("size={}k,slots=1,maxmem=1G", MEMORY >> 10)])
+            .args(["-object", &memory("mem", MEMORY)])
+            .args(["-kernel", &kernel.image.display().to_string()])
+            .args(["-initrd", "initrd", "-append"])
+            .arg(format!(
+                "console=ttyS0 rdinit=/init quiet address={address}"
+            ))
+            .args(["-serial", "file:log"])
+            .args(["-monitor", "unix:monitor,server=on,wait=off"])
+            .arg("-chardev")
+            .arg(format!("socket,id=c,path={},reconnect=1", socket.display()))
+            .args(["-netdev", "vhost-user,id=n,chardev=c", "-device"])
+            // With MSI-X, QEMU 7.2 crashes at a restart of the back end.
+            .arg(format!(
+                "virtio-net-pci,netdev=n,mac={MAC},vectors=0,romfile="
+            ))
+            .args(more)
+            .current_dir(&folder)
+            .stdin(Stdio::null());
+        let child = command.spawn().unwrap();
+        let tied = Tied::new(child.id());
+        Self {
+            child,
+            _tied: tied,
+            folder,
+        }
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read(self.folder.join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// Waits until its network is up.
+    pub(super) fn is_up(&mut self) {
+        wait_until("the virtual machine does not boot", || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{}", self.log());
+            self.log().contains("network up")
+        });
+    }
+
+    fn connect(&self, name: &str) -> UnixStream {
+        let path = self.folder.join(name);
+        let stream = wait_for("no socket", || UnixStream::connect(&path).ok());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Runs a command of QEMU's monitor; returns what it prints.
+    pub(super) fn monitor(&self, command: &str) -> String {
+        let mut stream = &self.connect("monitor");
+        let until_prompt = |mut stream: &UnixStream| {
+            let (mut said, mut byte) = (Vec::new(), [0]);
+            while !said.ends_with(PROMPT) {
+                stream.read_exact(&mut byte).unwrap();
+                said.extend(byte);
+            }
+            String::from_utf8_lossy(&said).into_owned()
+        };
+        until_prompt(stream);
+        writeln!(stream, "{command}").unwrap();
+        until_prompt(stream)
+    }
+
+    pub(super) fn pid(&self) -> u64 {
+        self.child.id().into()
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The description of memory that can be shared.
+pub(super) fn memory(id: &str, bytes: u64) -> String {
+    format!("memory-backend-memfd,id={id},size={bytes},share=on")
+}
