@@ -219,6 +219,33 @@ pub(crate) enum Command {
         #[command(flatten)]
         instance: InstanceArg,
     },
+    /// Replace the firewall rules of an attached guest while it runs
+    ///
+    /// Returns when the driver domain applies the new rules, all at once. Flows that are known
+    /// continue if the new rules let them; no connection is interrupted. The rules survive restarts
+    /// of the driver domain and of the machine. Rules of guests of the configuration file change
+    /// with `grantway reload`.
+    #[command(after_help = "Examples:\n  \
+        grantway rules web --file rules.toml\n  \
+        grantway rules web --file rules.json --json | jq .took_ns\n\n\
+        rules.toml has a section for each interface, with the keys of [[guest.vif]]:\n  \
+        [[vif]]\n  \
+        firewall = \"stateful\"\n  \
+        [[vif.rule]]\n  \
+        action = \"allow\"\n  \
+        direction = \"to-guest\"\n  \
+        protocol = \"tcp\"\n  \
+        destination_ports = 443")]
+    Rules {
+        /// The guest
+        guest: String,
+        /// A file with its rules, in TOML, or in JSON if its name ends in `.json`; a section
+        /// without rules removes all
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        instance: InstanceArg,
+    },
     /// Apply an edited configuration file to a running machine
     ///
     /// Detaches guests that are no longer in the file, attaches new guests, and detaches and

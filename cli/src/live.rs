@@ -1,4 +1,4 @@
-//! `grantway attach` and `grantway detach`: guests of a running machine.
+//! `grantway attach`, `detach` and `rules`: guests of a running machine.
 
 use crate::output;
 use abi::machine::Setting;
@@ -152,7 +152,11 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
     let wrong = |why: String| Failure::Usage(format!("{shown}: {why}"));
     let text =
         std::fs::read_to_string(file).map_err(|error| wrong(format!("cannot read it: {error}")))?;
-    match config::live::setting(&text).map_err(&wrong)? {
+    let setting = match file.extension().is_some_and(|it| it == "json") {
+        true => serde_json::from_str(&text).map_err(|error| error.to_string()),
+        false => config::live::setting(&text),
+    };
+    match setting.map_err(&wrong)? {
         Setting::Section(keys) => Ok(keys),
         _ => Err(wrong("it has no keys".to_owned()).into()),
     }
@@ -175,6 +179,26 @@ pub(crate) fn attach(name: &str, guest: &AttachArgs, as_json: bool) -> anyhow::R
         "{} is attached ({macs}; {ms:.1} ms).\n",
         attached.domain
     ))
+}
+
+/// `grantway rules`.
+pub(crate) fn rules(
+    name: &str,
+    guest: &str,
+    file: &std::path::Path,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let mut section = from_file(file)?;
+    section.insert("name".to_owned(), text(guest));
+    let instance = Instance::connect(name)?;
+    let changed = instance.rules(Setting::Section(section));
+    let changed = changed.map_err(output::refused)?;
+    changed.warning.iter().for_each(|w| output::warn(w));
+    if as_json {
+        return output::json(&json!(changed));
+    }
+    let ms = changed.took_ns as f64 / 1e6;
+    output::print(&format!("{guest} has the new rules ({ms:.1} ms).\n"))
 }
 
 /// `grantway detach`.

@@ -122,6 +122,11 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Upgrade { machines } => upgrade::upgrade(&machines, json),
         Command::Attach { guest, instance } => live::attach(&instance.name, &guest, json),
         Command::Detach { guests, instance } => live::detach(&instance.name, &guests, json),
+        Command::Rules {
+            guest,
+            file,
+            instance,
+        } => live::rules(&instance.name, &guest, &file, json),
         Command::Reload(args) => reload::reload(&args, json),
         Command::Lab(command) => lab::execute(command.name()),
         Command::Completions { shell } => completions(shell),

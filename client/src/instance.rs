@@ -17,7 +17,7 @@ use abi::machine::{
     Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
 };
 use abi::mailbox::Request;
-use abi::reload::{Reloaded, SourceFile};
+use abi::reload::{Reloaded, RulesChanged, SourceFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::fs;
@@ -377,6 +377,17 @@ impl Instance {
     pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Detach { domain }, CHANGE)
+    }
+
+    /// Replaces the firewall rules of an attached guest; returns when they are in force. `guest`
+    /// has its `name`, and the list `vif` with `firewall`, `inbound` and `rule` of each interface.
+    ///
+    /// # Errors
+    ///
+    /// No attached guest has this name, the rules have mistakes, or the driver domain rejects
+    /// them. In each case the previous rules stay in force.
+    pub fn rules(&self, guest: Setting) -> Result<RulesChanged, Error> {
+        ask(&self.socket, &Control::Rules { guest }, CHANGE)
     }
 
     /// Applies edited files to the machine, or with `dry_run` only returns the steps. Returns when

@@ -8,6 +8,7 @@ mod format;
 mod network;
 mod nics;
 pub mod reload;
+mod rules;
 mod sections;
 pub mod state;
 mod worker_nics;
@@ -204,7 +205,7 @@ impl LiveConfig {
             if let Some(there) = self.config.guests.get_mut(g) {
                 *there = before;
             }
-            wrong.to_string()
+            self.by_name(described, &wrong.to_string())
         })
     }
 

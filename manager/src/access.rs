@@ -123,6 +123,9 @@ mod tests {
                 files: Vec::new(),
                 dry_run: true,
             },
+            Control::Rules {
+                guest: abi::machine::Setting::Flag(true),
+            },
             relay(r#"{"op":"set","key":"k","value":"v"}"#),
             relay(r#"{"op":"stat","op":"set","key":"k","value":"v"}"#),
             relay("nonsense"),

@@ -229,16 +229,19 @@ impl Spec {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns the present configuration of these interfaces at each worker.
-    pub(crate) fn present_configs(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
+    /// Returns the configuration of interfaces at each worker, with the rules and limits of these.
+    pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
         let drivers = self.drivers.iter();
         let served = drivers.flat_map(|(worker, driver)| {
             let served = driver.vifs.iter();
             served.map(|vif| (*worker, vif))
         });
-        let among = |vif: &VifConfig| vifs.iter().any(|one| one.name == vif.name);
-        let told = served.filter(|(_, vif)| among(vif));
-        told.map(|(worker, vif)| (worker, vif.clone())).collect()
+        let changed = served.filter_map(|(worker, vif)| {
+            let mut changed = vif.clone();
+            changed.change_to(vifs.iter().find(|one| one.name == vif.name)?);
+            Some((worker, changed))
+        });
+        changed.collect()
     }
 
     /// Returns the worker's connections of a guest's interfaces.

@@ -29,6 +29,7 @@ mod reattach;
 mod reload;
 mod removed;
 mod restart;
+mod rules;
 mod sandboxes;
 mod sendfile;
 mod soak;

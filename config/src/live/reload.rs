@@ -133,7 +133,7 @@ fn is_same(guest: &mut Guest, there: &Guest) -> bool {
 }
 
 /// Returns whether a guest can become this one without being removed.
-fn is_in_place(guest: &Guest, there: &Guest) -> bool {
+pub(super) fn is_in_place(guest: &Guest, there: &Guest) -> bool {
     let mut like = there.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
         vif.change_to(becomes);

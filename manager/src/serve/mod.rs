@@ -11,6 +11,7 @@ mod outcomes;
 mod reattach;
 mod reload;
 mod requests;
+mod rules;
 
 use crate::build;
 use crate::client::{Client, ClientWait};

@@ -2,17 +2,14 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{Edit, EditKind, EditOrigin, Reload, RestartGoal};
+use super::edits::{EditOrigin, Reload, RestartGoal};
 use crate::client::ClientWait;
-use crate::life::{Call, Goal, Life};
+use crate::life::{Goal, Life};
 use crate::reload::{self, ReloadProgress, Step};
 use crate::spec::SpecChange;
 use abi::journal::Level;
-use abi::machine::Setting;
-use abi::mailbox::Request;
 use abi::reload::{Reloaded, SourceFile, StepKind};
 use config::File;
-use config::domain::VifConfig;
 use config::live::reload::{Difference, difference};
 
 impl Server<'_> {
@@ -104,79 +101,11 @@ impl Server<'_> {
         }
         match &step.guest {
             None => self.detach_for(EditOrigin::Reload, &step.told.domain),
-            Some(guest) if step.told.step == StepKind::Change => self.begin_change(guest, now),
+            Some(guest) if step.told.step == StepKind::Change => {
+                self.begin_change(Some(EditOrigin::Reload), guest, now)
+            }
             Some(guest) => self.begin_attach(EditOrigin::Reload, guest, now),
         }
-    }
-
-    /// Begins to have the workers change a guest's ports. A worker that restarts meanwhile reads
-    /// the new rules and limits at its start.
-    fn begin_change(&mut self, guest: &Setting, now: u64) -> Result<(), String> {
-        let changed = live_config(&mut self.config, self.state.spec())?
-            .clone()
-            .change(guest)?;
-        let vifs = changed.vifs;
-        self.state
-            .change(SpecChange::PortsChanged { vifs: vifs.clone() });
-        let call = |(worker, vif): &(usize, VifConfig)| {
-            let (conn, vif) = (vif.conn, serde_json::to_string(vif));
-            let vif = vif.map_err(|error| error.to_string())?;
-            Call::new(*worker, conn, &Request::Change { vif })
-        };
-        let served = self.state.spec().present_configs(&vifs);
-        let calls = served.iter().map(call).collect::<Result<Vec<_>, _>>()?;
-        let name = changed.domain.name;
-        let place = self.state.place(&name);
-        let life = place.and_then(|place| self.lives.get_mut(&place));
-        let life = life.filter(|_| !self.edits.contains_key(&name));
-        let life = life.ok_or_else(|| format!("guest {name} is being attached or detached"))?;
-        let edit = Edit {
-            place: life.place,
-            began_ns: now,
-            kind: EditKind::Change(changed.guest),
-            askers: vec![(EditOrigin::Reload, None)],
-        };
-        let is_done = calls.is_empty();
-        life.call(calls);
-        self.edits.insert(name.clone(), edit);
-        if is_done {
-            self.is_changed(&name, Ok(()), now);
-        }
-        Ok(())
-    }
-
-    /// Records that the workers have changed a guest's ports, or refuse to.
-    pub(super) fn is_changed(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
-        // Only a change of an attached guest has calls, and it is the guest's only edit.
-        let Some(Edit {
-            kind: EditKind::Change(guest),
-            place,
-            askers,
-            ..
-        }) = self.edits.remove(name)
-        else {
-            return;
-        };
-        if let Some(life) = self.lives.get_mut(&place) {
-            life.call(Vec::new());
-        }
-        let outcome = outcome.and_then(|()| self.describe(guest));
-        for (asker, _) in askers {
-            match outcome.clone() {
-                Ok(()) => self.changed(asker, &(), now),
-                Err(why) => self.refuse(asker, why, now),
-            }
-        }
-    }
-
-    /// Changes a guest's description, also for the next manager.
-    fn describe(&mut self, guest: Setting) -> Result<(), String> {
-        let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
-        let name = changed.domain.name;
-        let line = format!("{name}: rules and rate limits changed");
-        self.log.line(Level::Info, "grantwayd", &line);
-        self.state.change(SpecChange::Described { name, guest });
-        Ok(())
     }
 
     /// Answers the client of a reload.

@@ -94,6 +94,7 @@ impl Server<'_> {
             Control::Restart { domain } => self.restart_now(id, &domain, now),
             Control::Attach { guest } => self.attach_for(id, guest, now),
             Control::Detach { domain } => self.detach_for(EditOrigin::Client(id), &domain),
+            Control::Rules { guest } => self.rules_for(id, &guest, now),
             Control::Reload { files, dry_run } => self.begin_reload(id, files, dry_run, now),
             _ => Err("it alters nothing".to_owned()),
         };

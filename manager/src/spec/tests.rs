@@ -246,3 +246,35 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
     let why = spec.admit(&mut config, &guest("c")).unwrap_err();
     assert_eq!(why, "domain driver-1: its configuration makes no sense");
 }
+
+#[test]
+fn rules_of_an_attached_guest_survive_every_end() {
+    let (spec, mut config) = spec();
+    let (came, comes) = spec.admit(&mut config, &guest("a")).unwrap();
+    let mut both = [spec.clone(), spec];
+    become_so(&mut both, comes);
+    for (worker, vifs) in came.vifs {
+        become_so(&mut both, SpecChange::Serves { worker, vifs });
+    }
+    become_so(&mut both, SpecChange::Up { name: "a".into() });
+    let wanted = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
+    let wanted: Setting = serde_json::from_str(wanted).unwrap();
+    let guest = config.with_rules(both[0].live().unwrap(), &wanted).unwrap();
+    let changed = config.change(&guest).unwrap();
+    for worker in both[0].workers() {
+        let has = |told: &str| told.matches(r#""name":"no""#).count();
+        assert_eq!(has(&both[0].told(worker)), 0);
+        let (_, told) = &both[0].changed(&changed.vifs)[worker];
+        assert_eq!(told.rules, changed.vifs[0].rules);
+    }
+    let (name, vifs) = ("a".to_owned(), changed.vifs.clone());
+    become_so(&mut both, SpecChange::PortsChanged { vifs });
+    become_so(&mut both, SpecChange::Described { name, guest });
+    // The next driver domain, the next manager, and the next machine.
+    for worker in both[0].workers() {
+        assert!(both[0].told(worker).contains(r#""name":"no""#));
+    }
+    assert_eq!(both[1].config().unwrap(), config);
+    let left = crate::state_file::left(&both[0]);
+    assert!(serde_json::to_string(&left).unwrap().contains(r#""no""#));
+}

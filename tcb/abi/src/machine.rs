@@ -451,6 +451,13 @@ pub enum Control {
         /// The domain's name.
         domain: String,
     },
+    /// Replace the firewall rules of an attached guest: answered by
+    /// [`RulesChanged`](crate::reload::RulesChanged) when the driver domain applies them.
+    Rules {
+        /// Its `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
+        /// `rule[]`, as in a `[[guest]]` section of the configuration file.
+        guest: Setting,
+    },
     /// Apply edited configuration files: answered by [`Reloaded`](crate::reload::Reloaded) when
     /// that is done, or has failed.
     Reload {

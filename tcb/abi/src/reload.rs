@@ -77,3 +77,15 @@ pub struct Reloaded {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
+
+/// The answer when the driver domain applies other rules of a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesChanged {
+    /// The guest.
+    pub domain: String,
+    /// Duration in nanoseconds.
+    pub took_ns: u64,
+    /// A failure of a secondary step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}

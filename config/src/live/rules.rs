@@ -1,0 +1,86 @@
+//! Other firewall rules for an attached guest that keeps running.
+
+use super::reload::{is_in_place, present_guest};
+use super::sections::keys_of;
+use super::{LiveConfig, state, written};
+use crate::parse::read_guest;
+use abi::machine::{Live, Setting};
+
+/// The keys of an interface that such a request replaces.
+const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
+
+impl LiveConfig {
+    /// Returns the description of an attached guest with other rules. `wanted` has its `name` and,
+    /// in the list `vif`, a section for each of its first interfaces with the keys `firewall`,
+    /// `inbound` and `rule`. A missing key has its default. Other interfaces keep their rules.
+    ///
+    /// # Errors
+    ///
+    /// The guest does not exist or belongs to the files, or `wanted` has mistakes.
+    pub fn with_rules(&self, live: &Live, wanted: &Setting) -> Result<Setting, String> {
+        let name = state::name_of(wanted);
+        let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
+        let mut there = self.config.guests.iter();
+        let there = there.find(|there| there.name == name);
+        let nobody = || format!("no guest is named {name}");
+        let there = there.ok_or_else(nobody)?;
+        if !self.is_attached(name) || live.of_files.contains(name) {
+            return Err(format!(
+                "guest {name} belongs to the machine's files: change its rules there, then run \
+                 `grantway reload`"
+            ));
+        }
+        let mut guest = present_guest(live, self, name).ok_or_else(nobody)?;
+        let (Setting::Section(of_guest), Setting::Section(keys)) = (&mut guest, wanted) else {
+            return Err("the guest is not a section: write its `name` and its list `vif`".into());
+        };
+        if let Some(key) = keys
+            .keys()
+            .find(|key| !["name", "vif"].contains(&key.as_str()))
+        {
+            return Err(format!(
+                "guest {name}: `{key}` cannot change: write only `name` and `vif`"
+            ));
+        }
+        let (Some(Setting::List(vifs)), Some(Setting::List(wanted))) =
+            (of_guest.get_mut("vif"), keys.get("vif"))
+        else {
+            return Err(format!(
+                "guest {name}: `vif` is not a list: write a section for each interface"
+            ));
+        };
+        if wanted.len() > vifs.len() {
+            return Err(format!(
+                "guest {name}: `vif` has {} sections, and the guest has {} interfaces",
+                wanted.len(),
+                vifs.len()
+            ));
+        }
+        for (n, (vif, wanted)) in (1..).zip(vifs.iter_mut().zip(wanted)) {
+            let strange = |key: &&String| !KEYS.contains(&key.as_str());
+            if let Some(key) = keys_of(wanted, wanted).into_iter().find(strange) {
+                return Err(format!(
+                    "guest {name}: interface {n}: `{key}` cannot change: write only `firewall`, \
+                     `inbound` and `rule`"
+                ));
+            }
+            let (Setting::Section(vif), Setting::Section(wanted)) = (vif, wanted) else {
+                return Err(format!("guest {name}: interface {n} is not a section"));
+            };
+            vif.retain(|key, _| !KEYS.contains(&key.as_str()));
+            vif.extend(wanted.clone());
+        }
+        let becomes = read_guest(self.config.guests.len(), &written(&guest));
+        let becomes = becomes.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;
+        match is_in_place(&becomes, there) {
+            true => Ok(guest),
+            false => Err(format!(
+                "guest {name}: the effect of `firewall` on dedicated queues (\"shared\") cannot \
+                 change: detach the guest and attach it again"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

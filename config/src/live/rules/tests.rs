@@ -1,0 +1,146 @@
+use super::*;
+use crate::live::machine;
+use crate::parse::{one, parse};
+
+const FILE: &str = r#"
+[[guest]]
+name = "a"
+[[guest.vif]]
+endpoint = "echo"
+[[guest]]
+name = "b"
+[[guest.vif]]
+endpoint = "echo"
+"#;
+
+fn setting(json: &str) -> Setting {
+    serde_json::from_str(json).unwrap()
+}
+
+/// Returns the machine of the file, with attached guests: `c` with one interface, `d` with two.
+fn attached() -> (Live, LiveConfig) {
+    let config = parse("f", FILE).unwrap();
+    let mut live = machine(&config, &one("f", FILE)).unwrap().live.unwrap();
+    let mut running = LiveConfig::of(&live).unwrap();
+    for guest in [
+        r#"{"name": "c", "vif": [{"endpoint": "echo", "rate_mbps": 5,
+            "rule": [{"name": "old", "action": "deny"}]}]}"#,
+        r#"{"name": "d", "vif": [{"endpoint": "echo", "firewall": "stateful"},
+            {"endpoint": "echo", "firewall": "shared"}]}"#,
+    ] {
+        let came = running.add(&setting(guest)).unwrap();
+        live.attached.insert(came.domain.name, came.guest);
+    }
+    (live, running)
+}
+
+/// Returns the names of the rules of each interface.
+fn names(running: &LiveConfig, guest: &Setting) -> Vec<String> {
+    let changed = running.clone().change(guest).unwrap();
+    let names = |vif: &crate::domain::VifConfig| {
+        let names = vif.rules.iter().map(|rule| rule.name.clone());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    changed.vifs.iter().map(names).collect()
+}
+
+#[test]
+fn rules_are_replaced_and_all_else_stays() {
+    let (live, running) = attached();
+    for (wanted, expected) in [
+        (
+            r#"{"name": "c", "vif": [{"firewall": "stateful",
+                "rule": [{"name": "web", "action": "allow", "destination_ports": 80}]}]}"#,
+            &["web inbound"][..],
+        ),
+        (r#"{"name": "c", "vif": [{}]}"#, &[""]),
+        (r#"{"name": "c", "vif": []}"#, &["old"]),
+        (
+            r#"{"name": "d", "vif": [{"rule": [{"action": "deny"}]}]}"#,
+            &["1", ""],
+        ),
+        (
+            r#"{"name": "d", "vif": [{}, {"firewall": "shared", "rule": [{"action": "deny"}]}]}"#,
+            &["", "1"],
+        ),
+    ] {
+        let guest = running.with_rules(&live, &setting(wanted)).unwrap();
+        assert_eq!(names(&running, &guest), expected, "{wanted}");
+        // The next manager reads the same from the description.
+        let mut later = live.clone();
+        let name = state::name_of(&guest).unwrap().to_owned();
+        later.attached.insert(name, guest.clone());
+        let later = LiveConfig::of(&later).unwrap();
+        assert_eq!(names(&later, &guest), expected, "{wanted}");
+    }
+    let wanted = setting(r#"{"name": "c", "vif": [{}]}"#);
+    let guest = running.with_rules(&live, &wanted).unwrap();
+    let changed = running.clone().change(&guest).unwrap();
+    assert_eq!(changed.vifs[0].rate_mbps, Some(5.0));
+    assert_eq!(
+        changed.macs,
+        running.clone().change(&live.attached["c"]).unwrap().macs
+    );
+}
+
+#[test]
+fn mistakes_change_nothing_and_name_the_guest() {
+    let (mut live, running) = attached();
+    live.of_files.insert("d".to_owned());
+    for (wanted, why) in [
+        (
+            r#"{"name": "a", "vif": [{}]}"#,
+            "guest a belongs to the machine's files",
+        ),
+        (
+            r#"{"name": "d", "vif": [{}]}"#,
+            "guest d belongs to the machine's files",
+        ),
+        (r#"{"name": "x", "vif": [{}]}"#, "no guest is named x"),
+        (r#"{"vif": [{}]}"#, "no `name`"),
+        ("[]", "no `name`"),
+        (r#"{"name": "c"}"#, "`vif` is not a list"),
+        (
+            r#"{"name": "c", "vif": [{}, {}]}"#,
+            "2 sections, and the guest has 1 interfaces",
+        ),
+        (
+            r#"{"name": "c", "vif": [1]}"#,
+            "interface 1 is not a section",
+        ),
+        (
+            r#"{"name": "c", "spin_us": 1, "vif": [{}]}"#,
+            "`spin_us` cannot change",
+        ),
+        (
+            r#"{"name": "c", "vif": [{"mtu": 1400}]}"#,
+            "interface 1: `mtu` cannot change",
+        ),
+        (
+            r#"{"name": "c", "vif": [{"firewall": "shared"}]}"#,
+            "detach the guest",
+        ),
+        (r#"{"name": "c", "vif": [{"rule": [{}]}]}"#, "guest c"),
+        (
+            r#"{"name": "c", "vif": [{"rule": [{"action": "maybe"}]}]}"#,
+            "guest c",
+        ),
+    ] {
+        let error = running.with_rules(&live, &setting(wanted)).unwrap_err();
+        assert!(error.contains(why), "{wanted}: {error}");
+    }
+    // Only the machine as a whole shows some mistakes.
+    let rules: Vec<String> = (0..257)
+        .map(|n| format!(r#"{{"name": "r{n}", "action": "deny"}}"#))
+        .collect();
+    let wanted = format!(
+        r#"{{"name": "c", "vif": [{{"rule": [{}]}}]}}"#,
+        rules.join(",")
+    );
+    let guest = running.with_rules(&live, &setting(&wanted)).unwrap();
+    let error = running.clone().change(&guest).unwrap_err();
+    assert!(
+        error.contains("guest c") && error.contains("257"),
+        "{error}"
+    );
+}

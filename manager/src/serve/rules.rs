@@ -1,0 +1,127 @@
+//! Changes guests that keep running: their rules and rate limits, by a reload or for a client.
+
+use super::Server;
+use super::attach::live_config;
+use super::edits::{EditOrigin, Edit, EditKind};
+use crate::life::Call;
+use crate::spec::SpecChange;
+use abi::journal::Level;
+use abi::machine::Setting;
+use abi::mailbox::Request;
+use abi::reload::RulesChanged;
+use config::domain::VifConfig;
+use config::live::reload::present_guest;
+
+impl Server<'_> {
+    /// Begins to replace the rules of an attached guest for a client.
+    pub(super) fn rules_for(&mut self, id: u64, rules: &Setting, now: u64) -> Result<(), String> {
+        if self.reload.is_some() {
+            return Err("a reload is under way: try again when it is done".into());
+        }
+        let spec = self.state.spec();
+        let config = live_config(&mut self.config, spec)?;
+        let live = spec.live().ok_or("the machine has no file")?;
+        let guest = config.with_rules(live, rules)?;
+        // The change may be done at once: the answer ends the waiting.
+        self.wait_for_change(EditOrigin::Client(id));
+        self.begin_change(Some(EditOrigin::Client(id)), &guest, now)
+    }
+
+    /// Begins to have the workers change a guest's ports. A worker that restarts meanwhile reads
+    /// the new rules and limits at its start. An error leaves everything as it was.
+    pub(super) fn begin_change(
+        &mut self,
+        asker: Option<EditOrigin>,
+        guest: &Setting,
+        now: u64,
+    ) -> Result<(), String> {
+        let changed = live_config(&mut self.config, self.state.spec())?
+            .clone()
+            .change(guest)?;
+        let (name, vifs) = (changed.domain.name, changed.vifs);
+        let call = |(worker, vif): &(usize, VifConfig)| {
+            let (conn, vif) = (vif.conn, serde_json::to_string(vif));
+            let vif = vif.map_err(|error| error.to_string())?;
+            Call::new(*worker, conn, &Request::Change { vif })
+        };
+        let served = self.state.spec().changed(&vifs);
+        let calls = served.iter().map(call).collect::<Result<Vec<_>, _>>()?;
+        let place = self.state.place(&name);
+        let life = place.and_then(|place| self.lives.get_mut(&place));
+        let life = life.filter(|_| !self.edits.contains_key(&name));
+        let busy = || format!("guest {name} is being attached, detached or changed: try again");
+        let life = life.ok_or_else(busy)?;
+        let edit = Edit {
+            place: life.place,
+            began_ns: now,
+            kind: EditKind::Change(changed.guest),
+            askers: asker.map(|asker| (asker, None)).into_iter().collect(),
+        };
+        let is_done = calls.is_empty();
+        life.call(calls);
+        self.state.change(SpecChange::PortsChanged { vifs });
+        self.edits.insert(name.clone(), edit);
+        if is_done {
+            self.is_changed(&name, Ok(()), now);
+        }
+        Ok(())
+    }
+
+    /// Records that the workers have changed a guest's ports, or refuse to.
+    pub(super) fn is_changed(&mut self, name: &str, outcome: Result<(), String>, now: u64) {
+        // Only a change of an attached guest has calls, and it is the guest's only edit.
+        let Some(Edit {
+            kind: EditKind::Change(guest),
+            place,
+            began_ns,
+            askers,
+        }) = self.edits.remove(name)
+        else {
+            return;
+        };
+        if let Some(life) = self.lives.get_mut(&place) {
+            life.call(Vec::new());
+        }
+        let outcome = outcome.and_then(|()| self.describe(guest));
+        let is_client = |(asker, _): &(EditOrigin, _)| matches!(asker, EditOrigin::Client(_));
+        if outcome.is_err() && askers.iter().any(is_client) {
+            // A reload undoes its own steps.
+            self.change_back(name, now);
+        }
+        self.note(now);
+        let changed = RulesChanged {
+            domain: name.to_owned(),
+            took_ns: now.saturating_sub(began_ns),
+            warning: (self.state_file).warning(&format!("guest {name} gets its rules before")),
+        };
+        for (asker, _) in askers {
+            match outcome.clone() {
+                Ok(()) => self.changed(asker, &changed, now),
+                Err(why) => self.refuse(asker, why, now),
+            }
+        }
+    }
+
+    /// Gives a guest its present description again. Some workers may have carried out a change
+    /// that has failed.
+    fn change_back(&mut self, name: &str, now: u64) {
+        let spec = self.state.spec();
+        let config = live_config(&mut self.config, spec).ok();
+        let present = config.and_then(|config| present_guest(spec.live()?, config, name));
+        let back = present.map(|guest| self.begin_change(None, &guest, now));
+        if let Some(Err(why)) = back {
+            let line = format!("{name}: rules and rate limits are not restored: {why}");
+            self.log.line(Level::Warning, "grantwayd", &line);
+        }
+    }
+
+    /// Changes a guest's description, also for the next manager.
+    fn describe(&mut self, guest: Setting) -> Result<(), String> {
+        let changed = live_config(&mut self.config, self.state.spec())?.change(&guest)?;
+        let name = changed.domain.name;
+        let line = format!("{name}: rules and rate limits changed");
+        self.log.line(Level::Info, "grantwayd", &line);
+        self.state.change(SpecChange::Described { name, guest });
+        Ok(())
+    }
+}
