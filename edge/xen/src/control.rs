@@ -123,6 +123,9 @@ impl ControlServer {
             Ok(Control::Attach { .. } | Control::Detach { .. } | Control::Reload { .. }) => {
                 Err("the toolstack attaches guests: `xl network-attach`".to_owned())
             }
+            Ok(Control::Rules { .. }) => {
+                Err("rules are read at the start: change the file and start again".to_owned())
+            }
             Ok(Control::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),
         };
