@@ -124,7 +124,7 @@ impl ControlServer {
                 Err("the toolstack attaches guests: `xl network-attach`".to_owned())
             }
             Ok(Control::Rules { .. }) => {
-                Err("rules are read at the start: change the file and start again".to_owned())
+                Err("rules are for guests of `grantway up`; frames of Xen guests are not filtered".to_owned())
             }
             Ok(Control::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),

@@ -13,6 +13,7 @@
 //! | [`device`] | the traits [`Nic`], and [`Middleware`] for a device around another |
 //! | [`small_frame`] | small frames, for the fast path |
 //! | [`sim`] | a cable in memory |
+//! | [`dma`] | NICs with descriptor rings and DMA; a device in software |
 //! | [`pcap`] | capture files: playback, and recording of a device's traffic ([`pcap::Tee`]) |
 //! | [`fault`] | a device that drops, duplicates, reorders and corrupts frames at random from a seed |
 //! | [`trace`] | a device that records the last frames |
@@ -24,6 +25,7 @@
 
 pub mod buffer;
 pub mod device;
+pub mod dma;
 pub mod fault;
 pub mod frame;
 pub mod limited;

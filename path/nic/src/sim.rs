@@ -6,13 +6,15 @@ mod wire;
 
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
+use crate::dma::Wire;
 use crate::frame::Frame;
 use crate::frame::copy::CopyError;
+use crate::offload::Offload;
 use crate::vmq::{MultiQueue, Vmq};
 use rings::{InRings, MacTable, Rings};
 use std::cell::RefCell;
 use std::rc::Rc;
-use wire::{FrameInFlight, Wire};
+use wire::{FrameInFlight, OneWay};
 
 /// Properties of a cable, the same in both directions.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +55,8 @@ impl Cable {
     /// Returns the two ends.
     #[must_use]
     pub fn ends(self) -> (SimNic, SimNic) {
-        let there = Rc::new(RefCell::new(Wire::new(self.seed)));
-        let back = Rc::new(RefCell::new(Wire::new(self.seed.wrapping_add(1))));
+        let there = Rc::new(RefCell::new(OneWay::new(self.seed)));
+        let back = Rc::new(RefCell::new(OneWay::new(self.seed.wrapping_add(1))));
         let end = |from: &Rc<_>, to: &Rc<_>| SimNic {
             cable: self,
             inbound: Rc::clone(from),
@@ -70,8 +72,8 @@ impl Cable {
 #[derive(Debug)]
 pub struct SimNic {
     cable: Cable,
-    inbound: Rc<RefCell<Wire>>,
-    outbound: Rc<RefCell<Wire>>,
+    inbound: Rc<RefCell<OneWay>>,
+    outbound: Rc<RefCell<OneWay>>,
     no_buffer: u64,
     queues: Option<Queues>,
 }
@@ -108,22 +110,13 @@ impl SimNic {
         }
     }
 
-    fn send(&self, now_ns: u64, frame: &Frame, report: &mut TxReport) {
-        let Cable {
-            bytes_per_s,
-            delay_ns,
-            loss,
-            holds_bytes,
-            caps,
-            ..
-        } = self.cable;
-        if !caps.takes(frame) {
+    fn transmit(&self, now_ns: u64, frame: &Frame, report: &mut TxReport) {
+        if !self.cable.caps.takes(frame) {
             report.refused += 1;
             return;
         }
-        let mut out = self.outbound.borrow_mut();
         let len = frame.len();
-        if out.held_bytes.saturating_add(len) > holds_bytes {
+        if !self.has_room(len) {
             report.full += 1;
             return;
         }
@@ -133,6 +126,19 @@ impl SimNic {
         };
         report.sent += 1;
         report.bytes += len as u64;
+        self.put(now_ns, bytes, frame.offload);
+    }
+
+    /// Puts a frame on the cable.
+    fn put(&self, now_ns: u64, bytes: Vec<u8>, offload: Offload) {
+        let Cable {
+            bytes_per_s,
+            delay_ns,
+            loss,
+            ..
+        } = self.cable;
+        let mut out = self.outbound.borrow_mut();
+        let len = bytes.len();
         let rate = bytes_per_s.unwrap_or(u64::MAX).max(1);
         let takes_ns = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
         let start_ns = out.busy_until_ns.max(now_ns);
@@ -147,8 +153,33 @@ impl SimNic {
         out.flights.push_back(FrameInFlight {
             due_ns,
             bytes,
-            offload: frame.offload,
+            offload,
         });
+    }
+}
+
+/// An end of a cable without offloads, as the wire behind a device.
+impl Wire for SimNic {
+    fn has_room(&self, len: usize) -> bool {
+        let held = self.outbound.borrow().held_bytes;
+        held.saturating_add(len) <= self.cable.holds_bytes
+    }
+
+    fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
+        self.put(now_ns, bytes, Offload::default());
+    }
+
+    fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>> {
+        Some(self.pop(now_ns)?.bytes)
+    }
+
+    fn due_ns(&self, n: usize) -> Option<u64> {
+        let inbound = self.inbound.borrow();
+        inbound.flights.get(n).map(|flight| flight.due_ns)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("lost", self.outbound.borrow().lost)]
     }
 }
 
@@ -185,7 +216,7 @@ impl Nic for SimNic {
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         let mut report = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            self.send(now_ns, frame, &mut report);
+            self.transmit(now_ns, frame, &mut report);
         }
         report
     }

@@ -1,7 +1,7 @@
 //! The receiving side of a simulated NIC with queues. The NIC selects a frame's queue when the
 //! frame arrives.
 
-use super::wire::{FrameInFlight, Wire};
+use super::wire::{FrameInFlight, OneWay};
 use crate::buffer::Buffers;
 use crate::frame::copy::CopyError;
 use crate::frame::{Frame, SNAPSHOT};
@@ -35,7 +35,7 @@ impl Rings {
     }
 
     /// Sorts arrived frames into their queues.
-    fn sort(&mut self, inbound: &mut Wire, now_ns: u64) {
+    fn sort(&mut self, inbound: &mut OneWay, now_ns: u64) {
         while let Some(flight) = inbound.pop_due(now_ns) {
             let mac = flight.bytes.first_chunk::<6>();
             let queue = mac.and_then(|mac| self.table.get(mac));
@@ -49,7 +49,7 @@ impl Rings {
         }
     }
 
-    pub(super) fn pop_shared(&mut self, inbound: &mut Wire, now_ns: u64) -> Option<FrameInFlight> {
+    pub(super) fn pop_shared(&mut self, inbound: &mut OneWay, now_ns: u64) -> Option<FrameInFlight> {
         self.sort(inbound, now_ns);
         self.shared.pop_front()
     }
@@ -82,7 +82,7 @@ impl Steering for MacTable {
 /// The receiving half of the queues, for polling.
 #[derive(Debug)]
 pub(super) struct InRings {
-    pub(super) inbound: Rc<RefCell<Wire>>,
+    pub(super) inbound: Rc<RefCell<OneWay>>,
     pub(super) rings: Rc<RefCell<Rings>>,
 }
 

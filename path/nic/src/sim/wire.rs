@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// One direction of a cable, with its frames in transit.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct OneWay {
     pub(super) flights: VecDeque<FrameInFlight>,
     pub(super) held_bytes: usize,
     /// Time until which the sender's end is transmitting.
@@ -23,7 +23,7 @@ pub(super) struct FrameInFlight {
     pub(super) offload: Offload,
 }
 
-impl Wire {
+impl OneWay {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             flights: VecDeque::new(),

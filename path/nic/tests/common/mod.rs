@@ -1,9 +1,10 @@
 //! Common parts of the device tests.
 #![allow(dead_code, unreachable_pub)]
 
+use nic::dma::Wire;
 use nic::{Buffers, Caps, Frame, Nic, Pool, TxReport};
 use shmem::Area;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -99,4 +100,30 @@ pub fn counter(nic: &impl Nic, name: &str) -> u64 {
         .find(|(found, _)| *found == name)
         .unwrap()
         .1
+}
+
+/// A wire whose arriving frames the test supplies, and which hands sent ones to it.
+#[derive(Clone, Debug, Default)]
+pub struct Cord {
+    pub arriving: Rc<RefCell<VecDeque<Vec<u8>>>>,
+    pub sent: Rc<RefCell<Vec<Vec<u8>>>>,
+    pub is_full: Rc<Cell<bool>>,
+}
+
+impl Wire for Cord {
+    fn has_room(&self, _len: usize) -> bool {
+        !self.is_full.get()
+    }
+
+    fn send(&mut self, _now_ns: u64, bytes: Vec<u8>) {
+        self.sent.borrow_mut().push(bytes);
+    }
+
+    fn receive(&mut self, _now_ns: u64) -> Option<Vec<u8>> {
+        self.arriving.borrow_mut().pop_front()
+    }
+
+    fn due_ns(&self, n: usize) -> Option<u64> {
+        (n < self.arriving.borrow().len()).then_some(0)
+    }
 }

@@ -1,0 +1,334 @@
+//! The memory of a queue: index words, descriptors and completions.
+//!
+//! ```text
+//!   page 0     0  posted     index of the next descriptor; the driver writes it
+//!             64  completed  index of the next completion; the device writes it
+//!   then       descriptors, 32 bytes each, in whole pages; the driver writes them
+//!   then       completions, 16 bytes each, in whole pages; the device writes them
+//! ```
+
+use super::addr::IoAddr;
+use super::table::IoTable;
+use abi::PAGE;
+use shmem::{Fault, Span};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Words of a descriptor.
+pub const DESCRIPTOR_WORDS: usize = 8;
+/// Words of a completion.
+pub const COMPLETION_WORDS: usize = 4;
+/// Place of the word `posted`.
+const POSTED_AT: usize = 0;
+/// Place of the word `completed`, in another cache line.
+const COMPLETED_AT: usize = 64;
+/// Place of the descriptors.
+const DESCRIPTORS_AT: usize = PAGE;
+
+/// The maximum number of entries of a queue.
+pub const ENTRIES_MAX: u32 = 1 << 15;
+
+/// Flag of a descriptor: the first bytes of a frame belong at `header`, and `address` receives the
+/// rest behind space for them.
+const SPLIT: u32 = 1;
+/// Flag of a descriptor: the device computes a checksum.
+const CHECKSUM: u32 = 2;
+/// Flag of a completion: the frame continues in the next one.
+const MORE: u32 = 1;
+/// Flag of a completion: the device has verified the transport checksum.
+const VALID: u32 = 2;
+/// Flag of a completion: an I/O fault; the buffer holds nothing.
+const ERROR: u32 = 4;
+
+/// A posted buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// First byte.
+    pub address: IoAddr,
+    /// Length in bytes.
+    pub len: u32,
+    /// Where the first bytes of a frame belong, if they are split off.
+    pub header: Option<IoAddr>,
+    /// Of a frame to send: the first byte that the pending checksum covers, and the offset of its
+    /// field from there.
+    pub checksum: Option<(u16, u16)>,
+}
+
+impl Descriptor {
+    /// Encodes the descriptor.
+    #[must_use]
+    pub fn encode(&self) -> [u32; DESCRIPTOR_WORDS] {
+        let address = self.address.bits();
+        let header = self.header.map_or(0, IoAddr::bits);
+        let (start, offset) = self.checksum.unwrap_or_default();
+        let split = if self.header.is_some() { SPLIT } else { 0 };
+        let checksum = if self.checksum.is_some() { CHECKSUM } else { 0 };
+        [
+            address as u32,
+            (address >> 32) as u32,
+            header as u32,
+            (header >> 32) as u32,
+            self.len,
+            split | checksum,
+            u32::from(start) | u32::from(offset) << 16,
+            0,
+        ]
+    }
+
+    /// Decodes a descriptor.
+    #[must_use]
+    pub fn decode(words: [u32; DESCRIPTOR_WORDS]) -> Self {
+        let [low, high, header_low, header_high, len, flags, checksum, _] = words;
+        let wide = |low, high| IoAddr::from_bits(u64::from(low) | u64::from(high) << 32);
+        Self {
+            address: wide(low, high),
+            len,
+            header: (flags & SPLIT != 0).then(|| wide(header_low, header_high)),
+            checksum: (flags & CHECKSUM != 0).then_some((checksum as u16, (checksum >> 16) as u16)),
+        }
+    }
+}
+
+/// The device's report about a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// Index of the descriptor.
+    pub index: u32,
+    /// Bytes of the frame in the buffer and the header buffer.
+    pub len: u32,
+    /// Of these, the bytes in the header buffer.
+    pub header_len: u16,
+    /// Whether the frame continues in the next descriptor's buffer.
+    pub more: bool,
+    /// Whether the device has verified the transport checksum.
+    pub valid: bool,
+    /// Whether an access to the buffer failed.
+    pub error: bool,
+}
+
+impl Completion {
+    /// Encodes the completion.
+    #[must_use]
+    pub fn encode(&self) -> [u32; COMPLETION_WORDS] {
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.more, MORE) | flag(self.valid, VALID) | flag(self.error, ERROR);
+        [self.index, self.len, flags, self.header_len.into()]
+    }
+
+    /// Decodes a completion. Unknown flags and the upper half of the last word are ignored.
+    #[must_use]
+    pub fn decode(words: [u32; COMPLETION_WORDS]) -> Self {
+        let [index, len, flags, header_len] = words;
+        Self {
+            index,
+            len,
+            header_len: header_len as u16,
+            more: flags & MORE != 0,
+            valid: flags & VALID != 0,
+            error: flags & ERROR != 0,
+        }
+    }
+}
+
+/// Place of the completions in a queue of `entries` entries.
+const fn completions_at(entries: u32) -> usize {
+    let descriptors = entries as usize * DESCRIPTOR_WORDS * 4;
+    DESCRIPTORS_AT + descriptors.next_multiple_of(PAGE)
+}
+
+/// Returns the bytes of the memory of a queue of `entries` entries, in whole pages.
+#[must_use]
+pub const fn queue_bytes(entries: u32) -> usize {
+    let completions = entries as usize * COMPLETION_WORDS * 4;
+    completions_at(entries) + completions.next_multiple_of(PAGE)
+}
+
+/// The driver's access to the memory of a queue. Slots are below the number of entries.
+pub trait DriverMemory {
+    /// Writes a descriptor, which [`DriverMemory::set_posted`] will publish.
+    ///
+    /// # Errors
+    /// The memory is inaccessible; also for the other calls.
+    fn set_descriptor(&self, slot: u32, words: [u32; DESCRIPTOR_WORDS]) -> Result<(), Fault>;
+    /// Publishes descriptors.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_posted(&self, index: u32) -> Result<(), Fault>;
+    /// Reads `completed`, and everything written before it.
+    ///
+    /// # Errors
+    /// As above.
+    fn completed(&self) -> Result<u32, Fault>;
+    /// Copies a completion out.
+    ///
+    /// # Errors
+    /// As above.
+    fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault>;
+}
+
+/// The device's access to the memory of a queue.
+pub trait DeviceMemory {
+    /// Reads `posted`, and everything written before it.
+    ///
+    /// # Errors
+    /// The memory is inaccessible; also for the other calls.
+    fn posted(&self) -> Result<u32, Fault>;
+    /// Copies a descriptor out.
+    ///
+    /// # Errors
+    /// As above.
+    fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault>;
+    /// Writes a completion, which [`DeviceMemory::set_completed`] will publish.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault>;
+    /// Publishes completions.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_completed(&self, index: u32) -> Result<(), Fault>;
+}
+
+/// Queue memory of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnMemory {
+    posted: &'static AtomicU32,
+    completed: &'static AtomicU32,
+    descriptors: Span,
+    completions: Span,
+}
+
+impl OwnMemory {
+    /// Opens the memory of an empty queue of `entries` entries, and sets its index words to 0: an
+    /// earlier process may have left others. Returns `None` if `span` is too short or not aligned,
+    /// or if `entries` is not a power of two up to [`ENTRIES_MAX`].
+    #[must_use]
+    pub fn new(span: Span, entries: u32) -> Option<Self> {
+        if !entries.is_power_of_two() || entries > ENTRIES_MAX {
+            return None;
+        }
+        let part = |at, words: usize| span.sub(at, entries as usize * words * 4);
+        let memory = Self {
+            posted: span.u32(POSTED_AT)?,
+            completed: span.u32(COMPLETED_AT)?,
+            descriptors: part(DESCRIPTORS_AT, DESCRIPTOR_WORDS)?,
+            completions: part(completions_at(entries), COMPLETION_WORDS)?,
+        };
+        memory.posted.store(0, Ordering::Release);
+        memory.completed.store(0, Ordering::Release);
+        Some(memory)
+    }
+}
+
+impl DriverMemory for OwnMemory {
+    #[inline]
+    fn set_descriptor(&self, slot: u32, words: [u32; DESCRIPTOR_WORDS]) -> Result<(), Fault> {
+        let at = slot as usize * size_of_val(&words);
+        self.descriptors.write_words(at, &words)
+    }
+
+    #[inline]
+    fn set_posted(&self, index: u32) -> Result<(), Fault> {
+        self.posted.store(index, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn completed(&self) -> Result<u32, Fault> {
+        Ok(self.completed.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault> {
+        read(self.completions, slot)
+    }
+}
+
+#[inline]
+fn read<const N: usize>(span: Span, slot: u32) -> Result<[u32; N], Fault> {
+    let mut words = [0; N];
+    span.read_words(slot as usize * size_of_val(&words), &mut words)?;
+    Ok(words)
+}
+
+/// Queue memory as a device accesses it: through the I/O page table.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedMemory<'t> {
+    /// The table.
+    pub table: &'t IoTable,
+    /// I/O address of the queue's memory.
+    pub base: IoAddr,
+    /// Entries of the queue.
+    pub entries: u32,
+}
+
+impl MappedMemory<'_> {
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> Result<Span, Fault> {
+        let address = self.base.add(offset).ok_or(Fault)?;
+        self.table.at(address, len).map_err(|_| Fault)
+    }
+
+    fn slot(&self, start: usize, slot: u32, words: usize) -> Result<Span, Fault> {
+        self.at(start + slot as usize * words * 4, words * 4)
+    }
+}
+
+impl DeviceMemory for MappedMemory<'_> {
+    fn posted(&self) -> Result<u32, Fault> {
+        self.at(POSTED_AT, 4)?.load_u32(0)
+    }
+
+    fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault> {
+        read(self.slot(DESCRIPTORS_AT, slot, DESCRIPTOR_WORDS)?, 0)
+    }
+
+    fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault> {
+        let start = completions_at(self.entries);
+        let span = self.slot(start, slot, COMPLETION_WORDS)?;
+        span.write_words(0, &words)
+    }
+
+    fn set_completed(&self, index: u32) -> Result<(), Fault> {
+        self.at(COMPLETED_AT, 4)?.store_u32(0, index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// D-6, D-8.
+        #[test]
+        fn what_is_encoded_decodes(
+            (address, header) in (any::<u64>(), any::<Option<u64>>()),
+            (len, checksum) in (any::<u32>(), any::<Option<(u16, u16)>>()),
+            (index, header_len) in (any::<u32>(), any::<u16>()),
+            (more, valid, error) in any::<(bool, bool, bool)>(),
+        ) {
+            let descriptor = Descriptor {
+                address: IoAddr::from_bits(address),
+                len,
+                header: header.map(IoAddr::from_bits),
+                checksum,
+            };
+            prop_assert_eq!(Descriptor::decode(descriptor.encode()), descriptor);
+            let completion = Completion { index, len, header_len, more, valid, error };
+            prop_assert_eq!(Completion::decode(completion.encode()), completion);
+        }
+    }
+
+    #[test]
+    fn memory_of_a_wrong_size_is_rejected() {
+        let span = shmem::Area::anonymous(queue_bytes(128)).unwrap().span();
+        assert!(OwnMemory::new(span, 128).is_some());
+        for entries in [0, 3, 1024, ENTRIES_MAX * 2] {
+            assert!(OwnMemory::new(span, entries).is_none());
+        }
+        assert!(OwnMemory::new(span.skip(2), 64).is_none());
+        assert_eq!(queue_bytes(128), 3 * PAGE);
+    }
+}

@@ -1,0 +1,43 @@
+//! NICs with descriptor rings and DMA ([specs/dma.md](../../../../specs/dma.md)): the driver posts
+//! buffers by I/O address, and the device writes frames into them by itself.
+//!
+//! ```text
+//!   driver                        queue memory                        device
+//!   ReceiveQueue,   ── posts ───► descriptors  ── takes ───► SoftDevice
+//!   TransmitQueue   ◄── checks ── completions  ◄── writes ──
+//!        │                                                       │
+//!        └── buffers ◄── IoTable: I/O page → memory ◄── DMA ─────┘
+//! ```
+//!
+//! **The driver's side believes nothing that the device writes.** It keeps a private list of posted
+//! buffers. A completion that does not match this list closes the NIC, and every posted buffer
+//! returns to its supply.
+//!
+//! **The device reaches only mapped pages.** Every access of the device, also to the queue memory,
+//! passes the [`IoTable`]. Only the table's owner changes it; the device borrows it. An access to
+//! an unmapped page is a counted I/O fault: it writes nothing, and its descriptor completes with an
+//! error.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`addr`] | I/O addresses |
+//! | [`table`] | the I/O page table |
+//! | [`layout`] | descriptors, completions, and their place in a queue's memory |
+//! | [`queue`] | the two ends of a queue |
+//! | [`receive`], [`transmit`] | the driver's queues of frames |
+//! | [`soft`] | a device in software, and a NIC of this device and its driver |
+
+pub mod addr;
+pub mod layout;
+pub mod queue;
+pub mod receive;
+pub mod soft;
+pub mod table;
+pub mod transmit;
+
+pub use addr::IoAddr;
+pub use queue::{DmaError, Misuse, QueueName};
+pub use receive::ReceiveQueue;
+pub use soft::{SoftDevice, SoftNic, Wire};
+pub use table::{IoFault, IoTable};
+pub use transmit::TransmitQueue;

@@ -1,0 +1,290 @@
+//! The two ends of a queue. Indices count all descriptors that were ever posted, and wrap.
+
+use super::layout::{Completion, Descriptor, DeviceMemory, DriverMemory};
+use shmem::Fault;
+use std::collections::VecDeque;
+
+/// A queue of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueName {
+    /// Receive queue of this number; 0 is the shared one.
+    Receive(u32),
+    /// The transmit queue.
+    Transmit,
+}
+
+impl std::fmt::Display for QueueName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Receive(number) => write!(f, "receive queue {number}"),
+            Self::Transmit => f.write_str("the transmit queue"),
+        }
+    }
+}
+
+/// Kinds of invalid completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// No descriptor of this index is posted.
+    #[error("completed but not posted")]
+    NotPosted,
+    /// The descriptor was completed before.
+    #[error("completed twice")]
+    Twice,
+    /// An earlier descriptor is still posted.
+    #[error("completed before index {0}")]
+    OutOfOrder(u32),
+    /// The device reports more bytes than the buffer, or the longest frame, has.
+    #[error("{len} bytes where {most} fit")]
+    TooLong {
+        /// Reported bytes.
+        len: u32,
+        /// Maximum.
+        most: u32,
+    },
+    /// The length of the header does not fit the frame or the descriptor.
+    #[error("a header of {0} bytes does not fit")]
+    BadHeader(u16),
+    /// The memory of the queue is inaccessible.
+    #[error("the queue's memory is inaccessible")]
+    Fault,
+}
+
+/// Error that closes a NIC: its device violates the rules of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{queue}, index {index}: {misuse}")]
+pub struct DmaError {
+    /// The queue.
+    pub queue: QueueName,
+    /// Index of the completion.
+    pub index: u32,
+    /// The violation.
+    pub misuse: Misuse,
+}
+
+/// The driver's end. `T` identifies a posted buffer.
+#[derive(Debug)]
+pub struct DriverQueue<M, T> {
+    name: QueueName,
+    memory: M,
+    entries: u32,
+    /// Posted buffers, oldest first, by descriptor. This list, not the shared memory, says what is
+    /// posted.
+    posted: VecDeque<(T, Descriptor)>,
+    /// Index of the next completion.
+    taken: u32,
+    /// Number of completions that the device has published from `taken` on.
+    ready: u32,
+}
+
+impl<M: DriverMemory, T> DriverQueue<M, T> {
+    /// Creates the end of an empty queue whose index words are `start`.
+    #[must_use]
+    pub fn new(name: QueueName, memory: M, entries: u32, start: u32) -> Self {
+        Self {
+            name,
+            memory,
+            entries,
+            posted: VecDeque::with_capacity(entries as usize),
+            taken: start,
+            ready: 0,
+        }
+    }
+
+    /// Returns the number of descriptors that can be posted.
+    #[must_use]
+    #[inline]
+    pub fn room(&self) -> usize {
+        (self.entries as usize).saturating_sub(self.posted.len())
+    }
+
+    /// Returns the number of posted descriptors.
+    #[must_use]
+    #[inline]
+    pub fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Returns the slot of an index.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, index: u32) -> u32 {
+        index & (self.entries - 1)
+    }
+
+    /// Returns the slot of the next descriptor, which [`DriverQueue::post`] writes.
+    #[must_use]
+    #[inline]
+    pub fn next_slot(&self) -> u32 {
+        self.slot(self.taken.wrapping_add(self.posted.len() as u32))
+    }
+
+    /// Writes a descriptor. [`DriverQueue::publish`] shows it to the device.
+    ///
+    /// # Errors
+    /// The queue has no room, or its memory is inaccessible; returns the item.
+    #[inline]
+    pub fn post(&mut self, item: T, descriptor: Descriptor) -> Result<(), T> {
+        let words = descriptor.encode();
+        if self.room() == 0 || self.memory.set_descriptor(self.next_slot(), words).is_err() {
+            return Err(item);
+        }
+        self.posted.push_back((item, descriptor));
+        Ok(())
+    }
+
+    /// Shows all posted descriptors to the device.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    #[inline]
+    pub fn publish(&mut self) -> Result<(), DmaError> {
+        let index = self.taken.wrapping_add(self.posted.len() as u32);
+        let published = self.memory.set_posted(index);
+        published.map_err(|Fault| self.error(index, Misuse::Fault))
+    }
+
+    /// Returns the next completed buffer with its descriptor and completion, if there is one. On an
+    /// error the buffer stays posted.
+    ///
+    /// # Errors
+    /// The device has completed something else than the oldest posted buffer, or more bytes than
+    /// it has.
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<(T, Descriptor, Completion)>, DmaError> {
+        let index = self.taken;
+        if self.ready == 0 {
+            let completed = self.memory.completed();
+            let completed = completed.map_err(|Fault| self.error(index, Misuse::Fault))?;
+            let ready = completed.wrapping_sub(index);
+            if ready as usize > self.posted.len() {
+                return Err(self.error(completed, Misuse::NotPosted));
+            }
+            self.ready = ready;
+        }
+        if self.ready == 0 {
+            return Ok(None);
+        }
+        let words = self.memory.completion(self.slot(index));
+        let words = words.map_err(|Fault| self.error(index, Misuse::Fault))?;
+        let completion = Completion::decode(words);
+        self.check(&completion)?;
+        let Some((item, descriptor)) = self.posted.pop_front() else {
+            return Ok(None);
+        };
+        self.taken = index.wrapping_add(1);
+        self.ready -= 1;
+        Ok(Some((item, descriptor, completion)))
+    }
+
+    fn check(&self, completion: &Completion) -> Result<(), DmaError> {
+        let Completion { index, len, .. } = *completion;
+        let ahead = index.wrapping_sub(self.taken);
+        let misuse = match ahead {
+            0 => {
+                let most = self.posted.front().map_or(0, |(_, posted)| posted.len);
+                if len <= most {
+                    return Ok(());
+                }
+                Misuse::TooLong { len, most }
+            }
+            _ if (ahead as usize) < self.posted.len() => Misuse::OutOfOrder(self.taken),
+            _ if ahead > u32::MAX / 2 => Misuse::Twice,
+            _ => Misuse::NotPosted,
+        };
+        Err(self.error(index, misuse))
+    }
+
+    /// Returns the error of this queue.
+    #[must_use]
+    pub fn error(&self, index: u32, misuse: Misuse) -> DmaError {
+        DmaError {
+            queue: self.name,
+            index,
+            misuse,
+        }
+    }
+
+    /// Returns the index of the next completion.
+    #[must_use]
+    pub fn next_index(&self) -> u32 {
+        self.taken
+    }
+
+    /// Withdraws all posted buffers, oldest first. The device must have been
+    /// [reset](super::SoftDevice::reset) before, and must start at the returned index.
+    pub fn withdraw(&mut self, mut each: impl FnMut(T, Descriptor)) -> u32 {
+        self.taken = self.taken.wrapping_add(self.posted.len() as u32);
+        self.ready = 0;
+        for (item, descriptor) in self.posted.drain(..) {
+            each(item, descriptor);
+        }
+        self.taken
+    }
+}
+
+/// The device's end.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceQueue {
+    entries: u32,
+    /// Index of the next descriptor.
+    taken: u32,
+    /// Number of descriptors that the driver has published from `taken` on.
+    ready: u32,
+}
+
+impl DeviceQueue {
+    /// Creates the end of a queue that starts at index `start`.
+    #[must_use]
+    pub const fn new(entries: u32, start: u32) -> Self {
+        Self {
+            entries,
+            taken: start,
+            ready: 0,
+        }
+    }
+
+    /// Returns the next descriptor without taking it, if there is one. A driver that publishes more
+    /// than the queue holds overwrites its own descriptors.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn peek(&mut self, memory: &impl DeviceMemory) -> Result<Option<Descriptor>, Fault> {
+        if self.ready == 0 {
+            self.ready = memory.posted()?.wrapping_sub(self.taken).min(self.entries);
+        }
+        if self.ready == 0 {
+            return Ok(None);
+        }
+        let words = memory.descriptor(self.taken & (self.entries - 1))?;
+        Ok(Some(Descriptor::decode(words)))
+    }
+
+    /// Completes the descriptor of the last [`DeviceQueue::peek`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn complete(
+        &mut self,
+        memory: &impl DeviceMemory,
+        completion: Completion,
+    ) -> Result<(), Fault> {
+        let index = self.taken;
+        let completion = Completion {
+            index,
+            ..completion
+        };
+        memory.set_completion(index & (self.entries - 1), completion.encode())?;
+        self.taken = index.wrapping_add(1);
+        self.ready = self.ready.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Shows all completions to the driver.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn publish(&self, memory: &impl DeviceMemory) -> Result<(), Fault> {
+        memory.set_completed(self.taken)
+    }
+}

@@ -1,0 +1,289 @@
+//! The driver's receive queue: buffers in, frames out.
+
+use super::addr::IoAddr;
+use super::layout::{Completion, Descriptor, OwnMemory};
+use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
+use super::table::IoTable;
+use crate::buffer::{Buffer, BufferId, Buffers, Piece};
+use crate::frame::{Frame, SNAPSHOT};
+use crate::offload::Checksum;
+use shmem::Span;
+
+/// Bytes of an Ethernet header, the shortest frame.
+const ETHERNET: usize = 14;
+
+/// Counters of a receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveCounters {
+    /// Buffers that the device could not write.
+    pub io_error: u64,
+    /// Frames that are shorter than an Ethernet header, or whose memory is inaccessible.
+    pub malformed: u64,
+    /// Buffers of the supply that lie outside the I/O page table.
+    pub foreign: u64,
+}
+
+/// A receive queue with its posted buffers.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    queue: DriverQueue<OwnMemory, Buffer>,
+    /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
+    headers: Option<(Span, IoAddr)>,
+    /// Whether each buffer is mapped while it is posted. Otherwise the supply is always mapped.
+    maps: bool,
+    /// Bytes of the longest frame.
+    longest: usize,
+    /// Beginning of a frame whose end is not completed yet.
+    partial: Frame,
+    /// Whether an error completion was part of the current frame, which is dropped.
+    is_broken: bool,
+    counters: ReceiveCounters,
+}
+
+/// Properties of a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveSetup {
+    /// Its number.
+    pub number: u32,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Whether each buffer is mapped while it is posted.
+    pub maps: bool,
+    /// Bytes of the longest frame.
+    pub longest: usize,
+}
+
+impl ReceiveQueue {
+    /// Creates a queue over `memory`, of [`super::layout::queue_bytes`]; `headers` is space for
+    /// split headers with its I/O address. Returns `None` if the memory has a wrong size.
+    #[must_use]
+    pub fn new(setup: ReceiveSetup, memory: Span, headers: Option<(Span, IoAddr)>) -> Option<Self> {
+        let entries = setup.entries;
+        let needed = entries as usize * SNAPSHOT;
+        if headers.is_some_and(|(span, _)| span.len() < needed) {
+            return None;
+        }
+        let name = QueueName::Receive(setup.number);
+        Some(Self {
+            queue: DriverQueue::new(name, OwnMemory::new(memory, entries)?, entries, 0),
+            headers,
+            maps: setup.maps,
+            longest: setup.longest,
+            partial: Frame::empty(),
+            is_broken: false,
+            counters: ReceiveCounters::default(),
+        })
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counters(&self) -> ReceiveCounters {
+        self.counters
+    }
+
+    /// Returns the number of buffers that [`ReceiveQueue::withdraw`] would return.
+    #[must_use]
+    pub fn posted(&self) -> usize {
+        self.queue.posted() + self.partial.pieces.len()
+    }
+
+    /// Posts up to `most` buffers of the supply. With `split`, the first [`SNAPSHOT`] bytes of a
+    /// frame are received into the queue's space for headers, if it has any. Returns the number of
+    /// posted buffers.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn post(
+        &mut self,
+        table: &mut IoTable,
+        most: usize,
+        split: bool,
+        buffers: &mut dyn Buffers,
+    ) -> Result<usize, DmaError> {
+        let most = most.min(self.queue.room());
+        let mut posted = 0;
+        while posted < most
+            && let Some(buffer) = buffers.take()
+        {
+            let Some(address) = self.map(table, buffer.span) else {
+                // The supply's other buffers lie there as well.
+                buffers.put(buffer.id);
+                self.counters.foreign += 1;
+                break;
+            };
+            let slot = self.queue.next_slot() as usize;
+            let header = self.headers.filter(|_| split);
+            let descriptor = Descriptor {
+                address,
+                len: buffer.span.len() as u32,
+                header: header.and_then(|(_, base)| base.add(slot * SNAPSHOT)),
+                checksum: None,
+            };
+            if let Err(buffer) = self.queue.post(buffer, descriptor) {
+                self.unmap(table, &descriptor);
+                buffers.put(buffer.id);
+                break;
+            }
+            posted += 1;
+        }
+        if posted > 0 {
+            self.queue.publish()?;
+        }
+        Ok(posted)
+    }
+
+    fn map(&self, table: &mut IoTable, span: Span) -> Option<IoAddr> {
+        let address = table.address(span)?;
+        if self.maps {
+            table.map(address, span.len()).ok()?;
+        }
+        Some(address)
+    }
+
+    fn unmap(&self, table: &mut IoTable, descriptor: &Descriptor) {
+        if self.maps {
+            // Mapped by `map`, and unmapped only here.
+            let _ = table.unmap(descriptor.address, descriptor.len as usize);
+        }
+    }
+
+    /// Appends up to `budget` completed frames to `out`, and returns their number. Buffers without
+    /// a frame return to the supply.
+    ///
+    /// # Errors
+    /// The device violates the rules. The caller resets the device and then calls
+    /// [`ReceiveQueue::withdraw`].
+    pub fn receive(
+        &mut self,
+        table: &mut IoTable,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Result<usize, DmaError> {
+        let mut frames = 0;
+        while frames < budget {
+            let index = self.queue.next_index();
+            let Some((buffer, descriptor, completion)) = self.queue.take()? else {
+                break;
+            };
+            self.unmap(table, &descriptor);
+            if let Err(misuse) = self.check(&descriptor, &completion) {
+                // The device may still write to it, so it returns with the posted ones.
+                self.partial.push(Piece {
+                    span: buffer.span,
+                    buffer: buffer.id,
+                });
+                return Err(self.queue.error(completion.index, misuse));
+            }
+            self.append(index, buffer, &completion, buffers);
+            if !completion.more
+                && let Some(frame) = self.finish(&completion, buffers)
+            {
+                out.push(frame);
+                frames += 1;
+            }
+        }
+        Ok(frames)
+    }
+
+    /// Checks the parts of a completion that only frames have.
+    fn check(&self, descriptor: &Descriptor, completion: &Completion) -> Result<(), Misuse> {
+        let Completion {
+            len, header_len, ..
+        } = *completion;
+        let total = self.partial.len().saturating_add(len as usize);
+        if total > self.longest {
+            return Err(Misuse::TooLong {
+                len: total.min(u32::MAX as usize) as u32,
+                most: self.longest as u32,
+            });
+        }
+        // A split frame fits one buffer.
+        let is_split = descriptor.header.is_some();
+        let expected = if is_split {
+            len.min(SNAPSHOT as u32)
+        } else {
+            0
+        };
+        let in_parts = completion.more || !self.partial.is_empty();
+        if !completion.error && (u32::from(header_len) != expected || is_split && in_parts) {
+            return Err(Misuse::BadHeader(header_len));
+        }
+        Ok(())
+    }
+
+    /// Appends a buffer to the current frame.
+    fn append(
+        &mut self,
+        index: u32,
+        buffer: Buffer,
+        completion: &Completion,
+        buffers: &mut dyn Buffers,
+    ) {
+        let len = completion.len as usize;
+        if completion.error {
+            self.counters.io_error += 1;
+            self.is_broken = true;
+            buffers.put(buffer.id);
+        } else if completion.header_len > 0 {
+            match self.split(index, buffer, completion) {
+                Some(frame) => self.partial = frame,
+                None => {
+                    self.is_broken = true;
+                    self.counters.malformed += 1;
+                    buffers.put(buffer.id);
+                }
+            }
+        } else {
+            self.partial.push(Piece {
+                span: buffer.span.take(len),
+                buffer: buffer.id,
+            });
+        }
+    }
+
+    /// Returns the frame of a split header and its buffer.
+    fn split(&self, index: u32, buffer: Buffer, completion: &Completion) -> Option<Frame> {
+        let (headers, _) = self.headers?;
+        let slot = self.queue.slot(index) as usize;
+        let mut header = [0; SNAPSHOT];
+        let header = header.get_mut(..usize::from(completion.header_len))?;
+        let span = headers.sub(slot * SNAPSHOT, header.len())?;
+        span.read(header).ok()?;
+        Frame::split(header, buffer, completion.len as usize)
+    }
+
+    /// Returns the current frame, which is complete, unless it is dropped.
+    fn finish(&mut self, completion: &Completion, buffers: &mut dyn Buffers) -> Option<Frame> {
+        let mut frame = self.partial.take();
+        let is_broken = std::mem::take(&mut self.is_broken);
+        if is_broken || frame.len() < ETHERNET || frame.snapshot().is_err() {
+            if !is_broken {
+                self.counters.malformed += 1;
+            }
+            frame.recycle(buffers);
+            return None;
+        }
+        if completion.valid {
+            frame.offload.checksum = Checksum::Valid;
+        }
+        Some(frame)
+    }
+
+    /// Returns all posted buffers, and those of an incomplete frame, to the supply; `put` gets each
+    /// buffer. The device must have been reset before, and starts at the returned index.
+    pub fn withdraw(&mut self, table: &mut IoTable, mut put: impl FnMut(BufferId)) -> u32 {
+        let maps = self.maps;
+        let start = self.queue.withdraw(|buffer, descriptor| {
+            if maps {
+                // Mapped when it was posted.
+                let _ = table.unmap(descriptor.address, descriptor.len as usize);
+            }
+            put(buffer.id);
+        });
+        let partial = self.partial.take();
+        partial.pieces.iter().for_each(|piece| put(piece.buffer));
+        self.is_broken = false;
+        start
+    }
+}

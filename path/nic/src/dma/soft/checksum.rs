@@ -1,0 +1,142 @@
+//! Checksum offloads of the device: completing those of sent frames, and verifying those of
+//! received ones.
+
+use shmem::ones_sum_bytes;
+
+const ETHERNET: usize = 14;
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Folds a sum to 16 bits.
+fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// Completes the checksum that covers the frame from `start` on; its field is at `start + offset`
+/// and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
+#[must_use]
+pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
+    let start = usize::from(start);
+    let at = start + usize::from(offset);
+    let Some(covered) = bytes.get(start..) else {
+        return false;
+    };
+    let sum = !fold(ones_sum_bytes(covered, 0));
+    // 0 means "no checksum" in UDP; both values are equal in the sum.
+    let sum = if sum == 0 { 0xffff } else { sum };
+    let field = bytes.get_mut(at..at + 2);
+    field.is_some_and(|field| {
+        field.copy_from_slice(&sum.to_be_bytes());
+        true
+    })
+}
+
+/// Returns whether the frame is an untagged TCP or UDP packet, not a fragment, whose checksum is
+/// correct. Packets with IPv6 extension headers are not verified.
+#[must_use]
+pub fn is_valid(bytes: &[u8]) -> bool {
+    verified(bytes).unwrap_or(false)
+}
+
+fn verified(bytes: &[u8]) -> Option<bool> {
+    let packet = bytes.get(ETHERNET..)?;
+    let ether_type = bytes.get(12..ETHERNET)?;
+    let (protocol, addresses, segment) = if ether_type == IPV4 {
+        let header = usize::from(packet.first()? & 0x0f) * 4;
+        let len = usize::from(be16(packet, 2)?);
+        let is_fragment = be16(packet, 6)? & 0x3fff != 0;
+        if header < 20 || is_fragment || fold(ones_sum_bytes(packet.get(..header)?, 0)) != 0xffff {
+            return None;
+        }
+        let segment = packet.get(header..len)?;
+        (*packet.get(9)?, packet.get(12..20)?, segment)
+    } else if ether_type == IPV6 {
+        let len = usize::from(be16(packet, 4)?);
+        let segment = packet.get(40..40 + len)?;
+        (*packet.get(6)?, packet.get(8..40)?, segment)
+    } else {
+        return None;
+    };
+    let has_sum = match protocol {
+        TCP => segment.len() >= 20,
+        UDP => be16(segment, 6)? != 0,
+        _ => false,
+    };
+    let pseudo = ones_sum_bytes(addresses, u32::from(protocol) + segment.len() as u32);
+    Some(has_sum && fold(ones_sum_bytes(segment, pseudo)) == 0xffff)
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a frame whose checksum field holds the pseudo-header's sum, and the offload that
+    /// completes it.
+    fn blank(is_v6: bool, protocol: u8) -> (Vec<u8>, (u16, u16)) {
+        let (segment_len, offset) = if protocol == TCP { (27, 16) } else { (15, 6) };
+        let mut bytes = vec![2; 12];
+        let start = if is_v6 {
+            bytes.extend(IPV6);
+            bytes.extend([0x60, 0, 0, 0, 0, segment_len, protocol, 64]);
+            bytes.extend(1..=32);
+            54
+        } else {
+            bytes.extend(IPV4);
+            let mut header = vec![0x45, 0, 0, 20 + segment_len, 0, 7, 0x40, 0, 64, protocol];
+            header.extend([0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+            let sum = !fold(ones_sum_bytes(&header, 0));
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            bytes.extend(header);
+            34
+        };
+        let addresses = if is_v6 { 22..54 } else { 26..34 };
+        let pseudo = u32::from(protocol) + u32::from(segment_len);
+        let pseudo = fold(ones_sum_bytes(&bytes[addresses], pseudo));
+        let mut segment: Vec<u8> = (0..segment_len).map(|byte| byte.wrapping_mul(37)).collect();
+        segment[offset as usize..][..2].copy_from_slice(&pseudo.to_be_bytes());
+        bytes.extend(segment);
+        (bytes, (start, offset))
+    }
+
+    #[test]
+    fn completed_checksums_are_valid_and_damaged_ones_are_not() {
+        for is_v6 in [false, true] {
+            for protocol in [TCP, UDP] {
+                let (mut bytes, offload) = blank(is_v6, protocol);
+                assert!(!is_valid(&bytes));
+                assert!(complete(&mut bytes, offload));
+                assert!(is_valid(&bytes));
+                // Padding of a short frame is not covered.
+                bytes.resize(64.max(bytes.len()), 0xff);
+                assert!(is_valid(&bytes));
+                for at in usize::from(offload.0)..usize::from(offload.0) + 15 {
+                    bytes[at] ^= 0x10;
+                    assert!(!is_valid(&bytes), "{at}");
+                    bytes[at] ^= 0x10;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_not_valid() {
+        let (mut bytes, offload) = blank(false, TCP);
+        assert!(complete(&mut bytes, offload));
+        for len in 0..bytes.len() {
+            assert!(!is_valid(&bytes[..len]));
+        }
+        let mut fragment = bytes.clone();
+        fragment[20] = 0x20;
+        assert!(!is_valid(&fragment));
+        for offload in [(u16::MAX, 0), (34, u16::MAX), (60, 0), (61, 16)] {
+            assert!(!complete(&mut bytes, offload), "{offload:?}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The parts that the shared queue and the dedicated queues of a NIC in software have in common.
+
+use super::device::SoftDevice;
+use super::wire::Wire;
+use crate::dma::queue::DmaError;
+use crate::dma::receive::ReceiveQueue;
+use crate::dma::table::IoTable;
+
+/// The device, its I/O page table, and the driver's queues.
+#[derive(Debug)]
+pub(super) struct Core<W> {
+    pub(super) table: IoTable,
+    pub(super) device: SoftDevice<W>,
+    pub(super) dedicated: Vec<ReceiveQueue>,
+    /// Why the NIC is closed.
+    pub(super) closed: Option<DmaError>,
+}
+
+impl<W: Wire> Core<W> {
+    /// Stops the device because of an error.
+    pub(super) fn close(&mut self, error: DmaError) {
+        self.device.stop();
+        self.closed.get_or_insert(error);
+    }
+}

@@ -1,0 +1,453 @@
+//! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
+
+use super::checksum;
+use super::wire::Wire;
+use crate::dma::addr::IoAddr;
+use crate::dma::layout::{Completion, Descriptor, MappedMemory};
+use crate::dma::queue::{DeviceQueue, QueueName};
+use crate::dma::table::{IoFault, IoTable};
+use crate::frame::SNAPSHOT;
+use abi::machine::EVERY_MAC;
+use shmem::{Fault, Span};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes that a receive queue keeps in the device while no buffer is posted.
+const FIFO_BYTES: usize = 512 << 10;
+/// The maximum number of frames sent per call.
+const SEND_BATCH: usize = 256;
+
+/// Interrupt moderation: when arrived frames raise the interrupt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// Nanoseconds from the first frame to the interrupt.
+    pub delay_ns: u64,
+    /// Number of frames that raise it earlier; 0: no number.
+    pub frames: usize,
+}
+
+/// Counters of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Received frames lost because a queue's space in the device was full.
+    pub missed: u64,
+    /// Received frames lost because they exceed the longest frame or, with a split header, their
+    /// buffer.
+    pub too_long: u64,
+    /// Accesses to pages that are not mapped.
+    pub faults: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+}
+
+/// A queue as the device knows it.
+#[derive(Debug)]
+struct Unit {
+    name: QueueName,
+    base: IoAddr,
+    entries: u32,
+    queue: DeviceQueue,
+    /// Whether the device ignores the queue: its memory was not mapped.
+    is_stopped: bool,
+}
+
+impl Unit {
+    fn new(name: QueueName, base: IoAddr, entries: u32) -> Self {
+        Self {
+            name,
+            base,
+            entries,
+            queue: DeviceQueue::new(entries, 0),
+            is_stopped: false,
+        }
+    }
+
+    fn memory<'t>(&self, table: &'t IoTable) -> MappedMemory<'t> {
+        MappedMemory {
+            table,
+            base: self.base,
+            entries: self.entries,
+        }
+    }
+}
+
+/// A receive queue, and its frames that wait for buffers.
+#[derive(Debug)]
+struct ReceiveUnit {
+    unit: Unit,
+    fifo: VecDeque<Vec<u8>>,
+    fifo_bytes: usize,
+    /// Bytes of the first frame that are stored already.
+    stored: usize,
+}
+
+/// A device in software with wire `W`. It works only when it is called.
+#[derive(Debug)]
+pub struct SoftDevice<W> {
+    wire: W,
+    receive: Vec<ReceiveUnit>,
+    transmit: Unit,
+    /// Receive queue by destination MAC; others use queue 0.
+    filter: BTreeMap<[u8; 6], usize>,
+    longest: usize,
+    interrupts: Interrupts,
+    /// Time at which the first frame arrived since the last acknowledgement.
+    since_ns: Option<u64>,
+    /// Frames that arrived since then.
+    arrived: usize,
+    is_stopped: bool,
+    counters: DeviceCounters,
+    last_fault: Option<(QueueName, IoFault)>,
+}
+
+impl<W: Wire> SoftDevice<W> {
+    /// Creates a device whose queues have `entries` entries. `receive` and `transmit` are the I/O
+    /// addresses of the queues' memory; receive queue 0 is the shared one. Frames of more than
+    /// `longest` bytes are lost.
+    #[must_use]
+    pub fn new(
+        wire: W,
+        entries: u32,
+        receive: &[IoAddr],
+        transmit: IoAddr,
+        longest: usize,
+        interrupts: Interrupts,
+    ) -> Self {
+        let unit = |(number, base): (usize, &IoAddr)| ReceiveUnit {
+            unit: Unit::new(QueueName::Receive(number as u32), *base, entries),
+            fifo: VecDeque::new(),
+            fifo_bytes: 0,
+            stored: 0,
+        };
+        Self {
+            wire,
+            receive: receive.iter().enumerate().map(unit).collect(),
+            transmit: Unit::new(QueueName::Transmit, transmit, entries),
+            filter: BTreeMap::new(),
+            longest,
+            interrupts,
+            since_ns: None,
+            arrived: 0,
+            is_stopped: false,
+            counters: DeviceCounters::default(),
+            last_fault: None,
+        }
+    }
+
+    /// Returns the wire.
+    #[must_use]
+    pub fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+
+    /// Returns the last I/O fault, and its queue.
+    #[must_use]
+    pub fn last_fault(&self) -> Option<(QueueName, IoFault)> {
+        self.last_fault
+    }
+
+    /// Directs frames for `mac` to a receive queue, or to the shared one. [`EVERY_MAC`] stands for
+    /// all MACs. Applies to frames that arrive later.
+    pub fn steer(&mut self, mac: [u8; 6], queue: Option<usize>) {
+        match queue {
+            Some(queue) => _ = self.filter.insert(mac, queue),
+            None if mac == EVERY_MAC => self.filter.clear(),
+            None => _ = self.filter.remove(&mac),
+        }
+    }
+
+    /// Returns the number of frames that wait in the device for buffers of a receive queue.
+    #[must_use]
+    pub fn waiting(&self, queue: usize) -> usize {
+        self.receive.get(queue).map_or(0, |queue| queue.fifo.len())
+    }
+
+    /// Stops the device: it accesses no memory any more.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Resets a receive queue: the device forgets the posted buffers, and expects the next one at
+    /// index `start`. The rest of a frame that is stored in part is lost.
+    pub fn reset(&mut self, queue: usize, start: u32, table: &IoTable) {
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return;
+        };
+        receive.unit.queue = DeviceQueue::new(receive.unit.entries, start);
+        if receive.stored > 0 {
+            receive.drop_first();
+        }
+        let memory = receive.unit.memory(table);
+        if receive.unit.queue.publish(&memory).is_err() {
+            self.stop_queue(queue);
+        }
+    }
+
+    /// Sends posted frames, and stores arrived ones in posted buffers.
+    pub fn work(&mut self, now_ns: u64, table: &IoTable) {
+        if self.is_stopped {
+            return;
+        }
+        self.send(now_ns, table);
+        self.sort(now_ns);
+        for queue in 0..self.receive.len() {
+            if self.fill(queue, table).is_err() {
+                self.stop_queue(queue);
+            }
+        }
+    }
+
+    fn stop_queue(&mut self, queue: usize) {
+        if let Some(receive) = self.receive.get_mut(queue) {
+            receive.unit.is_stopped = true;
+            self.counters.faults += 1;
+        }
+    }
+
+    /// Sends the frames of the transmit queue while the wire has room.
+    fn send(&mut self, now_ns: u64, table: &IoTable) {
+        let mut sent = Ok(true);
+        for _ in 0..SEND_BATCH {
+            sent = self.send_one(now_ns, table);
+            if !matches!(sent, Ok(true)) {
+                break;
+            }
+        }
+        let memory = self.transmit.memory(table);
+        let published = self.transmit.queue.publish(&memory);
+        if !self.transmit.is_stopped && (sent.is_err() || published.is_err()) {
+            self.transmit.is_stopped = true;
+            self.counters.faults += 1;
+        }
+    }
+
+    /// Sends the next frame, if there is one and the wire has room.
+    fn send_one(&mut self, now_ns: u64, table: &IoTable) -> Result<bool, Fault> {
+        let transmit = &mut self.transmit;
+        if transmit.is_stopped {
+            return Ok(false);
+        }
+        let memory = transmit.memory(table);
+        let Some(descriptor) = transmit.queue.peek(&memory)? else {
+            return Ok(false);
+        };
+        let len = descriptor.len as usize;
+        if len <= self.longest && !self.wire.has_room(len) {
+            return Ok(false);
+        }
+        let frame = self.fetch(table, &descriptor);
+        let completion = Completion {
+            len: descriptor.len,
+            error: frame.is_none(),
+            ..Completion::default()
+        };
+        self.transmit.queue.complete(&memory, completion)?;
+        if let Some(frame) = frame {
+            self.wire.send(now_ns, frame);
+        }
+        Ok(true)
+    }
+
+    /// Returns the frame of a transmit descriptor.
+    fn fetch(&mut self, table: &IoTable, descriptor: &Descriptor) -> Option<Vec<u8>> {
+        let len = descriptor.len as usize;
+        if len > self.longest {
+            return None;
+        }
+        let span = self.access(QueueName::Transmit, table, descriptor.address, len)?;
+        let mut bytes = vec![0; len];
+        span.read(&mut bytes).ok()?;
+        let is_complete = descriptor
+            .checksum
+            .is_none_or(|offload| checksum::complete(&mut bytes, offload));
+        is_complete.then_some(bytes)
+    }
+
+    /// Moves arrived frames from the wire to the queues of their MACs.
+    fn sort(&mut self, now_ns: u64) {
+        loop {
+            // A frame may have arrived before this call.
+            let due_ns = self.wire.due_ns(0).unwrap_or(now_ns);
+            let Some(frame) = self.wire.receive(now_ns) else {
+                break;
+            };
+            if frame.len() > self.longest {
+                self.counters.too_long += 1;
+                continue;
+            }
+            let queue = frame.first_chunk().and_then(|mac| self.filter.get(mac));
+            let queue = queue.copied().unwrap_or(0);
+            let Some(receive) = self.receive.get_mut(queue) else {
+                continue;
+            };
+            if receive.fifo_bytes + frame.len() > FIFO_BYTES {
+                self.counters.missed += 1;
+                continue;
+            }
+            receive.fifo_bytes += frame.len();
+            receive.fifo.push_back(frame);
+            self.since_ns.get_or_insert(due_ns);
+            self.arrived += 1;
+        }
+    }
+
+    /// Stores the waiting frames of a queue in posted buffers.
+    fn fill(&mut self, queue: usize, table: &IoTable) -> Result<(), Fault> {
+        let before = self
+            .receive
+            .get(queue)
+            .map_or(0, |receive| receive.fifo.len());
+        if before == 0 {
+            return Ok(());
+        }
+        while self.store_one(queue, table)? {}
+        let Some(receive) = self.receive.get(queue) else {
+            return Ok(());
+        };
+        let memory = receive.unit.memory(table);
+        receive.unit.queue.publish(&memory)
+    }
+
+    /// Stores the next part of the first waiting frame, if there is one and a buffer is posted.
+    fn store_one(&mut self, queue: usize, table: &IoTable) -> Result<bool, Fault> {
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return Ok(false);
+        };
+        if receive.unit.is_stopped || receive.fifo.is_empty() {
+            return Ok(false);
+        }
+        let memory = receive.unit.memory(table);
+        let Some(descriptor) = receive.unit.queue.peek(&memory)? else {
+            return Ok(false);
+        };
+        let (name, stored) = (receive.unit.name, receive.stored);
+        let Some(frame) = receive.fifo.pop_front() else {
+            return Ok(false);
+        };
+        let rest = frame.get(stored..).unwrap_or(&[]);
+        let room = descriptor.len as usize;
+        if descriptor.header.is_some() && rest.len() > room || room == 0 {
+            self.counters.too_long += 1;
+            let len = frame.len();
+            if let Some(receive) = self.receive.get_mut(queue) {
+                receive.fifo_bytes -= len;
+                receive.stored = 0;
+            }
+            return Ok(true);
+        }
+        let part = rest.get(..room).unwrap_or(rest);
+        let header_len = match descriptor.header {
+            Some(_) => part.len().min(SNAPSHOT),
+            None => 0,
+        };
+        let is_stored = self.store(name, table, &descriptor, part, header_len);
+        let more = is_stored && stored + part.len() < frame.len();
+        let completion = Completion {
+            len: if is_stored { part.len() as u32 } else { 0 },
+            header_len: if is_stored { header_len as u16 } else { 0 },
+            more,
+            valid: is_stored && !more && checksum::is_valid(&frame),
+            error: !is_stored,
+            ..Completion::default()
+        };
+        let (len, end) = (frame.len(), stored + part.len());
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return Ok(false);
+        };
+        if more {
+            receive.fifo.push_front(frame);
+            receive.stored = end;
+        } else {
+            receive.fifo_bytes -= len;
+            receive.stored = 0;
+        }
+        receive.unit.queue.complete(&memory, completion)?;
+        Ok(true)
+    }
+
+    /// Writes a part of a frame to its buffers, or nothing after an I/O fault.
+    fn store(
+        &mut self,
+        name: QueueName,
+        table: &IoTable,
+        descriptor: &Descriptor,
+        part: &[u8],
+        header_len: usize,
+    ) -> bool {
+        let (header, rest) = part.split_at(header_len);
+        // Both are checked before either is written.
+        let to_header = match descriptor.header {
+            Some(address) => self.access(name, table, address, header.len()),
+            None => Some(Span::EMPTY),
+        };
+        let address = descriptor.address.add(header_len);
+        let to_rest = match (address, rest.is_empty()) {
+            (_, true) => Some(Span::EMPTY),
+            (Some(address), false) => self.access(name, table, address, rest.len()),
+            (None, false) => None,
+        };
+        match (to_header, to_rest) {
+            (Some(to_header), Some(to_rest)) => {
+                to_header.write(header).is_ok() && to_rest.write(rest).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the memory of a range, or counts a fault.
+    fn access(
+        &mut self,
+        name: QueueName,
+        table: &IoTable,
+        address: IoAddr,
+        len: usize,
+    ) -> Option<Span> {
+        let found = table.at(address, len);
+        if let Err(fault) = found {
+            self.counters.faults += 1;
+            self.last_fault = Some((name, fault));
+        }
+        found.ok()
+    }
+
+    /// Returns the time of the next interrupt, as far as it is known.
+    #[must_use]
+    pub fn interrupt_ns(&self) -> Option<u64> {
+        if self.is_stopped {
+            return None;
+        }
+        let first_ns = self.since_ns.or_else(|| self.wire.due_ns(0))?;
+        let by_time_ns = first_ns.saturating_add(self.interrupts.delay_ns);
+        let by_count_ns = match self.interrupts.frames.checked_sub(self.arrived) {
+            _ if self.interrupts.frames == 0 => None,
+            None | Some(0) => Some(first_ns),
+            Some(left) => self.wire.due_ns(left - 1),
+        };
+        Some(by_count_ns.map_or(by_time_ns, |ns| ns.min(by_time_ns)))
+    }
+
+    /// Acknowledges an interrupt: the driver has taken all completions. Frames for which the shared
+    /// queue has no buffer raise no interrupt; they are stored when buffers are posted.
+    pub fn acknowledge(&mut self) {
+        if self.arrived > 0 {
+            self.counters.interrupts += 1;
+        }
+        let dedicated = self.receive.iter().skip(1);
+        self.arrived = dedicated.map(|receive| receive.fifo.len()).sum();
+        self.since_ns = self.since_ns.filter(|_| self.arrived > 0);
+    }
+}
+
+impl ReceiveUnit {
+    fn drop_first(&mut self) {
+        if let Some(frame) = self.fifo.pop_front() {
+            self.fifo_bytes -= frame.len();
+        }
+        self.stored = 0;
+    }
+}

@@ -1,0 +1,22 @@
+//! A device in software that stands where hardware stands: it moves frames between a wire and
+//! posted buffers, through the I/O page table.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`wire`] | the wire behind the device |
+//! | [`device`] | the device: queues, MAC filter, interrupt moderation, faults |
+//! | [`checksum`] | the device's checksum offloads |
+//! | `core` | the device, its I/O page table and the dedicated queues |
+//! | [`nic`] | device and driver as one NIC |
+//! | [`queues`] | the dedicated queues of this NIC |
+
+pub mod checksum;
+mod core;
+pub mod device;
+pub mod nic;
+pub mod queues;
+pub mod wire;
+
+pub use device::{Interrupts, SoftDevice};
+pub use nic::{SoftEvent, SoftNic, SoftSetup};
+pub use wire::Wire;

@@ -1,0 +1,116 @@
+//! Dedicated queues of a NIC in software. The contract of [`crate::vmq`] keeps no buffer between
+//! polls. So a poll posts as many buffers as frames wait in the device, and withdraws unused ones.
+
+use super::core::Core;
+use super::wire::Wire;
+use crate::buffer::Buffers;
+use crate::dma::queue::DmaError;
+use crate::frame::Frame;
+use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Returns the receive queue of the device for a dedicated queue; queue 0 is the shared one.
+fn number(queue: QueueId) -> usize {
+    (queue.0 as usize).saturating_add(1)
+}
+
+/// The device's MAC filter. A change applies to every frame that arrives later.
+#[derive(Debug)]
+pub struct MacFilter<W>(pub(super) Rc<RefCell<Core<W>>>);
+
+impl<W: Wire> Steering for MacFilter<W> {
+    fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
+        let device = &mut self.0.borrow_mut().device;
+        device.steer(mac, queue.map(number));
+        Ok(0)
+    }
+
+    fn effective(&mut self) -> u64 {
+        0
+    }
+}
+
+/// The receiving half of the queues.
+#[derive(Debug)]
+pub struct DedicatedRings<W> {
+    core: Rc<RefCell<Core<W>>>,
+    queues: usize,
+}
+
+impl<W: Wire> DedicatedRings<W> {
+    pub(super) fn new(core: Rc<RefCell<Core<W>>>) -> Self {
+        let queues = core.borrow().dedicated.len();
+        Self { core, queues }
+    }
+}
+
+impl<W: Wire> Core<W> {
+    fn poll(
+        &mut self,
+        queue: QueueId,
+        now_ns: u64,
+        budget: usize,
+        split: bool,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Result<Received, DmaError> {
+        self.device.work(now_ns, &self.table);
+        let waiting = self.device.waiting(number(queue));
+        let Some(rings) = self.dedicated.get_mut(queue.0 as usize) else {
+            return Ok(Received::default());
+        };
+        let wanted = waiting.min(budget);
+        if wanted > 0 {
+            rings.post(&mut self.table, wanted, split, buffers)?;
+            self.device.work(now_ns, &self.table);
+        }
+        let frames = rings.receive(&mut self.table, budget, buffers, out)?;
+        let empty = self.device.waiting(number(queue)) == 0;
+        Ok(Received { frames, empty })
+    }
+}
+
+impl<W: Wire> Receive for DedicatedRings<W> {
+    fn queues(&self) -> usize {
+        self.queues
+    }
+
+    fn receive(
+        &mut self,
+        queue: QueueId,
+        now_ns: u64,
+        budget: usize,
+        split: bool,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Received {
+        let core = &mut *self.core.borrow_mut();
+        let before = out.len();
+        let closed = Received {
+            frames: 0,
+            empty: true,
+        };
+        if core.closed.is_some() {
+            return closed;
+        }
+        let polled = core.poll(queue, now_ns, budget, split, buffers, out);
+        polled.unwrap_or_else(|error| {
+            core.close(error);
+            Received {
+                frames: out.len() - before,
+                ..closed
+            }
+        })
+    }
+
+    fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers) {
+        let core = &mut *self.core.borrow_mut();
+        if let Some(rings) = core.dedicated.get_mut(queue.0 as usize)
+            && rings.posted() > 0
+        {
+            let start = rings.withdraw(&mut core.table, |id| buffers.put(id));
+            core.device.reset(number(queue), start, &core.table);
+        }
+    }
+}
