@@ -325,9 +325,9 @@ fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> Port
         | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } => kernel_location(port, ifname()),
-        NicKind::Sim { station, .. } => (
+        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => (
             "in memory".to_owned(),
-            addresses(&station.addresses),
+            addresses(&cable.station.addresses),
             String::new(),
         ),
         NicKind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),

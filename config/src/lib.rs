@@ -31,7 +31,7 @@ mod variants;
 pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::File;
 pub use model::{
-    Buffers, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
+    Buffers, Cable, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
     KernelPort, Nic, NicKind, Queues, Ring, SourceGuard, Station, Vif, VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};

@@ -2,7 +2,7 @@
 //! use them.
 
 use crate::domain::StackApp;
-use crate::domain::{self, GrantMode, Offloads};
+use crate::domain::{self, GrantMode, NicConfig, Offloads};
 use crate::model::{Config, Endpoint, Guest, Vif};
 use abi::xdp::Ring;
 
@@ -53,9 +53,9 @@ pub(crate) const fn rings_slots(entries: u32) -> u32 {
     Ring::ALL.len() as u32 * Ring::slots(entries)
 }
 
-/// Returns the pages of a NIC's buffers.
-pub(crate) fn nic_pages(buffers: u32) -> u32 {
-    buffers.div_ceil(BUFFERS_PER_PAGE) + LINEAR_PAGES
+/// Returns the pages of a NIC's buffers and rings.
+pub(crate) fn nic_pages(nic: &NicConfig) -> u32 {
+    nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages() + LINEAR_PAGES
 }
 
 /// Returns the pages of one vif's two rings.

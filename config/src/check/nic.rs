@@ -4,9 +4,9 @@ use super::findings::Findings;
 use super::rule::rules;
 use super::station::{ifname, netns, port, station};
 use super::uplink;
-use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Vmq, XDP_MTU_MAX};
+use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Rings, Vmq, XDP_MTU_MAX};
 use crate::lro::Meta;
-use crate::model::{Config, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, Nic, NicKind, Queues, XdpWire};
 use crate::problem::ConfigPart;
 use crate::variants;
 use std::collections::BTreeMap;
@@ -57,20 +57,55 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
             }
         }
         NicKind::Local { .. } => {}
-        NicKind::Sim {
-            loss,
-            station: far,
-            delay_us,
-            ..
+        NicKind::Sim(of_nic) => cable(found, n, of_nic),
+        NicKind::Soft {
+            cable: of_nic,
+            rings,
         } => {
-            found.range(part, "delay_us", *delay_us, 0..=10_000_000);
-            if !(0.0..=1.0).contains(loss) {
-                let remedy = "write a share from 0.0 to 1.0";
-                found.add(part, "loss", format!("`loss` is {loss}"), remedy);
-            }
-            station(found, part, far, None, |app| ConfigPart::NicApp(n, app));
+            cable(found, n, of_nic);
+            ring(found, part, nic, *rings);
         }
         NicKind::Pcap(files) => found.files(part, files),
+    }
+}
+
+fn cable(found: &mut Findings, n: usize, cable: &Cable) {
+    let (part, loss) = (ConfigPart::Nic(n), cable.loss);
+    found.range(part, "delay_us", cable.delay_us, 0..=10_000_000);
+    if !(0.0..=1.0).contains(&loss) {
+        let remedy = "write a share from 0.0 to 1.0";
+        found.add(part, "loss", format!("`loss` is {loss}"), remedy);
+    }
+    station(found, part, &cable.station, None, |app| {
+        ConfigPart::NicApp(n, app)
+    });
+}
+
+/// Checks the rings of a device, and its interrupt moderation.
+fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
+    let Rings {
+        descriptors,
+        interrupt_us,
+        interrupt_frames,
+    } = rings;
+    let wrong = format!("`descriptors` is {descriptors}");
+    if !(64..=4096).contains(&descriptors) || !descriptors.is_power_of_two() {
+        let remedy = "write 64, 128, 256, 512, 1024, 2048 or 4096";
+        found.add(part, "descriptors", wrong, remedy);
+    } else if descriptors > nic.buffers / 2 {
+        let what = format!("{wrong} and `buffers` is {}", nic.buffers);
+        let remedy = format!(
+            "write `buffers` of at least {}: frames that wait for guests need buffers, too",
+            2 * descriptors
+        );
+        found.add(part, "descriptors", what, remedy);
+    }
+    found.range(part, "interrupt_us", interrupt_us, 0..=10_000);
+    found.range(part, "interrupt_frames", interrupt_frames, 0..=4096);
+    if interrupt_us > 0 && nic.moderation != Moderation::Event {
+        let what = "`interrupt_us` is set and `moderation` is not \"event\"";
+        let remedy = "leave one of them out: only \"event\" waits for interrupts";
+        found.add(part, "interrupt_us", what, remedy);
     }
 }
 
@@ -81,7 +116,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
     found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
     let wrong = "`queues` is \"vmq\"";
     match nic.kind {
-        NicKind::Tap { .. } | NicKind::Sim { .. } => {}
+        NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Soft { .. } => {}
         NicKind::Xdp { .. } if vmq.rebalance_ms > 0 => {
             let what = "`kind` is \"xdp\" and `vmq_rebalance_ms` is set";
             let remedy = "leave it out: a guest permanently has the queue that its `pdev` names";
@@ -89,11 +124,13 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
         }
         NicKind::Xdp { .. } => {}
         NicKind::Pcap(_) | NicKind::Local { .. } => {
-            let remedy = "leave it out, or use a NIC of kind = \"tap\", \"xdp\" or \"sim\"";
+            let remedy =
+                "leave it out, or use a NIC of kind = \"tap\", \"xdp\", \"sim\" or \"soft\"";
             found.add(part, "queues", wrong, remedy);
         }
     }
-    if nic.rate_mbps.is_some() {
+    // The rate of a cable applies to all queues.
+    if nic.rate_mbps.is_some() && !matches!(nic.kind, NicKind::Soft { .. }) {
         let what = format!("{wrong} and `rate_mbps` is set");
         let remedy = "leave one of them out: the token bucket is in front of the shared queue";
         found.add(part, "queues", what, remedy);

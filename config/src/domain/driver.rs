@@ -155,18 +155,14 @@ pub enum NicKindConfig {
         /// Entries of each ring, a power of two.
         entries: u32,
     },
-    /// A cable in memory with a TCP/IP station at its far end, inside the driver domain.
-    Sim {
-        /// One-way delay, microseconds.
-        delay_us: u32,
-        /// Share of frames lost, 0.0 … 1.0, in each direction.
-        loss: f64,
-        /// Seed of the losses.
-        seed: u64,
-        /// The station's MAC.
-        mac: [u8; 6],
-        /// The station.
-        far: Stack,
+    /// An end of a cable in memory.
+    Sim(CableConfig),
+    /// A device in software with descriptor rings, at an end of a cable in memory.
+    Soft {
+        /// The cable.
+        cable: CableConfig,
+        /// The rings.
+        rings: Rings,
     },
     /// Reads frames from a capture file, and writes frames to one.
     Pcap(Capture),
@@ -178,6 +174,71 @@ pub enum NicKindConfig {
         mac: [u8; 6],
     },
 }
+
+/// A cable in memory with a TCP/IP station at its far end, inside the driver domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CableConfig {
+    /// One-way delay, microseconds.
+    pub delay_us: u32,
+    /// Share of frames lost, 0.0 … 1.0, in each direction.
+    pub loss: f64,
+    /// Seed of the losses.
+    pub seed: u64,
+    /// The station's MAC.
+    pub mac: [u8; 6],
+    /// The station.
+    pub far: Stack,
+}
+
+/// Descriptor rings of a device, and its interrupt moderation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rings {
+    /// Entries of each ring, a power of two.
+    pub descriptors: u32,
+    /// Microseconds from the first frame to the interrupt.
+    pub interrupt_us: u32,
+    /// Number of frames that raise the interrupt earlier; 0: no number.
+    pub interrupt_frames: u32,
+}
+
+impl Default for Rings {
+    fn default() -> Self {
+        Self {
+            descriptors: 256,
+            interrupt_us: 0,
+            interrupt_frames: 0,
+        }
+    }
+}
+
+impl NicConfig {
+    /// Returns the pages of its rings, of split headers and of frames to send, beside its buffers.
+    /// The driver verifies that they suffice.
+    #[must_use]
+    pub fn ring_pages(&self) -> u32 {
+        let NicKindConfig::Soft { rings, .. } = &self.kind else {
+            return 0;
+        };
+        let pages = |bytes: u32| bytes.saturating_mul(rings.descriptors).div_ceil(PAGE);
+        let dedicated = self.vmq.map_or(0, |vmq| vmq.queues);
+        let ring = 1 + pages(DESCRIPTOR_BYTES) + pages(COMPLETION_BYTES);
+        let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));
+        ring.saturating_mul(dedicated + 2)
+            .saturating_add(pages(HEADER_BYTES).saturating_mul(dedicated))
+            .saturating_add(sent)
+    }
+}
+
+/// Bytes of a page.
+const PAGE: u32 = abi::PAGE as u32;
+/// Bytes of a descriptor of a ring.
+const DESCRIPTOR_BYTES: u32 = 32;
+/// Bytes of a completion of a ring.
+const COMPLETION_BYTES: u32 = 16;
+/// Bytes of the space for a split header.
+const HEADER_BYTES: u32 = 128;
 
 /// When a NIC's received frames are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,9 +16,9 @@ pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use capture::Capture;
 pub use driver::{
-    BURST_BYTES, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS,
-    LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig, QUEUE_BYTES, VifConfig, Vmq,
-    XDP_MTU_MAX, flow_table_pages,
+    BURST_BYTES, CableConfig, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES,
+    LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig, QUEUE_BYTES, Rings,
+    VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};

@@ -161,14 +161,14 @@ fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
         | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } => Some(&mut port.mac),
-        NicKind::Sim { mac, .. } => Some(mac),
+        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => Some(&mut cable.mac),
         NicKind::Xdp { .. } | NicKind::Pcap(_) => None,
     }
 }
 
 fn mac_of(nic: &Nic) -> Option<Mac> {
     match &nic.kind {
-        NicKind::Sim { mac, .. } => *mac,
+        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => cable.mac,
         kind => kind.port()?.mac,
     }
 }

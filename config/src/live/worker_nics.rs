@@ -89,7 +89,7 @@ impl LiveConfig {
             }
         }
         let pages = |nics: &[NicConfig]| -> u32 {
-            let each = nics.iter().map(|nic| nic_pages(nic.buffers));
+            let each = nics.iter().map(nic_pages);
             each.fold(0, u32::saturating_add)
         };
         let other = domain.frames.saturating_sub(pages(told));
@@ -131,7 +131,7 @@ fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
         NicKindConfig::Tap { device, .. }
         | NicKindConfig::Local { device, .. }
         | NicKindConfig::Xdp { device, .. } => Some(device),
-        NicKindConfig::Sim { .. } | NicKindConfig::Pcap(_) => None,
+        NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } | NicKindConfig::Pcap(_) => None,
     }
 }
 
@@ -141,7 +141,7 @@ fn numbers(kind: &NicKindConfig) -> Vec<u32> {
         NicKindConfig::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
         NicKindConfig::Local { device, .. } | NicKindConfig::Xdp { device, .. } => vec![*device],
         NicKindConfig::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
-        NicKindConfig::Sim { .. } => Vec::new(),
+        NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } => Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::devices::{Devices, tap};
 use super::encode::stack;
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
-use crate::model::{Config, KernelPort, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, KernelPort, Nic, NicKind, Queues, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
 use std::net::IpAddr;
@@ -31,8 +31,7 @@ impl Nics {
         let mut all = Self::default();
         for (n, nic) in config.nics.iter().enumerate() {
             let kind = all.kind(config, n, nic, worker);
-            all.frames = all.frames.saturating_add(nic_pages(nic.buffers));
-            all.nics.push(NicConfig {
+            let nic = NicConfig {
                 name: nic.name.clone(),
                 kind,
                 mtu: nic.mtu,
@@ -44,7 +43,9 @@ impl Nics {
                 gateways: nic.gateways(),
                 vmq: vmq(nic),
                 rules: nic.rules.clone(),
-            });
+            };
+            all.frames = all.frames.saturating_add(nic_pages(&nic));
+            all.nics.push(nic);
         }
         all
     }
@@ -88,18 +89,10 @@ impl Nics {
                 let device = self.devices.share(tap, worker, workers);
                 NicKindConfig::Local { device, mac }
             }
-            NicKind::Sim {
-                delay_us,
-                loss,
-                seed,
-                station,
-                ..
-            } => NicKindConfig::Sim {
-                delay_us: *delay_us,
-                loss: *loss,
-                seed: *seed,
-                mac,
-                far: stack(station),
+            NicKind::Sim(cable) => NicKindConfig::Sim(in_memory(cable, mac)),
+            NicKind::Soft { cable, rings } => NicKindConfig::Soft {
+                cable: in_memory(cable, mac),
+                rings: *rings,
             },
             NicKind::Pcap(files) => NicKindConfig::Pcap(self.devices.files(files)),
         }
@@ -131,6 +124,17 @@ impl Nics {
             rings_slot,
             entries,
         }
+    }
+}
+
+/// Returns the driver's configuration of a cable.
+fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
+    domain::CableConfig {
+        delay_us: cable.delay_us,
+        loss: cable.loss,
+        seed: cable.seed,
+        mac,
+        far: stack(&cable.station),
     }
 }
 

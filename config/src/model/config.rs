@@ -57,7 +57,7 @@ impl Config {
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
         let given = match &self.nics.get(nic)?.kind {
-            NicKind::Sim { mac, .. } => *mac,
+            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => cable.mac,
             kind => kind.port()?.mac,
         };
         Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))

@@ -3,7 +3,7 @@
 use super::capture::CaptureFiles;
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
-use crate::domain::{Moderation, Offloads, Vmq};
+use crate::domain::{Moderation, Offloads, Rings, Vmq};
 use crate::rule::Rule;
 use abi::machine::Uplink;
 use std::net::IpAddr;
@@ -75,7 +75,9 @@ impl Nic {
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match &self.kind {
-            NicKind::Sim { station, .. } => station.gateway.into_iter().collect(),
+            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => {
+                cable.station.gateway.into_iter().collect()
+            }
             kind => kind.port().map(KernelPort::gateways).unwrap_or_default(),
         }
     }
@@ -85,7 +87,9 @@ impl Nic {
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.kind {
-            NicKind::Sim { station, .. } => (&station.addresses, station.gateway),
+            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => {
+                (&cable.station.addresses, cable.station.gateway)
+            }
             kind => kind
                 .port()
                 .map_or((&[], None), |port| (&port.addresses, port.gateway)),
@@ -103,18 +107,14 @@ pub enum NicKind {
         /// The work that each end may leave to the other.
         offloads: Offloads,
     },
-    /// A cable in memory with a station at its far end.
-    Sim {
-        /// One-way delay, microseconds.
-        delay_us: u32,
-        /// Share of frames lost in each direction, 0.0 … 1.0.
-        loss: f64,
-        /// Seed of the losses.
-        seed: u64,
-        /// The station's MAC; `None`: derived.
-        mac: Option<Mac>,
-        /// The station.
-        station: Station,
+    /// An end of a cable in memory.
+    Sim(Cable),
+    /// A device in software with descriptor rings, at an end of a cable in memory.
+    Soft {
+        /// The cable.
+        cable: Cable,
+        /// The rings.
+        rings: Rings,
     },
     /// Capture files.
     Pcap(CaptureFiles),
@@ -128,6 +128,21 @@ pub enum NicKind {
         /// The kernel's end.
         port: KernelPort,
     },
+}
+
+/// A cable in memory with a station at its far end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cable {
+    /// One-way delay, microseconds.
+    pub delay_us: u32,
+    /// Share of frames lost in each direction, 0.0 … 1.0.
+    pub loss: f64,
+    /// Seed of the losses.
+    pub seed: u64,
+    /// The station's MAC; `None`: derived.
+    pub mac: Option<Mac>,
+    /// The station.
+    pub station: Station,
 }
 
 /// The interface below an AF_XDP socket.
@@ -168,7 +183,7 @@ impl NicKind {
             | Self::Xdp {
                 wire: XdpWire::Veth(port),
             } => Some(port),
-            Self::Sim { .. } | Self::Pcap(_) | Self::Xdp { .. } => None,
+            Self::Sim(_) | Self::Soft { .. } | Self::Pcap(_) | Self::Xdp { .. } => None,
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
-use crate::domain::{Moderation, Offloads, Vmq};
-use crate::model::{CaptureFiles, Nic, NicKind, Queues, XdpWire};
+use crate::domain::{Moderation, Offloads, Rings, Vmq};
+use crate::model::{Cable, CaptureFiles, Nic, NicKind, Queues, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{Table, TextOrTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
@@ -18,6 +18,7 @@ enum NicWord {
     Tap,
     Xdp,
     Sim,
+    Soft,
     Pcap,
     Local,
 }
@@ -29,7 +30,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
     let word = t.required(
         "kind",
         word,
-        "write kind = \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
+        "write kind = \"tap\", \"xdp\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let uplink = match word {
         Some(NicWord::Tap | NicWord::Xdp) => uplink(n, &t),
@@ -102,14 +103,33 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> NicKind {
         NicWord::Local => NicKind::Local {
             port: port(t, true),
         },
-        NicWord::Sim => NicKind::Sim {
-            delay_us: t.number("delay_us").unwrap_or(0),
-            loss: t.real("loss").unwrap_or(0.0),
-            seed: t.number("seed").unwrap_or(1),
-            mac: t.parsed("mac", MAC),
-            station: station(t, "nic.app", |app| ConfigPart::NicApp(n, app)),
+        NicWord::Sim => NicKind::Sim(cable(n, t)),
+        NicWord::Soft => NicKind::Soft {
+            cable: cable(n, t),
+            rings: rings(t),
         },
         NicWord::Pcap => NicKind::Pcap(files(t)),
+    }
+}
+
+fn cable(n: usize, t: &Table<'_, '_>) -> Cable {
+    Cable {
+        delay_us: t.number("delay_us").unwrap_or(0),
+        loss: t.real("loss").unwrap_or(0.0),
+        seed: t.number("seed").unwrap_or(1),
+        mac: t.parsed("mac", MAC),
+        station: station(t, "nic.app", |app| ConfigPart::NicApp(n, app)),
+    }
+}
+
+fn rings(t: &Table<'_, '_>) -> Rings {
+    let usual = Rings::default();
+    Rings {
+        descriptors: t.number("descriptors").unwrap_or(usual.descriptors),
+        interrupt_us: t.number("interrupt_us").unwrap_or(usual.interrupt_us),
+        interrupt_frames: t
+            .number("interrupt_frames")
+            .unwrap_or(usual.interrupt_frames),
     }
 }
 

@@ -96,6 +96,13 @@ fn every_kind_survives_json() {
     let text = serde_json::to_string(&guest).unwrap();
     assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
 
+    let cable = CableConfig {
+        delay_us: 10,
+        loss: 0.5,
+        seed: 1,
+        mac: [2; 6],
+        far: stack,
+    };
     let kinds = [
         NicKindConfig::Tap {
             device: 0,
@@ -109,12 +116,14 @@ fn every_kind_survives_json() {
             rings_slot: 8,
             entries: 1024,
         },
-        NicKindConfig::Sim {
-            delay_us: 10,
-            loss: 0.5,
-            seed: 1,
-            mac: [2; 6],
-            far: stack,
+        NicKindConfig::Sim(cable.clone()),
+        NicKindConfig::Soft {
+            cable,
+            rings: Rings {
+                descriptors: 1024,
+                interrupt_us: 50,
+                interrupt_frames: 32,
+            },
         },
         NicKindConfig::Pcap(Capture {
             read: Some(1),
@@ -129,6 +138,7 @@ fn every_kind_survives_json() {
     let moderations = [
         Moderation::Spin,
         Moderation::Tick(50),
+        Moderation::Event,
         Moderation::Event,
         Moderation::Event,
         Moderation::Event,

@@ -15,8 +15,8 @@ fn mistakes_have_lines_and_remedies() {
         (
             "kind = \"tap\"",
             "kind = \"tun\"",
-            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"pcap\" or \
-             \"local\"",
+            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"soft\", \
+             \"pcap\" or \"local\"",
         ),
         (
             "name = \"b\"",
@@ -212,7 +212,12 @@ fn dedicated_queues_have_requirements() {
     );
     expect(&with("\nmtu = 2030"), 5, "`mtu` is 2030", "at most 2029");
     let local = with("").replacen("tap", "local", 1);
-    expect(&local, 5, "`queues` is \"vmq\"", "\"xdp\" or \"sim\"");
+    expect(
+        &local,
+        5,
+        "`queues` is \"vmq\"",
+        "\"xdp\", \"sim\" or \"soft\"",
+    );
     let unused = "kind = \"tap\"\nvmq_queues = 2\nnetns = \"w\"";
     expect(unused, 5, "vmq_queues", "");
     let copying = format!(
@@ -589,4 +594,46 @@ fn uplinks_require_and_exclude_keys() {
         let text = errors(&nic(&keys));
         assert!(text.contains(what), "{text}");
     }
+}
+
+/// Rings need a size that fits the buffers, and moderation a driver that sleeps.
+#[test]
+fn rings_of_a_device_are_checked() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let good = "kind = \"soft\"\nqueues = \"vmq\"\nrate_mbps = 1000\n";
+    assert!(parse("f.toml", &SMALL.replacen(wire, good, 1)).is_ok());
+    for (keys, what, remedy) in [
+        ("descriptors = 100", "`descriptors` is 100", "64, 128, 256"),
+        (
+            "descriptors = 8192",
+            "`descriptors` is 8192",
+            "64, 128, 256",
+        ),
+        (
+            "descriptors = 1024",
+            "`descriptors` is 1024 and `buffers` is 1024",
+            "`buffers` of at least 2048",
+        ),
+        (
+            "interrupt_us = 10001",
+            "`interrupt_us` is 10001",
+            "from 0 to 10000",
+        ),
+        (
+            "interrupt_frames = 5000",
+            "`interrupt_frames` is 5000",
+            "from 0 to 4096",
+        ),
+        (
+            "interrupt_us = 50\nmoderation = \"spin\"",
+            "`interrupt_us` is set and `moderation` is not \"event\"",
+            "leave one of them out",
+        ),
+    ] {
+        let text = mistake(wire, &format!("kind = \"soft\"\n{keys}\n"));
+        assert!(text.starts_with("f.toml:5: [[nic]] 1: "), "{text}");
+        assert!(text.contains(what) && text.contains(remedy), "{text}");
+    }
+    let text = mistake(wire, "kind = \"sim\"\ndescriptors = 256\n");
+    assert!(text.contains("`descriptors`"), "{text}");
 }

@@ -106,7 +106,7 @@ fn the_example_is_valid_with_all_keys_enabled() {
     let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
     // The wire's route is a neighbour, and files are checked only when they are opened.
     let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((config.nics.len(), config.guests.len()), (6, 5));
+    assert_eq!((config.nics.len(), config.guests.len()), (7, 5));
 }
 
 #[test]

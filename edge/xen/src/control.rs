@@ -123,9 +123,10 @@ impl ControlServer {
             Ok(Control::Attach { .. } | Control::Detach { .. } | Control::Reload { .. }) => {
                 Err("the toolstack attaches guests: `xl network-attach`".to_owned())
             }
-            Ok(Control::Rules { .. }) => {
-                Err("rules are for guests of `grantway up`; frames of Xen guests are not filtered".to_owned())
-            }
+            Ok(Control::Rules { .. }) => Err(
+                "rules are for guests of `grantway up`; frames of Xen guests are not filtered"
+                    .to_owned(),
+            ),
             Ok(Control::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),
         };

@@ -9,6 +9,15 @@ pub mod prof;
 use clap::{Subcommand, ValueHint};
 use std::path::PathBuf;
 
+/// A NIC in memory for `demo`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum DemoNic {
+    /// An end of a cable
+    Sim,
+    /// A device with descriptor rings, in software
+    Soft,
+}
+
 /// A command of `grantway-lab`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -21,8 +30,11 @@ pub enum Command {
         /// Take at most 15 seconds
         #[arg(long)]
         quick: bool,
-        /// Use a wire in memory and TCP/IP inside the domains instead of TAPs
-        #[arg(long)]
+        /// Use a NIC in memory and TCP/IP inside the domains instead of TAPs
+        #[arg(long, value_name = "KIND")]
+        nic: Option<DemoNic>,
+        /// The same as --nic sim
+        #[arg(long, conflicts_with = "nic")]
         sim: bool,
     },
     /// Run an experiment: a plan that compares configurations side by side

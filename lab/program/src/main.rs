@@ -4,10 +4,10 @@
 mod prof;
 
 use clap::{Parser, Subcommand};
-use experiments::demo::{self, DemoArgs};
+use experiments::demo::{self, DemoArgs, MemoryNic};
 use experiments::exp;
 use experiments::plan::Adjustment;
-use lab_args::Command;
+use lab_args::{Command, DemoNic};
 use std::process::ExitCode;
 use tool::{Failure, clean, output};
 
@@ -47,9 +47,13 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Words::Lab(Command::Prof { command }) => return prof::run(&command, json),
-        Words::Lab(Command::Demo { quick, sim }) => {
+        Words::Lab(Command::Demo { quick, nic, sim }) => {
             client::check_smallest()?;
-            demo::run(&DemoArgs { json, quick, sim })
+            let nic = nic.or(sim.then_some(DemoNic::Sim)).map(|nic| match nic {
+                DemoNic::Sim => MemoryNic::Sim,
+                DemoNic::Soft => MemoryNic::Soft,
+            });
+            demo::run(&DemoArgs { json, quick, nic })
         }
         Words::Lab(Command::Exp { list: true, .. }) => list_plans(json),
         Words::Lab(Command::Exp {

@@ -2,7 +2,7 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{EditOrigin, Edit, EditKind};
+use super::edits::{Edit, EditKind, EditOrigin};
 use crate::life::Call;
 use crate::spec::SpecChange;
 use abi::journal::Level;

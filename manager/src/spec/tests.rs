@@ -256,7 +256,7 @@ fn rules_of_an_attached_guest_survive_every_end() {
     for (worker, vifs) in came.vifs {
         become_so(&mut both, SpecChange::Serves { worker, vifs });
     }
-    become_so(&mut both, SpecChange::Up { name: "a".into() });
+    become_so(&mut both, SpecChange::Attached { name: "a".into() });
     let wanted = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
     let wanted: Setting = serde_json::from_str(wanted).unwrap();
     let guest = config.with_rules(both[0].live().unwrap(), &wanted).unwrap();

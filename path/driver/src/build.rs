@@ -1,8 +1,8 @@
 //! Builds ports from a configuration.
 //!
-//! The driver's own frames hold, in this order: each NIC's pool and its buffers for whole
-//! aggregates; with the grant mechanism `copy`, each guest's staging pages; at the end, the flow
-//! tables and the buffers of guests' queued frames. The monitor relies on this order to create
+//! The driver's own frames hold, in this order: each NIC's pool, its rings, and its buffers for
+//! whole aggregates; with the grant mechanism `copy`, each guest's staging pages; at the end, the
+//! flow tables and the buffers of guests' queued frames. The monitor relies on this order to create
 //! AF_XDP sockets over the pools of NICs.
 
 use crate::dedicated::queue::DedicatedQueue;
@@ -179,7 +179,8 @@ fn nic_port(
     platform: &Rc<dyn Platform>,
 ) -> Result<NicPort, StartError> {
     let area = memory.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
-    let (nic, pool) = devices::nic(config, area, platform)?;
+    let rings = memory.take_area(config.ring_pages() as usize * PAGE)?;
+    let (nic, pool) = devices::nic(config, area, rings, platform)?;
     let linearizer = memory.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linearizer = Linearizer::new(linearizer, LINEAR_BYTES as usize, lro.backend);
     // Held buffers must leave the NIC enough buffers to receive into.

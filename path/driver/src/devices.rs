@@ -2,11 +2,14 @@
 
 use crate::egress_queue::bytes_per_s;
 use crate::sim::Wire;
+use crate::soft::SoftPort;
 use crate::steering::MonitorSteering;
 use crate::xdp;
-use config::domain::{BUFFER_BYTES, NicConfig, NicKindConfig};
+use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings};
+use nic::dma::SoftNic;
+use nic::dma::soft::{Interrupts, SoftSetup};
 use nic::limited::Limited;
-use nic::sim::Cable;
+use nic::sim::{Cable, SimNic};
 use nic::{Caps, Nic, Pool};
 use nic_linux::TapNic;
 use runtime::device::{attach, attach_if_there, give_up, pcap};
@@ -18,16 +21,20 @@ use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
+/// Capacity of a queue of a `sim` NIC, in frames.
+const QUEUE_FRAMES: usize = 1000;
 
 /// Creates the NIC that `config` describes, and its receive pool. All of its memory lies in `area`:
 /// three quarters are the pool; one quarter is for frames queued by a rate limit, for a simulated
-/// station, and for sending by an AF_XDP socket.
+/// station, and for sending by an AF_XDP socket. `rings` is the memory of its rings, of
+/// [`NicConfig::ring_pages`] pages.
 ///
 /// # Errors
 /// Its device was rejected or is invalid.
 pub fn nic(
     config: &NicConfig,
     area: Area,
+    rings: Area,
     platform: &Rc<dyn Platform>,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
     // A half page at the end cannot be a buffer, because a socket's memory consists of pages.
@@ -78,27 +85,25 @@ pub fn nic(
         NicKindConfig::Local { device, .. } => {
             Box::new(tap(platform, (*device, &[]), (true, true, true), mtu)?)
         }
-        NicKindConfig::Sim {
-            delay_us,
-            loss,
-            seed,
-            mac,
-            far,
-        } => {
-            let cable = Cable {
-                delay_ns: u64::from(*delay_us) * 1000,
-                loss: *loss,
-                seed: *seed,
-                caps: wire_caps(mtu),
-                ..Cable::default()
+        NicKindConfig::Sim(cable) => {
+            let (near, far, station) = in_memory(cable, None, mtu);
+            let near = match config.vmq {
+                None => near,
+                Some(vmq) => near.with_queues(vmq.queues as usize, QUEUE_FRAMES),
             };
-            let station = StackEndpoint::new(*mac, mtu, far);
-            let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
-            Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
+            Box::new(Wire::new(near, far, station, pool(0, eighth)?))
+        }
+        NicKindConfig::Soft { cable, rings: of } => {
+            let (near, far, station) = in_memory(cable, config.rate_mbps, mtu);
+            let received = area.part(2 * eighth, rest).unwrap_or(area);
+            let near = soft(config, *of, near, (rings, received), platform)?;
+            Box::new(Wire::new(near, far, station, pool(0, eighth)?))
         }
         NicKindConfig::Pcap(files) => pcap(&**platform, *files)?,
     };
     let nic = match config.rate_mbps {
+        // The cable has the rate.
+        _ if matches!(config.kind, NicKindConfig::Soft { .. }) => nic,
         Some(mbps) => {
             let bytes_per_s = bytes_per_s(mbps);
             let memory = Box::new(pool(eighth, eighth)?);
@@ -107,6 +112,48 @@ pub fn nic(
         None => nic,
     };
     Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// Returns both ends of a cable, and the station for its far end.
+fn in_memory(
+    cable: &CableConfig,
+    rate_mbps: Option<f64>,
+    mtu: usize,
+) -> (SimNic, SimNic, StackEndpoint) {
+    let station = StackEndpoint::new(cable.mac, mtu, &cable.far);
+    let cable = Cable {
+        bytes_per_s: rate_mbps.map(bytes_per_s),
+        delay_ns: u64::from(cable.delay_us) * 1000,
+        loss: cable.loss,
+        seed: cable.seed,
+        caps: wire_caps(mtu),
+        ..Cable::default()
+    };
+    let (near, far) = cable.ends();
+    (near, far, station)
+}
+
+/// Creates a NIC with a device in software: its rings are in `memory`, and it receives into `pool`
+/// and into pages that guests have granted.
+fn soft(
+    config: &NicConfig,
+    rings: Rings,
+    wire: SimNic,
+    (memory, pool): (Area, Area),
+    platform: &Rc<dyn Platform>,
+) -> Result<SoftPort<SimNic>, StartError> {
+    let setup = SoftSetup {
+        entries: rings.descriptors,
+        queues: config.vmq.map_or(0, |vmq| vmq.queues as usize),
+        mtu: config.mtu as usize,
+        interrupts: Interrupts {
+            delay_ns: u64::from(rings.interrupt_us) * 1000,
+            frames: rings.interrupt_frames as usize,
+        },
+    };
+    let nic = SoftNic::new(setup, wire, memory, pool, platform.window());
+    let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
+    Ok(SoftPort::new(config.name.clone(), nic))
 }
 
 /// Returns the capabilities of a wire with packets of at most `mtu` bytes: no offloads.

@@ -35,7 +35,8 @@
 //! |---|---|
 //! | `build` | creates ports from a configuration and adds them to an empty driver |
 //! | [`devices`] | creates NICs from a configuration |
-//! | [`sim`] | the wire of a `sim` NIC |
+//! | [`sim`] | the wire of `sim` and `soft` NICs |
+//! | [`soft`] | logs the events of a NIC with a device in software |
 //! | [`xdp`] | AF_XDP sockets that the monitor has created |
 //! | [`steering`] | steers frames to a NIC's queues, through the monitor |
 //! | [`firewall`] | rules between configuration and bridge |
@@ -74,6 +75,7 @@ pub mod report;
 pub mod resegment;
 pub mod share;
 pub mod sim;
+pub mod soft;
 pub mod software_offload;
 pub mod steering;
 pub mod switch;

@@ -1,22 +1,20 @@
-//! The wire of a `sim` NIC: a cable in memory, with a TCP/IP station at its far end.
+//! The wire of `sim` and `soft` NICs: a cable in memory, with a TCP/IP station at its far end.
 //!
 //! Both ends are in the driver domain. The station has no thread: it works whenever the driver
 //! polls the NIC.
 
-use nic::sim::{Cable, SimNic};
+use nic::sim::SimNic;
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool, TxReport};
 use stack::StackEndpoint;
 
-/// Capacity of a queue of the near end, in frames.
-const QUEUE_FRAMES: usize = 1000;
 /// Maximum number of frames per turn of the station.
 const BATCH: usize = 64;
 
-/// The near end of the cable, and the station behind it.
+/// The NIC at the near end of a cable, and the station behind the cable.
 #[derive(Debug)]
-pub struct Wire {
-    near: SimNic,
+pub struct Wire<N> {
+    near: N,
     far: SimNic,
     station: StackEndpoint,
     pool: Pool,
@@ -24,16 +22,11 @@ pub struct Wire {
     pick: Vec<u32>,
 }
 
-impl Wire {
-    /// Creates a cable with `station` at its far end. The far end uses buffers of `pool`; the near
-    /// end has `queues` dedicated queues.
+impl<N> Wire<N> {
+    /// Puts `station` behind `far`, the other end of the cable of `near`. It uses buffers of
+    /// `pool`.
     #[must_use]
-    pub fn new(cable: Cable, station: StackEndpoint, pool: Pool, queues: usize) -> Self {
-        let (near, far) = cable.ends();
-        let near = match queues {
-            0 => near,
-            queues => near.with_queues(queues, QUEUE_FRAMES),
-        };
+    pub fn new(near: N, far: SimNic, station: StackEndpoint, pool: Pool) -> Self {
         Self {
             near,
             far,
@@ -78,7 +71,7 @@ fn carry(
     frames.clear();
 }
 
-impl Nic for Wire {
+impl<N: Nic> Nic for Wire<N> {
     fn caps(&self) -> Caps {
         self.near.caps()
     }
@@ -115,7 +108,14 @@ impl Nic for Wire {
         all
     }
 
+    fn release(&mut self, buffers: &mut dyn nic::Buffers) {
+        self.near.release(buffers);
+    }
+
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {
         self.near.vmq()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,8 @@ mod site;
 mod taps;
 mod text;
 
+pub use sim::MemoryNic;
+
 use crate::lane::cores::Cores;
 use figures::provenance::Provenance;
 use figures::{interrupt, report};
@@ -18,9 +20,9 @@ pub struct DemoArgs {
     pub json: bool,
     /// Take at most 15 seconds.
     pub quick: bool,
-    /// Use a wire in memory and TCP/IP inside the domains instead of TAPs, even if TAPs are
-    /// available.
-    pub sim: bool,
+    /// The NIC in memory that is used instead of TAPs, with TCP/IP inside the domains; `None`:
+    /// TAPs, if they are available.
+    pub nic: Option<MemoryNic>,
 }
 
 /// Runs the demonstration and prints its report.
@@ -31,7 +33,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     // Must precede the start of any thread, because only a single-threaded process can enter a user
     // namespace.
     let mut notes = Vec::new();
-    match site::find(args.sim)? {
+    match site::find(args.nic.is_some())? {
         site::NamespaceSite::Here => {}
         site::NamespaceSite::Elsewhere(status) if status.success() => return Ok(()),
         site::NamespaceSite::Elsewhere(status) => {
@@ -62,7 +64,12 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let mut found = if on_taps {
         taps::find(args.quick, cores, provenance.tsc_hz)?
     } else {
-        sim::find(args.quick, cores, provenance.tsc_hz)?
+        sim::find(
+            args.nic.unwrap_or_default(),
+            args.quick,
+            cores,
+            provenance.tsc_hz,
+        )?
     };
     found.notes.splice(0..0, notes);
     if args.json {

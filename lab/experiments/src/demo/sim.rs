@@ -12,8 +12,8 @@ use crate::load::Mark;
 use crate::plan::{Config as Key, Direction, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
-use config::domain::StackApp;
-use config::{Cidr, Config, Endpoint, Guest, Nic, NicKind, Station, Vif};
+use config::domain::{Rings, StackApp};
+use config::{Cable, Cidr, Config, Endpoint, Guest, Nic, NicKind, Station, Vif};
 use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -30,6 +30,16 @@ const CLIENT: usize = 3;
 const PAUSE_S: u32 = 1;
 /// Windows per load.
 const WINDOWS: u32 = 3;
+
+/// A NIC in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryNic {
+    /// An end of a cable.
+    #[default]
+    Sim,
+    /// A device with descriptor rings, at an end of a cable.
+    Soft,
+}
 
 /// A load's start and end. Loads run in the order of [`phases`].
 struct Phase {
@@ -53,9 +63,14 @@ fn phases(seconds: u32) -> [Phase; 4] {
 }
 
 /// Runs the demonstration without TAPs.
-pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
+pub(super) fn find(
+    nic: MemoryNic,
+    quick: bool,
+    cores: Cores,
+    tsc_hz: u64,
+) -> anyhow::Result<Findings> {
     let seconds = if quick { 2 } else { 6 };
-    let mut running = Running::start(&machine(cores, seconds))?;
+    let mut running = Running::start(&machine(nic, cores, seconds))?;
     let mut samples = Samples::default();
     let bar = bar(4 * u64::from(WINDOWS));
     let mut access = None;
@@ -82,14 +97,24 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     let mut found = Findings {
         figures: samples.figures(PLAN),
         access: access.unwrap_or_default(),
-        notes: vec![
-            "the wire's station is part of the driver domain, whose cycles include it".to_owned(),
-        ],
+        notes: vec![note(nic).to_owned()],
     };
     let up_ms = running.up_ms();
     running.down()?;
     add_reach(&mut found, up_ms);
     Ok(found)
+}
+
+fn note(nic: MemoryNic) -> &'static str {
+    match nic {
+        MemoryNic::Sim => {
+            "the wire's station is part of the driver domain, whose cycles include it"
+        }
+        MemoryNic::Soft => {
+            "the wire's station and the NIC's device are part of the driver domain, whose cycles \
+             include them"
+        }
+    }
 }
 
 /// Waits until a phase's load starts, because the stations' clocks started before the machine was
@@ -177,19 +202,24 @@ fn number_in(value: &Value, key: &str) -> Option<u64> {
     }
 }
 
-fn machine(cores: Cores, seconds: u32) -> Config {
-    let wire = station(Direction::ToGuest, WIRE, GUEST, seconds);
+fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
+    let cable = Cable {
+        delay_us: 10,
+        seed: 1,
+        station: station(Direction::ToGuest, WIRE, GUEST, seconds),
+        ..Cable::default()
+    };
     let guest = station(Direction::FromGuest, GUEST, WIRE, seconds);
     let mut config = Config {
         name: fresh_name("demo"),
         nics: vec![Nic::new(
             "wire",
-            NicKind::Sim {
-                delay_us: 10,
-                loss: 0.0,
-                seed: 1,
-                mac: None,
-                station: wire,
+            match nic {
+                MemoryNic::Sim => NicKind::Sim(cable),
+                MemoryNic::Soft => NicKind::Soft {
+                    cable,
+                    rings: Rings::default(),
+                },
             },
         )],
         guests: vec![Guest {
@@ -261,7 +291,11 @@ mod tests {
         let station = station(Direction::ToGuest, WIRE, GUEST, 2);
         assert!(matches!(station.apps[SINK], StackApp::TcpSink { .. }));
         assert!(matches!(station.apps[CLIENT], StackApp::TcpClient { .. }));
-        machine(Cores { wire: 0, guest: 1 }, 2).machine().unwrap();
+        for nic in [MemoryNic::Sim, MemoryNic::Soft] {
+            machine(nic, Cores { wire: 0, guest: 1 }, 2)
+                .machine()
+                .unwrap();
+        }
     }
 
     #[test]

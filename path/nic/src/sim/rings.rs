@@ -49,7 +49,11 @@ impl Rings {
         }
     }
 
-    pub(super) fn pop_shared(&mut self, inbound: &mut OneWay, now_ns: u64) -> Option<FrameInFlight> {
+    pub(super) fn pop_shared(
+        &mut self,
+        inbound: &mut OneWay,
+        now_ns: u64,
+    ) -> Option<FrameInFlight> {
         self.sort(inbound, now_ns);
         self.shared.pop_front()
     }

@@ -315,7 +315,7 @@ fn cables_can_be_added_and_files_only_removed() {
     assert!(matches!(
         without.nics[..],
         [NicConfig {
-            kind: NicKindConfig::Sim { .. },
+            kind: NicKindConfig::Sim(_),
             ..
         }]
     ));
