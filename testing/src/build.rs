@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Builds `packages` if one of `programs` is missing in `folder`, the folder `TARGET/TRIPLE/PROFILE`
-/// of this build. An existing program is never replaced, because tests that run at the same time
-/// may use it; `cargo xtask test` builds all of them first.
+/// Builds `packages` if `folder`, which is `TARGET/TRIPLE/PROFILE`, lacks one of `programs`. An
+/// existing program is never replaced, because tests that run at the same time may use it.
+/// `cargo xtask test` builds all of them first.
 ///
 /// # Panics
 ///

@@ -25,7 +25,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let args: Vec<&str> = args.into_iter().filter(|arg| *arg != "--require").collect();
     let cargo = |targets: &[&str]| {
         let mut command = workspace::cargo();
-        command.args(["test", "--workspace", "--no-fail-fast"]);
+        command.args(["test", "--no-fail-fast"]);
+        if !names_packages(&args) {
+            command.arg("--workspace");
+        }
         command.args(targets).args(&args).stdout(Stdio::piped());
         if is_required {
             command.env("GRANTWAY_REQUIRE", "all");
@@ -41,6 +44,13 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     print!("{}{}", failures.report(), report(&skips(&list)?));
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
+}
+
+/// Returns whether arguments of `cargo test` name packages. With `--workspace` cargo ignores them.
+fn names_packages(args: &[&str]) -> bool {
+    args.iter()
+        .take_while(|arg| **arg != "--")
+        .any(|arg| arg.starts_with("-p") || arg.starts_with("--package"))
 }
 
 /// Returns whether arguments of `cargo test` name packages, targets or tests. A skipped test is no
@@ -218,6 +228,20 @@ mod tests {
             &["--", "--skip"],
         ] {
             assert!(selects_tests(args), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn packages_are_named_before_the_arguments_of_tests() {
+        for args in [
+            &["-p", "net"][..],
+            &["-pnet"],
+            &["--package=net", "--", "x"],
+        ] {
+            assert!(names_packages(args), "{args:?}");
+        }
+        for args in [&[][..], &["--locked"], &["nat::", "--", "-p"]] {
+            assert!(!names_packages(args), "{args:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The log of written pages, by which a virtual machine moves to another host while it runs. A write
+//! The log of written pages, which lets a running virtual machine move to another host. A write
 //! that the log misses would be missing there.
 
 use nic::Notified;
@@ -147,7 +147,7 @@ fn rings_wait_for_the_log() {
     assert!(!rig.front.is_closed(), "a reset ends the migration");
 }
 
-/// What spoils the log, and how.
+/// The name of a defect of the log, and the function that causes it.
 type Case = (&'static str, fn(&mut Rig, &Log));
 
 #[test]

@@ -10,7 +10,7 @@ use testing::{PATIENCE, Tied, kernel, wait_for, wait_until};
 
 /// The interface's MAC, also in the machine's configuration.
 pub(super) const MAC: &str = "02:00:00:00:05:01";
-/// Bytes of memory. QEMU before 9.0 loses writes of its emulated processor during a migration if
+/// Bytes of memory. QEMU 7.2 loses writes of its emulated processor during a migration if
 /// the size is a multiple of 256 KiB.
 const MEMORY: u64 = (256 << 20) + 8192;
 const PROMPT: &[u8] = b"(qemu) ";

@@ -1,6 +1,6 @@
 //! Grant mechanism `flip`, page exchange as in Xen 2: a frame is delivered together with its page.
 //! In return this domain gets the guest's old page, zeroed, for a later frame. Frames from guests
-//! are mapped, as in Xen 2 ([`Map`]).
+//! are mapped, as in Xen 2 ([`MapGrants`]).
 //!
 //! A frame is first copied into a page of the exchange, because its buffer belongs to the NIC,
 //! holds other frames as well, and may be for several guests. The copy costs little compared with
