@@ -1,0 +1,343 @@
+//! Compiles the policies of a cluster to firewall rules of single pods.
+//!
+//! A pod is isolated in a direction if a policy for that direction selects it. Then exactly the
+//! union of what all such policies allow passes, and traffic with the pod's own node. A connection
+//! passes if the sender's egress and the receiver's ingress allow it: each end has its own rules.
+
+use crate::api::{Metadata, Node, ObjectName, Peer, Pod, Policy, PolicyPort, PolicyRule, Protocol};
+use crate::prefix::{Prefix, merged};
+use crate::rule::{Direction, PodRules, Rule};
+use crate::selector::{LabelSelector, Labels};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Limit of prefixes that one policy allows in one direction. Further ones are left out.
+const PREFIXES_MAX: usize = 16_384;
+
+/// The objects of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its nodes, by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// The labels of its namespaces, by name.
+    pub namespaces: BTreeMap<String, Labels>,
+    /// Its pods.
+    pub pods: BTreeMap<ObjectName, Pod>,
+    /// Its policies.
+    pub policies: BTreeMap<ObjectName, Policy>,
+}
+
+/// The kinds of objects that policies need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Nodes.
+    Nodes,
+    /// Namespaces.
+    Namespaces,
+    /// Pods.
+    Pods,
+    /// Network policies.
+    Policies,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Nodes, Self::Namespaces, Self::Pods, Self::Policies];
+}
+
+impl Cluster {
+    /// Adds or replaces an object. An object without metadata is ignored.
+    pub fn put(&mut self, kind: Kind, object: &Value) {
+        let Some(metadata) = Metadata::of(object) else {
+            return;
+        };
+        let name = metadata.object();
+        match kind {
+            Kind::Nodes => drop(self.nodes.insert(name.name, Node::of(object))),
+            Kind::Namespaces => drop(self.namespaces.insert(name.name, metadata.labels)),
+            // A pod that makes no sense has no address.
+            Kind::Pods => drop(self.pods.insert(name, Pod::of(object).unwrap_or_default())),
+            Kind::Policies => drop(self.policies.insert(name, Policy::of(object))),
+        }
+    }
+
+    /// Removes an object.
+    pub fn remove(&mut self, kind: Kind, name: &ObjectName) {
+        match kind {
+            Kind::Nodes => drop(self.nodes.remove(&name.name)),
+            Kind::Namespaces => drop(self.namespaces.remove(&name.name)),
+            Kind::Pods => drop(self.pods.remove(name)),
+            Kind::Policies => drop(self.policies.remove(name)),
+        }
+    }
+
+    /// Removes all objects of a kind, before all present ones are put.
+    pub fn clear(&mut self, kind: Kind) {
+        match kind {
+            Kind::Nodes => self.nodes.clear(),
+            Kind::Namespaces => self.namespaces.clear(),
+            Kind::Pods => self.pods.clear(),
+            Kind::Policies => self.policies.clear(),
+        }
+    }
+}
+
+/// Ports of an allowed peer, in the order in which they are emitted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ports {
+    /// Everything, also protocols without ports.
+    Everything,
+    Of(PolicyPort),
+}
+
+/// The peers that a policy, or all policies of a pod, allow in one direction, by port.
+type Allowed = BTreeMap<Ports, Vec<Prefix>>;
+
+/// A policy with its peers as addresses.
+#[derive(Debug)]
+struct Compiled<'c> {
+    selector: Option<&'c LabelSelector>,
+    ingress: Option<Allowed>,
+    egress: Option<Allowed>,
+}
+
+/// The policies of a cluster, ready for any pod.
+#[derive(Debug)]
+pub struct Policies<'c> {
+    by_namespace: BTreeMap<&'c str, Vec<Compiled<'c>>>,
+    /// Parts of policies that allow nothing: the policy, and why.
+    pub notes: Vec<(&'c ObjectName, String)>,
+}
+
+impl<'c> Policies<'c> {
+    /// Resolves the peers of all policies.
+    #[must_use]
+    pub fn of(cluster: &'c Cluster) -> Self {
+        let mut policies = Self {
+            by_namespace: BTreeMap::new(),
+            notes: Vec::new(),
+        };
+        for (name, policy) in &cluster.policies {
+            let mut is_whole = true;
+            let mut resolved = |direction: Direction, rules: &Option<Vec<PolicyRule>>| {
+                let rules = rules.as_ref()?;
+                let mut allowed = Allowed::new();
+                for rule in rules {
+                    is_whole &= resolve(cluster, &name.namespace, direction, rule, &mut allowed);
+                }
+                Some(allowed)
+            };
+            let compiled = Compiled {
+                selector: policy.selector.as_ref(),
+                ingress: resolved(Direction::ToPod, &policy.ingress),
+                egress: resolved(Direction::FromPod, &policy.egress),
+            };
+            let of = policies.by_namespace.entry(&name.namespace).or_default();
+            of.push(compiled);
+            let own = policy.notes.iter().cloned();
+            let cut = (!is_whole).then(|| {
+                format!("it allows more than {PREFIXES_MAX} prefixes: the rest is denied")
+            });
+            let notes = own.chain(cut).map(|note| (name, note));
+            policies.notes.extend(notes);
+        }
+        policies
+    }
+
+    /// Returns the rules of a pod on `node`.
+    #[must_use]
+    pub fn rules_of(&self, name: &ObjectName, pod: &Pod, node: &Node) -> PodRules {
+        let own = self.by_namespace.get(name.namespace.as_str());
+        let selecting: Vec<&Compiled<'_>> = own
+            .into_iter()
+            .flatten()
+            .filter(|policy| match policy.selector {
+                Some(selector) => selector.selects(&pod.labels).unwrap_or(true),
+                None => true,
+            })
+            .collect();
+        let rules_for = |direction: Direction| {
+            let allowed = selecting.iter().filter_map(|policy| match direction {
+                Direction::ToPod => policy.ingress.as_ref(),
+                Direction::FromPod => policy.egress.as_ref(),
+            });
+            let allowed: Vec<&Allowed> = allowed.collect();
+            let is_isolated = !allowed.is_empty();
+            is_isolated.then(|| allowing(direction, joined(&allowed, pod), node))?
+        };
+        PodRules::of(rules_for(Direction::ToPod), rules_for(Direction::FromPod))
+    }
+}
+
+/// Adds what a rule allows. Returns whether all of it has room.
+fn resolve(
+    cluster: &Cluster,
+    namespace: &str,
+    direction: Direction,
+    rule: &PolicyRule,
+    to: &mut Allowed,
+) -> bool {
+    let all_ports = [Ports::Everything];
+    let ports: Vec<Ports> = match &rule.ports {
+        None => all_ports.to_vec(),
+        Some(ports) => ports.iter().cloned().map(Ports::Of).collect(),
+    };
+    // The names of ports are those of the receiver, which for egress is the peer.
+    let (named, plain): (Vec<Ports>, Vec<Ports>) = ports.into_iter().partition(|ports| {
+        direction == Direction::FromPod && matches!(ports, Ports::Of(PolicyPort::Named(..)))
+    });
+    let mut is_whole = true;
+    let mut prefixes = Vec::new();
+    let mut pods: Vec<&Pod> = Vec::new();
+    match &rule.peers {
+        None => {
+            prefixes.extend(Prefix::everything());
+            pods.extend(cluster.pods.values());
+        }
+        Some(peers) => {
+            for peer in peers {
+                match peer {
+                    Peer::Block { cidr, except } => {
+                        is_whole &= cidr.without(except, PREFIXES_MAX, &mut prefixes);
+                    }
+                    Peer::Pods {
+                        namespaces,
+                        pods: of,
+                    } => {
+                        let among = Among { cluster, namespace };
+                        let found = among.pods(namespaces.as_ref(), of.as_ref());
+                        let before = pods.len();
+                        pods.extend(found);
+                        let new = pods.get(before..).unwrap_or_default();
+                        let addresses = new.iter().flat_map(|pod| &pod.addresses);
+                        prefixes.extend(addresses.copied().map(Prefix::host));
+                    }
+                }
+            }
+        }
+    }
+    let prefixes = merged(prefixes);
+    let mut add = |ports: Ports, new: &[Prefix]| {
+        let of = to.entry(ports).or_default();
+        let room = PREFIXES_MAX.saturating_sub(of.len());
+        of.extend(new.iter().take(room));
+        is_whole &= new.len() <= room;
+    };
+    for ports in plain {
+        add(ports, &prefixes);
+    }
+    for ports in named {
+        let Ports::Of(PolicyPort::Named(protocol, name)) = ports else {
+            continue;
+        };
+        for pod in &pods {
+            let hosts: Vec<Prefix> = pod.addresses.iter().copied().map(Prefix::host).collect();
+            for number in numbers(pod, protocol, &name) {
+                add(
+                    Ports::Of(PolicyPort::Range(protocol, number, number)),
+                    &hosts,
+                );
+            }
+        }
+    }
+    is_whole
+}
+
+/// The view of a policy in a namespace.
+struct Among<'a> {
+    cluster: &'a Cluster,
+    namespace: &'a str,
+}
+
+impl<'a> Among<'a> {
+    /// Returns the pods that a peer selects. Selectors of peers are clear.
+    fn pods<'s>(
+        &'s self,
+        namespaces: Option<&'s LabelSelector>,
+        pods: Option<&'s LabelSelector>,
+    ) -> impl Iterator<Item = &'a Pod> + use<'a, 's> {
+        let is_selected = move |(name, pod): &(&'a ObjectName, &'a Pod)| {
+            let is_there = match namespaces {
+                None => name.namespace == self.namespace,
+                Some(selector) => {
+                    let labels = self.cluster.namespaces.get(&name.namespace);
+                    // A namespace that is not known yet has no labels that could be trusted.
+                    labels.is_some_and(|labels| selector.selects(labels).unwrap_or(false))
+                }
+            };
+            let selects = |selector: &LabelSelector| selector.selects(&pod.labels);
+            is_there && pods.is_none_or(|selector| selects(selector).unwrap_or(false))
+        };
+        let all = self.cluster.pods.iter();
+        all.filter(is_selected).map(|(_, pod)| pod)
+    }
+}
+
+/// Returns the ports for which a pod has a name.
+fn numbers(pod: &Pod, protocol: Protocol, name: &str) -> impl Iterator<Item = u16> {
+    let ports = pod.ports.iter();
+    ports
+        .filter(move |port| port.protocol == protocol && port.name == name)
+        .map(|port| port.number)
+}
+
+/// Joins what policies allow, with the ports of this pod for names.
+fn joined(all: &[&Allowed], pod: &Pod) -> Allowed {
+    let mut joined = Allowed::new();
+    for (ports, prefixes) in all.iter().copied().flatten() {
+        let mut add = |ports: Ports| joined.entry(ports).or_default().extend(prefixes);
+        match ports {
+            Ports::Of(PolicyPort::Named(protocol, name)) => {
+                for number in numbers(pod, *protocol, name) {
+                    add(Ports::Of(PolicyPort::Range(*protocol, number, number)));
+                }
+            }
+            ports => add(ports.clone()),
+        }
+    }
+    joined
+}
+
+/// Returns the rules that allow traffic in a direction in which a pod is isolated; `None` if they
+/// allow everything.
+fn allowing(direction: Direction, mut allowed: Allowed, node: &Node) -> Option<Vec<Rule>> {
+    let everything = merged(allowed.remove(&Ports::Everything).unwrap_or_default());
+    if everything == Prefix::everything() {
+        return None;
+    }
+    let nodes = node.addresses.iter().copied().map(Prefix::host);
+    let nodes = merged(nodes.collect());
+    let mut rules: Vec<Rule> = Vec::new();
+    let mut numbers = 1..;
+    let mut add = |kind: &str, ports: Option<&PolicyPort>, prefixes: &[Prefix]| {
+        let peers: Vec<Option<Prefix>> = match prefixes == Prefix::everything() {
+            true => vec![None],
+            false => prefixes.iter().copied().map(Some).collect(),
+        };
+        for peer in peers {
+            let number = numbers.next().unwrap_or_default();
+            let name = format!("{}{kind}-{number}", direction.policy_type());
+            rules.push(Rule::allow(name, direction, ports.cloned(), peer));
+        }
+    };
+    // A pod and its node always reach each other: the kubelet probes the pod.
+    add("-node", None, &nodes);
+    add("", None, &everything);
+    let of_all = [nodes, everything].concat();
+    let mut of_protocol: BTreeMap<Protocol, Vec<Prefix>> = BTreeMap::new();
+    // All ports of a protocol precede single ones.
+    for (ports, prefixes) in allowed {
+        let Ports::Of(ports) = ports else { continue };
+        let of = of_protocol.entry(ports.protocol()).or_default();
+        let mut prefixes = merged(prefixes);
+        prefixes.retain(|one| !of_all.iter().chain(&*of).any(|all| all.covers(*one)));
+        if matches!(ports, PolicyPort::All(_)) {
+            of.extend(&prefixes);
+        }
+        add("", Some(&ports), &prefixes);
+    }
+    Some(rules)
+}
+
+#[cfg(test)]
+mod tests;

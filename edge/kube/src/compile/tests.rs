@@ -1,0 +1,565 @@
+//! Policies against an evaluator that reads them as the documentation of the API describes them,
+//! for every pair of nine pods in three namespaces.
+
+mod cases;
+
+use super::*;
+use crate::rule::RULES_MAX;
+use abi::machine::Setting;
+use config::live::{self, LiveConfig};
+use config::rule::{Direction as FirewallDirection, Rule as FirewallRule, State};
+use proptest::prelude::*;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+const NAMESPACES: [&str; 3] = ["x", "y", "z"];
+const PODS: [&str; 3] = ["a", "b", "c"];
+/// Protocols and ports that are tried. 9 is in no policy.
+const PROBES: [(&str, u16); 9] = [
+    ("TCP", 80),
+    ("TCP", 81),
+    ("TCP", 82),
+    ("TCP", 8080),
+    ("TCP", 9),
+    ("UDP", 80),
+    ("UDP", 81),
+    ("SCTP", 80),
+    ("SCTP", 9),
+];
+
+fn namespace(name: &str) -> Value {
+    let team = if name == "z" { "ops" } else { "dev" };
+    json!({ "metadata": { "name": name, "labels": {
+        "ns": name, "team": team, "kubernetes.io/metadata.name": name } } })
+}
+
+/// Returns both addresses of a pod.
+fn addresses(namespace: &str, name: &str) -> [IpAddr; 2] {
+    let n = NAMESPACES.iter().position(|one| *one == namespace).unwrap() + 1;
+    let p = PODS.iter().position(|one| *one == name).unwrap() + 1;
+    [format!("10.244.{n}.{p}"), format!("fd00:{n}::{p}")].map(|text| text.parse().unwrap())
+}
+
+fn pod(namespace: &str, name: &str) -> Value {
+    let [v4, v6] = addresses(namespace, name).map(|one| one.to_string());
+    // The same name stands for other ports in other pods.
+    let web = if name == "b" { 8080 } else { 80 };
+    json!({
+        "metadata": { "namespace": namespace, "name": name,
+            "labels": { "pod": name, "tier": if name == "c" { "db" } else { "front" } } },
+        "spec": { "nodeName": "node-1", "containers": [{ "name": "main", "ports": [
+            { "name": "web", "containerPort": web },
+            { "name": "dns", "containerPort": 81, "protocol": "UDP" },
+            { "containerPort": 82 },
+        ]}]},
+        "status": { "phase": "Running", "podIP": v4, "podIPs": [{ "ip": v4 }, { "ip": v6 }] },
+    })
+}
+
+fn node() -> Value {
+    json!({
+        "metadata": { "name": "node-1" },
+        "spec": { "podCIDRs": ["10.244.0.0/16"] },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }] },
+    })
+}
+
+/// Returns the cluster with these policies.
+fn cluster(policies: &[Value]) -> Cluster {
+    let mut cluster = Cluster::default();
+    cluster.put(Kind::Nodes, &node());
+    for of in NAMESPACES {
+        cluster.put(Kind::Namespaces, &namespace(of));
+        for name in PODS {
+            cluster.put(Kind::Pods, &pod(of, name));
+        }
+    }
+    for policy in policies {
+        cluster.put(Kind::Policies, policy);
+    }
+    cluster
+}
+
+/// Returns the rules as the driver domain gets them, which also checks their form.
+fn as_configured(rules: &PodRules) -> Vec<FirewallRule> {
+    let file = config::File {
+        name: "f".to_owned(),
+        text: "[driver]\n".to_owned(),
+    };
+    let parsed = config::parse("f", &file.text).unwrap();
+    let live = live::machine(&parsed, &[file]).unwrap().live.unwrap();
+    let mut vif = rules.section();
+    let Setting::Section(keys) = &mut vif else {
+        panic!("{vif:?}")
+    };
+    keys.insert("endpoint".to_owned(), Setting::Text("echo".to_owned()));
+    let guest = Setting::Section(BTreeMap::from([
+        ("name".to_owned(), Setting::Text("pod".to_owned())),
+        ("vif".to_owned(), Setting::List(vec![vif])),
+    ]));
+    let added = LiveConfig::of(&live).unwrap().add(&guest).unwrap();
+    added.vifs[0].rules.clone()
+}
+
+/// Returns whether rules let the first packet of a flow pass: the first one that matches decides.
+fn passes(
+    rules: &[FirewallRule],
+    direction: FirewallDirection,
+    (from, to): (IpAddr, IpAddr),
+    (protocol, port): (&str, u16),
+) -> bool {
+    let number = match protocol {
+        "TCP" => 6,
+        "UDP" => 17,
+        _ => 132,
+    };
+    let covers = |prefix: config::Cidr, address: IpAddr| {
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        let differ = bits(prefix.address) ^ bits(address);
+        let is_equal = prefix.prefix == 0 || differ >> (128 - u32::from(prefix.prefix)) == 0;
+        prefix.address.is_ipv4() == address.is_ipv4() && is_equal
+    };
+    let decides = |rule: &&FirewallRule| {
+        rule.is_for(direction)
+            && rule.state.is_none_or(|state| state == State::New)
+            && rule.protocol.is_none_or(|own| own.0 == number)
+            && rule.source.is_none_or(|own| covers(own, from))
+            && rule.destination.is_none_or(|own| covers(own, to))
+            && rule.source_ports.is_none()
+            && rule
+                .destination_ports
+                .as_ref()
+                .is_none_or(|own| own.0.contains(&port))
+    };
+    rules.iter().find(decides).is_none_or(|rule| rule.allow)
+}
+
+/// The documentation's reading of policies.
+mod oracle {
+    use serde_json::Value;
+    use std::net::IpAddr;
+
+    pub(super) struct End<'a> {
+        pub(super) pod: &'a Value,
+        pub(super) namespace: &'a Value,
+        pub(super) address: IpAddr,
+    }
+
+    fn list<'a>(object: &'a Value, key: &str) -> &'a [Value] {
+        object[key].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn matches(selector: &Value, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let none = serde_json::Map::new();
+        let exact = selector["matchLabels"].as_object().unwrap_or(&none);
+        for (key, value) in exact {
+            if labels[key] != *value {
+                return false;
+            }
+        }
+        for one in list(selector, "matchExpressions") {
+            let value = &labels[one["key"].as_str().unwrap()];
+            let is_in = list(one, "values").contains(value);
+            let holds = match one["operator"].as_str().unwrap() {
+                "In" => is_in,
+                "NotIn" => !is_in,
+                "Exists" => !value.is_null(),
+                "DoesNotExist" => value.is_null(),
+                other => panic!("{other}"),
+            };
+            if !holds {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn is_in(block: &str, address: IpAddr) -> bool {
+        let (first, bits) = block.split_once('/').unwrap();
+        let bits: usize = bits.parse().unwrap();
+        let text = |address: IpAddr| match address {
+            IpAddr::V4(v4) => format!("{:032b}", v4.to_bits()),
+            IpAddr::V6(v6) => format!("{:0128b}", v6.to_bits()),
+        };
+        let (first, address) = (text(first.parse().unwrap()), text(address));
+        first.len() == address.len() && first[..bits] == address[..bits]
+    }
+
+    fn is_peer(peer: &Value, policy: &Value, other: &End<'_>) -> bool {
+        let block = &peer["ipBlock"];
+        if !block.is_null() {
+            let is = |block: &Value| is_in(block.as_str().unwrap(), other.address);
+            return is(&block["cidr"]) && !list(block, "except").iter().any(is);
+        }
+        let namespaces = &peer["namespaceSelector"];
+        let is_there = match namespaces.is_null() {
+            true => other.pod["metadata"]["namespace"] == policy["metadata"]["namespace"],
+            false => matches(namespaces, other.namespace),
+        };
+        is_there && (peer["podSelector"].is_null() || matches(&peer["podSelector"], other.pod))
+    }
+
+    fn is_port(one: &Value, receiver: &Value, (protocol, port): (&str, u16)) -> bool {
+        let own = one["protocol"].as_str().unwrap_or("TCP");
+        let first = match &one["port"] {
+            Value::Null => return own == protocol,
+            Value::String(name) => {
+                let containers = list(&receiver["spec"], "containers").iter();
+                let mut ports = containers.flat_map(|container| list(container, "ports"));
+                return own == protocol
+                    && ports.any(|named| {
+                        named["name"] == **name
+                            && named["containerPort"] == port
+                            && named["protocol"].as_str().unwrap_or("TCP") == protocol
+                    });
+            }
+            number => number.as_u64().unwrap(),
+        };
+        let last = one["endPort"].as_u64().unwrap_or(first);
+        own == protocol && (first..=last).contains(&u64::from(port))
+    }
+
+    /// Returns whether one end's policies of a type allow the flow.
+    fn side(
+        policies: &[Value],
+        (policy_type, key, peers): (&str, &str, &str),
+        (own, other): (&End<'_>, &End<'_>),
+        receiver: &Value,
+        probe: (&str, u16),
+    ) -> bool {
+        let isolates = |policy: &&Value| {
+            let spec = &policy["spec"];
+            let types = list(spec, "policyTypes");
+            let is_of_type = match types.is_empty() {
+                true => policy_type == "Ingress" || !list(spec, "egress").is_empty(),
+                false => types.contains(&Value::from(policy_type)),
+            };
+            policy["metadata"]["namespace"] == own.pod["metadata"]["namespace"]
+                && matches(&spec["podSelector"], own.pod)
+                && is_of_type
+        };
+        let isolating: Vec<&Value> = policies.iter().filter(isolates).collect();
+        let allows = |policy: &&Value| {
+            list(&policy["spec"], key).iter().any(|rule| {
+                let (of, ports) = (list(rule, peers), list(rule, "ports"));
+                (of.is_empty() || of.iter().any(|peer| is_peer(peer, policy, other)))
+                    && (ports.is_empty() || ports.iter().any(|one| is_port(one, receiver, probe)))
+            })
+        };
+        isolating.is_empty() || isolating.iter().any(allows)
+    }
+
+    pub(super) fn allows(
+        policies: &[Value],
+        from: &End<'_>,
+        to: &End<'_>,
+        probe: (&str, u16),
+    ) -> bool {
+        let receiver = to.pod;
+        side(
+            policies,
+            ("Egress", "egress", "to"),
+            (from, to),
+            receiver,
+            probe,
+        ) && side(
+            policies,
+            ("Ingress", "ingress", "from"),
+            (to, from),
+            receiver,
+            probe,
+        )
+    }
+}
+
+/// Returns the pods' objects, names, and addresses.
+fn all_pods() -> Vec<(Value, Value, ObjectName)> {
+    let of = |namespace_name: &&'static str| {
+        let namespace_name = *namespace_name;
+        PODS.map(|name| {
+            let object = ObjectName {
+                namespace: namespace_name.to_owned(),
+                name: name.to_owned(),
+            };
+            (pod(namespace_name, name), namespace(namespace_name), object)
+        })
+    };
+    NAMESPACES.iter().flat_map(of).collect()
+}
+
+/// Compares all pairs of pods; returns how many probes pass.
+fn compare(name: &str, policies: &[Value]) -> usize {
+    let cluster = cluster(policies);
+    let compiled = Policies::of(&cluster);
+    assert_eq!(compiled.notes, [], "{name}");
+    let node = &cluster.nodes["node-1"];
+    let rules: BTreeMap<&ObjectName, Vec<FirewallRule>> = cluster
+        .pods
+        .iter()
+        .map(|(name, pod)| {
+            let rules = compiled.rules_of(name, pod, node);
+            assert_eq!(rules.left_out, 0);
+            (name, as_configured(&rules))
+        })
+        .collect();
+    let pods = all_pods();
+    let mut allowed = 0;
+    for (from, from_namespace, from_name) in &pods {
+        for (to, to_namespace, to_name) in &pods {
+            // A pod reaches itself inside its own namespace: no rule sees these packets.
+            if from_name == to_name {
+                continue;
+            }
+            let ends = |n: usize| {
+                [
+                    (from_name, from, from_namespace),
+                    (to_name, to, to_namespace),
+                ]
+                .map(|(name, pod, namespace)| oracle::End {
+                    pod,
+                    namespace,
+                    address: addresses(&name.namespace, &name.name)[n],
+                })
+            };
+            for (family, probe) in (0..2).flat_map(|n| PROBES.map(|probe| (n, probe))) {
+                let [from, to] = ends(family);
+                let expected = oracle::allows(policies, &from, &to, probe);
+                let flow = (from.address, to.address);
+                let is_sent = passes(&rules[from_name], FirewallDirection::In, flow, probe);
+                let got = is_sent && passes(&rules[to_name], FirewallDirection::Out, flow, probe);
+                assert_eq!(
+                    got, expected,
+                    "{name}: {from_name} to {to_name} ({family}), {probe:?}"
+                );
+                allowed += usize::from(got);
+            }
+        }
+    }
+    allowed
+}
+
+#[test]
+fn every_pair_of_pods_has_the_verdict_of_the_documentation() {
+    let cases = cases::all();
+    assert!(cases.len() >= 30, "{}", cases.len());
+    let mut counts = BTreeSet::new();
+    for (name, policies) in &cases {
+        counts.insert(compare(name, policies));
+    }
+    let all = 9 * 8 * PROBES.len() * 2;
+    assert!(counts.contains(&0) && counts.contains(&all), "{counts:?}");
+    assert!(counts.len() > 15, "cases differ: {counts:?}");
+}
+
+/// Each case together with each other one.
+#[test]
+fn policies_add_up() {
+    let cases = cases::all();
+    let pairs = cases.iter().zip(cases.iter().skip(7).chain(&cases));
+    for ((first, one), (second, other)) in pairs {
+        let renamed = other.iter().cloned().map(|mut policy| {
+            let name = policy["metadata"]["name"].as_str().unwrap().to_owned();
+            policy["metadata"]["name"] = format!("{name}-too").into();
+            policy
+        });
+        let both: Vec<Value> = one.iter().cloned().chain(renamed).collect();
+        compare(&format!("{first} and {second}"), &both);
+    }
+}
+
+#[test]
+fn a_pod_and_its_node_always_reach_each_other() {
+    let closed = cases::deny_all("x");
+    let cluster = cluster(&[closed]);
+    let compiled = Policies::of(&cluster);
+    let node = &cluster.nodes["node-1"];
+    let (name, pod) = cluster.pods.iter().next().unwrap();
+    let rules = as_configured(&compiled.rules_of(name, pod, node));
+    let own = pod.addresses[0];
+    for (other, expected) in [("192.0.2.1", true), ("192.0.2.2", false)] {
+        let other: IpAddr = other.parse().unwrap();
+        let probe = ("TCP", 10_250);
+        let got = passes(&rules, FirewallDirection::Out, (other, own), probe);
+        assert_eq!(got, expected, "{other}");
+        let got = passes(&rules, FirewallDirection::In, (own, other), probe);
+        assert_eq!(got, expected, "{other}");
+    }
+}
+
+#[test]
+fn pods_without_policies_have_no_rules() {
+    let cluster = cluster(&[cases::deny_all("x")]);
+    let compiled = Policies::of(&cluster);
+    let node = &cluster.nodes["node-1"];
+    for (name, pod) in &cluster.pods {
+        let rules = compiled.rules_of(name, pod, node);
+        assert_eq!(rules.isolate(), name.namespace == "x", "{name}");
+    }
+}
+
+/// Returns a policy that allows single addresses with a gap between them.
+fn of_blocks(count: usize) -> Value {
+    let peers = (0..count).map(|n| {
+        let [a, b] = [n >> 7, 2 * (n & 127)];
+        json!({ "ipBlock": { "cidr": format!("172.16.{a}.{b}/32") } })
+    });
+    json!({
+        "metadata": { "namespace": "x", "name": "many" },
+        "spec": { "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{ "from": peers.collect::<Vec<_>>(), "ports": [{ "port": 80 }] }] },
+    })
+}
+
+/// The bound is fail-closed: traffic of rules that do not fit is denied, and they are counted.
+#[test]
+fn rules_beyond_the_limit_are_denied() {
+    let outside: IpAddr = "172.16.0.0".parse().unwrap();
+    let last: IpAddr = "172.16.77.254".parse().unwrap();
+    for (count, left_out) in [(200, 0), (252, 0), (253, 1), (10_000, 9748)] {
+        let cluster = cluster(&[of_blocks(count)]);
+        let compiled = Policies::of(&cluster);
+        let (name, pod) = cluster.pods.iter().next().unwrap();
+        let rules = compiled.rules_of(name, pod, &cluster.nodes["node-1"]);
+        assert_eq!(rules.left_out, left_out, "{count}");
+        let rules = as_configured(&rules);
+        assert!(rules.len() <= RULES_MAX);
+        let own = pod.addresses[0];
+        let passes = |from| passes(&rules, FirewallDirection::Out, (from, own), ("TCP", 80));
+        assert!(passes(outside));
+        assert!(!passes(last));
+    }
+    let mut cluster = cluster(&[]);
+    let except: Vec<String> = (0..4000)
+        .map(|n| format!("10.{}.{}.1/32", n >> 7, n & 127))
+        .collect();
+    cluster.put(
+        Kind::Policies,
+        &json!({
+            "metadata": { "namespace": "x", "name": "holes" },
+            "spec": { "podSelector": {}, "ingress": [{ "from": [
+                { "ipBlock": { "cidr": "0.0.0.0/0", "except": except } }] }] },
+        }),
+    );
+    let compiled = Policies::of(&cluster);
+    assert!(
+        compiled.notes[0].1.contains("16384 prefixes"),
+        "{:?}",
+        compiled.notes
+    );
+}
+
+#[test]
+fn a_policy_that_is_not_understood_closes_its_namespace() {
+    let policy = json!({ "metadata": { "namespace": "x", "name": "odd" }, "spec": { "tier": 1 } });
+    let cluster = cluster(&[policy]);
+    let compiled = Policies::of(&cluster);
+    assert_eq!(compiled.notes.len(), 1);
+    let (name, pod) = cluster.pods.iter().next().unwrap();
+    let rules = as_configured(&compiled.rules_of(name, pod, &cluster.nodes["node-1"]));
+    let flow = (pod.addresses[0], addresses("x", "b")[0]);
+    for direction in [FirewallDirection::In, FirewallDirection::Out] {
+        assert!(!passes(&rules, direction, flow, ("TCP", 80)));
+    }
+}
+
+/// The limit is the machine's, and objects are found and removed by their names.
+#[test]
+fn limits_and_names_are_those_of_others() {
+    assert_eq!(RULES_MAX, config::rule::RULES_MAX);
+    let mut cluster = cluster(&[cases::deny_all("x")]);
+    let names: Vec<ObjectName> = cluster.pods.keys().cloned().collect();
+    for name in &names {
+        cluster.remove(Kind::Pods, name);
+    }
+    assert!(cluster.pods.is_empty());
+    cluster.clear(Kind::Policies);
+    cluster.clear(Kind::Namespaces);
+    cluster.clear(Kind::Nodes);
+    cluster.put(Kind::Pods, &json!({ "kind": "Pod" }));
+    assert_eq!(cluster, Cluster::default());
+}
+
+/// Returns JSON with the API's keys in wrong places.
+fn junk() -> impl Strategy<Value = Value> {
+    const KEYS: [&str; 20] = [
+        "metadata",
+        "name",
+        "namespace",
+        "labels",
+        "spec",
+        "podSelector",
+        "namespaceSelector",
+        "matchLabels",
+        "matchExpressions",
+        "policyTypes",
+        "ingress",
+        "egress",
+        "from",
+        "to",
+        "ports",
+        "port",
+        "endPort",
+        "ipBlock",
+        "cidr",
+        "except",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        prop::sample::select(vec![
+            "x",
+            "a",
+            "TCP",
+            "web",
+            "10.244.0.0/16",
+            "::/0",
+            "Ingress",
+            "In"
+        ])
+        .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 48, 6, |inner| {
+        let key = prop::sample::select(KEYS.to_vec());
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((key, inner), 0..6).prop_map(|pairs| {
+                pairs
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()
+            }),
+        ]
+    })
+}
+
+proptest! {
+    /// Any object is decoded, and rules that the machine accepts result.
+    #[test]
+    fn junk_is_decoded(
+        spec in junk(),
+        ingress in prop::collection::vec(junk(), 0..3),
+        other in junk(),
+    ) {
+        let metadata = json!({ "namespace": "x", "name": "p" });
+        let policies = [
+            json!({ "metadata": metadata, "spec": spec }),
+            json!({ "metadata": { "namespace": "y", "name": "p" },
+                "spec": { "podSelector": {}, "ingress": ingress } }),
+        ];
+        let mut cluster = cluster(&policies);
+        for kind in Kind::ALL {
+            cluster.put(kind, &other);
+            cluster.put(kind, &json!({ "metadata": metadata, "spec": other, "status": other }));
+        }
+        let compiled = Policies::of(&cluster);
+        for (name, pod) in &cluster.pods {
+            as_configured(&compiled.rules_of(name, pod, &cluster.nodes["node-1"]));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Kubernetes network policies as firewall rules of the pods of a node.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `api` | pods, namespaces, nodes and policies, decoded from JSON |
+//! | `selector` | label selectors |
+//! | `prefix` | sets of addresses |
+//! | `compile` | policies and pods to the rules of one pod |
+//! | `rule` | those rules, as the control socket takes them |
+
+pub mod api;
+pub mod compile;
+pub mod prefix;
+pub mod rule;
+pub mod selector;

@@ -1,0 +1,156 @@
+//! Firewall rules of a pod's interface, as the control socket takes them.
+
+use crate::api::PolicyPort;
+use crate::prefix::Prefix;
+use abi::machine::Setting;
+use std::collections::BTreeMap;
+
+/// Limit of rules of an interface.
+pub const RULES_MAX: usize = 256;
+
+/// The direction of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// Ingress.
+    ToPod,
+    /// Egress.
+    FromPod,
+}
+
+impl Direction {
+    /// Returns its name among a policy's types, in lower case.
+    #[must_use]
+    pub const fn policy_type(self) -> &'static str {
+        match self {
+            Self::ToPod => "ingress",
+            Self::FromPod => "egress",
+        }
+    }
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    name: String,
+    is_allow: bool,
+    direction: Direction,
+    /// Whether it decides only about packets that begin a flow, or belong to none.
+    is_for_new: bool,
+    ports: Option<PolicyPort>,
+    /// The other station; `None`: any.
+    peer: Option<Prefix>,
+}
+
+impl Rule {
+    /// Returns a rule that allows flows.
+    pub(crate) fn allow(
+        name: String,
+        direction: Direction,
+        ports: Option<PolicyPort>,
+        peer: Option<Prefix>,
+    ) -> Self {
+        Self {
+            name,
+            is_allow: true,
+            direction,
+            // Segments to an allowed port pass although a flood has filled the table of flows.
+            is_for_new: direction == Direction::FromPod,
+            ports,
+            peer,
+        }
+    }
+
+    /// Returns the rule that denies all other flows.
+    pub(crate) fn deny(direction: Direction) -> Self {
+        Self {
+            name: direction.policy_type().to_owned(),
+            is_allow: false,
+            direction,
+            is_for_new: true,
+            ports: None,
+            peer: None,
+        }
+    }
+
+    /// Returns the rule as a section of a configuration file.
+    fn section(&self) -> Setting {
+        let text = |text: &str| Setting::Text(text.to_owned());
+        let mut keys = BTreeMap::from([
+            ("name".to_owned(), text(&self.name)),
+            (
+                "action".to_owned(),
+                text(if self.is_allow { "allow" } else { "deny" }),
+            ),
+        ]);
+        let mut put = |key: &str, value: Setting| drop(keys.insert(key.to_owned(), value));
+        let (direction, peer) = match self.direction {
+            Direction::ToPod => ("to-guest", "source"),
+            Direction::FromPod => ("from-guest", "destination"),
+        };
+        put("direction", text(direction));
+        if self.is_for_new {
+            put("state", text("new"));
+        }
+        if let Some(prefix) = self.peer {
+            put(peer, Setting::Text(prefix.to_string()));
+        }
+        if let Some(ports) = &self.ports {
+            put(
+                "protocol",
+                Setting::Number(ports.protocol().number().into()),
+            );
+        }
+        // Names were replaced by numbers before.
+        if let Some(PolicyPort::Range(_, first, last)) = &self.ports {
+            put(
+                "destination_ports",
+                Setting::Text(format!("{first}-{last}")),
+            );
+        }
+        Setting::Section(keys)
+    }
+}
+
+/// All rules of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodRules {
+    rules: Vec<Rule>,
+    /// The number of rules that exceed the limit and are left out: their traffic is denied.
+    pub left_out: usize,
+}
+
+impl PodRules {
+    /// Returns the rules of a pod from those that allow traffic; `None` for a direction in which
+    /// everything passes. A direction may use what the other leaves, and at least half.
+    pub(crate) fn of(to_pod: Option<Vec<Rule>>, from_pod: Option<Vec<Rule>>) -> Self {
+        let mut all = Self::default();
+        // One rule of each direction denies.
+        let half = RULES_MAX / 2 - 1;
+        let length = |rules: &Option<Vec<Rule>>| rules.as_ref().map_or(0, Vec::len);
+        let free = |other: usize| half + half.saturating_sub(other);
+        let limits = [free(length(&from_pod)), free(length(&to_pod))];
+        let directions = [(Direction::ToPod, to_pod), (Direction::FromPod, from_pod)];
+        for ((direction, rules), limit) in directions.into_iter().zip(limits) {
+            let Some(mut rules) = rules else { continue };
+            all.left_out += rules.len().saturating_sub(limit);
+            rules.truncate(limit);
+            all.rules.append(&mut rules);
+            all.rules.push(Rule::deny(direction));
+        }
+        all
+    }
+
+    /// Returns the interface's section of a request to the control socket.
+    #[must_use]
+    pub fn section(&self) -> Setting {
+        let rules = self.rules.iter().map(Rule::section);
+        let rules = Setting::List(rules.collect());
+        Setting::Section(BTreeMap::from([("rule".to_owned(), rules)]))
+    }
+
+    /// Returns whether the pod is isolated in a direction.
+    #[must_use]
+    pub fn isolate(&self) -> bool {
+        !self.rules.is_empty()
+    }
+}
