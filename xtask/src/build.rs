@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program, and its purpose.
-pub(crate) const PROGRAMS: [(&str, &str, Purpose); 12] = [
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 13] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
     ("netd", "grantway-netd", Purpose::Use),
@@ -20,6 +20,7 @@ pub(crate) const PROGRAMS: [(&str, &str, Purpose); 12] = [
     ("xen", "grantway-xen", Purpose::Use),
     ("cni", "grantway-cni", Purpose::Use),
     ("docker", "grantway-docker", Purpose::Use),
+    ("kube-edge", "grantway-kube", Purpose::Use),
     ("lab", "grantway-lab", Purpose::Lab),
     ("pointers", "pointers", Purpose::Comparison),
     ("baselines", "grantwayd-lab", Purpose::Comparison),

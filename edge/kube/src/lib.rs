@@ -7,9 +7,11 @@
 //! | `prefix` | sets of addresses |
 //! | `compile` | policies and pods to the rules of one pod |
 //! | `rule` | those rules, as the control socket takes them |
+//! | `list` | the output of `kubectl get` |
 
 pub mod api;
 pub mod compile;
+pub mod list;
 pub mod prefix;
 pub mod rule;
 pub mod selector;
