@@ -4,7 +4,8 @@
 //! union of what all such policies allow passes, and traffic with the pod's own node. A connection
 //! passes if the sender's egress and the receiver's ingress allow it: each end has its own rules.
 
-use crate::api::{Metadata, Node, ObjectName, Peer, Pod, Policy, PolicyPort, PolicyRule, Protocol};
+use crate::api::{Metadata, Node, ObjectName, Pod, Protocol};
+use crate::policy::{Peer, Policy, PolicyPort, PolicyRule};
 use crate::prefix::{Prefix, merged};
 use crate::rule::{Direction, PodRules, Rule};
 use crate::selector::{LabelSelector, Labels};
@@ -40,11 +41,6 @@ pub enum Kind {
     Policies,
 }
 
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Nodes, Self::Namespaces, Self::Pods, Self::Policies];
-}
-
 impl Cluster {
     /// Adds or replaces an object. An object without metadata is ignored.
     pub fn put(&mut self, kind: Kind, object: &Value) {
@@ -58,26 +54,6 @@ impl Cluster {
             // A pod that makes no sense has no address.
             Kind::Pods => drop(self.pods.insert(name, Pod::of(object).unwrap_or_default())),
             Kind::Policies => drop(self.policies.insert(name, Policy::of(object))),
-        }
-    }
-
-    /// Removes an object.
-    pub fn remove(&mut self, kind: Kind, name: &ObjectName) {
-        match kind {
-            Kind::Nodes => drop(self.nodes.remove(&name.name)),
-            Kind::Namespaces => drop(self.namespaces.remove(&name.name)),
-            Kind::Pods => drop(self.pods.remove(name)),
-            Kind::Policies => drop(self.policies.remove(name)),
-        }
-    }
-
-    /// Removes all objects of a kind, before all present ones are put.
-    pub fn clear(&mut self, kind: Kind) {
-        match kind {
-            Kind::Nodes => self.nodes.clear(),
-            Kind::Namespaces => self.namespaces.clear(),
-            Kind::Pods => self.pods.clear(),
-            Kind::Policies => self.policies.clear(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `api` | pods, namespaces, nodes and policies, decoded from JSON |
+//! | `api` | pods, namespaces and nodes, decoded from JSON |
+//! | `policy` | network policies, decoded from JSON |
 //! | `selector` | label selectors |
 //! | `prefix` | sets of addresses |
 //! | `compile` | policies and pods to the rules of one pod |
@@ -12,6 +13,7 @@
 pub mod api;
 pub mod compile;
 pub mod list;
+pub mod policy;
 pub mod prefix;
 pub mod rule;
 pub mod selector;

@@ -1,6 +1,6 @@
 //! Firewall rules of a pod's interface, as the control socket takes them.
 
-use crate::api::PolicyPort;
+use crate::policy::PolicyPort;
 use crate::prefix::Prefix;
 use abi::machine::Setting;
 use std::collections::BTreeMap;

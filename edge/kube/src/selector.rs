@@ -30,6 +30,13 @@ struct Requirement {
 pub struct Unclear;
 
 impl LabelSelector {
+    /// Returns whether all requirements are understood.
+    #[must_use]
+    pub fn is_clear(&self) -> bool {
+        // A selector that is understood for one object is understood for all.
+        self.selects(&Labels::new()).is_ok()
+    }
+
     /// Returns whether it selects an object with these labels.
     ///
     /// # Errors
