@@ -6,6 +6,7 @@ mod json;
 mod limits;
 mod machine;
 mod mistakes;
+mod nic_mistakes;
 mod pdev;
 mod properties;
 mod routes;
