@@ -301,10 +301,10 @@ mod tests {
         );
         let asked = read(&words("--kills 5 --of netd")).unwrap();
         assert_eq!(asked.trial, Trial::Kills(Victim::Netd));
-        let error = read(&words("--of nobody")).unwrap_err().to_string();
+        let error = read(&words("--of disk")).unwrap_err().to_string();
         assert_eq!(
             error,
-            "--of nobody: choose one of driver, guest, manager, netd, vm"
+            "--of disk: choose one of driver, guest, manager, netd, vm"
         );
         assert!(read(&words("--attaches 5 --of netd")).is_err());
         assert!(read(&words("--guests 4 --of netd")).is_err());

@@ -20,17 +20,17 @@ impl LiveConfig {
     pub fn with_rules(&self, live: &Live, wanted: &Setting) -> Result<Setting, String> {
         let name = state::name_of(wanted);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
-        let mut there = self.config.guests.iter();
-        let there = there.find(|there| there.name == name);
-        let nobody = || format!("no guest is named {name}");
-        let there = there.ok_or_else(nobody)?;
+        let mut guests = self.config.guests.iter();
+        let present = guests.find(|guest| guest.name == name);
+        let missing = || format!("no guest is named {name}");
+        let present = present.ok_or_else(missing)?;
         if !self.is_attached(name) || live.of_files.contains(name) {
             return Err(format!(
                 "guest {name} belongs to the machine's files: change its rules there, then run \
                  `grantway reload`"
             ));
         }
-        let mut guest = present_guest(live, self, name).ok_or_else(nobody)?;
+        let mut guest = present_guest(live, self, name).ok_or_else(missing)?;
         let (Setting::Section(of_guest), Setting::Section(keys)) = (&mut guest, wanted) else {
             return Err("the guest is not a section: write its `name` and its list `vif`".into());
         };
@@ -57,8 +57,8 @@ impl LiveConfig {
             ));
         }
         for (n, (vif, wanted)) in (1..).zip(vifs.iter_mut().zip(wanted)) {
-            let strange = |key: &&String| !KEYS.contains(&key.as_str());
-            if let Some(key) = keys_of(wanted, wanted).into_iter().find(strange) {
+            let is_other = |key: &&String| !KEYS.contains(&key.as_str());
+            if let Some(key) = keys_of(wanted, wanted).into_iter().find(is_other) {
                 return Err(format!(
                     "guest {name}: interface {n}: `{key}` cannot change: write only `firewall`, \
                      `inbound` and `rule`"
@@ -70,9 +70,9 @@ impl LiveConfig {
             vif.retain(|key, _| !KEYS.contains(&key.as_str()));
             vif.extend(wanted.clone());
         }
-        let becomes = read_guest(self.config.guests.len(), &written(&guest));
-        let becomes = becomes.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;
-        match is_in_place(&becomes, there) {
+        let changed = read_guest(self.config.guests.len(), &written(&guest));
+        let changed = changed.map_err(|wrong| self.by_name(&guest, &wrong.to_string()))?;
+        match is_in_place(&changed, present) {
             true => Ok(guest),
             false => Err(format!(
                 "guest {name}: the effect of `firewall` on dedicated queues (\"shared\") cannot \

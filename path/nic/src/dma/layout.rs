@@ -48,8 +48,8 @@ pub struct Descriptor {
     pub len: u32,
     /// Where the first bytes of a frame belong, if they are split off.
     pub header: Option<IoAddr>,
-    /// Of a frame to send: the first byte that the pending checksum covers, and the offset of its
-    /// field from there.
+    /// For a frame to send: the first byte that the pending checksum covers, and the offset of the
+    /// checksum's field from that byte.
     pub checksum: Option<(u16, u16)>,
 }
 
@@ -95,7 +95,7 @@ pub struct Completion {
     pub index: u32,
     /// Bytes of the frame in the buffer and the header buffer.
     pub len: u32,
-    /// Of these, the bytes in the header buffer.
+    /// Bytes of the frame in the header buffer.
     pub header_len: u16,
     /// Whether the frame continues in the next descriptor's buffer.
     pub more: bool,
