@@ -59,6 +59,21 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
+/// Returns escaped text with what is between backticks set as code.
+pub(super) fn prose(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut parts = text.split('`');
+    while let Some(plain) = parts.next() {
+        out.push_str(&escape(plain));
+        if let Some(code) = parts.next() {
+            out.push_str("<code>");
+            out.push_str(&escape(code));
+            out.push_str("</code>");
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +81,12 @@ mod tests {
     #[test]
     fn names_are_escaped() {
         assert_eq!(escape("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
+    }
+
+    #[test]
+    fn text_between_backticks_is_code() {
+        let set = prose("`oi-linux` is <one>; `tick50`");
+        let code = "<code>oi-linux</code> is &lt;one&gt;; <code>tick50</code>";
+        assert_eq!(set, code);
     }
 }

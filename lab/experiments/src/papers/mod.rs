@@ -34,6 +34,22 @@ pub struct Paper {
     pub config: Vec<PaperConfig>,
     /// Tables and figures of the paper.
     pub item: Vec<Item>,
+    /// Its main claims.
+    pub claim: Vec<Claim>,
+}
+
+/// A main claim of a paper about one of its ratios.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The claim in one sentence.
+    pub text: String,
+    /// Configuration in the ratio's numerator.
+    pub config: String,
+    /// Configuration in its denominator.
+    pub to: String,
+    /// Metric of the ratio.
+    pub metric: String,
 }
 
 /// A configuration that a paper measured.
@@ -284,7 +300,22 @@ impl Paper {
                 }
             }
         }
+        for claim in &self.claim {
+            if self.claimed(claim).is_none() {
+                return Err(format!(
+                    "claim `{}`: the paper has no such ratio",
+                    claim.text
+                ));
+            }
+        }
         self.item.iter().try_for_each(|item| item.check(self))
+    }
+
+    /// Returns the ratio that a claim is about.
+    #[must_use]
+    pub fn claimed(&self, claim: &Claim) -> Option<PaperRatio<'_>> {
+        let mut ratios = self.ratios(&claim.config).into_iter();
+        ratios.find(|ratio| ratio.to == claim.to && ratio.metric == claim.metric)
     }
 
     /// Returns the configuration with this name.

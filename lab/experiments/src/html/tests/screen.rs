@@ -9,8 +9,12 @@ use std::process::Command;
 use testing::require;
 
 const BROWSER: &str = "chromium-headless-shell";
-/// Width of the window, pixels.
-const WIDTH: usize = 1000;
+/// Widths of a telephone's, a tablet's and a computer's window, pixels.
+const WIDTHS: [usize; 3] = [390, 768, 1280];
+/// Minimum size of a figure's text, pixels.
+const TEXT: f64 = 11.0;
+/// Minimum contrast of text (WCAG 2.2, 1.4.3).
+const CONTRAST: f64 = 4.5;
 /// Width of the right margin that must be blank, in pixels: less than the body's padding.
 const MARGIN: usize = 8;
 /// Minimum difference between a pixel's components for a colour, as opposed to the grey of text.
@@ -18,8 +22,8 @@ const COLOURED: u8 = 40;
 /// Minimum coloured pixels of a figure.
 const INK: usize = 30;
 
-/// Script that is added to a copy of the page. It reports the positions of figures, and texts that
-/// overflow or overlap.
+/// Script that is added to a copy of the page. It reports the positions of figures, texts that
+/// overflow or overlap, the smallest text of a figure, and the lowest contrast of a text.
 const LOOK: &str = "<script>
 const box = e => {
     const b = e.getBoundingClientRect();
@@ -38,8 +42,24 @@ const wrong = figures.flatMap(svg => {
             || bars.some(bar => meet(b, bar));
     }).map(text => text.textContent);
 });
+const parts = colour => colour.match(/[0-9.]+/g).slice(0, 3).map(Number);
+const light = colour => {
+    const [r, g, b] = parts(colour).map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const ground = light(getComputedStyle(document.body).backgroundColor);
+const contrast = e => {
+    const style = getComputedStyle(e);
+    const ink = light(e instanceof SVGElement ? style.fill : style.color);
+    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+};
+const written = [...document.querySelectorAll('h1,h2,h3,p,pre,a,li,th,td,dt,dd,summary,text')];
+const texts = [...document.querySelectorAll('svg text')];
+const size = text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a;
 const root = document.documentElement;
 root.dataset.seen = JSON.stringify({ width: root.scrollWidth, height: root.scrollHeight, wrong,
+    text: Math.min(...texts.map(size)), contrast: Math.min(...written.map(contrast)),
     figures: figures.map(svg => ({ name: svg.getAttribute('aria-label'), at: box(svg) })) });
 </script></body>";
 
@@ -135,11 +155,11 @@ fn predicted(filter: u8, left: u8, above: u8, corner: u8) -> u8 {
     }
 }
 
-/// Returns the faults of a rendered page.
-fn faults(page: &str, dark: bool) -> Vec<String> {
+/// Returns the faults of a page that is rendered in a window of this width.
+fn faults(page: &str, width: usize, dark: bool) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let looking = page.replace("</body>", LOOK);
-    let size = |height: usize| format!("--window-size={WIDTH},{height}");
+    let size = |height: usize| format!("--window-size={width},{height}");
     let dom = ["--dump-dom".to_owned(), size(800)];
     let dom = browse(folder.path(), &looking, dark, &dom);
     let seen = dom.split("data-seen=\"").nth(1).unwrap();
@@ -150,9 +170,15 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
         .replace("&gt;", ">");
     let seen: Json = serde_json::from_str(&seen.replace("&amp;", "&")).unwrap();
     let mut faults = Vec::new();
-    let width = seen["width"].as_u64().unwrap() as usize;
-    if width > WIDTH {
-        faults.push(format!("{width} pixels wide"));
+    let needed = seen["width"].as_u64().unwrap() as usize;
+    if needed > width {
+        faults.push(format!("{needed} pixels wide"));
+    }
+    for (name, least) in [("text", TEXT), ("contrast", CONTRAST)] {
+        let found = seen[name].as_f64().unwrap();
+        if found < least {
+            faults.push(format!("{name}: {found:.1}, below {least}"));
+        }
     }
     for text in seen["wrong"].as_array().unwrap() {
         faults.push(format!("{text} overflows or overlaps"));
@@ -162,18 +188,18 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
     let shot = [format!("--screenshot={}", file.display()), size(height)];
     browse(folder.path(), page, dark, &shot);
     let picture = Picture::of(&std::fs::read(&file).unwrap());
-    assert_eq!((picture.width, picture.height), (WIDTH, height));
+    assert_eq!((picture.width, picture.height), (width, height));
     let paper = picture.at(0, 0);
     let lines = 0..picture.height;
     if lines
         .clone()
-        .any(|y| (WIDTH - MARGIN..WIDTH).any(|x| picture.at(x, y) != paper))
+        .any(|y| (width - MARGIN..width).any(|x| picture.at(x, y) != paper))
     {
         faults.push("an element crosses the right margin".to_owned());
     }
     if lines
         .clone()
-        .all(|y| (0..WIDTH).all(|x| picture.at(x, y) == paper))
+        .all(|y| (0..width).all(|x| picture.at(x, y) == paper))
     {
         faults.push("blank".to_owned());
     }
@@ -181,7 +207,8 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
         let at = figure["at"].as_array().unwrap();
         let [left, top, right, bottom] =
             [0, 1, 2, 3].map(|n| at[n].as_f64().unwrap().max(0.0) as usize);
-        let within = (top..bottom.min(height)).flat_map(|y| (left..right).map(move |x| (x, y)));
+        let within =
+            (top..bottom.min(height)).flat_map(|y| (left..right.min(width)).map(move |x| (x, y)));
         let coloured = |(x, y): &(usize, usize)| {
             let pixel = picture.at(*x, *y);
             pixel.iter().max().unwrap() - pixel.iter().min().unwrap() > COLOURED
@@ -196,10 +223,16 @@ fn faults(page: &str, dark: bool) -> Vec<String> {
 #[test]
 fn a_browser_draws_every_figure_without_overflow() {
     require!(tool(BROWSER));
-    for (name, dark) in PAPERS.into_iter().zip([true, false].into_iter().cycle()) {
+    let views = WIDTHS
+        .into_iter()
+        .cycle()
+        .zip([true, false].into_iter().cycle());
+    let all_of_one = ["oi"; 6].into_iter();
+    for (name, (width, dark)) in all_of_one.chain(PAPERS).zip(views) {
         let (page, _) = page_of(&Paper::find(name).unwrap());
         assert!(page.contains("<svg"), "{name}");
-        assert_eq!(faults(&page, dark), [""; 0], "{name}, dark: {dark}");
+        let found = faults(&page, width, dark);
+        assert_eq!(found, [""; 0], "{name}, width {width}, dark: {dark}");
     }
 }
 
@@ -208,17 +241,17 @@ fn empty_and_overflowing_pages_are_detected() {
     require!(tool(BROWSER));
     let (page, _) = page_of(&Paper::find("oi").unwrap());
     let bars = page.replacen("<rect class=\"", "<rect fill=\"none\" class=\"no-", 1);
-    assert_eq!(faults(&bars, false), [""; 0], "one bar of several");
+    assert_eq!(faults(&bars, 1280, false), [""; 0], "one bar of several");
     let first = page.find("<svg").unwrap();
     let end = first + page[first..].find("</svg>").unwrap();
     let no_bars = page[first..end].replace("<rect class=\"", "<rect fill=\"none\" class=\"no-");
     let empty = format!("{}{no_bars}{}", &page[..first], &page[end..]);
-    assert_eq!(faults(&empty, false), ["\"throughput\" is empty"]);
+    assert_eq!(faults(&empty, 1280, false), ["\"throughput\" is empty"]);
     let wide = page.replace(
         "</h1>",
         "</h1><p style=\"width:3000px;background:red\">x</p>",
     );
-    let found = faults(&wide, false);
+    let found = faults(&wide, 1280, false);
     assert!(
         found.iter().any(|fault| fault.ends_with("pixels wide")),
         "{found:?}"
@@ -230,13 +263,19 @@ fn empty_and_overflowing_pages_are_detected() {
         "{found:?}"
     );
     let blank = page.replace("<body>", "<body style=\"visibility:hidden\">");
-    assert!(faults(&blank, false).contains(&"blank".to_owned()));
+    assert!(faults(&blank, 1280, false).contains(&"blank".to_owned()));
+    let small = page.replace("min-width:49rem", "min-width:0");
+    let found = faults(&small, 390, false);
+    assert!(found[0].starts_with("text: "), "{found:?}");
+    let pale = page.replace("<h1>", "<h1 style=\"color:#aaa\">");
+    let found = faults(&pale, 768, false);
+    assert!(found[0].starts_with("contrast: "), "{found:?}");
     let long = page.replacen(
         ", the paper's</text>",
         &format!("{}</text>", "x".repeat(90)),
         1,
     );
-    let found = faults(&long, false);
+    let found = faults(&long, 1280, false);
     assert!(
         found
             .iter()

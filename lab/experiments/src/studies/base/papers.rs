@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(only("nobody").err().unwrap().exit_code(), 2);
         let all = Papers::open(TEXT, &Adjustment::default()).unwrap();
         let page = all.page(&nothing(), &Flames::default()).unwrap().unwrap();
-        assert_eq!(page.matches("<h3>").count(), 44);
+        assert_eq!(page.matches("<h3 id=").count(), 44);
     }
 }

@@ -1,0 +1,204 @@
+//! Verdicts: our ratio beside the paper's, with the symbol that marks it in the contents.
+
+use super::cell::{Cell, escape};
+use super::values::Part;
+use crate::papers::{Claim, PaperRatio, SWEPT};
+use crate::plan::Config;
+use crate::runner::words;
+use figures::repeat;
+use figures::report::{Figure, Index};
+use figures::stats::Verdict;
+use std::fmt::Write as _;
+
+/// All verdicts, each with its symbol and definition.
+const VERDICTS: [(Verdict, &str, &str); 8] = [
+    (
+        Verdict::Equal,
+        "=",
+        "all of the quotient's interval lies in 0.80–1.25, and both ratios on one side of 1",
+    ),
+    (
+        Verdict::SameSign,
+        "≈",
+        "our interval is on the paper's side of 1",
+    ),
+    (
+        Verdict::NoEffect,
+        "○",
+        "the paper has an effect, and our interval contains 1 and lies in 0.80–1.25",
+    ),
+    (
+        Verdict::DiffersInSize,
+        "±",
+        "the paper's ratio lies within 5 % of 1, and ours clearly does not",
+    ),
+    (
+        Verdict::Opposite,
+        "≠",
+        "our interval is on the other side of 1",
+    ),
+    (
+        Verdict::Unresolved,
+        "?",
+        "the rounds do not suffice for a verdict",
+    ),
+    (
+        Verdict::NotComparable,
+        "∥",
+        "the set-ups differ in the subject of the ratio",
+    ),
+    (
+        Verdict::NotMeasurable,
+        "–",
+        "one side was not measured, for the reason given",
+    ),
+];
+
+/// A ratio of the paper, and ours.
+pub(super) struct Judged<'a> {
+    /// The paper's ratio.
+    pub(super) ratio: Option<PaperRatio<'a>>,
+    /// Our ratio ÷ the paper's.
+    pub(super) quotient: Option<&'a Figure>,
+    /// The figure with the reason why one side was not measured.
+    absent: Option<&'a Figure>,
+}
+
+impl Judged<'_> {
+    /// Returns our ratio.
+    pub(super) fn own(&self) -> Option<f64> {
+        Some(self.quotient?.value? * self.ratio.as_ref()?.ratio)
+    }
+
+    /// Returns the interval of our ratio.
+    pub(super) fn own_range(&self) -> Option<(f64, f64)> {
+        let (quotient, ratio) = (self.quotient?, self.ratio.as_ref()?.ratio);
+        Some((quotient.lo? * ratio, quotient.hi? * ratio))
+    }
+
+    /// Returns the verdict, if the paper has a ratio.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        match self.absent {
+            Some(_) => Some(Verdict::NotMeasurable),
+            None => self.quotient?.verdict,
+        }
+    }
+
+    /// Returns the verdict in words, with its reason if it has one.
+    pub(super) fn text(&self) -> String {
+        let Some(verdict) = self.verdict() else {
+            return String::new();
+        };
+        let reason = match verdict {
+            Verdict::NotMeasurable => self.absent.map(|figure| {
+                let note = figure.note.as_deref();
+                note.unwrap_or("the run gives no reason")
+            }),
+            Verdict::NotComparable => self.ratio.as_ref().and_then(|ratio| ratio.not_comparable),
+            _ => None,
+        };
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        let before = match self.quotient.is_some_and(repeat::differs_from_previous) {
+            true => ", differs from the last run",
+            false => "",
+        };
+        format!("{}{reason}{before}", words(verdict))
+    }
+}
+
+/// Returns the paper's ratios of a value with ours, or one entry without a ratio if it has none.
+pub(super) fn of<'a>(part: &Part<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
+    let keys = Config::keys_of(&item.config);
+    let is_point = SWEPT.iter().any(|key| keys.contains_key(key));
+    let ratios = part.paper.ratios(item.theirs).into_iter();
+    let is_own = |ratio: &PaperRatio<'_>| {
+        ratio.metric == item.metric && !is_point && item.judged && ratio.is_of(&keys)
+    };
+    let with = |ratio| beside(part, &item.config, item.ours, Some(ratio), index);
+    let all: Vec<Judged<'a>> = ratios.filter(is_own).map(with).collect();
+    match all.is_empty() {
+        true => vec![beside(part, &item.config, item.ours, None, index)],
+        false => all,
+    }
+}
+
+/// Returns the verdict on a claim, or `None` if this run has no column for it.
+pub(super) fn of_claim<'a>(
+    part: &Part<'a>,
+    claim: &Claim,
+    index: &Index<'a>,
+) -> Option<Judged<'a>> {
+    let ratio = part.paper.claimed(claim)?;
+    let is_column = |config: &str| {
+        let name = config.split('@').next().unwrap_or_default();
+        part.stands
+            .get(name)
+            .is_some_and(|theirs| *theirs == claim.config)
+    };
+    let is_quotient = |figure: &&Figure| {
+        figure.metric.starts_with("quotient.")
+            && figure.metric.ends_with(&format!(".{}", claim.metric))
+            && is_column(&figure.config)
+            && ratio.is_of(&Config::keys_of(&figure.config))
+    };
+    let configs = part
+        .figures
+        .iter()
+        .filter(is_quotient)
+        .map(|figure| figure.config.as_str());
+    let mut judged = configs.map(|config| {
+        let own = index.get(config, &claim.metric);
+        beside(part, config, own, Some(ratio.clone()), index)
+    });
+    judged.find(|judged| judged.quotient.is_some())
+}
+
+fn beside<'a>(
+    part: &Part<'a>,
+    config: &str,
+    ours: Option<&'a Figure>,
+    ratio: Option<PaperRatio<'a>>,
+    index: &Index<'a>,
+) -> Judged<'a> {
+    let quotient = ratio.as_ref().and_then(|ratio| {
+        let mut others = part
+            .stands
+            .iter()
+            .filter(|(_, theirs)| **theirs == ratio.to);
+        others.find_map(|(column, _)| {
+            index.get(config, &format!("quotient.{column}.{}", ratio.metric))
+        })
+    });
+    let is_absent = |figure: &&Figure| figure.verdict == Some(Verdict::NotMeasurable);
+    Judged {
+        absent: quotient.filter(is_absent).or(ours.filter(is_absent)),
+        ratio,
+        quotient,
+    }
+}
+
+/// Returns the symbol of a verdict, as an element that names the verdict.
+pub(super) fn mark(verdict: Verdict) -> String {
+    let known = VERDICTS.iter().find(|(known, ..)| *known == verdict);
+    let symbol = known.map_or("", |(_, symbol, _)| *symbol);
+    format!(
+        "<abbr class=\"mark\" title=\"{}\">{}</abbr>",
+        words(verdict),
+        escape(symbol)
+    )
+}
+
+/// Returns the definitions of all verdicts.
+pub(super) fn legend() -> String {
+    let mut out = "<details><summary>Verdicts</summary><dl>\n".to_owned();
+    for (verdict, _, definition) in VERDICTS {
+        let _infallible = writeln!(
+            out,
+            "<dt>{} {}</dt><dd>{definition}</dd>",
+            mark(verdict),
+            words(verdict)
+        );
+    }
+    out.push_str("</dl></details>\n");
+    out
+}
