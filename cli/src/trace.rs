@@ -178,10 +178,10 @@ mod tests {
             |name: &str, at_ns: u64, what: &str| json!({"hop": name, "at_ns": at_ns, "what": what});
         let frame = json!({"packet": "ICMP", "bytes": 98, "gso_bytes": null, "header": "0200"});
         let driver = json!({"frame": frame, "from_tsc": 5000, "tsc_hz": 2_000_000_000u64, "hops": [
-            hop("nic", 0, "came in at wire"), hop("bridge", 300, "goes to web"),
+            hop("nic", 0, "received on wire"), hop("bridge", 300, "forwarded to web"),
         ]});
         let web = json!({"frame": frame, "from_tsc": 9000, "tsc_hz": 2_000_000_000u64, "hops": [
-            hop("netfront", 100, "came in at the ring"),
+            hop("netfront", 100, "received from the ring"),
         ]});
         let joined = join(&[("driver".into(), driver), ("web".into(), web)]);
         let at: Vec<_> = joined["hops"]
@@ -194,10 +194,10 @@ mod tests {
         let text = text(&joined);
         for part in [
             "bytes: 98",
-            "came in at wire",
+            "received on wire",
             "2.1",
             "web",
-            "came in at the ring",
+            "received from the ring",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

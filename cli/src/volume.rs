@@ -45,13 +45,13 @@ mod tests {
     #[test]
     fn invalid_counts_are_zero_and_sums_saturate() {
         let traffic = json!({ "in_packets": u64::MAX, "in_bytes": 7, "out_packets": -1 });
-        let came = Volume::of(&traffic, "in");
-        assert_eq!((came.frames, came.bytes), (u64::MAX, 7));
+        let received = Volume::of(&traffic, "in");
+        assert_eq!((received.frames, received.bytes), (u64::MAX, 7));
         assert_eq!(Volume::of(&traffic, "out"), Volume::default());
         assert_eq!(Volume::of(&json!([1]), "in"), Volume::default());
-        let twice = came.plus(came);
+        let twice = received.plus(received);
         assert_eq!((twice.frames, twice.bytes), (u64::MAX, 14));
-        assert_eq!(came.since(twice).bytes, 0);
-        assert_eq!(twice.since(came).bytes, 7);
+        assert_eq!(received.since(twice).bytes, 0);
+        assert_eq!(twice.since(received).bytes, 7);
     }
 }

@@ -254,9 +254,9 @@ pub(crate) fn remove_sockets(socket: &Path) {
 /// `limit`.
 fn disconnects_without_answer(path: &Path, limit: Duration) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    let gone = [BrokenPipe, ConnectionReset, UnexpectedEof];
+    let closed = [BrokenPipe, ConnectionReset, UnexpectedEof];
     match ask::<Status>(path, &Control::Status, limit) {
-        Err(Error::Io { error, .. }) => gone.contains(&error.kind()),
+        Err(Error::Io { error, .. }) => closed.contains(&error.kind()),
         _ => false,
     }
 }

@@ -22,18 +22,18 @@ impl NetnsHolder {
     pub(super) fn new(netns: &Namespace) -> io::Result<Self> {
         let netns = netns.as_fd().try_clone_to_owned()?;
         let (stays, leaves) = channel();
-        let (tell, told) = channel();
+        let (result_sender, result) = channel();
         let thread = thread::Builder::new().name("netns-holder".to_owned());
         thread.spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(netns.as_fd(), kind);
             drop(netns);
             // The receiver is waiting.
-            let _ = tell.send(moved.map(|()| gettid()));
+            let _ = result_sender.send(moved.map(|()| gettid()));
             // Returns only when the sender is dropped.
             let _: Result<(), _> = leaves.recv();
         })?;
-        let thread = told.recv().map_err(io::Error::other)??;
+        let thread = result.recv().map_err(io::Error::other)??;
         Ok(Self {
             path: format!(
                 "/proc/{}/task/{}/ns/net",

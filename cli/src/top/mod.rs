@@ -234,9 +234,9 @@ impl LiveView<'_> {
         }
         output::print(KEYS_BELOW)?;
         io::stdout().flush()?;
-        let went = wait_to_go_back();
+        let result = wait_to_go_back();
         output::print("\n")?;
-        went
+        result
     }
 }
 

@@ -249,8 +249,8 @@ fn a_guest_replaces_one_that_is_being_detached() {
     let (place, running) = with_a_guest();
     let attach = json!({ "op": "attach", "guest": guest("a") });
     let again = at_once(&place, std::slice::from_ref(&attach)).remove(0);
-    let told = "guest a is attached already: detach it first (`grantway detach a`)";
-    assert_eq!(again["error"], told);
+    let message = "guest a is attached already: detach it first (`grantway detach a`)";
+    assert_eq!(again["error"], message);
     let detach = json!({ "op": "detach", "domain": "a" });
     for answer in at_once(&place, &[detach, attach]) {
         assert_eq!(answer["domain"], "a", "{answer}");

@@ -79,11 +79,11 @@ fn commands_of_the_lab_name_the_missing_program() {
     ] {
         let run = place.run(args);
         assert_eq!((run.code, run.out.as_str()), (3, ""), "{args:?}: {run:?}");
-        let told = format!(
+        let message = format!(
             "grantway: `grantway {}` needs the program grantway-lab, which is not installed: ",
             args[0]
         );
-        assert!(run.err.starts_with(&told), "{run:?}");
+        assert!(run.err.starts_with(&message), "{run:?}");
         assert_eq!(run.err.lines().count(), 1, "{run:?}");
         assert!(place.run(&[args[0], "--help"]).ok(), "{args:?}");
         let help = place.run(&["--help"]);
@@ -176,8 +176,8 @@ fn mechanisms_of_comparisons_are_refused_by_name() {
         let file = place.file("compared.toml", &text);
         let run = place.run(&["up", &file]);
         assert_eq!(run.code, 2, "{run:?}");
-        for told in ["compared.toml:", "grants", "grantwayd-lab", "--lab"] {
-            assert!(run.err.contains(told), "{told}: {run:?}");
+        for message in ["compared.toml:", "grants", "grantwayd-lab", "--lab"] {
+            assert!(run.err.contains(message), "{message}: {run:?}");
         }
         // This program is not installed here.
         let run = place.run(&["up", "--lab", &file]);

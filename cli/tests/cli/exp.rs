@@ -238,7 +238,7 @@ fn an_interrupted_run_leaves_nothing() {
 #[test]
 fn mistakes_in_a_users_plan_have_their_place() {
     let place = TestDir::new();
-    for (from, to, told) in [
+    for (from, to, message) in [
         ("about =", "abuot =", "line 3, column 1"),
         (
             "loss_ppm = 100,",
@@ -260,7 +260,7 @@ fn mistakes_in_a_users_plan_have_their_place() {
         let run = place.run(&["exp", path]);
         assert_eq!(run.code, 2, "{run:?}");
         assert!(
-            run.err.contains(path.as_str()) && run.err.contains(told),
+            run.err.contains(path.as_str()) && run.err.contains(message),
             "{run:?}"
         );
     }

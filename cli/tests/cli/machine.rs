@@ -211,8 +211,8 @@ fn leftovers_of_a_killed_monitor_are_removed() {
     rustix::process::kill_process(of(&again), rustix::process::Signal::KILL).unwrap();
     wait(|| {
         let status = place.run(&["status"]);
-        let told = status.code == 1 && status.err.contains("no instance");
-        told.then_some(())
+        let is_reported = status.code == 1 && status.err.contains("no instance");
+        is_reported.then_some(())
     });
     assert!(place.run(&["up", &file, "--detach"]).ok());
     assert!(place.run(&["down"]).ok());

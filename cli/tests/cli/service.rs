@@ -14,7 +14,7 @@ use testing::{group_id, require};
 struct Manager {
     socket: UnixDatagram,
     path: String,
-    told: String,
+    received: String,
 }
 
 impl Manager {
@@ -23,8 +23,12 @@ impl Manager {
         std::fs::remove_file(&path).unwrap();
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let told = String::new();
-        Self { socket, path, told }
+        let received = String::new();
+        Self {
+            socket,
+            path,
+            received,
+        }
     }
 
     /// Returns the environment of a service whose watchdog has a period of 300 ms.
@@ -32,16 +36,16 @@ impl Manager {
         [("NOTIFY_SOCKET", &self.path), ("WATCHDOG_USEC", "300000")]
     }
 
-    fn hear(&mut self) -> &str {
+    fn receive(&mut self) -> &str {
         let mut message = [0; 4096];
         while let Ok(bytes) = self.socket.recv(&mut message) {
-            self.told += str::from_utf8(&message[..bytes]).unwrap();
+            self.received += str::from_utf8(&message[..bytes]).unwrap();
         }
-        &self.told
+        &self.received
     }
 
     fn wait_for(&mut self, part: &str) {
-        wait(|| self.hear().contains(part).then_some(()));
+        wait(|| self.receive().contains(part).then_some(()));
     }
 }
 
@@ -52,18 +56,22 @@ fn systemd_is_notified_of_each_state() {
     let mut manager = Manager::new(&place);
     let running = place.start_with(&["up", &file], &manager.environment());
     manager.wait_for("WATCHDOG=1\nSTATUS=grantway: 2 of 2 domains run, 0 restarts\n");
-    let told = manager.hear();
+    let received = manager.receive();
     assert!(
-        told.starts_with("READY=1\nSTATUS=grantway is up\n"),
-        "{told}"
+        received.starts_with("READY=1\nSTATUS=grantway is up\n"),
+        "{received}"
     );
-    assert_eq!(told.matches("READY=1").count(), 1, "{told}");
-    assert!(!told.contains("STOPPING"), "{told}");
+    assert_eq!(received.matches("READY=1").count(), 1, "{received}");
+    assert!(!received.contains("STOPPING"), "{received}");
     // Notified repeatedly.
-    wait(|| (manager.hear().matches("WATCHDOG=1").count() > 2).then_some(()));
+    wait(|| (manager.receive().matches("WATCHDOG=1").count() > 2).then_some(()));
     let run = running.terminate();
     assert_eq!(run.code, 0, "{run:?}");
-    assert!(manager.hear().ends_with("STOPPING=1\n"), "{}", manager.told);
+    assert!(
+        manager.receive().ends_with("STOPPING=1\n"),
+        "{}",
+        manager.received
+    );
 }
 
 #[test]
@@ -76,10 +84,10 @@ fn a_machine_that_does_not_answer_feeds_no_watchdog() {
     manager.wait_for("READY=1\n");
     std::thread::sleep(Duration::from_secs(1));
     running.terminate();
-    let told = manager.hear();
+    let received = manager.receive();
     assert!(
-        !told.contains("WATCHDOG") && told.contains("STOPPING"),
-        "{told}"
+        !received.contains("WATCHDOG") && received.contains("STOPPING"),
+        "{received}"
     );
 }
 
@@ -94,8 +102,8 @@ fn a_monitor_is_queried_only_for_a_watchdog() {
     std::thread::sleep(Duration::from_millis(600));
     let run = running.terminate();
     assert_eq!(run.code, 0, "{run:?}");
-    let told = manager.hear();
-    assert_eq!(told, "READY=1\nSTATUS=grantway is up\nSTOPPING=1\n");
+    let received = manager.receive();
+    assert_eq!(received, "READY=1\nSTATUS=grantway is up\nSTOPPING=1\n");
 }
 
 /// The log is written to the journal and to no file, and its lines begin with priorities.
@@ -181,9 +189,9 @@ fn a_missing_group_is_reported_with_its_line() {
     let file = place.file("m.toml", &format!("{groups}{SIM}"));
     let run = place.run(&["up", &file]);
     assert_eq!(run.code, 2, "{run:?}");
-    let told =
+    let received =
         "m.toml:2: [machine]: the group no-such-group does not exist; create it with `groupadd";
-    assert!(run.err.contains(told), "{run:?}");
+    assert!(run.err.contains(received), "{run:?}");
 }
 
 #[test]

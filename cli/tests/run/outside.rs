@@ -243,12 +243,12 @@ fn served(bytes: usize, pause: Duration) {
     // The command starts to listen some time later.
     let stream = wait_for("no server", || world.outside.enter(connect).unwrap());
     let mut stream = patient(stream);
-    let (mut came, mut part) = (0, vec![0; 32 << 10]);
+    let (mut received, mut part) = (0, vec![0; 32 << 10]);
     while let count @ 1.. = stream.read(&mut part).unwrap() {
-        came += count;
+        received += count;
         thread::sleep(pause);
     }
-    assert_eq!(came, bytes);
+    assert_eq!(received, bytes);
     assert_eq!(run.finish().code, 0);
     world.wait_until_clean();
 }

@@ -422,10 +422,10 @@ fn guests_are_attached_and_detached_by_json() {
         json!({ "op": "attach", "guest": { "name": name, "vif": [vif] } })
     };
     let pings = json!([{ "kind": "ping", "to": "10.0.0.1", "count": 1_000_000 }]);
-    let came = ask(stack("still", 1, json!([])));
-    assert_eq!(came["domain"], "still", "{came}");
-    let came = ask(stack("pings", 2, pings));
-    assert_eq!(came["domain"], "pings", "{came}");
+    let attached = ask(stack("still", 1, json!([])));
+    assert_eq!(attached["domain"], "still", "{attached}");
+    let attached = ask(stack("pings", 2, pings));
+    assert_eq!(attached["domain"], "pings", "{attached}");
     wait_until("no answer", || {
         let stat = machine.ask(&["stat", "still"]).to_string();
         let packets = machine.ask(&["stat", "driver"]);
@@ -449,8 +449,8 @@ fn guests_are_attached_and_detached_by_json() {
         "{refused}"
     );
     for name in ["still", "pings"] {
-        let went = ask(json!({ "op": "detach", "domain": name }));
-        assert_eq!(went["domain"], name, "{went}");
+        let detached = ask(json!({ "op": "detach", "domain": name }));
+        assert_eq!(detached["domain"], name, "{detached}");
     }
     assert_eq!(domains(&machine), ["driver"]);
     machine.end();
@@ -485,7 +485,7 @@ fn a_dying_manager_leaves_no_partial_guest() {
         });
         // Either the guest works, or it does not exist and its partial state is removed.
         let mut whole = false;
-        wait_until("it is neither there nor gone", || {
+        wait_until("the guest is half attached", || {
             let run = machine.grantway(&["status", "--json"]);
             let status: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
             let Some(domains) = status["domains"].as_array() else {
@@ -493,8 +493,8 @@ fn a_dying_manager_leaves_no_partial_guest() {
             };
             let guest = domains.iter().find(|domain| domain["name"] == "c1");
             whole = guest.is_some_and(|guest| guest["state"] == "running");
-            let gone = guest.is_none() && !has_interface(&machine, 1);
-            gone || whole && hears(&machine, 1, 0)
+            let is_detached = guest.is_none() && !has_interface(&machine, 1);
+            is_detached || whole && hears(&machine, 1, 0)
         });
         outcomes[usize::from(whole)] += 1;
         if whole {

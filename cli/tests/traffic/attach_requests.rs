@@ -165,9 +165,9 @@ fn removing_the_namespace_undoes_an_attach() {
         thread::sleep(Duration::from_millis(turn));
         machine.places[1].0 = Namespace::new().unwrap();
         let answer = answer(asked);
-        let came = answer["domain"] == "c1";
-        assert!(came || answer["error"].is_string(), "{answer}");
-        outcomes[usize::from(came)] += 1;
+        let is_attached = answer["domain"] == "c1";
+        assert!(is_attached || answer["error"].is_string(), "{answer}");
+        outcomes[usize::from(is_attached)] += 1;
         is_as(&machine, &before);
     }
     println!("{outcomes:?}: not at all, and for a moment");

@@ -220,7 +220,7 @@ fn a_killed_driver_leaves_no_queue_behind() {
     let frames = writes
         .filter(|(a, b)| a != b)
         .filter(|(_, b)| b.windows(MARK.len()).any(|window| window == MARK));
-    assert_eq!(frames.count(), 0, "a frame came after the death");
+    assert_eq!(frames.count(), 0, "a frame arrived after the death");
     drop(sender);
     machine.end();
 }

@@ -51,9 +51,9 @@ fn limited(machine: &Machine, workers: usize) -> (u64, u64) {
     let stats = stats(machine, workers);
     let port = |stat: &Value| stat["ports"]["vif.limited-0"].clone();
     let ports: Vec<Value> = stats.iter().map(port).collect();
-    let went = ports.iter().map(|of| count(&of["traffic"]["out_bytes"]));
+    let sent = ports.iter().map(|of| count(&of["traffic"]["out_bytes"]));
     let waits = ports.iter().map(|of| count(&of["egress_queue"]["frames"]));
-    (went.sum(), waits.sum())
+    (sent.sum(), waits.sum())
 }
 
 /// Runs streams from the wire: `streams` to the limited guest, and one to the other. `body` gets

@@ -69,7 +69,7 @@ fn forged_macs_and_arp_attract_no_traffic() {
     assert!(run.status.success(), "{run:?}");
     // Frames to all stations arrive, too.
     let seen = delivered() - before;
-    assert!(seen < 50, "{seen} frames came to the forger");
+    assert!(seen < 50, "{seen} frames reached the forger");
     let neighbour = machine.run(WIRE, "ip", &["neigh", "show", IPV4[DB]]);
     let neighbour = text(&neighbour.stdout).replace(':', "");
     assert!(neighbour.contains(&victim), "{neighbour} is not {victim}");

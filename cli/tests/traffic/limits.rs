@@ -58,7 +58,7 @@ fn above(machine: &Machine) -> u64 {
 }
 
 /// Returns the bytes of frames delivered to it.
-fn went(machine: &Machine) -> u64 {
+fn sent_bytes(machine: &Machine) -> u64 {
     let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
     traffic["out_bytes"].as_u64().unwrap()
 }
@@ -109,9 +109,9 @@ fn streams_reach_the_limit() {
             let streaming: Vec<_> = (0..streams).map(one).collect();
             // A busy machine may starve either interval.
             wait_until("the streams stay below the limit", || {
-                let (begin, before) = (Instant::now(), went(machine));
+                let (begin, before) = (Instant::now(), sent_bytes(machine));
                 thread::sleep(Duration::from_secs(2));
-                let bits = (went(machine) - before) as f64 * 8.0;
+                let bits = (sent_bytes(machine) - before) as f64 * 8.0;
                 bits >= 0.9 * MBPS * 1e6 * begin.elapsed().as_secs_f64()
             });
             drop(stops);
@@ -141,9 +141,9 @@ fn a_limit_changes_under_a_stream() {
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         comes(1 << 20);
         reload(&machine, "rate_to_guest_mbps = 8\n");
-        let (begin, before) = (Instant::now(), went(&machine));
+        let (begin, before) = (Instant::now(), sent_bytes(&machine));
         comes(1 << 20);
-        let got = (went(&machine) - before) as f64;
+        let got = (sent_bytes(&machine) - before) as f64;
         let took = begin.elapsed().as_secs_f64();
         assert!(
             got <= 1e6 * took * 1.2 + 131_072.0,

@@ -216,7 +216,7 @@ fn a_killed_domain_leaks_no_buffer() {
     wait_until("nothing is ever held", || free(&machine).1 > 0);
     assert!(kill(pid(&machine, "web")));
     drop((client, server));
-    wait_until("buffers have gone with it", || {
+    wait_until("buffers are lost with it", || {
         let (free, held) = free(&machine);
         println!("{free} of {idle} buffers, {held} held");
         free >= idle && held == 0

@@ -145,7 +145,7 @@ fn dies_while_it_comes_or_goes(machine: Machine, with: String) {
             thread::sleep(Duration::from_millis(turn as u64 * 3));
             kill(pid.unwrap());
         });
-        wait_until("it is neither there nor gone", || {
+        wait_until("the NIC is half removed", || {
             is_whole(&machine, &files[0]).is_some()
         });
         wait_until("it does not become what its file says", || {
@@ -265,8 +265,8 @@ fn does_not_come_back(of_kind: fn(&str) -> String) {
     assert_eq!(reload(&machine, &own), [GONE]);
     // A NIC of kind `pcap` is removed, and added by the next start.
     let without = file_of(&machine, &GUESTS);
-    let gone = "restart driver: NIC p is no longer in the file";
-    assert_eq!(reload(&machine, &without), [gone]);
+    let expected = "restart driver: NIC p is no longer in the file";
+    assert_eq!(reload(&machine, &without), [expected]);
     reaches(&machine, 0, 1);
     let refused = ask(&socket(&machine), &request(&own));
     let why = refused["error"].as_str().unwrap_or_default();

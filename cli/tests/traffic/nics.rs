@@ -164,8 +164,11 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     let index = || link(&machine).split(':').next().map(str::to_owned);
     let before = index();
     for (victim, goes, stay) in [("manager", 1, cable(2)), ("driver", 2, String::new())] {
-        let gone = format!("restart driver: NIC cable{goes} is no longer in the file");
-        assert_eq!(reload(&machine, &format!("{guests}{stay}{with}")), [gone]);
+        let expected = format!("restart driver: NIC cable{goes} is no longer in the file");
+        assert_eq!(
+            reload(&machine, &format!("{guests}{stay}{with}")),
+            [expected]
+        );
         reaches(&machine, WIRE, 1);
         replace(&machine, victim);
         reaches(&machine, WIRE, 0);

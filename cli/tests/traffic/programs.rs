@@ -158,7 +158,7 @@ impl<'m> SomeFile<'m> {
         let differs = sent
             .iter()
             .zip(arrived)
-            .position(|(sent, came)| sent != came);
+            .position(|(sent, received)| sent != received);
         assert_eq!(differs, None, "{way}: the first byte that differs");
         drop(server);
     }

@@ -113,7 +113,7 @@ fn namespaces_are_attached_again_with_their_streams() {
     loses_interface(&machine, 2);
     drop(inside);
     machine.start_again();
-    wait_until("not all came back", || {
+    wait_until("some guests are not attached again", || {
         NAMES
             .iter()
             .all(|name| domains(&machine).contains(&(*name).to_owned()))
@@ -284,7 +284,7 @@ fn a_returning_guest_announces_itself() {
     machine.has_died();
     machine.start_again();
     // When the first of the two is attached, no other guest could receive its announcement.
-    wait_until("nobody was told", || {
+    wait_until("no announcement", || {
         watching[0].announcements(1) + watching[1].announcements(0) > 0
     });
     reaches(&machine, 0, 1);
@@ -307,12 +307,14 @@ fn a_new_owner_of_an_address_is_reachable_at_once() {
         detach(&machine, place);
     }
     attach(&machine, 1);
-    let heard = (0..5).any(|_| hears(&machine, 2, 1));
-    assert!(heard, "it is still known under the MAC before");
+    let is_reached = (0..5).any(|_| hears(&machine, 2, 1));
+    assert!(is_reached, "it is still known under the MAC before");
     // A driver domain may have died before it sent the announcement.
     let watching = ArpWatch::start(&machine, 2);
     machine.ask(&["restart", "driver"]);
-    wait_until("nobody was told again", || watching.announcements(1) > 0);
+    wait_until("no announcement after the second start", || {
+        watching.announcements(1) > 0
+    });
     drop(watching);
     machine.end();
 }
@@ -366,7 +368,7 @@ fn many_guests_are_attached_again_quickly() {
     let began = Instant::now();
     machine.has_died();
     machine.start_again();
-    wait_until("not all came back", || {
+    wait_until("some guests are not attached again", || {
         let status = machine.ask(&["status"]);
         let domains = status["domains"].as_array().unwrap();
         domains.len() == before && domains.iter().all(|d| d["state"] == "running")

@@ -254,8 +254,11 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
         }
         assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
     }
-    let gone = machine.grantway(&["reload", "/no/such/file"]);
-    assert!(text(&gone.stderr).contains("cannot be read"), "{gone:?}");
+    let missing = machine.grantway(&["reload", "/no/such/file"]);
+    assert!(
+        text(&missing.stderr).contains("cannot be read"),
+        "{missing:?}"
+    );
     let other = machine.grantway(&["reload", &write(&machine, &own), "--name", "other"]);
     assert!(text(&other.stderr).contains("no instance named `other`"));
     for (request, says) in [

@@ -138,7 +138,7 @@ fn guests_learn_that_a_driver_is_not_restarted() {
         return;
     };
     kill(driver(&machine)["pid"].as_u64().unwrap());
-    wait_until("the guests are told", || {
+    wait_until("the guests are notified", || {
         let status = machine.ask(&["status"]);
         let mut connections = status["connections"].as_array().unwrap().iter();
         connections.all(|c| c["backend_state"] == "unknown" && c["frontend_state"] == "closed")

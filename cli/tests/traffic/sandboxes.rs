@@ -48,9 +48,9 @@ impl Sandbox {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut stream = accept(&listener);
-                let mut heard = Vec::new();
-                stream.read_to_end(&mut heard).unwrap();
-                stream.write_all(&heard).unwrap();
+                let mut received = Vec::new();
+                stream.read_to_end(&mut received).unwrap();
+                stream.write_all(&received).unwrap();
             });
             stdout.read_to_end(&mut got).unwrap();
         });
@@ -95,11 +95,11 @@ fn bubblewrap_is_attached_before_its_command_starts() {
         command.args(["--block-fd", "0", "--info-fd", "2", "--", "sh", "-c"]);
         command.arg(format!("exec {SENDS} </dev/file"));
         let mut sandbox = Sandbox::start(command.stderr(Stdio::piped()));
-        let mut told = String::new();
+        let mut report = String::new();
         let stderr = sandbox.child.stderr.as_mut().unwrap();
-        stderr.read_to_string(&mut told).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&told).expect(&told);
-        let pid = told["child-pid"].to_string();
+        stderr.read_to_string(&mut report).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&report).expect(&report);
+        let pid = report["child-pid"].to_string();
         let netns = match by_path {
             true => format!("/proc/{pid}/ns/net"),
             false => pid,

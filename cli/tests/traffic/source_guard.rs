@@ -210,7 +210,7 @@ fn keys_allow_frames_dropped_by_default() {
         udp(&own, &wire, IPV4[DB], "00430044"),
     ];
     send(&machine, DB, &frames);
-    wait_until("not all frames came to the wire", || {
+    wait_until("some frames have not reached the wire", || {
         out() - before >= 3 * TIMES
     });
     let status = machine.ask(&["status"]);

@@ -164,7 +164,7 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
 }
 
 /// Receives a pattern until its end; returns the number of bytes.
-fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
+fn take(mut from: TcpStream, received: &AtomicU64) -> u64 {
     let mut chunk = [0; 16_384];
     let mut got = 0;
     loop {
@@ -176,14 +176,14 @@ fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
             assert_eq!(usize::from(*byte), (got as usize + n) % PATTERN);
         }
         got += bytes as u64;
-        came.store(got, Ordering::Relaxed);
+        received.store(got, Ordering::Relaxed);
     }
 }
 
 /// Runs `body` with a stream to each guest from its neighbour; `body` gets the received bytes of
 /// each.
 fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
-    let came: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
+    let received: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stops = Stops(&stop);
@@ -199,14 +199,14 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
                 };
                 let out = patient(inside(n + 1).enter(connect).unwrap());
                 let back = accept(&listener);
-                let (stop, came) = (&stop, &came[n]);
+                let (stop, received) = (&stop, &received[n]);
                 (
                     scope.spawn(move || send(out, stop)),
-                    scope.spawn(move || take(back, came)),
+                    scope.spawn(move || take(back, received)),
                 )
             })
             .collect();
-        body(&came);
+        body(&received);
         drop(stops);
         for (sent, got) in streams {
             assert_eq!(sent.join().unwrap(), got.join().unwrap());
@@ -215,12 +215,14 @@ fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
 }
 
 /// Waits until every stream has received further bytes.
-fn all_continue(came: &[AtomicU64]) {
-    let now = |came: &AtomicU64| came.load(Ordering::Relaxed);
-    let before: Vec<u64> = came.iter().map(now).collect();
+fn all_continue(received: &[AtomicU64]) {
+    let now = |received: &AtomicU64| received.load(Ordering::Relaxed);
+    let before: Vec<u64> = received.iter().map(now).collect();
     wait_until("a stream does not go on", || {
-        let pairs = came.iter().zip(&before);
-        pairs.into_iter().all(|(came, before)| now(came) > *before)
+        let pairs = received.iter().zip(&before);
+        pairs
+            .into_iter()
+            .all(|(received, before)| now(received) > *before)
     });
 }
 
@@ -229,14 +231,14 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
     require!(machine);
     let _one = alone();
     let installed = Installed::new(false);
-    with_streams(&installed, |came| {
-        all_continue(came);
+    with_streams(&installed, |received| {
+        all_continue(received);
         let before = installed.processes();
         for name in MACHINE.iter().chain(&["grantway"]) {
             installed.replace(name, None);
         }
         installed.done(&["upgrade"]);
-        all_continue(came);
+        all_continue(received);
         let after = installed.processes();
         for ((name, old, file), (same, new, its)) in before.iter().zip(&after) {
             assert_eq!(name, same);
@@ -261,7 +263,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
             "{said}"
         );
         assert_eq!(installed.processes(), after);
-        all_continue(came);
+        all_continue(received);
     });
     installed.done(&["down"]);
     // Without a machine `--all` does nothing; a named machine must run.
@@ -274,8 +276,8 @@ fn streams_of_attached_guests_outlive_another_core() {
     require!(machine);
     let _one = alone();
     let installed = Installed::new(true);
-    with_streams(&installed, |came| {
-        all_continue(came);
+    with_streams(&installed, |received| {
+        all_continue(received);
         let before = installed.processes();
         for name in MACHINE.iter().chain(&["grantway"]) {
             installed.replace(name, None);
@@ -295,12 +297,12 @@ fn streams_of_attached_guests_outlive_another_core() {
         );
         let pids = |all: Vec<(String, u64, u64)>| all.into_iter().map(|(_, pid, _)| pid);
         assert!(pids(installed.processes()).eq(pids(before.clone())));
-        all_continue(came);
+        all_continue(received);
         fs::write(&file, good).unwrap();
         let said = installed.done(&["upgrade", "--file", "m.toml"]);
         assert!(said.contains("was restarted"), "{said}");
         eprint!("{said}");
-        all_continue(came);
+        all_continue(received);
         let after = installed.processes();
         assert_eq!(before.len(), after.len());
         for (name, pid, file) in &after {
@@ -315,7 +317,7 @@ fn streams_of_attached_guests_outlive_another_core() {
         // Repeats the upgrade, now with equal versions.
         let said = installed.done(&["upgrade"]);
         assert!(said.contains("runs the installed programs"), "{said}");
-        all_continue(came);
+        all_continue(received);
     });
     installed.done(&["down"]);
 }

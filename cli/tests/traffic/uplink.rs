@@ -30,8 +30,8 @@ fn a_wire_carries_segments_uncut_both_ways() {
     let driver = driver(&machine);
     assert_eq!(driver["software"]["segments"], 0, "{driver}");
     let wire = &driver["ports"]["nic.wire"];
-    let came = count(&wire["traffic"]["in_packets"]);
-    assert!(came < BY_WIRE / 2, "{came} frames: {wire}");
+    let received = count(&wire["traffic"]["in_packets"]);
+    assert!(received < BY_WIRE / 2, "{received} frames: {wire}");
     machine.end();
 }
 
@@ -51,8 +51,8 @@ fn segments_are_received_in_the_guests_pages() {
             assert_eq!(vmq["misdirected"], 0, "{vmq}");
             assert_eq!(vmq["queues"].as_array().map(Vec::len), Some(2), "{vmq}");
             assert!(count(&vmq["direct_packets"]) > 100, "{vmq}");
-            let came = count(&wire["traffic"]["in_packets"]);
-            assert!(came < BY_WIRE / 2, "{came} frames: {wire}");
+            let received = count(&wire["traffic"]["in_packets"]);
+            assert!(received < BY_WIRE / 2, "{received} frames: {wire}");
             for guest in ["vif.web-0", "vif.db-0"] {
                 let drops = &driver["ports"][guest]["counters"]["to_guest_drops"];
                 for reason in ["bad_offload", "too_many_slots", "bad_request"] {

@@ -235,7 +235,7 @@ for line in lines:
             got = 0
             while got < 100:
                 got += len(c.recv(100 - got))
-        lines.write("came back\n")
+        lines.write("is back\n")
     except socket.timeout:
         lines.write("did not\n")
     lines.flush()
@@ -259,7 +259,7 @@ fn a_dying_worker_stalls_only_its_own_flows() {
     let mut answers = BufReader::new(talker.try_clone().unwrap()).lines();
     let mut talk = |flow: usize, times: u32, seconds: u32| {
         writeln!(&talker, "{flow} {times} {seconds}").unwrap();
-        answers.next().unwrap().unwrap() == "came back"
+        answers.next().unwrap().unwrap() == "is back"
     };
     // The worker of each flow, which carries its packets.
     let whose: Vec<usize> = (0..FLOWS)

@@ -201,10 +201,10 @@ mod tests {
         }))
         .unwrap();
         for ring in Ring::ALL {
-            let told = devices
+            let encoded = devices
                 .device_control(0, XdpControl::Layout(ring).encode())
                 .unwrap();
-            let layout = RingLayout::decode(told);
+            let layout = RingLayout::decode(encoded);
             let slot = ring.place() * Ring::slots(PAGES);
             let at = slot as usize * PAGE + usize::from(layout.producer);
             let producer = devices.rings().at(at, 4).unwrap().load_u32(0);

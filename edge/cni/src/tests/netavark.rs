@@ -129,20 +129,20 @@ fn ports_are_passed_to_portmap() {
             "range": range }])
     };
     input["port_mappings"] = port(8080, 2);
-    let heard = |command: &str| -> Value {
+    let recorded = |command: &str| -> Value {
         let text = std::fs::read_to_string(bench.file(command)).unwrap();
         serde_json::from_str(&text).unwrap()
     };
     input["network"]["name"] = json!("ports");
     call(&bench, &SETUP, &input).unwrap();
-    let add = heard("ADD");
+    let add = recorded("ADD");
     let mappings = add["runtimeConfig"]["portMappings"].as_array().unwrap();
     assert_eq!(mappings.len(), 4);
     let last = json!({ "hostPort": 8081, "containerPort": 81, "protocol": "udp", "hostIP": "" });
     assert_eq!(mappings[3], last);
     assert_eq!(add["prevResult"]["ips"][0]["address"], "10.96.0.77/16");
     call(&bench, &TEARDOWN, &input).unwrap();
-    assert_eq!(heard("DEL")["name"], "ports");
+    assert_eq!(recorded("DEL")["name"], "ports");
 
     // On failure nothing is left: netavark calls no teardown.
     std::fs::write(bench.file("fails"), "").unwrap();

@@ -22,11 +22,11 @@ struct Limited(Namespace, IpAddr);
 impl Limited {
     fn new(id: &str, conf: &Value) -> Self {
         let namespace = Namespace::new().unwrap();
-        let came = call("ADD", id, &path(&namespace), conf).done();
+        let added = call("ADD", id, &path(&namespace), conf).done();
         let mut after = conf.clone();
-        after["prevResult"] = came.clone();
+        after["prevResult"] = added.clone();
         call("CHECK", id, &path(&namespace), &after).done();
-        let address = came["ips"][0]["address"].as_str().unwrap();
+        let address = added["ips"][0]["address"].as_str().unwrap();
         let address = address.split('/').next().unwrap().parse().unwrap();
         Self(namespace, address)
     }

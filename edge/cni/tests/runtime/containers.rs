@@ -138,11 +138,11 @@ fn deletions_without_an_answer_are_retried() {
     std::fs::rename(&hidden, &socket).unwrap();
     assert_eq!(machine.guests().len(), 1);
     // Its address is assigned again, because no container has it any more.
-    let came = b.call("ADD", &conf).done();
+    let added = b.call("ADD", &conf).done();
     loses_its_interface(&a.1);
     assert_eq!(machine.guests().len(), 1);
     reaches(&b.1, HOST);
-    reaches(&machine.host, address(&came, 0));
+    reaches(&machine.host, address(&added, 0));
     assert!(names(&machine.folder.path().join("state")).is_empty());
     b.call("DEL", &conf).done();
     machine.down();

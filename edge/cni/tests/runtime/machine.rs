@@ -72,8 +72,8 @@ impl Machine {
         let run = grantway(&self.folder)
             .args(["stat", domain, "--json"])
             .output();
-        let told: Value = serde_json::from_slice(&run.unwrap().stdout).unwrap();
-        told[domain].clone()
+        let value: Value = serde_json::from_slice(&run.unwrap().stdout).unwrap();
+        value[domain].clone()
     }
 
     /// Returns the names of its guests.
@@ -149,11 +149,11 @@ fn grantway(folder: &TempDir) -> Command {
 }
 
 /// Returns the answer of a plugin with this input.
-pub(crate) fn answered(plugin: &mut Command, told: &Value) -> Output {
+pub(crate) fn answered(plugin: &mut Command, value: &Value) -> Output {
     let plugin = plugin.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut plugin = plugin.spawn().unwrap();
     let mut stdin = plugin.stdin.take().unwrap();
-    stdin.write_all(told.to_string().as_bytes()).unwrap();
+    stdin.write_all(value.to_string().as_bytes()).unwrap();
     drop(stdin);
     plugin.wait_with_output().unwrap()
 }

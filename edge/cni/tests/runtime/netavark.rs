@@ -31,13 +31,13 @@ fn container(machine: &Machine) -> Value {
 }
 
 /// Calls the plugin as netavark does, which runs in the namespace of the host.
-fn call(host: &Namespace, args: &[&str], told: &Value) -> Output {
+fn call(host: &Namespace, args: &[&str], options: &Value) -> Output {
     let call = || {
         let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
         let plugin = plugin
             .args(args)
             .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"));
-        answered(plugin, told)
+        answered(plugin, options)
     };
     host.enter(call).unwrap()
 }
@@ -59,10 +59,10 @@ fn netavark_attaches_containers_as_guests() {
         return;
     };
     let netns = Namespace::new().unwrap();
-    let told = container(&machine);
+    let options = container(&machine);
     let ends = path(&netns);
-    let came = done(&call(&machine.host, &["setup", &ends], &told));
-    let eth0 = &came["interfaces"]["eth0"];
+    let added = done(&call(&machine.host, &["setup", &ends], &options));
+    let eth0 = &added["interfaces"]["eth0"];
     assert_eq!(eth0["mac_address"], "02:00:00:00:00:77");
     let subnet = json!({ "ipnet": "10.99.0.77/24", "gateway": HOST });
     assert_eq!(eth0["subnets"], json!([subnet]));
@@ -86,14 +86,14 @@ fn netavark_attaches_containers_as_guests() {
     drop(server);
 
     for _ in 0..2 {
-        done(&call(&machine.host, &["teardown", &ends], &told));
+        done(&call(&machine.host, &["teardown", &ends], &options));
     }
     assert!(machine.guests().is_empty() && !has_interface(&netns, "eth0"));
     let rules = run(&machine.host, "iptables-save", &[]).stdout;
     let rules = String::from_utf8_lossy(&rules);
     assert!(!rules.contains("8080"), "{rules}");
     machine.down();
-    let refused = call(&machine.host, &["setup", &ends], &told);
+    let refused = call(&machine.host, &["setup", &ends], &options);
     let said = String::from_utf8_lossy(&refused.stdout);
     assert!(
         said.starts_with("{\"error\":\"no machine answers at "),

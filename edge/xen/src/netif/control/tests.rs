@@ -162,10 +162,10 @@ fn requests_are_answered_in_their_slots() {
     shared
         .pages
         .set_index(RingIndex::RspEvent, 2, Ordering::Release);
-    for (id, told) in [(7, false), (8, true), (9, false)] {
+    for (id, notifies) in [(7, false), (8, true), (9, false)] {
         let index = shared.send(request(id, kind::GET_HASH_MAPPING_SIZE, [0; 3]));
         assert!(ring.has_work());
-        assert_eq!(ring.serve(hashing, FOUR, &granted), told);
+        assert_eq!(ring.serve(hashing, FOUR, &granted), notifies);
         let head = u32::from(id) | 4 << 16;
         assert_eq!(shared.answer(index), [head, 0, 128]);
         assert_eq!(shared.shown(), index + 1);
@@ -235,7 +235,7 @@ fn a_kill_before_the_answer_leaves_the_request() {
 
 proptest! {
     #[test]
-    fn any_request_is_answered(
+    fn any_request_notifies(
         requests: Vec<[u32; 4]>,
         page in prop::collection::vec(any::<u8>(), PAGE),
     ) {
