@@ -82,7 +82,7 @@ pub(crate) fn await_opened(
                 state.mark_lost(device, false);
                 state.missing.extend(notes.lacks);
                 if let (Some(netns), Some(place)) = (netns, notes.place) {
-                    state.note_place(&name, netns, place);
+                    state.note_namespace(&name, netns, place);
                 }
             }
             Err(refusal) => refused.push((device, refusal.of(&format!("domain {name}")))),
@@ -191,7 +191,7 @@ pub(crate) fn create(
     };
     let done = core.ask_with(
         CoreRequest::Create { domain: new },
-        state.spec().told(place).as_bytes(),
+        state.spec().config_text(place).as_bytes(),
     )?;
     let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
     state.set(place, id);

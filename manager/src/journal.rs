@@ -34,7 +34,6 @@ pub(crate) struct SavedState<'a> {
     /// Restarts of the domains that restart, by place.
     pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
     /// The specification, if it has changed since the start.
-    #[serde(default, rename = "shape")]
     pub(crate) spec: Option<Cow<'a, Spec>>,
     /// Changes of the specification since then.
     #[serde(skip)]
@@ -45,7 +44,6 @@ pub(crate) struct SavedState<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum JournalLine {
     /// A change of the specification.
-    #[serde(rename = "Shape")]
     Spec(SpecChange),
     /// Properties that the system lacks.
     Missing(BTreeSet<String>),
@@ -238,8 +236,8 @@ mod tests {
         }
     }
 
-    fn gone(name: &str) -> SpecChange {
-        SpecChange::Removed { name: name.into() }
+    fn removed(name: &str) -> SpecChange {
+        SpecChange::RemoveGuest(name.into())
     }
 
     /// Returns a file with these lines, the last of them incomplete.
@@ -261,33 +259,33 @@ mod tests {
     fn changes_are_read_after_the_whole_state() {
         let missing = BTreeSet::from(["seals".to_owned()]);
         let text = written(&[
-            JournalLine::Spec(gone("a")),
+            JournalLine::Spec(removed("a")),
             JournalLine::Restarts(2, None),
             JournalLine::Restarts(0, Some(known(5))),
             JournalLine::Missing(missing.clone()),
             JournalLine::Restarts(3, Some(known(9))),
-            JournalLine::Spec(gone("b")),
+            JournalLine::Spec(removed("b")),
         ]);
         // The last line is incomplete, as after a kill.
         let keep = SavedState::of(&text).unwrap();
         assert_eq!(keep.complete_ns, 7);
         assert_eq!(*keep.missing, missing);
         assert_eq!(*keep.restarts, [(0, known(5)), (3, known(9))].into());
-        assert_eq!(keep.changes, [gone("a")]);
+        assert_eq!(keep.changes, [removed("a")]);
         let whole = [text, b"\n".to_vec()].concat();
         assert_eq!(
             SavedState::of(&whole).unwrap().changes,
-            [gone("a"), gone("b")]
+            [removed("a"), removed("b")]
         );
     }
 
     #[test]
     fn an_invalid_line_ends_the_changes() {
-        let text = written(&[JournalLine::Spec(gone("a"))]);
+        let text = written(&[JournalLine::Spec(removed("a"))]);
         let nonsense = [text, b"\nnonsense\n".to_vec()].concat();
-        let more = serde_json::to_vec(&JournalLine::Spec(gone("b"))).unwrap();
+        let more = serde_json::to_vec(&JournalLine::Spec(removed("b"))).unwrap();
         let keep = SavedState::of(&[nonsense, more, b"\n".to_vec()].concat()).unwrap();
-        assert_eq!(keep.changes, [gone("a")]);
+        assert_eq!(keep.changes, [removed("a")]);
         for nothing in [&b""[..], b"\n", b"nonsense", b"{}\n"] {
             assert!(SavedState::of(nothing).is_none(), "{nothing:?}");
         }
@@ -329,13 +327,11 @@ mod tests {
     /// Attaches a guest in the specification. Returns its place.
     fn attach(state: &mut State, config: &mut LiveConfig, name: &str) -> usize {
         let json = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
-        let came = state.admit(config, &serde_json::from_str(&json).unwrap());
-        let came = came.unwrap();
-        for (worker, vifs) in came.vifs {
-            state.change(SpecChange::Serves { worker, vifs });
-        }
-        state.change(SpecChange::Attached { name: name.into() });
-        came.place
+        let guest = serde_json::from_str(&json).unwrap();
+        let admitted = state.admit(config, &guest, Some(7)).unwrap();
+        state.edit_guest(name, |guest| guest.ports = admitted.vifs);
+        state.edit_guest(name, |guest| guest.is_changing = false);
+        admitted.place
     }
 
     #[test]

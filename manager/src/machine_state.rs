@@ -1,6 +1,6 @@
 //! The machine: its specification, and the state of its domains as the core reports it.
 
-use crate::spec::{AdmittedGuest, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, GuestSpec, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
 use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsId, Setting};
@@ -15,6 +15,8 @@ pub(crate) struct State {
     spec: Spec,
     /// Changes of the specification that were not written yet.
     changes: Vec<SpecChange>,
+    /// Whether the state file may have to change as well.
+    is_file_stale: bool,
     /// Groups with rights, beside root and the machine's user.
     pub(crate) access: Access,
     /// Connections from the start of the machine.
@@ -36,6 +38,7 @@ impl State {
                 machine.live,
             ),
             changes: Vec::new(),
+            is_file_stale: false,
             access: machine.access,
             connections: machine.connections,
             ids: BTreeMap::new(),
@@ -52,8 +55,36 @@ impl State {
 
     /// Changes the specification.
     pub(crate) fn change(&mut self, change: SpecChange) {
+        self.is_file_stale |= match &change {
+            SpecChange::SetGuest(guest) => {
+                let (name, spec) = (&guest.domain.name, &self.spec);
+                let before = spec.section(name).zip(spec.origin(name));
+                let after = guest.section.as_ref().zip(guest.origin.as_ref());
+                let is_left = |is_changing: bool| move |_: &_| !is_changing;
+                before.filter(is_left(spec.is_changing(name)))
+                    != after.filter(is_left(guest.is_changing))
+            }
+            SpecChange::RemoveGuest(_) | SpecChange::SetSaved(_) | SpecChange::RemoveSaved(_) => {
+                true
+            }
+            SpecChange::SetNics { .. } | SpecChange::SetLost { .. } => false,
+        };
         self.spec.apply(change.clone());
+        if let SpecChange::SetGuest(guest) = &change {
+            // Only the last entry of a place counts.
+            self.changes.retain(
+                |older| !matches!(older, SpecChange::SetGuest(older) if older.place == guest.place),
+            );
+        }
         self.changes.push(change);
+    }
+
+    /// Changes the entry of a guest. Does nothing if no guest has this name.
+    pub(crate) fn edit_guest(&mut self, name: &str, edit: impl FnOnce(&mut GuestSpec)) {
+        if let Some(mut guest) = self.spec.guest(name) {
+            edit(&mut guest);
+            self.change(SpecChange::SetGuest(Box::new(guest)));
+        }
     }
 
     /// Adds a guest: see [`Spec::admit`]. An error leaves the specification unchanged.
@@ -61,28 +92,26 @@ impl State {
         &mut self,
         config: &mut LiveConfig,
         guest: &Setting,
+        user: Option<u32>,
     ) -> Result<AdmittedGuest, String> {
-        let (admitted, comes) = self.spec.admit(config, guest)?;
-        self.change(comes);
+        let (admitted, change) = self.spec.admit(config, guest, user)?;
+        self.change(change);
         Ok(admitted)
     }
 
     /// Records the namespace that a name stands for in the section of an attached guest.
-    pub(crate) fn note_place(&mut self, guest: &str, netns: String, place: NetnsId) {
-        if self.spec.origin(guest).is_some() {
-            let guest = guest.to_owned();
-            self.change(SpecChange::NamespaceFound {
-                guest,
-                netns,
-                place,
-            });
-        }
+    pub(crate) fn note_namespace(&mut self, guest: &str, netns: String, id: NetnsId) {
+        self.edit_guest(guest, |guest| {
+            if let Some(origin) = &mut guest.origin {
+                origin.places.insert(netns, id);
+            }
+        });
     }
 
     /// Takes over what an earlier manager has kept.
     pub(crate) fn resume(&mut self, spec: Option<Spec>, changes: Vec<SpecChange>) {
         let started = std::mem::take(&mut self.spec);
-        self.spec = spec.map_or(started, Spec::with_drivers);
+        self.spec = spec.unwrap_or(started);
         changes.into_iter().for_each(|it| self.spec.apply(it));
     }
 
@@ -91,12 +120,12 @@ impl State {
         std::mem::take(&mut self.changes)
     }
 
-    /// Returns the changes that were not written yet.
-    pub(crate) fn changes(&self) -> &[SpecChange] {
-        &self.changes
+    /// Returns whether the state file may have to change since the last call.
+    pub(crate) fn take_file_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_file_stale)
     }
 
-    /// Whether there are any.
+    /// Whether there are changes that were not written yet.
     pub(crate) fn has_changed(&self) -> bool {
         !self.changes.is_empty()
     }
@@ -121,8 +150,10 @@ impl State {
     /// Records whether the interface of a device was removed.
     pub(crate) fn mark_lost(&mut self, device: (usize, usize), is_lost: bool) {
         if self.spec.is_lost(device) != is_lost {
-            let back = !is_lost;
-            self.change(SpecChange::Lost { device, back });
+            self.change(SpecChange::SetLost {
+                device,
+                lost: is_lost,
+            });
         }
     }
 

@@ -5,7 +5,7 @@
 //! attached again at once, unless it needs something that another guest still has, its address for
 //! example.
 
-use crate::spec::{Spec, SpecChange};
+use crate::spec::Spec;
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
@@ -57,8 +57,7 @@ impl Step {
         let mut undo = Self::new(kind, name, StepReason::Changed, Vec::new());
         if matches!(kind, StepKind::Attach | StepKind::Change) {
             undo.guest = Some(present_guest(live, config, name)?);
-            let origin = spec.origin(name).filter(|_| !live.of_files.contains(name));
-            undo.user = origin.and_then(|origin| origin.user);
+            undo.user = spec.origin(name).and_then(|origin| origin.user);
         }
         if let Some(step) = &self.nics {
             let mut nics = NicsStep {
@@ -216,7 +215,7 @@ pub(crate) fn steps(
         let set = trial.config.set_nics(&step.nics);
         match set.and_then(|()| becomes.nic_change(&trial.config, &step)) {
             Ok(nic_change) => {
-                becomes.to_mut().apply(SpecChange::ChangeNics(nic_change));
+                becomes.to_mut().apply(nic_change);
                 trial.steps.push(Step::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),
@@ -305,6 +304,7 @@ impl Trial<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::SpecChange;
     use abi::machine::{Live, Machine};
     use config::live::{self, reload};
     use config::{File, parse};
@@ -399,40 +399,39 @@ mod tests {
         match (step.told.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {
                 config.remove(&name);
-                spec.apply(SpecChange::Removed { name });
+                spec.apply(SpecChange::RemoveGuest(name));
             }
             (StepKind::Attach, Some(guest), _) => attach(spec, config, guest, step.user),
             (StepKind::Change, Some(guest), _) => {
                 let changed = config.change(guest).unwrap();
-                let (vifs, guest) = (changed.vifs, changed.guest);
-                spec.apply(SpecChange::PortsChanged { vifs });
-                spec.apply(SpecChange::Described { name, guest });
+                let mut guest = spec.guest(&name).unwrap();
+                guest.section = Some(changed.guest);
+                for vif in guest.ports.values_mut().flatten() {
+                    let changed = changed.vifs.iter().find(|one| one.name == vif.name);
+                    vif.change_to(changed.unwrap());
+                }
+                spec.apply(SpecChange::SetGuest(Box::new(guest)));
             }
             (StepKind::Nics, _, Some(nics)) => {
                 config.set_nics(&nics.nics).unwrap();
                 let nic_change = spec.nic_change(config, nics).unwrap();
-                spec.apply(SpecChange::ChangeNics(nic_change));
-                spec.apply(SpecChange::NicsChanged { back: false });
-                spec.apply(SpecChange::NicDevicesClosed);
+                spec.apply(nic_change);
+                spec.apply(spec.settle_nics(false));
+                spec.apply(SpecChange::SetNics {
+                    nics: None,
+                    pending: None,
+                });
             }
             _ => panic!("{step:?}"),
         }
     }
 
     fn attach(spec: &mut Spec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
-        let (came, comes) = spec.admit(config, guest).unwrap();
-        spec.apply(comes);
-        let name = came.name;
-        if user.is_none() {
-            let names = vec![name.clone()];
-            spec.apply(SpecChange::Adopted { names });
-        }
-        let asked = name.clone();
-        spec.apply(SpecChange::RequestedBy { name: asked, user });
-        for (worker, vifs) in came.vifs {
-            spec.apply(SpecChange::Serves { worker, vifs });
-        }
-        spec.apply(SpecChange::Attached { name });
+        let (admitted, change) = spec.admit(config, guest, user).unwrap();
+        spec.apply(change);
+        let mut guest = spec.guest(&admitted.name).unwrap();
+        (guest.is_changing, guest.ports) = (false, admitted.vifs);
+        spec.apply(SpecChange::SetGuest(Box::new(guest)));
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! Every edit is a [`SpecChange`], which is as long as what it changes, however large the machine
 //! is. The next manager reads the changes and repeats them.
 
-mod apply;
 mod change;
 
-pub(crate) use change::{PendingNicChange, SpecChange};
+pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
 use crate::windows::{self, Windows};
 use abi::machine::{Device, Domain, Live, NetnsId, Program, Setting};
@@ -27,26 +26,17 @@ pub(crate) struct Spec {
     domains: BTreeMap<usize, Domain>,
     /// `None`: guests are neither attached nor detached.
     live: Option<Live>,
-    /// Guests that are not up yet. The next manager removes them.
-    #[serde(rename = "coming")]
-    attaching: BTreeSet<String>,
-    /// Guests that are being removed.
-    #[serde(rename = "leaving")]
-    detaching: BTreeSet<String>,
+    /// Guests that are being attached or detached. The next manager removes them.
+    changing: BTreeSet<String>,
     /// Devices that a change of NICs opens and closes, until the workers run with it.
-    #[serde(default, rename = "refitting")]
     pending_nic_change: Option<PendingNicChange>,
     /// The workers' configurations, by place. Their domains' texts are empty.
-    #[serde(default)]
     drivers: BTreeMap<usize, DriverConfig>,
     /// Origins of attached guests, by name.
-    #[serde(default)]
     origins: BTreeMap<String, Origin>,
-    /// Guests of the machine before that have not returned.
-    #[serde(default)]
-    returning: Vec<SavedGuest>,
+    /// Guests of the machine before that were not attached again yet.
+    saved: Vec<SavedGuest>,
     /// Devices whose interfaces were removed, by their domains' places and their numbers there.
-    #[serde(default)]
     lost: BTreeSet<(usize, usize)>,
 }
 
@@ -60,8 +50,11 @@ pub(crate) struct AdmittedGuest {
     /// Warnings about the section, a sentence each.
     pub(crate) warnings: Vec<String>,
     /// The configuration of each port, by the worker's place; connections are not known yet.
-    pub(crate) vifs: BTreeMap<usize, Vec<VifConfig>>,
+    pub(crate) vifs: Ports,
 }
+
+/// A guest's ports, by the worker's place.
+pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 
 /// Whether a device outlives its domain.
 pub(crate) fn lasts(device: &Device) -> bool {
@@ -73,26 +66,22 @@ pub(crate) fn lasts(device: &Device) -> bool {
 
 impl Spec {
     /// Returns the specification of a machine with these domains.
-    pub(crate) fn new(domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
-        let spec = Self {
-            domains,
-            live,
-            ..Self::default()
-        };
-        spec.with_drivers()
-    }
-
-    /// Parses the texts of workers. A manager of an earlier version has written such texts.
-    pub(crate) fn with_drivers(mut self) -> Self {
-        let all = self.domains.iter_mut();
+    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
+        let mut drivers = BTreeMap::new();
+        let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
             // The domain gets an invalid text unchanged, and reports it.
             if let Ok(driver) = serde_json::from_str(&domain.config) {
-                self.drivers.insert(*place, driver);
+                drivers.insert(*place, driver);
                 domain.config.clear();
             }
         }
-        self
+        Self {
+            domains,
+            live,
+            drivers,
+            ..Self::default()
+        }
     }
 
     /// Whether the interface of a device was removed.
@@ -106,13 +95,13 @@ impl Spec {
         lost.copied().collect()
     }
 
-    /// Returns every domain, by place. [`Spec::told`] returns its configuration.
+    /// Returns every domain, by place. [`Spec::config_text`] returns its configuration.
     pub(crate) fn domains(&self) -> &BTreeMap<usize, Domain> {
         &self.domains
     }
 
     /// Returns the configuration of the domain at a place, as text.
-    pub(crate) fn told(&self, place: usize) -> Cow<'_, str> {
+    pub(crate) fn config_text(&self, place: usize) -> Cow<'_, str> {
         match (self.drivers.get(&place), self.domains.get(&place)) {
             (Some(driver), _) => serde_json::to_string(driver).unwrap_or_default().into(),
             (None, Some(domain)) => domain.config.as_str().into(),
@@ -134,12 +123,12 @@ impl Spec {
 
     /// Whether a guest is being attached or detached.
     pub(crate) fn is_changing(&self, name: &str) -> bool {
-        self.attaching.contains(name) || self.detaching.contains(name)
+        self.changing.contains(name)
     }
 
     /// Returns the guests that are being attached or detached.
     pub(crate) fn changing(&self) -> impl Iterator<Item = &String> {
-        self.attaching.union(&self.detaching)
+        self.changing.iter()
     }
 
     /// Parses the present configuration.
@@ -151,16 +140,18 @@ impl Spec {
         LiveConfig::of(live).map_err(|wrong| wrong.to_string())
     }
 
-    /// Finds a place for a new guest, and slots in the windows of all workers.
+    /// Finds a place for a new guest, and slots in the windows of all workers. `user` has requested
+    /// it; `None`: files name it.
     pub(crate) fn admit(
         &self,
         config: &mut LiveConfig,
         guest: &Setting,
+        user: Option<u32>,
     ) -> Result<(AdmittedGuest, SpecChange), String> {
-        let came = config.add(guest)?;
-        let name = came.domain.name.clone();
-        let room = self.windows().and_then(|windows| windows.place(&came.vifs));
-        let vifs = match room {
+        let resolved = config.add(guest)?;
+        let name = resolved.domain.name.clone();
+        let slots = self.windows();
+        let vifs = match slots.and_then(|windows| windows.place(&resolved.vifs)) {
             Ok(vifs) => vifs,
             Err(full) => {
                 config.remove(&name);
@@ -169,19 +160,26 @@ impl Spec {
         };
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
-        let comes = SpecChange::Attaching {
-            place,
-            domain: Box::new(came.domain),
-            guest: came.guest,
+        let origin = Origin {
+            user,
+            ..Origin::UNKNOWN
         };
+        let change = SpecChange::SetGuest(Box::new(GuestSpec {
+            place,
+            domain: resolved.domain,
+            is_changing: true,
+            section: Some(resolved.guest),
+            origin: Some(origin),
+            ports: BTreeMap::new(),
+        }));
         let admitted = AdmittedGuest {
             place,
             name,
-            macs: came.macs.iter().map(ToString::to_string).collect(),
-            warnings: came.warnings,
+            macs: resolved.macs.iter().map(ToString::to_string).collect(),
+            warnings: resolved.warnings,
             vifs,
         };
-        Ok((admitted, comes))
+        Ok((admitted, change))
     }
 
     /// Returns the places of the driver domain's workers.
@@ -204,7 +202,7 @@ impl Spec {
         Ok(Windows::new(first, of))
     }
 
-    /// Returns the NICs and worker domains after a step. `config` has the NICs already.
+    /// Returns the change to the NICs and worker domains of a step. `config` has the NICs already.
     ///
     /// # Errors
     /// A worker has no room for them.
@@ -212,16 +210,16 @@ impl Spec {
         &self,
         config: &LiveConfig,
         step: &NicsStep,
-    ) -> Result<NicChange, String> {
+    ) -> Result<SpecChange, String> {
         let drivers = (0..).zip(&self.drivers);
-        let workers = drivers.filter_map(|(worker, (&place, told))| {
+        let workers = drivers.filter_map(|(worker, (&place, driver))| {
             let domain = self.domains.get(&place)?;
-            let changed = config.worker_with_nics(worker, domain, told, &step.added);
+            let changed = config.worker_with_nics(worker, domain, driver, &step.added);
             Some(changed.map(|changed| (place, changed)))
         });
         let workers = workers.collect::<Result<_, _>>()?;
         let nics = Some(step.nics.clone());
-        Ok(NicChange { nics, workers })
+        Ok(self.begin_nics(NicChange { nics, workers }))
     }
 
     /// Returns the devices that a change of NICs opens and closes now.
@@ -229,19 +227,17 @@ impl Spec {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns the configuration of interfaces at each worker, with the rules and limits of these.
-    pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Vec<(usize, VifConfig)> {
-        let drivers = self.drivers.iter();
-        let served = drivers.flat_map(|(worker, driver)| {
-            let served = driver.vifs.iter();
-            served.map(|vif| (*worker, vif))
-        });
-        let changed = served.filter_map(|(worker, vif)| {
+    /// Returns the ports of these interfaces at each worker, with the rules and limits of these.
+    pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Ports {
+        let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();
             changed.change_to(vifs.iter().find(|one| one.name == vif.name)?);
-            Some((worker, changed))
-        });
-        changed.collect()
+            Some(changed)
+        };
+        let drivers = self.drivers.iter();
+        drivers
+            .map(|(worker, driver)| (*worker, driver.vifs.iter().filter_map(changed).collect()))
+            .collect()
     }
 
     /// Returns the worker's connections of a guest's interfaces.
@@ -252,15 +248,20 @@ impl Spec {
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// Returns the guests of the machine before that have not returned.
+    /// Returns the guests of the machine before that were not attached again yet.
     pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
-        &self.returning
+        &self.saved
     }
 
     /// Returns one of them.
-    pub(crate) fn returning(&self, name: &str) -> Option<&SavedGuest> {
-        let mut all = self.returning.iter();
-        all.find(|returning| returning.name() == Some(name))
+    pub(crate) fn saved_guest(&self, name: &str) -> Option<&SavedGuest> {
+        self.saved.iter().find(|saved| saved.name() == Some(name))
+    }
+
+    /// Returns the section of a guest, if it was attached or changed since the start.
+    pub(crate) fn section(&self, name: &str) -> Option<&Setting> {
+        let live = self.live.as_ref()?;
+        live.attached.get(name).or_else(|| live.changed.get(name))
     }
 
     /// Returns the origin of an attached guest.
@@ -268,9 +269,9 @@ impl Spec {
         self.origins.get(name)
     }
 
-    /// Returns the only network namespace that a name may stand for in a returning guest's section.
+    /// Returns the only network namespace that a name may stand for in a saved guest's section.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
-        self.returning(guest)?.origin.places.get(netns).copied()
+        self.saved_guest(guest)?.origin.places.get(netns).copied()
     }
 }
 

@@ -6,7 +6,7 @@
 //! answer, the log and `status` report it, and the manager retries until the file is written.
 
 use crate::core_error::CoreError;
-use crate::spec::{Spec, SpecChange};
+use crate::spec::Spec;
 use abi::journal::Level;
 use config::live::state::{self, Origin, SavedGuestRef};
 
@@ -31,20 +31,9 @@ pub(crate) struct StateFile {
 pub(crate) const LACK: &str = "that attached guests come back after an end of the core";
 
 impl StateFile {
-    /// Records changes of the specification.
-    pub(crate) fn look_at(&mut self, changes: &[SpecChange]) {
-        let concerns = |change: &SpecChange| {
-            matches!(
-                change,
-                SpecChange::Attached { .. }
-                    | SpecChange::Detaching { .. }
-                    | SpecChange::Removed { .. }
-                    | SpecChange::Described { .. }
-                    | SpecChange::AwaitReattach { .. }
-                    | SpecChange::Reattached { .. }
-            )
-        };
-        self.is_stale |= changes.iter().any(concerns);
+    /// Records whether the guests may have changed.
+    pub(crate) fn mark_stale(&mut self, is_stale: bool) {
+        self.is_stale |= is_stale;
     }
 
     /// Returns the content to write, if it differs from the file and an attempt is due.
@@ -113,7 +102,7 @@ pub(crate) fn left(spec: &Spec) -> Vec<SavedGuestRef<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
     // A guest that has just returned is in both lists for a moment.
-    let is_there = |name: &str| !spec.is_changing(name) && spec.returning(name).is_none();
+    let is_there = |name: &str| !spec.is_changing(name) && spec.saved_guest(name).is_none();
     let there = attached.filter(|(name, _)| is_there(name));
     let there = there.map(|(name, guest)| SavedGuestRef {
         guest,
@@ -148,7 +137,7 @@ mod tests {
             warning.contains("(No space left on device): guest a does not"),
             "{warning}"
         );
-        state.look_at(&[SpecChange::Attached { name: "a".into() }]);
+        state.mark_stale(true);
         assert_eq!(state.due("m", &spec, 4 + AGAIN_NS), None, "too soon");
         assert_eq!(state.due("m", &spec, 5 + AGAIN_NS), nothing);
         assert_eq!(state.wrote(Vec::new(), full(), 6), None);
@@ -159,9 +148,9 @@ mod tests {
         assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
         assert_eq!(state.again_ns(), None);
         assert_eq!(state.due("m", &spec, 8), None);
-        state.look_at(&[SpecChange::NicDevicesClosed]);
+        state.mark_stale(false);
         assert!(!state.is_stale);
-        state.look_at(&[SpecChange::Attached { name: "a".into() }]);
+        state.mark_stale(true);
         assert!(state.is_stale);
         assert_eq!(state.due("m", &spec, 9), None, "the same");
     }

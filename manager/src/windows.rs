@@ -1,5 +1,6 @@
 //! Slots of the workers' grant windows.
 
+use crate::spec::Ports;
 use config::domain::{DriverConfig, VifConfig};
 use config::live;
 use std::borrow::Cow;
@@ -20,10 +21,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Returns a guest's interfaces with slots in each window.
-    pub(crate) fn place(
-        &self,
-        vifs: &[VifConfig],
-    ) -> Result<BTreeMap<usize, Vec<VifConfig>>, String> {
+    pub(crate) fn place(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
         let mut all = BTreeMap::new();
         for (&worker, (driver, end)) in &self.of {
             let mut vifs = vifs.to_vec();
@@ -40,7 +38,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Adds the interfaces with these slots.
-    pub(crate) fn take(&mut self, placed: BTreeMap<usize, Vec<VifConfig>>) {
+    pub(crate) fn take(&mut self, placed: Ports) {
         for (worker, mut vifs) in placed {
             if let Some((driver, _)) = self.of.get_mut(&worker) {
                 driver.to_mut().vifs.append(&mut vifs);

@@ -3,6 +3,7 @@
 //! workers carry out a repeated request once.
 
 use crate::core::CoreError;
+use crate::spec::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 
@@ -51,6 +52,24 @@ impl Call {
             request,
             state: CallState::Due(0),
         })
+    }
+
+    /// Returns a call for each port, with the request that `request` makes of its description.
+    ///
+    /// # Errors
+    /// As [`Call::new`].
+    pub(crate) fn of_ports(
+        ports: &Ports,
+        request: impl Fn(String) -> Request,
+    ) -> Result<Vec<Self>, String> {
+        let mut calls = Vec::new();
+        for (&worker, vifs) in ports {
+            for vif in vifs {
+                let text = serde_json::to_string(vif).map_err(|error| error.to_string())?;
+                calls.push(Self::new(worker, vif.conn, &request(text))?);
+            }
+        }
+        Ok(calls)
     }
 
     pub(crate) fn is_done(&self) -> bool {

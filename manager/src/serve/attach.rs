@@ -19,14 +19,12 @@ use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::life::{Call, Life};
-use crate::spec::{AdmittedGuest, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, Ports, Spec, SpecChange};
 use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
 use abi::mailbox::Request;
-use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
-use std::collections::BTreeMap;
 
 impl Server<'_> {
     /// Whether a domain is a guest that was attached.
@@ -46,7 +44,7 @@ impl Server<'_> {
         if self.is_coming(&name) {
             return Err(format!("guest {name} is being attached by another request"));
         }
-        if self.is_attached(&name) && self.state.spec().returning(&name).is_none() {
+        if self.is_attached(&name) && self.state.spec().saved_guest(&name).is_none() {
             return Err(format!(
                 "guest {name} is attached already: detach it first (`grantway detach {name}`)"
             ));
@@ -83,21 +81,14 @@ impl Server<'_> {
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
+        let user = self.user_of(asker, state::name_of(guest).unwrap_or_default());
         let config = live_config(&mut self.config, self.state.spec())?;
-        let admitted = self.state.admit(config, guest)?;
+        let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
-        let user = self.user_of(asker, &name);
-        if user.is_none() {
-            let names = vec![name.clone()];
-            self.state.change(SpecChange::Adopted { names });
-        }
         if asker != EditOrigin::Before {
             // This guest takes the place of the one that was to return.
             self.forget_saved_guest(&name);
         }
-        let asked = name.clone();
-        self.state
-            .change(SpecChange::RequestedBy { name: asked, user });
         if let Err(CoreError { why, .. }) = self.keep() {
             self.forget(&name);
             return Err(format!("the core cannot keep the state: {why}"));
@@ -121,15 +112,13 @@ impl Server<'_> {
         match asker {
             EditOrigin::Client(id) => self.clients.get(&id)?.user,
             EditOrigin::Reload => self.reload.as_ref()?.course.user(),
-            EditOrigin::Before => self.state.spec().returning(name)?.origin.user,
+            EditOrigin::Before => self.state.spec().saved_guest(name)?.origin.user,
         }
     }
 
     /// Removes a guest from the specification.
     pub(super) fn forget(&mut self, name: &str) {
-        self.state.change(SpecChange::Removed {
-            name: name.to_owned(),
-        });
+        self.state.change(SpecChange::RemoveGuest(name.to_owned()));
         if let Some(config) = &mut self.config {
             config.remove(name);
         }
@@ -139,13 +128,13 @@ impl Server<'_> {
     pub(super) fn connect_guest(
         &mut self,
         place: usize,
-        mut vifs: BTreeMap<usize, Vec<VifConfig>>,
+        mut vifs: Ports,
     ) -> Result<Vec<Call>, CoreError> {
         let frontend = self.state.id(place);
         let frontend = frontend.ok_or("the domain was not built".to_owned())?;
         let domain = self.state.domain(place);
-        let name = domain.map_or("", |domain| &domain.name);
-        let returns = self.state.spec().returning(name).is_some();
+        let name = domain.map_or_else(String::new, |domain| domain.name.clone());
+        let returns = self.state.spec().saved_guest(&name).is_some();
         let handles = vifs.values().map(Vec::len).max().unwrap_or_default();
         // The guest numbers its connections in this order.
         for handle in 0..handles {
@@ -164,15 +153,8 @@ impl Server<'_> {
                 }
             }
         }
-        let mut calls = Vec::new();
-        for (worker, vifs) in vifs {
-            for vif in &vifs {
-                let (conn, vif) = (vif.conn, serde_json::to_string(vif));
-                let vif = vif.map_err(|error| error.to_string())?;
-                calls.push(Call::new(worker, conn, &Request::Attach { vif })?);
-            }
-            self.state.change(SpecChange::Serves { worker, vifs });
-        }
+        let calls = Call::of_ports(&vifs, |vif| Request::Attach { vif })?;
+        self.state.edit_guest(&name, |guest| guest.ports = vifs);
         Ok(calls)
     }
 
@@ -198,21 +180,20 @@ impl Server<'_> {
         if !self.is_coming(name) {
             return;
         }
-        let name = name.to_owned();
         self.state
-            .change(SpecChange::Attached { name: name.clone() });
+            .edit_guest(name, |guest| guest.is_changing = false);
         self.kept.look_again();
         if let Err(CoreError { why, .. }) = self.keep() {
-            return self.fail(&name, format!("the core cannot keep the state: {why}"));
+            return self.fail(name, format!("the core cannot keep the state: {why}"));
         }
-        let Some(edit) = self.edits.remove(&name) else {
+        let Some(edit) = self.edits.remove(name) else {
             return;
         };
         let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {
             return;
         };
         if edit.askers.contains(&(EditOrigin::Before, None)) {
-            self.forget_saved_guest(&name);
+            self.forget_saved_guest(name);
         }
         let line = format!("{name}: attached");
         self.log.line(Level::Info, "grantwayd", &line);
@@ -225,7 +206,7 @@ impl Server<'_> {
             .into_iter()
             .chain(self.state_file.warning(&returns));
         let attached = Attached {
-            domain: name,
+            domain: name.to_owned(),
             id: self.state.id(place).map_or(0, |id| id.0),
             macs,
             took_ns: now.saturating_sub(edit.began_ns),

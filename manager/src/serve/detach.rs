@@ -5,7 +5,6 @@ use super::Server;
 use super::attach::live_config;
 use super::edits::{Edit, EditKind, EditOrigin};
 use crate::build;
-use crate::spec::SpecChange;
 use abi::journal::Level;
 use abi::machine::{BEING_DETACHED, Detached};
 use shmem::time::monotonic_ns;
@@ -16,9 +15,9 @@ impl Server<'_> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
-        let returns = self.state.spec().returning(name).is_some();
+        let is_saved = self.state.spec().saved_guest(name).is_some();
         self.forget_saved_guest(name);
-        if returns && self.state.place(name).is_none() {
+        if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.note(now);
             self.changed(asker, &self.detached(name, 0), now);
@@ -82,9 +81,8 @@ impl Server<'_> {
         let askers = askers
             .map(|(asker, failed)| (asker, error(failed)))
             .collect();
-        self.state.change(SpecChange::Detaching {
-            name: name.to_owned(),
-        });
+        self.state
+            .edit_guest(name, |guest| guest.is_changing = true);
         let calls = self.release_calls(name);
         if let Some(life) = self.lives.get_mut(&place) {
             life.remove(why, calls);

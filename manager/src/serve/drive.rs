@@ -8,7 +8,6 @@ use crate::core::CoreError;
 use crate::life::{
     Action, Call, CallState, Devices, DomainView, Event, Goal, Life, Next, StartStage, Worker, step,
 };
-use crate::spec::SpecChange;
 use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::mailbox::Request;
@@ -148,8 +147,11 @@ impl Server<'_> {
     fn forget_released(&mut self, life: &Life, number: usize) {
         let call = life.calls.get(number).filter(|call| call.is_done());
         if let (Some(call), Goal::Gone) = (call, life.goal) {
-            let (worker, conn) = (call.worker, call.conn);
-            self.state.change(SpecChange::PortReleased { worker, conn });
+            let name = self.state.domain(life.place).map(|it| it.name.clone());
+            self.state.edit_guest(&name.unwrap_or_default(), |guest| {
+                let ports = guest.ports.get_mut(&call.worker).into_iter();
+                ports.for_each(|ports| ports.retain(|vif| vif.conn != call.conn));
+            });
         }
     }
 

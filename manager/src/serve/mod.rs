@@ -223,7 +223,7 @@ impl<'a> Server<'a> {
         let Some(complete_ns) = self.complete_ns else {
             return Ok(());
         };
-        self.state_file.look_at(self.state.changes());
+        self.state_file.mark_stale(self.state.take_file_stale());
         if !self.kept.has(&self.state) {
             let Self { kept, state, .. } = self;
             kept.keep(self.core, complete_ns, state, &self.lives)?;

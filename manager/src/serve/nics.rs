@@ -25,7 +25,7 @@ impl Server<'_> {
         let mut config = live_config(&mut self.config, self.state.spec())?.clone();
         config.set_nics(&step.nics)?;
         let nic_change = self.state.spec().nic_change(&config, step)?;
-        self.state.change(SpecChange::ChangeNics(nic_change));
+        self.state.change(nic_change);
         let kept = self
             .keep()
             .map_err(|refusal| refusal.of("the core cannot keep the state"));
@@ -91,13 +91,18 @@ impl Server<'_> {
     /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
     /// not needed any more.
     pub(super) fn finish_nic_change(&mut self, back: bool) {
-        self.state.change(SpecChange::NicsChanged { back });
+        self.settle_nics(back);
         if back {
             self.config = None;
         }
         // From here on the next manager does not restore closed devices.
         self.note(monotonic_ns());
         self.close_removed_nics();
+    }
+
+    fn settle_nics(&mut self, back: bool) {
+        let settled = self.state.spec().settle_nics(back);
+        self.state.change(settled);
     }
 
     /// Restores the NICs before. Returns why, for the client.
@@ -115,7 +120,10 @@ impl Server<'_> {
             build::close(self.core, device);
             self.state.mark_lost(device, false);
         }
-        self.state.change(SpecChange::NicDevicesClosed);
+        self.state.change(SpecChange::SetNics {
+            nics: None,
+            pending: None,
+        });
     }
 
     /// Restores the NICs of a change that an earlier manager has left half done.
@@ -124,7 +132,7 @@ impl Server<'_> {
             return;
         };
         if pending_nic_change.back.is_some() {
-            self.state.change(SpecChange::NicsChanged { back: true });
+            self.settle_nics(true);
             let line = "driver: it gets the NICs again that it had: its manager has ended";
             self.log.line(Level::Warning, "grantwayd", line);
         }

@@ -25,7 +25,7 @@ impl Server<'_> {
             self.log.line(Warning, "grantwayd", &line);
             Vec::new()
         });
-        self.state.change(SpecChange::AwaitReattach { guests });
+        self.state.change(SpecChange::SetSaved(guests));
     }
 
     /// Returns the next guest to attach, if one can be attached now.
@@ -36,14 +36,14 @@ impl Server<'_> {
         let has_driver =
             spec.pending_nic_change().is_none() && workers.all(|place| self.runs(place));
         let edits = self.edits.values();
-        let coming = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
-        let can = has_driver && self.restarts_now() && coming.count() < AT_ONCE;
+        let attaching = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
+        let can = has_driver && self.restarts_now() && attaching.count() < AT_ONCE;
         let is_due = |name: &str| {
             let tried = self.begun.get(name);
             tried.is_none_or(|tried| tried.again_ns.is_some_and(|at| now >= at))
         };
         let waits = |name: &str| is_due(name) && !spec.is_changing(name);
-        let is_next = |returning: &&SavedGuest| can && returning.name().is_some_and(waits);
+        let is_next = |saved: &&SavedGuest| can && saved.name().is_some_and(waits);
         spec.saved_guests().iter().find(is_next)
     }
 
@@ -68,11 +68,10 @@ impl Server<'_> {
     /// Records that a guest has returned, or will not.
     pub(super) fn forget_saved_guest(&mut self, name: &str) {
         self.begun.remove(name);
-        if self.state.spec().returning(name).is_none() {
+        if self.state.spec().saved_guest(name).is_none() {
             return;
         }
-        let name = name.to_owned();
-        self.state.change(SpecChange::Reattached { name });
+        self.state.change(SpecChange::RemoveSaved(name.to_owned()));
         if self.state.spec().saved_guests().is_empty() {
             let line = "every guest of the machine before has returned or is left out";
             self.log.line(Info, "grantwayd", line);

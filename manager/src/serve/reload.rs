@@ -6,7 +6,6 @@ use super::edits::{EditOrigin, Reload, RestartGoal};
 use crate::client::ClientWait;
 use crate::life::{Goal, Life};
 use crate::reload::{self, ReloadProgress, Step};
-use crate::spec::SpecChange;
 use abi::journal::Level;
 use abi::reload::{Reloaded, SourceFile, StepKind};
 use config::File;
@@ -117,8 +116,14 @@ impl Server<'_> {
         }
         let (course, mut answer) = (reload.course, reload.answer);
         if course.failed.is_none() {
-            let names = reload.named;
-            self.state.change(SpecChange::Adopted { names });
+            // They belong to the files from now on, also those that clients have attached.
+            for name in &reload.named {
+                let mut origin = self.state.spec().origin(name).cloned();
+                let user = origin.as_mut().and_then(|origin| origin.user.take());
+                if user.is_some() {
+                    self.state.edit_guest(name, |guest| guest.origin = origin);
+                }
+            }
         }
         let (done, all) = (course.done, answer.steps.len());
         let not_undone = course.not_undone.iter();

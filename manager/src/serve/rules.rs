@@ -4,12 +4,10 @@ use super::Server;
 use super::attach::live_config;
 use super::edits::{Edit, EditKind, EditOrigin};
 use crate::life::Call;
-use crate::spec::SpecChange;
 use abi::journal::Level;
 use abi::machine::Setting;
 use abi::mailbox::Request;
 use abi::reload::RulesChanged;
-use config::domain::VifConfig;
 use config::live::reload::present_guest;
 
 impl Server<'_> {
@@ -39,13 +37,8 @@ impl Server<'_> {
             .clone()
             .change(guest)?;
         let (name, vifs) = (changed.domain.name, changed.vifs);
-        let call = |(worker, vif): &(usize, VifConfig)| {
-            let (conn, vif) = (vif.conn, serde_json::to_string(vif));
-            let vif = vif.map_err(|error| error.to_string())?;
-            Call::new(*worker, conn, &Request::Change { vif })
-        };
-        let served = self.state.spec().changed(&vifs);
-        let calls = served.iter().map(call).collect::<Result<Vec<_>, _>>()?;
+        let ports = self.state.spec().changed(&vifs);
+        let calls = Call::of_ports(&ports, |vif| Request::Change { vif })?;
         let place = self.state.place(&name);
         let life = place.and_then(|place| self.lives.get_mut(&place));
         let life = life.filter(|_| !self.edits.contains_key(&name));
@@ -59,7 +52,7 @@ impl Server<'_> {
         };
         let is_done = calls.is_empty();
         life.call(calls);
-        self.state.change(SpecChange::PortsChanged { vifs });
+        self.state.edit_guest(&name, |guest| guest.ports = ports);
         self.edits.insert(name.clone(), edit);
         if is_done {
             self.is_changed(&name, Ok(()), now);
@@ -121,7 +114,8 @@ impl Server<'_> {
         let name = changed.domain.name;
         let line = format!("{name}: rules and rate limits changed");
         self.log.line(Level::Info, "grantwayd", &line);
-        self.state.change(SpecChange::Described { name, guest });
+        self.state
+            .edit_guest(&name, |entry| entry.section = Some(guest));
         Ok(())
     }
 }

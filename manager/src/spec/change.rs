@@ -1,70 +1,46 @@
-//! Changes of the specification.
+//! Changes of the specification. Each one replaces a part of it, so that a repeated change has no
+//! further effect.
 
-use abi::machine::{Domain, NetnsId, Setting};
+use super::{Ports, Spec, lasts};
+use crate::windows;
+use abi::machine::{Device, Domain, Setting};
 use config::domain::VifConfig;
 use config::live::WorkerNics;
-use config::live::state::SavedGuest;
+use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum SpecChange {
-    /// A guest is being attached.
-    #[serde(rename = "Comes")]
-    Attaching {
-        place: usize,
-        domain: Box<Domain>,
-        guest: Setting,
+    /// Adds a guest, or replaces its entry.
+    SetGuest(Box<GuestSpec>),
+    /// Removes a guest, which has this name.
+    RemoveGuest(String),
+    /// Replaces the NICs, unless `nics` is `None`, and the rest of the change of NICs.
+    SetNics {
+        nics: Option<NicChange>,
+        pending: Option<PendingNicChange>,
     },
-    /// A worker serves these interfaces, also after a restart.
-    Serves { worker: usize, vifs: Vec<VifConfig> },
-    /// A guest is attached.
-    #[serde(rename = "Up")]
-    Attached { name: String },
-    /// A guest is being removed.
-    #[serde(rename = "Leaves")]
-    Detaching { name: String },
-    /// A worker has released the port of a connection.
-    #[serde(rename = "Unserves")]
-    PortReleased { worker: usize, conn: u32 },
-    /// A guest is removed.
-    #[serde(rename = "Gone")]
-    Removed { name: String },
-    /// Ports get the rules and limits of these.
-    #[serde(rename = "Changes")]
-    PortsChanged { vifs: Vec<VifConfig> },
-    /// A guest has another section.
-    Described { name: String, guest: Setting },
-    /// Files that were read after the start name these guests, which belong to the files from now
-    /// on, also if clients have attached them.
-    Adopted { names: Vec<String> },
-    /// The machine has these NICs. New ones are not open yet.
-    #[serde(rename = "Refits")]
-    ChangeNics(NicChange),
-    /// The workers run with these NICs; `back`: they get those before again.
-    #[serde(rename = "Refitted")]
-    NicsChanged { back: bool },
-    /// The devices of removed NICs are closed.
-    #[serde(rename = "HasRefitted")]
-    NicDevicesClosed,
-    /// Guests of the machine before are to return.
-    #[serde(rename = "Return")]
-    AwaitReattach { guests: Vec<SavedGuest> },
-    /// One of them has returned, or will not.
-    #[serde(rename = "Returned")]
-    Reattached { name: String },
-    /// The interface of a device was removed; `back`: it is open again, or the device is closed.
-    Lost { device: (usize, usize), back: bool },
-    /// A user has asked for a new guest; `None`: files name it.
-    #[serde(rename = "Asked")]
-    RequestedBy { name: String, user: Option<u32> },
-    /// A name of a network namespace stands for this one.
-    #[serde(rename = "Found")]
-    NamespaceFound {
-        guest: String,
-        netns: String,
-        place: NetnsId,
-    },
+    /// Replaces the list of guests that are to be attached again.
+    SetSaved(Vec<SavedGuest>),
+    /// Removes the guest of this name from that list.
+    RemoveSaved(String),
+    /// Records whether the interface of a device was removed.
+    SetLost { device: (usize, usize), lost: bool },
+}
+
+/// Everything that the specification has about one guest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GuestSpec {
+    pub(crate) place: usize,
+    pub(crate) domain: Domain,
+    /// Whether it is being attached or detached.
+    pub(crate) is_changing: bool,
+    /// Its section; `None`: as in the file that the machine was started from.
+    pub(crate) section: Option<Setting>,
+    /// The origin of a guest that was attached since the start.
+    pub(crate) origin: Option<Origin>,
+    pub(crate) ports: Ports,
 }
 
 /// Devices of workers, by the worker's place and the number there.
@@ -75,7 +51,6 @@ pub(crate) struct PendingNicChange {
     /// Devices to close when they have restarted.
     pub(crate) closes: Vec<(usize, usize)>,
     /// The NICs before; `None`: they are not restored any more.
-    #[serde(default)]
     pub(crate) back: Option<NicChange>,
 }
 
@@ -84,4 +59,175 @@ pub(crate) struct PendingNicChange {
 pub(crate) struct NicChange {
     pub(super) nics: Option<Vec<Setting>>,
     pub(super) workers: Vec<(usize, WorkerNics)>,
+}
+
+impl Spec {
+    /// Applies one change.
+    pub(crate) fn apply(&mut self, change: SpecChange) {
+        match change {
+            SpecChange::SetGuest(guest) => self.set_guest(*guest),
+            SpecChange::RemoveGuest(name) => self.remove_guest(&name),
+            SpecChange::SetNics { nics, pending } => {
+                if let Some(nics) = nics {
+                    self.set_nics(nics);
+                }
+                self.pending_nic_change = pending;
+            }
+            SpecChange::SetSaved(guests) => {
+                self.saved = guests;
+                if let Some(live) = &mut self.live {
+                    live.left.clear();
+                }
+            }
+            SpecChange::RemoveSaved(name) => {
+                self.saved.retain(|one| one.name() != Some(&name));
+            }
+            SpecChange::SetLost { device, lost } => {
+                match lost {
+                    true => self.lost.insert(device),
+                    false => self.lost.remove(&device),
+                };
+            }
+        }
+    }
+
+    /// Returns the entry of a guest.
+    pub(crate) fn guest(&self, name: &str) -> Option<GuestSpec> {
+        let place = self.place(name)?;
+        let is_own = |vif: &&VifConfig| windows::is_of(vif, name);
+        let ports = self.drivers.iter().map(|(worker, driver)| {
+            let ports = driver.vifs.iter().filter(is_own);
+            (*worker, ports.cloned().collect())
+        });
+        Some(GuestSpec {
+            place,
+            domain: self.domains.get(&place)?.clone(),
+            is_changing: self.is_changing(name),
+            section: self.section(name).cloned(),
+            origin: self.origin(name).cloned(),
+            ports: ports.collect(),
+        })
+    }
+
+    fn set_guest(&mut self, guest: GuestSpec) {
+        let GuestSpec {
+            place,
+            domain,
+            is_changing,
+            section,
+            origin,
+            mut ports,
+        } = guest;
+        let name = domain.name.clone();
+        for (worker, driver) in &mut self.drivers {
+            let mut ports = ports.remove(worker).unwrap_or_default();
+            // Ports keep their order.
+            driver.vifs.retain_mut(|vif| {
+                let at = ports.iter().position(|port| port.conn == vif.conn);
+                match at.filter(|_| windows::is_of(vif, &name)) {
+                    Some(at) => *vif = ports.remove(at),
+                    None => return !windows::is_of(vif, &name),
+                }
+                true
+            });
+            driver.vifs.append(&mut ports);
+        }
+        self.domains.insert(place, domain);
+        match is_changing {
+            true => self.changing.insert(name.clone()),
+            false => self.changing.remove(&name),
+        };
+        let Some(live) = &mut self.live else { return };
+        let Some(origin) = origin else {
+            live.changed.extend(section.map(|section| (name, section)));
+            return;
+        };
+        match origin.user {
+            None => live.of_files.insert(name.clone()),
+            Some(_) => live.of_files.remove(&name),
+        };
+        live.attached
+            .extend(section.map(|section| (name.clone(), section)));
+        self.origins.insert(name, origin);
+    }
+
+    fn remove_guest(&mut self, name: &str) {
+        if let Some(place) = self.place(name) {
+            self.domains.remove(&place);
+            self.lost.retain(|(of, _)| *of != place);
+        }
+        self.changing.remove(name);
+        self.origins.remove(name);
+        if let Some(live) = &mut self.live {
+            live.of_files.remove(name);
+            live.changed.remove(name);
+            if live.attached.remove(name).is_none() {
+                live.detached.insert(name.to_owned());
+            }
+        }
+    }
+
+    fn set_nics(&mut self, nics: NicChange) {
+        for (place, WorkerNics { domain, nics }) in nics.workers {
+            let all = (self.domains.get_mut(&place), self.drivers.get_mut(&place));
+            if let (Some(before), Some(driver)) = all {
+                *before = domain;
+                driver.nics = nics;
+            }
+        }
+        if let Some(live) = &mut self.live {
+            live.nics = nics.nics;
+        }
+    }
+
+    /// Returns the change to other NICs. The present ones can be restored until
+    /// [`Spec::settle_nics`].
+    pub(super) fn begin_nics(&self, nics: NicChange) -> SpecChange {
+        let mut pending = PendingNicChange::default();
+        let mut workers = Vec::new();
+        for (place, changed) in &nics.workers {
+            let all = (self.domains.get(place), self.drivers.get(place));
+            let (Some(domain), Some(driver)) = all else {
+                continue;
+            };
+            let (before, after) = (&domain.devices, &changed.domain.devices);
+            for number in 0..before.len().max(after.len()) {
+                let lasts = |devices: &[Device]| devices.get(number).is_some_and(lasts);
+                match (lasts(before), lasts(after)) {
+                    (false, true) => pending.opens.push((*place, number)),
+                    (true, false) => pending.closes.push((*place, number)),
+                    _ => {}
+                }
+            }
+            let (domain, nics) = (domain.clone(), driver.nics.clone());
+            workers.push((*place, WorkerNics { domain, nics }));
+        }
+        let before = self.live.as_ref().and_then(|live| live.nics.clone());
+        pending.back = Some(NicChange {
+            nics: before,
+            workers,
+        });
+        SpecChange::SetNics {
+            nics: Some(nics),
+            pending: Some(pending),
+        }
+    }
+
+    /// Returns the end of a change of NICs, after which only the closing of devices remains. With
+    /// `back`, the NICs before the change are restored.
+    pub(crate) fn settle_nics(&self, back: bool) -> SpecChange {
+        let pending = self.pending_nic_change.clone().unwrap_or_default();
+        let nics = pending.back.filter(|_| back);
+        let closes = match nics {
+            Some(_) => pending.opens,
+            None => pending.closes,
+        };
+        SpecChange::SetNics {
+            nics,
+            pending: Some(PendingNicChange {
+                closes,
+                ..PendingNicChange::default()
+            }),
+        }
+    }
 }

@@ -27,7 +27,7 @@ fn written(spec: &Spec) -> String {
 }
 
 /// Applies a change, and applies it as the next manager reads it.
-fn become_so(both: &mut [Spec; 2], change: SpecChange) {
+fn apply(both: &mut [Spec; 2], change: SpecChange) {
     let text = serde_json::to_string(&change).unwrap();
     let [spec, next] = both;
     spec.apply(change);
@@ -35,63 +35,70 @@ fn become_so(both: &mut [Spec; 2], change: SpecChange) {
     assert_eq!(spec, next);
 }
 
+/// Changes the entry of a guest, also for the next manager.
+fn edit(both: &mut [Spec; 2], name: &str, edit: impl FnOnce(&mut GuestSpec)) {
+    let mut guest = both[0].guest(name).unwrap();
+    edit(&mut guest);
+    apply(both, SpecChange::SetGuest(Box::new(guest)));
+}
+
+fn nics_closed() -> SpecChange {
+    SpecChange::SetNics {
+        nics: None,
+        pending: None,
+    }
+}
+
 #[test]
 fn the_next_manager_knows_guests_that_return() {
     let (spec, mut config) = spec();
     let mut both = [spec.clone(), spec];
-    let returning = |name| SavedGuest {
+    let saved = |name| SavedGuest {
         guest: guest(name),
         origin: Origin {
             user: Some(7),
             places: [("/n".to_owned(), [1, 2, 3])].into(),
         },
     };
-    let guests = ["a", "a", "b"].map(returning).into();
-    become_so(&mut both, SpecChange::AwaitReattach { guests });
+    let guests = ["a", "a", "b"].map(saved).into();
+    apply(&mut both, SpecChange::SetSaved(guests));
     assert_eq!(both[0].expected("b", "/n"), Some([1, 2, 3]));
     assert_eq!(both[0].expected("b", "/m"), None);
-    let (_, comes) = both[0].admit(&mut config, &guest("a")).unwrap();
-    become_so(&mut both, comes);
-    let (name, user) = ("a".to_owned(), Some(9));
-    become_so(&mut both, SpecChange::RequestedBy { name, user });
-    let found = SpecChange::NamespaceFound {
-        guest: "a".into(),
-        netns: "/n".into(),
-        place: [4, 5, 6],
-    };
-    become_so(&mut both, found);
-    let name = "a".to_owned();
-    become_so(&mut both, SpecChange::Reattached { name });
-    assert_eq!(both[0].saved_guests(), [returning("b")], "both of them");
+    let (_, change) = both[0].admit(&mut config, &guest("a"), Some(9)).unwrap();
+    apply(&mut both, change);
+    edit(&mut both, "a", |guest| {
+        let origin = guest.origin.as_mut().unwrap();
+        origin.places.insert("/n".into(), [4, 5, 6]);
+    });
+    apply(&mut both, SpecChange::RemoveSaved("a".into()));
+    assert_eq!(both[0].saved_guests(), [saved("b")], "both of them");
     // A file that is begun anew is equal.
     let again: Spec = serde_json::from_str(&written(&both[0])).unwrap();
     assert_eq!(again, both[0]);
     let origin = again.origin("a").unwrap();
     assert_eq!((origin.user, origin.places["/n"]), (Some(9), [4, 5, 6]));
-    become_so(&mut both, SpecChange::Removed { name: "a".into() });
+    apply(&mut both, SpecChange::RemoveGuest("a".into()));
     assert_eq!(both[0].origin("a"), None);
 }
 
 #[test]
 fn a_returning_guest_is_in_the_state_file_once() {
-    let (mut spec, mut config) = spec();
-    let returning = SavedGuest {
+    let (spec, mut config) = spec();
+    let mut both = [spec.clone(), spec];
+    let saved = SavedGuest {
         guest: guest("a"),
         origin: Origin::default(),
     };
-    let guests = vec![returning];
-    spec.apply(SpecChange::AwaitReattach { guests });
-    let (_, comes) = spec.admit(&mut config, &guest("a")).unwrap();
-    let name = || "a".to_owned();
-    let (up, returned) = (
-        SpecChange::Attached { name: name() },
-        SpecChange::Reattached { name: name() },
-    );
-    for change in [comes, up, returned] {
-        assert_eq!(crate::state_file::left(&spec).len(), 1);
-        spec.apply(change);
-    }
-    assert_eq!(crate::state_file::left(&spec).len(), 1);
+    let left = |both: &[Spec; 2]| crate::state_file::left(&both[0]).len();
+    apply(&mut both, SpecChange::SetSaved(vec![saved]));
+    assert_eq!(left(&both), 1);
+    let (_, change) = both[0].admit(&mut config, &guest("a"), None).unwrap();
+    apply(&mut both, change);
+    assert_eq!(left(&both), 1);
+    edit(&mut both, "a", |guest| guest.is_changing = false);
+    assert_eq!(left(&both), 1);
+    apply(&mut both, SpecChange::RemoveSaved("a".into()));
+    assert_eq!(left(&both), 1);
 }
 
 #[test]
@@ -100,15 +107,13 @@ fn attach_then_detach_restores_the_specification() {
     assert_eq!(before.workers(), [0, 1]);
     let mut both = [before.clone(), before.clone()];
     for name in ["a", "b"] {
-        let (came, comes) = both[0].admit(&mut config, &guest(name)).unwrap();
-        become_so(&mut both, comes);
+        let (admitted, change) = both[0].admit(&mut config, &guest(name), None).unwrap();
+        apply(&mut both, change);
         assert!(both[0].is_changing(name));
-        for (worker, mut vifs) in came.vifs {
-            vifs[0].conn = came.place as u32;
-            become_so(&mut both, SpecChange::Serves { worker, vifs });
-        }
-        let name = name.to_owned();
-        become_so(&mut both, SpecChange::Attached { name });
+        let (mut ports, conn) = (admitted.vifs, admitted.place as u32);
+        ports.values_mut().for_each(|vifs| vifs[0].conn = conn);
+        edit(&mut both, name, |guest| guest.ports = ports);
+        edit(&mut both, name, |guest| guest.is_changing = false);
     }
     let there = &both[0];
     assert_eq!((there.place("a"), there.place("b")), (Some(3), Some(4)));
@@ -119,29 +124,25 @@ fn attach_then_detach_restores_the_specification() {
         there
     );
     assert_eq!(there.config().unwrap(), config);
-    let told: DriverConfig = serde_json::from_str(&there.told(1)).unwrap();
-    assert_eq!(told.vifs.len(), 3);
+    let driver: DriverConfig = serde_json::from_str(&there.config_text(1)).unwrap();
+    assert_eq!(driver.vifs.len(), 3);
     // The interface `a-1-0` is not one of guest `a`.
     assert_eq!(there.served(0, "a"), [3]);
     for name in ["a", "b"] {
-        let leaves = name.to_owned();
-        become_so(&mut both, SpecChange::Detaching { name: leaves });
+        edit(&mut both, name, |guest| guest.is_changing = true);
         assert!(both[0].is_changing(name));
         for worker in both[0].workers() {
-            let [conn] = both[0].served(worker, name)[..] else {
-                panic!("one interface");
-            };
-            become_so(&mut both, SpecChange::PortReleased { worker, conn });
+            assert_eq!(both[0].served(worker, name).len(), 1);
+            edit(&mut both, name, |guest| drop(guest.ports.remove(&worker)));
             assert!(both[0].served(worker, name).is_empty());
         }
-        let gone = name.to_owned();
-        become_so(&mut both, SpecChange::Removed { name: gone });
+        apply(&mut both, SpecChange::RemoveGuest(name.into()));
         config.remove(name);
     }
     assert_eq!(both[0], before);
     // A free place is used again.
-    let (came, _) = both[0].admit(&mut config, &guest("c")).unwrap();
-    assert_eq!(came.place, 3);
+    let (admitted, _) = both[0].admit(&mut config, &guest("c"), None).unwrap();
+    assert_eq!(admitted.place, 3);
 }
 
 /// Returns the step to these NICs, beside the present ones.
@@ -173,33 +174,37 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
         })
     };
     let nic_change = before.nic_change(&config, &step).unwrap();
-    become_so(&mut both, SpecChange::ChangeNics(nic_change));
+    apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().opens, opened);
     // A file that is begun anew has the NICs before as well.
     both[1] = serde_json::from_str(&written(&both[0])).unwrap();
     let there = both.clone();
-    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    let change = both[0].settle_nics(true);
+    apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&opened));
     // A repeated restore changes nothing.
-    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    let change = both[0].settle_nics(true);
+    apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&opened));
-    become_so(&mut both, SpecChange::NicDevicesClosed);
+    apply(&mut both, nics_closed());
     assert_eq!(both[0], before);
 
     let mut both = there;
-    become_so(&mut both, SpecChange::NicsChanged { back: false });
+    let change = both[0].settle_nics(false);
+    apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
-    become_so(&mut both, SpecChange::NicDevicesClosed);
+    apply(&mut both, nics_closed());
     let there = both[0].clone();
     assert_eq!(there.config().unwrap(), config);
     // A device of a NIC that stays after all is not closed.
     let (config, step) = nics(&there, "");
     let nic_change = there.nic_change(&config, &step).unwrap();
-    become_so(&mut both, SpecChange::ChangeNics(nic_change));
+    apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().closes, opened);
-    become_so(&mut both, SpecChange::NicsChanged { back: true });
+    let change = both[0].settle_nics(true);
+    apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
-    become_so(&mut both, SpecChange::NicDevicesClosed);
+    apply(&mut both, nics_closed());
     assert_eq!(both[0], there);
 }
 
@@ -209,7 +214,7 @@ fn a_full_machine_refuses_a_guest() {
     let one = spec.live.as_ref().unwrap().first_slot;
     spec.domains.get_mut(&1).unwrap().window_slots = one + config::live::RINGS_SLOTS + 10;
     let as_read = config.clone();
-    let full = spec.admit(&mut config, &guest("c")).unwrap_err();
+    let full = spec.admit(&mut config, &guest("c"), None).unwrap_err();
     assert!(full.contains("the machine is full"), "{full}");
     assert_eq!(config, as_read);
 }
@@ -227,52 +232,42 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
     for (place, domain) in &mut domains {
         domain.config = match place {
             1 => "{}".to_owned(),
-            place => spec.told(*place).into_owned(),
+            place => spec.config_text(*place).into_owned(),
         };
     }
-    let older = Spec {
-        domains: domains.clone(),
-        live: spec.live.clone(),
-        ..Spec::default()
-    };
     let spec = Spec::new(domains, spec.live.clone());
-    // A manager of an earlier version has written texts.
-    let mut written = serde_json::to_value(&older).unwrap();
-    written.as_object_mut().unwrap().remove("drivers").unwrap();
-    let read: Spec = serde_json::from_value(written).unwrap();
-    assert_eq!(read.with_drivers(), spec);
-    assert_eq!(spec.told(1), "{}");
+    assert_eq!(spec.config_text(1), "{}");
     assert_eq!(spec.workers(), [0]);
-    let why = spec.admit(&mut config, &guest("c")).unwrap_err();
+    let why = spec.admit(&mut config, &guest("c"), None).unwrap_err();
     assert_eq!(why, "domain driver-1: its configuration makes no sense");
 }
 
 #[test]
 fn rules_of_an_attached_guest_survive_every_end() {
     let (spec, mut config) = spec();
-    let (came, comes) = spec.admit(&mut config, &guest("a")).unwrap();
+    let (admitted, change) = spec.admit(&mut config, &guest("a"), Some(7)).unwrap();
     let mut both = [spec.clone(), spec];
-    become_so(&mut both, comes);
-    for (worker, vifs) in came.vifs {
-        become_so(&mut both, SpecChange::Serves { worker, vifs });
-    }
-    become_so(&mut both, SpecChange::Attached { name: "a".into() });
+    apply(&mut both, change);
+    edit(&mut both, "a", |guest| guest.ports = admitted.vifs);
+    edit(&mut both, "a", |guest| guest.is_changing = false);
     let wanted = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
     let wanted: Setting = serde_json::from_str(wanted).unwrap();
     let guest = config.with_rules(both[0].live().unwrap(), &wanted).unwrap();
     let changed = config.change(&guest).unwrap();
     for worker in both[0].workers() {
-        let has = |told: &str| told.matches(r#""name":"no""#).count();
-        assert_eq!(has(&both[0].told(worker)), 0);
-        let (_, told) = &both[0].changed(&changed.vifs)[worker];
-        assert_eq!(told.rules, changed.vifs[0].rules);
+        let has = |text: &str| text.matches(r#""name":"no""#).count();
+        assert_eq!(has(&both[0].config_text(worker)), 0);
+        let ports = &both[0].changed(&changed.vifs)[&worker];
+        assert_eq!(ports[0].rules, changed.vifs[0].rules);
     }
-    let (name, vifs) = ("a".to_owned(), changed.vifs.clone());
-    become_so(&mut both, SpecChange::PortsChanged { vifs });
-    become_so(&mut both, SpecChange::Described { name, guest });
+    edit(&mut both, "a", |entry| {
+        let ports = entry.ports.values_mut().flatten();
+        ports.for_each(|vif| vif.change_to(&changed.vifs[0]));
+        entry.section = Some(guest);
+    });
     // The next driver domain, the next manager, and the next machine.
     for worker in both[0].workers() {
-        assert!(both[0].told(worker).contains(r#""name":"no""#));
+        assert!(both[0].config_text(worker).contains(r#""name":"no""#));
     }
     assert_eq!(both[1].config().unwrap(), config);
     let left = crate::state_file::left(&both[0]);
