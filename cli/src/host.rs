@@ -119,7 +119,7 @@ pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
     let cannot = |e: std::io::Error| {
         Failure::CannotRun(format!("{what} needs root, or user namespaces ({e})"))
     };
-    netdev::own::become_root_in_user_namespace().map_err(cannot)?;
+    netdev::tool_setup::become_root_in_user_namespace().map_err(cannot)?;
     netns::unshare_net().map_err(cannot)?;
     netns::loopback_up().context("bring the loopback up")?;
     once_more(runtime)

@@ -31,8 +31,9 @@ mod variants;
 pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::File;
 pub use model::{
-    Buffers, Cable, CaptureFiles, Claims, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Nic, NicKind, Queues, Ring, SourceGuard, Station, Vif, VirtualMachine, XdpWire,
+    Buffers, Cable, CaptureFiles, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
+    KernelPort, Nic, NicKind, PortSecurity, Queues, Ring, SourceGuard, Station, Vif,
+    VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;

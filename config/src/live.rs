@@ -23,7 +23,7 @@ use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
-use abi::machine::{Domain, Live, Machine, Program, Setting};
+use abi::machine::{Domain, HotplugState, Machine, Program, Setting};
 use format::written;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -75,10 +75,10 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
         let collateral = collateral.saturating_mul(room);
         driver.collateral = driver.collateral.saturating_add(collateral);
     }
-    machine.live = Some(Live {
+    machine.live = Some(HotplugState {
         files: files.iter().map(|file| file.text.clone()).collect(),
         first_slot: machine::nic_slots(config),
-        ..Live::default()
+        ..HotplugState::default()
     });
     Ok(machine)
 }
@@ -115,7 +115,7 @@ impl LiveConfig {
     /// # Errors
     ///
     /// All mistakes in it; there are none if it was valid before.
-    pub fn of(live: &Live) -> Result<Self, Problems> {
+    pub fn of(live: &HotplugState) -> Result<Self, Problems> {
         let (mut config, _) = parse_with_source(&files_of(live))?;
         name_macs(&mut config);
         nics::name_macs(&mut config);
@@ -259,7 +259,8 @@ impl LiveConfig {
     fn assign_macs(&self, guest: &mut Guest) -> Vec<Mac> {
         let extra = |guest: &Guest| -> Vec<Mac> {
             let vifs = guest.vifs.iter();
-            vifs.flat_map(|vif| vif.claims.extra_macs.clone()).collect()
+            vifs.flat_map(|vif| vif.security.extra_macs.clone())
+                .collect()
         };
         let mut own: Vec<Mac> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
         own.extend(extra(guest));
@@ -381,7 +382,7 @@ fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
 }
 
 /// Returns the files from which a machine was built.
-fn files_of(live: &Live) -> Vec<File> {
+fn files_of(live: &HotplugState) -> Vec<File> {
     let file = |text: &String| File {
         name: String::new(),
         text: text.clone(),

@@ -18,7 +18,7 @@ pub(crate) type DeviceId = (usize, usize);
 
 /// A device that netd was asked to open.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct PendingOpen {
     pub(crate) device: DeviceId,
     /// The domain's name.
     name: String,
@@ -29,7 +29,7 @@ pub(crate) struct Opening {
 }
 
 #[cfg(test)]
-impl Opening {
+impl PendingOpen {
     /// Returns the opening of a device that the answer to a token ends.
     pub(crate) fn of_token(device: DeviceId, token: u32) -> Self {
         Self {
@@ -66,10 +66,10 @@ pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<()
 pub(crate) fn await_opened(
     core: &mut Core,
     state: &mut State,
-    opening: Vec<Opening>,
+    opening: Vec<PendingOpen>,
 ) -> Vec<(DeviceId, CoreError)> {
     let mut refused = Vec::new();
-    for Opening {
+    for PendingOpen {
         device,
         name,
         netns,
@@ -122,7 +122,7 @@ pub(crate) fn open(
     core: &mut Core,
     state: &State,
     devices: impl IntoIterator<Item = (usize, usize)>,
-) -> Result<Vec<Opening>, CoreError> {
+) -> Result<Vec<PendingOpen>, CoreError> {
     let mut opened = Vec::new();
     for (place, number) in devices {
         let domain = domain(state, place)?;
@@ -146,7 +146,7 @@ pub(crate) fn open(
         let expected = expected.and_then(|netns| state.spec().expected(&name, netns));
         let description = describe(&device, 0, expected)?;
         let token = core.post_with(CoreRequest::Open { unit }, &description)?;
-        opened.push(Opening {
+        opened.push(PendingOpen {
             device: (place, number),
             name,
             netns,
@@ -157,7 +157,7 @@ pub(crate) fn open(
 }
 
 fn describe(device: &Device, life: u64, expected: Option<NetnsId>) -> Result<Vec<u8>, CoreError> {
-    let opening = machine::Opening {
+    let opening = machine::OpenRequest {
         device: device.clone(),
         life,
         switched_on: Vec::new(),

@@ -16,7 +16,7 @@ pub(crate) use call::{Call, CallState};
 pub(crate) use step::{Action, Next, step};
 pub(crate) use view::{DomainView, StartStage, Worker};
 
-use crate::build::{DeviceId, Opening};
+use crate::build::{DeviceId, PendingOpen};
 use crate::core::CoreError;
 use abi::DomId;
 use abi::core::Stage;
@@ -77,7 +77,7 @@ pub(crate) enum Devices {
     /// netd has opened the others. These were busy, and are requested again.
     Busy(Vec<DeviceId>),
     /// The answers that are awaited, and refusals so far.
-    Opening(Vec<Opening>, Vec<(DeviceId, CoreError)>),
+    Opening(Vec<PendingOpen>, Vec<(DeviceId, CoreError)>),
     /// netd has opened them, or the domain does without.
     Open,
 }

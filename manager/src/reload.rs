@@ -305,7 +305,7 @@ impl Trial<'_> {
 mod tests {
     use super::*;
     use crate::spec::SpecChange;
-    use abi::machine::{Live, Machine};
+    use abi::machine::{HotplugState, Machine};
     use config::live::{self, reload};
     use config::{File, parse};
 
@@ -342,7 +342,7 @@ mod tests {
 
     fn steps_to(spec: &Spec, text: &str) -> Result<Vec<Step>, String> {
         let config = spec.config()?;
-        let live: &Live = spec.live().unwrap();
+        let live: &HotplugState = spec.live().unwrap();
         let difference = reload::difference(live, &config, &file(text))?;
         steps(spec, &config, difference)
     }

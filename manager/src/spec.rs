@@ -9,7 +9,7 @@ mod change;
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
 use crate::windows::{self, Windows};
-use abi::machine::{Device, Domain, Live, NetnsId, Program, Setting};
+use abi::machine::{Device, Domain, HotplugState, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -25,7 +25,7 @@ pub(crate) struct Spec {
     /// Every domain, by its place, which it keeps until it is removed.
     domains: BTreeMap<usize, Domain>,
     /// `None`: guests are neither attached nor detached.
-    live: Option<Live>,
+    live: Option<HotplugState>,
     /// Guests that are being attached or detached. The next manager removes them.
     changing: BTreeSet<String>,
     /// Devices that a change of NICs opens and closes, until the workers run with it.
@@ -66,7 +66,7 @@ pub(crate) fn lasts(device: &Device) -> bool {
 
 impl Spec {
     /// Returns the specification of a machine with these domains.
-    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<Live>) -> Self {
+    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<HotplugState>) -> Self {
         let mut drivers = BTreeMap::new();
         let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
@@ -110,7 +110,7 @@ impl Spec {
     }
 
     /// Returns the description that attaches and detaches are checked against.
-    pub(crate) fn live(&self) -> Option<&Live> {
+    pub(crate) fn live(&self) -> Option<&HotplugState> {
         self.live.as_ref()
     }
 

@@ -1,7 +1,7 @@
 //! Needs of tests: each function checks one, and returns an error that names what is missing.
 
 use netdev::netns::Namespace;
-use netdev::own::open_tap;
+use netdev::tool_setup::open_tap;
 use netdev::{SetupError, TapSpec, xdp};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -118,7 +118,7 @@ pub(super) fn choose(args: &RunArgs) -> anyhow::Result<Namespaces> {
         // either.
         let is_open = inside.outside.is_open();
         let no_strays = is_open
-            .then(|| netdev::own::drop_unmatched_packets().ok())
+            .then(|| netdev::tool_setup::drop_unmatched_packets().ok())
             .flatten();
         return Ok(Namespaces {
             inside,

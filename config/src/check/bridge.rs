@@ -36,7 +36,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         for (v, vif) in guest.vifs.iter().enumerate() {
             let part = ConfigPart::Vif(g, v);
             taken.mac(found, part, "mac", config.vif_mac(g, v));
-            for mac in &vif.claims.extra_macs {
+            for mac in &vif.security.extra_macs {
                 taken.mac(found, part, "extra_macs", Some(*mac));
             }
             taken.addresses(found, part, vif.addresses().0);

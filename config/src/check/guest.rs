@@ -1,7 +1,7 @@
 //! Checks of guests and their interfaces.
 
-use super::claims::claims;
 use super::findings::Findings;
+use super::port_security::port_security;
 use super::rule::rules;
 use super::station::{port, station};
 use crate::domain::GrantMode;
@@ -123,7 +123,7 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
     found.range(part, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
     limit_to_guest(found, part, vif);
     found.range(part, "weight", vif.weight, 1..=1000);
-    claims(found, part, vif);
+    port_security(found, part, vif);
     rules(found, part, &vif.rules, |r| ConfigPart::VifRule(g, v, r));
     match &vif.endpoint {
         Endpoint::Tap { port } => self::port(found, part, port, config.vif_ifname(g, v)),

@@ -2,7 +2,6 @@
 //! configuration is converted to a machine.
 
 mod bridge;
-mod claims;
 mod dedicated;
 mod driver;
 mod findings;
@@ -11,6 +10,7 @@ mod limits;
 mod lro;
 mod neighbour;
 mod nic;
+mod port_security;
 mod route;
 mod rule;
 mod stateful;

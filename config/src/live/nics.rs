@@ -10,7 +10,7 @@ use crate::domain::NicConfig;
 use crate::model::{Config, Nic, NicKind, Queues, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
-use abi::machine::{Domain, Live, Setting};
+use abi::machine::{Domain, HotplugState, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub struct WorkerNics {
 /// Returns the steps that change the NICs to those of the files: first to those without the removed
 /// and changed ones, then with the new ones. Returns `None` if a change needs a new machine.
 pub(super) fn steps(
-    live: &Live,
+    live: &HotplugState,
     running: &Config,
     before: &Sections,
     config: &mut Config,
@@ -105,7 +105,7 @@ pub(super) fn steps(
 }
 
 /// Returns the present description of a NIC, with its MAC.
-pub(super) fn present(live: &Live, files: &Sections, nic: &Nic) -> Setting {
+pub(super) fn present(live: &HotplugState, files: &Sections, nic: &Nic) -> Setting {
     let written = match &live.nics {
         Some(nics) => named(nics, &nic.name),
         None => find(files, "nic", &nic.name),

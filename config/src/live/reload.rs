@@ -11,7 +11,7 @@ use crate::model::{Config, Guest};
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
 use crate::{File, Mac};
-use abi::machine::{Live, Setting};
+use abi::machine::{HotplugState, Setting};
 use std::collections::BTreeSet;
 
 /// The difference between a machine and files.
@@ -47,7 +47,11 @@ pub struct FileGuest {
 /// # Errors
 ///
 /// All mistakes of the files, and all changes that need a new machine, a line each.
-pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
+pub fn difference(
+    live: &HotplugState,
+    running: &LiveConfig,
+    files: &[File],
+) -> Result<Difference, String> {
     let (mut config, source) = parse_with_source(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);
     let nics = nics::steps(live, &running.config, &before, &mut config, &now);
@@ -102,7 +106,7 @@ pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<D
 /// Returns the present description of a guest, with its MACs, by which it can be attached again;
 /// `None` if the machine has no such guest.
 #[must_use]
-pub fn present_guest(live: &Live, running: &LiveConfig, name: &str) -> Option<Setting> {
+pub fn present_guest(live: &HotplugState, running: &LiveConfig, name: &str) -> Option<Setting> {
     let mut there = running.config.guests.iter();
     let there = there.find(|there| there.name == name)?;
     let files = settings(&files_of(live)).ok()?;
@@ -111,14 +115,14 @@ pub fn present_guest(live: &Live, running: &LiveConfig, name: &str) -> Option<Se
 
 /// Returns the present descriptions of all NICs, with their MACs.
 #[must_use]
-pub fn present_nics(live: &Live, running: &LiveConfig) -> Option<Vec<Setting>> {
+pub fn present_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Setting>> {
     let files = settings(&files_of(live)).ok()?;
     let all = running.config.nics.iter();
     Some(all.map(|nic| nics::present(live, &files, nic)).collect())
 }
 
 /// Returns a guest as it was written last.
-fn written(live: &Live, files: &Sections, name: &str) -> Setting {
+fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
     let since = live.attached.get(name).or(live.changed.get(name));
     since.cloned().unwrap_or_else(|| find(files, "guest", name))
 }

@@ -4,7 +4,7 @@ use super::reload::{is_in_place, present_guest};
 use super::sections::keys_of;
 use super::{LiveConfig, state, written};
 use crate::parse::read_guest;
-use abi::machine::{Live, Setting};
+use abi::machine::{HotplugState, Setting};
 
 /// The keys of an interface that such a request replaces.
 const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
@@ -17,7 +17,7 @@ impl LiveConfig {
     /// # Errors
     ///
     /// The guest does not exist or belongs to the files, or `wanted` has mistakes.
-    pub fn with_rules(&self, live: &Live, wanted: &Setting) -> Result<Setting, String> {
+    pub fn with_rules(&self, live: &HotplugState, wanted: &Setting) -> Result<Setting, String> {
         let name = state::name_of(wanted);
         let name = name.ok_or("the guest has no `name`: write which guest gets the rules")?;
         let mut guests = self.config.guests.iter();

@@ -88,7 +88,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         conn: 0,
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
-        extra_macs: vif.claims.extra_macs.iter().map(|mac| mac.0).collect(),
+        extra_macs: vif.security.extra_macs.iter().map(|mac| mac.0).collect(),
         addresses: plain(vif.addresses().0),
         gateways: vif.gateways(),
         confined: vif.is_confined(),

@@ -1,7 +1,7 @@
 //! A guest domain and its interfaces.
 
 use super::capture::CaptureFiles;
-use super::claims::{Claims, SourceGuard};
+use super::port_security::{PortSecurity, SourceGuard};
 use super::station::{KernelPort, Station};
 use super::vhost::VirtualMachine;
 use crate::address::{Cidr, Mac};
@@ -51,7 +51,7 @@ pub struct Vif {
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
     /// The identities that it may claim.
-    pub claims: Claims,
+    pub security: PortSecurity,
     /// Its dedicated queue of an AF_XDP NIC.
     pub pdev: Option<Pdev>,
     /// Firewall rules: the first match decides; unmatched frames pass.
@@ -79,7 +79,7 @@ impl Vif {
             burst_to_guest_bytes: None,
             weight: 1,
             forwards: false,
-            claims: Claims::default(),
+            security: PortSecurity::default(),
             pdev: None,
             rules: Vec::new(),
             firewall: Firewall::default(),
@@ -129,7 +129,7 @@ impl Vif {
     #[must_use]
     pub fn is_confined(&self) -> bool {
         let has_addresses = !self.addresses().0.is_empty();
-        self.claims.confined.unwrap_or(has_addresses)
+        self.security.confined.unwrap_or(has_addresses)
     }
 
     /// Returns the prefixes of IP sources that the interface may use in addition to its addresses.
@@ -137,9 +137,9 @@ impl Vif {
     /// router without allowed sources.
     #[must_use]
     pub fn sources(&self) -> Option<&[Cidr]> {
-        let allowed = &self.claims.allowed_sources[..];
+        let allowed = &self.security.allowed_sources[..];
         let is_host = !self.forwards && !self.addresses().0.is_empty();
-        let is_strict = match self.claims.source_guard {
+        let is_strict = match self.security.source_guard {
             Some(guard) => guard == SourceGuard::Strict,
             None => is_host || !allowed.is_empty(),
         };
@@ -149,7 +149,7 @@ impl Vif {
     /// Returns whether the interface may send to DHCP clients.
     #[must_use]
     pub fn serves_dhcp(&self) -> bool {
-        self.claims.dhcp_server.unwrap_or(self.forwards)
+        self.security.dhcp_server.unwrap_or(self.forwards)
     }
 
     /// Returns the routers to which it sends.

@@ -2,20 +2,20 @@
 //! file, experiments and tests build theirs directly.
 
 mod capture;
-mod claims;
 mod config;
 mod driver;
 mod guest;
 mod nic;
+mod port_security;
 mod station;
 mod vhost;
 
 pub use capture::CaptureFiles;
-pub use claims::{Claims, SourceGuard};
 pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
 pub use driver::{Buffers, Driver, Ring};
 pub use guest::{Endpoint, Guest, Vif};
 pub use nic::{Cable, Nic, NicKind, Queues, XdpWire};
+pub use port_security::{PortSecurity, SourceGuard};
 pub use station::{KernelPort, Station};
 pub use vhost::{FileMode, VirtualMachine};

@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, ipv6, port, station};
 use crate::address::Mac;
-use crate::model::{Claims, Endpoint, Guest, KernelPort, Vif, VirtualMachine};
+use crate::model::{Endpoint, Guest, KernelPort, PortSecurity, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
 use crate::rule::{Firewall, Inbound};
 use crate::table::Table;
@@ -75,7 +75,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
         burst_to_guest_bytes: t.number("burst_to_guest_bytes"),
         weight: t.number("weight").unwrap_or(usual.weight),
         forwards: t.flag("forwards").unwrap_or(usual.forwards),
-        claims: Claims {
+        security: PortSecurity {
             extra_macs: t.parsed_list("extra_macs", MAC),
             confined: t.flag("confined"),
             source_guard: t.word("source_guard"),

@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// Values of `kind`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum NicWord {
+enum NicKindKey {
     Tap,
     Xdp,
     Sim,
@@ -33,7 +33,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         "write kind = \"tap\", \"xdp\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let uplink = match word {
-        Some(NicWord::Tap | NicWord::Xdp) => uplink(n, &t),
+        Some(NicKindKey::Tap | NicKindKey::Xdp) => uplink(n, &t),
         _ => None,
     };
     let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
@@ -82,16 +82,16 @@ fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
 }
 
 /// Reads the keys of one kind. `joined`: whether the NIC has an `uplink`.
-fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> NicKind {
+fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind {
     match word {
-        NicWord::Tap => NicKind::Tap {
+        NicKindKey::Tap => NicKind::Tap {
             port: port(t, true),
             offloads: t.word("offloads").unwrap_or(match joined {
                 true => Offloads::Tso,
                 false => Offloads::None,
             }),
         },
-        NicWord::Xdp => NicKind::Xdp {
+        NicKindKey::Xdp => NicKind::Xdp {
             wire: match t.text("netdev") {
                 Some(name) => XdpWire::Netdev {
                     name,
@@ -100,15 +100,15 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> NicKind {
                 None => XdpWire::Veth(port(t, true)),
             },
         },
-        NicWord::Local => NicKind::Local {
+        NicKindKey::Local => NicKind::Local {
             port: port(t, true),
         },
-        NicWord::Sim => NicKind::Sim(cable(n, t)),
-        NicWord::Soft => NicKind::Soft {
+        NicKindKey::Sim => NicKind::Sim(cable(n, t)),
+        NicKindKey::Soft => NicKind::Soft {
             cable: cable(n, t),
             rings: rings(t),
         },
-        NicWord::Pcap => NicKind::Pcap(files(t)),
+        NicKindKey::Pcap => NicKind::Pcap(files(t)),
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn station(
 /// Values of `kind`.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum AppWord {
+enum StackAppKey {
     TcpSink,
     TcpEcho,
     TcpSource,
@@ -79,9 +79,9 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
     let seconds = || t.number("seconds").unwrap_or(10);
     let after_s = || t.number("after_s").unwrap_or(0);
     let app = match word {
-        AppWord::TcpSink => port().map(|port| StackApp::TcpSink { port }),
-        AppWord::TcpEcho => port().map(|port| StackApp::TcpEcho { port }),
-        AppWord::TcpSource => {
+        StackAppKey::TcpSink => port().map(|port| StackApp::TcpSink { port }),
+        StackAppKey::TcpEcho => port().map(|port| StackApp::TcpEcho { port }),
+        StackAppKey::TcpSource => {
             let (to, seconds, after_s) = (to(), seconds(), after_s());
             let file_kb = t.number("file_kb");
             to.map(|to| StackApp::TcpSource {
@@ -91,7 +91,7 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
                 file_kb,
             })
         }
-        AppWord::TcpClient => {
+        StackAppKey::TcpClient => {
             let (to, seconds, after_s) = (to(), seconds(), after_s());
             let size = t.number("size").unwrap_or(1);
             to.map(|to| StackApp::TcpClient {
@@ -101,7 +101,7 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
                 after_s,
             })
         }
-        AppWord::Ping => {
+        StackAppKey::Ping => {
             let to = t.parsed("to", PLAIN_ADDRESS);
             let to = t.required("to", to, "write the destination, like to = \"10.0.0.1\"");
             let (count, after_s) = (t.number("count").unwrap_or(3), after_s());

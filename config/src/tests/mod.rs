@@ -1,6 +1,5 @@
 //! Tests of the whole crate: examples, documentation, messages, properties.
 
-mod claims;
 mod files;
 mod json;
 mod limits;
@@ -8,6 +7,7 @@ mod machine;
 mod mistakes;
 mod nic_mistakes;
 mod pdev;
+mod port_security;
 mod properties;
 mod routes;
 mod sendfile;

@@ -1,7 +1,9 @@
 //! The bridge between two NIC ports and three guests, all of which may be hostile.
 
 use crate::input::Input;
-use net::bridge::{Bridge, BridgeSettings, Claims, Direction, Port, PortKind, Rule, Verdict};
+use net::bridge::{
+    Bridge, BridgeSettings, Direction, Port, PortKind, PortPermissions, Rule, Verdict,
+};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
@@ -18,13 +20,13 @@ const ADDRESS: [u8; 4] = [10, 0, 0, 3];
 
 /// Returns the port of a guest that may send only from its address.
 fn guarded() -> Port {
-    let claims = Claims {
+    let permissions = PortPermissions {
         sources: Some(Vec::new()),
-        ..Claims::default()
+        ..PortPermissions::default()
     };
     let macs = vec![guest_mac(GUARDED)];
     Port {
-        kind: PortKind::Guest { macs, claims },
+        kind: PortKind::Guest { macs, permissions },
         addresses: vec![ADDRESS.into()],
         ..Port::nic()
     }

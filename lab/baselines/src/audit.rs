@@ -1,8 +1,8 @@
 //! Audit of classic grants. It collects every grant in use and every mapping, and checks that the
-//! books of granters and users agree.
+//! usage records of granters and users agree.
 
-use crate::books::{Bookkeeping, Books, Locked};
 use crate::entry::{self, Active};
+use crate::usage::{GrantUsage, Locked, UsageTables};
 use abi::DomId;
 use abi::classic::GrantEntry;
 use monitor::grant::{GrantAudit, Grants, InUse, WindowSlot};
@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 /// Adds every domain's numbers to those that other mechanisms reported. Returns the number of uses
 /// and mappings without a counterpart.
 pub(crate) fn audit(
-    books: &Books,
+    usage: &GrantUsage,
     grants: &Grants,
     parts: &mut BTreeMap<DomId, GrantAudit>,
 ) -> u64 {
-    let locked = Bookkeeping { grants, books }.lock();
+    let locked = UsageTables { grants, usage }.lock();
     let leaked = leaked(&locked);
     let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
     for (id, account) in locked.accounts.all() {

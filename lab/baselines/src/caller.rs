@@ -1,9 +1,9 @@
 //! Calls of one domain. Each call is decoded once into typed operations, which are then executed.
 
-use crate::books::{Bookkeeping, Books};
 use crate::copy::Copier;
 use crate::flip::Exchanges;
 use crate::map::Mapper;
+use crate::usage::{GrantUsage, UsageTables};
 use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{HypercallKind, OPS_MAX};
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
@@ -39,13 +39,13 @@ impl Classic {
     /// Executes a call of the domain. Returns `None` for an unknown call.
     pub(crate) fn call(
         &mut self,
-        (books, flips): (&Books, &Exchanges),
+        (usage, flips): (&GrantUsage, &Exchanges),
         grants: &Grants,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
     ) -> Result<Option<Done>, SpaceError> {
         let id = self.id;
-        let keeping = Bookkeeping { grants, books };
+        let keeping = UsageTables { grants, usage };
         let words = call.ops.iter().copied();
         let mut statuses = Vec::new();
         match call.kind {
@@ -88,8 +88,8 @@ impl Classic {
     }
 
     /// Ends every use by the domain. Its process and agent have exited.
-    pub(crate) fn tear_down(&mut self, grants: &Grants, books: &Books) {
-        self.mapper.tear_down(Bookkeeping { grants, books });
+    pub(crate) fn tear_down(&mut self, grants: &Grants, usage: &GrantUsage) {
+        self.mapper.tear_down(UsageTables { grants, usage });
     }
 
     /// Creates the granter's half of an exchange. The words of the call are the connection, the

@@ -1,8 +1,8 @@
 //! `GNTTABOP_copy`: copies bytes between pages. Each page either belongs to the caller or is
 //! granted to it.
 
-use crate::books::{Bookkeeping, Locked};
 use crate::entry::{PinnedGrant, Purpose};
+use crate::usage::{Locked, UsageTables};
 use abi::classic::{CopyOp, CopyOperand};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
@@ -26,7 +26,7 @@ impl Copier {
     /// Pins all pages of the batch, then copies without holding a lock, then unpins the pages.
     pub(crate) fn run(
         &mut self,
-        keeping: Bookkeeping<'_>,
+        keeping: UsageTables<'_>,
         caller: DomId,
         ops: &[CopyOp],
         status: &mut Vec<GrantStatus>,

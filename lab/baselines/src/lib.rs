@@ -4,12 +4,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `entry` | entries of a classic table: capture and consumption |
-//! | `books` | every domain's entries in use and mapped pages, behind one lock |
+//! | `usage` | every domain's entries in use and mapped pages, behind one lock |
 //! | `pages` | slots of a window that show an individually mapped page |
 //! | `copy`, `map` | classic grants: a hypercall per use |
 //! | `flip` | exchanges: page flipping |
 //! | `caller` | the calls of one domain |
-//! | `audit` | consistency check of the books |
+//! | `audit` | consistency check of the usage |
 //!
 //! A domain can rewrite entries of its table at any time ([`abi::classic::GrantEntry`]). The
 //! monitor relies only on its private record of the entries *in use*: it reads an entry once,
@@ -17,22 +17,21 @@
 //! ends, anything that the domain writes to the entry has no effect.
 //!
 //! The order of locks is: an exchange's `op` (held while an agent changes address spaces), the
-//! accounts, the books, the registry of exchanges, an exchange's `state`. All but the first are
+//! accounts, the usage, the registry of exchanges, an exchange's `state`. All but the first are
 //! held only for bookkeeping, never while bytes are copied or an address space changes. Code pins
 //! under the lock, acts without it, and then commits or rolls back under the lock.
 
 mod audit;
-mod books;
 mod caller;
 mod copy;
 mod entry;
 mod flip;
 mod map;
 mod pages;
+mod usage;
 
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle};
-use books::Books;
 use caller::Classic;
 use flip::Exchanges;
 use monitor::grant::mechanism::{Done, Mechanism, OtherCall};
@@ -40,13 +39,14 @@ use monitor::grant::{GrantAudit, Grants};
 use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use usage::GrantUsage;
 
 /// Returns classic grants and exchanges for a monitor with these accounts.
 #[must_use]
 pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
         grants: Arc::clone(grants),
-        books: Books::default(),
+        usage: GrantUsage::default(),
         flips: Exchanges::new(Arc::clone(grants)),
         callers: RwLock::default(),
     })
@@ -55,7 +55,7 @@ pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
 #[derive(Debug)]
 struct Baselines {
     grants: Arc<Grants>,
-    books: Books,
+    usage: GrantUsage,
     flips: Exchanges,
     /// Domains that have made a call. A caller's lock is acquired before any address space.
     callers: RwLock<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
@@ -91,7 +91,7 @@ impl Mechanism for Baselines {
         call: &OtherCall<'_>,
     ) -> Result<Option<Done>, SpaceError> {
         let caller = self.caller(call.caller);
-        lock(&caller).call((&self.books, &self.flips), &self.grants, space, call)
+        lock(&caller).call((&self.usage, &self.flips), &self.grants, space, call)
     }
 
     fn knows(&self, handle: Handle) -> bool {
@@ -99,7 +99,7 @@ impl Mechanism for Baselines {
     }
 
     fn names(&self, id: DomId) -> bool {
-        self.flips.names(id) || self.books.names(id)
+        self.flips.names(id) || self.usage.names(id)
     }
 
     fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
@@ -117,7 +117,7 @@ impl Mechanism for Baselines {
     fn tear_down(&self, id: DomId) {
         self.flips.tear_down(id);
         let own = self.caller(id);
-        lock(&own).tear_down(&self.grants, &self.books);
+        lock(&own).tear_down(&self.grants, &self.usage);
         let others: Vec<_> = {
             let mut callers = self.callers_mut();
             callers.remove(&id);
@@ -137,7 +137,7 @@ impl Mechanism for Baselines {
     }
 
     fn audit(&self, parts: &mut BTreeMap<DomId, GrantAudit>) -> u64 {
-        let leaked = audit::audit(&self.books, &self.grants, parts);
+        let leaked = audit::audit(&self.usage, &self.grants, parts);
         let (owned, strays) = self.flips.audit();
         for (id, pages) in owned {
             parts.entry(id).or_default().owned += pages;

@@ -1,8 +1,8 @@
 //! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: maps granted pages in a window and
 //! unmaps them.
 
-use crate::books::{Bookkeeping, Locked, only};
 use crate::entry::{PinnedGrant, Purpose};
+use crate::usage::{Locked, UsageTables, only};
 use abi::classic::{MapOp, UnmapOp};
 use abi::{DomId, GrantStatus, Slot};
 use monitor::grant::Grants;
@@ -50,7 +50,7 @@ impl Mapper {
     /// then.
     pub(crate) fn map(
         &mut self,
-        keeping: Bookkeeping<'_>,
+        keeping: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         ops: &[MapOp],
         status: &mut Vec<GrantStatus>,
@@ -103,7 +103,7 @@ impl Mapper {
     /// memories.
     fn map_pinned(
         &mut self,
-        keeping: Bookkeeping<'_>,
+        keeping: UsageTables<'_>,
         space: &mut dyn AddressSpace,
     ) -> Result<(), SpaceError> {
         self.maps.clear();
@@ -128,7 +128,7 @@ impl Mapper {
     /// Passes a granter's memory to the address space, unless it already has it.
     fn learn(
         &mut self,
-        Bookkeeping { grants, .. }: Bookkeeping<'_>,
+        UsageTables { grants, .. }: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         granter: DomId,
     ) -> Result<(), SpaceError> {
@@ -160,7 +160,7 @@ impl Mapper {
     /// On any error the caller must be killed and then torn down. The pins remain until then.
     pub(crate) fn unmap(
         &mut self,
-        keeping: Bookkeeping<'_>,
+        keeping: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         ops: &[UnmapOp],
         status: &mut Vec<GrantStatus>,
@@ -234,9 +234,9 @@ impl Mapper {
         Ok(())
     }
 
-    /// Ends every mapping of the caller, in steps, and then its part in the books. The caller's
+    /// Ends every mapping of the caller, in steps, and then its usage. The caller's
     /// process and agent have exited.
-    pub(crate) fn tear_down(&mut self, keeping: Bookkeeping<'_>) {
+    pub(crate) fn tear_down(&mut self, keeping: UsageTables<'_>) {
         /// Slots released each time that the lock is held.
         const BUDGET: u32 = 512;
         let mut from = Some(0);

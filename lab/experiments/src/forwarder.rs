@@ -116,8 +116,9 @@ pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
         pin(cpu)?;
     }
     let [a, b] = &spec.taps;
-    let open =
-        |tap: &Tap| netdev::own::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
+    let open = |tap: &Tap| {
+        netdev::tool_setup::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname))
+    };
     let taps = [open(a)?, open(b)?];
     let tally = Arc::new(Tally::default());
     let theirs = Arc::clone(&tally);

@@ -108,9 +108,9 @@ pub fn main() -> anyhow::Result<()> {
     for name in ["all", "default"] {
         // Router solicitations and duplicate address detection add noise to every figure. Disabling
         // them is best-effort.
-        let _noise = netdev::own::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
+        let _noise = netdev::tool_setup::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
         let _noise =
-            netdev::own::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
+            netdev::tool_setup::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
     }
     helper::reply(&json!({"ready": true}));
     helper::serve(|line| {

@@ -1,6 +1,6 @@
 //! Edits of the machine's specification that a client, a reload or a return waits for.
 
-use crate::build::Opening;
+use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::Setting;
@@ -77,7 +77,7 @@ pub(super) struct Restarting {
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
     /// Devices of new NICs that netd has not opened yet.
-    pub(super) opening: Vec<Opening>,
+    pub(super) opening: Vec<PendingOpen>,
     /// When the request is late.
     pub(super) due_ns: u64,
 }

@@ -54,7 +54,7 @@ impl Server<'_> {
         let Some(mut one) = self.restarting.extract_if(.., is_opening).next() else {
             return;
         };
-        let is_answered = |one: &mut build::Opening| self.core.has_answer(one.token);
+        let is_answered = |one: &mut build::PendingOpen| self.core.has_answer(one.token);
         let answered = one.opening.extract_if(.., is_answered).collect();
         let mut refused = build::await_opened(self.core, &mut self.state, answered);
         let refused = refused.pop().map(|(_, CoreError { why, .. })| why);

@@ -75,7 +75,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
     let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
     let sources = vif.sources.as_ref();
-    let claims = bridge::Claims {
+    let permissions = bridge::PortPermissions {
         router: vif.forwards,
         dhcp_server: vif.dhcp_server,
         confined: vif.confined,
@@ -84,7 +84,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
     bridge::Port {
         kind: bridge::PortKind::Guest {
             macs: macs.into_iter().map(Mac).collect(),
-            claims,
+            permissions,
         },
         addresses: vif.addresses.clone(),
         gateways: vif.gateways.clone(),
@@ -246,7 +246,7 @@ mod tests {
             ..vif(1, 1)
         };
         let macs = [1, 9].map(|last| Mac([2, 0, 0, 0, 0, last]));
-        let claims = bridge::Claims {
+        let permissions = bridge::PortPermissions {
             router: true,
             dhcp_server: true,
             confined: true,
@@ -255,7 +255,7 @@ mod tests {
         let guarded = bridge::Port {
             kind: bridge::PortKind::Guest {
                 macs: macs.to_vec(),
-                claims,
+                permissions,
             },
             addresses: vec![address("10.0.0.2")],
             gateways: vec![address("10.0.0.1")],

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, small_frames};
-use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Port, PortKind, Verdict};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Port, PortKind, PortPermissions, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,7 +151,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 let fits = model.add_guest(*port, &macs);
                 let kind = PortKind::Guest {
                     macs,
-                    claims: Claims::default(),
+                    permissions: PortPermissions::default(),
                 };
                 let guest = Port {
                     kind,

@@ -7,7 +7,7 @@
 
 use netdev::TapSpec;
 use netdev::netns::Namespace;
-use netdev::own::open_tap;
+use netdev::tool_setup::open_tap;
 use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
 use nic_linux::TapNic;
 use shmem::Area;

@@ -21,7 +21,7 @@ pub struct Machine {
     pub connections: Vec<Connection>,
     /// The manager's data for attaching guests at run time; unset: the machine is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub live: Option<Live>,
+    pub live: Option<HotplugState>,
     /// Rights to the control socket, besides those of root and the user who started the manager.
     #[serde(default)]
     pub access: Access,
@@ -50,7 +50,7 @@ pub struct Group {
 /// Data for attaching guests to a running machine, and for detaching some.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Live {
+pub struct HotplugState {
     /// The texts of the configuration files that the machine is built from.
     pub files: Vec<String>,
     /// The first window slot, in each worker of the driver domain, for guests. Slots at the end of
@@ -187,7 +187,7 @@ pub struct VhostUser {
 /// A request to netd to open a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Opening {
+pub struct OpenRequest {
     /// The device.
     pub device: Device,
     /// The number of domains that had the device before: each gets a new file.

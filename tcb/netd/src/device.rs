@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use abi::core::{NetdReply, RingExtent};
-use abi::machine::{self, Device, Opening, XdpQueue};
+use abi::machine::{self, Device, OpenRequest, XdpQueue};
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
@@ -86,7 +86,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens the device of a description.
-pub(crate) fn open(opening: &Opening, broker: &Broker) -> Result<Opened, TaskError> {
+pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, TaskError> {
     match &opening.device {
         Device::Tap(spec) => {
             let tap = netdev::open_queues(spec)?;
@@ -163,7 +163,7 @@ fn file(fd: OwnedFd) -> Result<Opened, TaskError> {
 /// Adopts a device that a previous netd opened: `given` holds the domains' descriptors, `rest`
 /// those kept for netd.
 pub(crate) fn take_up(
-    opening: &Opening,
+    opening: &OpenRequest,
     given: Vec<OwnedFd>,
     mut rest: Vec<OwnedFd>,
 ) -> Result<NetDev, TaskError> {
@@ -191,7 +191,7 @@ pub(crate) fn take_up(
 }
 
 /// Removes the remains of a device that a previous netd should have closed.
-pub(crate) fn remove(opening: &Opening, broker: &Broker) {
+pub(crate) fn remove(opening: &OpenRequest, broker: &Broker) {
     if let Device::VhostUser(spec) = &opening.device
         && !spec.client
     {

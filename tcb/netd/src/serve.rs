@@ -6,7 +6,7 @@ use crate::device::{self, NetDev, Opened, TaskError};
 use crate::dial_schedule::DialSchedule;
 use crate::namespace_watch::{self, NamespaceWatch};
 use abi::core::{NetdReply, NetdRequest, Record};
-use abi::machine::{Device, OpenedNotes, Opening, XdpQueue};
+use abi::machine::{Device, OpenRequest, OpenedNotes, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use netdev::netns;
 use rustix::event::PollFlags;
@@ -243,7 +243,7 @@ impl Server {
     }
 
     /// Watches the namespace that a device was created in.
-    fn note_place(&mut self, unit: u32, opening: &Opening) {
+    fn note_place(&mut self, unit: u32, opening: &OpenRequest) {
         if let (Some(name), Some(identity)) = (namespace(&opening.device), opening.namespace) {
             self.places.insert(unit, name, identity);
         }
@@ -349,7 +349,7 @@ fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], TaskError>
         .ok_or_else(|| format!("{} descriptors instead of {N}", fds.len()).into())
 }
 
-fn opening(description: &OwnedFd) -> Result<Opening, TaskError> {
+fn opening(description: &OwnedFd) -> Result<OpenRequest, TaskError> {
     let text = sealed::read(description, DESCRIPTION_MAX)?;
     serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
@@ -358,7 +358,7 @@ fn opening(description: &OwnedFd) -> Result<Opening, TaskError> {
 fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),
-        Some(Opening {
+        Some(OpenRequest {
             device: Device::XdpQueue(queue),
             ..
         }) => Ok(Some(queue)),

@@ -11,7 +11,7 @@
 //! | [`overlap`] | networks that a namespace already has |
 //! | [`netns`] | network namespaces: entered, created, named |
 //! | [`host_checks`] | problems that prevent a machine's start, and faults of a running one, for tools |
-//! | [`own`] | set-up of namespaces for tools; netd does not use it |
+//! | [`tool_setup`] | set-up of namespaces for tools; netd does not use it |
 //! | [`steering`] | selection of a TAP's queue by destination MAC |
 //!
 //! This crate is one of the few that may use `unsafe`: for `ioctl`, `bpf`, `mmap` of a socket's
@@ -30,12 +30,12 @@ mod netlink;
 pub mod netns;
 mod nftables;
 pub mod overlap;
-pub mod own;
 pub mod programs;
 pub mod steering;
 pub mod tap;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod tool_setup;
 mod tun;
 mod uplink;
 pub mod xdp;

@@ -126,7 +126,7 @@ impl Namespace {
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN this is not permitted (see
-    /// [`crate::own::become_root_in_user_namespace`]).
+    /// [`crate::tool_setup::become_root_in_user_namespace`]).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             unshare_net()?;

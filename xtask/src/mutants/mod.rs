@@ -63,7 +63,7 @@ const MODULES: [Module; 5] = [
         package: "baselines",
         paths: &[
             "lab/baselines/src/audit.rs",
-            "lab/baselines/src/books.rs",
+            "lab/baselines/src/usage.rs",
             "lab/baselines/src/copy.rs",
             "lab/baselines/src/entry.rs",
             "lab/baselines/src/map.rs",

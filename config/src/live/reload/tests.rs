@@ -33,18 +33,18 @@ destination_ports = 25
 
 const GUEST_C: &str = "[[guest]]\nname = \"c\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
 
-fn live(file: &str) -> Live {
+fn live(file: &str) -> HotplugState {
     let config = parse("f", file).unwrap();
     machine(&config, &one("f", file)).unwrap().live.unwrap()
 }
 
 /// Records a guest that was attached, like the manager.
-fn attach(live: &mut Live, guest: Setting) {
+fn attach(live: &mut HotplugState, guest: Setting) {
     let came = LiveConfig::of(live).unwrap().add(&guest).unwrap();
     live.attached.insert(came.domain.name, came.guest);
 }
 
-fn against(live: &Live, file: &str) -> Result<Difference, String> {
+fn against(live: &HotplugState, file: &str) -> Result<Difference, String> {
     difference(live, &LiveConfig::of(live).unwrap(), &one("new", file))
 }
 

@@ -18,7 +18,7 @@ fn setting(json: &str) -> Setting {
 }
 
 /// Returns the machine of the file, with attached guests: `c` with one interface, `d` with two.
-fn attached() -> (Live, LiveConfig) {
+fn attached() -> (HotplugState, LiveConfig) {
     let config = parse("f", FILE).unwrap();
     let mut live = machine(&config, &one("f", FILE)).unwrap().live.unwrap();
     let mut running = LiveConfig::of(&live).unwrap();

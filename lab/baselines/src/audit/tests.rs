@@ -1,9 +1,9 @@
-//! Corrupts one entry of the books at a time. The audit must detect each error and its size.
+//! Corrupts one usage record at a time. The audit must detect each error and its size.
 
 use super::*;
-use crate::books::Part as Own;
 use crate::entry::{PinnedGrant, Purpose};
 use crate::pages::SlotState;
+use crate::usage::Part as Own;
 use abi::layout::info;
 use abi::{GrantRef, GrantStatus, Slot};
 use monitor::grant::CountedGrants;
@@ -20,13 +20,13 @@ const SLOTS: u32 = 8;
 #[derive(Default)]
 struct World {
     grants: Arc<Grants>,
-    books: Books,
+    usage: GrantUsage,
 }
 
 impl World {
     fn lock(&self) -> Locked<'_> {
-        let Self { grants, books } = self;
-        Bookkeeping { grants, books }.lock()
+        let Self { grants, usage } = self;
+        UsageTables { grants, usage }.lock()
     }
 
     fn leaked(&self) -> u64 {
@@ -34,58 +34,58 @@ impl World {
     }
 }
 
-fn books() -> World {
+fn world() -> World {
     let world = World::default();
     for id in [USER, GRANTER, IDLE] {
         let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
         world.grants.lock().insert(id, memory, SLOTS);
     }
-    let mut books = world.lock();
-    let memory = &books.accounts.account(GRANTER).unwrap().memory;
+    let mut usage = world.lock();
+    let memory = &usage.accounts.account(GRANTER).unwrap().memory;
     let table = memory.info.span();
     for (index, frame) in [(0, 2), (1, 3)] {
         let entry = table.u64(info::GRANT_TABLE + index * 8).unwrap();
         entry.store(GrantEntry::access(USER, frame, false).0, Ordering::Relaxed);
     }
     for (slot, (index, write)) in (0..).zip([(0, true), (0, false), (1, false)]) {
-        let pin = books.pin(USER, GRANTER, GrantRef(index), write, Purpose::Map);
-        put(&mut books, slot, pin.unwrap());
+        let pin = usage.pin(USER, GRANTER, GrantRef(index), write, Purpose::Map);
+        put(&mut usage, slot, pin.unwrap());
     }
-    let copied = books.pin(USER, GRANTER, GrantRef(1), false, Purpose::Copy);
+    let copied = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Copy);
     copied.unwrap();
-    part(&mut books, USER).copying += 1;
-    drop(books);
+    part(&mut usage, USER).copying += 1;
+    drop(usage);
     world
 }
 
-fn part<'a>(books: &'a mut Locked<'_>, id: DomId) -> &'a mut Own {
-    books.part(id).unwrap()
+fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut Own {
+    usage.part(id).unwrap()
 }
 
-fn active<'a>(books: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
-    &mut part(books, GRANTER).active[index]
+fn active<'a>(usage: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
+    &mut part(usage, GRANTER).active[index]
 }
 
 /// Maps a page at a slot of the user's window and counts the slot.
-fn put(books: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
-    books.take(USER, Slot(slot), pin).unwrap();
-    part(books, USER).pages.map(Slot(slot), pin);
+fn put(usage: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
+    usage.take(USER, Slot(slot), pin).unwrap();
+    part(usage, USER).pages.map(Slot(slot), pin);
 }
 
-fn pin_in(books: &mut Locked<'_>, slot: u32) -> PinnedGrant {
-    let shown = part(books, USER).pages.get(Slot(slot));
+fn pin_in(usage: &mut Locked<'_>, slot: u32) -> PinnedGrant {
+    let shown = part(usage, USER).pages.get(Slot(slot));
     *shown.pin().unwrap()
 }
 
 #[test]
 fn books_in_order_have_no_leak() {
-    assert_eq!(books().leaked(), 0);
+    assert_eq!(world().leaked(), 0);
     assert_eq!(World::default().leaked(), 0);
 }
 
 type Spoil = fn(&mut Locked<'_>);
 
-/// Corruptions of the books, each with the expected number of uses without a counterpart.
+/// Corruptions of usage records, each with the expected number of uses without a counterpart.
 const SPOILT: &[(&str, Spoil, u64)] = &[
     (
         "free slots that are counted: here, and there",
@@ -106,7 +106,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
         "a slot missing in the account",
         |t| {
             let window = t.accounts.window(USER).unwrap();
-            window.unreserve(&[crate::books::only(Slot(0))]);
+            window.unreserve(&[crate::usage::only(Slot(0))]);
         },
         1,
     ),
@@ -189,17 +189,17 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
 #[test]
 fn corrupted_books_are_counted() {
     for (what, spoil, wrong) in SPOILT {
-        let world = books();
-        let mut books = world.lock();
-        spoil(&mut books);
-        assert_eq!(leaked(&books), *wrong, "{what}");
+        let world = world();
+        let mut usage = world.lock();
+        spoil(&mut usage);
+        assert_eq!(leaked(&usage), *wrong, "{what}");
     }
 }
 
 /// A granter's account stays open while others use its grants.
 #[test]
 fn an_account_in_use_stays_open() {
-    let world = books();
+    let world = world();
     world.grants.lock().clear(GRANTER);
     let mechanism = crate::mechanisms(&Arc::default());
     let audit = || {
@@ -227,19 +227,19 @@ fn an_account_in_use_stays_open() {
 /// An occupied slot keeps its page, and the rejected grant does not stay in use.
 #[test]
 fn an_occupied_slot_rejects_a_page() {
-    let world = books();
-    let mut books = world.lock();
-    let pin = books.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
-    let taken = books.take(USER, Slot(0), pin.unwrap());
+    let world = world();
+    let mut usage = world.lock();
+    let pin = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
+    let taken = usage.take(USER, Slot(0), pin.unwrap());
     assert_eq!(taken, Err(GrantStatus::BadSlot));
-    assert_eq!(pin_in(&mut books, 0).index, 0);
-    assert_eq!(leaked(&books), 0);
+    assert_eq!(pin_in(&mut usage, 0).index, 0);
+    assert_eq!(leaked(&usage), 0);
 }
 
 /// The audit keeps the numbers that other mechanisms reported for a domain.
 #[test]
 fn an_audit_adds_to_earlier_results() {
-    let world = books();
+    let world = world();
     let other = GrantAudit {
         granted: [0].into(),
         mapped: [(IDLE, 1)].into(),
@@ -247,7 +247,7 @@ fn an_audit_adds_to_earlier_results() {
         ..GrantAudit::default()
     };
     let mut parts = BTreeMap::from([USER, GRANTER].map(|id| (id, other.clone())));
-    audit(&world.books, &world.grants, &mut parts);
+    audit(&world.usage, &world.grants, &mut parts);
     let told = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
     assert_eq!(told, [(1, 3), (3, 1)]);
     assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
@@ -256,9 +256,9 @@ fn an_audit_adds_to_earlier_results() {
 /// The audit reports each domain's mapped and granted frames.
 #[test]
 fn mapped_and_granted_frames_are_reported() {
-    let world = books();
+    let world = world();
     let mut parts = BTreeMap::new();
-    let leaks = audit(&world.books, &world.grants, &mut parts);
+    let leaks = audit(&world.usage, &world.grants, &mut parts);
     assert_eq!(leaks, 0);
     let told = |id| {
         parts

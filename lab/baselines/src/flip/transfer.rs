@@ -128,7 +128,7 @@ impl Exchanges {
     }
 }
 
-/// Checks a transfer, consumes the entry that accepts it, and records it in the books.
+/// Checks a transfer, consumes the entry that accepts it, and records it in both domains' usage.
 fn begin(
     accounts: &Accounts,
     state: &mut ExchangeState,

@@ -40,7 +40,7 @@ pub(super) fn find(sim: bool) -> anyhow::Result<NamespaceSite> {
     }
     // Root inside the namespace would use root's runtime directory, which it does not own.
     let runtime = client::runtime_dir()?;
-    if let Err(error) = netdev::own::become_root_in_user_namespace() {
+    if let Err(error) = netdev::tool_setup::become_root_in_user_namespace() {
         return Ok(NamespaceSite::NoTap(format!("no user namespaces: {error}")));
     }
     let status = Command::new(std::env::current_exe()?)

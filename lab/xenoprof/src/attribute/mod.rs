@@ -27,7 +27,7 @@ pub struct Part {
     /// Samples by module and function.
     pub symbols: BTreeMap<(String, String), u64>,
     /// Samples by the domain on whose behalf they ran: this domain, unless a rule names another.
-    pub behalf: BTreeMap<String, u64>,
+    pub charged_to: BTreeMap<String, u64>,
 }
 
 /// Attributed samples of a session.
@@ -67,8 +67,8 @@ impl Attribution {
                 *sum += count;
             }
             *part.symbols.entry(symbol(session, stack)).or_default() += count;
-            let behalf = lookup.behalf(thread, stack);
-            *part.behalf.entry(behalf).or_default() += count;
+            let charged_to = lookup.charged_to(thread, stack);
+            *part.charged_to.entry(charged_to).or_default() += count;
         }
         Self {
             classes: rules.classes().to_vec(),
@@ -84,7 +84,7 @@ struct Lookup<'a> {
     classing: Classing,
     /// By domain and frame.
     classes: HashMap<(usize, usize), Option<usize>>,
-    behalf: HashMap<(usize, usize), Option<String>>,
+    charged_to: HashMap<(usize, usize), Option<String>>,
 }
 
 impl<'a> Lookup<'a> {
@@ -94,7 +94,7 @@ impl<'a> Lookup<'a> {
             rules,
             classing,
             classes: HashMap::new(),
-            behalf: HashMap::new(),
+            charged_to: HashMap::new(),
         }
     }
 
@@ -121,22 +121,22 @@ impl<'a> Lookup<'a> {
             .unwrap_or_else(|| rules.rest())
     }
 
-    fn behalf(&mut self, thread: &Thread, stack: u32) -> String {
+    fn charged_to(&mut self, thread: &Thread, stack: u32) -> String {
         let (session, rules) = (self.session, self.rules);
         let index = thread.domain as usize;
         let Some(domain) = session.domains.get(index) else {
             return String::new();
         };
         let by_call = session.frames_of(stack).find_map(|(number, frame)| {
-            self.behalf
+            self.charged_to
                 .entry((index, number))
                 .or_insert_with(|| {
-                    rules.behalf(&domain.name, domain.kind, function(session, frame)?)
+                    rules.charged_to(&domain.name, domain.kind, function(session, frame)?)
                 })
                 .clone()
         });
         by_call
-            .or_else(|| rules.behalf_of_thread(&domain.name, domain.kind, &thread.name))
+            .or_else(|| rules.thread_charged_to(&domain.name, domain.kind, &thread.name))
             .unwrap_or_else(|| domain.name.clone())
     }
 }
@@ -206,7 +206,7 @@ mod tests {
             ]
             .into()
         );
-        assert_eq!(driver.behalf, [("driver".to_owned(), 100)].into());
+        assert_eq!(driver.charged_to, [("driver".to_owned(), 100)].into());
         assert_eq!(found.parts[2].samples, 0);
     }
 
@@ -234,7 +234,7 @@ mod tests {
         session.frames[3].symbol = "__netif_receive_skb".to_owned();
         let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
         assert_eq!(
-            found.parts[0].behalf,
+            found.parts[0].charged_to,
             [
                 ("driver".to_owned(), 60),
                 ("stack-behind-driver".to_owned(), 40)
@@ -269,7 +269,7 @@ mod tests {
             for part in Attribution::new(&session, &Rules::thesis(), how).parts {
                 assert_eq!(part.classes.iter().sum::<u64>(), part.samples);
                 assert_eq!(part.symbols.values().sum::<u64>(), part.samples);
-                assert_eq!(part.behalf.values().sum::<u64>(), part.samples);
+                assert_eq!(part.charged_to.values().sum::<u64>(), part.samples);
             }
         }
     }

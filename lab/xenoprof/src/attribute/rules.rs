@@ -13,7 +13,7 @@ const THESIS: &str = include_str!("../../rules/thesis.rules");
 pub struct Rules {
     classes: Vec<String>,
     lines: Vec<Rule>,
-    behalf: Vec<(Rule, String)>,
+    charged_to: Vec<(Rule, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Rules {
         Self::parse(Path::new("thesis.rules"), THESIS).unwrap_or_else(|_| Self {
             classes: vec!["other".to_owned()],
             lines: Vec::new(),
-            behalf: Vec::new(),
+            charged_to: Vec::new(),
         })
     }
 
@@ -87,7 +87,7 @@ impl Rules {
         let mut rules = Self {
             classes: Vec::new(),
             lines: Vec::new(),
-            behalf: Vec::new(),
+            charged_to: Vec::new(),
         };
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
@@ -151,7 +151,7 @@ impl Rules {
         }
         match (class, who) {
             ("behalf", Some(who)) if !who.is_empty() => {
-                self.behalf.push((rule, who.to_owned()));
+                self.charged_to.push((rule, who.to_owned()));
             }
             ("behalf", _) => return Err("behalf … -> WHO: WHO is missing".to_owned()),
             (_, Some(_)) => return Err("`->` belongs to lines of `behalf`".to_owned()),
@@ -187,19 +187,29 @@ impl Rules {
             .map(|rule| rule.class)
     }
 
-    /// Returns the domain on whose behalf the callees of a function run.
+    /// Returns the domain that the callees of a function are charged to.
     #[must_use]
-    pub fn behalf(&self, domain: &str, kind: DomainKind, function: Function<'_>) -> Option<String> {
-        self.behalf.iter().find_map(|(rule, who)| {
+    pub fn charged_to(
+        &self,
+        domain: &str,
+        kind: DomainKind,
+        function: Function<'_>,
+    ) -> Option<String> {
+        self.charged_to.iter().find_map(|(rule, who)| {
             let star = rule.fits(kind, function)?;
             Some(fill(who, domain, &star))
         })
     }
 
-    /// Returns the domain on whose behalf a thread runs.
+    /// Returns the domain that a thread is charged to.
     #[must_use]
-    pub fn behalf_of_thread(&self, domain: &str, kind: DomainKind, thread: &str) -> Option<String> {
-        self.behalf
+    pub fn thread_charged_to(
+        &self,
+        domain: &str,
+        kind: DomainKind,
+        thread: &str,
+    ) -> Option<String> {
+        self.charged_to
             .iter()
             .filter(|(rule, _)| rule.place == Where::Thread && rule.is_for(kind))
             .find_map(|(rule, who)| {
@@ -373,25 +383,29 @@ mod tests {
         let rules = Rules::thesis();
         let receive = kernel("__netif_receive_skb_one_core");
         assert_eq!(
-            rules.behalf("guest", DomainKind::Guest, receive).as_deref(),
+            rules
+                .charged_to("guest", DomainKind::Guest, receive)
+                .as_deref(),
             Some("stack-behind-guest")
         );
         assert_eq!(
-            rules.behalf("app", DomainKind::Process, receive).as_deref(),
+            rules
+                .charged_to("app", DomainKind::Process, receive)
+                .as_deref(),
             Some("softirq")
         );
         assert_eq!(
-            rules.behalf("app", DomainKind::Process, kernel("tcp_ack")),
+            rules.charged_to("app", DomainKind::Process, kernel("tcp_ack")),
             None
         );
         assert_eq!(
             rules
-                .behalf_of_thread("monitor", DomainKind::Monitor, "w:driver")
+                .thread_charged_to("monitor", DomainKind::Monitor, "w:driver")
                 .as_deref(),
             Some("driver")
         );
         assert_eq!(
-            rules.behalf_of_thread("a", DomainKind::Process, "w:driver"),
+            rules.thread_charged_to("a", DomainKind::Process, "w:driver"),
             None
         );
     }

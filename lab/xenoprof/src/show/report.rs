@@ -98,7 +98,7 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
         }
     }
     to.per("total", total, &denominator);
-    to.behalf(&all);
+    to.charged_to(&all);
     to.list
 }
 
@@ -227,8 +227,8 @@ impl Figures {
     }
 
     /// Adds each domain's exact time, divided by the beneficiaries of its samples.
-    fn behalf(&mut self, all: &[Sums<'_>]) {
-        for (who, cycles) in super::sums::behalf(all) {
+    fn charged_to(&mut self, all: &[Sums<'_>]) {
+        for (who, cycles) in super::sums::charged_to(all) {
             self.exact(&format!("on_behalf_of.{who}"), cycles);
         }
     }

@@ -163,10 +163,10 @@ fn total(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Returns cycles by beneficiary: each domain's exact time, divided in proportion to its samples.
-pub(crate) fn behalf(all: &[Sums<'_>]) -> BTreeMap<String, f64> {
+pub(crate) fn charged_to(all: &[Sums<'_>]) -> BTreeMap<String, f64> {
     let mut served: BTreeMap<String, f64> = BTreeMap::new();
     for sums in all {
-        for (who, count) in &sums.part.behalf {
+        for (who, count) in &sums.part.charged_to {
             if let Some(cycles) = sums.cycles {
                 *served.entry(who.clone()).or_default() += sums.share(*count) * cycles;
             }

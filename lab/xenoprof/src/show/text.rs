@@ -1,6 +1,6 @@
 //! The report as text.
 
-use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, behalf, outside};
+use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, charged_to, outside};
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Mode, Session};
 use figures::report::number;
@@ -222,7 +222,7 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
 
 /// Returns the table of the domains in which, and on whose behalf, code ran.
 fn masters(all: &[Sums<'_>]) -> String {
-    let served = behalf(all);
+    let served = charged_to(all);
     let with_time: Vec<&Sums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
     let total: f64 = served.values().sum();
     let mut rows: Vec<(f64, Vec<String>)> = served
@@ -234,7 +234,7 @@ fn masters(all: &[Sums<'_>]) -> String {
                 .iter()
                 .filter(|sums| sums.domain.name != *who)
                 .filter_map(|sums| {
-                    let count = sums.part.behalf.get(who)?;
+                    let count = sums.part.charged_to.get(who)?;
                     let cycles = sums.share(*count) * sums.cycles?;
                     let name = &sums.domain.name;
                     (cycles >= total / 1000.0)

@@ -329,7 +329,7 @@ impl Model {
         let Some(life) = self.lives.get_mut(&place) else {
             return events;
         };
-        let is_open = |opening: &Opening| !self.opening.contains(&opening.token);
+        let is_open = |opening: &PendingOpen| !self.opening.contains(&opening.token);
         let is_opened = match &life.devices {
             Devices::Opening(all, _) => all.iter().all(is_open),
             _ => false,
@@ -377,7 +377,7 @@ impl Model {
         let domain = self.domains.get_mut(&place);
         match action {
             Action::Open if life.is_first => {
-                let opening = Opening::of_token((place, 0), token);
+                let opening = PendingOpen::of_token((place, 0), token);
                 life.devices = Devices::Opening(vec![opening], Vec::new());
                 self.opening.insert(token);
             }

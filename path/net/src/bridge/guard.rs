@@ -9,7 +9,7 @@
 use super::addresses::{Addresses, Owner};
 use super::drops::DropReason;
 use super::ethernet::{LENGTHS, is_disguised, word_of};
-use super::port::Claims;
+use super::port::PortPermissions;
 use super::sources::Sources;
 use crate::packet::{Arp, Ipv4, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
 use crate::packet::{array, be16, byte, ethertype, protocol};
@@ -76,15 +76,20 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(port: usize, macs: &[Mac], claims: &Claims, own: &[IpAddr]) -> Self {
+    pub(super) fn new(
+        port: usize,
+        macs: &[Mac],
+        permissions: &PortPermissions,
+        own: &[IpAddr],
+    ) -> Self {
         let macs = macs.iter().map(|mac| word_of(*mac)).collect();
-        let sources = claims.sources.as_deref();
+        let sources = permissions.sources.as_deref();
         Self {
             port,
             macs,
-            router: claims.router,
-            dhcp_server: claims.dhcp_server,
-            confined: claims.confined,
+            router: permissions.router,
+            dhcp_server: permissions.dhcp_server,
+            confined: permissions.confined,
             sources: sources.map(|prefixes| Sources::new(own, prefixes)),
         }
     }

@@ -84,13 +84,13 @@ impl Bridge {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {
             PortKind::Nic => (0, None, true),
-            PortKind::Guest { macs, claims } => {
+            PortKind::Guest { macs, permissions } => {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
-                let guard = Guard::new(number, macs, claims, &port.addresses);
+                let guard = Guard::new(number, macs, permissions, &port.addresses);
                 let bound = macs.first().map_or(0, |mac| word_of(*mac));
-                (bound, Some(guard), claims.router)
+                (bound, Some(guard), permissions.router)
             }
         };
         self.addresses.add(number, &port.addresses, &port.gateways);

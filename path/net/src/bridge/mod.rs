@@ -40,7 +40,7 @@ pub use drops::{DropReason, Drops};
 pub use guard::wanted;
 pub use members::Bridge;
 pub use offence::{Claim, Offence};
-pub use port::{AddError, BridgeSettings, Claims, Port, PortKind, Rate};
+pub use port::{AddError, BridgeSettings, Port, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use rules::{Count, Direction, Prefix, Rule};
 pub use table::Station;

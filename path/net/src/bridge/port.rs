@@ -56,14 +56,14 @@ pub enum PortKind {
         /// MACs are forwarded to it.
         macs: Vec<Mac>,
         /// Further identities that the guest may claim.
-        claims: Claims,
+        permissions: PortPermissions,
     },
 }
 
 /// Identities that a guest may claim. The default is a host that may use every IP address that no
 /// other port owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct PortPermissions {
     /// Whether the guest may send router advertisements and redirects.
     pub router: bool,
     /// Whether the guest may send to DHCP clients.
@@ -109,7 +109,7 @@ impl Port {
     pub fn guest(mac: Mac) -> Self {
         let kind = PortKind::Guest {
             macs: vec![mac],
-            claims: Claims::default(),
+            permissions: PortPermissions::default(),
         };
         Self {
             kind,

@@ -13,7 +13,7 @@ mod ports;
 mod sources;
 
 use common::{Build, arp, small_frames};
-use net::bridge::{Bridge, BridgeSettings, Claims, DropReason, Port, PortKind, Verdict};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Port, PortKind, PortPermissions, Verdict};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
@@ -37,9 +37,9 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
     Port {
         kind: PortKind::Guest {
             macs: macs.to_vec(),
-            claims: Claims {
+            permissions: PortPermissions {
                 confined: !addresses.is_empty(),
-                ..Claims::default()
+                ..PortPermissions::default()
             },
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
@@ -71,9 +71,9 @@ fn bridge() -> Bridge {
         .unwrap();
     let router = PortKind::Guest {
         macs: vec![MAC_R],
-        claims: Claims {
+        permissions: PortPermissions {
             router: true,
-            ..Claims::default()
+            ..PortPermissions::default()
         },
     };
     bridge

@@ -10,17 +10,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 fn strict(addresses: &[&str], more: &[(&str, u8)]) -> Port {
     let more = more.iter();
     let more = more.map(|(address, bits)| Prefix::new(address.parse().unwrap(), *bits));
-    let claims = Claims {
+    let permissions = PortPermissions {
         sources: Some(more.collect()),
-        ..Claims::default()
+        ..PortPermissions::default()
     };
-    with(claims, addresses)
+    with(permissions, addresses)
 }
 
-fn with(claims: Claims, addresses: &[&str]) -> Port {
+fn with(permissions: PortPermissions, addresses: &[&str]) -> Port {
     let macs = vec![MAC_A];
     Port {
-        kind: PortKind::Guest { macs, claims },
+        kind: PortKind::Guest { macs, permissions },
         ..guest(&[MAC_A], addresses)
     }
 }
@@ -110,9 +110,9 @@ fn a_guest_may_have_many_addresses() {
 #[test]
 fn only_dhcp_servers_send_to_clients() {
     let mut host = bridge_with(&guest(&[MAC_A], &[]));
-    let server = Claims {
+    let server = PortPermissions {
         dhcp_server: true,
-        ..Claims::default()
+        ..PortPermissions::default()
     };
     let mut server = bridge_with(&with(server, &[]));
     let forged = dropped(DropReason::ForgedDhcp);
@@ -230,8 +230,9 @@ proptest! {
         others.dedup();
         let mut bridge = Bridge::new(settings());
         let allowed = prefixes.iter().map(|(address, bits)| Prefix::new(*address, *bits));
-        let claims = Claims { sources: Some(allowed.collect()), ..Claims::default() };
-        let port = Port { addresses: own.clone(), ..with(claims, &[]) };
+        let sources = Some(allowed.collect());
+        let permissions = PortPermissions { sources, ..PortPermissions::default() };
+        let port = Port { addresses: own.clone(), ..with(permissions, &[]) };
         bridge.add(A, &port).unwrap();
         let other = Port { addresses: others.clone(), ..Port::guest(MAC_B) };
         bridge.add(B, &other).unwrap();

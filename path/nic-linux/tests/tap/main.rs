@@ -8,7 +8,7 @@ use crate::frames::{Supply, expect, frame_of, sum, udp4};
 use abi::machine::Route;
 use netdev::TapSpec;
 use netdev::netns::Namespace;
-use netdev::own::open_tap;
+use netdev::tool_setup::open_tap;
 use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, Piece};
 use nic_linux::TapNic;
 use std::io::{Read, Write};

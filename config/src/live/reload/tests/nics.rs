@@ -7,7 +7,7 @@ use abi::machine::{Device, Domain};
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
 
 /// Returns the text of each step that changes NICs, and the names of the NICs after it.
-fn nic_steps(live: &Live, file: &str) -> Vec<(String, Vec<String>)> {
+fn nic_steps(live: &HotplugState, file: &str) -> Vec<(String, Vec<String>)> {
     let difference = against(live, file).unwrap();
     assert_eq!(short(&difference), "");
     let steps = difference.nics.iter().map(|step| {
@@ -153,7 +153,7 @@ fn other_devices_keep_their_numbers() {
     assert_eq!(without.nics[0].kind, local_kind);
 
     // A new NIC takes the free number, and the machine has its former size.
-    let live = Live {
+    let live = HotplugState {
         nics: Some(step.nics),
         ..live
     };
@@ -190,10 +190,10 @@ const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
 
 /// Returns a worker after the only step to a file.
 fn refitted(
-    live: &Live,
+    live: &HotplugState,
     (domain, driver): (&Domain, &DriverConfig),
     file: &str,
-) -> (Live, Domain, DriverConfig) {
+) -> (HotplugState, Domain, DriverConfig) {
     let step = against(live, file).unwrap().nics.remove(0);
     let mut config = LiveConfig::of(live).unwrap();
     config.set_nics(&step.nics).unwrap();
@@ -206,7 +206,7 @@ fn refitted(
         ..driver.clone()
     };
     let nics = Some(step.nics);
-    let live = Live {
+    let live = HotplugState {
         nics,
         ..live.clone()
     };

@@ -9,13 +9,13 @@ const EXTRA_MACS_MAX: usize = 16;
 /// Source prefixes that an interface can be allowed.
 const ALLOWED_SOURCES_MAX: usize = 16;
 
-pub(super) fn claims(found: &mut Findings, part: ConfigPart, vif: &Vif) {
-    let claims = &vif.claims;
+pub(super) fn port_security(found: &mut Findings, part: ConfigPart, vif: &Vif) {
+    let security = &vif.security;
     for (key, has, most) in [
-        ("extra_macs", claims.extra_macs.len(), EXTRA_MACS_MAX),
+        ("extra_macs", security.extra_macs.len(), EXTRA_MACS_MAX),
         (
             "allowed_sources",
-            claims.allowed_sources.len(),
+            security.allowed_sources.len(),
             ALLOWED_SOURCES_MAX,
         ),
     ] {
@@ -24,7 +24,7 @@ pub(super) fn claims(found: &mut Findings, part: ConfigPart, vif: &Vif) {
             found.add(part, key, format!("`{key}` has {has} entries"), remedy);
         }
     }
-    for cidr in &claims.allowed_sources {
+    for cidr in &security.allowed_sources {
         let network = cidr.network();
         if network != cidr.address {
             let what = format!("`allowed_sources` has {cidr}");
@@ -36,13 +36,13 @@ pub(super) fn claims(found: &mut Findings, part: ConfigPart, vif: &Vif) {
         }
     }
     let has_addresses = !vif.addresses().0.is_empty();
-    if claims.confined == Some(true) && !has_addresses {
+    if security.confined == Some(true) && !has_addresses {
         let what = "`confined` is true, but there are no `addresses`";
         let remedy = "write the addresses that the guest may claim, or leave `confined` out";
         found.add(part, "confined", what, remedy);
     }
-    let has_allowed = !claims.allowed_sources.is_empty();
-    match claims.source_guard {
+    let has_allowed = !security.allowed_sources.is_empty();
+    match security.source_guard {
         Some(SourceGuard::Strict) if !has_addresses && !has_allowed => {
             let what =
                 "`source_guard` is \"strict\", but there are no `addresses` or `allowed_sources`";

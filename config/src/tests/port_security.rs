@@ -91,7 +91,7 @@ fn each_port_lists_the_routers_that_it_uses() {
 }
 
 #[test]
-fn claims_are_limited_and_unique() {
+fn extra_macs_are_limited_and_unique() {
     let at = "netns = \"a\"\n";
     let expect = |keys: &str, why: &str| {
         let text = mistake(at, &format!("{at}{keys}\n"));

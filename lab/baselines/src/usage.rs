@@ -1,7 +1,7 @@
-//! The books of classic grants: each domain's entries in use, and the pages of other domains that
+//! Usage of classic grants: each domain's entries in use, and the pages of other domains that
 //! it maps or copies.
 //!
-//! The books are locked after the accounts. They change only while both are locked, so no domain
+//! The usage is locked after the accounts. It changes only while both are locked, so no domain
 //! can die meanwhile.
 
 use crate::entry::{self, Active, PinnedGrant, Purpose};
@@ -13,7 +13,7 @@ use shmem::Span;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One domain's part of the books.
+/// One domain's usage.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Entries in use, by index in the domain's table.
@@ -73,38 +73,38 @@ impl Parts {
     }
 }
 
-/// The books behind their lock.
+/// The usage of all domains, behind a lock.
 #[derive(Debug, Default)]
-pub(crate) struct Books(Mutex<Parts>);
+pub(crate) struct GrantUsage(Mutex<Parts>);
 
-impl Books {
+impl GrantUsage {
     fn parts(&self) -> MutexGuard<'_, Parts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a domain has a part in the books.
+    /// Returns whether a domain has any usage.
     pub(crate) fn names(&self, id: DomId) -> bool {
         self.parts().get(id).is_some()
     }
 }
 
-/// The accounts and the books, which each batch of classic grants locks.
+/// The accounts and the usage, which each batch of classic grants locks.
 #[derive(Clone, Copy)]
-pub(crate) struct Bookkeeping<'a> {
+pub(crate) struct UsageTables<'a> {
     pub(crate) grants: &'a Grants,
-    pub(crate) books: &'a Books,
+    pub(crate) usage: &'a GrantUsage,
 }
 
-impl<'a> Bookkeeping<'a> {
-    /// Locks accounts and books.
+impl<'a> UsageTables<'a> {
+    /// Locks accounts and usage.
     pub(crate) fn lock(self) -> Locked<'a> {
         let accounts = self.grants.lock();
-        let parts = self.books.parts();
+        let parts = self.usage.parts();
         Locked { accounts, parts }
     }
 }
 
-/// Accounts and books, both locked.
+/// Accounts and usage, both locked.
 pub(crate) struct Locked<'a> {
     pub(crate) accounts: MutexGuard<'a, Accounts>,
     pub(crate) parts: MutexGuard<'a, Parts>,

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 /// Keys of an interface that extend or restrict what the bridge accepts from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct PortSecurity {
     /// MACs in addition to the interface's own: of macvlans or a bridge inside the guest.
     pub extra_macs: Vec<Mac>,
     /// Whether ARP and neighbour discovery may claim `addresses` only. `None`: if any are set.
