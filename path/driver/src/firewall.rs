@@ -1,17 +1,16 @@
 //! Firewall rules between configuration and bridge: their names, and which of them the kernel
 //! enforces before a frame reaches the driver.
 
+use crate::ports::Port;
 use config::domain::{NicConfig, VifConfig};
 use config::rule;
 use net::bridge::{Bridge, Count, Direction, Prefix, Rule};
 use net::flows::State;
 use serde_json::{Map, Value, json};
 
-/// The names of all ports' rules.
+/// Rules that the kernel enforces. The ports have the names of all rules.
 #[derive(Debug, Default)]
 pub struct Firewall {
-    /// By port.
-    names: Vec<Vec<String>>,
     /// Rules that deny frames of a dedicated queue.
     denying: Vec<DenyRule>,
 }
@@ -30,24 +29,13 @@ pub struct DenyRule {
 }
 
 impl Firewall {
-    /// Replaces a port's rules. The kernel enforces none of the new ones.
-    pub fn set(&mut self, port: usize, rules: &[rule::Rule]) {
-        if self.names.len() <= port {
-            self.names.resize(port + 1, Vec::new());
-        }
-        if let Some(names) = self.names.get_mut(port) {
-            *names = rules.iter().map(|rule| rule.name.clone()).collect();
-        }
-    }
-
     /// Adds rules that the kernel also enforces, for a dedicated queue.
     pub fn add_denying(&mut self, rules: &[DenyRule]) {
         self.denying.extend(rules);
     }
 
-    /// Removes all rules of a port, and those that the kernel enforces for its dedicated queue.
+    /// Removes the rules that the kernel enforces for a port's dedicated queue.
     pub fn remove(&mut self, port: usize) {
-        self.set(port, &[]);
         self.denying.retain(|rule| rule.queue != port);
     }
 
@@ -57,20 +45,21 @@ impl Firewall {
         &self.denying
     }
 
-    fn names(&self, port: usize) -> &[String] {
-        self.names.get(port).map_or(&[], Vec::as_slice)
-    }
-
     /// Returns the counts of a port's rules as JSON, or `None` if it has no rules. `kernel` has the
     /// counts of [`Self::denying`].
     #[must_use]
-    pub fn stat(&self, port: usize, bridge: &Bridge, kernel: &[Count]) -> Option<Value> {
-        let names = self.names(port);
-        let counts = names.iter().zip(bridge.rule_counts(port)).enumerate();
+    pub fn stat(
+        &self,
+        (number, port): (usize, &Port),
+        bridge: &Bridge,
+        kernel: &[Count],
+    ) -> Option<Value> {
+        let names = &port.common().rule_names;
+        let counts = names.iter().zip(bridge.rule_counts(number)).enumerate();
         let all: Map<String, Value> = counts
             .map(|(place, (name, mut count))| {
                 for (rule, more) in self.denying.iter().zip(kernel) {
-                    if (rule.port, rule.place) == (port, place) {
+                    if (rule.port, rule.place) == (number, place) {
                         count.frames += more.frames;
                         count.bytes += more.bytes;
                     }
@@ -80,21 +69,6 @@ impl Firewall {
             })
             .collect();
         (!names.is_empty()).then_some(Value::Object(all))
-    }
-
-    /// Returns the port and name of the rule that denies a frame with this header and ingress port,
-    /// if any.
-    #[must_use]
-    pub fn denied_by(
-        &self,
-        bridge: &Bridge,
-        header: &[u8],
-        in_port: usize,
-        now_ns: u64,
-    ) -> Option<(usize, &str)> {
-        let (port, rule) = bridge.denied_by(header, in_port, now_ns)?;
-        let name = self.names(port).get(rule).map_or("", String::as_str);
-        Some((port, name))
     }
 }
 
@@ -115,6 +89,12 @@ pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Den
         place,
     });
     denying.collect()
+}
+
+/// Returns the names of rules.
+#[must_use]
+pub fn names(rules: &[rule::Rule]) -> Vec<String> {
+    rules.iter().map(|rule| rule.name.clone()).collect()
 }
 
 /// Converts the rules of one port for the bridge.
@@ -201,7 +181,6 @@ mod tests {
     fn the_rules_of_a_removed_port_are_removed() {
         let mut firewall = Firewall::default();
         for port in [0, 1] {
-            firewall.set(port, &[rule::Rule::any("no mail", false)]);
             firewall.add_denying(&[DenyRule {
                 queue: port,
                 number: 0,
@@ -212,6 +191,5 @@ mod tests {
         firewall.remove(0);
         let left: Vec<_> = firewall.denying().iter().map(|rule| rule.queue).collect();
         assert_eq!(left, [1]);
-        assert!(firewall.names(0).is_empty() && firewall.names(1).len() == 1);
     }
 }

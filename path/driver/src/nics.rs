@@ -1,6 +1,7 @@
 //! Ports that are devices of the driver domain.
 
 use crate::linearizer::Linearizer;
+use crate::ports::PortCommon;
 use crate::share::QueueShare;
 use crate::traffic::Traffic;
 use config::domain::Lro;
@@ -27,6 +28,8 @@ pub struct PureAcks {
 pub struct NicPort {
     /// Its name, for display.
     pub name: String,
+    /// State that every port has.
+    pub common: PortCommon,
     /// Traffic counters.
     pub traffic: Traffic,
     /// Results of sent frames.
@@ -82,6 +85,7 @@ impl NicPort {
     ) -> Self {
         Self {
             name,
+            common: PortCommon::default(),
             traffic: Traffic::default(),
             sent: TxTotals::default(),
             acks: PureAcks::default(),

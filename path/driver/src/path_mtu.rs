@@ -4,61 +4,56 @@
 //! An error is created while its packet's memory is valid, and sent at the end of the round,
 //! because its egress port may be in the middle of a batch.
 
-use crate::ports::Port;
-use net::bridge::MAX_PORTS;
+use crate::ports::{Port, Ports};
 use net::packet::ETHERNET_BYTES;
 use net::packet::too_big::TooBig;
 use nic::{Caps, Frame};
 use serde_json::{Value, json};
-use std::net::IpAddr;
 
 /// Maximum number of errors that wait for the end of the round.
 const WAITING_MAX: usize = 64;
 
-/// Pending errors, and each port's rate limit.
+/// Pending errors. Each port has a rate limit and counts.
 #[derive(Debug, Default)]
 pub struct PathMtu {
-    /// By port.
-    limits: Vec<TooBig>,
     /// The port of each error, and its frame.
     waiting: Vec<(usize, Vec<u8>)>,
+    /// Errors of removed ports that were sent, and those that their limits suppressed.
+    past: (u64, u64),
 }
 
 impl PathMtu {
     /// Creates errors for those of `frames` that are too long for a port with these `caps`. The
-    /// frames arrived by `in_port`, whose stations use `gateways`.
+    /// frames arrived by port number `in_port`.
     #[cold]
     pub fn report<'a>(
         &mut self,
-        (in_port, gateways): (usize, &[IpAddr]),
+        (in_port, port): (usize, &mut Port),
         frames: impl Iterator<Item = &'a Frame>,
         caps: Caps,
         now_ns: u64,
     ) {
-        if in_port < MAX_PORTS && self.limits.len() <= in_port {
-            self.limits.resize_with(in_port + 1, TooBig::default);
-        }
-        let Some(limit) = self.limits.get_mut(in_port) else {
-            return;
-        };
+        let (common, gateways) = port.common_and_gateways();
         let mtu = caps.max_frame.saturating_sub(ETHERNET_BYTES);
         for frame in frames {
             if self.waiting.len() >= WAITING_MAX {
                 return;
             }
             if caps.is_too_long(frame) {
-                let error = limit.answer(frame, mtu, gateways, now_ns);
+                let error = common.too_big.answer(frame, mtu, gateways, now_ns);
                 self.waiting.extend(error.map(|bytes| (in_port, bytes)));
             }
         }
     }
 
-    /// Discards the state of a removed port: its limit, and its pending errors.
-    pub fn remove(&mut self, port: usize) {
-        if let Some(limit) = self.limits.get_mut(port) {
-            limit.restart();
+    /// Discards the pending errors of a port that is about to be removed.
+    pub fn remove(&mut self, number: usize, ports: &Ports) {
+        self.waiting.retain(|(to, _)| *to != number);
+        if let Some(port) = ports.get(number) {
+            let too_big = &port.common().too_big;
+            self.past.0 += too_big.sent;
+            self.past.1 += too_big.limited;
         }
-        self.waiting.retain(|(to, _)| *to != port);
     }
 
     /// Returns whether no error is pending.
@@ -73,21 +68,17 @@ impl PathMtu {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Returns the numbers of errors created and of errors suppressed by the limit, as JSON.
+    /// Returns the numbers of errors created and of errors suppressed by the limits, as JSON.
     #[must_use]
-    pub fn stat(&self) -> Value {
-        let sum = |of: fn(&TooBig) -> u64| self.limits.iter().map(of).sum::<u64>();
-        json!({ "sent": sum(|it| it.sent), "limited": sum(|it| it.limited) })
-    }
-}
-
-/// Returns the known routers of the stations behind a port. None are known behind a NIC, where the
-/// senders may themselves be routers.
-#[must_use]
-pub fn gateways(port: Option<&Port>) -> &[IpAddr] {
-    match port {
-        Some(Port::Vif(vif)) => &vif.gateways,
-        Some(Port::Nic(_)) | None => &[],
+    pub fn stat(&self, ports: &Ports) -> Value {
+        let sum = |of: fn(&TooBig) -> u64| {
+            let all = ports.iter().map(|(_, port)| of(&port.common().too_big));
+            all.sum::<u64>()
+        };
+        json!({
+            "sent": self.past.0 + sum(|it| it.sent),
+            "limited": self.past.1 + sum(|it| it.limited),
+        })
     }
 }
 

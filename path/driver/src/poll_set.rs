@@ -4,19 +4,37 @@
 //! in a page of the guest: with 63 idle guests, a busy guest's small frames would otherwise wait
 //! for 63 of these reads.
 
+use vif::ring::RingWatch;
+
 /// Number of consecutive vain polls after which a guest is quiet. High enough that a guest that
 /// answers its frames never becomes quiet between two of them.
 const QUIET: u8 = 64;
 /// Maximum time between polls of a quiet guest.
 const PATIENCE_NS: u64 = 20_000;
 
+/// State of one port.
+#[derive(Clone, Copy, Debug)]
+struct PollState {
+    /// A check whether its guest has sent something.
+    watch: RingWatch,
+    /// Number of consecutive vain polls.
+    empty: u8,
+}
+
+impl PollState {
+    const NEW: Self = Self {
+        watch: RingWatch::NONE,
+        empty: 0,
+    };
+}
+
 /// Activity of each port, and the ports to poll next.
 #[derive(Debug, Default)]
 pub struct PollSet {
     /// All ports in the set.
     all: Vec<usize>,
-    /// By port: the number of consecutive vain polls.
-    empty: Vec<u8>,
+    /// By port. Compact, so that a round over many idle guests stays in the cache.
+    states: Vec<PollState>,
     /// Ports that are not quiet.
     lively: Vec<usize>,
     /// Time of the last round that polled all ports.
@@ -27,8 +45,8 @@ pub struct PollSet {
 impl PollSet {
     /// Adds `port`, which starts as not quiet, from the next round on.
     pub fn insert(&mut self, port: usize) {
-        if self.empty.len() <= port {
-            self.empty.resize(port + 1, 0);
+        if self.states.len() <= port {
+            self.states.resize(port + 1, PollState::NEW);
         }
         for ports in [&mut self.all, &mut self.lively, &mut self.next] {
             ports.push(port);
@@ -40,9 +58,28 @@ impl PollSet {
         for ports in [&mut self.all, &mut self.lively, &mut self.next] {
             ports.retain(|other| *other != port);
         }
-        if let Some(empty) = self.empty.get_mut(port) {
-            *empty = 0;
+        if let Some(state) = self.states.get_mut(port) {
+            *state = PollState::NEW;
         }
+    }
+
+    /// Replaces the check whether the guest at `port` has sent something.
+    pub fn set_watch(&mut self, port: usize, watch: RingWatch) {
+        if let Some(state) = self.states.get_mut(port) {
+            state.watch = watch;
+        }
+    }
+
+    /// Returns whether the guest at `port` has certainly sent nothing, and records a vain poll if
+    /// so.
+    #[inline]
+    pub fn is_idle(&mut self, port: usize) -> bool {
+        let state = self.states.get(port);
+        let is_idle = state.is_some_and(|state| state.watch.is_idle());
+        if is_idle {
+            self.found(port, false);
+        }
+        is_idle
     }
 
     /// Begins a round; returns the ports to poll. [`PollSet::end`] takes them back.
@@ -55,7 +92,7 @@ impl PollSet {
     /// quiet.
     #[inline]
     pub fn found(&mut self, port: usize, work: bool) {
-        let Some(empty) = self.empty.get_mut(port) else {
+        let Some(PollState { empty, .. }) = self.states.get_mut(port) else {
             return;
         };
         let before = std::mem::replace(

@@ -3,9 +3,20 @@
 
 use crate::nics::NicPort;
 use crate::vifs::VifPort;
+use net::packet::too_big::TooBig;
 use nic::{Caps, Frame};
 use runtime::ledger::{Hop, Ledger};
 use runtime::trace::DropSnapshot;
+use std::net::IpAddr;
+
+/// State that NICs and guests have alike.
+#[derive(Debug, Default)]
+pub struct PortCommon {
+    /// The names of its rules, in the bridge's order.
+    pub rule_names: Vec<String>,
+    /// Rate limit and counts of errors to senders of packets that exceed another port's MTU.
+    pub too_big: TooBig,
+}
 
 /// A port of the bridge.
 #[derive(Debug)]
@@ -23,6 +34,24 @@ impl Port {
         match self {
             Self::Nic(nic) => &nic.name,
             Self::Vif(vif) => &vif.name,
+        }
+    }
+
+    /// Returns the state that every port has.
+    #[must_use]
+    pub fn common(&self) -> &PortCommon {
+        match self {
+            Self::Nic(nic) => &nic.common,
+            Self::Vif(vif) => &vif.common,
+        }
+    }
+
+    /// Returns the state that every port has, and the known routers of the stations behind the
+    /// port. None are known behind a NIC, where the senders may themselves be routers.
+    pub fn common_and_gateways(&mut self) -> (&mut PortCommon, &[IpAddr]) {
+        match self {
+            Self::Nic(nic) => (&mut nic.common, &[]),
+            Self::Vif(vif) => (&mut vif.common, &vif.gateways),
         }
     }
 
@@ -235,6 +264,13 @@ impl Ports {
             Port::Vif(vif) => Some((number, &**vif)),
             Port::Nic(_) => None,
         })
+    }
+
+    /// Returns the name of an interface behind which packets are forwarded, if there is one.
+    #[must_use]
+    pub fn forwarding(&self) -> Option<&str> {
+        let (_, vif) = self.vifs().find(|(_, vif)| vif.forwards)?;
+        vif.name.strip_prefix("vif.")
     }
 
     /// Iterates over all guests.

@@ -15,7 +15,7 @@
 use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
-use crate::path_mtu::{PathMtu, gateways};
+use crate::path_mtu::PathMtu;
 use crate::ports::{Port, Ports};
 use crate::share::QueueShare;
 use crate::software_offload::{PortOffloads, SoftwareOffloads};
@@ -144,8 +144,11 @@ impl Queueing {
                 if context.software_offload.tx_errors.too_long != before
                     && let Some(caps) = nic.caps()
                 {
-                    let sender = (in_port, gateways(context.ports.get(in_port)));
-                    context.errors.report(sender, chosen(), caps, now_ns);
+                    let sender = context.ports.get_mut(in_port);
+                    if let Some(sender) = sender {
+                        let sender = (in_port, sender);
+                        context.errors.report(sender, chosen(), caps, now_ns);
+                    }
                 }
             }
         }

@@ -71,7 +71,10 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
         if let Some(forged) = offences::stat(number, &switch.bridge, &switch.ports) {
             value["forged"] = forged;
         }
-        if let Some(rules) = switch.firewall.stat(number, &switch.bridge, &denied) {
+        if let Some(rules) = switch
+            .firewall
+            .stat((number, port), &switch.bridge, &denied)
+        {
             value["rules"] = rules;
         }
         if let Some(flows) = switch.bridge.flows(number) {
@@ -96,7 +99,7 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
             "checksums": switch.software_offload.checksummed,
             "split": split,
         },
-        "too_big": switch.errors.stat(),
+        "too_big": switch.errors.stat(&switch.ports),
         "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
         "drops": Value::from(drops),
         "lro": Value::from(lro),

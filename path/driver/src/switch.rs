@@ -29,7 +29,7 @@ pub struct Switch {
     pub ports: Ports,
     /// Forwarding table, guards and rules.
     pub bridge: Bridge,
-    /// Names of the bridge's rules.
+    /// Rules that the kernel enforces.
     pub firewall: Firewall,
     /// Software offloads.
     pub software_offload: SoftwareOffloads,
@@ -102,7 +102,7 @@ impl Switch {
         self.forget_queue(number, now_ns);
         self.bridge.remove(number);
         self.firewall.remove(number);
-        self.errors.remove(number);
+        self.errors.remove(number, &self.ports);
         self.ports.remove(number);
     }
 
@@ -133,6 +133,13 @@ impl Switch {
         }
         self.frames = frames;
         BatchStats { packets, bytes }
+    }
+
+    /// Records the destination of the last batch of the guest at `number`.
+    pub fn note_destination(&mut self, number: usize) {
+        if let Some(vif) = self.ports.vif_mut(number) {
+            vif.sender.sent(&self.verdicts);
+        }
     }
 
     /// Returns the bridge's verdicts on the last batch; empty if there was none.
@@ -182,13 +189,12 @@ impl Switch {
             let Self {
                 trace,
                 bridge,
-                firewall,
                 ports,
                 ..
             } = self;
             trace.step(Hop::Bridge, || match verdict {
                 Verdict::Drop(reason @ (DropReason::Firewall | DropReason::FirewallState)) => {
-                    let denied = firewall.denied_by(bridge, frame.header(), in_port, now_ns);
+                    let denied = bridge.denied_by(frame.header(), in_port, now_ns);
                     denial(*reason, denied, ports)
                 }
                 _ => decision(verdict, ports),
@@ -334,12 +340,17 @@ fn decision(verdict: &Verdict, ports: &Ports) -> String {
 }
 
 /// Describes the denial of a frame in words, with the rule if known.
-fn denial(reason: DropReason, rule: Option<(usize, &str)>, ports: &Ports) -> String {
+fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &Ports) -> String {
     let why = dropped_by_bridge(reason);
-    match rule {
+    let port = |(number, rule)| Some((ports.get(number)?, rule));
+    match rule.and_then(port) {
         Some((port, rule)) => {
-            let port = ports.name(port).unwrap_or("");
-            format!("{why} (rule {rule} of {port})")
+            let rule = port
+                .common()
+                .rule_names
+                .get(rule)
+                .map_or("", String::as_str);
+            format!("{why} (rule {rule} of {})", port.name())
         }
         None => why,
     }

@@ -35,10 +35,8 @@ use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, refused};
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
-use vif::ring::RingWatch;
 
 /// Time after its start during which a driver domain does not poll NICs, unless all guests connect
 /// earlier. Most guests need a few milliseconds.
@@ -60,8 +58,6 @@ pub struct Driver<W> {
     fairness: Fairness,
     backpressure: Backpressure,
     poll_set: PollSet,
-    /// By port: a check whether its guest has sent something.
-    watches: Vec<RingWatch>,
     /// Whether all guests have been connected at some time since the start.
     all_came: bool,
     /// Time at which the NICs stop waiting for the guests; the first turn sets it.
@@ -71,8 +67,6 @@ pub struct Driver<W> {
     /// Why a NIC has failed, if one has. The next driver domain gets another device.
     failure: Option<&'static str>,
     switches: RuntimeSettings,
-    /// By port: the interfaces behind which packets are forwarded.
-    forwarding: BTreeMap<usize, String>,
     waiter: W,
     mailbox: Mailbox,
     idle: Idle,
@@ -100,13 +94,11 @@ impl<W: Wait> Driver<W> {
             fairness: Fairness::new(POLL_BUDGET as u32),
             backpressure: Backpressure::default(),
             poll_set: PollSet::default(),
-            watches: Vec::new(),
             all_came: false,
             nics_wait_ns: None,
             may_announce: false,
             failure: None,
             switches: RuntimeSettings { lro: config.lro },
-            forwarding: BTreeMap::new(),
             waiter,
             mailbox,
             idle: Idle::new(config.spin_us)
@@ -178,8 +170,7 @@ impl<W: Wait> Driver<W> {
         let polled = self.poll_set.begin();
         for &number in &polled {
             // The only access to an idle guest's memory.
-            if self.watches.get(number).is_some_and(RingWatch::is_idle) {
-                self.poll_set.found(number, false);
+            if self.poll_set.is_idle(number) {
                 continue;
             }
             match self.switch.ports.get(number) {
@@ -208,9 +199,7 @@ impl<W: Wait> Driver<W> {
             let BatchStats { packets, bytes } = self.serve_guest(share.port, now_ns, most);
             let more = match self.switch.ports.vif(share.port) {
                 Some(vif) => {
-                    if let Some(watch) = self.watches.get_mut(share.port) {
-                        *watch = vif.watch();
-                    }
+                    self.poll_set.set_watch(share.port, vif.watch());
                     vif.has_work()
                 }
                 None => false,
@@ -239,10 +228,17 @@ impl<W: Wait> Driver<W> {
         if !share.large {
             return share.packets;
         }
-        let to = self.backpressure.destination(share.port);
-        let to = to.and_then(|to| self.switch.ports.vif_mut(to));
+        let ports = &mut self.switch.ports;
+        let to = ports
+            .vif(share.port)
+            .and_then(|vif| vif.sender.destination());
+        let to = to.and_then(|to| ports.vif_mut(to));
         let room = to.map_or(share.packets, |to| to.room_for_segments(share.packets));
-        match self.backpressure.waits(share.port, room > 0, now_ns) {
+        let Some(vif) = ports.vif_mut(share.port) else {
+            return share.packets;
+        };
+        let sender = (share.port, &mut vif.sender);
+        match self.backpressure.waits(sender, room > 0, now_ns) {
             true => 0,
             // The guest must not wait, so its batch is sent although there is no room.
             false if room == 0 => share.packets,
@@ -284,16 +280,13 @@ impl<W: Wait> Driver<W> {
     /// Takes one batch from a guest: as much as possible on the fast path, then the rest.
     fn serve_guest(&mut self, number: usize, now_ns: u64, budget: usize) -> BatchStats {
         let Self {
-            switch,
-            fast_path,
-            backpressure,
-            ..
+            switch, fast_path, ..
         } = self;
         match fast_path.carry(switch, number, now_ns, budget) {
             Some(small) if small.more && small.stats.packets < budget => {
                 let left = budget - small.stats.packets;
                 let rest = switch.carry(number, now_ns, left);
-                backpressure.sent(number, switch.verdicts());
+                switch.note_destination(number);
                 BatchStats {
                     packets: small.stats.packets + rest.packets,
                     bytes: small.stats.bytes + rest.bytes,
@@ -302,7 +295,7 @@ impl<W: Wait> Driver<W> {
             Some(small) => small.stats,
             None => {
                 let stats = switch.carry(number, now_ns, budget);
-                backpressure.sent(number, switch.verdicts());
+                switch.note_destination(number);
                 stats
             }
         }
@@ -311,9 +304,7 @@ impl<W: Wait> Driver<W> {
     /// Renews the watches of all guests, because their connections may have changed.
     fn watch_all(&mut self) {
         for (number, vif) in self.switch.ports.vifs() {
-            if let Some(watch) = self.watches.get_mut(number) {
-                *watch = vif.watch();
-            }
+            self.poll_set.set_watch(number, vif.watch());
         }
     }
 
@@ -456,8 +447,7 @@ impl<W: Wait> Driver<W> {
                     .request(asked, shmem::time::monotonic_ns())
             }
             Request::Set { key, value } => {
-                let forwarding = self.forwarding.values().next();
-                let forwarding = forwarding.map(String::as_str);
+                let forwarding = self.switch.ports.forwarding();
                 self.switches.set(key, value, forwarding)?;
                 let lro = &self.switches.lro;
                 for nic in self.switch.ports.nics_mut() {

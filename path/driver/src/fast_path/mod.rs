@@ -21,13 +21,11 @@ use runtime::ledger::Hop;
 /// guest that sends to a wire usually continues to do so, and a failed attempt costs a copy of each
 /// frame's head. With 31, one batch in 32 pays for an attempt, and a guest that starts to send to
 /// another guest uses the fast path within 32 batches.
-const UNTRIED: u8 = 31;
+const SKIPS: u8 = 31;
 
-/// Guests' eligibility for the fast path, and scratch lists.
+/// Scratch lists of the fast path.
 #[derive(Debug, Default)]
 pub struct FastPath {
-    /// By port: the number of batches that still skip the fast path.
-    untried: Vec<u8>,
     /// The batch; empty between batches, so that it references no buffers.
     small: SmallBatch,
     /// Destination port of each frame.
@@ -60,14 +58,16 @@ impl FastPath {
         if switch.trace.is_wanted()
             || switch.capture.is_on()
             || !switch.bridge.has_routes(in_port)
-            || self.is_untried(in_port)
+            || skips(&mut vif.fast_path_skips)
         {
             return None;
         }
         let before = switch.ledger.enter(Hop::Netback);
         let taken = vif.take_small_frames(budget, &mut self.small);
         if !self.small.is_empty() && !self.send(switch, in_port, now_ns) {
-            self.defer(in_port);
+            if let Some(vif) = switch.ports.vif_mut(in_port) {
+                vif.fast_path_skips = SKIPS;
+            }
             self.take_slow_path(switch, in_port, now_ns);
         }
         if taken.requests > 0 {
@@ -85,28 +85,6 @@ impl FastPath {
             },
             more: taken.more,
         })
-    }
-
-    /// Returns whether the next batch skips the fast path, and counts it if so.
-    #[inline]
-    fn is_untried(&mut self, port: usize) -> bool {
-        match self.untried.get_mut(port) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Makes the next batches skip the fast path, after a batch that needed the slow path.
-    fn defer(&mut self, port: usize) {
-        if self.untried.len() <= port {
-            self.untried.resize(port + 1, 0);
-        }
-        if let Some(left) = self.untried.get_mut(port) {
-            *left = UNTRIED;
-        }
     }
 
     /// Sends each frame to its guest if all of them qualify for the fast path. Otherwise returns
@@ -174,6 +152,14 @@ impl FastPath {
         switch.forward(in_port, now_ns, &mut self.frames);
         self.frames.clear();
     }
+}
+
+/// Returns whether the next batch skips the fast path, and counts it if so.
+#[inline]
+fn skips(left: &mut u8) -> bool {
+    let skips = *left > 0;
+    *left = left.saturating_sub(1);
+    skips
 }
 
 #[cfg(test)]

@@ -55,14 +55,14 @@ fn a_batch_takes_one_path_as_a_whole() {
     assert_eq!(machine.received(1), [to_one.clone(), to_all.clone()]);
     assert_eq!(machine.received(2), [to_all]);
     // The next batches skip the fast path, then one tries again.
-    for untried in 0..UNTRIED {
+    for untried in 0..SKIPS {
         machine.send(0, &to_one);
         assert_eq!(turn(&mut fast, &mut machine), None, "{untried}");
         assert_eq!(machine.carry(0).packets, 1);
     }
     machine.send(0, &to_one);
     assert!(turn(&mut fast, &mut machine).is_some());
-    assert_eq!(machine.received(1).len(), usize::from(UNTRIED) + 1);
+    assert_eq!(machine.received(1).len(), usize::from(SKIPS) + 1);
 }
 
 #[test]

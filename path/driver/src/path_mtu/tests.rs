@@ -1,3 +1,5 @@
+use crate::ports::PortCommon;
+use crate::switch::Switch;
 use crate::testing::{Machine, mac};
 use nic::{Gso, GsoKind, Offload};
 use serde_json::json;
@@ -74,7 +76,7 @@ fn a_guest_learns_the_mtu_of_a_wire() {
         assert_eq!(error[at + 8..], sent[14..14 + quote]);
         assert_eq!(machine.switch.software_offload.tx_errors.too_long, 1);
         assert_eq!(
-            machine.switch.errors.stat(),
+            machine.switch.errors.stat(&machine.switch.ports),
             json!({"sent": 1, "limited": 0})
         );
     }
@@ -113,7 +115,7 @@ fn a_flood_gets_few_answers() {
         turns.sum()
     };
     assert_eq!((count(0), count(100_000_000)), (20, 10));
-    let stat = machine.switch.errors.stat();
+    let stat = machine.switch.errors.stat(&machine.switch.ports);
     assert_eq!(stat, json!({"sent": 30, "limited": 70}));
     let lost = machine.switch.software_offload.tx_errors.too_long;
     assert_eq!(lost, 100);
@@ -131,8 +133,15 @@ fn a_removed_port_leaves_no_state() {
     assert!(machine.guests[0].send(&sent, Offload::default()));
     machine.carry_at(0, now_ns);
     assert!(!machine.switch.errors.is_empty());
-    machine.switch.errors.remove(0);
-    assert!(machine.switch.errors.is_empty());
+    let Switch { errors, ports, .. } = &mut machine.switch;
+    let before = errors.stat(ports);
+    errors.remove(0, ports);
+    assert!(errors.is_empty());
+    if let Some(port) = ports.get_mut(0) {
+        // Another guest gets the number of the port.
+        *port.common_and_gateways().0 = PortCommon::default();
+    }
+    assert_eq!(errors.stat(ports), before, "the counts stay");
     let mut got = 0;
     for _ in 0..50 {
         got += answers(&mut machine, &sent, Offload::default(), now_ns).len();

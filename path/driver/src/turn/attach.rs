@@ -125,13 +125,13 @@ impl<W: Wait> Driver<W> {
         self.keep_flows(number, &vif.rules, of_vif(&vif))?;
         let rules = firewall::rules(&vif.rules);
         self.switch.bridge.set_rules(number, &rules);
-        self.switch.firewall.set(number, &vif.rules);
         self.fairness.insert(number, &vif);
         for queues in &mut self.queues {
             queues.change(&mut self.switch.ports, number, &vif);
         }
         if let Some(port) = self.switch.ports.vif_mut(number) {
             port.egress.set(vif.to_guest.as_ref());
+            port.common.rule_names = firewall::names(&vif.rules);
         }
         Ok(json!({ "changed": vif.conn }))
     }

@@ -18,7 +18,6 @@ use config::rule::{Rule, keep_state};
 use net::bridge;
 use runtime::platform::Wait;
 use std::rc::Rc;
-use vif::ring::RingWatch;
 
 impl<W: Wait> Driver<W> {
     /// Adds a NIC and returns the number of its port. NICs are added before guests, so that guests
@@ -50,12 +49,8 @@ impl<W: Wait> Driver<W> {
         let rules = (&vif.rules[..], flow_memory::of_vif(vif));
         let number = self.add_port(Port::Vif(Box::new(port)), &guest_port(vif), rules)?;
         self.fairness.insert(number, vif);
-        self.backpressure.insert(number);
         for queues in &mut self.queues {
             queues.add_guest(number, vif);
-        }
-        if vif.forwards {
-            self.forwarding.insert(number, vif.name.clone());
         }
         Ok(number)
     }
@@ -84,7 +79,7 @@ impl<W: Wait> Driver<W> {
         self.dedicated.push(receiver);
     }
 
-    /// Removes a port and its state in the driver's tables, and drops the frames held for it.
+    /// Removes a port from the driver's lists, and drops the frames held for it.
     pub(super) fn remove_port(&mut self, number: usize) {
         for queues in &mut self.queues {
             queues.remove_guest(&mut self.switch.ports, number);
@@ -94,10 +89,9 @@ impl<W: Wait> Driver<W> {
         self.fairness.remove(number);
         self.backpressure.remove(number);
         self.poll_set.remove(number);
-        if let Some(watch) = self.watches.get_mut(number) {
-            *watch = RingWatch::NONE;
+        for vif in self.switch.ports.vifs_mut() {
+            vif.sender.forget(number);
         }
-        self.forwarding.remove(&number);
         self.drop_flows(number);
         self.switch.remove(number, shmem::time::monotonic_ns());
     }
@@ -136,20 +130,17 @@ impl<W: Wait> Driver<W> {
     /// Adds a port to the tables common to both kinds; returns its number.
     fn add_port(
         &mut self,
-        port: Port,
+        mut port: Port,
         guarded: &bridge::Port,
         (rules, identity): (&[Rule], u64),
     ) -> Result<usize, String> {
+        port.common_and_gateways().0.rule_names = firewall::names(rules);
         let number = self.switch.add(port, guarded)?;
         if let Err(why) = self.keep_flows(number, rules, identity) {
             self.switch.remove(number, shmem::time::monotonic_ns());
             return Err(why);
         }
-        self.switch.firewall.set(number, rules);
         self.poll_set.insert(number);
-        if self.watches.len() <= number {
-            self.watches.resize(number + 1, RingWatch::NONE);
-        }
         Ok(number)
     }
 }

@@ -8,8 +8,10 @@ pub mod hashing;
 pub mod memory;
 mod queues;
 
+use crate::backpressure::Sender;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
+use crate::ports::PortCommon;
 use crate::resegment::Resegmenter;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
@@ -28,8 +30,16 @@ use vif::InterfaceCounters;
 pub struct VifPort {
     /// Its name, for display.
     pub name: String,
+    /// State that every port has.
+    pub common: PortCommon,
     /// Traffic counters.
     pub traffic: Traffic,
+    /// The guest as a sender that may wait for others' buffers.
+    pub sender: Sender,
+    /// Number of batches that still skip the fast path.
+    pub fast_path_skips: u8,
+    /// Whether packets are forwarded behind the interface.
+    pub forwards: bool,
     /// Frames for the guest that arrived while it was not connected.
     pub not_connected: u64,
     /// Its egress queue and rate limit.
@@ -94,7 +104,11 @@ impl VifPort {
         egress.set(vif.to_guest.as_ref());
         Self {
             name: port_name(vif),
+            common: PortCommon::default(),
             traffic: Traffic::default(),
+            sender: Sender::default(),
+            fast_path_skips: 0,
+            forwards: vif.forwards,
             not_connected: 0,
             egress,
             trouble: String::new(),
