@@ -180,7 +180,7 @@ pub(crate) struct Table<'r, 't> {
     section: &'static str,
     part: ConfigPart,
     span: Range<usize>,
-    asked: RefCell<Vec<&'static str>>,
+    known_keys: RefCell<Vec<&'static str>>,
     /// Keys, each with the key on which it depends.
     dependent: RefCell<Vec<(&'static str, &'static str)>>,
 }
@@ -204,13 +204,13 @@ impl<'r, 't> Table<'r, 't> {
             section,
             part,
             span,
-            asked: RefCell::default(),
+            known_keys: RefCell::default(),
             dependent: RefCell::default(),
         }
     }
 
     fn get(&self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
-        self.asked.borrow_mut().push(key);
+        self.known_keys.borrow_mut().push(key);
         self.reader.known.borrow_mut().insert((self.section, key));
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
         let position = self.reader.position(name.span());
@@ -544,10 +544,11 @@ impl<'r, 't> Table<'r, 't> {
 
     /// Reports the unknown keys that `is_wrong` selects by the key that the user probably meant.
     fn close(self, is_wrong: impl Fn(Option<&'static str>) -> bool) {
-        let asked = self.asked.borrow();
+        let known_keys = self.known_keys.borrow();
         let unknown = self.table.iter().map(|(name, _)| name);
-        let unknown = unknown.filter(|name| !asked.iter().any(|known| known == name.get_ref()));
-        let unknown = unknown.map(|name| (name, nearest(&asked, name.get_ref())));
+        let unknown =
+            unknown.filter(|name| !known_keys.iter().any(|known| known == name.get_ref()));
+        let unknown = unknown.map(|name| (name, nearest(&known_keys, name.get_ref())));
         let (unknown, other): (Vec<_>, Vec<_>) = unknown.partition(|(_, meant)| is_wrong(*meant));
         for (name, _) in other {
             self.unread(name.get_ref());
@@ -574,7 +575,7 @@ impl<'r, 't> Table<'r, 't> {
                 Some(became) => (format!("the key `{key}` was removed"), became.into()),
                 None => {
                     let what = format!("unknown key `{}`", key.escape_debug());
-                    (what, instead(&asked, meant))
+                    (what, instead(&known_keys, meant))
                 }
             };
             self.unread(key);

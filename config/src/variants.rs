@@ -85,17 +85,17 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
 }
 
 /// Returns the known key that is most similar to an unknown one, if one is similar enough.
-pub(crate) fn nearest(asked: &[&'static str], key: &str) -> Option<&'static str> {
-    let nearest = asked.iter().min_by_key(|known| distance(known, key));
+pub(crate) fn nearest(keys: &[&'static str], key: &str) -> Option<&'static str> {
+    let nearest = keys.iter().min_by_key(|known| distance(known, key));
     nearest.copied().filter(|known| distance(known, key) <= 2)
 }
 
 /// Returns what to write instead of an unknown key.
-pub(crate) fn instead(asked: &[&'static str], meant: Option<&'static str>) -> String {
+pub(crate) fn instead(keys: &[&'static str], meant: Option<&'static str>) -> String {
     match meant {
         Some(known) => format!("did you mean `{known}`?"),
         None => {
-            let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
+            let mut known: Vec<String> = keys.iter().map(|k| format!("`{k}`")).collect();
             known.dedup();
             format!("known here: {}", known.join(", "))
         }

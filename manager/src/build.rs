@@ -358,7 +358,7 @@ impl DeviceAssignment<'_> {
         self.core.ask(nothing, &[]).map(drop)
     }
 
-    fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), CoreError> {
+    fn descriptor(self, unit: u32, place: u32, controls: bool) -> Result<(), CoreError> {
         if self.state.spec().is_lost(place_of(unit)) {
             return self.nothing();
         }
@@ -366,7 +366,7 @@ impl DeviceAssignment<'_> {
             domain: self.id,
             unit,
             place,
-            told,
+            controls,
         };
         self.core.ask(give, &[]).map(drop)
     }
@@ -380,7 +380,7 @@ impl DeviceAssignment<'_> {
             domain: self.id,
             unit,
             place: 0,
-            told: false,
+            controls: false,
         };
         let given = self.core.ask(give, &[]).map(drop);
         self.core.ask(CoreRequest::Close { unit }, &[])?;

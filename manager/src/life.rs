@@ -261,17 +261,19 @@ impl Life {
     }
 
     /// Follows what the core reports of the domain.
-    pub(crate) fn observe(&mut self, seen: &DomainView<'_>, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn observe(&mut self, view: &DomainView<'_>, now_ns: u64) -> Vec<Event> {
         if self.goal == Goal::Gone {
             return Vec::new();
         }
-        let is_over = seen.stage.is_some_and(Stage::is_over);
+        let is_over = view.stage.is_some_and(Stage::is_over);
         match self.phase {
             Phase::Up { since_ns } if is_over => self.ended(now_ns, Some(since_ns), now_ns),
             Phase::Starting { died_ns, ready_ns } if is_over => {
                 self.ended(died_ns, ready_ns, now_ns)
             }
-            Phase::Starting { died_ns, ready_ns } => self.came(seen, (died_ns, ready_ns), now_ns),
+            Phase::Starting { died_ns, ready_ns } => {
+                self.connected(view, (died_ns, ready_ns), now_ns)
+            }
             _ => Vec::new(),
         }
     }
@@ -312,16 +314,16 @@ impl Life {
     }
 
     /// Records that the new process is ready and that its connections are up.
-    fn came(
+    fn connected(
         &mut self,
-        seen: &DomainView<'_>,
+        view: &DomainView<'_>,
         (died_ns, mut ready_ns): (u64, Option<u64>),
         now_ns: u64,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         let away_ns = now_ns.saturating_sub(died_ns);
         let ms = away_ns as f64 / 1e6;
-        if ready_ns.is_none() && seen.stage == Some(Stage::Running) {
+        if ready_ns.is_none() && view.stage == Some(Stage::Running) {
             ready_ns = Some(now_ns);
             if !self.is_first {
                 self.known.ready_ns = Some(away_ns);
@@ -331,7 +333,7 @@ impl Life {
             }
         }
         self.phase = Phase::Starting { died_ns, ready_ns };
-        let Some(since_ns) = ready_ns.filter(|_| seen.is_connected) else {
+        let Some(since_ns) = ready_ns.filter(|_| view.is_connected) else {
             return events;
         };
         if !self.is_first {

@@ -277,7 +277,7 @@ pub(crate) mod tests {
         waiting.store(0, Ordering::Relaxed);
         log.line(Level::Info, "d", "again");
         let next = to_write.try_recv().unwrap().text;
-        let told = format!("<4>grantwayd: [{lost} lines lost]\n<6>d: again\n");
-        assert_eq!(next, told);
+        let expected = format!("<4>grantwayd: [{lost} lines lost]\n<6>d: again\n");
+        assert_eq!(next, expected);
     }
 }

@@ -178,10 +178,12 @@ mod tests {
     fn a_request_gets_one_reply() {
         let (mut mailbox, domain) = mailbox();
         mailbox.put(7, b"{}", 0).unwrap();
-        let mut seen = [0; 2];
-        domain.read_exact_at(&mut seen, mailbox::IN as u64).unwrap();
+        let mut bytes = [0; 2];
+        domain
+            .read_exact_at(&mut bytes, mailbox::IN as u64)
+            .unwrap();
         let words = [mailbox::REQUEST, mailbox::REQUEST_BYTES].map(|at| word(&domain, at));
-        assert_eq!((&seen, words), (b"{}", [Some(1), Some(2)]));
+        assert_eq!((&bytes, words), (b"{}", [Some(1), Some(2)]));
         let busy = mailbox.put(8, b"{}", 1).unwrap_err();
         assert!(busy.is_busy, "{busy:?}");
         reply(&domain, 1, b"yes", 3);

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
     /// The step as clients see it.
-    pub(crate) told: ReloadStep,
+    pub(crate) public: ReloadStep,
     /// The section of an attached or changed guest.
     pub(crate) guest: Option<Setting>,
     /// All NICs after the step, if it changes them.
@@ -30,14 +30,14 @@ pub(crate) struct Step {
 
 impl Step {
     fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
-        let told = ReloadStep {
+        let public = ReloadStep {
             step,
             domain: domain.to_owned(),
             why,
             changes,
         };
         Self {
-            told,
+            public,
             guest: None,
             nics: None,
             user: None,
@@ -47,8 +47,8 @@ impl Step {
     /// Returns the step that undoes this one, in a machine in which it was not carried out yet;
     /// `None` if nothing has to be undone.
     fn undo(&self, spec: &Spec, config: &LiveConfig) -> Option<Self> {
-        let (live, name) = (spec.live()?, &self.told.domain);
-        let kind = match self.told.step {
+        let (live, name) = (spec.live()?, &self.public.domain);
+        let kind = match self.public.step {
             StepKind::Attach => StepKind::Detach,
             StepKind::Detach => StepKind::Attach,
             StepKind::Restart => return None,
@@ -78,14 +78,14 @@ impl Step {
 
     /// Returns a failure with the name of the step.
     fn failure(&self, why: &str) -> String {
-        let what = match self.told.step {
+        let what = match self.public.step {
             StepKind::Detach => "detach",
             StepKind::Attach => "attach",
             StepKind::Change => "change",
             StepKind::Nics => "NICs of",
             StepKind::Restart => "restart",
         };
-        format!("{what} {}: {why}", self.told.domain)
+        format!("{what} {}: {why}", self.public.domain)
     }
 
     fn detach(domain: &str, why: StepReason, changes: Vec<String>) -> Self {
@@ -169,7 +169,7 @@ impl ReloadProgress {
             (Ok(()), Some(_)) => {}
             (outcome, None) => {
                 // Some workers may have carried out a change that failed.
-                let is_done = outcome.is_ok() || step.told.step == StepKind::Change;
+                let is_done = outcome.is_ok() || step.public.step == StepKind::Change;
                 let undo = undo.into_iter().filter(|_| is_done);
                 undo.for_each(|undo| self.undo.push_front(undo));
                 self.done += 1;
@@ -287,14 +287,14 @@ impl Trial<'_> {
 
     /// Tries to attach a guest.
     fn attach(&mut self, guest: &Setting) -> Result<(), String> {
-        let came = self.config.add(guest)?;
-        match self.windows.place(&came.vifs) {
+        let resolved = self.config.add(guest)?;
+        match self.windows.place(&resolved.vifs) {
             Ok(placed) => {
                 self.windows.take(placed);
                 Ok(())
             }
             Err(full) => {
-                self.config.remove(&came.domain.name);
+                self.config.remove(&resolved.domain.name);
                 Err(full)
             }
         }
@@ -350,12 +350,12 @@ mod tests {
     /// Returns the steps as `-NAME` and `+NAME`.
     fn planned(spec: &Spec, text: &str) -> Result<String, String> {
         let steps = steps_to(spec, text)?;
-        let sign = |step: &Step| match step.told.step {
-            StepKind::Detach => format!("-{}", step.told.domain),
-            StepKind::Attach => format!("+{}", step.told.domain),
-            StepKind::Change => format!("={}", step.told.domain),
+        let sign = |step: &Step| match step.public.step {
+            StepKind::Detach => format!("-{}", step.public.domain),
+            StepKind::Attach => format!("+{}", step.public.domain),
+            StepKind::Change => format!("={}", step.public.domain),
             StepKind::Nics | StepKind::Restart => {
-                format!("nics {}", step.told.changes.join("; "))
+                format!("nics {}", step.public.changes.join("; "))
             }
         };
         Ok(steps.iter().map(sign).collect::<Vec<_>>().join(" "))
@@ -395,8 +395,8 @@ mod tests {
 
     /// Carries out a step on the specification, as the server does on the machine.
     fn carry_out(step: &Step, spec: &mut Spec, config: &mut LiveConfig) {
-        let name = step.told.domain.clone();
-        match (step.told.step, &step.guest, &step.nics) {
+        let name = step.public.domain.clone();
+        match (step.public.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {
                 config.remove(&name);
                 spec.apply(SpecChange::RemoveGuest(name));
@@ -495,7 +495,7 @@ mod tests {
         let mut taken = Vec::new();
         for outcome in outcomes {
             let step = course.next(&before, &config).unwrap();
-            taken.push((step.told.step, step.told.domain));
+            taken.push((step.public.step, step.public.domain));
             course.over(outcome.map_err(str::to_owned));
         }
         assert!(course.next(&before, &config).is_none());
@@ -530,8 +530,8 @@ mod tests {
 
     /// Returns the end of the slots of a driver's only interface.
     fn end_of(driver: &abi::machine::Domain) -> u32 {
-        let told: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
-        told.vifs[0].tables_slot + abi::counted::table_slots(told.vifs[0].slots)
+        let public: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
+        public.vifs[0].tables_slot + abi::counted::table_slots(public.vifs[0].slots)
     }
 
     #[test]

@@ -231,14 +231,14 @@ fn compare(
         let kept = value(section, key).map(|value| (key.clone(), value.clone()));
         Setting::Section(kept.into_iter().collect())
     };
-    let told = found.len();
+    let known = found.len();
     for key in keys_of(before, now) {
         let mut changes = Vec::new();
         differences("", &only(before, key), &only(now, key), &mut changes);
         let key = source.key(part, key);
         found.extend(changes.into_iter().map(|what| finding(part, key, what)));
     }
-    if found.len() == told {
+    if found.len() == known {
         found.push(finding(part, "", "its contents have changed".to_owned()));
     }
 }

@@ -46,24 +46,24 @@ fn an_attached_guest_equals_one_of_the_file() {
         "c",
         r#""addresses": ["10.0.0.4/24"], "gateway": "10.0.0.1","#,
     );
-    let came = live.add(&described).unwrap();
+    let resolved = live.add(&described).unwrap();
     let section = "\n[[guest]]\nname = \"c\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"c\"\n\
                    addresses = [\"10.0.0.4/24\"]\ngateway = \"10.0.0.1\"\nweight = 2\n";
     let whole = parse("f", &format!("{FILE}{section}"))
         .unwrap()
         .machine()
         .unwrap();
-    assert_eq!(Some(&came.domain), whole.domains.last());
+    assert_eq!(Some(&resolved.domain), whole.domains.last());
     let driver: DriverConfig = serde_json::from_str(&whole.domains[0].config).unwrap();
     let last = driver.vifs.last().unwrap();
-    let told = VifConfig {
+    let parsed = VifConfig {
         conn: last.conn,
         first_slot: last.first_slot,
         tables_slot: last.tables_slot,
-        ..came.vifs[0].clone()
+        ..resolved.vifs[0].clone()
     };
-    assert_eq!(&told, last);
-    assert_eq!(came.macs, [Mac::derived(1, 2, 0)]);
+    assert_eq!(&parsed, last);
+    assert_eq!(resolved.macs, [Mac::derived(1, 2, 0)]);
 }
 
 #[test]
@@ -201,8 +201,8 @@ fn slots_are_assigned_once_wherever_they_fit() {
     let mut driver: DriverConfig = serde_json::from_str(&domain.config).unwrap();
     let mut count = 0;
     let mut names = Vec::new();
-    while let Ok(came) = live.add(&guest(&format!("g{count}"), "")) {
-        let mut vifs = came.vifs;
+    while let Ok(resolved) = live.add(&guest(&format!("g{count}"), "")) {
+        let mut vifs = resolved.vifs;
         if !allocate_slots(&driver, first, domain.window_slots, &mut vifs) {
             break;
         }
@@ -249,11 +249,11 @@ fn apart(driver: &DriverConfig, first: u32, end: u32) {
 #[test]
 fn guests_can_be_attached_to_an_empty_machine() {
     let (machine, mut live) = live("");
-    let came = live.add(&guest("first", "")).unwrap();
-    let told: GuestConfig = serde_json::from_str(&came.domain.config).unwrap();
-    assert_eq!(told.vifs[0].conns, [0]);
+    let resolved = live.add(&guest("first", "")).unwrap();
+    let parsed: GuestConfig = serde_json::from_str(&resolved.domain.config).unwrap();
+    assert_eq!(parsed.vifs[0].conns, [0]);
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
-    let mut vifs = came.vifs;
+    let mut vifs = resolved.vifs;
     assert!(allocate_slots(
         &driver,
         0,

@@ -39,14 +39,14 @@ impl LiveConfig {
         driver: &DriverConfig,
         added: &BTreeSet<String>,
     ) -> Result<WorkerNics, String> {
-        let told = &driver.nics;
+        let present = &driver.nics;
         let (mut nics, devices) = machine::nics_of(&self.config, worker);
         let mut domain = before.clone();
         let stays = |name: &String| {
             let is_there = self.config.nics.iter().any(|nic| nic.name == *name);
             is_there && !added.contains(name)
         };
-        for nic in told.iter().filter(|nic| !stays(&nic.name)) {
+        for nic in present.iter().filter(|nic| !stays(&nic.name)) {
             for number in numbers(&nic.kind) {
                 if let Some(device) = domain.devices.get_mut(number as usize) {
                     *device = Device::Nothing;
@@ -54,11 +54,11 @@ impl LiveConfig {
             }
         }
         let mut taken = taken_by_guests(driver);
-        let staying = told.iter().filter(|nic| stays(&nic.name));
+        let staying = present.iter().filter(|nic| stays(&nic.name));
         taken.extend(staying.filter_map(|nic| rings(&nic.kind)));
         let kept = guests_end(domain.window_slots)..domain.window_slots;
         for nic in &mut nics {
-            match told.iter().find(|before| before.name == nic.name) {
+            match present.iter().find(|before| before.name == nic.name) {
                 Some(before) if stays(&nic.name) => {
                     let own = number(&mut nic.kind).map(|number| *number as usize);
                     let own = own.and_then(|number| devices.get(number));
@@ -92,7 +92,7 @@ impl LiveConfig {
             let each = nics.iter().map(nic_pages);
             each.fold(0, u32::saturating_add)
         };
-        let other = domain.frames.saturating_sub(pages(told));
+        let other = domain.frames.saturating_sub(pages(present));
         domain.frames = other.saturating_add(pages(&nics));
         let whole = DriverConfig {
             nics,

@@ -14,7 +14,7 @@ fn text(workers: u32, keys: &str) -> String {
 }
 
 /// Returns the driver domain's configuration of that interface.
-fn told(workers: u32, keys: &str) -> VifConfig {
+fn vif_config(workers: u32, keys: &str) -> VifConfig {
     let config = parse("f", &text(workers, keys)).unwrap();
     let machine = config.machine().unwrap();
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
@@ -23,7 +23,7 @@ fn told(workers: u32, keys: &str) -> VifConfig {
 
 #[test]
 fn each_direction_has_a_rate_and_a_burst() {
-    let none = told(1, "");
+    let none = vif_config(1, "");
     assert_eq!((none.rate_mbps, none.to_guest), (None, None));
     assert_eq!(none.burst_bytes, 131_072);
     let all = "rate_mbps = 8\nburst_bytes = 1\nrate_to_guest_mbps = 2.5\n\
@@ -34,11 +34,11 @@ fn each_direction_has_a_rate_and_a_burst() {
             burst_bytes,
         })
     };
-    let both = told(1, all);
+    let both = vif_config(1, all);
     assert_eq!((both.rate_mbps, both.burst_bytes), (Some(8.0), 1));
     assert_eq!(both.to_guest, limit(2.5, u32::MAX));
     // Workers share the rate; each has the whole burst.
-    let shared = told(4, all);
+    let shared = vif_config(4, all);
     assert_eq!((shared.rate_mbps, shared.burst_bytes), (Some(2.0), 1));
     assert_eq!(shared.to_guest, limit(0.625, u32::MAX));
     // The default burst is a tenth of a second, up to the largest value.
@@ -47,17 +47,20 @@ fn each_direction_has_a_rate_and_a_burst() {
         ("100", 1_250_000),
         ("1e9", u32::MAX),
     ] {
-        let told = told(1, &format!("rate_to_guest_mbps = {mbps}\n"));
-        assert_eq!(told.to_guest.map(|limit| limit.burst_bytes), Some(burst));
+        let vif_config = vif_config(1, &format!("rate_to_guest_mbps = {mbps}\n"));
+        assert_eq!(
+            vif_config.to_guest.map(|limit| limit.burst_bytes),
+            Some(burst)
+        );
     }
 }
 
 /// A driver domain of a version without limits to guests never receives one.
 #[test]
 fn default_limits_are_omitted() {
-    let told = serde_json::to_value(told(1, "")).unwrap();
+    let vif_config = serde_json::to_value(vif_config(1, "")).unwrap();
     assert_eq!(
-        (told.get("burst_bytes"), told.get("to_guest")),
+        (vif_config.get("burst_bytes"), vif_config.get("to_guest")),
         (None, None)
     );
 }
@@ -100,18 +103,20 @@ fn invalid_limits_have_a_line_and_a_remedy() {
             "`burst_to_guest_bytes` is 0; write a number from 1",
         ),
     ] {
-        let told = with(keys);
-        let told = mistake_at(&told);
-        assert!(told.contains(says), "{keys}: {told}");
+        let vif_config = with(keys);
+        let vif_config = mistake_at(&vif_config);
+        assert!(vif_config.contains(says), "{keys}: {vif_config}");
     }
 }
 
 /// Returns the message if its line is the first or second after the replaced one.
 #[track_caller]
-fn mistake_at(told: &str) -> &str {
+fn mistake_at(vif_config: &str) -> &str {
     let place = ["f.toml:14: ", "f.toml:15: "];
-    let what = place.iter().find_map(|place| told.strip_prefix(place));
-    what.unwrap_or_else(|| panic!("{told}"))
+    let what = place
+        .iter()
+        .find_map(|place| vif_config.strip_prefix(place));
+    what.unwrap_or_else(|| panic!("{vif_config}"))
 }
 
 /// The message names both lines, since either can be the wrong one.
@@ -121,16 +126,16 @@ fn a_dedicated_queue_cannot_be_limited() {
                 netns = \"w\"\nqueues = \"vmq\"\nvmq_queues = 3\n[[guest]]\nname = \"a\"\n\
                 [[guest.vif]]\nendpoint = \"sink\"\nrate_to_guest_mbps = 5\nmtu = 1500\n\
                 pdev = \"wire:2\"\n";
-    let told = errors(text);
-    let lines: Vec<&str> = told.lines().collect();
+    let vif_config = errors(text);
+    let lines: Vec<&str> = vif_config.lines().collect();
     for (line, at) in lines.iter().zip([13, 15]) {
         let start = format!(
             "f.toml:{at}: [[guest]] 1, vif 1: `pdev` is \"wire:2\" and `rate_to_guest_mbps` is 5; \
              leave one of them out"
         );
-        assert!(line.starts_with(&start), "{told}");
+        assert!(line.starts_with(&start), "{vif_config}");
     }
-    assert_eq!(lines.len(), 2, "{told}");
+    assert_eq!(lines.len(), 2, "{vif_config}");
     for key in ["rate_to_guest_mbps = 5\n", "pdev = \"wire:2\"\n"] {
         parse("f", &text.replacen(key, "", 1)).unwrap();
     }

@@ -217,15 +217,15 @@ fn a_wire_may_leave_segments_uncut() {
         };
         let kernel = [tap.vnet_header, tap.checksum, tap.tso];
         assert_eq!(kernel, [header, checksum, tso], "{word}");
-        let told: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+        let parsed: DriverConfig = serde_json::from_str(&driver.config).unwrap();
         let NicKindConfig::Tap {
             vnet_header,
             checksum,
             tso,
             ..
-        } = told.nics[0].kind
+        } = parsed.nics[0].kind
         else {
-            panic!("{:?}", told.nics[0])
+            panic!("{:?}", parsed.nics[0])
         };
         assert_eq!([vnet_header, checksum, tso], kernel, "{word}");
     }
@@ -260,8 +260,8 @@ fn buffer_size_follows_from_the_endpoints() {
         assert_eq!(config.buffers.size, size, "{text}");
         let machine = config.machine().unwrap();
         for domain in machine.domains.iter().filter(|d| d.name == "a") {
-            let told: GuestConfig = serde_json::from_str(&domain.config).unwrap();
-            assert_eq!(told.vifs[0].buffers, size, "{text}");
+            let parsed: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+            assert_eq!(parsed.vifs[0].buffers, size, "{text}");
         }
     }
 }
@@ -308,7 +308,7 @@ fn an_uplink_belongs_to_its_tap() {
 
 #[test]
 fn ipv6_settings_default_from_addresses() {
-    let told = |keys: &str| {
+    let parsed = |keys: &str| {
         let text = format!(
             "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"a\"\n{keys}"
         );
@@ -319,9 +319,9 @@ fn ipv6_settings_default_from_addresses() {
         }
     };
     let with = "addresses = [\"10.0.0.2/24\"]\n";
-    assert_eq!(told(""), (Ipv6::default(), false));
-    assert_eq!(told(with), (Ipv6::QUIET, false));
-    let given = told(&format!("{with}accept_ra = 2\nallow_overlap = true\n"));
+    assert_eq!(parsed(""), (Ipv6::default(), false));
+    assert_eq!(parsed(with), (Ipv6::QUIET, false));
+    let given = parsed(&format!("{with}accept_ra = 2\nallow_overlap = true\n"));
     let accepts = Ipv6 {
         accept_ra: Some(2),
         ..Ipv6::QUIET

@@ -236,10 +236,10 @@ fn a_missing_end_is_reported_at_the_last_line() {
     for open in ["x = [\n", "x = 1\ny = {\n", "x = \"\"\"\n\n"] {
         let text = errors(open);
         let lines = open.lines().count();
-        let line = |told: &str| told.split(':').nth(1)?.parse::<usize>().ok();
-        let told: Vec<usize> = text.lines().filter_map(line).collect();
+        let line = |reported: &str| reported.split(':').nth(1)?.parse::<usize>().ok();
+        let reported: Vec<usize> = text.lines().filter_map(line).collect();
         assert!(
-            !told.is_empty() && told.iter().all(|line| *line <= lines),
+            !reported.is_empty() && reported.iter().all(|line| *line <= lines),
             "{text}"
         );
     }

@@ -69,17 +69,17 @@ fn mistake(from: &str, to: &str) -> String {
 #[test]
 fn examples_are_valid() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
-    let mut seen = 0;
+    let mut count = 0;
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "toml") {
             let text = std::fs::read_to_string(&path).unwrap();
             let config = parse(&path.to_string_lossy(), &text).unwrap_or_else(|e| panic!("{e}"));
             config.machine().unwrap_or_else(|e| panic!("{e}"));
-            seen += 1;
+            count += 1;
         }
     }
-    assert!(seen > 0);
+    assert!(count > 0);
 }
 
 /// Returns the example with every commented-out key enabled.

@@ -4,7 +4,7 @@ use super::*;
 use crate::domain::{DriverConfig, VifConfig};
 
 /// Returns the driver's configuration of guest `a`'s interface with these keys.
-fn told(keys: &str) -> VifConfig {
+fn vif_config(keys: &str) -> VifConfig {
     let text = SMALL.replacen("netns = \"a\"\n", &format!("netns = \"a\"\n{keys}\n"), 1);
     let machine = parse("f", &text).unwrap().machine().unwrap();
     let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
@@ -14,25 +14,25 @@ fn told(keys: &str) -> VifConfig {
 #[test]
 fn a_guest_with_addresses_is_confined_to_them() {
     let cidrs = |list: &[&str]| Some(list.iter().map(|text| text.parse().unwrap()).collect());
-    let usual = told("");
+    let usual = vif_config("");
     assert!(usual.confined && !usual.dhcp_server && usual.extra_macs.is_empty());
     assert_eq!(usual.sources, cidrs(&[]));
-    assert_eq!(told("source_guard = \"off\"").sources, None);
-    assert_eq!(told("source_guard = \"strict\"").sources, cidrs(&[]));
+    assert_eq!(vif_config("source_guard = \"off\"").sources, None);
+    assert_eq!(vif_config("source_guard = \"strict\"").sources, cidrs(&[]));
     let allowed = "allowed_sources = [\"10.0.0.0/8\", \"fd00::/8\"]";
     let both = cidrs(&["10.0.0.0/8", "fd00::/8"]);
-    assert_eq!(told(allowed).sources, both);
-    assert!(!told("confined = false").confined);
-    assert!(told("dhcp_server = true").dhcp_server);
+    assert_eq!(vif_config(allowed).sources, both);
+    assert!(!vif_config("confined = false").confined);
+    assert!(vif_config("dhcp_server = true").dhcp_server);
     // A router forwards packets of others, and may be a DHCP server.
     let router = "forwards = true\n";
-    let forwards = told(router);
+    let forwards = vif_config(router);
     assert!(forwards.sources.is_none() && forwards.confined && forwards.dhcp_server);
-    assert_eq!(told(&format!("{router}{allowed}")).sources, both);
-    let strict = told(&format!("{router}source_guard = \"strict\""));
+    assert_eq!(vif_config(&format!("{router}{allowed}")).sources, both);
+    let strict = vif_config(&format!("{router}source_guard = \"strict\""));
     assert_eq!(strict.sources, cidrs(&[]));
-    assert!(!told(&format!("{router}dhcp_server = false")).dhcp_server);
-    let macs = told("extra_macs = [\"02:00:00:00:07:01\", \"02:00:00:00:07:02\"]");
+    assert!(!vif_config(&format!("{router}dhcp_server = false")).dhcp_server);
+    let macs = vif_config("extra_macs = [\"02:00:00:00:07:01\", \"02:00:00:00:07:02\"]");
     assert_eq!(macs.extra_macs, [[2, 0, 0, 0, 7, 1], [2, 0, 0, 0, 7, 2]]);
 }
 
@@ -107,7 +107,7 @@ fn extra_macs_are_limited_and_unique() {
             .collect();
         format!("extra_macs = [{}]", all.join(", "))
     };
-    assert_eq!(told(&macs(16)).extra_macs.len(), 16);
+    assert_eq!(vif_config(&macs(16)).extra_macs.len(), 16);
     expect(&macs(17), "`extra_macs` has 17 entries; write at most 16");
     expect(
         "extra_macs = [\"01:00:00:00:00:01\"]",

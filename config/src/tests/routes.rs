@@ -66,12 +66,12 @@ fn routes_keep_their_order() {
         _ => None,
     });
     let routes = taps.flat_map(|tap| &tap.routes);
-    let told: Vec<_> = routes
+    let found: Vec<_> = routes
         .map(|route| (route.to.to_string(), route.prefix, route.via.is_some()))
         .collect();
     let wanted = [("192.0.2.1", 32, false), ("0.0.0.0", 0, true)];
     assert_eq!(
-        told,
+        found,
         wanted.map(|(to, prefix, via)| (to.to_owned(), prefix, via))
     );
 }

@@ -18,8 +18,12 @@ fn a_file_has_separate_frames_and_grants() {
     let guest = |keys: &str| {
         let machine = parse("f", &text("", keys)).unwrap().machine().unwrap();
         let domain = machine.domains.last().unwrap().clone();
-        let told: GuestConfig = serde_json::from_str(&domain.config).unwrap();
-        (domain.frames, domain.grant_entries, told.vifs[0].file_pages)
+        let parsed: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+        (
+            domain.frames,
+            domain.grant_entries,
+            parsed.vifs[0].file_pages,
+        )
     };
     let (none, file) = (guest(""), guest("file_kb = 64"));
     assert_eq!((none.2, file.2, file.0 - none.0), (0, 16, 16));

@@ -7,7 +7,7 @@ use crate::rule::{Direction, Inbound, Rule, State, keep_state};
 /// Keys of the interface of guest `a`, for insertion after its other keys.
 const ADDRESSES: &str = "addresses = [\"10.0.0.2/24\"]\n";
 
-fn told(keys: &str) -> DriverConfig {
+fn driver_config(keys: &str) -> DriverConfig {
     let text = SMALL.replacen(ADDRESSES, &format!("{ADDRESSES}{keys}\n"), 1);
     let machine = parse("f", &text).unwrap().machine().unwrap();
     serde_json::from_str(&machine.domains[0].config).unwrap()
@@ -20,7 +20,7 @@ fn a_stateful_firewall_is_a_rule_behind_all_others() {
         state: Some(State::New),
         ..Rule::any("inbound", allow)
     };
-    assert!(told("").vifs[0].rules.is_empty());
+    assert!(driver_config("").vifs[0].rules.is_empty());
     assert_eq!(Inbound::default(), Inbound::Deny);
     for (keys, allow) in [
         ("", false),
@@ -31,7 +31,7 @@ fn a_stateful_firewall_is_a_rule_behind_all_others() {
             "firewall = \"stateful\"\n{keys}\n[[guest.vif.rule]]\naction = \"deny\"\n\
              name = \"first\"\nstate = \"established\""
         );
-        let vif = &told(&keys).vifs[0];
+        let vif = &driver_config(&keys).vifs[0];
         let first = Rule {
             state: Some(State::Established),
             ..Rule::any("first", false)

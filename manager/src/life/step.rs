@@ -36,18 +36,18 @@ pub(crate) enum Next {
 }
 
 /// Returns what a domain needs next.
-pub(crate) fn step(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
+pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
     let is_down = matches!(life.phase, Phase::Down { .. });
     match life.goal {
-        Goal::Gone => remove(life, seen, now_ns),
-        _ if life.end.is_some() && can_end(life, seen) => Next::Do(Action::End),
+        Goal::Gone => remove(life, view, now_ns),
+        _ if life.end.is_some() && can_end(life, view) => Next::Do(Action::End),
         Goal::Held => Next::Wait(None),
         Goal::Up => {
             // The workers learn of a new guest when it has its connections.
             let is_early = is_down && life.is_first;
-            let calls = calls(life, seen, now_ns).filter(|_| !is_early);
+            let calls = calls(life, view, now_ns).filter(|_| !is_early);
             let start = match is_down {
-                true => start(life, seen, now_ns),
+                true => start(life, view, now_ns),
                 false => Next::Wait(None),
             };
             match (calls.unwrap_or(Next::Wait(None)), start) {
@@ -62,20 +62,20 @@ pub(crate) fn step(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
 }
 
 /// Whether there is something of the domain that [`Action::End`] ends.
-fn can_end(life: &Life, seen: &DomainView<'_>) -> bool {
-    match seen.stage {
+fn can_end(life: &Life, view: &DomainView<'_>) -> bool {
+    match view.stage {
         Some(Stage::Starting | Stage::Running) => true,
         Some(Stage::Built) => matches!(life.phase, Phase::Down { .. }),
         Some(Stage::Ending | Stage::Gone) | None => false,
     }
 }
 
-fn start(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
+fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
     let Phase::Down { start_ns, .. } = life.phase else {
         return Next::Wait(None);
     };
-    let is_own = life.built.is_some() && life.built == seen.id;
-    match seen.stage {
+    let is_own = life.built.is_some() && life.built == view.id;
+    match view.stage {
         Some(Stage::Starting | Stage::Running | Stage::Ending) => return Next::Wait(None),
         _ if now_ns < start_ns => return Next::Wait(Some(start_ns)),
         // It is not known which devices a domain of an earlier manager was given.
@@ -85,18 +85,18 @@ fn start(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
     if matches!(life.devices, Devices::Closed | Devices::Busy(_)) {
         return Next::Do(Action::Open);
     }
-    if seen.stage != Some(Stage::Built) {
+    if view.stage != Some(Stage::Built) {
         return Next::Do(Action::Create);
     }
     if !life.is_connected {
-        return if_ready(seen.ready >= StartStage::Built, Action::Connect);
+        return if_ready(view.ready >= StartStage::Built, Action::Connect);
     }
     if matches!(life.devices, Devices::Opening(..)) {
         return Next::Wait(None);
     }
-    match life.given < seen.devices {
-        true => if_ready(seen.ready >= StartStage::Connected, Action::Give),
-        false => if_ready(seen.ready >= StartStage::Given, Action::Start),
+    match life.given < view.devices {
+        true => if_ready(view.ready >= StartStage::Connected, Action::Give),
+        false => if_ready(view.ready >= StartStage::Given, Action::Start),
     }
 }
 
@@ -108,13 +108,13 @@ fn if_ready(is_ready: bool, action: Action) -> Next {
 }
 
 /// Returns what the calls to workers need; `None` if all are done.
-fn calls(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Option<Next> {
+fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<Next> {
     let left = life.calls.iter().enumerate();
     let mut left = left.filter(|(_, call)| !call.is_done()).peekable();
     left.peek()?;
     let mut wake_ns: Option<u64> = None;
     for (number, call) in left {
-        let worker = seen.workers.get(&call.worker).copied();
+        let worker = view.workers.get(&call.worker).copied();
         match (worker.unwrap_or(Worker::Dead), call.state) {
             (Worker::Dead, _) if life.goal == Goal::Gone => {
                 return Some(Next::Do(Action::Drop(number)));
@@ -131,17 +131,17 @@ fn calls(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Option<Next> {
     Some(Next::Wait(wake_ns))
 }
 
-fn remove(life: &Life, seen: &DomainView<'_>, now_ns: u64) -> Next {
+fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
     if life.end.is_some() {
         return Next::Do(Action::End);
     }
-    if let Some(next) = calls(life, seen, now_ns) {
+    if let Some(next) = calls(life, view, now_ns) {
         return next;
     }
     if matches!(life.devices, Devices::Opening(..)) {
         return Next::Wait(None);
     }
-    match seen.stage {
+    match view.stage {
         _ if life.is_forgotten => Next::Do(Action::Close),
         None => Next::Do(Action::Close),
         Some(Stage::Gone) if now_ns < life.forget_ns => Next::Wait(Some(life.forget_ns)),

@@ -27,10 +27,10 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
     let arrived = steps.map(|len| request::read(whole.get(..len).unwrap_or(whole)));
     let first = arrived
         .chain([last])
-        .find(|asked| *asked != HttpRequest::Unfinished);
-    let asked = first.unwrap_or(HttpRequest::Unfinished);
-    assert_eq!(asked, last, "a verdict changed: {}", whole.escape_ascii());
-    let (status, answer, text, how) = match asked {
+        .find(|verdict| *verdict != HttpRequest::Unfinished);
+    let verdict = first.unwrap_or(HttpRequest::Unfinished);
+    assert_eq!(verdict, last, "a verdict changed: {}", whole.escape_ascii());
+    let (status, answer, text, how) = match verdict {
         HttpRequest::Unfinished => {
             assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
             return;
@@ -106,7 +106,7 @@ pub fn hostile_counts(driver: &[u8], web: &[u8]) {
 fn a_collector_takes(text: &str) {
     assert!(text.lines().count() < LINES_MAX, "{text}");
     assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text}");
-    let mut seen = BTreeSet::new();
+    let mut series_set = BTreeSet::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (series, value) = line.rsplit_once(' ').expect("a name and a value");
         let value: f64 = value.parse().expect("a number");
@@ -117,6 +117,6 @@ fn a_collector_takes(text: &str) {
         assert!(is_ours, "{line}");
         let is_plain = series.chars().all(|c| matches!(c, ' '..='~') && c != '\\');
         assert!(is_plain && series.matches('"').count() % 2 == 0, "{line}");
-        assert!(seen.insert(series), "twice: {line}");
+        assert!(series_set.insert(series), "twice: {line}");
     }
 }

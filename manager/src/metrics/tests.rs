@@ -102,13 +102,13 @@ fn the_page_lists_exactly_the_families() {
         .iter()
         .map(|(family, _)| format!("{}{}", family.name, suffix(family)))
         .collect();
-    let told: BTreeSet<String> = PAGE
+    let named: BTreeSet<String> = PAGE
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .map(|name| name.split('{').next().unwrap_or_default().to_owned())
         .filter(|name| name.starts_with("grantway_"))
         .collect();
-    assert_eq!(there, told);
+    assert_eq!(there, named);
     for (family, _) in &families.0 {
         if let Some(unit) = family.unit {
             assert!(family.name.ends_with(unit), "{}", family.name);
@@ -250,7 +250,7 @@ fn connections_without_a_request_yield() {
 
 #[test]
 fn concurrent_readers_share_one_gathering() {
-    let (asker, asked) = main_loop(&[]);
+    let (asker, requests) = main_loop(&[]);
     let mut source = source();
     source.asker = asker;
     source.fresh = Duration::from_secs(600);
@@ -259,5 +259,5 @@ fn concurrent_readers_share_one_gathering() {
     source.text(Format::Text).unwrap();
     assert!(Arc::ptr_eq(&first, &again));
     drop(source);
-    assert_eq!(asked.join().unwrap().len(), 4);
+    assert_eq!(requests.join().unwrap().len(), 4);
 }

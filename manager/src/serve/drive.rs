@@ -61,7 +61,7 @@ impl Server<'_> {
             // Other domains may wait for it.
             has_moved |= life.has_opened() != had_opened;
             let id = self.state.id(place);
-            let seen = DomainView {
+            let view = DomainView {
                 id,
                 stage: self.state.stage_at(place),
                 is_connected: id.is_some_and(|id| self.state.is_connected(id)),
@@ -69,9 +69,9 @@ impl Server<'_> {
                 ready,
                 workers,
             };
-            events.extend(life.observe(&seen, now));
+            events.extend(life.observe(&view, now));
             let next = match events.is_empty() {
-                true => step(&life, &seen, now),
+                true => step(&life, &view, now),
                 false => Next::Wait(None),
             };
             if let Next::Do(action) = next

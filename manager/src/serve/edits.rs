@@ -76,17 +76,24 @@ pub(super) struct Restarting {
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
-    /// Devices of new NICs that netd has not opened yet.
-    pub(super) opening: Vec<PendingOpen>,
     /// When the request is late.
+    pub(super) due_ns: u64,
+}
+
+/// A step of a reload that waits for the devices of new NICs. The workers have not ended yet.
+#[derive(Debug)]
+pub(super) struct OpeningNics {
+    /// The number of the workers' restarts before, by place.
+    pub(super) starts: Vec<(usize, u64)>,
+    /// Devices that netd has not opened yet.
+    pub(super) devices: Vec<PendingOpen>,
+    /// When the step is late.
     pub(super) due_ns: u64,
 }
 
 /// The state of restarting domains in which the request is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartGoal {
-    /// netd has opened the devices of new NICs. The workers have not ended yet.
-    Opened,
     /// A new process is connected.
     Up,
     /// The workers have ended, and start with the next step, which changes NICs as well.

@@ -46,7 +46,7 @@ impl Server<'_> {
             let domain = self.state.domain(place).filter(|_| !lost.is_empty());
             let Some(domain) = domain else { continue };
             let is_worker = spec.workers().contains(&place);
-            let is_named = steps.iter().any(|step| step.told.domain == domain.name);
+            let is_named = steps.iter().any(|step| step.public.domain == domain.name);
             let restarts = is_named || is_worker && has_other_nics;
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));

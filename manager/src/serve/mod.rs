@@ -28,7 +28,7 @@ use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, ReattachAttempts, Reload, Restarting};
+use edits::{Edit, OpeningNics, ReattachAttempts, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +78,8 @@ pub(crate) struct Server<'a> {
     reload: Option<Reload>,
     /// Requests that wait for restarting domains.
     restarting: Vec<Restarting>,
+    /// A change of NICs that waits for netd.
+    opening_nics: Option<OpeningNics>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
     /// Attempts to attach guests of the machine before.
@@ -125,6 +127,7 @@ impl<'a> Server<'a> {
             edits: BTreeMap::new(),
             reload: None,
             restarting: Vec::new(),
+            opening_nics: None,
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
             state_file: StateFile::default(),
@@ -429,7 +432,7 @@ impl<'a> Server<'a> {
 
     /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
     fn is_answered(&mut self) -> bool {
-        let opening = self.restarting.iter().flat_map(|one| &one.opening);
+        let opening = self.opening_nics.iter().flat_map(|nics| &nics.devices);
         let clients = self.clients.values();
         let waited: BTreeSet<u32> = clients
             .filter_map(Client::token)
@@ -455,6 +458,7 @@ impl<'a> Server<'a> {
         let lives = lives.filter(|_| runs || begins && self.ending.is_none());
         let edits = self.edits.values().filter_map(Edit::due_ns);
         let edits = edits.chain(self.restarting.iter().map(|one| one.due_ns));
+        let edits = edits.chain(self.opening_nics.iter().map(|nics| nics.due_ns));
         let is_due = |reload: &&Reload| reload.course.is_due();
         let edits = edits.chain(self.reload.iter().filter(is_due).map(|_| now));
         // A due guest that cannot be attached yet waits for others, which report.

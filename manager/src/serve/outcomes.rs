@@ -64,7 +64,6 @@ impl Server<'_> {
             asker,
             starts,
             goal: goal.0,
-            opening: Vec::new(),
             due_ns: now.saturating_add(EDIT_NS),
         });
         self.wait_for_change(asker);
@@ -83,7 +82,7 @@ impl Server<'_> {
                     RestartGoal::Ended => self.has_no_process(*place),
                     // Guests do not hold the workers up.
                     RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
-                    RestartGoal::Opened | RestartGoal::Connected => life.is_up(),
+                    RestartGoal::Connected => life.is_up(),
                 }
             };
             let is_done = one.starts.iter().all(has_reached);

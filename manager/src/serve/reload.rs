@@ -26,7 +26,7 @@ impl Server<'_> {
         }
         let (difference, steps) = self.plan(files)?;
         let answer = Reloaded {
-            steps: steps.iter().map(|step| step.told.clone()).collect(),
+            steps: steps.iter().map(|step| step.public.clone()).collect(),
             stays: difference.kept,
             ..Reloaded::default()
         };
@@ -92,15 +92,15 @@ impl Server<'_> {
         if let Some(nics) = &step.nics {
             return self.begin_nics(nics, now);
         }
-        if step.told.step == StepKind::Restart {
-            let place = self.state.place(&step.told.domain);
+        if step.public.step == StepKind::Restart {
+            let place = self.state.place(&step.public.domain);
             let goal = (RestartGoal::Up, "killed: its interface is created again");
             self.restart_for(EditOrigin::Reload, place.as_slice(), goal, now);
             return Ok(());
         }
         match &step.guest {
-            None => self.detach_for(EditOrigin::Reload, &step.told.domain),
-            Some(guest) if step.told.step == StepKind::Change => {
+            None => self.detach_for(EditOrigin::Reload, &step.public.domain),
+            Some(guest) if step.public.step == StepKind::Change => {
                 self.begin_change(Some(EditOrigin::Reload), guest, now)
             }
             Some(guest) => self.begin_attach(EditOrigin::Reload, guest, now),

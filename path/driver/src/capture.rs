@@ -77,23 +77,23 @@ impl Capture {
     ///
     /// # Errors
     /// Another client is capturing.
-    pub fn request(&mut self, asked: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
+    pub fn request(&mut self, wanted: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
         self.end_if_forgotten(now_ns);
-        if let Some(running) = self.0.as_ref().filter(|running| running.id != asked.id) {
+        if let Some(running) = self.0.as_ref().filter(|running| running.id != wanted.id) {
             return Err(format!("another client is capturing {}", running.of));
         }
         let (frames, lost) = match &mut self.0 {
             Some(running) => running.take(),
             None => (Vec::new(), 0),
         };
-        if asked.snaplen == 0 {
+        if wanted.snaplen == 0 {
             self.0 = None;
         } else {
             let running = self.0.get_or_insert_with(|| {
                 Box::new(Running {
-                    id: asked.id,
-                    of: asked.of.to_owned(),
-                    snaplen: FRAME_MAX.min(asked.snaplen as usize),
+                    id: wanted.id,
+                    of: wanted.of.to_owned(),
+                    snaplen: FRAME_MAX.min(wanted.snaplen as usize),
                     asked_ns: now_ns,
                     frames: Vec::new(),
                     bytes: 0,

@@ -161,8 +161,8 @@ mod tests {
             _ => None,
         });
         let rules = rules.unwrap();
-        let told: Vec<_> = rules.from_wire.iter().chain(&rules.to_guest).collect();
-        let allow: Vec<_> = told.iter().map(|rule| rule.allow).collect();
+        let numbered: Vec<_> = rules.from_wire.iter().chain(&rules.to_guest).collect();
+        let allow: Vec<_> = numbered.iter().map(|rule| rule.allow).collect();
         assert_eq!(allow, [true, false, true, false]);
         let [_, guest] = &config.vifs[..] else {
             panic!("two guests");

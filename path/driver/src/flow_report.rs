@@ -22,8 +22,8 @@ pub fn flows(
     first: u32,
     now_ns: u64,
 ) -> Result<Value, String> {
-    let asked = ports.iter().filter(|(_, port)| is_of(port.name(), of));
-    let mut tables = asked.filter_map(|(number, port)| {
+    let selected = ports.iter().filter(|(_, port)| is_of(port.name(), of));
+    let mut tables = selected.filter_map(|(number, port)| {
         let flows = bridge.flows(number)?;
         Some((port.name(), flows))
     });

@@ -196,7 +196,7 @@ mod tests {
         VifConfig::new(conn, conn.to_string(), [2, 0, 0, 0, 0, mac])
     }
 
-    fn came(conn: u32, mac: u8) -> Change {
+    fn added(conn: u32, mac: u8) -> Change {
         Change::Added {
             vif: Box::new(vif(conn, mac)),
             access: Box::new(NoAccess),
@@ -264,8 +264,8 @@ mod tests {
         assert_eq!(guest_port(&described), guarded);
         // One guest is attached, the other is known from the start.
         let described = serde_json::to_string(&described).unwrap();
-        let told = Rc::new(ScriptedChanges::default());
-        let access = |_| Box::new(Script(Rc::clone(&told))) as Box<dyn Guests>;
+        let script = Rc::new(ScriptedChanges::default());
+        let access = |_| Box::new(Script(Rc::clone(&script))) as Box<dyn Guests>;
         let (mut late, _) = build(started(), access).unwrap();
         let attach = Request::Attach {
             vif: described.clone(),
@@ -286,20 +286,20 @@ mod tests {
 
     #[test]
     fn removed_guests_free_their_ports() {
-        let told = Rc::new(ScriptedChanges::default());
-        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
+        let script = Rc::new(ScriptedChanges::default());
+        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&script)))).unwrap();
         let mut step = |changes: Vec<Change>| {
-            told.changes.borrow_mut().push(changes);
+            script.changes.borrow_mut().push(changes);
             driver.serve_changes();
             let conns = driver.vifs_mut().map(|vif| vif.conn().0);
-            (conns.collect::<Vec<_>>(), told.refused.take())
+            (conns.collect::<Vec<_>>(), script.refused.take())
         };
-        assert_eq!(step(vec![came(7, 1), came(3, 2)]), (vec![7, 3], vec![]));
+        assert_eq!(step(vec![added(7, 1), added(3, 2)]), (vec![7, 3], vec![]));
         // Another guest has this MAC.
-        assert_eq!(step(vec![came(4, 2)]), (vec![7, 3], vec![ConnId(4)]));
+        assert_eq!(step(vec![added(4, 2)]), (vec![7, 3], vec![ConnId(4)]));
         assert_eq!(step(vec![Change::Removed(ConnId(7))]), (vec![3], vec![]));
         // A removed guest frees its port and its MAC; a rejected one occupied neither.
-        let next = vec![Change::Removed(ConnId(9)), came(8, 1)];
+        let next = vec![Change::Removed(ConnId(9)), added(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
     }
 
@@ -311,25 +311,25 @@ mod tests {
             waiter: FixedChanges(Rc::clone(&changed)),
             ..started()
         };
-        let told = Rc::new(ScriptedChanges::default());
-        let (mut driver, _) = build(started, |_| Box::new(Script(Rc::clone(&told)))).unwrap();
-        let all = (1..=200).map(|n| came(n, n as u8)).collect();
-        told.changes.borrow_mut().push(all);
+        let script = Rc::new(ScriptedChanges::default());
+        let (mut driver, _) = build(started, |_| Box::new(Script(Rc::clone(&script)))).unwrap();
+        let all = (1..=200).map(|n| added(n, n as u8)).collect();
+        script.changes.borrow_mut().push(all);
         driver.serve_changes();
         driver.advance();
-        assert_eq!(system.asked.take(), []);
+        assert_eq!(system.polled.take(), []);
         *changed.borrow_mut() = vec![ConnId(7), ConnId(150)];
         driver.advance();
-        let mut asked = system.asked.take();
-        asked.sort_unstable();
-        asked.dedup();
-        assert_eq!(asked, [ConnId(7), ConnId(150)]);
+        let mut polled = system.polled.take();
+        polled.sort_unstable();
+        polled.dedup();
+        assert_eq!(polled, [ConnId(7), ConnId(150)]);
         // A guest that could not advance is retried.
         changed.borrow_mut().clear();
         let vif = driver.vifs_mut().find(|vif| vif.conn() == ConnId(9));
         vif.unwrap().trouble = "refused".to_owned();
         driver.advance();
-        assert_eq!(system.asked.take(), [ConnId(9), ConnId(9)]);
+        assert_eq!(system.polled.take(), [ConnId(9), ConnId(9)]);
     }
 
     /// Returns the same request from a newer manager, with a key that the driver does not know.
@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn guests_can_be_attached_and_detached_repeatedly() {
-        let told = Rc::new(ScriptedChanges::default());
-        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
+        let script = Rc::new(ScriptedChanges::default());
+        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&script)))).unwrap();
         let attach = |conn, mac, staging_pages| {
             let vif = VifConfig {
                 staging_pages,

@@ -50,7 +50,7 @@ pub struct NicPort {
     /// Scratch list of a poll; empty between polls.
     arrived: Vec<Frame>,
     /// State of the shared queue after the last [`NicPort::take`].
-    seen: PollResult,
+    poll_result: PollResult,
 }
 
 /// Result of polling the shared queue.
@@ -97,7 +97,7 @@ impl NicPort {
             queued: QueueShare::default(),
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
-            seen: PollResult::Nothing,
+            poll_result: PollResult::Nothing,
         }
     }
 
@@ -108,11 +108,11 @@ impl NicPort {
 
     /// Returns the state of the shared queue after the last [`NicPort::take`].
     #[must_use]
-    pub fn seen(&self) -> PollResult {
-        match self.seen {
+    pub fn poll_result(&self) -> PollResult {
+        match self.poll_result {
             // Large receive offload still holds frames.
             PollResult::All if self.lro.next_due().is_some() => PollResult::Some,
-            seen => seen,
+            poll_result => poll_result,
         }
     }
 
@@ -165,7 +165,7 @@ impl NicPort {
         ledger: &Ledger,
     ) -> usize {
         let look = self.moderator.due(now_ns);
-        self.seen = PollResult::Nothing;
+        self.poll_result = PollResult::Nothing;
         if !self.lro.is_active() {
             return match look {
                 true => self.look(now_ns, budget, out, ledger),
@@ -198,7 +198,7 @@ impl NicPort {
             taken
         });
         self.moderator.looked(now_ns, taken, budget);
-        self.seen = if taken < budget {
+        self.poll_result = if taken < budget {
             PollResult::All
         } else {
             PollResult::Some

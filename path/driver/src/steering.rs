@@ -30,8 +30,8 @@ impl MonitorSteering {
     }
 
     fn device_control(&self, what: TapControl) -> Result<u64, VmqError> {
-        let told = self.platform.device_control(self.device, what.encode());
-        told.map_err(|why| match why.kind() {
+        let answer = self.platform.device_control(self.device, what.encode());
+        answer.map_err(|why| match why.kind() {
             // The monitor has no answer from netd, or this domain asks too often.
             io::ErrorKind::WouldBlock => VmqError::Unanswered,
             _ => VmqError::Refused(why.raw_os_error().unwrap_or(0)),

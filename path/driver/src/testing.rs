@@ -36,7 +36,7 @@ pub(crate) struct System {
     /// States that this end has set.
     pub(crate) states: RefCell<Vec<XenbusState>>,
     /// Connections whose other end this end has read.
-    pub(crate) asked: RefCell<Vec<ConnId>>,
+    pub(crate) polled: RefCell<Vec<ConnId>>,
     /// Number of doorbells created.
     pub(crate) doorbells: Cell<u32>,
     /// Number of times that any of them was rung.
@@ -56,7 +56,7 @@ impl System {
                 record: NO_RECORD,
             }),
             states: RefCell::default(),
-            asked: RefCell::default(),
+            polled: RefCell::default(),
             doorbells: Cell::default(),
             rings: Rc::default(),
             window: Area::anonymous(WINDOW as usize * PAGE).unwrap(),
@@ -81,7 +81,7 @@ impl Doorbell for Counted {
 
 impl Platform for System {
     fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
-        self.asked.borrow_mut().push(conn);
+        self.polled.borrow_mut().push(conn);
         Ok(Some(self.peer.borrow().clone()))
     }
 

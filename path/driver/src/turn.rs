@@ -437,14 +437,14 @@ impl<W: Wait> Driver<W> {
             Request::Detach { conn } => self.detach(ConnId(*conn)),
             Request::Change { vif } => self.change(vif),
             Request::Capture { id, of, snaplen } => {
-                let asked = CaptureRequest {
+                let wanted = CaptureRequest {
                     id: *id,
                     of,
                     snaplen: *snaplen,
                 };
                 self.switch
                     .capture
-                    .request(asked, shmem::time::monotonic_ns())
+                    .request(wanted, shmem::time::monotonic_ns())
             }
             Request::Set { key, value } => {
                 let forwarding = self.switch.ports.forwarding();

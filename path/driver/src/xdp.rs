@@ -92,13 +92,13 @@ pub(crate) fn layouts<const N: usize>(
     let end_ns = monotonic_ns().saturating_add(PATIENCE_NS);
     let mut layouts = [RingLayout::decode(0); N];
     for (layout, ring) in layouts.iter_mut().zip(rings) {
-        let asked = XdpControl::Layout(ring).encode();
+        let request = XdpControl::Layout(ring).encode();
         let word = loop {
-            let told = platform.device_control(device, asked);
+            let answer = platform.device_control(device, request);
             // The core does not wait for a netd that has no CPU or is being restarted.
-            let is_silent = matches!(&told, Err(why) if why.kind() == ErrorKind::WouldBlock);
+            let is_silent = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
             if !is_silent || monotonic_ns() >= end_ns {
-                break told.map_err(|why| refused(what, why))?;
+                break answer.map_err(|why| refused(what, why))?;
             }
             // The only sleep that a domain may use.
             futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
@@ -123,9 +123,9 @@ pub(crate) fn kernel_counters(
     let platform = Rc::clone(platform);
     Box::new(move || {
         let read = |&counter: &Counter| {
-            let asked = XdpControl::Counter(counter).encode();
-            let told = platform.device_control(device, asked);
-            told.ok().map(|count| (name(counter), count))
+            let request = XdpControl::Counter(counter).encode();
+            let answer = platform.device_control(device, request);
+            answer.ok().map(|count| (name(counter), count))
         };
         which.iter().filter_map(read).collect()
     })

@@ -56,7 +56,7 @@ enum Rules {
 
 impl Form {
     /// A packet of flow `n` from the guest's peer (`back`: from the guest) with these TCP flags.
-    fn packet(self, n: u16, back: bool, seen: u8) -> Vec<u8> {
+    fn packet(self, n: u16, back: bool, tcp_flags: u8) -> Vec<u8> {
         let (to, from) = if back { (OTHER, GUEST) } else { (GUEST, OTHER) };
         let mut bytes = [to.0, from.0].concat();
         let ends = if back { [1u8, 2] } else { [2, 1] };
@@ -80,7 +80,7 @@ impl Form {
         let ports = if back { [port, 5000] } else { [5000, port] };
         bytes.extend(ports.map(u16::to_be_bytes).concat());
         match self.protocol {
-            protocol::TCP => bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, seen, 255, 255]),
+            protocol::TCP => bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 255, 255]),
             _ => bytes.extend([0, (LEN - 34) as u8, 0, 0]),
         }
         bytes.resize(LEN, 0);
@@ -119,8 +119,8 @@ impl Form {
             (true, flags::ACK),
         ];
         for n in 0..FLOWS {
-            for (back, seen) in handshake {
-                let bytes = self.packet(n, back, seen);
+            for (back, tcp_flags) in handshake {
+                let bytes = self.packet(n, back, tcp_flags);
                 let _ = bridge.forward(&bytes, LEN, usize::from(!back), 1);
             }
         }

@@ -419,8 +419,8 @@ fn sent() -> impl Strategy<Value = Sent> {
         protocol: Fact::Absent,
         ports: Fact::Absent,
     };
-    let mut asked = arp(1, STATION.0, SRC4, [0; 6], DST4);
-    asked[..6].copy_from_slice(&MAC_A.0);
+    let mut wanted = arp(1, STATION.0, SRC4, [0; 6], DST4);
+    wanted[..6].copy_from_slice(&MAC_A.0);
     let snap = [
         &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..],
         &to(MAC_A, udp4(1, 2))[14..],
@@ -432,7 +432,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     (long[20], long[54], long[55]) = (60, 17, 31);
     prop_oneof![
         6 => packet(),
-        1 => Just(not_ip(asked, 0x0806)),
+        1 => Just(not_ip(wanted, 0x0806)),
         1 => Just(not_ip(ethernet([0x88, 0xcc], &[]), 0x88cc)),
         1 => Just(Sent::hidden(ethernet([8, 0], &[0x55; 40]), Fact::Is(0x0800))),
         1 => Just(Sent::hidden(ethernet([0x81, 0], &three_tags), Fact::Hidden)),
@@ -450,10 +450,14 @@ fn digits(address: IpAddr) -> String {
 
 /// The oracle: BR-18 and BR-20, word by word.
 fn decides(written: &Written, direction: Direction, sent: &Sent) -> bool {
-    fn ask<A, T>(asked: Option<&A>, fact: &Fact<T>, test: impl Fn(&A, &T) -> bool) -> Option<bool> {
-        match (asked, fact) {
+    fn ask<A, T>(
+        wanted: Option<&A>,
+        fact: &Fact<T>,
+        test: impl Fn(&A, &T) -> bool,
+    ) -> Option<bool> {
+        match (wanted, fact) {
             (None, _) => Some(true),
-            (Some(asked), Fact::Is(value)) => Some(test(asked, value)),
+            (Some(wanted), Fact::Is(value)) => Some(test(wanted, value)),
             (Some(_), Fact::Absent) => Some(false),
             (Some(_), Fact::Hidden) => None,
         }

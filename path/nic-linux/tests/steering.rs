@@ -155,11 +155,11 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
         frame.extend((frame.len()..len).map(|at| at as u8));
         frame
     });
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     let until = Instant::now() + PATIENCE;
     sent.iter().for_each(|frame| sender.send(frame));
-    while came.len() < sent.len() && Instant::now() < until {
-        came.extend(guests.poll_with(queue, |frame| {
+    while received.len() < sent.len() && Instant::now() < until {
+        received.extend(guests.poll_with(queue, |frame| {
             assert_eq!(
                 (frame.bare(), frame.pieces.len()),
                 (frame.len().min(SNAPSHOT), 1)
@@ -170,8 +170,8 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
             (frame.header().to_vec(), behind, rest)
         }));
     }
-    assert_eq!(came.len(), sent.len());
-    for ((header, behind, rest), sent) in came.into_iter().zip(sent) {
+    assert_eq!(received.len(), sent.len());
+    for ((header, behind, rest), sent) in received.into_iter().zip(sent) {
         assert_eq!([header.clone(), behind].concat(), sent);
         // Buffers begin at every 2048th byte of an area of whole pages, and were zeroed.
         let buffer = rest.addr() & !2047;
@@ -227,17 +227,17 @@ fn segments_fill_buffers_in_posting_order() {
             let short = frame_to(MACS[0], payload as u32);
             sender.send(&[&[0; 10][..], &short].concat());
             sender.send(&sent);
-            let mut came = Vec::new();
+            let mut received = Vec::new();
             let until = Instant::now() + PATIENCE;
-            while came.len() < 2 && Instant::now() < until {
-                came.extend(guests.poll_with(queue, |frame| {
+            while received.len() < 2 && Instant::now() < until {
+                received.extend(guests.poll_with(queue, |frame| {
                     let buffers = (frame.len().max(1)).div_ceil(2048);
                     assert_eq!(frame.pieces.len(), buffers, "{} bytes", frame.len());
                     (frame.offload, frame.to_vec().unwrap())
                 }));
             }
-            let [(_, first), (offload, second)] = came.as_slice() else {
-                panic!("{} frames", came.len());
+            let [(_, first), (offload, second)] = received.as_slice() else {
+                panic!("{} frames", received.len());
             };
             assert_eq!(*first, short);
             assert!(*second == segment, "{payload} bytes arrived otherwise");

@@ -125,11 +125,11 @@ impl Wire {
     }
 }
 
-fn arp_answer(asked: &[u8]) -> Vec<u8> {
-    let mut answer = [&asked[6..12], &STATION, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+fn arp_answer(query: &[u8]) -> Vec<u8> {
+    let mut answer = [&query[6..12], &STATION, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
     answer.extend(STATION);
-    answer.extend(&asked[38..42]);
-    answer.extend(&asked[22..32]);
+    answer.extend(&query[38..42]);
+    answer.extend(&query[22..32]);
     answer.resize(60, 0);
     answer
 }

@@ -321,7 +321,7 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
 #[test]
 fn full_file_ends_with_a_whole_frame() {
     thread_local!(static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
-    let tell = |why: &PcapError| TOLD.with_borrow_mut(|told| told.push(why.to_string()));
+    let tell = |why: &PcapError| TOLD.with_borrow_mut(|reasons| reasons.push(why.to_string()));
     let file = Shared::default();
     let limit = (1 << 20) + 60;
     let writer = Writer::new(file.clone(), 0, limit).unwrap();
@@ -338,8 +338,8 @@ fn full_file_ends_with_a_whole_frame() {
     assert_eq!(counter(&nic, "file_written"), whole);
     assert_eq!(counter(&nic, "file_unwritten"), 21 - whole);
     assert_eq!(counter(&nic, "file_failed"), 1);
-    let told = TOLD.with_borrow(Vec::clone);
-    assert_eq!(told, ["it has reached its limit of 1 MiB"]);
+    let reasons = TOLD.with_borrow(Vec::clone);
+    assert_eq!(reasons, ["it has reached its limit of 1 MiB"]);
     let file = file.0.borrow();
     assert_eq!(file.len() as u64, 24 + whole * (60_000 + 16));
     let mut reader = Reader::new(&file[..]).unwrap();

@@ -279,7 +279,7 @@ struct Slow {
     in_queue: RefCell<VecDeque<Vec<u8>>>,
     point: Cell<u64>,
     effective: Cell<u64>,
-    asked: Cell<u32>,
+    requests: Cell<u32>,
     /// Whether the steering agent never answers, even if it carries out the change.
     is_silent: Cell<bool>,
     /// Whether it rejects everything.
@@ -305,7 +305,7 @@ impl Steering for Handle {
     }
 
     fn effective(&mut self) -> u64 {
-        self.0.asked.set(self.0.asked.get() + 1);
+        self.0.requests.set(self.0.requests.get() + 1);
         self.0.effective.get()
     }
 }
@@ -380,7 +380,7 @@ fn queue_drains_until_no_frame_is_left() {
     assert_eq!(nic.poll(queue, 1_000_001, 1, &mut posted), Ok(0));
     assert!(!nic.is_draining(queue));
     assert_eq!(posted.take().len(), 3);
-    assert!(slow.asked.get() <= 3, "{slow:?}");
+    assert!(slow.requests.get() <= 3, "{slow:?}");
     nic.free_queue(queue).unwrap();
 }
 
@@ -446,9 +446,9 @@ fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
     }
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
     assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
-    let asked = slow.steered.borrow().len();
+    let requests = slow.steered.borrow().len();
     assert_eq!(nic.poll(queue, now - 999_000_000, 8, &mut posted), Ok(0));
-    assert_eq!(slow.steered.borrow().len(), asked, "not so soon");
+    assert_eq!(slow.steered.borrow().len(), requests, "not so soon");
     // The change takes effect now. Its frames are forwarded.
     slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
     assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(1));

@@ -223,7 +223,7 @@ impl Calls {
 
     /// Sends several messages to a device, in as few calls as possible; returns each answer.
     pub(crate) fn tell_device(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
-        let mut told = Vec::with_capacity(all.len());
+        let mut answers = Vec::with_capacity(all.len());
         for batch in all.chunks(OPS_MAX) {
             let places = (0..).step_by(OP_WORDS);
             for (at, [word, other]) in places.clone().zip(batch) {
@@ -236,9 +236,9 @@ impl Calls {
                 entered?;
                 self.outcome_of(at).map(|()| self.get(at + ANSWER_WORD))
             };
-            told.extend(places.take(batch.len()).map(answer));
+            answers.extend(places.take(batch.len()).map(answer));
         }
-        told
+        answers
     }
 
     /// Gives up one of this domain's devices permanently, after the domain has closed its
@@ -316,11 +316,11 @@ impl Calls {
         request.store(self.number, Ordering::Release);
         futex::wake(request, 1);
         loop {
-            let seen = done.load(Ordering::Acquire);
-            if seen == self.number {
+            let current = done.load(Ordering::Acquire);
+            if current == self.number {
                 break;
             }
-            futex::wait(done, seen, Some(PATIENCE));
+            futex::wait(done, current, Some(PATIENCE));
         }
         match word(RESULT)?.load(Ordering::Relaxed) as i32 {
             0 => Ok(()),

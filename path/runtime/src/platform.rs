@@ -83,9 +83,9 @@ pub trait Platform: Debug {
     /// # Errors
     /// The device does not exist, accepts no messages, or rejects this one.
     fn device_control(&self, device: u32, words: [u64; 2]) -> io::Result<u64> {
-        let told = self.device_control_all(device, &[words]);
+        let answers = self.device_control_all(device, &[words]);
         let unanswered = || Err(io::ErrorKind::InvalidInput.into());
-        told.into_iter().next().unwrap_or_else(unanswered)
+        answers.into_iter().next().unwrap_or_else(unanswered)
     }
 
     /// Gives up a device permanently, after its descriptor has been closed.

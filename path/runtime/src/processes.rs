@@ -74,8 +74,8 @@ impl Platform for Processes {
     }
 
     fn device_control_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        let told = self.calls.borrow_mut().tell_device(device, all);
-        told.into_iter().map(|told| Ok(told?)).collect()
+        let answers = self.calls.borrow_mut().tell_device(device, all);
+        answers.into_iter().map(|answers| Ok(answers?)).collect()
     }
 
     fn end(&self, device: u32) -> io::Result<()> {

@@ -202,7 +202,7 @@ fn a_file_is_sent_from_where_it_lies() {
         let word = |n: u64| n.wrapping_mul(WORD).to_le_bytes();
         let file: Vec<u8> = (0..BYTES as u64 / 8).flat_map(word).collect();
         let mut first = None;
-        let mut seen = 0;
+        let mut count = 0;
         for frame in cable.left.unwrap() {
             if frame[12..14] != [8, 0] || frame[23] != 6 {
                 continue;
@@ -219,9 +219,9 @@ fn a_file_is_sent_from_where_it_lies() {
             for (n, byte) in payload.iter().enumerate() {
                 assert_eq!(*byte, file[(place + n) % BYTES], "{place} + {n}");
             }
-            seen += payload.len() as u64;
+            count += payload.len() as u64;
         }
-        assert!(seen >= sent, "{seen} {sent}");
+        assert!(count >= sent, "{count} {sent}");
         let all_back = [&cable.supplies[0], &cable.supplies[1]].map(|s| s.0.available());
         assert_eq!(all_back, [256, 256]);
     }

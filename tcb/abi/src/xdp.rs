@@ -183,11 +183,11 @@ mod tests {
             XdpControl::DeniedFrames(7),
             XdpControl::DeniedBytes(u32::MAX),
         ];
-        for asked in all
+        for request in all
             .chain([XdpControl::Enable, XdpControl::Stop, XdpControl::Sound])
             .chain(denied)
         {
-            assert_eq!(XdpControl::decode(asked.encode()), Some(asked));
+            assert_eq!(XdpControl::decode(request.encode()), Some(request));
         }
         for nonsense in [
             [0, 0],

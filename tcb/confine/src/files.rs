@@ -38,6 +38,6 @@ pub(crate) fn restrict(paths: &[&str]) -> io::Result<bool> {
 /// ends.
 #[must_use]
 pub fn has_landlock() -> bool {
-    let asked = std::thread::Builder::new().spawn(|| restrict(&[]).is_ok_and(|has| has));
-    asked.is_ok_and(|thread| thread.join().unwrap_or(false))
+    let spawned = std::thread::Builder::new().spawn(|| restrict(&[]).is_ok_and(|has| has));
+    spawned.is_ok_and(|thread| thread.join().unwrap_or(false))
 }

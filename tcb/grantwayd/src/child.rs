@@ -122,16 +122,16 @@ impl Helper {
         started
     }
 
-    /// Returns the descriptors to poll: the link, with the token `heard`, and the pidfd, with the
+    /// Returns the descriptors to poll: the link, with the token `inbox`, and the pidfd, with the
     /// token `ended`.
-    pub(crate) fn sources<T>(&self, heard: T, ended: T) -> Vec<(T, BorrowedFd<'_>, PollFlags)> {
+    pub(crate) fn sources<T>(&self, inbox: T, ended: T) -> Vec<(T, BorrowedFd<'_>, PollFlags)> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, !running.outbox.is_empty());
         let link = running.link.as_ref();
-        let link = link.map(|link| (heard, link.as_fd(), flags));
+        let link = link.map(|link| (inbox, link.as_fd(), flags));
         let pidfd = (ended, running.pidfd.as_fd(), PollFlags::IN);
         link.into_iter().chain([pidfd]).collect()
     }

@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_queue_ends_only_when_netd_confirms_it() {
-        let asked = Arc::new(AtomicU32::new(0));
-        let times = Arc::clone(&asked);
+        let requests = Arc::new(AtomicU32::new(0));
+        let times = Arc::clone(&requests);
         let netd = netd(move |_| match times.fetch_add(1, Ordering::Relaxed) {
             0..3 => vec![NetdReply::Failed { errno: 22 }],
             _ => vec![NetdReply::Value { value: 0 }],
@@ -252,7 +252,7 @@ mod tests {
             is_sound: AtomicBool::new(false),
         };
         queue.end();
-        assert!(asked.load(Ordering::Relaxed) > 3);
+        assert!(requests.load(Ordering::Relaxed) > 3);
     }
 
     #[test]

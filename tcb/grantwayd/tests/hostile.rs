@@ -119,12 +119,12 @@ fn steering_above_the_rate_is_rejected() {
     };
     starts();
     floods();
-    let told = |word: u64| {
+    let answer_of = |word: u64| {
         let ops = [[0, word, other]];
         let call = json!({ "do": "call", "kind": HypercallKind::DeviceControl as u32, "ops": ops });
         daemon.order("driver", call)["ops"][0][5].clone()
     };
-    eventually("steering works again", || told(word) == 0);
+    eventually("steering works again", || answer_of(word) == 0);
     floods();
     let before = daemon.domain_status("driver");
     kill(before["pid"].as_i64().unwrap());

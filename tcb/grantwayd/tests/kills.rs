@@ -65,10 +65,10 @@ fn status(daemon: &Daemon) -> Value {
     eventually("a manager answers", || {
         let mut stream = daemon.connect();
         let mut answer = String::new();
-        let asked = stream.write_all(b"{\"op\":\"status\"}\n");
+        let written = stream.write_all(b"{\"op\":\"status\"}\n");
         let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut answer);
         status = serde_json::from_str(&answer).unwrap_or_default();
-        asked.is_ok() && read.is_ok() && status["domains"].is_array()
+        written.is_ok() && read.is_ok() && status["domains"].is_array()
     });
     status
 }

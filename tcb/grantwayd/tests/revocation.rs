@@ -147,8 +147,8 @@ fn a_spinning_reader_faults_after_revocation() {
         table.fill(0, 200 + round);
         let before = spun()["faults"].as_u64().unwrap();
         eventually("it faults", || spun()["faults"].as_u64() > Some(before));
-        let seen = spun();
-        assert_eq!(seen["seen"], json!([7]), "round {round}: {seen}");
+        let report = spun();
+        assert_eq!(report["seen"], json!([7]), "round {round}: {report}");
         // Leave quarantine for the next round.
         table.claim(0, 0);
     }

@@ -266,12 +266,12 @@ impl Hypervisor {
 
     /// Handles workers' notices, domains that have ended, and attach calls.
     pub fn handle(&mut self, now_ns: u64) {
-        let seen = self.watch.take();
+        let wakeups = self.watch.take();
         // Notices come first, since a worker reports why it kills a domain before the end is
         // visible.
         self.handle_notices(now_ns);
         let shared = Arc::clone(&self.shared);
-        for (id, asks) in seen {
+        for (id, asks) in wakeups {
             match self.domain_mut(id) {
                 Some(domain) if asks => attach::serve(domain, &shared, now_ns),
                 Some(domain) => {

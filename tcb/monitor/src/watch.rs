@@ -52,8 +52,8 @@ impl DomainEpoll {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.0, &mut events, Some(&Timespec::default()));
         let data = |event: &epoll::Event| event.data.u64();
-        let seen = |data: u64| (DomId(data as u16), data & ASKS != 0);
-        let seen = ready.map(|(ready, _)| ready.iter().map(data).map(seen).collect());
-        seen.unwrap_or_default()
+        let decode = |data: u64| (DomId(data as u16), data & ASKS != 0);
+        let decode = ready.map(|(ready, _)| ready.iter().map(data).map(decode).collect());
+        decode.unwrap_or_default()
     }
 }

@@ -148,7 +148,7 @@ fn serve<S: AddressSpace>(
 ) -> Result<(), SpaceError> {
     let request = server.page().request;
     // The page starts as zeroes; the domain may have made its first call already.
-    let mut seen = 0;
+    let mut last = 0;
     loop {
         if control.stop.load(Ordering::Acquire) {
             return Ok(());
@@ -160,13 +160,13 @@ fn serve<S: AddressSpace>(
         }
         // Acquire: the operations written before the number are visible.
         let now = request.load(Ordering::Acquire);
-        if now != seen {
-            seen = now;
+        if now != last {
+            last = now;
             server.serve(now)?;
             if server.take_news() {
                 tell();
             }
-        } else if !futex::wait(request, seen, Some(NAP)) {
+        } else if !futex::wait(request, last, Some(NAP)) {
             return Err(SpaceError::Lost("the call page is unmapped".into()));
         }
     }

@@ -248,14 +248,14 @@ fn a_replaced_end_restarts_under_its_number() {
         Errno::NOENT,
         "a dead domain has no connections"
     );
-    let seen = connections.get(FRONT, ConnId(0)).unwrap();
+    let view = connections.get(FRONT, ConnId(0)).unwrap();
     assert_eq!(
-        (seen.peer, seen.state, seen.body),
+        (view.peer, view.state, view.body),
         (NEW, XenbusState::Initialising, [0; RECORD_BYTES])
     );
-    let seen = connections.get(NEW, ConnId(0)).unwrap();
-    assert_eq!((seen.peer, seen.role), (FRONT, Role::Backend));
-    assert_eq!(seen.state, left);
+    let view = connections.get(NEW, ConnId(0)).unwrap();
+    assert_eq!((view.peer, view.role), (FRONT, Role::Backend));
+    assert_eq!(view.state, left);
     assert!(!connections.are_up(NEW));
     // The end that had exhausted its writes has a full budget again, since it must reconnect.
     assert!(spent() > 60);
@@ -333,10 +333,10 @@ fn a_removed_connection_frees_its_numbers() {
         Errno::NOENT,
         "a domain that is gone has no ends"
     );
-    let seen = connections.get(BACK, ConnId(0)).unwrap();
+    let view = connections.get(BACK, ConnId(0)).unwrap();
     let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
-    assert_eq!((seen.state, seen.body), unknown);
-    assert_eq!(seen.own, XenbusState::Connected);
+    assert_eq!((view.state, view.body), unknown);
+    assert_eq!(view.own, XenbusState::Connected);
     let reached = connections.other_end(BACK, ConnId(0));
     assert!(matches!(reached, Err(Errno::NOTCONN)));
     // This domain still considers itself connected.

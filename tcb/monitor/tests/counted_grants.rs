@@ -184,7 +184,7 @@ fn ending_uses_restores_collateral() {
 fn generations_wrap_past_zero() {
     let mut rig = granted();
     rig.quiet = true;
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for _ in 0..4096 {
         rig.step(&revoke(0, Revocation::Refuse));
         rig.step(&Op::Create {
@@ -192,10 +192,10 @@ fn generations_wrap_past_zero() {
             grants: vec![(0, 0, false)],
             refused: false,
         });
-        seen.push(rig.generation(1, 0));
+        observed.push(rig.generation(1, 0));
     }
-    assert!(!seen.contains(&0) && seen.contains(&4095));
-    assert_eq!(seen[4095], seen[0]);
+    assert!(!observed.contains(&0) && observed.contains(&4095));
+    assert_eq!(observed[4095], observed[0]);
     rig.end();
 }
 
@@ -245,9 +245,9 @@ fn an_exchanged_frame_is_a_new_page() {
             assert_eq!(bytes, [b'a'; 4096], "the frame lost its bytes");
         }
         page.fill(b's').unwrap();
-        let mut seen = [0; 64];
-        assert_eq!(rustix::io::read(&out, &mut seen), Ok(64));
-        assert_eq!(seen, if exchanged { [b'a'; 64] } else { [b's'; 64] });
+        let mut observed = [0; 64];
+        assert_eq!(rustix::io::read(&out, &mut observed), Ok(64));
+        assert_eq!(observed, if exchanged { [b'a'; 64] } else { [b's'; 64] });
     }
     assert!(memory.exchange(2).is_err());
 }
@@ -264,9 +264,9 @@ fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
     assert_eq!(spliced, Ok(64));
     act();
     page.fill(b's').unwrap();
-    let mut seen = [0; 64];
-    assert_eq!(rustix::io::read(&out, &mut seen), Ok(64));
-    seen[0]
+    let mut observed = [0; 64];
+    assert_eq!(rustix::io::read(&out, &mut observed), Ok(64));
+    observed[0]
 }
 
 /// XDP-16: a frame that the user's device has pinned is exchanged once, however it is revoked, in

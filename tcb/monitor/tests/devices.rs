@@ -41,13 +41,13 @@ fn device(control: Arc<Diary>) -> (Device, Arc<OwnedFd>) {
 fn a_domain_controls_its_own_devices_only() {
     let devices = Devices::default();
     let diary = Arc::new(Diary::default());
-    let (told, epoll) = device(Arc::clone(&diary));
-    devices.insert(DomId(1), 3, told, &epoll);
+    let (tap, epoll) = device(Arc::clone(&diary));
+    devices.insert(DomId(1), 3, tap, &epoll);
     assert_eq!(devices.tell(DomId(1), 3, [40, 2]), Ok(42));
     assert_eq!(devices.tell(DomId(1), 3, [1, 0]), Err(Errno::PERM));
     for (domain, number) in [(1, 2), (1, 1 << 32 | 3), (1, u64::MAX), (2, 3), (0, 3)] {
-        let told = devices.tell(DomId(domain), number, [0, 0]);
-        assert_eq!(told, Err(Errno::NOENT), "{domain} {number}");
+        let tap = devices.tell(DomId(domain), number, [0, 0]);
+        assert_eq!(tap, Err(Errno::NOENT), "{domain} {number}");
     }
     assert_eq!(*diary.0.lock().unwrap(), [[40, 2], [1, 0]]);
     devices.forget(DomId(1));
@@ -58,10 +58,10 @@ fn a_domain_controls_its_own_devices_only() {
 #[test]
 fn a_device_without_control_is_only_handed_out() {
     let devices = Devices::default();
-    let (told, epoll) = device(Arc::default());
+    let (tap, epoll) = device(Arc::default());
     let mute = Device {
         control: None,
-        ..told
+        ..tap
     };
     devices.insert(DomId(1), 0, mute, &epoll);
     assert_eq!(devices.tell(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
@@ -80,10 +80,10 @@ fn a_device_without_control_is_only_handed_out() {
 #[test]
 fn an_ended_device_leaves_the_epoll_set() {
     let devices = Devices::default();
-    let (told, epoll) = device(Arc::default());
-    let kept = told.fd.try_clone().unwrap();
+    let (tap, epoll) = device(Arc::default());
+    let kept = tap.fd.try_clone().unwrap();
     rustix::io::write(&kept, &1u64.to_ne_bytes()).unwrap();
-    devices.insert(DomId(1), 3, told, &epoll);
+    devices.insert(DomId(1), 3, tap, &epoll);
     let is_told = || {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 2];
         let now = Some(&Timespec::default());
@@ -104,8 +104,8 @@ fn a_device_is_handed_out_or_ended_never_both() {
     let devices = Devices::default();
     for round in 0..2000 {
         let domain = DomId(round);
-        let (told, epoll) = device(Arc::default());
-        devices.insert(domain, 3, told, &epoll);
+        let (tap, epoll) = device(Arc::default());
+        devices.insert(domain, 3, tap, &epoll);
         let there = AtomicBool::new(false);
         let hand_out = || {
             let give = |_: BorrowedFd<'_>| {
@@ -136,7 +136,7 @@ fn a_device_is_handed_out_or_ended_never_both() {
 #[test]
 fn tap_control_calls_survive_the_wire() {
     let mac = [2, 0, 0xff, 0, 0x80, 1];
-    for told in [
+    for tap in [
         TapControl::Steer { mac, queue: None },
         TapControl::Steer {
             mac,
@@ -144,7 +144,7 @@ fn tap_control_calls_survive_the_wire() {
         },
         TapControl::Settled,
     ] {
-        assert_eq!(TapControl::decode(told.encode()), Some(told));
+        assert_eq!(TapControl::decode(tap.encode()), Some(tap));
     }
     let [steer, _] = TapControl::Steer { mac, queue: None }.encode();
     for nonsense in [

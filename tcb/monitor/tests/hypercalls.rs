@@ -88,9 +88,9 @@ fn one_call_controls_several_devices() {
         rig.put_words(op, [device, op as u64 + 40, 1]);
     }
     assert_eq!(rig.call(HypercallKind::DeviceControl as u32, 3), Ok(()));
-    let told = [0, 1, 2].map(|op| (rig.get(op, STATUS_WORD) as i64, rig.get(op, ANSWER_WORD)));
+    let answers = [0, 1, 2].map(|op| (rig.get(op, STATUS_WORD) as i64, rig.get(op, ANSWER_WORD)));
     let noent = -i64::from(Errno::NOENT.raw_os_error());
-    assert_eq!(told, [(0, 41), (noent, 0), (0, 43)]);
+    assert_eq!(answers, [(0, 41), (noent, 0), (0, 43)]);
 }
 
 /// A domain ends a device once, after closing it. Afterwards the device has no visible pages and no
@@ -165,13 +165,13 @@ fn connections() {
     rig.put(1, 0, 0x1122);
     assert_eq!(rig.call(HypercallKind::ConnectSet as u32, 1), Ok(()));
     assert_eq!(rig.get(0, STATUS_WORD), 0);
-    let seen = rig
+    let view = rig
         .shared
         .connections
         .get(DomId(1), abi::ConnId(0))
         .unwrap();
     assert_eq!(
-        (seen.state, &seen.body[..2]),
+        (view.state, &view.body[..2]),
         (XenbusState::InitWait, &[0x22, 0x11][..])
     );
     for (state, errno) in [

@@ -234,8 +234,8 @@ impl Broker {
         beside: &[BorrowedFd<'_>],
     ) -> io::Result<Option<OwnedFd>> {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = link.send(&Record { token: 0, message }, beside);
-        let answer = asked.map_err(LinkError::from).and_then(|()| {
+        let sent = link.send(&Record { token: 0, message }, beside);
+        let answer = sent.map_err(LinkError::from).and_then(|()| {
             loop {
                 match link.receive::<BrokerReply>() {
                     Ok(None) => link.wait(PollFlags::IN, None),

@@ -407,8 +407,8 @@ fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
 
 /// Executes a control call for a socket; a dedicated queue supports more calls.
 fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
-    let asked = XdpControl::decode(words).ok_or(INVAL)?;
-    let answer = match (asked, queue) {
+    let request = XdpControl::decode(words).ok_or(INVAL)?;
+    let answer = match (request, queue) {
         (XdpControl::Layout(ring), _) => Ok(layout(socket, ring)),
         (XdpControl::Counter(counter), _) => socket.counter(counter),
         (XdpControl::Enable, Some(queue)) => queue.enable().map(|()| 0),

@@ -176,30 +176,30 @@ mod tests {
     #[test]
     fn the_last_uplink_switches_forwarding_off() {
         require!(netns);
-        let seen = inside(|| {
+        let states = inside(|| {
             fs::write(file(V4), "0")?;
             let (first, second) = (uplink("a")?, uplink("b")?);
             Ok([is_on(V4)?, end(first, "a")?, end(second, "b")?])
         });
-        assert_eq!(seen, [true, true, false]);
+        assert_eq!(states, [true, true, false]);
     }
 
     #[test]
     fn forwarding_that_was_on_before_stays_on() {
         require!(netns);
-        let seen = inside(|| {
+        let states = inside(|| {
             fs::write(file(V4), "1")?;
             let only = uplink("a")?;
             assert!(only.1.is_empty(), "{only:?}");
             end(only, "a")
         });
-        assert!(seen);
+        assert!(states);
     }
 
     #[test]
     fn the_last_uplink_after_a_kill_switches_it_off() {
         require!(netns);
-        let seen = inside(|| {
+        let states = inside(|| {
             fs::write(file(V4), "0")?;
             let (killed, heir) = (uplink("a")?, uplink("b")?);
             let off = killed.1.clone();
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(take_back_of_dead(None, [0, 0], &off).unwrap(), None);
             Ok((after, again, is_on(V4)?))
         });
-        assert_eq!(seen, (false, Some(vec![V4]), false));
+        assert_eq!(states, (false, Some(vec![V4]), false));
     }
 
     #[test]

@@ -467,7 +467,7 @@ mod tests {
         };
         let chain = "{ type filter hook forward priority 0 ; policy drop ; }";
         let found = inside(|| {
-            let mut seen = vec![texts()];
+            let mut readings = vec![texts()];
             for (family, table, chain_name) in [
                 ("ip", "filter", "FORWARD"),
                 ("inet", "fw", "forward"),
@@ -477,12 +477,12 @@ mod tests {
                 run(&format!(
                     "nft add chain {family} {table} {chain_name} {chain}"
                 ));
-                seen.push(texts());
+                readings.push(texts());
             }
             run("nft insert rule ip filter FORWARD iifname up0 accept");
             run("nft insert rule inet fw forward iifname up01 accept");
-            seen.push(texts());
-            seen
+            readings.push(texts());
+            readings
         });
         assert_eq!(found[0], [""; 0]);
         let remedy = "`iptables -I FORWARD -i up0 -j ACCEPT` and `iptables -I FORWARD -o up0 -j \
@@ -505,14 +505,14 @@ mod tests {
             texts.collect::<Vec<_>>()
         };
         let found = inside(|| {
-            let mut seen = vec![texts()];
+            let mut readings = vec![texts()];
             for program in ["iptables-legacy", "ip6tables-legacy"] {
                 run(&format!("{program} -P FORWARD DROP"));
-                seen.push(texts());
+                readings.push(texts());
                 run(&format!("{program} -I FORWARD -i up0 -j ACCEPT"));
-                seen.push(texts());
+                readings.push(texts());
             }
-            seen
+            readings
         });
         let counts: Vec<_> = found.iter().map(Vec::len).collect();
         assert_eq!(counts, [0, 1, 0, 1, 0], "{found:?}");

@@ -203,13 +203,13 @@ impl Grace {
     fn start_with(wait: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (wake, requests) = sync_channel(1);
         let (newest, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (asked, finished) = (Arc::clone(&newest), Arc::clone(&done));
+        let (newest_request, finished) = (Arc::clone(&newest), Arc::clone(&done));
         thread::Builder::new()
             .name("grace".to_owned())
             .spawn(move || {
                 while requests.recv().is_ok() {
                     // One grace period serves all requests made before it began.
-                    let newest = asked.load(Ordering::Acquire);
+                    let newest = newest_request.load(Ordering::Acquire);
                     wait();
                     finished.fetch_max(newest, Ordering::AcqRel);
                 }

@@ -16,13 +16,13 @@ pub type Written<'a> = &'a [(u16, &'a [u8])];
 /// # Panics
 /// If a parser breaks an invariant.
 pub fn hostile_datagram(bytes: &[u8], sequence: u32) {
-    let (mut seen, mut bodies) = (0, 0);
+    let (mut count, mut bodies) = (0, 0);
     let listed = netlink::each(bytes, &mut |kind, body: &[u8]| {
-        seen += 1;
+        count += 1;
         bodies += body.len();
         hostile_body(kind, body);
     });
-    assert!(16 * seen + bodies <= bytes.len() + 3, "{seen} messages");
+    assert!(16 * count + bodies <= bytes.len() + 3, "{count} messages");
     if let Err(error) = listed {
         assert_ne!(error.raw_os_error(), Some(0), "an error without a code");
     }
@@ -91,15 +91,15 @@ pub fn written_and_read(kind: u16, header: &[u8], attributes: Written<'_>, at: u
         message.attribute(*kind, value);
     }
     let mut bytes = message.finish(7);
-    let mut seen = 0;
+    let mut count = 0;
     let ended = netlink::each(&bytes, &mut |found, body: &[u8]| {
-        seen += 1;
+        count += 1;
         assert_eq!(found, kind);
         let read = Attributes(body.get(header.len()..).unwrap_or(&[]));
         assert!(read.eq(attributes.iter().copied()));
     });
     let is_control = matches!(kind, 2 | 3);
-    assert!(is_control || (seen == 1 && matches!(ended, Ok(false))));
+    assert!(is_control || (count == 1 && matches!(ended, Ok(false))));
     hostile_datagram(&bytes, 7);
     let len = bytes.len();
     if let Some(byte) = bytes.get_mut(at % len) {

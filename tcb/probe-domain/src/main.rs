@@ -117,11 +117,11 @@ impl Probe {
         request.store(self.number, Ordering::Release);
         shmem::futex::wake(request, 1);
         loop {
-            let seen = done.load(Ordering::Acquire);
-            if seen == self.number {
+            let current = done.load(Ordering::Acquire);
+            if current == self.number {
                 break;
             }
-            shmem::futex::wait(done, seen, None);
+            shmem::futex::wait(done, current, None);
         }
         self.word(info::CALL + RESULT).load(Ordering::Relaxed) as i32
     }
@@ -376,7 +376,7 @@ fn flood(lines: u64) -> Value {
 struct Spin {
     at: Span,
     /// Every distinct value seen, in order.
-    seen: Vec<u8>,
+    values: Vec<u8>,
     reads: u64,
     /// The number of faults.
     faults: u64,
@@ -386,7 +386,7 @@ impl Spin {
     fn new(at: Span) -> Self {
         Self {
             at,
-            seen: Vec::new(),
+            values: Vec::new(),
             reads: 0,
             faults: 0,
         }
@@ -398,8 +398,8 @@ impl Spin {
             match self.at.read(&mut byte) {
                 Ok(()) => {
                     self.reads += 1;
-                    if self.seen.last() != Some(&byte[0]) {
-                        self.seen.push(byte[0]);
+                    if self.values.last() != Some(&byte[0]) {
+                        self.values.push(byte[0]);
                     }
                 }
                 Err(_) => self.faults += 1,
@@ -408,7 +408,7 @@ impl Spin {
     }
 
     fn report(&self) -> Value {
-        json!({ "seen": self.seen, "reads": self.reads, "faults": self.faults })
+        json!({ "seen": self.values, "reads": self.reads, "faults": self.faults })
     }
 }
 

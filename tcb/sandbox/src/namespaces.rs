@@ -53,14 +53,14 @@ impl EmptyNamespaces {
         })?;
         drop(theirs);
         let mut report = [0; REPORT_BYTES];
-        let heard = rustix::net::recv(&ours, &mut report, RecvFlags::empty());
+        let received = rustix::net::recv(&ours, &mut report, RecvFlags::empty());
         let open = |kind| File::open(format!("/proc/{pid}/ns/{kind}"));
         let (mounts, network) = (open("mnt"), open("net"));
         // The holder ends with the link.
         drop(ours);
         rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
         let [_, full_root, ..] = report;
-        if heard?.0 != REPORT_BYTES {
+        if received?.0 != REPORT_BYTES {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(Self {
@@ -170,9 +170,9 @@ mod tests {
         drop(theirs);
         rustix::net::send(&ours, &[1], rustix::net::SendFlags::empty()).expect("its order to go");
         let mut report = [0; REPORT_BYTES];
-        let heard = rustix::net::recv(&ours, &mut report, RecvFlags::empty()).expect("a report");
+        let received = rustix::net::recv(&ours, &mut report, RecvFlags::empty()).expect("a report");
         rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty()).expect("its end");
-        assert_eq!(heard.0, REPORT_BYTES);
+        assert_eq!(received.0, REPORT_BYTES);
         assert_eq!(
             report[0],
             child::Step::Ready as u8,

@@ -227,7 +227,7 @@ fn no_access_succeeds_after_unmap_returned() {
     for mode in [0, 1] {
         let mut world = World::on(&[cpus - 1]);
         let (slot, frame) = (20, 11);
-        let (stop, worked, faults, seen) = (
+        let (stop, worked, faults, observed) = (
             world.word(16),
             world.word(17),
             world.word(18),
@@ -257,7 +257,7 @@ fn no_access_succeeds_after_unmap_returned() {
         stop.store(1, SeqCst);
         assert_eq!(world.answer(), Some(Ok(0)));
         assert_eq!(
-            (seen.load(SeqCst), spoilt),
+            (observed.load(SeqCst), spoilt),
             (0, 0),
             "accesses after unmap, mode {mode}"
         );

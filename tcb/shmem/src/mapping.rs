@@ -66,15 +66,15 @@ mod tests {
         let one = Mapping::new(file.as_fd(), 4096, 8192).unwrap();
         let two = Mapping::new(file.as_fd(), 0, 8192).unwrap();
         one.span().write(b"shared").unwrap();
-        let mut seen = [0; 6];
-        two.span().skip(4096).read(&mut seen).unwrap();
-        assert_eq!(&seen, b"shared");
+        let mut content = [0; 6];
+        two.span().skip(4096).read(&mut content).unwrap();
+        assert_eq!(&content, b"shared");
         ftruncate(&file, 4096).unwrap();
-        assert_eq!(one.span().read(&mut seen), Err(Fault));
-        assert_eq!(two.span().skip(4096).write(&seen), Err(Fault));
-        assert_eq!(two.span().read(&mut seen), Ok(()));
+        assert_eq!(one.span().read(&mut content), Err(Fault));
+        assert_eq!(two.span().skip(4096).write(&content), Err(Fault));
+        assert_eq!(two.span().read(&mut content), Ok(()));
         ftruncate(&file, 8192).unwrap();
-        assert_eq!(one.span().read(&mut seen), Ok(()));
-        assert_eq!(seen, [0; 6]);
+        assert_eq!(one.span().read(&mut content), Ok(()));
+        assert_eq!(content, [0; 6]);
     }
 }

@@ -40,8 +40,8 @@ fn live(file: &str) -> HotplugState {
 
 /// Records a guest that was attached, like the manager.
 fn attach(live: &mut HotplugState, guest: Setting) {
-    let came = LiveConfig::of(live).unwrap().add(&guest).unwrap();
-    live.attached.insert(came.domain.name, came.guest);
+    let resolved = LiveConfig::of(live).unwrap().add(&guest).unwrap();
+    live.attached.insert(resolved.domain.name, resolved.guest);
 }
 
 fn against(live: &HotplugState, file: &str) -> Result<Difference, String> {
@@ -264,8 +264,8 @@ fn a_guest_that_returns_keeps_its_mac() {
     let mut running = LiveConfig::of(&live).unwrap();
     running.remove("b");
     // The number of `a` is free, but `b` keeps its own.
-    let came = running.add(&second.guest).unwrap();
-    assert_eq!(came.macs, [Mac::derived(1, 1, 0)]);
+    let resolved = running.add(&second.guest).unwrap();
+    assert_eq!(resolved.macs, [Mac::derived(1, 1, 0)]);
     live.detached.insert("b".into());
     attach(&mut live, second.guest.clone());
     attach(&mut live, first.guest.clone());

@@ -28,8 +28,8 @@ fn attached() -> (HotplugState, LiveConfig) {
         r#"{"name": "d", "vif": [{"endpoint": "echo", "firewall": "stateful"},
             {"endpoint": "echo", "firewall": "shared"}]}"#,
     ] {
-        let came = running.add(&setting(guest)).unwrap();
-        live.attached.insert(came.domain.name, came.guest);
+        let resolved = running.add(&setting(guest)).unwrap();
+        live.attached.insert(resolved.domain.name, resolved.guest);
     }
     (live, running)
 }

@@ -80,7 +80,7 @@ struct Model {
     served: BTreeMap<usize, u32>,
     lives: BTreeMap<usize, Life>,
     /// The core's reports that the manager has received, by place.
-    seen: BTreeMap<usize, (u16, Stage, bool)>,
+    reported: BTreeMap<usize, (u16, Stage, bool)>,
     domains: BTreeMap<usize, Domain>,
     /// Devices that netd has open, and tokens of those that it opens.
     open: BTreeSet<usize>,
@@ -189,14 +189,14 @@ impl Model {
     /// The core reports where all domains stand.
     fn report(&mut self) {
         for (place, domain) in &self.domains {
-            let seen = (domain.id, domain.stage, domain.is_connected);
-            self.seen.insert(*place, seen);
+            let reported = (domain.id, domain.stage, domain.is_connected);
+            self.reported.insert(*place, reported);
         }
     }
 
     /// Another manager knows the specification and what the core reports.
     fn take_over(&mut self) {
-        self.seen.clear();
+        self.reported.clear();
         self.report();
         self.lives.clear();
         self.replies.clear();
@@ -206,7 +206,7 @@ impl Model {
             .chain(self.spec.keys().copied())
             .collect();
         for place in places {
-            let stage = self.seen.get(&place).map(|(_, stage, _)| *stage);
+            let stage = self.reported.get(&place).map(|(_, stage, _)| *stage);
             let (pause, known) = (pause_ms(place), Restarts::default());
             let life = Life::resume(place, pause, known, stage, self.now);
             self.lives.insert(place, life);
@@ -276,18 +276,18 @@ impl Model {
             let Some(life) = self.lives.get_mut(&place) else {
                 return;
             };
-            let seen = self.seen.get(&place);
-            let seen = DomainView {
-                id: seen.map(|(id, ..)| DomId(*id)),
-                stage: seen.map(|(_, stage, _)| *stage),
-                is_connected: seen.is_some_and(|(.., is_connected)| *is_connected),
+            let reported = self.reported.get(&place);
+            let reported = DomainView {
+                id: reported.map(|(id, ..)| DomId(*id)),
+                stage: reported.map(|(_, stage, _)| *stage),
+                is_connected: reported.is_some_and(|(.., is_connected)| *is_connected),
                 devices: 1,
                 ready: StartStage::Given,
                 workers: &workers,
             };
-            events.extend(life.observe(&seen, self.now));
+            events.extend(life.observe(&reported, self.now));
             if events.is_empty() {
-                match step(life, &seen, self.now) {
+                match step(life, &reported, self.now) {
                     Next::Wait(at) => {
                         assert!(at.is_none_or(|at| at > self.now), "it waits for the past");
                         return;
@@ -316,7 +316,7 @@ impl Model {
     }
 
     fn workers(&self) -> BTreeMap<usize, Worker> {
-        let stage = self.seen.get(&WORKER).map(|(_, stage, _)| *stage);
+        let stage = self.reported.get(&WORKER).map(|(_, stage, _)| *stage);
         let worker = match stage {
             Some(Stage::Running) => Worker::Running,
             _ => Worker::Away,
@@ -394,7 +394,7 @@ impl Model {
                     is_in_use: true,
                 };
                 self.domains.insert(place, domain);
-                self.seen.insert(place, (self.ids, Stage::Built, false));
+                self.reported.insert(place, (self.ids, Stage::Built, false));
                 life.created(DomId(self.ids));
             }
             Action::Connect => {
@@ -419,7 +419,8 @@ impl Model {
                 assert_eq!((domain.given, domain.stage), (1, Stage::Built));
                 assert!(place == WORKER || self.connections.contains_key(&place));
                 domain.stage = Stage::Starting;
-                self.seen.insert(place, (domain.id, Stage::Starting, false));
+                self.reported
+                    .insert(place, (domain.id, Stage::Starting, false));
                 life.started(now);
             }
             Action::Call(number) => {
@@ -456,7 +457,7 @@ impl Model {
             }
             Action::Close => {
                 self.open.remove(&place);
-                self.seen.remove(&place);
+                self.reported.remove(&place);
                 self.spec.remove(&place);
                 self.served.remove(&place);
                 self.lives.remove(&place);

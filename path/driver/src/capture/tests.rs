@@ -8,12 +8,12 @@ use shmem::Area;
 const ME: u64 = 7;
 
 fn ask(machine: &mut Machine, of: &str, snaplen: u32, now_ns: u64) -> Result<Value, String> {
-    let asked = CaptureRequest {
+    let request_of = CaptureRequest {
         id: ME,
         of,
         snaplen,
     };
-    machine.switch.capture.request(asked, now_ns)
+    machine.switch.capture.request(request_of, now_ns)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -21,7 +21,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Returns the recorded frames: port, whether inbound, length, first bytes, drop reason.
-fn seen(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
+fn captured(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
     let frames = answer["frames"].as_array().unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let one = |frame: &Value| {
@@ -50,7 +50,7 @@ fn only_the_guests_frames_are_captured() {
         machine.switch.ports.name(1).unwrap().to_owned(),
     );
     let none = ask(&mut machine, &of, 40, 0).unwrap();
-    assert!(seen(&none).is_empty());
+    assert!(captured(&none).is_empty());
     let (to, from) = (frame(mac(1), mac(0), 600, 1), frame(mac(2), mac(1), 60, 2));
     machine.send(0, &to);
     machine.send(0, &frame(mac(2), mac(0), 300, 3));
@@ -59,7 +59,7 @@ fn only_the_guests_frames_are_captured() {
     machine.carry(1);
     let got = ask(&mut machine, &of, 40, 1).unwrap();
     assert_eq!(
-        seen(&got),
+        captured(&got),
         [
             (port.clone(), false, 600, hex(&to[..40]), None),
             (port, true, 60, hex(&from[..40]), None),
@@ -68,7 +68,7 @@ fn only_the_guests_frames_are_captured() {
     // All frames have arrived nevertheless.
     assert_eq!(machine.received(1), [to]);
     assert_eq!(machine.received(2).len(), 2);
-    assert!(seen(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());
+    assert!(captured(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());
     assert!(!machine.switch.capture.is_on());
 }
 
@@ -80,7 +80,7 @@ fn a_frame_that_is_dropped_says_why() {
     let forged = frame(mac(1), mac(1), 100, 0);
     machine.send(0, &forged);
     machine.carry(0);
-    let got = seen(&ask(&mut machine, &of, 0, 0).unwrap());
+    let got = captured(&ask(&mut machine, &of, 0, 0).unwrap());
     let [(_, true, 100, data, Some(why))] = &got[..] else {
         panic!("{got:?}")
     };
@@ -93,7 +93,7 @@ fn a_frame_that_is_dropped_says_why() {
         machine.send(0, &frame(mac(1), mac(0), 900, number));
         machine.carry(0);
         machine.guests[0].front.reap().unwrap();
-        let got = seen(&ask(&mut machine, &of, 60, 0).unwrap());
+        let got = captured(&ask(&mut machine, &of, 60, 0).unwrap());
         for (_, is_in, len, _, why) in &got {
             assert!(!is_in && *len == 900);
             if why
@@ -110,12 +110,12 @@ fn a_frame_that_is_dropped_says_why() {
 #[test]
 fn blank_checksum_is_computed_in_the_capture() {
     let mut capture = Capture::default();
-    let asked = |snaplen| CaptureRequest {
+    let request_of = |snaplen| CaptureRequest {
         id: ME,
         of: "wire",
         snaplen,
     };
-    capture.request(asked(2000), 0).unwrap();
+    capture.request(request_of(2000), 0).unwrap();
     let (start, offset) = (34, 16);
     let mut bytes = frame(mac(1), mac(0), 701, 1);
     let area = Area::anonymous(4096).unwrap();
@@ -133,9 +133,9 @@ fn blank_checksum_is_computed_in_the_capture() {
     let mut sum = Sum::default();
     sum.add_bytes(&bytes[34..]);
     bytes[50..52].copy_from_slice(&sum.finish().to_be_bytes());
-    let seen = seen(&capture.request(asked(0), 0).unwrap());
-    assert_eq!(seen.len(), 2);
-    for (_, _, length, data, _) in seen {
+    let captured = captured(&capture.request(request_of(0), 0).unwrap());
+    assert_eq!(captured.len(), 2);
+    for (_, _, length, data, _) in captured {
         assert_eq!((length, data), (701, hex(&bytes)));
     }
 }
@@ -152,7 +152,7 @@ fn records_are_bounded_and_the_rest_is_counted() {
         machine.received(1);
     }
     let got = ask(&mut machine, &of, 100, 0).unwrap();
-    let kept = seen(&got).len();
+    let kept = captured(&got).len();
     assert!(kept <= BYTES_MAX / 1500 && kept > 50, "{kept}");
     assert_eq!(got["lost"], 1000 - kept);
     assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
@@ -165,7 +165,7 @@ fn records_are_bounded_and_the_rest_is_counted() {
     }
     let got = ask(&mut machine, &of, 100, 0).unwrap();
     assert_eq!(
-        (seen(&got).len(), &got["lost"]),
+        (captured(&got).len(), &got["lost"]),
         (FRAMES_MAX, &(1000 - FRAMES_MAX).into())
     );
     assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
@@ -204,12 +204,12 @@ fn capture_has_one_client_and_times_out() {
 fn capture_names_a_nic_guest_or_interface() {
     let sees = |of: &str, port| {
         let mut capture = Capture::default();
-        let asked = CaptureRequest {
+        let request_of = CaptureRequest {
             id: ME,
             of,
             snaplen: 1,
         };
-        capture.request(asked, 0).unwrap();
+        capture.request(request_of, 0).unwrap();
         capture.sees(port)
     };
     assert!(sees("wire", "nic.wire") && !sees("wire", "nic.wire-1"));

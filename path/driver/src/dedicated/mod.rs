@@ -61,7 +61,7 @@ impl DedicatedReceiver {
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {
             return 0;
         };
-        if wire.seen() == PollResult::Nothing {
+        if wire.poll_result() == PollResult::Nothing {
             return 0;
         }
         let merging = self.in_place.merges_for(vif);

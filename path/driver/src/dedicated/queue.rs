@@ -135,17 +135,17 @@ impl DedicatedQueue {
 
     fn ask_denied(&self) -> Vec<(u32, Count)> {
         let rules = || self.denied.iter().map(|(rule, _)| *rule);
-        let asked = |rule| {
+        let requests = |rule| {
             [
                 XdpControl::DeniedFrames(rule),
                 XdpControl::DeniedBytes(rule),
             ]
         };
-        let asked: Vec<_> = rules().flat_map(asked).map(XdpControl::encode).collect();
+        let requests: Vec<_> = rules().flat_map(requests).map(XdpControl::encode).collect();
         let device = self.config.device;
-        let told = self.platform.device_control_all(device, &asked);
-        let mut told = told.into_iter().map(|count| count.unwrap_or(0));
-        let mut next = || told.next().unwrap_or(0);
+        let answers = self.platform.device_control_all(device, &requests);
+        let mut answers = answers.into_iter().map(|count| count.unwrap_or(0));
+        let mut next = || answers.next().unwrap_or(0);
         let count = |rule| {
             let (frames, bytes) = (next(), next());
             (rule, Count { frames, bytes })
@@ -160,8 +160,8 @@ impl DedicatedQueue {
         }
         // After the answer the kernel counts no further denials, and the bridge denies frames
         // instead.
-        let (device, asked) = (self.config.device, XdpControl::Stop.encode());
-        if let Err(why) = self.platform.device_control(device, asked) {
+        let (device, requests) = (self.config.device, XdpControl::Stop.encode());
+        if let Err(why) = self.platform.device_control(device, requests) {
             self.trouble = format!("the last denials of the rules are not counted: {why}");
         }
         self.denied = self.ask_denied();
@@ -251,8 +251,8 @@ impl DedicatedQueue {
     }
 
     fn open(&mut self) {
-        let asked = XdpControl::Enable.encode();
-        match self.platform.device_control(self.config.device, asked) {
+        let requests = XdpControl::Enable.encode();
+        match self.platform.device_control(self.config.device, requests) {
             Ok(_) => self.state = QueueState::Open,
             Err(why) => self.trouble = format!("the monitor does not steer frames to it: {why}"),
         }

@@ -359,29 +359,34 @@ fn a_frame_that_waits_has_a_fate() {
     let bytes = frame(mac(1), mac(0), 2900, 1);
     machine.send(0, &bytes);
     machine.carry(0);
-    let asked = crate::capture::CaptureRequest {
+    let capture = crate::capture::CaptureRequest {
         id: 1,
         of: "g1",
         snaplen: 100,
     };
-    let seen = |machine: &mut Machine| machine.switch.capture.request(asked, 0).unwrap();
-    seen(&mut machine);
+    let captured = |machine: &mut Machine| machine.switch.capture.request(capture, 0).unwrap();
+    captured(&mut machine);
     machine.switch.trace.request();
     machine.send(0, &bytes);
     machine.send(0, &bytes);
     machine.carry(0);
-    assert!(seen(&mut machine)["frames"].as_array().unwrap().is_empty());
+    assert!(
+        captured(&mut machine)["frames"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
     let trace = machine.switch.trace.request().to_string();
     assert!(trace.contains("waits in the queue towards g1"), "{trace}");
     machine.drain(300 * MS);
-    let told = seen(&mut machine);
+    let report = captured(&mut machine);
     assert_eq!(
-        told["frames"][0]["dropped"],
+        report["frames"][0]["dropped"],
         serde_json::Value::Null,
-        "{told}"
+        "{report}"
     );
     machine.drain(500 * MS);
-    let told = seen(&mut machine);
+    let report = captured(&mut machine);
     let why = "dropped, queue_late: It waited for 0.5 s in the queue towards the guest";
-    assert_eq!(told["frames"][0]["dropped"], why, "{told}");
+    assert_eq!(report["frames"][0]["dropped"], why, "{report}");
 }

@@ -73,9 +73,9 @@ impl Rig {
     fn turn(&mut self, now_ns: u64) -> (usize, usize) {
         self.port.take(now_ns, 64, &mut self.frames, &self.ledger);
         let bytes = payloads(&self.frames).len();
-        let went = (bytes / runtime::testing::PAYLOAD, self.frames.len());
+        let sent = (bytes / runtime::testing::PAYLOAD, self.frames.len());
         self.port.done(&mut self.frames, &self.ledger);
-        went
+        sent
     }
 }
 

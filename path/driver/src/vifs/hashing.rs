@@ -152,14 +152,14 @@ mod tests {
         hashing.set_key(&[0x5a, 0x13, 0x77, 0xc9, 0x21, 0x4e, 0x91, 0xb6]);
         hashing.set_entries(2);
         hashing.set_table(0, &[3, 1]);
-        let mut seen = [0; 4];
+        let mut counts = [0; 4];
         for last in 0..=255 {
             let mut header = ipv4_tcp(100, 1);
             header[26] = last;
-            seen[hashing.queue(&header, 4).unwrap()] += 1;
+            counts[hashing.queue(&header, 4).unwrap()] += 1;
         }
-        assert_eq!((seen[0], seen[2]), (0, 0), "no entry names them");
-        assert_eq!(seen[1] + seen[3], 256);
+        assert_eq!((counts[0], counts[2]), (0, 0), "no entry names them");
+        assert_eq!(counts[1] + counts[3], 256);
         // An unhashed packet uses the first entry.
         assert_eq!(hashing.queue(&[0xff; 60], 4), Some(3));
         // The table names a queue that does not exist.

@@ -285,13 +285,13 @@ mod tests {
         assert_eq!(own.to_guest(&frames, &[0]).delivered, 1);
         queues.iter_mut().for_each(Netback::publish);
         fence(Ordering::SeqCst);
-        let mut told = Vec::new();
-        queues.notify(|queue, rings| told.push((queue, rings)));
+        let mut notified = Vec::new();
+        queues.notify(|queue, rings| notified.push((queue, rings)));
         let rings = NotifiedRings {
             tx: false,
             rx: true,
         };
-        assert_eq!(told, [(1, rings)]);
+        assert_eq!(notified, [(1, rings)]);
     }
 
     #[test]

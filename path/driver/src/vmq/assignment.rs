@@ -242,11 +242,11 @@ impl Assignment {
     }
 
     /// Activates a joining queue once the shared queue has no older frames for its guest, according
-    /// to `seen`, or after a timeout.
-    pub fn activate(&mut self, at: usize, seen: PollResult, now_ns: u64) {
+    /// to `poll_result`, or after a timeout.
+    pub fn activate(&mut self, at: usize, poll_result: PollResult, now_ns: u64) {
         if let Some(held) = self.held.get_mut(at) {
             let late = now_ns.saturating_sub(held.given_ns) > JOIN_NS;
-            if held.phase == Phase::Joining && (seen == PollResult::All || late) {
+            if held.phase == Phase::Joining && (poll_result == PollResult::All || late) {
                 held.phase = Phase::Active;
             }
         }

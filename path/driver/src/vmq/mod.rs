@@ -146,13 +146,13 @@ impl Queues {
                 assignment.rebalance(&mut switch.ports, now_ns, budget);
             });
         }
-        let seen = match switch.ports.nic(self.nic) {
-            Some(nic) if nic.seen() != PollResult::Nothing => nic.seen(),
+        let poll_result = match switch.ports.nic(self.nic) {
+            Some(nic) if nic.poll_result() != PollResult::Nothing => nic.poll_result(),
             _ => return 0,
         };
         let mut frames = 0;
         for at in 0..self.assignment.held_queues() {
-            self.assignment.activate(at, seen, now_ns);
+            self.assignment.activate(at, poll_result, now_ns);
             if let Some(held) = self.assignment.held(at)
                 && held.phase == Phase::Active
             {

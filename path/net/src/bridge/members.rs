@@ -36,7 +36,7 @@ pub(super) struct PortState {
     /// The first frame of each kind that the guest forged.
     pub(super) offences: Vec<Offence>,
     /// Number of offences that [`Bridge::new_offences`] has returned.
-    told: usize,
+    reported: usize,
 }
 
 /// The bridge.
@@ -112,7 +112,7 @@ impl Bridge {
             is_router,
             drops: Drops::default(),
             offences: Vec::new(),
-            told: 0,
+            reported: 0,
         };
         if self.ports.len() <= number {
             self.ports.resize_with(number + 1, || None);
@@ -259,9 +259,9 @@ impl Bridge {
         }
         for (number, state) in self.ports.iter_mut().enumerate() {
             if let Some(state) = state {
-                let untold = state.offences.iter().skip(state.told);
+                let untold = state.offences.iter().skip(state.reported);
                 new.extend(untold.map(|offence| (number, *offence)));
-                state.told = state.offences.len();
+                state.reported = state.offences.len();
             }
         }
         new

@@ -129,16 +129,16 @@ impl Rule {
         if self.has_no_conditions() {
             return !(self.allow && unknown);
         }
-        let seen = filtered.inspected();
-        let is = |own: u16| seen.ethertype.fits(|other| *other == own);
-        let is_protocol = |own: u8| seen.protocol.fits(|other| *other == own);
-        let from = |own: Prefix| seen.addresses.fits(|(from, _)| own.contains(*from));
-        let to = |own: Prefix| seen.addresses.fits(|(_, to)| own.contains(*to));
+        let inspected = filtered.inspected();
+        let is = |own: u16| inspected.ethertype.fits(|other| *other == own);
+        let is_protocol = |own: u8| inspected.protocol.fits(|other| *other == own);
+        let from = |own: Prefix| inspected.addresses.fits(|(from, _)| own.contains(*from));
+        let to = |own: Prefix| inspected.addresses.fits(|(_, to)| own.contains(*to));
         let (from_port, to_port) = (self.source_ports.as_ref(), self.destination_ports.as_ref());
         fits(self.ethertype.map(is))
             && fits(self.protocol.map(is_protocol))
-            && fits(from_port.map(|own| seen.ports.fits(|(from, _)| own.contains(from))))
-            && fits(to_port.map(|own| seen.ports.fits(|(_, to)| own.contains(to))))
+            && fits(from_port.map(|own| inspected.ports.fits(|(from, _)| own.contains(from))))
+            && fits(to_port.map(|own| inspected.ports.fits(|(_, to)| own.contains(to))))
             && fits(self.source.map(from))
             && fits(self.destination.map(to))
             && !(self.allow && unknown)
@@ -321,7 +321,7 @@ const fn has_ports(number: u8) -> bool {
 pub(super) struct Filtered<'a> {
     header: &'a [u8],
     len: usize,
-    seen: Option<Inspected>,
+    inspected: Option<Inspected>,
     subject: Option<Subject>,
 }
 
@@ -331,14 +331,14 @@ impl<'a> Filtered<'a> {
         Self {
             header,
             len,
-            seen: None,
+            inspected: None,
             subject: None,
         }
     }
 
     fn inspected(&mut self) -> &Inspected {
         let header = self.header;
-        self.seen.get_or_insert_with(|| Inspected::of(header))
+        self.inspected.get_or_insert_with(|| Inspected::of(header))
     }
 
     #[inline]

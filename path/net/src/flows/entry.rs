@@ -64,8 +64,8 @@ pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -
     let word = load(&words[4]);
     let is = |phase: Phase| word as u8 == phase as u8 + 1;
     match kind {
-        PacketKind::Tcp(seen) => {
-            seen & (flags::SYN | flags::FIN | flags::RST) == 0
+        PacketKind::Tcp(tcp_flags) => {
+            tcp_flags & (flags::SYN | flags::FIN | flags::RST) == 0
                 && (is(Phase::Established) || is(Phase::Closing))
         }
         PacketKind::Datagram => {

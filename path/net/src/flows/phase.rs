@@ -109,11 +109,11 @@ impl Phase {
 
     /// Returns phase and marks after a TCP segment with these flags from the initiator or
     /// responder.
-    pub(super) fn after_segment(self, marks: u8, by_initiator: bool, seen: u8) -> (Self, u8) {
-        if seen & flags::RST != 0 {
+    pub(super) fn after_segment(self, marks: u8, by_initiator: bool, tcp_flags: u8) -> (Self, u8) {
+        if tcp_flags & flags::RST != 0 {
             return self.after_reset(marks, by_initiator);
         }
-        let fin = |marks: u8| match (seen & flags::FIN != 0, by_initiator) {
+        let fin = |marks: u8| match (tcp_flags & flags::FIN != 0, by_initiator) {
             (false, _) => marks,
             (true, true) => marks | marks::FIN[0],
             (true, false) => marks | marks::FIN[1],
@@ -121,8 +121,8 @@ impl Phase {
         match self {
             Self::Opening | Self::Answered => {
                 let picked_up = marks & marks::PICKED_UP != 0;
-                let answers = !by_initiator && (picked_up || seen & flags::SYN != 0);
-                let confirms = by_initiator && seen & (flags::SYN | flags::ACK) == flags::ACK;
+                let answers = !by_initiator && (picked_up || tcp_flags & flags::SYN != 0);
+                let confirms = by_initiator && tcp_flags & (flags::SYN | flags::ACK) == flags::ACK;
                 match self {
                     Self::Opening if answers && picked_up => Self::open(fin(marks)),
                     Self::Opening if answers => (Self::Answered, marks),

@@ -310,11 +310,11 @@ fn error(header: &[u8], at: usize, outer: &Tuple, ethertype: u16) -> Option<Subj
 }
 
 /// Returns whether these flags open a connection.
-pub(super) const fn is_syn(seen: u8) -> bool {
-    seen & (flags::SYN | flags::ACK | flags::RST | flags::FIN) == flags::SYN
+pub(super) const fn is_syn(tcp_flags: u8) -> bool {
+    tcp_flags & (flags::SYN | flags::ACK | flags::RST | flags::FIN) == flags::SYN
 }
 
 /// Returns whether a segment with these flags can be in the middle of a connection.
-pub(super) const fn is_midstream(seen: u8) -> bool {
-    seen & (flags::SYN | flags::ACK | flags::RST) == flags::ACK
+pub(super) const fn is_midstream(tcp_flags: u8) -> bool {
+    tcp_flags & (flags::SYN | flags::ACK | flags::RST) == flags::ACK
 }

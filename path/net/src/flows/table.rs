@@ -273,11 +273,11 @@ impl Flows {
     ) -> Classification {
         let known = slot.and_then(|slot| entry::phase_of(self.entry(slot)?));
         let is_new = match (kind, known) {
-            (PacketKind::Tcp(seen), Some((phase, _))) => phase.is_over() && is_syn(seen),
+            (PacketKind::Tcp(tcp_flags), Some((phase, _))) => phase.is_over() && is_syn(tcp_flags),
             (_, Some(_)) => false,
-            (PacketKind::Tcp(seen), None) => {
-                let picks_up = is_midstream(seen) && now < self.pick_up_until;
-                if !is_syn(seen) && !picks_up {
+            (PacketKind::Tcp(tcp_flags), None) => {
+                let picks_up = is_midstream(tcp_flags) && now < self.pick_up_until;
+                if !is_syn(tcp_flags) && !picks_up {
                     return Classification::Unknown;
                 }
                 true
@@ -301,8 +301,8 @@ impl Flows {
     }
 
     fn dhcp_was_requested(&self, direction: Direction, v6: bool, now: u32) -> bool {
-        self.dhcp[usize::from(v6)].is_some_and(|(asked, by)| {
-            by == direction.opposite() && now.saturating_sub(asked) <= DHCP_TICKS
+        self.dhcp[usize::from(v6)].is_some_and(|(requested, by)| {
+            by == direction.opposite() && now.saturating_sub(requested) <= DHCP_TICKS
         })
     }
 
@@ -315,7 +315,7 @@ impl Flows {
         &mut self,
         direction: Direction,
         subject: &Subject,
-        seen: &Lookup,
+        lookup: &Lookup,
         bytes: usize,
         now_ns: u64,
     ) -> Result<(), TableFull> {
@@ -331,14 +331,14 @@ impl Flows {
         {
             self.dhcp[usize::from(v6)] = Some((now, direction));
         }
-        match (&subject.0, seen.slot) {
-            (SubjectKind::Packet(_, kind, id), Some(slot)) if !is_new(seen) => {
+        match (&subject.0, lookup.slot) {
+            (SubjectKind::Packet(_, kind, id), Some(slot)) if !is_new(lookup) => {
                 self.continue_flow(direction, *kind, slot, bytes, now);
                 self.remember(id.as_ref(), slot, now);
                 Ok(())
             }
-            (SubjectKind::Packet(_, kind, id), slot) if is_new(seen) => {
-                let Some((key, hash)) = seen.key else {
+            (SubjectKind::Packet(_, kind, id), slot) if is_new(lookup) => {
+                let Some((key, hash)) = lookup.key else {
                     return Ok(());
                 };
                 let slot = self.admit(direction, *kind, (key, hash), slot, (bytes, now))?;
@@ -373,7 +373,7 @@ impl Flows {
         };
         let by_initiator = (marks & marks::INITIATOR_OUT != 0) == (direction == Direction::Out);
         let (next, next_marks) = match kind {
-            PacketKind::Tcp(seen) => phase.after_segment(marks, by_initiator, seen),
+            PacketKind::Tcp(tcp_flags) => phase.after_segment(marks, by_initiator, tcp_flags),
             _ if by_initiator => (phase, marks),
             _ => (Phase::Replied, marks),
         };
@@ -402,8 +402,8 @@ impl Flows {
             Direction::Out => marks::INITIATOR_OUT,
         };
         let phase = match kind {
-            PacketKind::Tcp(seen) => {
-                if !is_syn(seen) {
+            PacketKind::Tcp(tcp_flags) => {
+                if !is_syn(tcp_flags) {
                     marks |= marks::PICKED_UP;
                 }
                 Phase::Opening
@@ -542,8 +542,8 @@ impl Flows {
     }
 }
 
-const fn is_new(seen: &Lookup) -> bool {
-    matches!(seen.classification, Classification::Is(State::New))
+const fn is_new(lookup: &Lookup) -> bool {
+    matches!(lookup.classification, Classification::Is(State::New))
 }
 
 /// Cost of evicting an entry, the highest first.

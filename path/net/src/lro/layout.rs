@@ -84,7 +84,7 @@ pub(super) enum PacketClass {
 #[inline]
 pub(super) fn classify(frame: &mut Frame) -> PacketClass {
     match plain(frame) {
-        Some(seen) => seen,
+        Some(layout) => layout,
         None => general(frame),
     }
 }

@@ -101,8 +101,8 @@ fn querier_gets_reports_until_its_port_is_removed() {
         let report = mld(143, MAC_A).bytes();
         assert_eq!(go(&mut bridge, &report, A, 0), Verdict::Unicast(WIRE));
         // Queries are flooded to all ports.
-        let asked = go(&mut bridge, &asks.bytes(), B, 0);
-        assert_eq!(asked, set(&[WIRE, A]));
+        let ports = go(&mut bridge, &asks.bytes(), B, 0);
+        assert_eq!(ports, set(&[WIRE, A]));
         assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
         // A guest does not become a router by receiving queries.
         let from_wire = Build {

@@ -41,11 +41,11 @@ fn try_to_go(
     now_ns: u64,
 ) -> Result<Classification, TableFull> {
     let subject = Subject::of(frame);
-    let seen = table.look(direction, &subject, now_ns);
-    if seen.classification != Classification::Unknown {
-        table.pass(direction, &subject, &seen, frame.len(), now_ns)?;
+    let lookup = table.look(direction, &subject, now_ns);
+    if lookup.classification != Classification::Unknown {
+        table.pass(direction, &subject, &lookup, frame.len(), now_ns)?;
     }
-    Ok(seen.classification)
+    Ok(lookup.classification)
 }
 
 /// Returns the status of a frame without passing it.

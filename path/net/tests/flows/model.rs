@@ -260,10 +260,10 @@ proptest! {
                 }
             };
             let subject = Subject::of(&frame);
-            let seen = table.look(by, &subject, now);
-            prop_assert_eq!(seen.classification, expected, "{:?}", key);
+            let lookup = table.look(by, &subject, now);
+            prop_assert_eq!(lookup.classification, expected, "{:?}", key);
             if passes {
-                prop_assert_eq!(table.pass(by, &subject, &seen, frame.len(), now), Ok(()));
+                prop_assert_eq!(table.pass(by, &subject, &lookup, frame.len(), now), Ok(()));
             }
         }
     }

@@ -100,8 +100,8 @@ proptest! {
         for (other, port_outside) in talks {
             let talk = Talk { other, port_outside, ..TALK };
             let subject = net::flows::Subject::of(&talk.udp(Direction::In));
-            let seen = table.look(Direction::In, &subject, SECOND);
-            let _ = table.pass(Direction::In, &subject, &seen, 60, SECOND);
+            let lookup = table.look(Direction::In, &subject, SECOND);
+            let _ = table.pass(Direction::In, &subject, &lookup, 60, SECOND);
         }
         drop(table);
         for (at, shift, value) in words {

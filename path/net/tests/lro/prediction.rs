@@ -174,8 +174,12 @@ fn outcome(settings: Settings, plan: &Plan, cuts: &[usize]) -> Outcome {
     let held = lro.held();
     lro.drain(1 << 30, &mut out);
     assert_eq!(lro.held(), 0);
-    let seen = |frame: &Frame| (frame.to_vec().unwrap(), frame.offload, frame.fixed_id);
-    (out.iter().map(seen).collect(), lro.counters().clone(), held)
+    let contents = |frame: &Frame| (frame.to_vec().unwrap(), frame.offload, frame.fixed_id);
+    (
+        out.iter().map(contents).collect(),
+        lro.counters().clone(),
+        held,
+    )
 }
 
 proptest! {

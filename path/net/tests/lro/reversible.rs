@@ -173,8 +173,9 @@ fn right(bytes: &[u8]) -> Option<(usize, u32)> {
     };
     let mut sum = Sum::new(pseudo);
     sum.add_bytes(&bytes[tcp.at..]);
-    let seen = tcp.at + 18 <= nic::frame::SNAPSHOT;
-    (seen && whole && end == bytes.len() && sum.folded() == 0xffff).then_some((tcp.at, pseudo))
+    let in_snapshot = tcp.at + 18 <= nic::frame::SNAPSHOT;
+    (in_snapshot && whole && end == bytes.len() && sum.folded() == 0xffff)
+        .then_some((tcp.at, pseudo))
 }
 
 /// Input and output of a run.

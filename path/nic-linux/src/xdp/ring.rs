@@ -153,7 +153,7 @@ pub(super) struct Consumer {
     words: Words,
     taken: u32,
     /// Entries that the kernel has published.
-    seen: u32,
+    cached: u32,
 }
 
 /// A packet's descriptor.
@@ -176,21 +176,21 @@ impl Consumer {
         Some(Self {
             words,
             taken,
-            seen: taken,
+            cached: taken,
         })
     }
 
     /// Rereads the producer's count, and returns the number of entries that can be taken.
     pub(super) fn look(&mut self) -> u32 {
         // Acquire: the entries are visible once the count is.
-        self.seen = self.words.producer.load(Ordering::Acquire);
+        self.cached = self.words.producer.load(Ordering::Acquire);
         self.left()
     }
 
     /// Returns whether more entries are published than fit: an earlier domain has then overwritten
     /// the count that the kernel uses.
     pub(super) fn is_wrong(&self) -> bool {
-        self.seen.wrapping_sub(self.taken) > self.words.count
+        self.cached.wrapping_sub(self.taken) > self.words.count
     }
 
     /// Like [`Consumer::look`], but returns at most `budget`.
@@ -205,7 +205,7 @@ impl Consumer {
     }
 
     fn left(&self) -> u32 {
-        self.seen.wrapping_sub(self.taken).min(self.words.count)
+        self.cached.wrapping_sub(self.taken).min(self.words.count)
     }
 
     /// Returns the packet `ahead` entries behind the next one, if it is already published.
@@ -240,7 +240,7 @@ impl Consumer {
     /// Skips all entries.
     pub(super) fn skip(&mut self) {
         self.look();
-        self.taken = self.seen;
+        self.taken = self.cached;
         self.release();
     }
 

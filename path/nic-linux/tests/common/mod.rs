@@ -166,9 +166,9 @@ impl Guests {
         let used: Vec<BufferId> = pieces.map(|piece| piece.buffer).collect();
         assert!(posted.starts_with(&used), "{used:?} of {posted:?}");
         let read = |mut frame: Frame| {
-            let seen = look(&mut frame);
+            let found = look(&mut frame);
             frame.recycle(&mut self.pool);
-            seen
+            found
         };
         frames.into_iter().map(read).collect()
     }

@@ -130,7 +130,7 @@ fn tap_is_configured_and_removed_with_descriptor() {
 #[test]
 fn setup_errors_name_the_cause_and_place() {
     let Some(namespace) = namespace() else { return };
-    let told = |tap: &TapSpec, parts: &[&str]| {
+    let fails_with = |tap: &TapSpec, parts: &[&str]| {
         let text = open_tap(tap).unwrap_err().to_string();
         for part in parts {
             assert!(text.contains(part), "{part} in {text}");
@@ -138,7 +138,7 @@ fn setup_errors_name_the_cause_and_place() {
     };
     let fine = spec(&namespace, "tap0");
     let _first = open_tap(&fine).unwrap();
-    told(
+    fails_with(
         &fine,
         &[
             "`tap0`",
@@ -146,28 +146,28 @@ fn setup_errors_name_the_cause_and_place() {
             &namespace.path().display().to_string(),
         ],
     );
-    told(
+    fails_with(
         &TapSpec {
             ifname: "lo".into(),
             ..fine.clone()
         },
         &["`lo`", "already exists"],
     );
-    told(
+    fails_with(
         &TapSpec {
             ifname: "much-too-long-name".into(),
             ..fine.clone()
         },
         &["much-too-long-name", "15"],
     );
-    told(
+    fails_with(
         &TapSpec {
             netns: Some("no-such-namespace".into()),
             ..fine.clone()
         },
         &["/run/netns/no-such-namespace", "ip netns list"],
     );
-    told(
+    fails_with(
         &TapSpec {
             netns: Some("/etc/passwd".into()),
             ..fine.clone()
@@ -182,21 +182,21 @@ fn setup_errors_name_the_cause_and_place() {
         change(&mut tap);
         tap
     };
-    told(
+    fails_with(
         &other("tap1", &|tap| tap.addresses = vec!["10.0.0.1/99".into()]),
         &["10.0.0.1/99"],
     );
-    told(
+    fails_with(
         &other("tap2", &|tap| {
             tap.addresses = vec!["10.1.0.1/24".into(), "10.1.0.1/24".into()];
         }),
         &["tap2", "twice"],
     );
-    told(
+    fails_with(
         &other("tap3", &|tap| tap.gateway = Some("192.0.2.1".into())),
         &["tap3", "gateway"],
     );
-    told(
+    fails_with(
         &other("tap4", &|tap| tap.mac = Some([1, 0, 0, 0, 0, 1])),
         &["tap4", "MAC"],
     );
@@ -272,9 +272,9 @@ fn frames_without_a_virtio_header_go_both_ways() {
 #[test]
 fn a_tap_whose_interface_was_removed_is_closed() {
     let Some(namespace) = namespace() else { return };
-    let (told, closed) = mpsc::channel();
+    let (removed, closed) = mpsc::channel();
     let nic = nic_of(&offloading(&namespace));
-    let mut nic = nic.on_removed(Box::new(move || told.send(()).unwrap()));
+    let mut nic = nic.on_removed(Box::new(move || removed.send(()).unwrap()));
     let mut supply = Supply::new(64, 40);
     let mut frames = Vec::new();
     nic.rx(0, 64, &mut supply, &mut frames);

@@ -24,8 +24,12 @@ fn frames_between_domains_reach_the_next_one() {
         let meanwhile: Vec<_> = (0..40).map(|n| frame(1000 * life + n, 300)).collect();
         meanwhile.iter().for_each(|frame| station.send(frame));
         wire.pass_on();
-        let came = wire.receive(meanwhile.len(), PATIENCE);
-        assert!(came == meanwhile, "life {life}: {} arrived", came.len());
+        let received = wire.receive(meanwhile.len(), PATIENCE);
+        assert!(
+            received == meanwhile,
+            "life {life}: {} arrived",
+            received.len()
+        );
         assert_eq!(station.receive(1), [frame(7777, 200)]);
         // The kernel reports taken entries once it has taken all that it knows of.
         wait_until("the NIC still searches for chunks", || {
@@ -38,8 +42,12 @@ fn frames_between_domains_reach_the_next_one() {
     let burst: Vec<_> = (0..BURST).map(|n| frame(n, 64)).collect();
     for round in 0..20 {
         burst.iter().for_each(|frame| station.send(frame));
-        let came = wire.receive(burst.len(), PATIENCE);
-        assert!(came == burst, "round {round}: {} arrived", came.len());
+        let received = wire.receive(burst.len(), PATIENCE);
+        assert!(
+            received == burst,
+            "round {round}: {} arrived",
+            received.len()
+        );
     }
     assert_eq!(wire.counted("rx_malformed"), 0);
     let report = wire.send(
@@ -70,8 +78,9 @@ fn forged_entries_cost_packets_not_the_socket() {
     // Once the kernel has consumed the forged entries all is well.
     wait_until("no frames arrive again", || {
         (0..BURST).for_each(|n| station.send(&frame(n, 64)));
-        let came = wire.receive(BURST as usize, Duration::from_millis(50));
-        came.iter()
+        let received = wire.receive(BURST as usize, Duration::from_millis(50));
+        received
+            .iter()
             .eq(&(0..BURST).map(|n| frame(n, 64)).collect::<Vec<_>>())
     });
 }
@@ -95,12 +104,12 @@ fn socket_with_forged_counts_is_detected() {
                     station.send(&frame(1, 64));
                     wire.counter(Counter::FillEmpty) > 0
                 });
-                let [came, _] = wire.words(Ring::Receive);
-                let before = came.load(Relaxed);
+                let [received, _] = wire.words(Ring::Receive);
+                let before = received.load(Relaxed);
                 producer.store(consumer.load(Relaxed).wrapping_sub(9), Relaxed);
                 station.send(&frame(1, 64));
                 wait_until("the kernel has not read the ring", || {
-                    came.load(Relaxed) != before
+                    received.load(Relaxed) != before
                 });
                 producer.store(truth, Relaxed);
             }

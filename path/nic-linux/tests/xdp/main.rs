@@ -282,12 +282,12 @@ fn frames_pass_whole_and_in_order() {
     for round in 0..100 {
         let frames: Vec<_> = lengths.iter().map(|&len| frame(round, len)).collect();
         frames.iter().for_each(|frame| station.send(frame));
-        let came = wire.receive(frames.len(), PATIENCE);
-        assert!(came == frames, "round {round}: {} came", came.len());
+        let received = wire.receive(frames.len(), PATIENCE);
+        assert!(received == frames, "round {round}: {} came", received.len());
         let report = wire.send(&frames);
         assert_eq!(report.sent as usize, frames.len());
-        let came = station.receive(frames.len());
-        assert!(came == frames, "round {round}: {} came", came.len());
+        let received = station.receive(frames.len());
+        assert!(received == frames, "round {round}: {} came", received.len());
     }
     assert_eq!(Counter::ALL.map(|counter| wire.counter(counter)), before);
 }
@@ -299,9 +299,9 @@ fn batch_larger_than_send_chunks_is_sent_whole() {
     let frames: Vec<_> = (0..3 * SEND_CHUNKS as u32).map(|n| frame(n, 300)).collect();
     let report = wire.send(&frames);
     assert_eq!((report.sent as usize, report.full), (frames.len(), 0));
-    let came = station.receive(frames.len());
-    let numbers: Vec<u8> = came.iter().map(|frame| frame[17]).collect();
-    assert!(came == frames, "{numbers:?}");
+    let received = station.receive(frames.len());
+    let numbers: Vec<u8> = received.iter().map(|frame| frame[17]).collect();
+    assert!(received == frames, "{numbers:?}");
 }
 
 #[test]
@@ -323,10 +323,10 @@ fn frame_without_buffer_is_counted() {
         sent += burst as usize;
         lost() > 0
     });
-    let came = wire.receive(sent, Duration::from_millis(300));
-    assert!(came.len() < sent, "{}", came.len());
+    let received = wire.receive(sent, Duration::from_millis(300));
+    assert!(received.len() < sent, "{}", received.len());
     station.send(&frame(9999, 100));
-    wire.receive_one(|came| *came == frame(9999, 100));
+    wire.receive_one(|received| *received == frame(9999, 100));
 }
 
 /// The kernel leaves checksums blank between the ends of a veth pair, unless configured otherwise.
@@ -388,8 +388,8 @@ fn forged_entries_reach_nothing_and_are_counted() {
     }
     let bad = wire.counter(Counter::BadTransmit);
     assert_eq!(bad, outside.len() as u64 + 4);
-    let came = station.receive_within(1, Duration::from_millis(500));
-    assert_eq!(came.len(), 0);
+    let received = station.receive_within(1, Duration::from_millis(500));
+    assert_eq!(received.len(), 0);
     let dropped = wire.counter(Counter::Dropped);
     // The fill ring is full: its entries are replaced.
     let (span, layout) = wire.ring(Ring::Fill);

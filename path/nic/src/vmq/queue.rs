@@ -163,7 +163,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
 
     /// Returns whether all frames that were steered before `point` have arrived.
     fn is_effective(&mut self, point: u64, now_ns: u64) -> bool {
-        let recently = |asked: u64| now_ns.saturating_sub(asked) < ASK_NS;
+        let recently = |since_ns: u64| now_ns.saturating_sub(since_ns) < ASK_NS;
         if self.effective < point && !self.asked_ns.is_some_and(recently) {
             self.asked_ns = Some(now_ns);
             self.effective = self.effective.max(self.steering.effective());

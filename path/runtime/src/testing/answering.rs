@@ -27,8 +27,8 @@ pub fn answer(
         let count = word(COUNT).load(Ordering::Relaxed) as usize;
         let words = |op| [0, 1, 2].map(|n| at(op, n).load(Ordering::Relaxed));
         let ops: Vec<_> = (0..count).map(words).collect();
-        for (op, (status, told)) in serve(kind, &ops).into_iter().enumerate() {
-            at(op, ANSWER_WORD).store(told, Ordering::Relaxed);
+        for (op, (status, value)) in serve(kind, &ops).into_iter().enumerate() {
+            at(op, ANSWER_WORD).store(value, Ordering::Relaxed);
             at(op, STATUS_WORD).store(status as u64, Ordering::Relaxed);
         }
         answered = number;

@@ -152,9 +152,9 @@ impl<G: Grants> Netback<G> {
             tx: self.tx.should_notify(),
             rx: self.rx.should_notify(),
         };
-        let asked = rings.tx | rings.rx;
-        self.counters.notifications += u64::from(asked);
-        (asked && self.events.notify()).then_some(rings)
+        let is_needed = rings.tx | rings.rx;
+        self.counters.notifications += u64::from(is_needed);
+        (is_needed && self.events.notify()).then_some(rings)
     }
 
     /// Returns whether the used receive buffers of which the guest was not notified outnumber the

@@ -177,9 +177,9 @@ impl Netfront {
     #[must_use]
     pub fn notify(&mut self) -> bool {
         // Both are called: each one updates its notification state.
-        let asked = self.rx.should_notify() | self.tx.should_notify();
-        self.counters.notifications += u64::from(asked);
-        asked && self.events.notify()
+        let is_needed = self.rx.should_notify() | self.tx.should_notify();
+        self.counters.notifications += u64::from(is_needed);
+        is_needed && self.events.notify()
     }
 
     /// Requests notifications of received packets and, if `wants_room` because a frame is waiting

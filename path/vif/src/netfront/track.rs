@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn table_consists_of_whole_sets() {
-        for (asked, entries) in [(0, 8), (1, 8), (8, 8), (9, 16), (1000, 1000)] {
-            assert_eq!(TrackTable::new(asked).len(), entries);
+        for (wanted, entries) in [(0, 8), (1, 8), (8, 8), (9, 16), (1000, 1000)] {
+            assert_eq!(TrackTable::new(wanted).len(), entries);
         }
         let mut table = TrackTable::new(1);
         let mut monitor = Monitor::default();

@@ -22,7 +22,7 @@ pub(super) struct Consumer<const N: usize> {
     /// Index of the next slot to consume.
     pub(super) cons: u32,
     /// The peer's index as last read and validated.
-    seen: u32,
+    cached_prod: u32,
     copied: [[u32; N]; BURST],
     /// Index of the first slot that was copied out.
     first: u32,
@@ -34,7 +34,7 @@ impl<const N: usize> Consumer<N> {
         Self {
             slots,
             cons: 0,
-            seen: 0,
+            cached_prod: 0,
             copied: [[0; N]; BURST],
             first: 0,
             count: 0,
@@ -44,7 +44,7 @@ impl<const N: usize> Consumer<N> {
     /// Continues at slot `at`. Another process has consumed the slots before it.
     pub(super) const fn resume(&mut self, at: u32) {
         self.cons = at;
-        self.seen = at;
+        self.cached_prod = at;
         self.count = 0;
     }
 
@@ -56,7 +56,7 @@ impl<const N: usize> Consumer<N> {
     /// Returns the number of slots that can be read without reading the shared index again.
     #[inline]
     pub(super) const fn ready(&self) -> u32 {
-        self.seen.wrapping_sub(self.cons)
+        self.cached_prod.wrapping_sub(self.cons)
     }
 
     /// Makes up to `want` slots ready, if the peer has published them by index `prod`. An index
@@ -79,7 +79,7 @@ impl<const N: usize> Consumer<N> {
         if new > end.wrapping_sub(self.cons) || new < self.ready() {
             return Err(Overrun);
         }
-        self.seen = prod;
+        self.cached_prod = prod;
         Ok(self.ready())
     }
 
@@ -141,7 +141,9 @@ impl<const N: usize> Consumer<N> {
         let (page, offset) = self.slots.place.of(number);
         let left = SLOTS_PER_PAGE - number % SLOTS_PER_PAGE;
         self.first = index;
-        self.count = left.min(self.seen.wrapping_sub(index)).min(BURST as u32);
+        self.count = left
+            .min(self.cached_prod.wrapping_sub(index))
+            .min(BURST as u32);
         let room = self.copied.get_mut(..self.count as usize);
         let room = room.unwrap_or(&mut []);
         words.read(page, offset, self.slots.place.stride, room);

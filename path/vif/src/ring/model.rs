@@ -136,18 +136,18 @@ fn a_producer_publishes_its_slots() {
             assert_eq!(producer.unnotified(), 2);
             producer.should_notify(&shared, RingIndex::ReqEvent)
         });
-        let seen = words.index(RingIndex::ReqProd, Ordering::Acquire);
-        for n in 0..seen {
+        let prod = words.index(RingIndex::ReqProd, Ordering::Acquire);
+        for n in 0..prod {
             let (page, offset) = format.requests(N).of(n);
             let mut slot = [[0; N]];
             words.read(page, offset, N * 4, &mut slot);
             assert_eq!(slot, [[n + 1; N]]);
         }
-        words.set_index(RingIndex::ReqEvent, seen + 1, Ordering::Relaxed);
+        words.set_index(RingIndex::ReqEvent, prod + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let sleeps = words.index(RingIndex::ReqProd, Ordering::Acquire) == seen;
+        let sleeps = words.index(RingIndex::ReqProd, Ordering::Acquire) == prod;
         let rang = writer.join().expect("the writer");
-        assert!(!sleeps || seen == 2 || rang, "asleep without a doorbell");
+        assert!(!sleeps || prod == 2 || rang, "asleep without a doorbell");
     });
 }
 

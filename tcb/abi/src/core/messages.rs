@@ -89,7 +89,7 @@ messages! {
             /// The index of the device's descriptor.
             place: u32,
             /// Whether the domain may make control calls for the device.
-            told: bool,
+            controls: bool,
         }
         /// Give a domain a socket over page frames, its own or another domain's. For a dedicated
         /// queue, a description for netd is attached.

@@ -32,7 +32,7 @@ fn asks() -> Vec<CoreRequest> {
             domain,
             unit,
             place: 1,
-            told: true,
+            controls: true,
         },
         CoreRequest::GiveSocket {
             socket: NewSocket {

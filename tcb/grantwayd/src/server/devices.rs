@@ -132,12 +132,12 @@ impl Core {
     }
 
     /// Gives a domain a descriptor of a device.
-    pub(super) fn give(&mut self, domain: DomId, unit: u32, place: u32, told: bool) -> Answer {
+    pub(super) fn give(&mut self, domain: DomId, unit: u32, place: u32, controls: bool) -> Answer {
         let open = self.units.kept.get(&unit);
         let fd = open.and_then(|unit| unit.given(place));
         let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
         let device = Device {
-            control: told.then(|| Tap::control(&self.control, unit)),
+            control: controls.then(|| Tap::control(&self.control, unit)),
             ..fd.try_clone()?.into()
         };
         self.hypervisor.give_device(domain, Some(device))?;

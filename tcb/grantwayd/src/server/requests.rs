@@ -93,8 +93,8 @@ impl Core {
                 domain,
                 unit,
                 place,
-                told,
-            } => return self.give(domain, unit, place, told),
+                controls,
+            } => return self.give(domain, unit, place, controls),
             CoreRequest::Connect {
                 backend,
                 frontend,

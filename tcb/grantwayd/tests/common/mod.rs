@@ -211,8 +211,8 @@ impl Daemon {
 
     /// Returns the domain at the other end of a domain's first connection, and its state.
     pub(crate) fn other_end(&self, domain: &str) -> (u64, u64) {
-        let (_, seen) = self.call(domain, HypercallKind::ConnectGet, [0; 3]);
-        let word = |n: usize| seen[n].as_u64().unwrap_or_else(|| panic!("{seen}"));
+        let (_, answer) = self.call(domain, HypercallKind::ConnectGet, [0; 3]);
+        let word = |n: usize| answer[n].as_u64().unwrap_or_else(|| panic!("{answer}"));
         (word(1), word(4))
     }
 

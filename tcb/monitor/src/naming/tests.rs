@@ -358,8 +358,8 @@ impl Rig {
             .filter(|t| shared.counted.knows(t.handle))
         {
             if self.living.contains(&table.granter) {
-                let seen = shared.connections.get(table.granter, table.conn);
-                let peer = seen.map(|seen| seen.peer);
+                let connection = shared.connections.get(table.granter, table.conn);
+                let peer = connection.map(|connection| connection.peer);
                 let user_lives = self.living.contains(&table.user);
                 assert!(peer.is_ok(), "the connection number of a table is free");
                 assert!(!user_lives || peer == Ok(table.user));

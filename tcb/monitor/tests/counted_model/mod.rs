@@ -458,8 +458,8 @@ impl Rig {
         self.statuses = self.counted.revoke(DomId(guest), &ops);
         // N-8: a batch with announcements increments the count once.
         let announced = |status: &S| matches!(status, S::Okay | S::Again);
-        let told = u64::from(self.statuses.iter().any(announced));
-        let after = before.map(|before| before + told);
+        let announcements = u64::from(self.statuses.iter().any(announced));
+        let after = before.map(|before| before + announcements);
         assert_eq!(
             self.announcements(guest),
             after,

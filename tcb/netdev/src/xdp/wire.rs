@@ -289,8 +289,8 @@ impl Wire {
                     let whole = receive_whole(ifname).map_err(failed(&place, step, hint))?;
                     let taken = failed(&place, GIVEN, PRIVILEGES);
                     let led = Led::new(ifname, spec.queues).map_err(taken)?;
-                    let heard = failed(&place, "made promiscuous", PRIVILEGES);
-                    Ok((led, whole, promiscuous(ifname).map_err(heard)?))
+                    let describe = failed(&place, "made promiscuous", PRIVILEGES);
+                    Ok((led, whole, promiscuous(ifname).map_err(describe)?))
                 })??;
                 Ok(led.into_wire(spec, whole, Some(promiscuous), None))
             }

@@ -42,15 +42,15 @@ fn main() {
     println!("hostile: up as {:?}", std::env::args().collect::<Vec<_>>());
     let slot = |n: u64| domain_memory.window.page(n as u32).unwrap_or(Span::EMPTY);
     let foreign = |n: u64| domain_memory.foreign.page(n as u32).unwrap_or(Span::EMPTY);
-    let mut seen = 0;
+    let mut last = 0;
     loop {
         let Some(number) = page.u32(NUMBER) else {
             std::process::exit(5)
         };
-        while number.load(SeqCst) == seen {
-            shmem::futex::wait(number, seen, None);
+        while number.load(SeqCst) == last {
+            shmem::futex::wait(number, last, None);
         }
-        seen = number.load(SeqCst);
+        last = number.load(SeqCst);
         let arg = |n: usize| get(page, ARGS + n);
         let outcome = match get(page, ORDER) {
             1 => slot(arg(0)).load_u64(0),
@@ -73,7 +73,7 @@ fn main() {
         set(page, FAULTED, u64::from(outcome.is_err()));
         set(page, ANSWER, outcome.unwrap_or(0));
         if let Some(word) = page.u32(ANSWERED * 8) {
-            word.store(seen, SeqCst);
+            word.store(last, SeqCst);
             shmem::futex::wake(word, 1);
         }
     }

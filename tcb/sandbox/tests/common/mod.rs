@@ -264,9 +264,9 @@ impl World {
 
     /// Asserts that it has ended, and in the expected way, if that is known.
     pub(crate) fn assert_ended(&self, how: &str) {
-        let told = self.domain.how_it_ended().expect("an end");
-        let unknown = !self.domain.missing.is_empty() && told == "ended";
-        assert!(unknown || told == how, "{told}, not: {how}");
+        let ending = self.domain.how_it_ended().expect("an end");
+        let unknown = !self.domain.missing.is_empty() && ending == "ended";
+        assert!(unknown || ending == how, "{ending}, not: {how}");
     }
 
     /// Returns its output so far (blocks until there is some).

@@ -80,8 +80,8 @@ fn copies_are_exact_at_every_length_and_alignment() {
             for src_align in 0..64 {
                 let dst_align = (src_align + len) % 64;
                 let range = MARGIN + dst_align..MARGIN + dst_align + len;
-                let seen = 0..range.end + MARGIN;
-                dst.bytes()[seen.clone()].fill(0xee);
+                let visible = 0..range.end + MARGIN;
+                dst.bytes()[visible.clone()].fill(0xee);
                 // SAFETY: both ranges lie in this test's pages.
                 let ok = unsafe {
                     copy(
@@ -97,9 +97,9 @@ fn copies_are_exact_at_every_length_and_alignment() {
                     &got[range.clone()] == want,
                     "{name} {len} {src_align} {dst_align}"
                 );
-                let outside = got[seen.start..range.start]
+                let outside = got[visible.start..range.start]
                     .iter()
-                    .chain(&got[range.end..seen.end]);
+                    .chain(&got[range.end..visible.end]);
                 assert!(
                     { outside }.all(|&byte| byte == 0xee),
                     "{name} {len} wrote outside"

@@ -79,7 +79,7 @@ struct World {
     /// The count of announcements when the batch began.
     before: u64,
     /// The entries as read.
-    seen: [u64; ENTRIES],
+    visited: [u64; ENTRIES],
     claimed: [bool; ENTRIES],
     held: [bool; ENTRIES],
     batch: u8,
@@ -120,7 +120,7 @@ impl World {
             quarantined: [false; ENTRIES],
             user: User::Begin,
             before: 0,
-            seen: [0; ENTRIES],
+            visited: [0; ENTRIES],
             claimed: [false; ENTRIES],
             held: [false; ENTRIES],
             batch: 0,
@@ -149,12 +149,12 @@ impl World {
                 User::Read(0)
             }
             User::Read(n) => {
-                next.seen[n] = next.translation[n];
+                next.visited[n] = next.translation[n];
                 User::Claim(n)
             }
             User::Claim(n) => {
                 let words = ModelWords {
-                    translation: Cell::new(next.seen[n]),
+                    translation: Cell::new(next.visited[n]),
                     status: Cell::new(next.status[n]),
                 };
                 next.claimed[n] = claim(&words.translation, &words.status, gref(n), true);
@@ -292,11 +292,11 @@ fn after<T>(n: usize, step: fn(usize) -> T, then: T) -> T {
 fn every_interleaving_keeps_the_clauses() {
     let each = [How::Refuse, How::Drain, How::Force];
     for how in each.into_iter().flat_map(|a| each.map(|b| [a, b])) {
-        let mut seen = HashSet::new();
+        let mut visited = HashSet::new();
         let mut open = vec![World::new(how)];
         let (mut ends, mut faults, mut rechecks) = (0, 0, 0);
         while let Some(world) = open.pop() {
-            if !seen.insert(world.clone()) {
+            if !visited.insert(world.clone()) {
                 continue;
             }
             let steps = [world.user_step(), world.monitor_step()];
@@ -311,7 +311,7 @@ fn every_interleaving_keeps_the_clauses() {
             rechecks += u32::from(world.user == User::Recheck(0));
             open.extend(steps.into_iter().flatten());
         }
-        let states = seen.len();
+        let states = visited.len();
         assert!(states > 2000 && ends > 0, "{how:?}: {states} states");
         assert!(rechecks > 0, "{how:?}: no recheck");
         let forced = how.contains(&How::Force);

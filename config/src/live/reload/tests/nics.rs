@@ -73,8 +73,12 @@ fn nics_with_resources_of_the_start_stay() {
 fn a_nic_is_added_and_removed_with_its_queues() {
     const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
     let with = format!("{TAP}{QUEUES}{FILE}");
-    let tap = |worker: &Domain, told: &DriverConfig, name: &str| {
-        let nic = told.nics.iter().find(|nic| nic.name == name).unwrap();
+    let tap = |worker: &Domain, driver_config: &DriverConfig, name: &str| {
+        let nic = driver_config
+            .nics
+            .iter()
+            .find(|nic| nic.name == name)
+            .unwrap();
         let NicKindConfig::Tap { device, queues, .. } = &nic.kind else {
             panic!("{nic:?}");
         };
@@ -89,36 +93,36 @@ fn a_nic_is_added_and_removed_with_its_queues() {
         (*device, queues.len())
     };
     let (first_worker, first_told, _) = running(FILE);
-    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
-    let first = tap(&worker, &told, "tap");
+    let (there, worker, driver_config) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let first = tap(&worker, &driver_config, "tap");
     assert_eq!(first.1, 3);
     // The NIC after it keeps its place; a new one fills the gap, or is placed at the end.
     let second = TAP
         .replace("\"tap\"\nkind", "\"second\"\nkind")
         .replace(".9/", ".8/");
     let both = format!("{second}{with}");
-    let (there, worker, told) = refitted(&there, (&worker, &told), &both);
-    let behind = tap(&worker, &told, "second");
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &both);
+    let behind = tap(&worker, &driver_config, "second");
     assert_eq!(behind, (first.0 + 4, 0));
     let alone = format!("{second}{FILE}");
-    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &alone);
     let gap = &worker.devices[first.0 as usize..behind.0 as usize];
     assert_eq!(*gap, [const { Device::Nothing }; 4]);
     let more = both.replace("vmq_queues = 3", "vmq_queues = 4");
-    let (there, worker, told) = refitted(&there, (&worker, &told), &more);
-    assert_eq!(tap(&worker, &told, "second"), behind);
-    assert_eq!(tap(&worker, &told, "tap"), (behind.0 + 1, 4));
-    let (there, worker, told) = refitted(&there, (&worker, &told), &alone);
-    let (_, worker, told) = refitted(&there, (&worker, &told), &both);
-    assert_eq!(tap(&worker, &told, "tap"), first);
-    assert_eq!(tap(&worker, &told, "second"), behind);
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &more);
+    assert_eq!(tap(&worker, &driver_config, "second"), behind);
+    assert_eq!(tap(&worker, &driver_config, "tap"), (behind.0 + 1, 4));
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &alone);
+    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &both);
+    assert_eq!(tap(&worker, &driver_config, "tap"), first);
+    assert_eq!(tap(&worker, &driver_config, "second"), behind);
 
     // A gap at the end is reused.
-    let (there, worker, told) = refitted(&live(FILE), (&first_worker, &first_told), &with);
-    let (there, worker, told) = refitted(&there, (&worker, &told), FILE);
+    let (there, worker, driver_config) = refitted(&live(FILE), (&first_worker, &first_told), &with);
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), FILE);
     let more = with.replace("vmq_queues = 3", "vmq_queues = 7");
-    let (_, worker, told) = refitted(&there, (&worker, &told), &more);
-    assert_eq!(tap(&worker, &told, "tap"), (first.0, 7));
+    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &more);
+    assert_eq!(tap(&worker, &driver_config, "tap"), (first.0, 7));
 }
 
 #[test]
@@ -134,7 +138,7 @@ fn other_devices_keep_their_numbers() {
     };
     let machine = crate::live::machine(&config, &[file]).unwrap();
     let before = &machine.domains[0];
-    let told: DriverConfig = serde_json::from_str(&before.config).unwrap();
+    let driver_config: DriverConfig = serde_json::from_str(&before.config).unwrap();
     let live = machine.live.unwrap();
     let mut running = LiveConfig::of(&live).unwrap();
     let step = against(&live, &format!("{local}{FILE}"))
@@ -143,12 +147,12 @@ fn other_devices_keep_their_numbers() {
         .remove(0);
     running.set_nics(&step.nics).unwrap();
     let without = running
-        .worker_with_nics(0, before, &told, &step.added)
+        .worker_with_nics(0, before, &driver_config, &step.added)
         .unwrap();
     assert_eq!(without.domain.devices[0], Device::Nothing);
     assert_eq!(without.domain.devices[1], before.devices[1]);
     assert!(without.domain.frames < before.frames);
-    let local_kind = told.nics[1].kind.clone();
+    let local_kind = driver_config.nics[1].kind.clone();
     assert!(matches!(local_kind, NicKindConfig::Local { device: 1, .. }));
     assert_eq!(without.nics[0].kind, local_kind);
 
@@ -161,13 +165,13 @@ fn other_devices_keep_their_numbers() {
     running.set_nics(&back.nics).unwrap();
     let told_without = DriverConfig {
         nics: without.nics,
-        ..told.clone()
+        ..driver_config.clone()
     };
     let with = running.worker_with_nics(0, &without.domain, &told_without, &back.added);
     let with = with.unwrap();
     assert_eq!(with.domain.frames, before.frames);
     assert_eq!(with.domain.devices, before.devices);
-    assert_eq!(with.nics.len(), told.nics.len());
+    assert_eq!(with.nics.len(), driver_config.nics.len());
     let tap = with.nics.iter().find(|nic| nic.name == "tap").unwrap();
     assert!(matches!(tap.kind, NicKindConfig::Tap { device: 0, .. }));
 }
@@ -181,9 +185,9 @@ fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
     }];
     let mut machine = crate::live::machine(&config, &files).unwrap();
     let worker = machine.domains.remove(0);
-    let told = serde_json::from_str(&worker.config).unwrap();
+    let driver_config = serde_json::from_str(&worker.config).unwrap();
     let config = LiveConfig::of(&machine.live.unwrap()).unwrap();
-    (worker, told, config)
+    (worker, driver_config, config)
 }
 
 const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
@@ -233,41 +237,43 @@ fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
 #[test]
 fn rings_of_an_added_socket_follow_the_guests() {
     let before = format!("{TAP}{FILE}");
-    let (worker, told, _) = running(&before);
+    let (worker, driver_config, _) = running(&before);
     let there = live(&before);
     let end = crate::live::guests_end(worker.window_slots);
     let with = format!("{TAP}{FILE}{XDP}");
-    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
-    let (rings, behind_two) = socket(&worker, &told);
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    let (rings, behind_two) = socket(&worker, &driver_config);
     assert_eq!(rings, end);
 
     // A NIC that stays keeps its rings; its buffers follow those of the NICs before it.
-    let (there, worker, told) = refitted(&there, (&worker, &told), &format!("{FILE}{XDP}"));
-    let (rings, behind_one) = socket(&worker, &told);
+    let (there, worker, driver_config) =
+        refitted(&there, (&worker, &driver_config), &format!("{FILE}{XDP}"));
+    let (rings, behind_one) = socket(&worker, &driver_config);
     assert_eq!(rings, end);
     assert!(behind_one < behind_two, "{behind_one} {behind_two}");
-    let (there, worker, told) = refitted(&there, (&worker, &told), &with);
-    assert_eq!(socket(&worker, &told), (end, behind_one));
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    assert_eq!(socket(&worker, &driver_config), (end, behind_one));
 
     // It is removed, and a new one replaces it.
-    let (there, worker, told) = refitted(&there, (&worker, &told), &before);
+    let (there, worker, driver_config) = refitted(&there, (&worker, &driver_config), &before);
     let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
     assert!(!worker.devices.iter().any(is_xdp));
-    let (_, worker, told) = refitted(&there, (&worker, &told), &with);
-    assert_eq!(socket(&worker, &told).0, end);
+    let (_, worker, driver_config) = refitted(&there, (&worker, &driver_config), &with);
+    assert_eq!(socket(&worker, &driver_config).0, end);
 }
 
 #[test]
 fn a_few_sockets_can_be_added_to_those_of_the_file() {
     let file = format!("{XDP}{FILE}");
-    let (worker, told, _) = running(&file);
-    assert_eq!(socket(&worker, &told), (0, 0));
+    let (worker, driver_config, _) = running(&file);
+    assert_eq!(socket(&worker, &driver_config), (0, 0));
     let more = |count: usize, buffers: u32| {
         let one = |n| format!("[[nic]]\nname = \"y{n}\"\nkind = \"xdp\"\nbuffers = {buffers}\n");
         (0..count).map(one).collect::<String>() + &file
     };
-    let (_, worker, told) = refitted(&live(&file), (&worker, &told), &more(8, 4096));
-    assert_eq!(socket(&worker, &told), (0, 0));
+    let (_, worker, driver_config) =
+        refitted(&live(&file), (&worker, &driver_config), &more(8, 4096));
+    assert_eq!(socket(&worker, &driver_config), (0, 0));
     let rings = worker.devices.iter().filter_map(|device| match device {
         Device::Xdp(xdp) => Some(xdp.rings_slot),
         _ => None,
@@ -275,14 +281,14 @@ fn a_few_sockets_can_be_added_to_those_of_the_file() {
     let places: std::collections::BTreeSet<u32> = rings.collect();
     assert_eq!(places.len(), 9, "each has a place of its own: {places:?}");
 
-    let (worker, told, mut config) = running(&file);
+    let (worker, driver_config, mut config) = running(&file);
     let step = against(&live(&file), &more(1, 65_536))
         .unwrap()
         .nics
         .remove(0);
     config.set_nics(&step.nics).unwrap();
     let why = config
-        .worker_with_nics(0, &worker, &told, &step.added)
+        .worker_with_nics(0, &worker, &driver_config, &step.added)
         .unwrap_err();
     assert!(
         why.starts_with("NIC y0: its rings need 1028 slots"),
@@ -305,11 +311,11 @@ fn cables_can_be_added_and_files_only_removed() {
     let is_added = ("NIC tap is new".to_owned(), names(&["p", "wire", "tap"]));
     assert_eq!(nic_steps(&live(&with), &format!("{TAP}{with}")), [is_added]);
     let step = against(&live(&with), FILE).unwrap().nics.remove(0);
-    let (worker, told, mut config) = running(&with);
+    let (worker, driver_config, mut config) = running(&with);
     assert!(matches!(worker.devices[1], Device::Write(_)));
     config.set_nics(&step.nics).unwrap();
     let without = config
-        .worker_with_nics(0, &worker, &told, &step.added)
+        .worker_with_nics(0, &worker, &driver_config, &step.added)
         .unwrap();
     assert_eq!(without.domain.devices, [Device::Nothing, Device::Nothing]);
     assert!(matches!(
@@ -323,7 +329,7 @@ fn cables_can_be_added_and_files_only_removed() {
 
 #[test]
 fn too_many_nics_for_a_domain_are_rejected() {
-    let (worker, told, config) = running(FILE);
+    let (worker, driver_config, config) = running(FILE);
     let tap = |name: String, buffers: i64| {
         let keys = [
             ("name", Setting::Text(name)),
@@ -348,7 +354,7 @@ fn too_many_nics_for_a_domain_are_rejected() {
         let taps: Vec<Setting> = (0..number).map(|n| tap(format!("t{n}"), buffers)).collect();
         let mut config = config.clone();
         config.set_nics(&taps).unwrap();
-        let refused = config.worker_with_nics(0, &worker, &told, &BTreeSet::new());
+        let refused = config.worker_with_nics(0, &worker, &driver_config, &BTreeSet::new());
         let refused = refused.unwrap_err();
         assert!(refused.starts_with(why), "{refused}");
         assert_eq!(refused.lines().count(), 1, "{refused}");

@@ -65,13 +65,13 @@ impl TestWorld {
     fn run(mut self, page: Span) -> Self {
         let ended = AtomicBool::new(false);
         answer(page, &ended, |kind, ops| {
-            let told = ops.iter().map(|words| match self.serve(kind, *words) {
-                Ok(told) => (0, told),
+            let result = ops.iter().map(|words| match self.serve(kind, *words) {
+                Ok(result) => (0, result),
                 Err(errno) => (-i64::from(errno.raw_os_error()), 0),
             });
-            let told = told.collect();
+            let result = result.collect();
             ended.store(self.ended, Ordering::Relaxed);
-            told
+            result
         });
         self
     }

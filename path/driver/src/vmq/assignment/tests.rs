@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Returns the driver's configuration in the machine that `text` describes.
-fn told(text: &str) -> DriverConfig {
+fn driver_config(text: &str) -> DriverConfig {
     let machine = config::parse("f", text).unwrap().machine().unwrap();
     serde_json::from_str(&machine.domains[0].config).unwrap()
 }
@@ -31,7 +31,7 @@ fn rate_limited_guest_gets_no_queue() {
         &guest("d", &format!("{limit}{rule}")),
     ]
     .concat();
-    let config = told(&text);
+    let config = driver_config(&text);
     let mut queues = Assignment::new(0, &config.nics[0]).unwrap();
     for (port, vif) in (1..).zip(&config.vifs) {
         queues.add_guest(port, vif);
@@ -122,8 +122,8 @@ fn revoked_queue_writes_no_more_guest_pages() {
     let text = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\nqueues = \"vmq\"\n\
                 addresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
                 endpoint = \"sink\"\n";
-    let plain = told(text);
-    let ruled = told(&format!("{text}[[guest.vif.rule]]\naction = \"deny\"\n"));
+    let plain = driver_config(text);
+    let ruled = driver_config(&format!("{text}[[guest.vif.rule]]\naction = \"deny\"\n"));
     for goes in [false, true] {
         let nic = Silent::default();
         let steered = MultiQueue::new(nic.clone(), nic.clone());

@@ -17,7 +17,7 @@ fn rig() -> Rig {
 }
 
 /// Acts as the device: writes a frame behind its headroom.
-fn came(loan: &DeviceBuffer, bytes: &[u8]) -> Frame {
+fn arrived(loan: &DeviceBuffer, bytes: &[u8]) -> Frame {
     let span = loan.span.skip(HEADROOM).take(bytes.len());
     span.write(bytes).unwrap();
     let buffer = loan.id;
@@ -58,7 +58,7 @@ fn posted_buffers_return_in_any_order_uncopied() {
                     loan.span.addr(),
                     "the span lies in the named frame"
                 );
-                let frame = came(loan, &bytes);
+                let frame = arrived(loan, &bytes);
                 assert_eq!(deliver(&mut rig, &frame).delivered, 1);
                 sent.push(bytes);
             }
@@ -104,7 +104,7 @@ fn frames_pass_while_a_device_holds_buffers() {
         assert_eq!(ExtraInfo::decode(one, two).gso.place, second.id);
         assert_eq!(rig.receive(64), [large, small]);
         let late = packet(700, 9);
-        let frame = came(&loans[5], &late);
+        let frame = arrived(&loans[5], &late);
         assert_eq!(deliver(&mut rig, &frame).delivered, 1);
         assert_eq!(rig.receive(64), [late]);
     });
@@ -133,11 +133,11 @@ fn unused_posted_buffers_are_answered_and_reposted() {
 fn part_outside_its_buffer_is_an_error() {
     let mut rig = rig();
     let loans = post_to_device(&mut rig, 4, 0);
-    let inside = came(&loans[0], &packet(100, 1));
+    let inside = arrived(&loans[0], &packet(100, 1));
     let elsewhere = Frame::new(
         Piece {
             buffer: loans[0].id,
-            ..came(&loans[1], &packet(100, 1)).pieces[0]
+            ..arrived(&loans[1], &packet(100, 1)).pieces[0]
         },
         100,
     );
@@ -145,7 +145,7 @@ fn part_outside_its_buffer_is_an_error() {
     assert_eq!(report.drops.get(VifDrop::CrossesPage), 1);
     // The buffer is no longer lent.
     assert_eq!(deliver(&mut rig, &inside), DeliveryReport::default());
-    let short = came(&loans[2], &packet(13, 1));
+    let short = arrived(&loans[2], &packet(13, 1));
     assert_eq!(deliver(&mut rig, &short).drops.get(VifDrop::TooShort), 1);
 }
 
@@ -159,9 +159,9 @@ fn a_merged_frame_takes_one_request_more() {
         let loans = post_to_device(&mut rig, posted - 2, 2);
         let bytes = ipv4_tcp(3 * 1000, 5);
         let (first, rest) = bytes.split_at(54 + 1000);
-        let mut frame = came(&loans[9], first);
+        let mut frame = arrived(&loans[9], first);
         for (n, part) in [3, 7].into_iter().zip(rest.chunks(1000)) {
-            frame.push(came(&loans[n], part).pieces[0]);
+            frame.push(arrived(&loans[n], part).pieces[0]);
         }
         frame.offload = Offload {
             checksum: Checksum::Blank {
@@ -185,8 +185,8 @@ fn a_merged_frame_takes_one_request_more() {
             let small = packet(60, 1);
             assert_eq!(rig.give(&[frame_at(&source, 0, &small, 60)]), 1);
         }
-        let mut again = came(&loans[20], first);
-        again.push(came(&loans[21], &rest[..1000]).pieces[0]);
+        let mut again = arrived(&loans[20], first);
+        again.push(arrived(&loans[21], &rest[..1000]).pieces[0]);
         again.offload = frame.offload;
         let report = deliver(&mut rig, &again);
         assert_eq!(report.drops.get(VifDrop::NoRequest), 2);

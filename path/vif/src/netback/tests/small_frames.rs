@@ -32,7 +32,7 @@ fn bytes(small_frame: &SmallFrame) -> Vec<u8> {
 }
 
 /// Returns the guest's view of the ring to it: every response and the bytes that it names.
-fn seen(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
+fn received(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
     let decoded = |words| {
         let response = RxResponse::decode(words);
         let page = rig.layout.rx_pool().start + u32::from(response.id) / 2;
@@ -60,7 +60,7 @@ fn both_ways_give_the_guest_the_same() {
             assert_eq!(report, other.back.to_guest(&frames, &pick));
             short.back.publish();
             other.back.publish();
-            assert_eq!(seen(&short), seen(&other));
+            assert_eq!(received(&short), received(&other));
             assert_eq!(short.back.counters(), other.back.counters());
             // Both guests consume their packets, so that the rings wrap and finally run out of
             // buffers.

@@ -279,8 +279,8 @@ fn a_socket_passes_to_no_other_domain() {
         let next = create(&mut core, next);
         assert!(!Arc::ptr_eq(&frames(&core, next), &before));
         // The request needs a new socket, but no netd runs here.
-        let asked = core.give_socket(0, socket(other), Vec::new());
-        assert!(asked.unwrap_err().is_busy);
+        let answer = core.give_socket(0, socket(other), Vec::new());
+        assert!(answer.unwrap_err().is_busy);
         assert!(core.lasting.is_empty());
         assert_eq!(
             core.control.take_closed(),

@@ -290,7 +290,7 @@ impl Class {
             let mut prefixes = prefixes.clone();
             prefixes.all(|prefix| prefix.address.is_ipv4() == v4)
         };
-        let ethertype = |own: u16| rule.ethertype.is_none_or(|asked| asked == own);
+        let ethertype = |own: u16| rule.ethertype.is_none_or(|wanted| wanted == own);
         match self {
             Self::Ipv4 => ethertype(headers::IPV4) && of_version(true),
             Self::Ipv6 => ethertype(headers::IPV6) && of_version(false),
