@@ -62,32 +62,33 @@ pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<()
     Ok(())
 }
 
-/// Waits until netd has opened these devices or refused them. Returns the refused ones.
-pub(crate) fn await_opened(
+/// Takes netd's answers about these devices, as far as they have arrived. Returns the refused
+/// devices.
+pub(crate) fn take_opened(
     core: &mut Core,
     state: &mut State,
-    opening: Vec<PendingOpen>,
+    opening: &mut Vec<PendingOpen>,
 ) -> Vec<(DeviceId, CoreError)> {
     let mut refused = Vec::new();
-    for PendingOpen {
-        device,
-        name,
-        netns,
-        token,
-    } in opening
-    {
-        let done = core.await_answer(token);
+    opening.retain(|pending| {
+        let Some(done) = core.answer(pending.token) else {
+            return true;
+        };
         match done.and_then(|done| notes(&done)) {
             Ok(notes) => {
-                state.mark_lost(device, false);
+                state.mark_lost(pending.device, false);
                 state.missing.extend(notes.lacks);
-                if let (Some(netns), Some(place)) = (netns, notes.place) {
-                    state.note_namespace(&name, netns, place);
+                if let (Some(netns), Some(place)) = (&pending.netns, notes.place) {
+                    state.note_namespace(&pending.name, netns.clone(), place);
                 }
             }
-            Err(refusal) => refused.push((device, refusal.of(&format!("domain {name}")))),
+            Err(refusal) => {
+                let what = format!("domain {}", pending.name);
+                refused.push((pending.device, refusal.of(&what)));
+            }
         }
-    }
+        false
+    });
     refused
 }
 

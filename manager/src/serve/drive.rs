@@ -125,9 +125,7 @@ impl Server<'_> {
     fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<Event> {
         let mut events = Vec::new();
         if let Devices::Opening(opening, refused) = &mut life.devices {
-            let is_answered = |one: &mut build::PendingOpen| self.core.has_answer(one.token);
-            let answered = opening.extract_if(.., is_answered).collect();
-            refused.extend(build::await_opened(self.core, &mut self.state, answered));
+            refused.extend(build::take_opened(self.core, &mut self.state, opening));
             if opening.is_empty() {
                 let refused = std::mem::take(refused);
                 events.extend(life.opened(refused, now));

@@ -1,6 +1,5 @@
 //! Edits of the machine's specification that a client, a reload or a return waits for.
 
-use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::Setting;
@@ -77,17 +76,6 @@ pub(super) struct Restarting {
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
     /// When the request is late.
-    pub(super) due_ns: u64,
-}
-
-/// A step of a reload that waits for the devices of new NICs. The workers have not ended yet.
-#[derive(Debug)]
-pub(super) struct OpeningNics {
-    /// The number of the workers' restarts before, by place.
-    pub(super) starts: Vec<(usize, u64)>,
-    /// Devices that netd has not opened yet.
-    pub(super) devices: Vec<PendingOpen>,
-    /// When the step is late.
     pub(super) due_ns: u64,
 }
 

@@ -13,7 +13,7 @@ mod reload;
 mod requests;
 mod rules;
 
-use crate::build;
+use crate::build::{self, PendingOpen};
 use crate::client::{Client, ClientWait};
 use crate::console::Console;
 use crate::consoles::Consoles;
@@ -28,7 +28,7 @@ use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, OpeningNics, ReattachAttempts, Reload, Restarting};
+use edits::{Edit, ReattachAttempts, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,8 +78,8 @@ pub(crate) struct Server<'a> {
     reload: Option<Reload>,
     /// Requests that wait for restarting domains.
     restarting: Vec<Restarting>,
-    /// A change of NICs that waits for netd.
-    opening_nics: Option<OpeningNics>,
+    /// Workers that restart when netd has opened these devices of new NICs.
+    opening_nics: Option<(Restarting, Vec<PendingOpen>)>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
     /// Attempts to attach guests of the machine before.
@@ -432,7 +432,7 @@ impl<'a> Server<'a> {
 
     /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
     fn is_answered(&mut self) -> bool {
-        let opening = self.opening_nics.iter().flat_map(|nics| &nics.devices);
+        let opening = self.opening_nics.iter().flat_map(|(_, devices)| devices);
         let clients = self.clients.values();
         let waited: BTreeSet<u32> = clients
             .filter_map(Client::token)
@@ -457,8 +457,9 @@ impl<'a> Server<'a> {
         let lives = self.lives.values().filter_map(Life::wake_ns);
         let lives = lives.filter(|_| runs || begins && self.ending.is_none());
         let edits = self.edits.values().filter_map(Edit::due_ns);
-        let edits = edits.chain(self.restarting.iter().map(|one| one.due_ns));
-        let edits = edits.chain(self.opening_nics.iter().map(|nics| nics.due_ns));
+        let opening = self.opening_nics.iter().map(|(one, _)| one);
+        let restarting = self.restarting.iter().chain(opening);
+        let edits = edits.chain(restarting.map(|one| one.due_ns));
         let is_due = |reload: &&Reload| reload.course.is_due();
         let edits = edits.chain(self.reload.iter().filter(is_due).map(|_| now));
         // A due guest that cannot be attached yet waits for others, which report.

@@ -9,7 +9,7 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::edits::{EDIT_NS, EditOrigin, OpeningNics, RestartGoal};
+use super::edits::{EDIT_NS, EditOrigin, RestartGoal, Restarting};
 use crate::build;
 use crate::core::CoreError;
 use crate::spec::{PendingNicChange, SpecChange};
@@ -37,47 +37,46 @@ impl Server<'_> {
             why
         })?;
         self.config = Some(config);
-        self.opening_nics = Some(OpeningNics {
+        let reload = self.reload.as_ref();
+        let restarting = Restarting {
+            asker: EditOrigin::Reload,
             starts: self.restarts_of(&self.state.spec().workers()),
-            devices: opening,
+            goal: match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
+                true => RestartGoal::Ended,
+                false => RestartGoal::NicsChanged,
+            },
             due_ns: now.saturating_add(EDIT_NS),
-        });
+        };
+        self.opening_nics = Some((restarting, opening));
         Ok(())
     }
 
     /// Restarts the workers when netd has opened the devices of new NICs. If netd refuses one, the
     /// NICs before are restored.
     pub(super) fn nics_opened(&mut self, now: u64) {
-        let Some(mut nics) = self.opening_nics.take() else {
+        let Some((one, mut devices)) = self.opening_nics.take() else {
             return;
         };
-        let is_answered = |one: &mut build::PendingOpen| self.core.has_answer(one.token);
-        let answered = nics.devices.extract_if(.., is_answered).collect();
-        let mut refused = build::await_opened(self.core, &mut self.state, answered);
+        let mut refused = build::take_opened(self.core, &mut self.state, &mut devices);
         let refused = refused.pop().map(|(_, CoreError { why, .. })| why);
-        let late = (now >= nics.due_ns).then(|| "netd did not answer within 20 s".to_owned());
+        let late = (now >= one.due_ns).then(|| "netd did not answer within 20 s".to_owned());
         if let Some(why) = refused.or(late) {
             let workers = self.state.spec().workers();
             // A worker that has restarted meanwhile may have the new NICs.
-            let has_old = self.restarts_of(&workers) == nics.starts
+            let has_old = self.restarts_of(&workers) == one.starts
                 && workers.iter().all(|place| self.runs(*place));
             match has_old {
                 true => self.finish_nic_change(true),
                 false => drop(self.turn_back(String::new())),
             }
-            return self.refuse(EditOrigin::Reload, why, now);
+            return self.refuse(one.asker, why, now);
         }
-        if !nics.devices.is_empty() {
-            self.opening_nics = Some(nics);
+        if !devices.is_empty() {
+            self.opening_nics = Some((one, devices));
             return;
         }
-        let reload = self.reload.as_ref();
-        let goal = match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
-            true => RestartGoal::Ended,
-            false => RestartGoal::NicsChanged,
-        };
         let workers = self.state.spec().workers();
-        self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
+        self.restart_for(one.asker, &workers, (one.goal, OTHER_NICS), now);
     }
 
     /// Returns the devices that the change opens and closes.
