@@ -55,8 +55,9 @@ fn layouts() -> impl Iterator<Item = u64> {
 
 #[test]
 fn frames_pass_both_ways_in_every_layout() {
-    for features in layouts() {
+    for (features, fast) in layouts().flat_map(|features| [(features, true), (features, false)]) {
         let mut rig = Rig::running(offer(1), 64, features);
+        rig.fast = fast;
         let header = header_of(features);
         let indirect = features & INDIRECT_DESC != 0;
         for len in [14, 60, 64, 1514, 1518] {

@@ -60,9 +60,11 @@ struct Model {
 }
 
 impl Model {
-    fn new(features: u64) -> Self {
+    fn new(features: u64, fast: bool) -> Self {
+        let mut rig = Rig::running(offer(1), 16, features);
+        rig.fast = fast;
         Self {
-            rig: Rig::running(offer(1), 16, features),
+            rig,
             header: if features & (MRG_RXBUF | VERSION_1) == 0 {
                 10
             } else {
@@ -186,10 +188,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn every_frame_arrives_once_and_in_order(ops in ops(), choice in 0..16_u64) {
+    fn every_frame_arrives_once_and_in_order(ops in ops(), choice in 0..16_u64, fast: bool) {
         let bits = [MRG_RXBUF, EVENT_IDX, VERSION_1, INDIRECT_DESC];
         let chosen = (0..bits.len()).filter(|bit| choice >> bit & 1 != 0);
-        let mut model = Model::new(chosen.map(|bit| bits[bit]).sum::<u64>() | ANY_LAYOUT);
+        let mut model = Model::new(chosen.map(|bit| bits[bit]).sum::<u64>() | ANY_LAYOUT, fast);
         for op in ops {
             model.apply(op);
         }

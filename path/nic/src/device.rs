@@ -166,7 +166,7 @@ pub trait Notified {
 
 /// A device with a fast path, on which a frame is only an address and a length.
 pub trait SmallFrames {
-    /// Like [`Nic::rx`], for frames of one piece each.
+    /// Like [`Nic::rx`], for frames of one piece each without offloads, up to the first other frame.
     fn rx_small_frames(
         &mut self,
         now_ns: u64,
@@ -175,7 +175,13 @@ pub trait SmallFrames {
         out: &mut Vec<Piece>,
     ) -> usize;
 
-    /// Like [`Nic::tx`], for frames of one piece each.
+    /// Returns whether the last [`SmallFrames::rx_small_frames`] ended at a frame that only
+    /// [`Nic::rx`] returns.
+    fn has_other(&self) -> bool {
+        false
+    }
+
+    /// Like [`Nic::tx`], for frames of one piece each without offloads, up to the maximum length.
     fn tx_small_frames(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 

@@ -21,6 +21,7 @@
 //! | [`rate`] | token buckets |
 //! | [`moderation`] | interrupt moderation: when a NIC is polled |
 //! | [`vmq`] | NICs with a queue per guest |
+//! | [`prefetch`] | prefetching of a batch |
 //! | [`virtio`] | the header in front of a frame of a TAP or a virtqueue |
 
 pub mod buffer;
@@ -32,6 +33,7 @@ pub mod limited;
 pub mod moderation;
 pub mod offload;
 pub mod pcap;
+pub mod prefetch;
 mod seed;
 pub mod sim;
 pub mod small_frame;

@@ -172,7 +172,7 @@ impl World {
             Op::Receive(budget, hold) => {
                 let first = self.held_small_frames.len();
                 let pieces = &mut self.held_small_frames;
-                let taken = rig.front.receive_small_frames(budget.into(), pieces);
+                let taken = rig.front.receive_small_frames(budget.into(), 2048, pieces);
                 assert_eq!(taken, Ok(pieces.len() - first));
                 for piece in &pieces[first..] {
                     let mut bytes = vec![0; piece.span.len()];

@@ -1,9 +1,9 @@
 //! Frames that the driver transmits.
 
+use super::Ring;
 use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, VLAN_TAG};
 use crate::features::{Features, virtio};
-use crate::memory::Memory;
-use crate::queue::{BadChain, Chain, Direction, Queue, RingError};
+use crate::queue::{BadChain, Chain, Direction, RingError, Single};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
@@ -17,8 +17,12 @@ const GSO_TYPE: usize = 1;
 pub(super) struct FromVm {
     chain: Chain,
     bad: BadChains,
+    /// Chains of a batch on the fast path; kept for their memory.
+    pub(super) singles: Vec<Single>,
     /// Whether the last run ended for want of buffers.
     pub(super) starved: bool,
+    /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
+    pub(super) has_other: bool,
 }
 
 /// Why a chain did not become a frame.
@@ -35,17 +39,32 @@ impl From<shmem::Fault> for Dropped {
 }
 
 impl FromVm {
+    /// Forgets why the last run ended.
+    pub(super) fn resume(&mut self) {
+        self.starved = false;
+        self.has_other = false;
+    }
+
+    /// Whether a run has ended before its budget, and the next one would at once.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.starved || self.has_other
+    }
+
     /// Takes at most `budget` chains and appends their frames to `out`, each in buffers of
     /// `buffers`.
     pub(super) fn run(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
-        features: Features,
-        caps: Caps,
+        ring: Ring<'_>,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Result<(), RingError> {
+        let Ring {
+            queue,
+            memory,
+            features,
+            caps,
+        } = ring;
         for _ in 0..budget {
             let taken = queue.take(memory, Direction::Read, &mut self.chain)?;
             let made = match taken {

@@ -2,19 +2,24 @@
 //!
 //! [`nic::Nic::rx`] yields what the driver transmits, [`nic::Nic::tx`] fills what the driver has
 //! posted to receive. Both copy, and neither keeps a frame, a chain or a buffer between two calls.
+//! Frames that lie in one buffer each and need no offload take a fast path in both directions
+//! ([`nic::SmallFrames`]).
 
 mod from_vm;
 mod parts;
+mod small_frames;
 mod steering;
 mod to_vm;
 
 use crate::backend::Backend;
 use crate::connection::Connection;
+use crate::features::Features;
 use crate::memory::Memory;
 use crate::queue::{Queue, RingError};
 use crate::system::System;
 use from_vm::FromVm;
-use nic::{Buffers, Caps, Frame, Nic, Notified, TxReport};
+use net::packet::flow::flow_hash;
+use nic::{Buffers, Caps, Frame, Nic, Notified, SmallFrames, TxReport};
 use parts::ETHERNET;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -106,35 +111,110 @@ impl<S: System> Port<S> {
         }
     }
 
-    /// Reads the transmit queue of one pair.
-    fn rx_pair(
+    /// Calls `read` for the transmit queue of each pair, while it has budget and buffers left.
+    /// `read` returns the number of frames so far.
+    fn rx_pairs(
         &mut self,
-        pair: usize,
         budget: usize,
-        buffers: &mut dyn Buffers,
-        out: &mut Vec<Frame>,
+        mut read: impl FnMut(&mut FromVm, Ring<'_>, usize) -> (usize, Result<(), RingError>),
     ) {
-        let backend = &mut *self.backend.borrow_mut();
-        let ring = tx_ring(pair);
-        let Some(connection) = &mut backend.connection else {
-            return;
-        };
-        let features = connection.features;
-        let vring = connection.vrings.get_mut(ring);
-        let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
-            return;
-        };
-        let memory = &connection.memory;
-        let took = self
-            .from_vm
-            .run((queue, memory), features, self.caps, budget, buffers, out);
-        // Publishes also after a fault in the middle: earlier chains have been returned.
-        match took.and(queue.publish(memory)) {
-            Ok(true) => notifier.call(),
-            Ok(false) => {}
-            Err(broken) => backend.fail(ring, broken),
+        self.turn = self.turn.wrapping_add(1);
+        let mut taken = 0;
+        for pair in self.steering.own_pairs(self.turn) {
+            let left = budget.saturating_sub(taken);
+            if left == 0 || self.from_vm.has_stopped() {
+                break;
+            }
+            let backend = &mut *self.backend.borrow_mut();
+            let number = tx_ring(pair);
+            let Some(connection) = &mut backend.connection else {
+                return;
+            };
+            let (features, memory) = (connection.features, &connection.memory);
+            let vring = connection.vrings.get_mut(number);
+            let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
+                continue;
+            };
+            let ring = Ring {
+                queue,
+                memory,
+                features,
+                caps: self.caps,
+            };
+            let (count, took) = read(&mut self.from_vm, ring, left);
+            taken += count;
+            // Publishes also after a fault in the middle: earlier chains have been returned.
+            match took.and(queue.publish(memory)) {
+                Ok(true) => notifier.call(),
+                Ok(false) => {}
+                Err(broken) => backend.fail(number, broken),
+            }
         }
     }
+
+    /// Calls `write` for each run of `items` that belongs to one pair, by the hashes of their flows.
+    fn tx_pairs<T>(
+        &mut self,
+        items: &[T],
+        flow: impl Fn(&T) -> u32,
+        mut write: impl FnMut(&mut ToVm, Ring<'_>, &[T], &mut TxReport) -> Result<(), RingError>,
+    ) -> TxReport {
+        let mut report = TxReport::default();
+        let done = |report: &TxReport| report.sent + report.full + report.fault + report.refused;
+        let backend = &mut *self.backend.borrow_mut();
+        self.short = None;
+        let mut rest = items;
+        while let Some(connection) = &mut backend.connection
+            && !rest.is_empty()
+        {
+            let in_use = connection.pairs_in_use();
+            let (pair, count) = self.steering.run_of(rest, &flow, in_use);
+            let number = rx_ring(pair);
+            let (features, tso) = (connection.features, connection.takes_tso());
+            let vring = connection.vrings.get_mut(number);
+            let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
+                break;
+            };
+            let memory = &connection.memory;
+            let (run, behind) = rest.split_at(count);
+            rest = behind;
+            let ring = Ring {
+                queue,
+                memory,
+                features,
+                caps: to_vm::caps(self.caps.max_frame, features, tso),
+            };
+            let gave = write(&mut self.to_vm, ring, run, &mut report);
+            match gave.and(queue.publish(memory)) {
+                Ok(called) => {
+                    if called {
+                        notifier.call();
+                    }
+                    if let Some(seen) = self.to_vm.short_at {
+                        self.short = Some((number, seen));
+                        report.waiting = items.len() as u32 - done(&report);
+                        return report;
+                    }
+                }
+                Err(broken) => {
+                    // The frame at which the ring broke, and those behind it.
+                    report.full += (items.len() - rest.len()) as u32 - done(&report);
+                    backend.fail(number, broken);
+                }
+            }
+        }
+        self.to_vm.no_driver += rest.len() as u64;
+        report.full += rest.len() as u32;
+        report
+    }
+}
+
+/// A ring that runs, and the terms on which frames pass it.
+struct Ring<'a> {
+    queue: &'a mut Queue,
+    memory: &'a Memory,
+    features: Features,
+    caps: Caps,
 }
 
 impl<S: System> Nic for Port<S> {
@@ -152,66 +232,23 @@ impl<S: System> Nic for Port<S> {
         out: &mut Vec<Frame>,
     ) -> usize {
         let before = out.len();
-        self.from_vm.starved = false;
+        self.from_vm.resume();
         self.announce(buffers, out);
-        self.turn = self.turn.wrapping_add(1);
-        for pair in self.steering.own_pairs(self.turn) {
-            let left = budget.saturating_sub(out.len() - before);
-            if left == 0 || self.from_vm.starved {
-                break;
-            }
-            self.rx_pair(pair, left, buffers, out);
-        }
+        let left = budget.saturating_sub(out.len() - before);
+        self.rx_pairs(left, |from_vm, ring, budget| {
+            let before = out.len();
+            let took = from_vm.run(ring, budget, buffers, out);
+            (out.len() - before, took)
+        });
         out.len() - before
     }
 
     fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        let mut report = TxReport::default();
-        let done = |report: &TxReport| report.sent + report.full + report.fault + report.refused;
-        let backend = &mut *self.backend.borrow_mut();
-        self.short = None;
-        let mut rest = pick;
-        while let Some(connection) = &mut backend.connection
-            && !rest.is_empty()
-        {
-            let (pair, count) = self
-                .steering
-                .run_of(frames, rest, connection.pairs_in_use());
-            let ring = rx_ring(pair);
-            let (features, tso) = (connection.features, connection.takes_tso());
-            let vring = connection.vrings.get_mut(ring);
-            let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
-                break;
-            };
-            let memory = &connection.memory;
-            let (run, behind) = rest.split_at(count);
-            rest = behind;
-            let picked = run.iter().map(|&index| frames.get(index as usize));
-            let caps = to_vm::caps(self.caps.max_frame, features, tso);
-            let gave = self
-                .to_vm
-                .run((queue, memory), features, caps, picked, &mut report);
-            match gave.and(queue.publish(memory)) {
-                Ok(called) => {
-                    if called {
-                        notifier.call();
-                    }
-                    if let Some(seen) = self.to_vm.short_at {
-                        self.short = Some((ring, seen));
-                        report.waiting = pick.len() as u32 - done(&report);
-                        return report;
-                    }
-                }
-                Err(broken) => {
-                    // The frame at which the ring broke, and those behind it.
-                    report.full += (pick.len() - rest.len()) as u32 - done(&report);
-                    backend.fail(ring, broken);
-                }
-            }
-        }
-        self.to_vm.no_driver += rest.len() as u64;
-        report.full += rest.len() as u32;
-        report
+        let frame = |index: &u32| frames.get(*index as usize);
+        let flow = |index: &u32| flow_hash(frame(index).map_or(&[][..], Frame::header));
+        self.tx_pairs(pick, flow, |to_vm, ring, run, report| {
+            to_vm.run(ring, run.iter().map(frame), report)
+        })
     }
 
     fn next_due(&self, _now_ns: u64) -> Option<u64> {
@@ -237,6 +274,10 @@ impl<S: System> Nic for Port<S> {
             ]);
         }
         all
+    }
+
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+        Some(self)
     }
 
     fn notified(&mut self) -> Option<&mut dyn Notified> {

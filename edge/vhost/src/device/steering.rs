@@ -5,9 +5,6 @@
 //! frames of queue `q`, each flow by one pair. If the driver uses fewer pairs than there are
 //! queues, pair `q % pairs` receives them.
 
-use net::packet::flow::flow_hash;
-use nic::Frame;
-
 /// The number of a pair's receive queue.
 pub(super) const fn rx_ring(pair: usize) -> usize {
     2 * pair
@@ -48,25 +45,25 @@ impl Steering {
         (0..own).map(move |n| number + (turn + n) % own * queues)
     }
 
-    /// The pair that receives the first of the picked frames, of `in_use` pairs, and how many
-    /// frames it receives before another pair does.
+    /// The pair that receives the first of `frames`, of `in_use` pairs, and how many frames it
+    /// receives before another pair does. `flow` returns the hash of a frame's flow.
     #[inline]
-    pub(super) fn run_of(self, frames: &[Frame], pick: &[u32], in_use: u16) -> (usize, usize) {
+    pub(super) fn run_of<T>(
+        self,
+        frames: &[T],
+        flow: impl Fn(&T) -> u32,
+        in_use: u16,
+    ) -> (usize, usize) {
         let in_use = usize::from(in_use.max(1));
         let behind = in_use.saturating_sub(self.number);
         let pairs = behind.div_ceil(self.queues);
         if pairs <= 1 {
-            return (self.number % in_use, pick.len());
+            return (self.number % in_use, frames.len());
         }
-        let pair = |index: &u32| {
-            let header = frames.get(*index as usize).map_or(&[][..], Frame::header);
-            self.number + flow_hash(header) as usize % pairs * self.queues
-        };
-        let first = pick.first().map_or(self.number, pair);
-        (
-            first,
-            pick.iter().take_while(|index| pair(index) == first).count(),
-        )
+        let pair = |frame: &T| self.number + flow(frame) as usize % pairs * self.queues;
+        let first = frames.first().map_or(self.number, pair);
+        let run = frames.iter().take_while(|frame| pair(frame) == first);
+        (first, run.count())
     }
 }
 
@@ -98,7 +95,7 @@ mod tests {
         for (queues, in_use) in [(1, 1), (4, 2), (2, 5), (1, 8), (8, 1)] {
             for number in 0..queues {
                 let queue = Steering::new(number, queues, 8);
-                let (pair, count) = queue.run_of(&[], &[3, 4], in_use);
+                let (pair, count) = queue.run_of(&[3, 4], |_| 9, in_use);
                 assert!(pair < in_use.into(), "{queues} {in_use}");
                 assert_eq!(count, 2, "frames of one flow");
             }

@@ -1,9 +1,10 @@
 //! Frames into what the driver has posted to receive.
 
+use super::Ring;
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX};
 use crate::features::{Features, virtio};
 use crate::memory::Memory;
-use crate::queue::{Chain, Direction, Queue, RingError, Segment};
+use crate::queue::{Chain, Direction, Queue, RingError, Segment, Single};
 use net::packet::{checksum, segment};
 use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
@@ -27,7 +28,9 @@ pub(super) struct ToVm {
     chains: Vec<Chain>,
     /// Segments of a frame that the driver does not take whole.
     segments: Vec<Frame>,
-    bad: BadChains,
+    /// Chains of a batch on the fast path; kept for their memory.
+    pub(super) singles: Vec<Single>,
+    pub(super) bad: BadChains,
     /// Frames that exceed the buffers of a chain, without mergeable buffers.
     too_small: u64,
     /// The index of the available ring that had too few buffers for the next frame.
@@ -37,7 +40,7 @@ pub(super) struct ToVm {
 }
 
 /// The outcome of a frame.
-enum Delivery {
+pub(super) enum Delivery {
     Sent,
     /// The driver has posted too few buffers, and none was taken.
     Waits,
@@ -47,16 +50,37 @@ enum Delivery {
     Refused,
 }
 
+impl Delivery {
+    /// Counts a frame of `bytes` bytes, unless it waits: then returns true.
+    pub(super) fn is_to_wait(&self, bytes: usize, report: &mut TxReport) -> bool {
+        match self {
+            Self::Sent => {
+                report.sent += 1;
+                report.bytes += bytes as u64;
+            }
+            Self::Waits => return true,
+            Self::Lost => report.full += 1,
+            Self::Fault => report.fault += 1,
+            Self::Refused => report.refused += 1,
+        }
+        false
+    }
+}
+
 impl ToVm {
     /// Writes frames, in order, until the posted buffers do not suffice for one.
     pub(super) fn run<'a>(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
-        features: Features,
-        caps: Caps,
+        ring: Ring<'_>,
         frames: impl Iterator<Item = Option<&'a Frame>>,
         report: &mut TxReport,
     ) -> Result<(), RingError> {
+        let Ring {
+            queue,
+            memory,
+            features,
+            caps,
+        } = ring;
         self.short_at = None;
         for frame in frames {
             let fate = match frame {
@@ -66,18 +90,10 @@ impl ToVm {
                 Some(frame) => self.mend((queue, memory), features, caps, frame)?,
                 None => Delivery::Refused,
             };
-            match fate {
-                Delivery::Sent => {
-                    report.sent += 1;
-                    report.bytes += frame.map_or(0, |frame| frame.len() as u64);
-                }
-                Delivery::Waits => {
-                    self.short_at = Some(queue.seen());
-                    return Ok(());
-                }
-                Delivery::Lost => report.full += 1,
-                Delivery::Fault => report.fault += 1,
-                Delivery::Refused => report.refused += 1,
+            let bytes = frame.map_or(0, Frame::len);
+            if fate.is_to_wait(bytes, report) {
+                self.short_at = Some(queue.seen());
+                return Ok(());
             }
         }
         Ok(())
@@ -133,7 +149,7 @@ impl ToVm {
 
     /// Writes one frame.
     #[inline]
-    fn give(
+    pub(super) fn give(
         &mut self,
         (queue, memory): (&mut Queue, &Memory),
         features: Features,

@@ -13,8 +13,10 @@
 //! new shim resumes from `used.idx`.
 
 mod chain;
+mod single;
 
 pub use chain::{BadChain, Chain, Direction, Segment};
+pub use single::{BATCH, Single};
 
 use crate::memory::Memory;
 use shmem::{Fault, Span};
@@ -190,20 +192,27 @@ impl Queue {
         if self.known() == 0 && self.count()? == 0 {
             return Ok(None);
         }
-        let slot = usize::from(self.next_avail & (self.size - 1));
-        let mut head = [0; 2];
-        let at = self.avail_at + RING_HEADER + 2 * slot;
-        self.avail.skip(at).read(&mut head)?;
-        let head = u16::from_le_bytes(head);
+        let head = self.head(self.next_avail)?;
         if head >= self.size {
             return Err(RingError::Head);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
-        let table = chain::Table {
+        Ok(Some(chain.read(memory, self.table(), head, direction)))
+    }
+
+    /// The head of chain number `index`, as the driver wrote it.
+    #[inline]
+    fn head(&self, index: u16) -> Result<u16, RingError> {
+        let slot = usize::from(index & (self.size - 1));
+        self.avail_u16(RING_HEADER + 2 * slot)
+    }
+
+    #[inline]
+    const fn table(&self) -> chain::Table {
+        chain::Table {
             span: self.table,
             entries: self.size,
-        };
-        Ok(Some(chain.read(memory, table, head, direction)))
+        }
     }
 
     /// Gives back the last `count` chains that were taken, untouched: they are taken again later.
@@ -220,7 +229,7 @@ impl Queue {
     pub fn put(&mut self, memory: &Memory, head: u16, bytes: u32) -> Result<(), RingError> {
         let slot = usize::from(self.next_used & (self.size - 1));
         let at = RING_HEADER + 8 * slot;
-        self.used.write_words(at, &[u32::from(head), bytes])?;
+        self.used.store_words(at, [u32::from(head), bytes])?;
         self.log(memory, at, 8);
         self.next_used = self.next_used.wrapping_add(1);
         Ok(())

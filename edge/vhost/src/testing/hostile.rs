@@ -40,6 +40,7 @@ pub fn messages(bytes: &[u8]) {
         0 => Rig::connected(offer(2), 16),
         _ => Rig::running(offer(2), 16, features),
     };
+    rig.fast = bytes.len() % 2 == 0;
     for _ in 0..64 {
         let Some(choice) = input.byte() else { break };
         let fds: Vec<_> = (0..usize::from(choice >> 4))
@@ -99,6 +100,7 @@ pub fn rings(bytes: &[u8]) {
     if choice & 8 != 0 {
         log(&mut rig);
     }
+    rig.fast = choice & 16 == 0;
     for _ in 0..256 {
         let Some(choice) = input.byte() else { break };
         let ring = usize::from(choice & 1);

@@ -6,12 +6,10 @@
 //! | [`sink`] | counts and discards frames |
 //! | [`source`] | generates frames of one size |
 //! | [`echo`] | sends every frame back |
-//! | `prefetch` | prefetches the frames of a batch |
 //! | [`shared`] | one device behind several queues |
 //! | [`vhost_user`] | a virtual machine |
 
 pub mod echo;
-mod prefetch;
 pub mod shared;
 pub mod sink;
 pub mod source;

@@ -1,6 +1,6 @@
 //! An endpoint that consumes every frame.
 
-use super::prefetch::{fetch_ahead, frames_ahead};
+use nic::prefetch::{fetch_ahead, frames_ahead};
 use nic::small_frame::HEAD;
 use nic::{Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::{Fault, Span};
@@ -71,7 +71,7 @@ impl SmallFrames for Sink {
         for (at, piece) in frames.iter().enumerate() {
             let bytes = piece.span.len();
             if let Some(ahead) = ahead {
-                fetch_ahead(frames, at, ahead, Span::prefetch);
+                fetch_ahead(frames, at, ahead, |piece| piece.span.prefetch());
             }
             self.take(bytes, std::iter::once(piece.span), &mut report);
         }

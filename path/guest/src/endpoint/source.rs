@@ -1,9 +1,9 @@
 //! An endpoint that generates frames.
 
-use super::prefetch::{fetch_ahead, frames_ahead};
 use net::packet::checksum::Sum;
 use net::packet::flow::flow_hash;
 use net::packet::protocol;
+use nic::prefetch::{fetch_ahead, frames_ahead};
 use nic::{BufferId, Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::Span;
 use stack::FRAME_MAX;
@@ -162,7 +162,9 @@ impl Source {
         let ahead = self.touch.then(|| frames_ahead(size));
         for at in 0..buffers.len() {
             if let Some(ahead) = ahead {
-                fetch_ahead(buffers, at, ahead, |span| span.take(size).prefetch_write());
+                fetch_ahead(buffers, at, ahead, |piece| {
+                    piece.span.take(size).prefetch_write();
+                });
             }
             let Some(buffer) = buffers.get_mut(at) else {
                 return at;

@@ -2,7 +2,7 @@
 
 use net::packet::ETHERNET_BYTES;
 use net::packet::too_big::TooBig;
-use nic::{Frame, Nic, TxReport};
+use nic::{Frame, Nic, Piece, TxReport};
 use runtime::report::TxTotals;
 use runtime::trace::DropSnapshot;
 
@@ -66,11 +66,28 @@ impl EndpointDevice {
         report.waiting as usize
     }
 
+    /// Like [`EndpointDevice::give`], for an endpoint's fast path.
+    pub(super) fn give_small_frames(&mut self, now_ns: u64, frames: &[Piece]) -> usize {
+        match self.endpoint.small_frames() {
+            Some(endpoint) if !frames.is_empty() => {
+                let report = endpoint.tx_small_frames(now_ns, frames);
+                self.given.add(&report);
+                report.waiting as usize
+            }
+            _ => 0,
+        }
+    }
+
     /// Sends frames to the endpoint for the last time, and drops those that would have to wait.
     pub(super) fn give_up(&mut self, now_ns: u64, frames: &[Frame]) {
-        let full = self.give(now_ns, frames) as u32;
+        let waiting = self.give(now_ns, frames);
+        self.lose(waiting);
+    }
+
+    /// Counts `waiting` frames as dropped for want of room in the endpoint.
+    pub(super) fn lose(&mut self, waiting: usize) {
         self.given.add(&TxReport {
-            full,
+            full: waiting as u32,
             ..TxReport::default()
         });
     }

@@ -39,8 +39,8 @@ impl TxBacklog {
         }
         let hop = pass.ledger.enter(Hop::Endpoint);
         let yielded = match self.is_fast(device, pass) {
-            true => fast_path::from_guest(netfront, device, &mut self.small, pass, &mut outcome),
-            false => self.send(netfront, (device, memory), pass, &mut outcome),
+            true => self.send_fast(netfront, (device, memory), pass, &mut outcome),
+            false => self.send(netfront, (device, memory), pass, pass.budget, &mut outcome),
         };
         pass.ledger.enter(hop);
         let empty = netfront.buffers().available() == 0 || device.endpoint.starved();
@@ -71,19 +71,44 @@ impl TxBacklog {
         !self.small.is_empty() || self.frames.is_empty() && is_free()
     }
 
-    /// Moves frames on the slow path; returns the number that the endpoint produced.
-    fn send(
+    /// Moves frames on the fast path, and those behind them on the slow path if the first of them
+    /// needs it; returns the number that the endpoint produced.
+    fn send_fast(
         &mut self,
         netfront: &mut Netfront,
         (device, memory): (&mut EndpointDevice, &mut Memory),
         pass: &mut PassInput<'_>,
         outcome: &mut PassOutcome,
     ) -> usize {
+        let polls = self.small.is_empty();
+        let fast = fast_path::from_guest(netfront, device, &mut self.small, pass, outcome);
+        let left = pass.budget.saturating_sub(fast);
+        let may = polls && self.small.is_empty() && outcome.fatal.is_none() && left > 0;
+        let mut endpoint = device.endpoint.small_frames().filter(|_| may);
+        if !endpoint
+            .as_mut()
+            .is_some_and(|endpoint| endpoint.has_other())
+        {
+            return fast;
+        }
+        pass.ledger.enter(Hop::Endpoint);
+        fast + self.send(netfront, (device, memory), pass, left, outcome)
+    }
+
+    /// Moves up to `budget` frames on the slow path; returns the number that the endpoint produced.
+    fn send(
+        &mut self,
+        netfront: &mut Netfront,
+        (device, memory): (&mut EndpointDevice, &mut Memory),
+        pass: &mut PassInput<'_>,
+        budget: usize,
+        outcome: &mut PassOutcome,
+    ) -> usize {
         let (frames, trace) = (&mut self.frames, &mut *pass.trace);
         let mut yielded = 0;
         if frames.is_empty() {
             let (endpoint, buffers) = (&mut device.endpoint, netfront.buffers());
-            yielded = endpoint.rx(pass.now_ns, pass.budget, buffers, frames);
+            yielded = endpoint.rx(pass.now_ns, budget, buffers, frames);
         }
         let before = frames.len();
         if before == 0 {
@@ -107,7 +132,7 @@ impl TxBacklog {
         if outcome.fatal.is_none() && !frames.is_empty() {
             outcome.fatal = memory.transmit(netfront, pass.ledger, frames).err();
         }
-        outcome.moved = frames.len() < before;
+        outcome.moved |= frames.len() < before;
         yielded
     }
 

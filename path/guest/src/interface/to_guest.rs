@@ -1,12 +1,12 @@
 //! Frames from the ring to the endpoint.
 
 use super::device::EndpointDevice;
-use super::fast_path;
+use super::fast_path::SmallFramesToGuest;
 use super::memory::Memory;
 use super::pass::{PassInput, PassOutcome};
 use config::domain::Lro;
 use config::lro::Placement;
-use nic::{Caps, Frame, Piece};
+use nic::{Caps, Frame};
 use runtime::ledger::Hop;
 use runtime::lro::{LroStage, Side};
 use vif::netfront::Netfront;
@@ -20,8 +20,8 @@ pub(super) struct RxPath {
     received: Vec<Frame>,
     /// Frames that the endpoint has processed, while others wait.
     given: Vec<Frame>,
-    /// Small frames on the fast path.
-    small: Vec<Piece>,
+    /// The fast path.
+    small: SmallFramesToGuest,
 }
 
 impl RxPath {
@@ -33,7 +33,7 @@ impl RxPath {
             arrived: Vec::new(),
             received: Vec::new(),
             given: Vec::new(),
-            small: Vec::new(),
+            small: SmallFramesToGuest::default(),
         }
     }
 
@@ -52,7 +52,10 @@ impl RxPath {
     ) -> PassOutcome {
         let mut outcome = PassOutcome::default();
         if self.is_waiting() {
-            self.hand_over(netfront, device, memory, pass, &mut outcome);
+            self.small.hand_over(netfront, device, pass, &mut outcome);
+            if !self.received.is_empty() {
+                self.hand_over(netfront, device, memory, pass, &mut outcome);
+            }
             if self.is_waiting() {
                 return outcome;
             }
@@ -60,9 +63,10 @@ impl RxPath {
         // Traced or merged frames need full frame records.
         let fast = match pass.trace.is_wanted() || self.lro.is_active() {
             true => 0,
-            false => fast_path::to_guest(netfront, device, &mut self.small, pass, &mut outcome),
+            false => self.small.run(netfront, device, pass, &mut outcome),
         };
-        if outcome.fatal.is_some() || !self.lro.is_active() && !netfront.has_work() {
+        let is_over = self.small.is_waiting() || !self.lro.is_active() && !netfront.has_work();
+        if outcome.fatal.is_some() || is_over {
             return outcome;
         }
         let taken = self.receive(netfront, pass, pass.budget - fast, &mut outcome);
@@ -82,7 +86,7 @@ impl RxPath {
 
     /// Returns whether frames wait for room in the endpoint.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.received.is_empty()
+        self.small.is_waiting() || !self.received.is_empty()
     }
 
     /// Delivers frames, and removes surplus pages from the pool.
@@ -185,6 +189,7 @@ impl RxPath {
     /// Sends the waiting frames, and those that large receive offload holds, to the endpoint. They
     /// count as received even if the connection has ended.
     pub(super) fn drain(&mut self, now_ns: u64, device: &mut EndpointDevice) {
+        self.small.drain(now_ns, device);
         let mut held = std::mem::take(&mut self.received);
         self.lro.drain(now_ns, &mut held);
         device.give_up(now_ns, &held);

@@ -14,8 +14,8 @@ use shmem::Span;
 use smallvec::SmallVec;
 
 impl Netfront {
-    /// Like [`Netfront::receive`], for the small frames at the head of the ring, up to the first
-    /// other packet. Returns their number. The pieces own their buffers until
+    /// Like [`Netfront::receive`], for the small frames of up to `longest` bytes at the head of the
+    /// ring, up to the first other packet. Returns their number. The pieces own their buffers until
     /// [`Netfront::small_frames_done`].
     ///
     /// # Errors
@@ -23,6 +23,7 @@ impl Netfront {
     pub fn receive_small_frames(
         &mut self,
         budget: usize,
+        longest: usize,
         out: &mut Vec<Piece>,
     ) -> Result<usize, Fatal> {
         self.alive()?;
@@ -34,7 +35,7 @@ impl Netfront {
             return self.fail(overrun);
         }
         let before = out.len();
-        let taken = self.take_small_frames(budget, out);
+        let taken = self.take_small_frames(budget, longest, out);
         let frames = out.get(before..).unwrap_or(&[]);
         let bytes = frames.iter().map(|piece| piece.span.len() as u64);
         self.counters.to_guest += frames.len() as u64;
@@ -45,12 +46,18 @@ impl Netfront {
         }
     }
 
-    fn take_small_frames(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<(), Fatal> {
+    fn take_small_frames(
+        &mut self,
+        budget: usize,
+        longest: usize,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Fatal> {
         for _ in 0..budget {
             let Some(words) = self.rx.peek(0) else { break };
             let response = RxResponse::decode(words);
             let posted = self.named(0, response.id);
-            let Some(span) = self.small_frame_in(posted, &response) else {
+            let found = self.small_frame_in(posted, &response);
+            let Some(span) = found.filter(|span| span.len() <= longest) else {
                 break;
             };
             if response.id != posted || !self.rx_pool.complete_request(usize::from(posted)) {

@@ -214,7 +214,9 @@ pub fn hostile_backend(data: &[u8]) {
             9 => rig.front.receive_done(&mut frames),
             14 => {
                 let budget = usize::from(input.byte());
-                let _ = rig.front.receive_small_frames(budget, &mut small_frames);
+                let _ = rig
+                    .front
+                    .receive_small_frames(budget, 2048, &mut small_frames);
                 for piece in &small_frames {
                     let mut bytes = vec![0; piece.span.len()];
                     piece.span.read(&mut bytes).expect("its own memory");

@@ -56,8 +56,8 @@ fn other_packets_wait_for_the_slow_path() {
             let mut rig = Rig::new(sizes());
             answer(&rig, 3, |n, fine| if n == 1 { other(fine) } else { fine });
             let mut pieces = Vec::new();
-            assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(1));
-            assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(0));
+            assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(1));
+            assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(0));
             assert_eq!((pieces.len(), pieces[0].span.len()), (1, 60));
             assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
             let mut frames = Vec::new();
@@ -92,14 +92,14 @@ fn unsolicited_response_is_fatal_after_valid_ones() {
                 ..fine
             });
             let mut pieces = Vec::new();
-            let taken = rig.front.receive_small_frames(64, &mut pieces);
+            let taken = rig.front.receive_small_frames(64, 2048, &mut pieces);
             assert_eq!(taken, Err(Fatal::ResponseId), "{what}");
             assert_eq!(pieces.len() as u64, rig.front.counters().to_guest);
             assert_eq!(rig.front.fatal(), Some(Fatal::ResponseId));
         }
         let mut rig = Rig::new(sizes());
         rig.raw_rx_back().set_rsp_prod(1000);
-        let taken = rig.front.receive_small_frames(64, &mut Vec::new());
+        let taken = rig.front.receive_small_frames(64, 2048, &mut Vec::new());
         assert_eq!(taken, Err(Fatal::Overrun));
     });
 }
@@ -114,7 +114,7 @@ fn elastic_pools_have_no_fast_path() {
         let frame = frame_at(&source, 0, &packet(60, 1), 60);
         assert_eq!(rig.give(&[frame]), 1);
         let mut pieces = Vec::new();
-        assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(0));
+        assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(0));
         assert_eq!(rig.receive(64), [packet(60, 1)]);
     }
 }

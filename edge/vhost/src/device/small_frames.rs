@@ -1,0 +1,225 @@
+//! The fast path: frames without offloads that lie in one buffer each, on both sides.
+//!
+//! Descriptors of a batch are read first. Then each frame is copied while the cache lines of later
+//! ones are fetched: the virtual machine's processor has written them last. A chain that is not of
+//! this kind, and every error, is left to the slow path, which decides and counts.
+
+use super::from_vm::FromVm;
+use super::parts::{ETHERNET, HEADER_MAX};
+use super::to_vm::{Delivery, ToVm};
+use super::{Port, Ring};
+use crate::features::Features;
+use crate::memory::Memory;
+use crate::queue::{BATCH, Direction, Queue, RingError, Segment, Single};
+use crate::system::System;
+use net::packet::flow::flow_hash;
+use nic::prefetch::{fetch_ahead, frames_ahead};
+use nic::small_frame::HEAD;
+use nic::{Buffers, Frame, Piece, SmallFrames, TxReport};
+use shmem::{Fault, Span};
+
+impl<S: System> SmallFrames for Port<S> {
+    fn rx_small_frames(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> usize {
+        let before = out.len();
+        self.from_vm.resume();
+        // The announcement precedes the driver's frames.
+        self.from_vm.has_other = self.is_first() && self.backend.borrow().announcement().is_some();
+        self.rx_pairs(budget, |from_vm, ring, budget| {
+            let before = out.len();
+            let took = from_vm.run_small_frames(ring, budget, buffers, out);
+            (out.len() - before, took)
+        });
+        out.len() - before
+    }
+
+    fn has_other(&self) -> bool {
+        self.from_vm.has_other
+    }
+
+    fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
+        let flow = |piece: &Piece| {
+            let mut head = [0; HEAD];
+            // The frame of a page that faults belongs to any flow.
+            let _ = piece.span.read(&mut head);
+            flow_hash(head.get(..piece.span.len()).unwrap_or(&head))
+        };
+        self.tx_pairs(frames, flow, ToVm::run_small_frames)
+    }
+}
+
+impl FromVm {
+    /// Like [`FromVm::run`], for the small frames at the head of the ring, up to [`BATCH`].
+    fn run_small_frames(
+        &mut self,
+        ring: Ring<'_>,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), RingError> {
+        let Ring {
+            queue,
+            memory,
+            features,
+            caps,
+        } = ring;
+        let singles = &mut self.singles;
+        queue.peek_singles(memory, Direction::Read, budget, singles)?;
+        let found = singles.len();
+        self.has_other = found < budget.min(BATCH) && found < queue.known().into();
+        let first = out.len();
+        buffers.take_many(found, out);
+        self.starved = out.len() - first < found;
+
+        let header_bytes = features.header_bytes();
+        let longest = header_bytes + caps.max_frame;
+        let fetch = |single: &Single| single.segment.span.take(longest).prefetch();
+        let ahead = ahead(singles, longest);
+        let (mut count, mut answered) = (0, Ok(()));
+        for (single, piece) in singles.iter().zip(out.iter_mut().skip(first)) {
+            fetch_ahead(singles, count, ahead, fetch);
+            let Some(frame) = plain_frame(single.segment.span, header_bytes, caps.max_frame) else {
+                self.has_other = true;
+                break;
+            };
+            let room = piece.span.take(frame.len());
+            if room.len() < frame.len() || shmem::copy(room, frame).is_err() {
+                self.has_other = true;
+                break;
+            }
+            piece.span = room;
+            answered = queue.answer(memory, *single, 0);
+            if answered.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        for piece in out.drain(first + count..) {
+            buffers.put(piece.buffer);
+        }
+        answered
+    }
+}
+
+/// The bytes behind the header in a buffer, if the header asks for no offload and the length is
+/// that of a frame of up to `max_frame` bytes.
+#[inline]
+fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Span> {
+    /// Flags and segmentation type of a header. The other fields belong to offloads.
+    const OFFLOADS: u32 = 0xffff;
+    let frame = buffer.skip(header_bytes);
+    if !(ETHERNET..=max_frame).contains(&frame.len()) {
+        return None;
+    }
+    let word = match buffer.addr().is_multiple_of(4) {
+        true => buffer.load_u32(0).ok()?,
+        false => {
+            let mut word = [0; 4];
+            buffer.read(&mut word).ok()?;
+            u32::from_le_bytes(word)
+        }
+    };
+    (word & OFFLOADS == 0).then_some(frame)
+}
+
+/// How many chains ahead of the one that is copied to fetch.
+fn ahead(singles: &[Single], longest: usize) -> usize {
+    let first = singles.first();
+    frames_ahead(first.map_or(0, |single| single.segment.span.len().min(longest)))
+}
+
+impl ToVm {
+    /// Like [`ToVm::run`], for small frames.
+    fn run_small_frames(
+        &mut self,
+        ring: Ring<'_>,
+        frames: &[Piece],
+        report: &mut TxReport,
+    ) -> Result<(), RingError> {
+        let Ring {
+            queue,
+            memory,
+            features,
+            ..
+        } = ring;
+        self.short_at = None;
+        let header_bytes = features.header_bytes();
+        let (mut rest, mut most) = (frames, BATCH);
+        while !rest.is_empty() {
+            let wanted = most.min(rest.len());
+            let singles = &mut self.singles;
+            queue.peek_singles(memory, Direction::Write, wanted, singles)?;
+            let ahead = frames_ahead(rest.first().map_or(0, |piece| piece.span.len()));
+            let mut count = 0;
+            for (single, piece) in singles.iter().zip(rest) {
+                let needed = header_bytes + piece.span.len();
+                fetch_ahead(rest, count, ahead, |piece| piece.span.prefetch());
+                fetch_ahead(singles, count, ahead, |single| {
+                    single.segment.span.take(needed).prefetch_write();
+                });
+                let Segment { span, gpa } = single.segment;
+                if span.len() < needed {
+                    break;
+                }
+                let written = write(span, features, piece.span);
+                // Logged even after a fault, which may have written a part.
+                memory.wrote(gpa, needed);
+                let (fate, bytes) = match written {
+                    Ok(()) => (Delivery::Sent, needed),
+                    Err(Fault) => (Delivery::Fault, 0),
+                };
+                self.bad.fault += u64::from(written.is_err());
+                queue.answer(memory, *single, bytes)?;
+                fate.is_to_wait(piece.span.len(), report);
+                count += 1;
+            }
+            rest = rest.get(count..).unwrap_or(&[]);
+            // A driver whose buffers are of another kind is served frame by frame.
+            most = if count < wanted { 1 } else { BATCH };
+            if count < wanted
+                && let Some((piece, behind)) = rest.split_first()
+            {
+                let fate = self.give_alone((queue, memory), features, *piece)?;
+                if fate.is_to_wait(piece.span.len(), report) {
+                    self.short_at = Some(queue.seen());
+                    return Ok(());
+                }
+                rest = behind;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a frame by the slow path.
+    fn give_alone(
+        &mut self,
+        ring: (&mut Queue, &Memory),
+        features: Features,
+        piece: Piece,
+    ) -> Result<Delivery, RingError> {
+        match Frame::new(piece, piece.span.len()) {
+            Ok(frame) => self.give(ring, features, &frame),
+            Err(Fault) => Ok(Delivery::Fault),
+        }
+    }
+}
+
+/// Writes a frame behind a header without offloads into a buffer, which is large enough.
+#[inline]
+fn write(buffer: Span, features: Features, frame: Span) -> Result<(), Fault> {
+    /// One buffer, in the header's last field.
+    const BUFFERS: u32 = 1 << 16;
+    let header_bytes = features.header_bytes();
+    if header_bytes == HEADER_MAX && buffer.addr().is_multiple_of(4) {
+        buffer.store_words(0, [0, 0, BUFFERS])?;
+    } else {
+        let header = (u128::from(BUFFERS) << 64).to_le_bytes();
+        buffer.write(header.get(..header_bytes).unwrap_or(&[]))?;
+    }
+    shmem::copy(buffer.skip(header_bytes), frame)
+}

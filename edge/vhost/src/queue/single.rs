@@ -1,0 +1,74 @@
+//! Chains of one descriptor, many at a time.
+//!
+//! Drivers put a frame with its header into one buffer where they can. Reading such chains of a
+//! batch first, and moving their bytes afterwards, overlaps the waits for cache lines that the
+//! virtual machine's processor has written last.
+
+use super::chain::{Direction, Segment};
+use super::{Queue, RingError};
+use crate::memory::Memory;
+
+/// Chains that are read at a time.
+pub const BATCH: usize = 64;
+
+/// A chain of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Single {
+    head: u16,
+    /// Its buffer.
+    pub segment: Segment,
+}
+
+impl Queue {
+    /// Replaces `singles` by the next chains of the ring, up to `most` and up to the first chain
+    /// that has several descriptors, lies in several regions, or is bad. They stay in the ring
+    /// until [`Queue::answer`].
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn peek_singles(
+        &mut self,
+        memory: &Memory,
+        direction: Direction,
+        most: usize,
+        singles: &mut Vec<Single>,
+    ) -> Result<(), RingError> {
+        singles.clear();
+        let most = most.min(BATCH);
+        if usize::from(self.known()) < most {
+            self.count()?;
+        }
+        let count = self.known().min(most as u16);
+        let mut heads = [0; BATCH];
+        let table = self.table();
+        for (n, head) in (0..count).zip(&mut heads) {
+            *head = self.head(self.next_avail.wrapping_add(n))?;
+            table.prefetch(*head);
+        }
+        for &head in heads.iter().take(count.into()) {
+            let entry = table.entry(head).ok();
+            let Some(segment) = entry.and_then(|entry| entry.alone(memory, direction)) else {
+                break;
+            };
+            singles.push(Single { head, segment });
+        }
+        Ok(())
+    }
+
+    /// Takes the next chain, which [`Queue::peek_singles`] has found, and returns it with `bytes`
+    /// bytes written. The driver sees it after [`Queue::publish`].
+    ///
+    /// # Errors
+    /// The ring is broken.
+    #[inline]
+    pub fn answer(
+        &mut self,
+        memory: &Memory,
+        single: Single,
+        bytes: usize,
+    ) -> Result<(), RingError> {
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.put(memory, single.head, bytes as u32)
+    }
+}
