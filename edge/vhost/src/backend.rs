@@ -77,6 +77,8 @@ pub struct Backend<S> {
     has_asked: bool,
     /// When the sockets were last read; 0: the next call reads them.
     read_ns: u64,
+    /// Whether frames have passed since the shim last woke.
+    pub(crate) moved: bool,
     /// Prints a line on the shim's console.
     tell: fn(std::fmt::Arguments<'_>),
     pub(crate) counters: Counters,
@@ -103,6 +105,7 @@ impl<S: System> Backend<S> {
             told_pairs: 0,
             has_asked: false,
             read_ns: 0,
+            moved: false,
             tell,
             counters: Counters::default(),
         }
@@ -185,8 +188,16 @@ impl<S: System> Backend<S> {
     }
 
     /// Makes the next call of [`Backend::serve`] read the sockets.
-    pub fn read_soon(&mut self) {
+    fn read_soon(&mut self) {
         self.read_ns = 0;
+    }
+
+    /// The shim wakes: its sockets are read soon, unless frames have passed, which are then the
+    /// likely cause. A socket that is not read wakes the shim again at once.
+    pub(crate) fn wakes(&mut self) {
+        if !std::mem::take(&mut self.moved) {
+            self.read_soon();
+        }
     }
 
     /// Answers requests and takes connections; returns whether there were any.

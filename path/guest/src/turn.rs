@@ -123,10 +123,17 @@ impl<W: Wait> Guest<W> {
                 self.ledger.sleep(sched_yield);
                 Ok(())
             }
+            // Doorbells are requested only when there is nothing left to do.
+            Step::Sleep if moved && self.has_work() => Ok(()),
             Step::Sleep => self.sleep(now_ns),
         };
         self.ledger.enter(before);
         slept
+    }
+
+    /// Returns whether an interface has work that needs no doorbell.
+    fn has_work(&mut self) -> bool {
+        self.interfaces.iter_mut().any(Interface::has_work)
     }
 
     /// Publishes ring changes to the driver, and wakes it if it sleeps.
@@ -149,13 +156,7 @@ impl<W: Wait> Guest<W> {
         self.waiter.arm();
         self.interfaces.iter_mut().for_each(Interface::arm);
         self.waiter.fence();
-        let pending = self.waiter.has_pending();
-        if pending
-            || self
-                .interfaces
-                .iter_mut()
-                .any(|interface| interface.has_work())
-        {
+        if self.waiter.has_pending() || self.has_work() {
             self.wake();
             return Ok(());
         }

@@ -23,6 +23,8 @@ pub(super) struct FromVm {
     pub(super) starved: bool,
     /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
     pub(super) has_other: bool,
+    /// Whether it moved none, so that the next one begins with a look at one chain.
+    pub(super) in_vain: bool,
 }
 
 /// Why a chain did not become a frame.

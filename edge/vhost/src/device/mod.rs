@@ -143,6 +143,7 @@ impl<S: System> Port<S> {
             };
             let (count, took) = read(&mut self.from_vm, ring, left);
             taken += count;
+            backend.moved |= count > 0;
             // Publishes also after a fault in the middle: earlier chains have been returned.
             match took.and(queue.publish(memory)) {
                 Ok(true) => notifier.call(),
@@ -193,6 +194,7 @@ impl<S: System> Port<S> {
                     if let Some(seen) = self.to_vm.short_at {
                         self.short = Some((number, seen));
                         report.waiting = items.len() as u32 - done(&report);
+                        backend.moved |= report.sent > 0;
                         return report;
                     }
                 }
@@ -203,6 +205,7 @@ impl<S: System> Port<S> {
                 }
             }
         }
+        backend.moved |= report.sent > 0;
         self.to_vm.no_driver += rest.len() as u64;
         report.full += rest.len() as u32;
         report
@@ -315,7 +318,7 @@ impl<S: System> Notified for Port<S> {
             Self::with_ring(backend, ring, |queue, memory| queue.disarm(memory));
         }
         if self.is_first() {
-            backend.read_soon();
+            backend.wakes();
         }
     }
 

@@ -68,7 +68,18 @@ impl FromVm {
             features,
             caps,
         } = ring;
+        let header_bytes = features.header_bytes();
+        let plain = |single: &Single| {
+            plain_frame(single.segment.span, header_bytes, caps.max_frame)
+        };
         let singles = &mut self.singles;
+        if self.in_vain {
+            queue.peek_singles(memory, Direction::Read, 1, singles)?;
+            if singles.first().and_then(plain).is_none() {
+                self.has_other = queue.known() > 0;
+                return Ok(());
+            }
+        }
         queue.peek_singles(memory, Direction::Read, budget, singles)?;
         let found = singles.len();
         self.has_other = found < budget.min(BATCH) && found < queue.known().into();
@@ -76,14 +87,13 @@ impl FromVm {
         buffers.take_many(found, out);
         self.starved = out.len() - first < found;
 
-        let header_bytes = features.header_bytes();
         let longest = header_bytes + caps.max_frame;
         let fetch = |single: &Single| single.segment.span.take(longest).prefetch();
         let ahead = ahead(singles, longest);
         let (mut count, mut answered) = (0, Ok(()));
         for (single, piece) in singles.iter().zip(out.iter_mut().skip(first)) {
             fetch_ahead(singles, count, ahead, fetch);
-            let Some(frame) = plain_frame(single.segment.span, header_bytes, caps.max_frame) else {
+            let Some(frame) = plain(single) else {
                 self.has_other = true;
                 break;
             };
@@ -102,6 +112,7 @@ impl FromVm {
         for piece in out.drain(first + count..) {
             buffers.put(piece.buffer);
         }
+        self.in_vain = self.has_other && count == 0;
         answered
     }
 }
