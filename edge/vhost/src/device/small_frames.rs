@@ -69,9 +69,8 @@ impl FromVm {
             caps,
         } = ring;
         let header_bytes = features.header_bytes();
-        let plain = |single: &Single| {
-            plain_frame(single.segment.span, header_bytes, caps.max_frame)
-        };
+        let plain =
+            |single: &Single| plain_frame(single.segment.span, header_bytes, caps.max_frame);
         let singles = &mut self.singles;
         if self.in_vain {
             queue.peek_singles(memory, Direction::Read, 1, singles)?;

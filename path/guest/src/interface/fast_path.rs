@@ -112,3 +112,147 @@ pub(super) fn from_guest(
     outcome.moved = frames.len() < before;
     yielded
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::{Buffers, Caps, Frame, Nic, SmallFrames, TxReport};
+    use runtime::ledger::Ledger;
+    use runtime::trace::Trace;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use vif::testing::{Rig, packet, sizes};
+
+    const LONGEST: usize = 200;
+
+    /// An endpoint with room for some frames, and the lengths of those that it has taken.
+    #[derive(Clone, Default)]
+    struct Narrow {
+        room: Rc<Cell<usize>>,
+        taken: Rc<RefCell<Vec<usize>>>,
+    }
+
+    impl Nic for Narrow {
+        fn caps(&self) -> Caps {
+            Caps {
+                max_frame: LONGEST,
+                ..Caps::default()
+            }
+        }
+
+        fn rx(&mut self, _: u64, _: usize, _: &mut dyn Buffers, _: &mut Vec<Frame>) -> usize {
+            0
+        }
+
+        fn tx(&mut self, _: u64, _: &[Frame], _: &[u32]) -> TxReport {
+            TxReport::default()
+        }
+
+        fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+            Some(self)
+        }
+    }
+
+    impl SmallFrames for Narrow {
+        fn rx_small_frames(
+            &mut self,
+            _: u64,
+            _: usize,
+            _: &mut dyn Buffers,
+            _: &mut Vec<Piece>,
+        ) -> usize {
+            0
+        }
+
+        fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
+            let sent = frames.len().min(self.room.get());
+            self.room.set(self.room.get() - sent);
+            let lengths = frames.iter().take(sent).map(|piece| piece.span.len());
+            self.taken.borrow_mut().extend(lengths);
+            TxReport {
+                sent: sent as u32,
+                waiting: (frames.len() - sent) as u32,
+                ..TxReport::default()
+            }
+        }
+    }
+
+    /// Sends packets of these lengths through the driver domain to the guest.
+    fn send(rig: &mut Rig, lengths: &[usize]) {
+        let frame = |len: &usize| rig.guest_frame(&packet(*len, 1)).unwrap();
+        let mut frames = lengths.iter().map(frame).collect();
+        rig.front.transmit(&mut frames).unwrap();
+        rig.front.publish();
+        let mut frames = Vec::new();
+        let taken = rig.back.from_guest(lengths.len(), &mut frames).unwrap();
+        let pick: Vec<u32> = (0..taken as u32).collect();
+        rig.back.to_guest(&frames, &pick);
+        rig.back.from_guest_done();
+        rig.back.publish();
+    }
+
+    /// Runs `act` in a pass; returns its outcome.
+    fn pass(act: impl FnOnce(&PassInput<'_>, &mut PassOutcome)) -> PassOutcome {
+        let mut outcome = PassOutcome::default();
+        let input = PassInput {
+            now_ns: 0,
+            budget: 64,
+            ledger: &Ledger::new(false),
+            trace: &mut Trace::default(),
+        };
+        act(&input, &mut outcome);
+        outcome
+    }
+
+    #[test]
+    fn frames_without_room_wait_in_order() {
+        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
+        let mut small = SmallFramesToGuest::default();
+        send(&mut rig, &[60, 61, 62, 63]);
+        endpoint.room.set(2);
+        let outcome = pass(|input, outcome| {
+            assert_eq!(small.run(&mut rig.front, &mut device, input, outcome), 4);
+        });
+        assert!(outcome.moved && small.is_waiting());
+        for (room, taken) in [(0, 2), (1, 3), (9, 4)] {
+            endpoint.room.set(room);
+            let outcome = pass(|input, outcome| {
+                small.hand_over(&mut rig.front, &mut device, input, outcome);
+            });
+            assert_eq!(outcome.moved, room > 0);
+            assert_eq!(endpoint.taken.borrow()[..], [60, 61, 62, 63][..taken]);
+        }
+        assert!(!small.is_waiting());
+        assert_eq!((device.given.sent, device.given.full), (4, 0));
+    }
+
+    #[test]
+    fn waiting_frames_of_an_ended_connection_are_lost() {
+        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
+        let mut small = SmallFramesToGuest::default();
+        send(&mut rig, &[60, 61, 62]);
+        pass(|input, outcome| {
+            small.run(&mut rig.front, &mut device, input, outcome);
+        });
+        endpoint.room.set(1);
+        small.drain(0, &mut device);
+        assert!(!small.is_waiting());
+        assert_eq!((device.given.sent, device.given.full), (1, 2));
+    }
+
+    #[test]
+    fn longer_frames_stay_in_the_ring() {
+        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
+        let mut small = SmallFramesToGuest::default();
+        endpoint.room.set(9);
+        send(&mut rig, &[LONGEST, LONGEST + 1, 60]);
+        let outcome = pass(|input, outcome| {
+            small.run(&mut rig.front, &mut device, input, outcome);
+        });
+        assert!(outcome.fatal.is_none() && rig.front.has_work());
+        assert_eq!(endpoint.taken.borrow()[..], [LONGEST]);
+    }
+}
