@@ -39,6 +39,8 @@ pub struct Metadata {
     name: String,
     #[serde(default, deserialize_with = "or_default")]
     namespace: String,
+    #[serde(default, deserialize_with = "or_default")]
+    uid: String,
     /// Its labels.
     #[serde(default, deserialize_with = "or_default")]
     pub labels: Labels,
@@ -100,6 +102,8 @@ pub struct NamedPort {
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
+    /// Its id, which no other pod of this name has had.
+    pub uid: String,
     /// Its labels.
     pub labels: Labels,
     /// Its node; empty: it is not scheduled.
@@ -113,8 +117,6 @@ pub struct Pod {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawPod {
-    #[serde(default)]
-    metadata: Metadata,
     #[serde(default)]
     spec: RawPodSpec,
     #[serde(default, deserialize_with = "or_default")]
@@ -168,9 +170,9 @@ struct RawPodIp {
 }
 
 impl Pod {
-    /// Decodes a pod; `None` if it makes no sense.
+    /// Decodes a pod with this metadata; `None` if it makes no sense.
     #[must_use]
-    pub fn of(object: &Value) -> Option<Self> {
+    pub fn of(metadata: Metadata, object: &Value) -> Option<Self> {
         let raw: RawPod = decoded(object)?;
         let (spec, status) = (raw.spec, raw.status);
         let is_over = matches!(status.phase.as_str(), "Succeeded" | "Failed");
@@ -191,7 +193,8 @@ impl Pod {
         };
         let ports = containers.flat_map(|container| container.ports).map(named);
         Some(Self {
-            labels: raw.metadata.labels,
+            uid: metadata.uid,
+            labels: metadata.labels,
             node: spec.node_name,
             addresses,
             ports: ports.filter(|port| !port.name.is_empty()).collect(),
@@ -245,9 +248,9 @@ mod tests {
 
     #[test]
     fn pods_without_their_own_address_have_none() {
+        let of = |object: &Value| Pod::of(Metadata::default(), object);
         let pod = |host: bool, phase: &str| {
-            Pod::of(&json!({
-                "metadata": { "name": "p", "labels": null },
+            of(&json!({
                 "spec": { "nodeName": "a", "hostNetwork": host, "containers": [
                     { "name": "c", "ports": [
                         { "containerPort": 80, "name": "http" },
@@ -268,9 +271,9 @@ mod tests {
         assert_eq!(pod(true, "Running").addresses, Vec::<IpAddr>::new());
         assert_eq!(pod(false, "Succeeded").addresses, Vec::<IpAddr>::new());
         assert_eq!(pod(false, "Failed").addresses, Vec::<IpAddr>::new());
-        assert_eq!(Pod::of(&json!({ "spec": 7 })), None);
-        let bare = json!({ "metadata": { "name": "p" }, "spec": { "containers": [] } });
-        assert_eq!(Pod::of(&bare), Some(Pod::default()));
+        assert_eq!(of(&json!({ "spec": 7 })), None);
+        let bare = json!({ "spec": { "containers": [] } });
+        assert_eq!(of(&bare), Some(Pod::default()));
     }
 
     #[test]

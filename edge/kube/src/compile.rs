@@ -4,12 +4,12 @@
 //! union of what all such policies allow passes, and traffic with the pod's own node. A connection
 //! passes if the sender's egress and the receiver's ingress allow it: each end has its own rules.
 
-use crate::api::{Metadata, Node, ObjectName, Pod, Protocol};
+use crate::api::{Node, ObjectName, Pod, Protocol};
+use crate::object::{Kind, Object};
 use crate::policy::{Peer, Policy, PolicyPort, PolicyRule};
 use crate::prefix::{Prefix, merged};
 use crate::rule::{Direction, PodRules, Rule};
 use crate::selector::{LabelSelector, Labels};
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Limit of prefixes that one policy allows in one direction. Further ones are left out.
@@ -28,32 +28,34 @@ pub struct Cluster {
     pub policies: BTreeMap<ObjectName, Policy>,
 }
 
-/// The kinds of objects that policies need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Nodes.
-    Nodes,
-    /// Namespaces.
-    Namespaces,
-    /// Pods.
-    Pods,
-    /// Network policies.
-    Policies,
-}
-
 impl Cluster {
-    /// Adds or replaces an object. An object without metadata is ignored.
-    pub fn put(&mut self, kind: Kind, object: &Value) {
-        let Some(metadata) = Metadata::of(object) else {
-            return;
-        };
-        let name = metadata.object();
+    /// Adds or replaces an object.
+    pub fn put(&mut self, name: ObjectName, object: Object) {
+        match object {
+            Object::Node(node) => drop(self.nodes.insert(name.name, node)),
+            Object::Namespace(labels) => drop(self.namespaces.insert(name.name, labels)),
+            Object::Pod(pod) => drop(self.pods.insert(name, pod)),
+            Object::Policy(policy) => drop(self.policies.insert(name, policy)),
+        }
+    }
+
+    /// Removes an object, if it exists.
+    pub fn remove(&mut self, kind: Kind, name: &ObjectName) {
         match kind {
-            Kind::Nodes => drop(self.nodes.insert(name.name, Node::of(object))),
-            Kind::Namespaces => drop(self.namespaces.insert(name.name, metadata.labels)),
-            // A pod that makes no sense has no address.
-            Kind::Pods => drop(self.pods.insert(name, Pod::of(object).unwrap_or_default())),
-            Kind::Policies => drop(self.policies.insert(name, Policy::of(object))),
+            Kind::Nodes => drop(self.nodes.remove(&name.name)),
+            Kind::Namespaces => drop(self.namespaces.remove(&name.name)),
+            Kind::Pods => drop(self.pods.remove(name)),
+            Kind::Policies => drop(self.policies.remove(name)),
+        }
+    }
+
+    /// Removes all objects of a kind.
+    pub fn clear(&mut self, kind: Kind) {
+        match kind {
+            Kind::Nodes => self.nodes.clear(),
+            Kind::Namespaces => self.namespaces.clear(),
+            Kind::Pods => self.pods.clear(),
+            Kind::Policies => self.policies.clear(),
         }
     }
 }

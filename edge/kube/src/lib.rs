@@ -3,6 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `api` | pods, namespaces and nodes, decoded from JSON |
+//! | `object` | objects of these kinds, and policies |
 //! | `policy` | network policies, decoded from JSON |
 //! | `selector` | label selectors |
 //! | `prefix` | sets of addresses |
@@ -13,6 +14,7 @@
 pub mod api;
 pub mod compile;
 pub mod list;
+pub mod object;
 pub mod policy;
 pub mod prefix;
 pub mod rule;

@@ -2,8 +2,8 @@
 //!
 //! A mistake in the list is an error: a skipped object could be a policy that isolates a pod.
 
-use crate::api::{Metadata, ObjectName, Pod};
-use crate::compile::{Cluster, Kind};
+use crate::compile::Cluster;
+use crate::object::{Kind, decoded};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -57,51 +57,17 @@ impl<'de> Visitor<'de> for ItemsVisitor {
         let mut number: usize = 0;
         while let Some(object) = items.next_element::<Value>()? {
             number = number.saturating_add(1);
-            let (kind, name) = identity(&object)
+            let decode = |kind| decoded(kind, &object).map(|decoded| (kind, decoded));
+            let (kind, (name, object)) = (Kind::of(&object).and_then(decode))
                 .map_err(|why| A::Error::custom(format_args!("item {number}: {why}")))?;
             if !known.insert((kind, name.clone())) {
                 let twice = format_args!("item {number}: {name} occurs twice");
                 return Err(A::Error::custom(twice));
             }
-            cluster.put(kind, &object);
+            cluster.put(name, object);
         }
         Ok(cluster)
     }
-}
-
-/// Returns kind and name of an object that a cluster can hold.
-fn identity(object: &Value) -> Result<(Kind, ObjectName), String> {
-    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let kind = match (text("apiVersion"), text("kind")) {
-        ("v1", "Node") => Kind::Nodes,
-        ("v1", "Namespace") => Kind::Namespaces,
-        ("v1", "Pod") => Kind::Pods,
-        ("networking.k8s.io/v1", "NetworkPolicy") => Kind::Policies,
-        (version, kind) => {
-            return Err(format!(
-                "an object of kind `{kind}`, version `{version}`: request \
-                 `nodes,namespaces,pods,networkpolicies`"
-            ));
-        }
-    };
-    let name = Metadata::of(object).map(|metadata| metadata.object());
-    let name = name.ok_or_else(|| format!("{}: `metadata` is not understood", text("kind")))?;
-    if name.name.is_empty() {
-        return Err(format!("{}: it has no name", text("kind")));
-    }
-    let has_namespace = matches!(kind, Kind::Pods | Kind::Policies);
-    if has_namespace == name.namespace.is_empty() {
-        let has = if has_namespace { "no" } else { "a" };
-        return Err(format!(
-            "{} {}: it has {has} namespace",
-            text("kind"),
-            name.name
-        ));
-    }
-    if kind == Kind::Pods && Pod::of(object).is_none() {
-        return Err(format!("Pod {name} is not understood"));
-    }
-    Ok((kind, name))
 }
 
 #[cfg(test)]

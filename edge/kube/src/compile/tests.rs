@@ -4,12 +4,13 @@
 mod cases;
 
 use super::*;
+use crate::object;
 use crate::rule::RULES_MAX;
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
 use config::rule::{Direction as FirewallDirection, Rule as FirewallRule, State};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -65,18 +66,24 @@ fn node() -> Value {
     })
 }
 
+/// Adds an object.
+fn put(cluster: &mut Cluster, kind: Kind, object: &Value) {
+    let (name, object) = object::decoded(kind, object).unwrap();
+    cluster.put(name, object);
+}
+
 /// Returns the cluster with these policies.
 fn cluster(policies: &[Value]) -> Cluster {
     let mut cluster = Cluster::default();
-    cluster.put(Kind::Nodes, &node());
+    put(&mut cluster, Kind::Nodes, &node());
     for of in NAMESPACES {
-        cluster.put(Kind::Namespaces, &namespace(of));
+        put(&mut cluster, Kind::Namespaces, &namespace(of));
         for name in PODS {
-            cluster.put(Kind::Pods, &pod(of, name));
+            put(&mut cluster, Kind::Pods, &pod(of, name));
         }
     }
     for policy in policies {
-        cluster.put(Kind::Policies, policy);
+        put(&mut cluster, Kind::Policies, policy);
     }
     cluster
 }
@@ -437,7 +444,8 @@ fn rules_beyond_the_limit_are_denied() {
     let except: Vec<String> = (0..4000)
         .map(|n| format!("10.{}.{}.1/32", n >> 7, n & 127))
         .collect();
-    cluster.put(
+    put(
+        &mut cluster,
         Kind::Policies,
         &json!({
             "metadata": { "namespace": "x", "name": "holes" },
@@ -470,13 +478,6 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
 #[test]
 fn limit_of_rules_is_that_of_a_machine() {
     assert_eq!(RULES_MAX, config::rule::RULES_MAX);
-}
-
-#[test]
-fn an_object_without_metadata_is_ignored() {
-    let mut cluster = Cluster::default();
-    cluster.put(Kind::Pods, &json!({ "kind": "Pod" }));
-    assert_eq!(cluster, Cluster::default());
 }
 
 /// Returns JSON with the API's keys in wrong places.
@@ -548,9 +549,17 @@ proptest! {
                 "spec": { "podSelector": {}, "ingress": ingress } }),
         ];
         let mut cluster = cluster(&policies);
-        for kind in [Kind::Nodes, Kind::Namespaces, Kind::Pods, Kind::Policies] {
-            cluster.put(kind, &other);
-            cluster.put(kind, &json!({ "metadata": metadata, "spec": other, "status": other }));
+        for kind in Kind::ALL {
+            let metadata = match kind {
+                Kind::Nodes | Kind::Namespaces => json!({ "name": "p" }),
+                Kind::Pods | Kind::Policies => metadata.clone(),
+            };
+            let object = json!({ "metadata": metadata, "spec": other, "status": other });
+            for object in [&other, &object] {
+                if let Ok((name, object)) = object::decoded(kind, object) {
+                    cluster.put(name, object);
+                }
+            }
         }
         let compiled = Policies::of(&cluster);
         for (name, pod) in &cluster.pods {
