@@ -13,6 +13,7 @@ mod instance;
 mod limits;
 mod log;
 mod metrics;
+pub mod pods;
 mod process;
 mod runtime;
 mod saved_state;

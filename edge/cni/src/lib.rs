@@ -19,6 +19,7 @@ mod netavark;
 mod network;
 pub mod options;
 mod pending;
+mod pod;
 mod ports;
 mod program;
 mod request;

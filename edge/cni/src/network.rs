@@ -25,6 +25,9 @@ pub(crate) struct NetworkConfig {
     socket: Option<PathBuf>,
     #[serde(default = "state_dir")]
     pub(crate) state_dir: PathBuf,
+    /// Whether an agent sets the rules of pods.
+    #[serde(default)]
+    pub(crate) network_policy: bool,
     #[serde(default)]
     ipam: Option<Ipam>,
 }

@@ -10,7 +10,7 @@ use crate::policy::{Peer, Policy, PolicyPort, PolicyRule};
 use crate::prefix::{Prefix, merged};
 use crate::rule::{Direction, PodRules, Rule};
 use crate::selector::{LabelSelector, Labels};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Limit of prefixes that one policy allows in one direction. Further ones are left out.
 const PREFIXES_MAX: usize = 16_384;
@@ -91,11 +91,36 @@ impl<'c> Policies<'c> {
     /// Resolves the peers of all policies.
     #[must_use]
     pub fn of(cluster: &'c Cluster) -> Self {
+        Self::among(cluster, |_, _| true)
+    }
+
+    /// Resolves the peers of the policies that select one of these pods.
+    #[must_use]
+    pub fn selecting<'p>(
+        cluster: &'c Cluster,
+        pods: impl Iterator<Item = (&'p ObjectName, &'p Pod)>,
+    ) -> Self {
+        let mut labels: BTreeMap<&str, BTreeSet<&Labels>> = BTreeMap::new();
+        for (name, pod) in pods {
+            labels
+                .entry(&name.namespace)
+                .or_default()
+                .insert(&pod.labels);
+        }
+        Self::among(cluster, |name, policy| {
+            let mut there = labels.get(name.namespace.as_str()).into_iter().flatten();
+            there.any(|labels| selects(policy.selector.as_ref(), labels))
+        })
+    }
+
+    /// Resolves the peers of the policies for which `is_needed` returns true.
+    fn among(cluster: &'c Cluster, is_needed: impl Fn(&ObjectName, &Policy) -> bool) -> Self {
         let mut policies = Self {
             by_namespace: BTreeMap::new(),
             notes: Vec::new(),
         };
-        for (name, policy) in &cluster.policies {
+        let needed = cluster.policies.iter();
+        for (name, policy) in needed.filter(|(name, policy)| is_needed(name, policy)) {
             let mut is_whole = true;
             let mut resolved = |direction: Direction, rules: &Option<Vec<PolicyRule>>| {
                 let rules = rules.as_ref()?;
@@ -129,10 +154,7 @@ impl<'c> Policies<'c> {
         let selecting: Vec<&Compiled<'_>> = own
             .into_iter()
             .flatten()
-            .filter(|policy| match policy.selector {
-                Some(selector) => selector.selects(&pod.labels).unwrap_or(true),
-                None => true,
-            })
+            .filter(|policy| selects(policy.selector, &pod.labels))
             .collect();
         let rules_for = |direction: Direction| {
             let allowed = selecting.iter().filter_map(|policy| match direction {
@@ -145,6 +167,11 @@ impl<'c> Policies<'c> {
         };
         PodRules::of(rules_for(Direction::ToPod), rules_for(Direction::FromPod))
     }
+}
+
+/// Returns whether a policy with this selector isolates pods with these labels.
+fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
+    selector.is_none_or(|selector| selector.selects(labels).unwrap_or(true))
 }
 
 /// Adds what a rule allows. Returns whether all of it has room.

@@ -10,12 +10,20 @@
 //! | `compile` | policies and pods to the rules of one pod |
 //! | `rule` | those rules, as the control socket takes them |
 //! | `list` | the output of `kubectl get` |
+//! | `server` | the API server: address, trust, login, HTTP |
+//! | `watch` | follows all objects of a kind |
+//! | `machine` | sets rules by the control socket |
+//! | `agent` | keeps the rules of a node's pods those of the policies |
 
+pub mod agent;
 pub mod api;
 pub mod compile;
 pub mod list;
+mod machine;
 pub mod object;
 pub mod policy;
 pub mod prefix;
 pub mod rule;
 pub mod selector;
+pub mod server;
+mod watch;

@@ -2,9 +2,11 @@
 
 use abi::machine::Setting;
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use kube_edge::agent::{self, Settings};
 use kube_edge::compile::{Cluster, Policies};
 use kube_edge::list;
+use kube_edge::server::{Login, Material, Server};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +18,7 @@ use tool::{Failure, clean, exit_code, output};
 /// Limit of the length of a list.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
-/// Compiles the network policies of a Kubernetes cluster
+/// Applies the network policies of a Kubernetes cluster
 #[derive(Debug, Parser)]
 #[command(name = "grantway-kube", version)]
 struct Cli {
@@ -47,11 +49,85 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
+    /// Keep the rules of a node's pods those of the cluster's policies
+    ///
+    /// Watches Nodes, Namespaces, Pods and NetworkPolicies, compiles the policies after each change,
+    /// and sets the rules of this node's pods by the control socket of the machine. Rules stay in
+    /// force while the agent or the API server is away. Runs until it is ended. The pods are those
+    /// that `grantway-cni` attached with `"networkPolicy": true` in the network's file.
+    ///
+    /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
+    /// names another.
+    #[command(after_help = "Examples:\n  \
+        grantway-kube agent --node \"$NODE_NAME\"\n  \
+        grantway-kube agent --node node-1 --kubeconfig /etc/kubernetes/agent.conf\n  \
+        grantway-kube agent --node node-1 --server https://192.0.2.10:6443 \\\n    \
+        --token-file /etc/grantway/token --ca-file /etc/kubernetes/pki/ca.crt")]
+    Agent(AgentArgs),
+}
+
+#[derive(Debug, Args)]
+struct AgentArgs {
+    /// The node's name
+    #[arg(long)]
+    node: String,
+    /// The machine's name
+    #[arg(long, default_value = "grantway")]
+    name: String,
+    /// The machine's control socket, instead of its name
+    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    socket: Option<PathBuf>,
+    /// The folder in which the plugin records pods: `pods` in the plugin's `stateDir`
+    #[arg(long, value_name = "FOLDER", default_value = "/run/grantway/cni/pods")]
+    pods: PathBuf,
+    /// A kubeconfig, whose current context has a token or a client certificate
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    kubeconfig: Option<PathBuf>,
+    /// The API server, as `https://HOST:PORT`; `http://` only without a token
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// The token, in a file that is read again for each request
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
+    /// The certificates of the API server's authority
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca_file: Option<PathBuf>,
+}
+
+impl AgentArgs {
+    fn server(&self) -> Result<Server, String> {
+        match (&self.kubeconfig, &self.server) {
+            (Some(path), _) => Server::of_kubeconfig(path),
+            (None, Some(url)) => {
+                let file = |path: &Option<PathBuf>| path.clone().map(Material::File);
+                let login = file(&self.token_file).map_or(Login::Anonymous, Login::Token);
+                Server::new(url.parse()?, file(&self.ca_file), login)
+            }
+            (None, None) => Server::of_pod(|name| std::env::var(name).ok()),
+        }
+    }
+
+    fn run(self) -> anyhow::Result<()> {
+        let server = self.server().map_err(Failure::Usage)?;
+        let socket = match self.socket {
+            Some(socket) => socket,
+            None => client::find(&self.name)?,
+        };
+        let settings = Settings {
+            node: self.node,
+            socket,
+            records: self.pods,
+        };
+        agent::run(&server, settings, report)
+    }
 }
 
 fn main() -> ExitCode {
-    let Command::Rules { node, file } = Cli::parse().command;
-    match rules(&node, file.as_deref()) {
+    let done = match Cli::parse().command {
+        Command::Rules { node, file } => rules(&node, file.as_deref()),
+        Command::Agent(args) => args.run(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("{error:#}"));

@@ -4,6 +4,7 @@ use super::interface_request::InterfaceRequest;
 use crate::error::{CniError, ErrorCode};
 use crate::machine::MachineClient;
 use crate::network::decoded;
+use crate::pod;
 use crate::request::PluginRequest;
 use crate::result::{CniInterface, CniIp, CniResult};
 use abi::machine::Setting;
@@ -81,11 +82,13 @@ fn attach(
     given: &CniResult,
 ) -> Result<String, CniError> {
     requested.check_assigned(given)?;
-    match machine.attach(section(request, requested, guest, given)?) {
+    let section = section(request, requested, guest, given)?;
+    match machine.attach(section) {
         Ok(attached) => Ok(attached.macs.into_iter().next().unwrap_or_default()),
         Err(Error::Refused(why)) => Err(match machine.has(guest) {
             Ok(true) => exists(request),
             _ => {
+                pod::forget(request, guest)?;
                 CniError::new(ErrorCode::Refused, "the machine rejects the container").because(why)
             }
         }),
@@ -94,12 +97,14 @@ fn attach(
             if machine.detach(guest).is_err() {
                 request.pending().record(machine, guest)?;
             }
+            pod::forget(request, guest)?;
             Err(machine.away(ErrorCode::Later, error))
         }
     }
 }
 
-/// Returns the guest as a `[[guest]]` section of a configuration file.
+/// Returns the guest as a `[[guest]]` section of a configuration file. Records its pod, if an agent
+/// sets its rules.
 fn section(
     request: &PluginRequest,
     requested: &InterfaceRequest,
@@ -118,6 +123,7 @@ fn section(
         "routes": given.machine_routes()?,
     }))?;
     vif.extend(requested.vif.clone());
+    pod::close(request, guest, &mut vif)?;
     Ok(Setting::Section(BTreeMap::from([
         ("name".to_owned(), Setting::Text(guest.to_owned())),
         ("vif".to_owned(), Setting::List(vec![Setting::Section(vif)])),

@@ -2,6 +2,7 @@
 
 use crate::error::CniError;
 use crate::namespace::inspect;
+use crate::pod;
 use crate::request::PluginRequest;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ pub(crate) fn del(request: &PluginRequest) -> Result<(), CniError> {
             eprintln!("grantway-cni: {guest} will be detached when its machine answers: {error}");
         }
     }
+    pod::forget(request, &guest)?;
     // Addresses last, so that no other container gets them while the interface exists.
     request.ipam()?.map_or(Ok(()), |ipam| ipam.del())
 }

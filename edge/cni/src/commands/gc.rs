@@ -5,6 +5,7 @@ use crate::ipam::Delegate;
 use crate::key::{AttachmentKey, prefix};
 use crate::machine::MachineClient;
 use crate::network::decoded;
+use crate::pod;
 use crate::request::PluginRequest;
 use crate::reserved;
 use client::Error;
@@ -99,6 +100,10 @@ fn sweep(
         if let Err(error) = machine.detach(guest) {
             let msg = format!("{guest} is still attached");
             swept = Err(CniError::new(ErrorCode::Refused, msg).because(error));
+            continue;
+        }
+        if let Err(error) = pod::forget(request, guest) {
+            swept = Err(error);
         }
     }
     swept

@@ -150,3 +150,58 @@ fn other_keys_of_the_network_apply_to_interfaces() {
     assert_eq!(code, ErrorCode::Config as u64);
     assert!(why.contains("`vif` sets `mac`"), "{why}");
 }
+
+const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=db-0;K8S_POD_UID=u-1";
+
+/// A pod denies new flows from its first packet on, and an agent finds its record.
+#[test]
+fn pods_with_network_policies_begin_closed() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    let conf = bench.conf(json!({ "networkPolicy": true }));
+    let env = |command, args| {
+        [
+            ("CNI_COMMAND", command),
+            ("CNI_CONTAINERID", "c1"),
+            ("CNI_NETNS", "/run/netns/no-such-namespace"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", args),
+        ]
+    };
+    let records = || client::pods::all(&bench.file("state/pods"), |_| None).unwrap_or_default();
+    bench.call(&env("ADD", POD), &conf).done();
+    let sent = &machine.last()["vif"][0]["rule"];
+    let expected = json!([{ "name": "unknown-policy", "action": "deny", "state": "new" }]);
+    assert_eq!(sent, &expected);
+    let (guest, record) = records().into_iter().next().unwrap();
+    assert_eq!(machine.guests(), [guest]);
+    let named = (
+        record.namespace.as_str(),
+        record.pod.as_str(),
+        record.uid.as_str(),
+    );
+    assert_eq!(named, ("shop", "db-0", "u-1"));
+    bench.call(&env("DEL", ""), &conf).done();
+    assert_eq!(records().len(), 0);
+
+    let without_pod = bench.call(&env("ADD", "IgnoreUnknown=1"), &conf).failed();
+    assert!(without_pod.1.contains("names no pod"), "{}", without_pod.1);
+    let rejected = bench.conf(json!({ "networkPolicy": true, "mtu": 1 }));
+    bench.call(&env("ADD", POD), &rejected).failed();
+    let vif = json!({ "firewall": "stateful" });
+    let both = bench.conf(json!({ "networkPolicy": true, "vif": vif }));
+    let (code, why) = bench.call(&env("ADD", POD), &both).failed();
+    assert_eq!(code, ErrorCode::Config as u64);
+    assert!(why.contains("`vif` sets `firewall`"), "{why}");
+    assert_eq!(records().len(), 0);
+    assert_eq!(machine.guests(), Vec::<String>::new());
+    let calls = bench.ipam_calls();
+    let count = |command: &str| {
+        calls
+            .iter()
+            .filter(|call| call.starts_with(command))
+            .count()
+    };
+    assert_eq!(count("ADD"), count("DEL"));
+}

@@ -1,0 +1,127 @@
+//! Records of attached Kubernetes pods: one file for each guest, in a folder. The CNI plugin writes
+//! them, and the agent of network policies reads them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Prefix of files that are not complete. No guest's name begins with it.
+const HIDDEN: &str = ".";
+/// Limit of a record, bytes: names of Kubernetes have at most 253.
+const RECORD_MAX: u64 = 4096;
+
+/// The pod of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PodRecord {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub pod: String,
+    /// Its id; empty if the runtime does not pass it.
+    #[serde(default)]
+    pub uid: String,
+}
+
+/// Writes the record of a guest.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn put(folder: &Path, guest: &str, record: &PodRecord) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let new = folder.join(format!("{HIDDEN}{guest}"));
+    let text = serde_json::to_vec(record)?;
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, folder.join(guest)));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// Removes the record of a guest, if it has one.
+///
+/// # Errors
+///
+/// The file cannot be removed.
+pub fn remove(folder: &Path, guest: &str) -> io::Result<()> {
+    match fs::remove_file(folder.join(guest)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Returns all records, by guest. `known` returns records that were read before: a record never
+/// changes. Files that are no records are ignored.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub fn all(
+    folder: &Path,
+    known: impl Fn(&str) -> Option<PodRecord>,
+) -> io::Result<BTreeMap<String, PodRecord>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let Ok(guest) = entry?.file_name().into_string() else {
+            continue;
+        };
+        if guest.starts_with(HIDDEN) {
+            continue;
+        }
+        if let Some(record) = known(&guest).or_else(|| read(&folder.join(&guest))) {
+            all.insert(guest, record);
+        }
+    }
+    Ok(all)
+}
+
+fn read(path: &Path) -> Option<PodRecord> {
+    let mut text = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(RECORD_MAX).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("pods");
+        assert_eq!(
+            all(&folder, |_| None).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        let record = |pod: &str| PodRecord {
+            namespace: "n".to_owned(),
+            pod: pod.to_owned(),
+            uid: String::new(),
+        };
+        put(&folder, "a", &record("p")).unwrap();
+        put(&folder, "b", &record("q")).unwrap();
+        fs::write(folder.join("c"), "{").unwrap();
+        fs::write(folder.join(".d"), "{}").unwrap();
+        let known = |guest: &str| (guest == "a").then(|| record("known"));
+        let read = all(&folder, known).unwrap();
+        let expected = [("a", "known"), ("b", "q")];
+        assert_eq!(
+            read,
+            expected
+                .map(|(guest, pod)| (guest.to_owned(), record(pod)))
+                .into()
+        );
+        for _ in 0..2 {
+            remove(&folder, "a").unwrap();
+        }
+        assert_eq!(all(&folder, |_| None).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,217 @@
+//! The agent of a node: keeps the rules of its pods those of the cluster's policies.
+//!
+//! One thread for each kind of objects follows the API server. The caller's thread applies their
+//! changes, compiles the policies and sets rules that differ. Nothing is set before all kinds are
+//! listed once. Rules stay in force while the API server or the agent is away.
+
+use crate::api::ObjectName;
+use crate::compile::{Cluster, Policies};
+use crate::machine::{GuestState, Machine};
+use crate::object::Kind;
+use crate::server::Server;
+use crate::watch::{Change, follow};
+use client::pods::PodRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Changes that may wait for the agent.
+const CHANGES_MAX: usize = 1024;
+/// Interval of looking for new pods of the node, and for a new machine.
+const LOOK: Duration = Duration::from_millis(100);
+/// Changes within this time of the first one are compiled together.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// The settings of an agent.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name of its node.
+    pub node: String,
+    /// The control socket of the machine.
+    pub socket: PathBuf,
+    /// The folder in which the CNI plugin records pods.
+    pub records: PathBuf,
+}
+
+/// Runs for ever. `report` gets messages for the user.
+pub fn run(server: &Server, settings: Settings, report: impl Fn(&str)) -> ! {
+    let (to, changes) = sync_channel(CHANGES_MAX);
+    for kind in Kind::ALL {
+        let (server, to) = (server.clone(), to.clone());
+        thread::spawn(move || follow(&server, kind, &to));
+    }
+    let mut agent = Agent::new(settings);
+    loop {
+        for note in agent.turn(&changes) {
+            report(&note);
+        }
+    }
+}
+
+struct Agent {
+    settings: Settings,
+    machine: Machine,
+    cluster: Cluster,
+    /// Kinds that were listed.
+    listed: BTreeSet<Kind>,
+    /// Pods of the node, by guest.
+    pods: BTreeMap<String, (PodRecord, GuestState)>,
+    /// Whether the rules must be compiled.
+    is_due: bool,
+    /// Warnings that were reported.
+    warnings: BTreeSet<String>,
+    /// Whether all rules were set before.
+    was_done: bool,
+}
+
+impl Agent {
+    fn new(settings: Settings) -> Self {
+        let machine = Machine::new(settings.socket.clone());
+        Self {
+            settings,
+            machine,
+            cluster: Cluster::default(),
+            listed: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            is_due: true,
+            warnings: BTreeSet::new(),
+            was_done: false,
+        }
+    }
+
+    /// Waits for changes and carries them out. Returns messages for the user.
+    fn turn(&mut self, changes: &Receiver<Change>) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut wait = LOOK;
+        let mut end = None;
+        while let Ok(change) = changes.recv_timeout(wait) {
+            self.apply(change, &mut notes);
+            let end = *end.get_or_insert_with(|| Instant::now() + TOGETHER);
+            wait = end.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                break;
+            }
+        }
+        self.look();
+        if self.listed.len() == Kind::ALL.len() {
+            self.set_rules(&mut notes);
+        }
+        notes
+    }
+
+    fn apply(&mut self, change: Change, notes: &mut Vec<String>) {
+        match change {
+            Change::Note(note) => return notes.push(note),
+            Change::Listed(kind, objects) => {
+                self.cluster.clear(kind);
+                for (name, object) in objects {
+                    self.cluster.put(name, object);
+                }
+                self.listed.insert(kind);
+            }
+            Change::Put(name, object) => self.cluster.put(name, object),
+            Change::Removed(kind, name) => self.cluster.remove(kind, &name),
+        }
+        self.is_due = true;
+    }
+
+    /// Looks for pods that the plugin has attached or detached, and for a new machine.
+    fn look(&mut self) {
+        let records = client::pods::all(&self.settings.records, |guest| {
+            self.pods.get(guest).map(|(record, _)| record.clone())
+        });
+        // Without a folder no pod was attached.
+        let records = records.unwrap_or_default();
+        let is_same = self.pods.keys().eq(records.keys());
+        if !is_same {
+            let mut before = std::mem::take(&mut self.pods);
+            for (guest, record) in records {
+                let state = before.remove(&guest).map(|(_, state)| state);
+                self.pods.insert(guest, (record, state.unwrap_or_default()));
+            }
+            self.is_due = true;
+        }
+        if self.machine.is_another() {
+            for (_, state) in self.pods.values_mut() {
+                *state = GuestState::default();
+            }
+            self.is_due = true;
+        }
+    }
+
+    /// Compiles the policies if anything has changed, and sets the rules of pods that differ.
+    fn set_rules(&mut self, notes: &mut Vec<String>) {
+        if self.is_due {
+            self.is_due = false;
+            self.compile(notes);
+        }
+        let began = Instant::now();
+        let states = self.pods.iter_mut();
+        let states = states.map(|(guest, (_, state))| (guest.as_str(), state));
+        let set = self.machine.set(states, notes);
+        let is_done = self.pods.values().all(|(_, state)| state.is_done());
+        if set > 0 {
+            let took = began.elapsed().as_millis();
+            notes.push(format!("rules of {set} pods set in {took} ms"));
+        }
+        if is_done && !self.was_done {
+            self.was_done = true;
+            notes.push(format!(
+                "{} policies, {} pods, {} of them on this node with Grantway: all rules are set",
+                self.cluster.policies.len(),
+                self.cluster.pods.len(),
+                self.pods.len()
+            ));
+        }
+    }
+
+    /// Compiles the rules of this node's pods.
+    fn compile(&mut self, notes: &mut Vec<String>) {
+        let name = &self.settings.node;
+        let node = self.cluster.nodes.get(name);
+        let Some(node) = node.filter(|node| !node.addresses.is_empty()) else {
+            let warning =
+                format!("the cluster has no Node {name} with an address: rules stay as they are");
+            if self.warnings.insert(warning.clone()) {
+                notes.push(warning);
+            }
+            return;
+        };
+        let mut warnings = BTreeSet::new();
+        let known = self.pods.values_mut().filter_map(|(record, state)| {
+            let name = object_name(record);
+            let pod = self.cluster.pods.get(&name)?;
+            // An earlier pod of this name may be known still.
+            let is_same = record.uid.is_empty() || record.uid == pod.uid;
+            is_same.then_some((name, pod, state))
+        });
+        let known: Vec<_> = known.collect();
+        let here = known.iter().map(|(name, pod, _)| (name, *pod));
+        let policies = Policies::selecting(&self.cluster, here);
+        for (policy, note) in &policies.notes {
+            warnings.insert(format!("warning: NetworkPolicy {policy}: {note}"));
+        }
+        for (name, pod, state) in known {
+            let rules = policies.rules_of(&name, pod, node);
+            if rules.left_out > 0 {
+                warnings.insert(format!(
+                    "warning: Pod {name}: {} rules exceed the limit: their traffic is denied",
+                    rules.left_out
+                ));
+            }
+            state.want(rules);
+        }
+        let new = warnings.difference(&self.warnings).cloned();
+        notes.extend(new);
+        self.warnings = warnings;
+    }
+}
+
+fn object_name(record: &PodRecord) -> ObjectName {
+    ObjectName {
+        namespace: record.namespace.clone(),
+        name: record.pod.clone(),
+    }
+}

@@ -1,0 +1,160 @@
+//! The machine of the node, by its control socket, and the state of its guests' rules.
+
+use crate::rule::PodRules;
+use abi::machine::{Control, Setting};
+use abi::reload::RulesChanged;
+use client::{Error, ask};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Deadline of a request: longer than the 20 s within which the machine answers.
+const ANSWER: Duration = Duration::from_secs(25);
+/// Requests that are sent at the same time.
+const AT_ONCE: usize = 4;
+/// The pause after the first failure; it doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A failure that lasts for this number of attempts is reported. A guest that is still being
+/// attached has no rules yet.
+const ATTEMPTS: u32 = 6;
+
+/// The rules of a guest.
+#[derive(Debug, Default)]
+pub(crate) struct GuestState {
+    /// Rules that it should have; `None`: not known, so it keeps those that it has.
+    wanted: Option<PodRules>,
+    /// Whether it has them.
+    is_set: bool,
+    /// Failures in a row, and the time of the next attempt.
+    failures: u32,
+    retry: Option<Instant>,
+}
+
+impl GuestState {
+    /// Sets the rules that it should have.
+    pub(crate) fn want(&mut self, rules: PodRules) {
+        if self.wanted.as_ref() != Some(&rules) {
+            *self = Self {
+                wanted: Some(rules),
+                ..Self::default()
+            };
+        }
+    }
+
+    /// Returns whether it has the rules that it should have.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_set || self.wanted.is_none()
+    }
+
+    fn failed(&mut self) {
+        let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16));
+        self.retry = Some(Instant::now() + pause.min(PAUSE_MAX));
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+/// A machine, which may not be running.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    socket: PathBuf,
+    /// Identifies the socket.
+    identity: Option<[i64; 4]>,
+    /// Whether its absence was reported.
+    is_away: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            identity: None,
+            is_away: false,
+        }
+    }
+
+    /// Returns whether the socket is another one than before: its machine may have other rules.
+    pub(crate) fn is_another(&mut self) -> bool {
+        let Ok(now) = fs::metadata(&self.socket) else {
+            return false;
+        };
+        let now = [
+            now.dev() as i64,
+            now.ino() as i64,
+            now.ctime(),
+            now.ctime_nsec(),
+        ];
+        self.identity.replace(now) != Some(now)
+    }
+
+    /// Sets the rules of guests that do not have them, and returns the number of those that now
+    /// have them.
+    pub(crate) fn set<'g>(
+        &mut self,
+        guests: impl Iterator<Item = (&'g str, &'g mut GuestState)>,
+        notes: &mut Vec<String>,
+    ) -> usize {
+        let now = Instant::now();
+        let is_due = |state: &GuestState| state.retry.is_none_or(|retry| retry <= now);
+        let due: Vec<_> = guests
+            .filter(|(_, state)| !state.is_done() && is_due(state))
+            .collect();
+        if due.is_empty() {
+            return 0;
+        }
+        let threads = due.len().min(AT_ONCE);
+        let queue = Mutex::new(due.into_iter());
+        let next = || queue.lock().ok()?.next();
+        let work = || {
+            let mut done = Vec::new();
+            while let Some((guest, state)) = next() {
+                let Some(rules) = &state.wanted else { continue };
+                let answer = self.replace(guest, rules);
+                done.push((guest, state, answer));
+            }
+            done
+        };
+        let answers = thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let ended = threads.into_iter().flat_map(thread::ScopedJoinHandle::join);
+            ended.flatten().collect::<Vec<_>>()
+        });
+        let mut set = 0;
+        for (guest, state, answer) in answers {
+            match answer {
+                Ok(changed) => {
+                    state.is_set = true;
+                    set += 1;
+                    self.is_away = false;
+                    notes.extend(changed.warning);
+                }
+                Err(error @ Error::Refused(_)) => {
+                    state.failed();
+                    if state.failures == ATTEMPTS {
+                        notes.push(format!("guest {guest}: {error}; trying again"));
+                    }
+                }
+                Err(error) => {
+                    state.failed();
+                    if !std::mem::replace(&mut self.is_away, true) {
+                        notes.push(format!("{error}; trying again"));
+                    }
+                }
+            }
+        }
+        set
+    }
+
+    fn replace(&self, guest: &str, rules: &PodRules) -> Result<RulesChanged, Error> {
+        let guest = Setting::Section(BTreeMap::from([
+            ("name".to_owned(), Setting::Text(guest.to_owned())),
+            ("vif".to_owned(), Setting::List(vec![rules.section()])),
+        ]));
+        ask(&self.socket, &Control::Rules { guest }, ANSWER)
+    }
+}

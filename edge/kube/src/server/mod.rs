@@ -1,0 +1,305 @@
+//! The API server: its address, how to trust it, how to log in, and requests to it.
+//!
+//! Files with certificates and tokens are read again for each request, because they change while
+//! the program runs.
+
+mod connection;
+mod http;
+mod kubeconfig;
+mod url;
+
+pub use url::ServerUrl;
+
+pub(crate) use connection::Limits;
+pub(crate) use http::Body;
+
+use connection::{Connection, TimedSocket};
+use http::Answer;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The folder of a pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Limit of a file with a certificate, a key or a token, bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Bytes, or the file that has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Material {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// A file, which may change.
+    File(PathBuf),
+}
+
+impl Material {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.clone()),
+            Self::File(path) => {
+                read_file(path).map_err(|error| named(&path.display().to_string(), &error))
+            }
+        }
+    }
+
+    /// Returns the certificates.
+    fn certificates(&self) -> io::Result<Vec<CertificateDer<'static>>> {
+        let pem = self.read()?;
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        match all {
+            Ok(all) if !all.is_empty() => Ok(all),
+            Ok(_) => Err(wrong(format!("{}: it has no certificate", self.place()))),
+            Err(error) => Err(wrong(format!("{}: {error}", self.place()))),
+        }
+    }
+
+    fn place(&self) -> String {
+        match self {
+            Self::Bytes(_) => "the kubeconfig".to_owned(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Reads a file whose length is limited.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(FILE_MAX + 1)
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 <= FILE_MAX {
+        true => Ok(bytes),
+        false => Err(wrong("it exceeds 1 MiB".to_owned())),
+    }
+}
+
+/// How to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Login {
+    /// Not at all.
+    Anonymous,
+    /// By a bearer token.
+    Token(Material),
+    /// By a client certificate.
+    Certificate {
+        /// The certificate and those that lead from it to the authority.
+        chain: Material,
+        /// Its key.
+        key: Material,
+    },
+}
+
+/// The API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    url: ServerUrl,
+    /// The certificates of the authorities that may have signed the server's.
+    authority: Option<Material>,
+    /// The name in the server's certificate, if it is not the host of the URL.
+    name: Option<String>,
+    login: Login,
+}
+
+impl Server {
+    /// Returns the server at this address.
+    ///
+    /// # Errors
+    ///
+    /// With `https`, no authority is given; with `http`, a login, which anyone could read.
+    pub fn new(url: ServerUrl, authority: Option<Material>, login: Login) -> Result<Self, String> {
+        match (url.is_tls, &authority, &login) {
+            (true, None, _) => Err(format!(
+                "{url}: no file of certificate authorities is given"
+            )),
+            (false, _, Login::Token(_) | Login::Certificate { .. }) => Err(format!(
+                "{url}: a login is only sent to a server with `https://`"
+            )),
+            _ => Ok(Self {
+                url,
+                authority,
+                name: None,
+                login,
+            }),
+        }
+    }
+
+    /// Returns the API server of the cluster in which this process is a pod.
+    ///
+    /// # Errors
+    ///
+    /// The variables of a pod are not set.
+    pub fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let host = variable("KUBERNETES_SERVICE_HOST").ok_or(
+            "KUBERNETES_SERVICE_HOST is not set, so this is no pod: pass `--kubeconfig` or \
+             `--server`",
+        )?;
+        let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host,
+        };
+        let file = |name| Material::File(Path::new(SERVICE_ACCOUNT).join(name));
+        let url = format!("https://{host}:{port}").parse()?;
+        Self::new(url, Some(file("ca.crt")), Login::Token(file("token")))
+    }
+
+    /// Returns the API server of the current context of a kubeconfig.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, is no kubeconfig, or needs a plugin.
+    pub fn of_kubeconfig(path: &Path) -> Result<Self, String> {
+        let text = read_file(path).map_err(|error| error.to_string());
+        let text = text.and_then(|text| String::from_utf8(text).map_err(|e| e.to_string()));
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let server = text.and_then(|text| kubeconfig::server(&text, folder));
+        server.map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    /// Requests a path, which begins with `/`.
+    pub(crate) fn get(
+        &self,
+        path: &str,
+        limits: Limits,
+    ) -> io::Result<(u16, Body<impl Read + use<>>)> {
+        self.exchange(path, limits)
+            .map_err(|error| named(&self.url.to_string(), &error))
+    }
+
+    fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, Body<Connection>)> {
+        let authorization = match &self.login {
+            Login::Token(token) => {
+                let bytes = token.read()?;
+                let text = String::from_utf8_lossy(&bytes);
+                let text = text.trim();
+                if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(wrong(format!("{}: it is no token", token.place())));
+                }
+                format!("Authorization: Bearer {text}\r\n")
+            }
+            Login::Anonymous | Login::Certificate { .. } => String::new(),
+        };
+        let tls = match self.url.is_tls {
+            true => Some(self.tls()?),
+            false => None,
+        };
+        let socket = TimedSocket::connect(&self.url.host, self.url.port, limits)?;
+        let mut connection = match tls {
+            Some(tls) => Connection::Tls(Box::new(StreamOwned::new(tls, socket))),
+            None => Connection::Plain(socket),
+        };
+        let request = format!(
+            "GET {}{path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: grantway-kube/{}\r\n\
+             Accept: application/json\r\nConnection: close\r\n{authorization}\r\n",
+            self.url.path,
+            self.url.authority(),
+            env!("CARGO_PKG_VERSION"),
+        );
+        connection.write_all(request.as_bytes())?;
+        connection.flush()?;
+        let answer = Answer::read(connection)?;
+        Ok((answer.status, answer.body))
+    }
+
+    fn tls(&self) -> io::Result<ClientConnection> {
+        let mut roots = RootCertStore::empty();
+        let authorities = self.authority.as_ref().map(Material::certificates);
+        let authorities = authorities.transpose()?.unwrap_or_default();
+        if let (0, _) = roots.add_parsable_certificates(authorities) {
+            let place = self.authority.as_ref().map(Material::place);
+            let place = place.unwrap_or_default();
+            return Err(wrong(format!(
+                "{place}: no certificate in it is understood"
+            )));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots);
+        let config = match &self.login {
+            Login::Certificate { chain, key } => {
+                let pem = key.read()?;
+                let key_of = |error| wrong(format!("{}: {error}", key.place()));
+                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(key_of)?;
+                config
+                    .with_client_auth_cert(chain.certificates()?, key)
+                    .map_err(|error| wrong(format!("{}: {error}", chain.place())))?
+            }
+            Login::Anonymous | Login::Token(_) => config.with_no_client_auth(),
+        };
+        let name = self.name.as_ref().unwrap_or(&self.url.host).clone();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)
+    }
+}
+
+fn wrong(why: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, why)
+}
+
+fn named(place: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{place}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_only_sent_over_tls() {
+        let token = || Login::Token(Material::Bytes(b"t".to_vec()));
+        let of = |url: &str, authority: Option<Material>, login: Login| {
+            Server::new(url.parse().unwrap(), authority, login)
+        };
+        let why = of("http://127.0.0.1:8001", None, token()).unwrap_err();
+        assert!(
+            why.contains("only sent to a server with `https://`"),
+            "{why}"
+        );
+        let why = of("https://127.0.0.1:6443", None, token()).unwrap_err();
+        assert!(why.contains("no file of certificate authorities"), "{why}");
+        of("http://127.0.0.1:8001", None, Login::Anonymous).unwrap();
+    }
+
+    #[test]
+    fn pods_find_their_server_by_variables() {
+        let of = |host: &'static str| {
+            Server::of_pod(move |name| match name {
+                "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+                "KUBERNETES_SERVICE_PORT" => Some("6443".to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!(
+            of("fd00::1").unwrap().url.to_string(),
+            "https://[fd00::1]:6443"
+        );
+        assert_eq!(
+            of("10.96.0.1").unwrap().url.to_string(),
+            "https://10.96.0.1:6443"
+        );
+        let why = Server::of_pod(|_| None).unwrap_err();
+        assert!(why.contains("--kubeconfig"), "{why}");
+    }
+
+    #[test]
+    fn tokens_that_could_end_the_header_are_rejected() {
+        let token = Login::Token(Material::Bytes(b"t\r\nX: y".to_vec()));
+        let authority = Some(Material::Bytes(Vec::new()));
+        let url = "https://127.0.0.1:1".parse().unwrap();
+        let server = Server::new(url, authority, token).unwrap();
+        let second = std::time::Duration::from_secs(1);
+        let limits = Limits {
+            silence: second,
+            whole: second,
+        };
+        let error = server.get("/", limits).err().unwrap();
+        assert!(error.to_string().contains("it is no token"), "{error}");
+    }
+}

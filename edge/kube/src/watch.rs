@@ -1,0 +1,379 @@
+//! Follows all objects of a kind: lists them, then watches for changes.
+//!
+//! A watch continues after the last known version of the kind. If the server no longer has that
+//! version (410 Gone), or answers anything unexpected, the objects are listed again.
+
+use crate::api::ObjectName;
+use crate::object::{Kind, Object, decoded, named};
+use crate::server::{Body, Limits, Server};
+use serde::Deserialize;
+use serde_json::Value;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Objects on a page of a list.
+const PAGE_OBJECTS: u32 = 500;
+/// Limit of a page, bytes.
+const PAGE_BYTES_MAX: u64 = 256 << 20;
+/// Limit of an event, bytes: several times the limit of an object.
+const EVENT_BYTES_MAX: u64 = 16 << 20;
+/// Limit of an explanation in an answer, bytes.
+const REASON_BYTES_MAX: u64 = 16 << 10;
+/// The deadlines of a page.
+const PAGE_LIMITS: Limits = Limits {
+    silence: Duration::from_secs(30),
+    whole: Duration::from_secs(120),
+};
+/// Time after which the server ends a watch.
+const WATCH: Duration = Duration::from_secs(300);
+/// The deadlines of a watch. The server sends a bookmark each minute; one that does not is
+/// asked again.
+const WATCH_LIMITS: Limits = Limits {
+    silence: Duration::from_secs(150),
+    whole: WATCH.saturating_add(Duration::from_secs(30)),
+};
+/// The pause after the first failure; it doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A watch of at least this length, or with an event, was no failure.
+const WATCH_MIN: Duration = Duration::from_secs(5);
+
+/// A change of the cluster.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// These are all objects of a kind.
+    Listed(Kind, Vec<(ObjectName, Object)>),
+    /// An object is new or different.
+    Put(ObjectName, Object),
+    /// An object is gone.
+    Removed(Kind, ObjectName),
+    /// A message for the user.
+    Note(String),
+}
+
+/// The receiver of changes does not exist any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoReceiver;
+
+/// Why a list or a watch ended.
+enum End {
+    /// The connection ended, or could not be made. The last version may still be known.
+    Connection(io::Error),
+    /// The server no longer has the version.
+    Expired,
+    /// An answer that is an error, or is not understood.
+    Answer(String),
+    NoReceiver,
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Answer(error.to_string()),
+            _ => Self::Connection(error),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) => error.fmt(f),
+            Self::Expired => f.write_str("the server no longer has the version"),
+            Self::Answer(why) => f.write_str(why),
+            Self::NoReceiver => f.write_str("no receiver"),
+        }
+    }
+}
+
+/// Sends all objects of a kind and their changes. Returns when the receiver is gone.
+pub(crate) fn follow(server: &Server, kind: Kind, to: &SyncSender<Change>) -> NoReceiver {
+    let mut follower = Follower {
+        server,
+        kind,
+        to,
+        version: None,
+        failures: 0,
+        reported: None,
+    };
+    loop {
+        if let Err(NoReceiver) = follower.round() {
+            return NoReceiver;
+        }
+    }
+}
+
+struct Follower<'a> {
+    server: &'a Server,
+    kind: Kind,
+    to: &'a SyncSender<Change>,
+    /// The last known version; `None`: a list is due.
+    version: Option<String>,
+    /// Failures in a row.
+    failures: u32,
+    /// The last reported failure.
+    reported: Option<String>,
+}
+
+impl Follower<'_> {
+    /// Lists or watches once; pauses after a failure.
+    fn round(&mut self) -> Result<(), NoReceiver> {
+        let began = Instant::now();
+        let before = self.version.clone();
+        let end = match &before {
+            None => self.list(),
+            Some(version) => self.watch(version),
+        };
+        let has_moved = before.is_some() && self.version != before;
+        let is_good = has_moved || (before.is_some() && began.elapsed() >= WATCH_MIN);
+        if is_good {
+            self.failures = 0;
+        }
+        match end {
+            Ok(()) if before.is_none() => {
+                if self.reported.take().is_some() {
+                    self.note("the API server answers again".to_owned())?;
+                }
+                return Ok(());
+            }
+            // The server ends each watch some time.
+            Ok(()) if is_good => return Ok(()),
+            Ok(()) => {}
+            Err(End::NoReceiver) => return Err(NoReceiver),
+            Err(End::Expired) => self.version = None,
+            Err(end) => {
+                if matches!(end, End::Answer(_)) {
+                    self.version = None;
+                }
+                let why = end.to_string();
+                if self.reported.as_ref() != Some(&why) {
+                    self.note(format!("{why}; trying again"))?;
+                    self.reported = Some(why);
+                }
+            }
+        }
+        thread::sleep(pause(self.failures));
+        self.failures = self.failures.saturating_add(1);
+        Ok(())
+    }
+
+    fn note(&self, text: String) -> Result<(), NoReceiver> {
+        let note = format!("{}: {text}", self.kind.path());
+        self.to.send(Change::Note(note)).map_err(|_| NoReceiver)
+    }
+
+    fn send(&self, change: Change) -> Result<(), End> {
+        self.to.send(change).map_err(|_| End::NoReceiver)
+    }
+
+    /// Requests all objects, a page at a time.
+    fn list(&mut self) -> Result<(), End> {
+        let mut all = Vec::new();
+        let mut next = String::new();
+        loop {
+            let path = self.kind.path();
+            let query = match next.as_str() {
+                "" => String::new(),
+                next => format!("&continue={}", escaped(next)),
+            };
+            let path = format!("{path}?limit={PAGE_OBJECTS}{query}");
+            let (status, body) = self.server.get(&path, PAGE_LIMITS)?;
+            let body = accepted(status, body)?;
+            let page: Page = parsed(body, PAGE_BYTES_MAX)?;
+            for object in &page.items {
+                match decoded(self.kind, object) {
+                    Ok(object) => all.push(object),
+                    Err(why) => {
+                        named(self.kind, object).map_err(End::Answer)?;
+                        self.note(why).map_err(|_| End::NoReceiver)?;
+                    }
+                }
+            }
+            let version = page.metadata.resource_version;
+            match page.metadata.next.filter(|next| !next.is_empty()) {
+                Some(more) => next = more,
+                None if version.is_empty() => {
+                    return Err(End::Answer("a list has no version".into()));
+                }
+                None => {
+                    self.send(Change::Listed(self.kind, all))?;
+                    self.version = Some(version);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Receives changes after this version until the watch ends.
+    fn watch(&mut self, version: &str) -> Result<(), End> {
+        let path = format!(
+            "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
+            self.kind.path(),
+            WATCH.as_secs(),
+            escaped(version)
+        );
+        let (status, body) = self.server.get(&path, WATCH_LIMITS)?;
+        let mut events = BufReader::new(accepted(status, body)?);
+        if self.reported.take().is_some() {
+            self.note("the API server answers again".to_owned())
+                .map_err(|_| End::NoReceiver)?;
+        }
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut limited = (&mut events).take(EVENT_BYTES_MAX);
+            limited.read_until(b'\n', &mut line)?;
+            match line.last() {
+                None => return Ok(()),
+                Some(b'\n') => {}
+                Some(_) if line.len() as u64 == EVENT_BYTES_MAX => {
+                    return Err(End::Answer("an event exceeds 16 MiB".into()));
+                }
+                // The server ended within an event, which the next watch repeats.
+                Some(_) => return Ok(()),
+            }
+            let event = serde_json::from_slice(&line);
+            let event = event.map_err(|error| End::Answer(format!("an event: {error}")))?;
+            self.apply(&event)?;
+        }
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), End> {
+        let object = &event.object;
+        match event.kind.as_str() {
+            "ADDED" | "MODIFIED" => match decoded(self.kind, object) {
+                Ok((name, object)) => self.send(Change::Put(name, object))?,
+                Err(why) => {
+                    let (name, _) = named(self.kind, object).map_err(End::Answer)?;
+                    self.note(why).map_err(|_| End::NoReceiver)?;
+                    self.send(Change::Removed(self.kind, name))?;
+                }
+            },
+            "DELETED" => {
+                let (name, _) = named(self.kind, object).map_err(End::Answer)?;
+                self.send(Change::Removed(self.kind, name))?;
+            }
+            "BOOKMARK" => {}
+            "ERROR" => return Err(failure(object)),
+            other => return Err(End::Answer(format!("an event of the type `{other}`"))),
+        }
+        let version = object.pointer("/metadata/resourceVersion");
+        match version.and_then(Value::as_str) {
+            Some(version) if !version.is_empty() => self.version = Some(version.to_owned()),
+            _ => return Err(End::Answer("an event has no version".into())),
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: PageMetadata,
+    /// Null if there are none.
+    #[serde(default, deserialize_with = "crate::api::or_default")]
+    items: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMetadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+/// Returns the body of an answer that is no error.
+fn accepted<R: Read>(status: u16, body: Body<R>) -> Result<Body<R>, End> {
+    if status == 200 {
+        return Ok(body);
+    }
+    let failure = match parsed::<Value>(body, REASON_BYTES_MAX) {
+        Ok(object) if status != 410 => failure(&object),
+        _ if status == 410 => End::Expired,
+        _ => End::Answer("no reason is given".into()),
+    };
+    Err(match failure {
+        End::Answer(why) => End::Answer(format!("the API server answers {status}: {why}")),
+        other => other,
+    })
+}
+
+/// Returns the failure that a `Status` of the API describes.
+fn failure(status: &Value) -> End {
+    if status.get("code").and_then(Value::as_u64) == Some(410) {
+        return End::Expired;
+    }
+    let message = status.get("message").and_then(Value::as_str);
+    End::Answer(message.unwrap_or("no reason is given").to_owned())
+}
+
+/// Decodes a whole body.
+fn parsed<T: for<'de> Deserialize<'de>>(body: impl Read, limit: u64) -> Result<T, End> {
+    let mut text = Vec::new();
+    body.take(limit + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > limit {
+        return Err(End::Answer(format!("an answer exceeds {limit} bytes")));
+    }
+    serde_json::from_slice(&text).map_err(|error| End::Answer(format!("an answer: {error}")))
+}
+
+/// Returns the text as a part of a query.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                escaped.push(byte.into());
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
+/// Returns the pause after a failure, with a random part: nodes must not return all at once.
+fn pause(failures: u32) -> Duration {
+    let longest = PAUSE_MIN
+        .saturating_mul(1 << failures.min(16))
+        .min(PAUSE_MAX);
+    let random = RandomState::new().hash_one(failures) % 512;
+    longest.mul_f64(0.5 + random as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        for failures in 0..100 {
+            let longest = PAUSE_MIN
+                .saturating_mul(1 << failures.min(7))
+                .min(PAUSE_MAX);
+            let pause = pause(failures);
+            assert!(
+                pause <= longest && pause >= longest / 2,
+                "{failures}: {pause:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn queries_are_escaped() {
+        assert_eq!(escaped("a-1_.~"), "a-1_.~");
+        assert_eq!(escaped("a&b=c d/é"), "a%26b%3Dc%20d%2F%C3%A9");
+    }
+}
