@@ -108,7 +108,11 @@ impl Read for Connection {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(to),
-            Self::Tls(stream) => stream.read(to),
+            Self::Tls(stream) => stream.read(to).map_err(|error| match error.kind() {
+                // The library's message explains TLS.
+                ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the connection ended"),
+                _ => error,
+            }),
         }
     }
 }

@@ -68,8 +68,12 @@ impl<R: Read> Read for Body<R> {
             Rest::Nothing | Rest::NextChunk { .. } => 0,
         };
         let room = to.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+        if room == 0 {
+            // The server may keep the connection open.
+            return Ok(0);
+        }
         let n = self.from.read(to.get_mut(..room).unwrap_or_default())?;
-        if n == 0 && room > 0 && self.rest != Rest::UntilClose {
+        if n == 0 && self.rest != Rest::UntilClose {
             return Err(cut());
         }
         let left = limit.saturating_sub(n as u64);
@@ -216,6 +220,26 @@ mod tests {
             ),
         ] {
             assert_eq!(read(text).unwrap(), (status, body.to_owned()), "{text}");
+        }
+    }
+
+    /// The server may keep the connection open after an answer.
+    #[test]
+    fn nothing_is_read_behind_an_answer() {
+        struct Fails;
+        impl Read for Fails {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                panic!("there is nothing to read");
+            }
+        }
+        for framing in [
+            "Content-Length: 2\r\n\r\n{}",
+            "Content-Length: 0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{framing}");
+            let mut answer = Answer::read(text.as_bytes().chain(Fails)).unwrap();
+            answer.body.read_to_end(&mut Vec::new()).unwrap();
         }
     }
 
