@@ -22,10 +22,10 @@ fn a_version_that_is_gone_leads_to_a_new_list() {
     let lists = api.requests("list /apis");
     api.set_fault(Fault::Raw(answer.into()));
     api.cut();
+    node.wait("new list", || api.requests("list /apis") > lists);
     api.put(POLICIES, policy("db", "db", &json!([])));
     api.set_fault(Fault::None);
     node.await_rules("g1", &isolated());
-    assert!(api.requests("list /apis") > lists);
 }
 
 /// An event that was cut is delivered by the next watch, without a new list.

@@ -1,8 +1,9 @@
-//! The agent with a fake API server and a fake machine.
+//! The agent with a fake API server, and a fake or a real machine.
 
 mod api;
 mod faults;
 mod node;
+mod packets;
 
 use api::{Api, NAMESPACES, NODES, PODS, POLICIES};
 use node::{Node, add_basics, pod, policy, write_token};

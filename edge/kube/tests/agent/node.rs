@@ -28,15 +28,23 @@ pub(crate) struct Node {
 impl Node {
     /// Returns a node whose machine runs, but whose agent does not.
     pub(crate) fn new() -> Self {
-        let node = Self {
+        let node = Self::without_machine();
+        node.start_machine();
+        node
+    }
+
+    pub(crate) fn without_machine() -> Self {
+        Self {
             folder: tempfile::tempdir().unwrap(),
             rules: Rules::default(),
             requests: Arc::default(),
             agent: None,
             messages: Arc::default(),
-        };
-        node.start_machine();
-        node
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

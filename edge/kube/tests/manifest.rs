@@ -1,0 +1,116 @@
+//! The agent's objects in `contrib/kubernetes`, and its unit of systemd.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn contrib(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/kubernetes");
+    fs::read_to_string(format!("{folder}/{name}")).unwrap()
+}
+
+/// Returns the only object of a kind.
+fn object(kind: &str) -> Yaml {
+    let objects = YamlLoader::load_from_str(&contrib("policies.yaml")).unwrap();
+    let of_kind = |object: &Yaml| object["kind"].as_str() == Some(kind);
+    let mut found = objects.into_iter().filter(of_kind);
+    let object = found.next().unwrap();
+    assert!(found.next().is_none(), "two of {kind}");
+    object
+}
+
+fn words(of: &Yaml) -> Vec<&str> {
+    of.as_vec()
+        .unwrap()
+        .iter()
+        .map(|word| word.as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_agent_may_only_read_four_kinds() {
+    let role = object("ClusterRole");
+    let mut kinds = BTreeSet::new();
+    for rule in role["rules"].as_vec().unwrap() {
+        assert_eq!(words(&rule["verbs"]), ["get", "list", "watch"]);
+        let groups = words(&rule["apiGroups"]);
+        for resource in words(&rule["resources"]) {
+            kinds.insert((groups[0].to_owned(), resource.to_owned()));
+        }
+    }
+    let expected = [
+        ("", "namespaces"),
+        ("", "nodes"),
+        ("", "pods"),
+        ("networking.k8s.io", "networkpolicies"),
+    ];
+    assert_eq!(
+        kinds,
+        expected.map(|(a, b)| (a.to_owned(), b.to_owned())).into()
+    );
+
+    let account = &object("ServiceAccount")["metadata"];
+    let binding = object("ClusterRoleBinding");
+    let set = object("DaemonSet");
+    let spec = &set["spec"]["template"]["spec"];
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    for named in [&binding["subjects"][0]["name"], &spec["serviceAccountName"]] {
+        assert_eq!(named, &account["name"]);
+    }
+    for namespace in [
+        &binding["subjects"][0]["namespace"],
+        &set["metadata"]["namespace"],
+    ] {
+        assert_eq!(namespace, &account["namespace"]);
+    }
+    assert_eq!(
+        set["spec"]["template"]["metadata"]["labels"],
+        set["spec"]["selector"]["matchLabels"]
+    );
+    // The agent opens other pods, so it must not wait for one that opens it.
+    assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
+    let security = &spec["containers"][0]["securityContext"];
+    assert_eq!(words(&security["capabilities"]["drop"]), ["ALL"]);
+    assert!(security["privileged"].is_badvalue());
+}
+
+/// Runs the program with these arguments, outside a pod.
+fn complaint(args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grantway-kube"));
+    let output = command
+        .args(args)
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn commands_are_accepted_by_the_program() {
+    let set = object("DaemonSet");
+    let command = &set["spec"]["template"]["spec"]["containers"][0]["command"];
+    let command = words(command);
+    assert_eq!(command[0], "/usr/libexec/grantway/grantway-kube");
+    let args: Vec<String> = command[1..]
+        .iter()
+        .map(|word| word.replace("$(NODE_NAME)", "node-1"))
+        .collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let why = complaint(&args);
+    assert!(why.contains("KUBERNETES_SERVICE_HOST is not set"), "{why}");
+
+    let unit = contrib("grantway-kube.service");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .unwrap();
+    let start = start
+        .replace("${NODE_NAME}", "node-1")
+        .replace("${KUBECONFIG}", "/nonexistent");
+    let words: Vec<&str> = start.split(' ').collect();
+    assert_eq!(words[0], command[0]);
+    let why = complaint(&words[1..]);
+    assert!(why.contains("/nonexistent: No such file"), "{why}");
+}
