@@ -264,6 +264,14 @@ pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
     add_ones(initial, sum.unwrap_or_default())
 }
 
+/// Folds a sum to 16 bits (RFC 1071).
+#[must_use]
+pub const fn fold_ones_sum(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    let twice = (once & 0xffff) + (once >> 16);
+    twice as u16
+}
+
 /// One's-complement addition of 32 bits.
 #[inline]
 fn add_ones(a: u32, b: u16) -> u32 {

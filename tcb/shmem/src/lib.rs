@@ -43,7 +43,7 @@ pub mod time;
 pub mod umem;
 pub mod uses;
 
-pub use access::{copy, ones_sum, ones_sum_bytes};
+pub use access::{copy, fold_ones_sum, ones_sum, ones_sum_bytes};
 pub use area::Area;
 pub use cpu::cpu;
 pub use fault::{Fault, install_fault_handler};

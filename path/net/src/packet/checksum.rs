@@ -3,6 +3,7 @@
 use super::bytes::put;
 use nic::frame::SNAPSHOT;
 use nic::{Checksum, Frame};
+pub use shmem::fold_ones_sum as fold;
 use shmem::{Fault, Span};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -62,14 +63,6 @@ impl Sum {
             checksum => checksum,
         }
     }
-}
-
-/// Folds a sum to 16 bits (RFC 1071).
-#[must_use]
-pub const fn fold(sum: u32) -> u16 {
-    let once = (sum & 0xffff) + (sum >> 16);
-    let twice = (once & 0xffff) + (once >> 16);
-    twice as u16
 }
 
 /// Returns the pseudo header's sum of TCP or UDP over IPv4; `len`: bytes of transport header and

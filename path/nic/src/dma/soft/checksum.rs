@@ -1,19 +1,13 @@
 //! Checksum offloads of the device: completing those of sent frames, and verifying those of
 //! received ones.
 
-use shmem::ones_sum_bytes;
+use shmem::{fold_ones_sum as fold, ones_sum_bytes};
 
 const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-
-/// Folds a sum to 16 bits.
-fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
-}
 
 /// Completes the checksum that covers the frame from `start` on; its field is at `start + offset`
 /// and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
