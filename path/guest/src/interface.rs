@@ -1,19 +1,10 @@
 //! One netfront and its endpoint.
 //!
-//! | own state | the backend is | action |
-//! |---|---|---|
-//! | Initialising | InitWait | lays out and grants memory, writes the record: Initialised |
-//! | Initialised | Connected | Connected: frames flow |
-//! | Initialised, Connected | Closing, Closed, Unknown, another domain | ends its grants: Closed |
-//! | Closed | InitWait, another domain, or Closed after a refusal | Initialising |
-//!
-//! *Another domain* means that the driver domain has died and has been restarted, possibly
-//! unnoticed by this end.
+//! [`runtime::frontend`] has the states of its connection.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`build`] | creates interfaces from a configuration |
-//! | `connection` | the state of this end, and the next step of the handshake |
 //! | `memory` | layout of the interface's pages, and their grants |
 //! | `link` | the netfront of the current connection |
 //! | `device` | the endpoint |
@@ -24,7 +15,6 @@
 //! | `report` | counters of the interface |
 
 pub mod build;
-mod connection;
 mod device;
 mod fast_path;
 mod from_guest;
@@ -36,12 +26,12 @@ mod to_guest;
 
 use abi::XenbusState;
 use config::domain::Lro;
-use connection::{Connection, HandshakeStep};
 use device::EndpointDevice;
 use from_guest::TxBacklog;
 use link::Link;
 use memory::Memory;
 use pass::PassInput;
+use runtime::frontend::{Connection, HandshakeStep};
 use runtime::platform::{NO_RECORD, Peer, Record};
 use to_guest::RxPath;
 use vif::netfront::{Granter, Netfront};

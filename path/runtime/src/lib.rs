@@ -8,6 +8,7 @@
 //! | [`wait`] | sleep and wake-up of such a domain |
 //! | [`call`] | hypercalls of that domain |
 //! | [`device`] | devices that the system provides |
+//! | [`frontend`] | a frontend's end of a connection |
 //! | [`idle`] | poll again, wait a tick, or sleep |
 //! | [`lro`] | large receive offload between a source of frames and their consumer |
 //! | [`ledger`] | cycles of this domain, hop by hop |
@@ -19,6 +20,7 @@ mod adaptive_polling;
 pub mod call;
 pub mod device;
 mod foreign;
+pub mod frontend;
 pub mod idle;
 pub mod ledger;
 pub mod lro;

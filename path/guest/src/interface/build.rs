@@ -1,7 +1,6 @@
 //! Creates interfaces from a configuration.
 
 use super::Interface;
-use super::connection::Connection;
 use super::device::EndpointDevice;
 use super::from_guest::TxBacklog;
 use super::link::Link;
@@ -13,6 +12,7 @@ use abi::{ConnId, PAGE, Slot};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use nic::Nic;
 use runtime::call::Calls;
+use runtime::frontend::Connection;
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;

@@ -1,22 +1,33 @@
-//! The guest's end of an interface's connection: its state and the next step.
+//! A frontend's end of a connection: its state, and the next step of the handshake. The backend of a
+//! guest's interface is a driver domain, that of a driver domain's NIC a device.
+//!
+//! | own state | the backend is | step |
+//! |---|---|---|
+//! | Initialising | InitWait | [`HandshakeStep::LayOut`] |
+//! | Initialised | Connected | [`HandshakeStep::Connect`] |
+//! | Initialised, Connected | Closing, Closed, Unknown, another domain | [`HandshakeStep::Close`] |
+//! | Closed | InitWait, another domain, or Closed after a refusal | [`HandshakeStep::Restart`] |
+//!
+//! *Another domain* means that the backend has died and has been restarted, possibly unnoticed by
+//! this end.
 
+use crate::platform::{Doorbell, Peer, Platform, Record};
 use abi::{ConnId, DomId, XenbusState};
-use runtime::platform::{Doorbell, Peer, Platform, Record};
 use std::rc::Rc;
 
-/// Number of consecutive refusals after which the guest does not ask a driver domain again.
+/// Number of consecutive refusals after which the frontend does not ask a backend again.
 const REFUSALS: u32 = 3;
 
-/// Next step of the handshake: see the table of [`super`].
+/// Next step of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HandshakeStep {
+pub enum HandshakeStep {
     /// Wait until the other end's state changes.
     Stay,
     /// Lay out and grant memory.
     LayOut,
-    /// Connect, as the driver domain has.
+    /// Connect, as the backend has.
     Connect,
-    /// Close, because the driver domain has rejected the record.
+    /// Close, because the backend has rejected the record.
     CloseRefused,
     /// Close the connection, with this reason if it is an error.
     Close(&'static str),
@@ -25,21 +36,26 @@ pub(super) enum HandshakeStep {
 }
 
 /// This end of the connection.
-pub(super) struct Connection {
+#[derive(Debug)]
+pub struct Connection {
+    /// Its number.
     pub conn: ConnId,
-    pub platform: Rc<dyn Platform>,
+    platform: Rc<dyn Platform>,
+    /// This end's state.
     pub state: XenbusState,
     /// Why the last connection ended, as text; empty if none did.
     pub trouble: String,
-    /// The last driver domain.
+    /// The last backend.
     backend: Option<DomId>,
     /// Number of its consecutive refusals.
     refusals: u32,
-    doorbell: Option<Box<dyn Doorbell>>,
+    doorbell: Option<Rc<dyn Doorbell>>,
 }
 
 impl Connection {
-    pub(super) fn new(conn: ConnId, platform: Rc<dyn Platform>) -> Self {
+    /// Creates an end that has not connected yet.
+    #[must_use]
+    pub fn new(conn: ConnId, platform: Rc<dyn Platform>) -> Self {
         Self {
             conn,
             platform,
@@ -52,50 +68,55 @@ impl Connection {
     }
 
     /// Returns the other end, if the platform knows it.
-    pub(super) fn peer(&self) -> Option<Peer> {
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
         self.platform.peer(self.conn).ok().flatten()
     }
 
     /// Returns whether frames may flow.
+    #[must_use]
     #[inline]
-    pub(super) fn is_connected(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.state == XenbusState::Connected
     }
 
     /// Returns the next step. `free` states that nothing remains of an earlier connection.
-    pub(super) fn next_step(&self, peer: &Peer, free: bool) -> HandshakeStep {
+    #[must_use]
+    pub fn next_step(&self, peer: &Peer, free: bool) -> HandshakeStep {
         use XenbusState as S;
         let is_new = self.backend != Some(peer.domain);
         let asks_again = (1..=REFUSALS).contains(&self.refusals);
         match (self.state, peer.state) {
             (S::Initialised | S::Connected, _) if is_new => {
-                HandshakeStep::Close("the driver domain was restarted")
+                HandshakeStep::Close("the backend was restarted")
             }
             (S::Closed, _) if is_new && free => HandshakeStep::Restart,
             (S::Initialising, S::InitWait) => HandshakeStep::LayOut,
             (S::Initialised, S::Connected) => HandshakeStep::Connect,
-            // The driver domain may have read the record that was written for its predecessor.
+            // The backend may have read the record that was written for its predecessor.
             (S::Initialised, S::Closed) => HandshakeStep::CloseRefused,
             (S::Closed, S::Closed) if asks_again && free => HandshakeStep::Restart,
             (S::Initialised | S::Connected, S::Closing | S::Closed) => HandshakeStep::Close(""),
             (S::Initialised | S::Connected, S::Unknown) => {
-                HandshakeStep::Close("the driver domain has died")
+                HandshakeStep::Close("the backend has died")
             }
             (S::Closed, S::InitWait) if free => HandshakeStep::Restart,
             _ => HandshakeStep::Stay,
         }
     }
 
-    pub(super) fn count_refusal(&mut self) {
+    /// Counts a refusal by the backend.
+    pub fn count_refusal(&mut self) {
         self.refusals += 1;
     }
 
-    pub(super) fn forget_refusals(&mut self) {
+    /// Forgets refusals: the backend has connected.
+    pub fn forget_refusals(&mut self) {
         self.refusals = 0;
     }
 
     /// Records `backend` as the other end.
-    pub(super) fn set_backend(&mut self, backend: DomId) {
+    pub fn set_backend(&mut self, backend: DomId) {
         if self.backend.replace(backend) != Some(backend) {
             // The old doorbell must be dropped before the new one is created, which has the same
             // number.
@@ -103,22 +124,29 @@ impl Connection {
         }
     }
 
-    pub(super) fn attach_doorbell(&mut self) -> Result<(), String> {
-        if self.doorbell.is_none() {
-            let doorbell = self.platform.doorbell(self.conn);
-            self.doorbell = Some(doorbell.map_err(|error| error.to_string())?);
+    /// Returns the doorbell of the other end, which is attached at the first call.
+    ///
+    /// # Errors
+    /// The system rejects it, as text.
+    pub fn attach_doorbell(&mut self) -> Result<Rc<dyn Doorbell>, String> {
+        if let Some(doorbell) = &self.doorbell {
+            return Ok(Rc::clone(doorbell));
         }
-        Ok(())
+        let doorbell = self.platform.doorbell(self.conn);
+        let doorbell: Rc<dyn Doorbell> = doorbell.map_err(|error| error.to_string())?.into();
+        self.doorbell = Some(Rc::clone(&doorbell));
+        Ok(doorbell)
     }
 
     /// Wakes the other end.
-    pub(super) fn ring(&self) {
+    pub fn ring(&self) {
         if let Some(doorbell) = &self.doorbell {
             doorbell.ring();
         }
     }
 
-    pub(super) fn set_state(&mut self, state: XenbusState, record: &Record) {
+    /// Sets this end's state and record. A rejection is kept in [`Connection::trouble`].
+    pub fn set_state(&mut self, state: XenbusState, record: &Record) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => {
@@ -131,9 +159,9 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runtime::call::Calls;
-    use runtime::platform::NO_RECORD;
-    use runtime::processes::Processes;
+    use crate::call::Calls;
+    use crate::platform::NO_RECORD;
+    use crate::processes::Processes;
     use shmem::Area;
     use std::cell::RefCell;
 
@@ -197,9 +225,9 @@ mod tests {
         use XenbusState as S;
         for own in [S::Initialised, S::Connected] {
             assert_eq!(next(own, 0, (OLD, S::Closing)), HandshakeStep::Close(""));
-            let died = HandshakeStep::Close("the driver domain has died");
+            let died = HandshakeStep::Close("the backend has died");
             assert_eq!(next(own, 0, (OLD, S::Unknown)), died);
-            let again = HandshakeStep::Close("the driver domain was restarted");
+            let again = HandshakeStep::Close("the backend was restarted");
             assert_eq!(next(own, 0, (NEW, S::InitWait)), again);
         }
         assert_eq!(next(S::Closed, 0, (OLD, S::Unknown)), HandshakeStep::Stay);
