@@ -117,6 +117,12 @@ pub trait Nic {
         let _ = buffers;
     }
 
+    /// Continues the handshake with a device in another domain, whose connection may have changed.
+    /// `buffers` are those of [`Nic::rx`].
+    fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
+        let _ = buffers;
+    }
+
     /// Returns the device's own counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -278,6 +284,10 @@ impl<M: Middleware> Nic for M {
 
     fn release(&mut self, buffers: &mut dyn Buffers) {
         Middleware::release(self, buffers);
+    }
+
+    fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
+        self.inner_mut().connection_changed(buffers);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -92,7 +92,7 @@ impl Rig {
     /// Completes the next posted buffer, if there is one.
     fn complete(&mut self, completion: Completion) {
         let memory = MappedMemory {
-            table: &self.table,
+            io: &self.table,
             base: self.base,
             entries: ENTRIES,
         };
@@ -105,7 +105,7 @@ impl Rig {
     /// Writes any completion into a slot, and publishes any index.
     fn forge(&mut self, slot: u32, completion: Completion, completed: u32) {
         let memory = MappedMemory {
-            table: &self.table,
+            io: &self.table,
             base: self.base,
             entries: ENTRIES,
         };

@@ -135,6 +135,15 @@ impl Translation {
         self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
     }
 
+    /// Returns the reference to this entry at its present generation; `index` is the entry's index.
+    #[must_use]
+    pub const fn reference(self, index: u32) -> GrantRef {
+        GrantRef::new(
+            index,
+            (self.0 & Self::GENERATION) as u32 >> GrantRef::INDEX_BITS,
+        )
+    }
+
     /// Returns the granter's frame, if the entry is valid.
     #[must_use]
     pub const fn frame(self) -> u32 {

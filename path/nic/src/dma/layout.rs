@@ -3,12 +3,14 @@
 //! ```text
 //!   page 0     0  posted     index of the next descriptor; the driver writes it
 //!             64  completed  index of the next completion; the device writes it
+//!            128  acknowledged  index of the next completion that the driver takes; it writes it
+//!            192  wake       descriptor whose posting wakes the device; the device writes it
 //!   then       descriptors, 32 bytes each, in whole pages; the driver writes them
 //!   then       completions, 16 bytes each, in whole pages; the device writes them
 //! ```
 
 use super::addr::IoAddr;
-use super::table::IoTable;
+use super::table::IoMemory;
 use abi::PAGE;
 use shmem::{Fault, Span};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,6 +23,10 @@ pub const COMPLETION_WORDS: usize = 4;
 const POSTED_AT: usize = 0;
 /// Place of the word `completed`, in another cache line.
 const COMPLETED_AT: usize = 64;
+/// Place of the word `acknowledged`, in a third cache line.
+const ACKNOWLEDGED_AT: usize = 128;
+/// Place of the word `wake`, in a fourth one.
+const WAKE_AT: usize = 192;
 /// Place of the descriptors.
 const DESCRIPTORS_AT: usize = PAGE;
 
@@ -164,6 +170,16 @@ pub trait DriverMemory {
     /// # Errors
     /// As above.
     fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault>;
+    /// Publishes the index of the next completion that the driver takes.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_acknowledged(&self, index: u32) -> Result<(), Fault>;
+    /// Reads the index of the descriptor whose posting wakes the device.
+    ///
+    /// # Errors
+    /// As above.
+    fn wake(&self) -> Result<u32, Fault>;
 }
 
 /// The device's access to the memory of a queue.
@@ -188,6 +204,16 @@ pub trait DeviceMemory {
     /// # Errors
     /// As above.
     fn set_completed(&self, index: u32) -> Result<(), Fault>;
+    /// Reads `acknowledged`.
+    ///
+    /// # Errors
+    /// As above.
+    fn acknowledged(&self) -> Result<u32, Fault>;
+    /// Writes `wake`.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_wake(&self, index: u32) -> Result<(), Fault>;
 }
 
 /// Queue memory of this process.
@@ -195,6 +221,8 @@ pub trait DeviceMemory {
 pub struct OwnMemory {
     posted: &'static AtomicU32,
     completed: &'static AtomicU32,
+    acknowledged: &'static AtomicU32,
+    wake: &'static AtomicU32,
     descriptors: Span,
     completions: Span,
 }
@@ -212,11 +240,19 @@ impl OwnMemory {
         let memory = Self {
             posted: span.u32(POSTED_AT)?,
             completed: span.u32(COMPLETED_AT)?,
+            acknowledged: span.u32(ACKNOWLEDGED_AT)?,
+            wake: span.u32(WAKE_AT)?,
             descriptors: part(DESCRIPTORS_AT, DESCRIPTOR_WORDS)?,
             completions: part(completions_at(entries), COMPLETION_WORDS)?,
         };
-        memory.posted.store(0, Ordering::Release);
-        memory.completed.store(0, Ordering::Release);
+        for word in [
+            memory.posted,
+            memory.completed,
+            memory.acknowledged,
+            memory.wake,
+        ] {
+            word.store(0, Ordering::Release);
+        }
         Some(memory)
     }
 }
@@ -243,6 +279,17 @@ impl DriverMemory for OwnMemory {
     fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault> {
         read(self.completions, slot)
     }
+
+    #[inline]
+    fn set_acknowledged(&self, index: u32) -> Result<(), Fault> {
+        self.acknowledged.store(index, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn wake(&self) -> Result<u32, Fault> {
+        Ok(self.wake.load(Ordering::Relaxed))
+    }
 }
 
 #[inline]
@@ -252,46 +299,66 @@ fn read<const N: usize>(span: Span, slot: u32) -> Result<[u32; N], Fault> {
     Ok(words)
 }
 
-/// Queue memory as a device accesses it: through the I/O page table.
+/// Queue memory as a device accesses it: by I/O address.
 #[derive(Clone, Copy, Debug)]
-pub struct MappedMemory<'t> {
-    /// The table.
-    pub table: &'t IoTable,
+pub struct MappedMemory<'m, M> {
+    /// The memory that the device may access.
+    pub io: &'m M,
     /// I/O address of the queue's memory.
     pub base: IoAddr,
     /// Entries of the queue.
     pub entries: u32,
 }
 
-impl MappedMemory<'_> {
-    #[inline]
-    fn at(&self, offset: usize, len: usize) -> Result<Span, Fault> {
+impl<M: IoMemory> MappedMemory<'_, M> {
+    fn access<T>(
+        &self,
+        offset: usize,
+        len: usize,
+        act: impl FnOnce(Span) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let address = self.base.add(offset).ok_or(Fault)?;
-        self.table.at(address, len).map_err(|_| Fault)
+        let done = self.io.access(address, len, act);
+        done.map_err(|_| Fault).flatten()
     }
 
-    fn slot(&self, start: usize, slot: u32, words: usize) -> Result<Span, Fault> {
-        self.at(start + slot as usize * words * 4, words * 4)
+    fn load(&self, offset: usize) -> Result<u32, Fault> {
+        self.access(offset, 4, |span| span.load_u32(0))
+    }
+
+    fn store(&self, offset: usize, value: u32) -> Result<(), Fault> {
+        self.access(offset, 4, |span| span.store_u32(0, value))
     }
 }
 
-impl DeviceMemory for MappedMemory<'_> {
+impl<M: IoMemory> DeviceMemory for MappedMemory<'_, M> {
     fn posted(&self) -> Result<u32, Fault> {
-        self.at(POSTED_AT, 4)?.load_u32(0)
+        self.load(POSTED_AT)
     }
 
     fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault> {
-        read(self.slot(DESCRIPTORS_AT, slot, DESCRIPTOR_WORDS)?, 0)
+        let len = DESCRIPTOR_WORDS * 4;
+        self.access(DESCRIPTORS_AT + slot as usize * len, len, |span| {
+            read(span, 0)
+        })
     }
 
     fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault> {
-        let start = completions_at(self.entries);
-        let span = self.slot(start, slot, COMPLETION_WORDS)?;
-        span.write_words(0, &words)
+        let len = COMPLETION_WORDS * 4;
+        let at = completions_at(self.entries) + slot as usize * len;
+        self.access(at, len, |span| span.write_words(0, &words))
     }
 
     fn set_completed(&self, index: u32) -> Result<(), Fault> {
-        self.at(COMPLETED_AT, 4)?.store_u32(0, index)
+        self.store(COMPLETED_AT, index)
+    }
+
+    fn acknowledged(&self) -> Result<u32, Fault> {
+        self.load(ACKNOWLEDGED_AT)
+    }
+
+    fn set_wake(&self, index: u32) -> Result<(), Fault> {
+        self.store(WAKE_AT, index)
     }
 }
 

@@ -26,18 +26,27 @@
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
+//! | [`granted`] | the I/O page table of a device in a domain of its own |
+//! | [`remote`] | the driver of such a device |
+//! | [`record`] | where the device finds the queues |
 
 pub mod addr;
+pub mod granted;
 pub mod layout;
 pub mod queue;
 pub mod receive;
+pub mod record;
+pub mod remote;
 pub mod soft;
 pub mod table;
 pub mod transmit;
 
 pub use addr::IoAddr;
+pub use granted::GrantedMemory;
 pub use queue::{DmaError, Misuse, QueueName};
 pub use receive::ReceiveQueue;
+pub use record::QueueRecord;
+pub use remote::{Bell, RemoteNic, RemoteSetup};
 pub use soft::{SoftDevice, SoftNic, Wire};
-pub use table::{IoFault, IoTable};
+pub use table::{IoFault, IoMemory, IoTable};
 pub use transmit::TransmitQueue;

@@ -3,6 +3,7 @@
 use super::layout::{Completion, Descriptor, DeviceMemory, DriverMemory};
 use shmem::Fault;
 use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
 
 /// A queue of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,10 @@ pub struct DriverQueue<M, T> {
     taken: u32,
     /// Number of completions that the device has published from `taken` on.
     ready: u32,
+    /// Index after the last descriptor that [`DriverQueue::wakes`] considered.
+    considered: u32,
+    /// The last index that was acknowledged.
+    acknowledged: u32,
 }
 
 impl<M: DriverMemory, T> DriverQueue<M, T> {
@@ -88,6 +93,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
             posted: VecDeque::with_capacity(entries as usize),
             taken: start,
             ready: 0,
+            considered: start,
+            acknowledged: start,
         }
     }
 
@@ -142,6 +149,42 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         let index = self.taken.wrapping_add(self.posted.len() as u32);
         let published = self.memory.set_posted(index);
         published.map_err(|Fault| self.error(index, Misuse::Fault))
+    }
+
+    /// Returns whether a descriptor published since the last call wakes the device, which sleeps.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn wakes(&mut self) -> Result<bool, DmaError> {
+        let posted = self.taken.wrapping_add(self.posted.len() as u32);
+        let before = std::mem::replace(&mut self.considered, posted);
+        if before == posted {
+            return Ok(false);
+        }
+        // Between `posted` and `wake`; the device has another between `wake` and `posted`.
+        fence(Ordering::SeqCst);
+        let wake = self.memory.wake();
+        let wake = wake.map_err(|Fault| self.error(posted, Misuse::Fault))?;
+        Ok(wake.wrapping_sub(before) < posted.wrapping_sub(before))
+    }
+
+    /// Acknowledges all taken completions, so that the next one raises an interrupt. Returns
+    /// whether the device has published more already.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn acknowledge(&mut self) -> Result<bool, DmaError> {
+        let index = self.taken;
+        let is_new = std::mem::replace(&mut self.acknowledged, index) != index;
+        let fault = |Fault| self.error(index, Misuse::Fault);
+        if is_new {
+            self.memory.set_acknowledged(index).map_err(fault)?;
+            // Between `acknowledged` and `completed`; the device has another between `completed`
+            // and `acknowledged`.
+            fence(Ordering::SeqCst);
+        }
+        let completed = self.memory.completed().map_err(fault)?;
+        Ok(completed != index)
     }
 
     /// Returns the next completed buffer with its descriptor and completion, if there is one. On an
@@ -286,5 +329,42 @@ impl DeviceQueue {
     /// The queue's memory is inaccessible.
     pub fn publish(&self, memory: &impl DeviceMemory) -> Result<(), Fault> {
         memory.set_completed(self.taken)
+    }
+
+    /// Returns whether a descriptor was seen that is not completed.
+    #[must_use]
+    pub fn has_taken(&self) -> bool {
+        self.ready > 0
+    }
+
+    /// Returns the number of published completions that the driver has not acknowledged, and the
+    /// index that it has acknowledged last.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn unacknowledged(&self, memory: &impl DeviceMemory) -> Result<(u32, u32), Fault> {
+        // Between `completed` and `acknowledged`: see `DriverQueue::acknowledge`.
+        fence(Ordering::SeqCst);
+        let index = memory.acknowledged()?;
+        Ok((self.taken.wrapping_sub(index).min(self.entries), index))
+    }
+
+    /// Prepares for sleep: with `wanted`, the next posted descriptor wakes the device. A full fence
+    /// and [`DeviceQueue::has_news`] must follow.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn arm(&self, memory: &impl DeviceMemory, wanted: bool) -> Result<(), Fault> {
+        let next = self.taken.wrapping_add(self.ready);
+        // The descriptor before the next one has been posted already.
+        memory.set_wake(if wanted { next } else { next.wrapping_sub(1) })
+    }
+
+    /// Returns whether descriptors were posted that [`DeviceQueue::peek`] has not counted yet.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn has_news(&self, memory: &impl DeviceMemory) -> Result<bool, Fault> {
+        Ok(memory.posted()? != self.taken.wrapping_add(self.ready))
     }
 }

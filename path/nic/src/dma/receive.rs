@@ -132,6 +132,22 @@ impl ReceiveQueue {
         Ok(posted)
     }
 
+    /// See [`DriverQueue::wakes`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn wakes(&mut self) -> Result<bool, DmaError> {
+        self.queue.wakes()
+    }
+
+    /// See [`DriverQueue::acknowledge`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn acknowledge(&mut self) -> Result<bool, DmaError> {
+        self.queue.acknowledge()
+    }
+
     fn map(&self, table: &mut IoTable, span: Span) -> Option<IoAddr> {
         let address = table.address(span)?;
         if self.maps {

@@ -14,6 +14,20 @@ pub struct IoFault {
     pub len: usize,
 }
 
+/// The memory that a device may access, by I/O address.
+pub trait IoMemory {
+    /// Calls `act` with the memory of a range, which stays accessible until `act` returns.
+    ///
+    /// # Errors
+    /// A page of the range is not mapped; `act` was not called.
+    fn access<T>(
+        &self,
+        address: IoAddr,
+        len: usize,
+        act: impl FnOnce(Span) -> T,
+    ) -> Result<T, IoFault>;
+}
+
 /// Error of a change to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
@@ -132,9 +146,21 @@ impl IoTable {
     }
 }
 
+impl IoMemory for IoTable {
+    #[inline]
+    fn access<T>(
+        &self,
+        address: IoAddr,
+        len: usize,
+        act: impl FnOnce(Span) -> T,
+    ) -> Result<T, IoFault> {
+        self.at(address, len).map(act)
+    }
+}
+
 /// Returns the numbers of the pages of a range.
 #[inline]
-fn pages(address: IoAddr, len: usize) -> Option<std::ops::Range<usize>> {
+pub(super) fn pages(address: IoAddr, len: usize) -> Option<std::ops::Range<usize>> {
     let first = usize::try_from(address.page()).ok()?;
     let pages = address.offset().checked_add(len)?.div_ceil(PAGE);
     Some(first..first.checked_add(pages)?)

@@ -99,6 +99,14 @@ impl TransmitQueue {
         self.queue.publish()
     }
 
+    /// See [`DriverQueue::wakes`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn wakes(&mut self) -> Result<bool, DmaError> {
+        self.queue.wakes()
+    }
+
     /// Takes back the memory of sent frames.
     ///
     /// # Errors

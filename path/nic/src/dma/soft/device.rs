@@ -1,11 +1,12 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
+use super::beside::Raised;
 use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::layout::{Completion, Descriptor, MappedMemory};
 use crate::dma::queue::{DeviceQueue, QueueName};
-use crate::dma::table::{IoFault, IoTable};
+use crate::dma::table::{IoFault, IoMemory};
 use crate::frame::SNAPSHOT;
 use abi::machine::EVERY_MAC;
 use shmem::{Fault, Span};
@@ -41,13 +42,13 @@ pub struct DeviceCounters {
 
 /// A queue as the device knows it.
 #[derive(Debug)]
-struct Unit {
+pub(super) struct Unit {
     name: QueueName,
     base: IoAddr,
     entries: u32,
-    queue: DeviceQueue,
+    pub(super) queue: DeviceQueue,
     /// Whether the device ignores the queue: its memory was not mapped.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
 }
 
 impl Unit {
@@ -61,9 +62,9 @@ impl Unit {
         }
     }
 
-    fn memory<'t>(&self, table: &'t IoTable) -> MappedMemory<'t> {
+    pub(super) fn memory<'m, M>(&self, io: &'m M) -> MappedMemory<'m, M> {
         MappedMemory {
-            table,
+            io,
             base: self.base,
             entries: self.entries,
         }
@@ -72,9 +73,9 @@ impl Unit {
 
 /// A receive queue, and its frames that wait for buffers.
 #[derive(Debug)]
-struct ReceiveUnit {
-    unit: Unit,
-    fifo: VecDeque<Vec<u8>>,
+pub(super) struct ReceiveUnit {
+    pub(super) unit: Unit,
+    pub(super) fifo: VecDeque<Vec<u8>>,
     fifo_bytes: usize,
     /// Bytes of the first frame that are stored already.
     stored: usize,
@@ -83,19 +84,22 @@ struct ReceiveUnit {
 /// A device in software with wire `W`. It works only when it is called.
 #[derive(Debug)]
 pub struct SoftDevice<W> {
-    wire: W,
-    receive: Vec<ReceiveUnit>,
-    transmit: Unit,
+    pub(super) wire: W,
+    pub(super) receive: Vec<ReceiveUnit>,
+    pub(super) transmit: Unit,
+    /// Number of entries of each queue.
+    entries: u32,
     /// Receive queue by destination MAC; others use queue 0.
     filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
     interrupts: Interrupts,
     /// Time at which the first frame arrived since the last acknowledgement.
-    since_ns: Option<u64>,
+    pub(super) since_ns: Option<u64>,
     /// Frames that arrived since then.
-    arrived: usize,
+    pub(super) arrived: usize,
+    pub(super) raised: Raised,
     is_stopped: bool,
-    counters: DeviceCounters,
+    pub(super) counters: DeviceCounters,
     last_fault: Option<(QueueName, IoFault)>,
 }
 
@@ -112,25 +116,37 @@ impl<W: Wire> SoftDevice<W> {
         longest: usize,
         interrupts: Interrupts,
     ) -> Self {
+        let mut device = Self {
+            wire,
+            receive: Vec::new(),
+            transmit: Unit::new(QueueName::Transmit, transmit, entries),
+            entries,
+            filter: BTreeMap::new(),
+            longest,
+            interrupts,
+            since_ns: None,
+            arrived: 0,
+            raised: Raised::default(),
+            is_stopped: false,
+            counters: DeviceCounters::default(),
+            last_fault: None,
+        };
+        device.set_queues(receive, transmit);
+        device
+    }
+
+    /// Replaces all queues by empty ones.
+    pub(super) fn set_queues(&mut self, receive: &[IoAddr], transmit: IoAddr) {
+        let entries = self.entries;
         let unit = |(number, base): (usize, &IoAddr)| ReceiveUnit {
             unit: Unit::new(QueueName::Receive(number as u32), *base, entries),
             fifo: VecDeque::new(),
             fifo_bytes: 0,
             stored: 0,
         };
-        Self {
-            wire,
-            receive: receive.iter().enumerate().map(unit).collect(),
-            transmit: Unit::new(QueueName::Transmit, transmit, entries),
-            filter: BTreeMap::new(),
-            longest,
-            interrupts,
-            since_ns: None,
-            arrived: 0,
-            is_stopped: false,
-            counters: DeviceCounters::default(),
-            last_fault: None,
-        }
+        self.receive = receive.iter().enumerate().map(unit).collect();
+        self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
+        (self.since_ns, self.arrived) = (None, 0);
     }
 
     /// Returns the wire.
@@ -174,7 +190,7 @@ impl<W: Wire> SoftDevice<W> {
 
     /// Resets a receive queue: the device forgets the posted buffers, and expects the next one at
     /// index `start`. The rest of a frame that is stored in part is lost.
-    pub fn reset(&mut self, queue: usize, start: u32, table: &IoTable) {
+    pub fn reset(&mut self, queue: usize, start: u32, io: &impl IoMemory) {
         let Some(receive) = self.receive.get_mut(queue) else {
             return;
         };
@@ -182,27 +198,27 @@ impl<W: Wire> SoftDevice<W> {
         if receive.stored > 0 {
             receive.drop_first();
         }
-        let memory = receive.unit.memory(table);
+        let memory = receive.unit.memory(io);
         if receive.unit.queue.publish(&memory).is_err() {
             self.stop_queue(queue);
         }
     }
 
     /// Sends posted frames, and stores arrived ones in posted buffers.
-    pub fn work(&mut self, now_ns: u64, table: &IoTable) {
+    pub fn work(&mut self, now_ns: u64, io: &impl IoMemory) {
         if self.is_stopped {
             return;
         }
-        self.send(now_ns, table);
+        self.send(now_ns, io);
         self.sort(now_ns);
         for queue in 0..self.receive.len() {
-            if self.fill(queue, table).is_err() {
+            if self.fill(queue, io).is_err() {
                 self.stop_queue(queue);
             }
         }
     }
 
-    fn stop_queue(&mut self, queue: usize) {
+    pub(super) fn stop_queue(&mut self, queue: usize) {
         if let Some(receive) = self.receive.get_mut(queue) {
             receive.unit.is_stopped = true;
             self.counters.faults += 1;
@@ -210,29 +226,34 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Sends the frames of the transmit queue while the wire has room.
-    fn send(&mut self, now_ns: u64, table: &IoTable) {
+    fn send(&mut self, now_ns: u64, io: &impl IoMemory) {
         let mut sent = Ok(true);
         for _ in 0..SEND_BATCH {
-            sent = self.send_one(now_ns, table);
+            sent = self.send_one(now_ns, io);
             if !matches!(sent, Ok(true)) {
                 break;
             }
         }
-        let memory = self.transmit.memory(table);
+        let memory = self.transmit.memory(io);
         let published = self.transmit.queue.publish(&memory);
-        if !self.transmit.is_stopped && (sent.is_err() || published.is_err()) {
-            self.transmit.is_stopped = true;
+        if sent.is_err() || published.is_err() {
+            self.stop_transmit();
+        }
+    }
+
+    pub(super) fn stop_transmit(&mut self) {
+        if !std::mem::replace(&mut self.transmit.is_stopped, true) {
             self.counters.faults += 1;
         }
     }
 
     /// Sends the next frame, if there is one and the wire has room.
-    fn send_one(&mut self, now_ns: u64, table: &IoTable) -> Result<bool, Fault> {
+    fn send_one(&mut self, now_ns: u64, io: &impl IoMemory) -> Result<bool, Fault> {
         let transmit = &mut self.transmit;
         if transmit.is_stopped {
             return Ok(false);
         }
-        let memory = transmit.memory(table);
+        let memory = transmit.memory(io);
         let Some(descriptor) = transmit.queue.peek(&memory)? else {
             return Ok(false);
         };
@@ -240,7 +261,7 @@ impl<W: Wire> SoftDevice<W> {
         if len <= self.longest && !self.wire.has_room(len) {
             return Ok(false);
         }
-        let frame = self.fetch(table, &descriptor);
+        let frame = self.fetch(io, &descriptor);
         let completion = Completion {
             len: descriptor.len,
             error: frame.is_none(),
@@ -254,14 +275,14 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Returns the frame of a transmit descriptor.
-    fn fetch(&mut self, table: &IoTable, descriptor: &Descriptor) -> Option<Vec<u8>> {
+    fn fetch(&mut self, io: &impl IoMemory, descriptor: &Descriptor) -> Option<Vec<u8>> {
         let len = descriptor.len as usize;
         if len > self.longest {
             return None;
         }
-        let span = self.access(QueueName::Transmit, table, descriptor.address, len)?;
         let mut bytes = vec![0; len];
-        span.read(&mut bytes).ok()?;
+        let read = at(io, descriptor.address, len, |span| span.read(&mut bytes));
+        self.counted(QueueName::Transmit, read)?.ok()?;
         let is_complete = descriptor
             .checksum
             .is_none_or(|offload| checksum::complete(&mut bytes, offload));
@@ -297,7 +318,7 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Stores the waiting frames of a queue in posted buffers.
-    fn fill(&mut self, queue: usize, table: &IoTable) -> Result<(), Fault> {
+    fn fill(&mut self, queue: usize, io: &impl IoMemory) -> Result<(), Fault> {
         let before = self
             .receive
             .get(queue)
@@ -305,23 +326,23 @@ impl<W: Wire> SoftDevice<W> {
         if before == 0 {
             return Ok(());
         }
-        while self.store_one(queue, table)? {}
+        while self.store_one(queue, io)? {}
         let Some(receive) = self.receive.get(queue) else {
             return Ok(());
         };
-        let memory = receive.unit.memory(table);
+        let memory = receive.unit.memory(io);
         receive.unit.queue.publish(&memory)
     }
 
     /// Stores the next part of the first waiting frame, if there is one and a buffer is posted.
-    fn store_one(&mut self, queue: usize, table: &IoTable) -> Result<bool, Fault> {
+    fn store_one(&mut self, queue: usize, io: &impl IoMemory) -> Result<bool, Fault> {
         let Some(receive) = self.receive.get_mut(queue) else {
             return Ok(false);
         };
         if receive.unit.is_stopped || receive.fifo.is_empty() {
             return Ok(false);
         }
-        let memory = receive.unit.memory(table);
+        let memory = receive.unit.memory(io);
         let Some(descriptor) = receive.unit.queue.peek(&memory)? else {
             return Ok(false);
         };
@@ -345,7 +366,7 @@ impl<W: Wire> SoftDevice<W> {
             Some(_) => part.len().min(SNAPSHOT),
             None => 0,
         };
-        let is_stored = self.store(name, table, &descriptor, part, header_len);
+        let is_stored = self.store(name, io, &descriptor, part, header_len);
         let more = is_stored && stored + part.len() < frame.len();
         let completion = Completion {
             len: if is_stored { part.len() as u32 } else { 0 },
@@ -374,45 +395,33 @@ impl<W: Wire> SoftDevice<W> {
     fn store(
         &mut self,
         name: QueueName,
-        table: &IoTable,
+        io: &impl IoMemory,
         descriptor: &Descriptor,
         part: &[u8],
         header_len: usize,
     ) -> bool {
         let (header, rest) = part.split_at(header_len);
-        // Both are checked before either is written.
-        let to_header = match descriptor.header {
-            Some(address) => self.access(name, table, address, header.len()),
-            None => Some(Span::EMPTY),
-        };
-        let address = descriptor.address.add(header_len);
-        let to_rest = match (address, rest.is_empty()) {
-            (_, true) => Some(Span::EMPTY),
-            (Some(address), false) => self.access(name, table, address, rest.len()),
-            (None, false) => None,
-        };
-        match (to_header, to_rest) {
-            (Some(to_header), Some(to_rest)) => {
-                to_header.write(header).is_ok() && to_rest.write(rest).is_ok()
-            }
-            _ => false,
-        }
+        // Without a header buffer the header is empty, and no memory is accessed for it.
+        let to_header = descriptor.header.unwrap_or(descriptor.address);
+        let to_rest = descriptor.address.add(header_len);
+        let to_rest = to_rest.unwrap_or(IoAddr::from_bits(u64::MAX));
+        // Both are accessible before either is written.
+        let stored = at(io, to_header, header.len(), |to_header| {
+            at(io, to_rest, rest.len(), |to_rest| {
+                to_header.write(header).and_then(|_| to_rest.write(rest))
+            })
+        });
+        let stored = self.counted(name, stored.flatten());
+        stored.is_some_and(|written| written.is_ok())
     }
 
-    /// Returns the memory of a range, or counts a fault.
-    fn access(
-        &mut self,
-        name: QueueName,
-        table: &IoTable,
-        address: IoAddr,
-        len: usize,
-    ) -> Option<Span> {
-        let found = table.at(address, len);
-        if let Err(fault) = found {
+    /// Counts a fault, and returns the result otherwise.
+    fn counted<T>(&mut self, name: QueueName, accessed: Result<T, IoFault>) -> Option<T> {
+        if let Err(fault) = accessed {
             self.counters.faults += 1;
             self.last_fault = Some((name, fault));
         }
-        found.ok()
+        accessed.ok()
     }
 
     /// Returns the time of the next interrupt, as far as it is known.
@@ -437,9 +446,27 @@ impl<W: Wire> SoftDevice<W> {
         if self.arrived > 0 {
             self.counters.interrupts += 1;
         }
+        self.settle();
+    }
+
+    /// Forgets the frames of which the driver has taken the completions.
+    fn settle(&mut self) {
         let dedicated = self.receive.iter().skip(1);
         self.arrived = dedicated.map(|receive| receive.fifo.len()).sum();
         self.since_ns = self.since_ns.filter(|_| self.arrived > 0);
+    }
+}
+
+/// Like [`IoMemory::access`], but a range of no bytes is always accessible.
+fn at<T>(
+    io: &impl IoMemory,
+    address: IoAddr,
+    len: usize,
+    act: impl FnOnce(Span) -> T,
+) -> Result<T, IoFault> {
+    match len {
+        0 => Ok(act(Span::EMPTY)),
+        _ => io.access(address, len, act),
     }
 }
 

@@ -1,0 +1,159 @@
+//! The I/O page table of a device in a domain of its own: a table of counted grants, which only the
+//! monitor changes. I/O page *n* is entry *n* of the table.
+//!
+//! The monitor maps a granted page into the window of the device's domain, and unmaps it when the
+//! grant is revoked. The device counts each access as a use of its pages, without a call, so a page
+//! is never unmapped in the middle of an access unless it is revoked by force (clauses N-7 to N-12
+//! of `specs/grants.md`).
+
+use super::addr::IoAddr;
+use super::table::{IoFault, IoMemory, pages};
+use abi::GrantRef;
+use abi::counted::Translation;
+use shmem::Span;
+use shmem::uses::{self, Entries, Words};
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
+
+/// The pages of a driver domain that it has granted to the device.
+#[derive(Clone, Copy, Debug)]
+pub struct GrantedMemory {
+    entries: Entries,
+    /// The pages, entry by entry.
+    pages: Span,
+}
+
+/// A page in use, by the reference with which its use was counted.
+type Use = (Words, GrantRef);
+
+impl GrantedMemory {
+    /// Creates the memory from the sub-tables of a bound table, and the part of the window where
+    /// its pages are.
+    #[must_use]
+    pub fn new(entries: Entries, pages: Span) -> Self {
+        Self { entries, pages }
+    }
+
+    /// Counts a use of each page of a range. Returns false if a page is not granted.
+    fn claim(&self, address: IoAddr, len: usize, claimed: &mut SmallVec<[Use; 2]>) -> bool {
+        let Some(pages) = pages(address, len) else {
+            return false;
+        };
+        for page in pages {
+            let index = u32::try_from(page).ok();
+            let words = index.and_then(|index| Some((index, self.entries.words(index)?)));
+            let Some((index, words)) = words else {
+                return false;
+            };
+            let entry = Translation(words.translation.load(Ordering::Relaxed));
+            let gref = entry.reference(index);
+            if !uses::claim(words.translation, words.status, gref, true) {
+                return false;
+            }
+            claimed.push((words, gref));
+        }
+        uses::full_fence();
+        let mut claimed = claimed.iter();
+        claimed.all(|(words, gref)| uses::holds(words.translation, *gref, true))
+    }
+}
+
+impl IoMemory for GrantedMemory {
+    fn access<T>(
+        &self,
+        address: IoAddr,
+        len: usize,
+        act: impl FnOnce(Span) -> T,
+    ) -> Result<T, IoFault> {
+        let fault = IoFault { address, len };
+        let offset = usize::try_from(address.bits()).map_err(|_| fault)?;
+        let span = self.pages.sub(offset, len).filter(|_| len > 0);
+        let span = span.ok_or(fault)?;
+        let mut claimed = SmallVec::new();
+        let is_granted = self.claim(address, len, &mut claimed);
+        let done = is_granted.then(|| act(span));
+        for (words, _) in claimed {
+            uses::release(words.status);
+        }
+        done.ok_or(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::PAGE;
+    use shmem::Area;
+
+    const ENTRIES: u32 = 4;
+
+    /// Returns memory with entries 1 and 2 granted, and their words.
+    fn granted() -> (GrantedMemory, Entries, Span) {
+        let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
+        let sub_table = |page| area.page(ENTRIES + page).unwrap();
+        let entries = Entries::of(sub_table(0), sub_table(1), ENTRIES).unwrap();
+        for index in [1, 2] {
+            let words = entries.words(index).unwrap();
+            let entry = Translation::valid(index + 10, 7, false);
+            words.translation.store(entry.0, Ordering::Relaxed);
+        }
+        let pages = area.span().take(ENTRIES as usize * PAGE);
+        (GrantedMemory::new(entries, pages), entries, pages)
+    }
+
+    fn used(entries: Entries) -> [u32; ENTRIES as usize] {
+        let status = |index| entries.words(index).unwrap().status;
+        [0, 1, 2, 3].map(|index| status(index).load(Ordering::Relaxed))
+    }
+
+    /// D-2, D-3.
+    #[test]
+    fn access_counts_a_use_of_each_page() {
+        let (memory, entries, pages) = granted();
+        let across = IoAddr::of_page(1).add(PAGE - 2).unwrap();
+        let span = memory.access(across, 4, |span| {
+            assert_eq!(used(entries), [0, 1, 1, 0]);
+            span
+        });
+        assert_eq!(span, Ok(pages.sub(2 * PAGE - 2, 4).unwrap()));
+        assert_eq!(used(entries), [0; 4]);
+    }
+
+    /// D-4.
+    #[test]
+    fn ungranted_pages_fault_and_stay_unused() {
+        let (memory, entries, _) = granted();
+        let inside = IoAddr::of_page(1);
+        for (address, len) in [
+            (IoAddr::of_page(0), 1),
+            (IoAddr::of_page(0), PAGE + 1),
+            (inside, 2 * PAGE + 1),
+            (inside, 0),
+            (inside, usize::MAX),
+            (IoAddr::of_page(ENTRIES), 1),
+            (IoAddr::from_bits(u64::MAX), 1),
+        ] {
+            let accessed = memory.access(address, len, |_| panic!("{address} is accessible"));
+            assert_eq!(accessed, Err(IoFault { address, len }));
+            assert_eq!(used(entries), [0; 4]);
+        }
+    }
+
+    /// D-4: a page that is being revoked, is read-only, or was granted anew.
+    #[test]
+    fn revoked_page_faults() {
+        let (memory, entries, _) = granted();
+        let words = entries.words(1).unwrap();
+        let entry = Translation(words.translation.load(Ordering::Relaxed));
+        let reads = || memory.access(IoAddr::of_page(1), 1, |_| ()).is_ok();
+        let set = |entry: Translation| {
+            words.translation.store(entry.0, Ordering::Relaxed);
+            reads()
+        };
+        assert!(set(entry));
+        assert!(!set(entry.revoking()));
+        assert!(!set(Translation::INVALID));
+        assert!(!set(Translation::valid(11, 8, true)));
+        assert!(set(Translation::valid(12, 8, false)));
+    }
+}

@@ -1,0 +1,94 @@
+//! The record by which a driver domain describes its queues to a device in another domain.
+
+use super::addr::IoAddr;
+use abi::{Handle, RECORD_BYTES};
+
+/// The version of the layouts of records and queues.
+const VERSION: u32 = 1;
+
+/// Where a driver's queues are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueRecord {
+    /// The table of counted grants whose entries are the I/O pages.
+    pub table: Handle,
+    /// Number of its entries.
+    pub pages: u32,
+    /// Entries of each queue.
+    pub descriptors: u32,
+    /// Memory of the shared receive queue.
+    pub receive: IoAddr,
+    /// Memory of the transmit queue.
+    pub transmit: IoAddr,
+}
+
+impl QueueRecord {
+    /// Encodes the record, as little-endian words.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        let [receive, transmit] = [self.receive, self.transmit].map(IoAddr::bits);
+        let words = [
+            VERSION,
+            self.table.0,
+            self.pages,
+            self.descriptors,
+            receive as u32,
+            (receive >> 32) as u32,
+            transmit as u32,
+            (transmit >> 32) as u32,
+        ];
+        let mut body = [0; RECORD_BYTES];
+        for (to, word) in body.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        body
+    }
+
+    /// Decodes a record, or returns `None` if it has another version. The values are unchecked.
+    #[must_use]
+    pub fn decode(body: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let mut words = body.chunks_exact(4).map(|word| {
+            let word = word.try_into().unwrap_or_default();
+            u32::from_le_bytes(word)
+        });
+        let mut next = || words.next().unwrap_or_default();
+        if next() != VERSION {
+            return None;
+        }
+        let (table, pages, descriptors) = (Handle(next()), next(), next());
+        let mut address = || IoAddr::from_bits(u64::from(next()) | u64::from(next()) << 32);
+        Some(Self {
+            table,
+            pages,
+            descriptors,
+            receive: address(),
+            transmit: address(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// D-23.
+        #[test]
+        fn record_decodes_as_encoded(
+            (table, pages, descriptors) in any::<(u32, u32, u32)>(),
+            (receive, transmit) in any::<(u64, u64)>(),
+        ) {
+            let record = QueueRecord {
+                table: Handle(table),
+                pages,
+                descriptors,
+                receive: IoAddr::from_bits(receive),
+                transmit: IoAddr::from_bits(transmit),
+            };
+            let mut body = record.encode();
+            prop_assert_eq!(QueueRecord::decode(&body), Some(record));
+            body[0] ^= 2;
+            prop_assert_eq!(QueueRecord::decode(&body), None);
+        }
+    }
+}

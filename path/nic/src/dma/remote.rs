@@ -1,0 +1,279 @@
+//! The driver's side of a NIC whose device is in another domain.
+
+use super::addr::IoAddr;
+use super::layout::queue_bytes;
+use super::queue::DmaError;
+use super::receive::{ReceiveQueue, ReceiveSetup};
+use super::table::IoTable;
+use super::transmit::TransmitQueue;
+use crate::buffer::Buffers;
+use crate::device::{Caps, Nic, TxReport};
+use crate::frame::Frame;
+use abi::PAGE;
+use shmem::Area;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
+
+/// Wakes a device that sleeps.
+pub trait Bell: Debug {
+    /// Wakes the device.
+    fn ring(&self);
+}
+
+/// Properties of the NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteSetup {
+    /// Entries of each queue: a power of two.
+    pub entries: u32,
+    /// Bytes of IP in the longest frame.
+    pub mtu: usize,
+}
+
+impl RemoteSetup {
+    const fn longest(&self) -> usize {
+        self.mtu + ETHERNET + TAG
+    }
+
+    /// Bytes of a frame to send, in the transmit queue's memory.
+    const fn chunk_bytes(&self) -> usize {
+        self.longest().next_multiple_of(64)
+    }
+
+    const fn chunks_bytes(&self) -> usize {
+        (self.entries as usize * self.chunk_bytes()).next_multiple_of(PAGE)
+    }
+
+    /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        2 * queue_bytes(self.entries) + self.chunks_bytes()
+    }
+}
+
+/// Both queues, and where the device finds them.
+#[derive(Debug)]
+struct Queues {
+    receive: ReceiveQueue,
+    transmit: TransmitQueue,
+    places: QueuePlaces,
+}
+
+/// I/O addresses of the memory of both queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePlaces {
+    /// The shared receive queue.
+    pub receive: IoAddr,
+    /// The transmit queue.
+    pub transmit: IoAddr,
+}
+
+/// A NIC whose device is in another domain. Its link is down until [`RemoteNic::connect`].
+#[derive(Debug)]
+pub struct RemoteNic {
+    setup: RemoteSetup,
+    memory: Area,
+    /// The I/O addresses of the memory and the pool. Which pages the device may access is not
+    /// recorded here: the monitor has that table.
+    table: IoTable,
+    queues: Queues,
+    /// Set while the link is up.
+    bell: Option<Rc<dyn Bell>>,
+    /// Why the NIC is closed.
+    closed: Option<DmaError>,
+    /// Whether the driver polls without an interrupt.
+    polls: bool,
+}
+
+impl RemoteNic {
+    /// Creates a NIC over `memory`, of [`RemoteSetup::bytes`]. `pool` holds the buffers of
+    /// [`Nic::rx`]. Their whole pages have consecutive I/O addresses, from 0 on. Returns `None` if
+    /// a size is wrong.
+    #[must_use]
+    pub fn new(setup: RemoteSetup, memory: Area, pool: Area) -> Option<Self> {
+        let mut table = IoTable::default();
+        table.add(memory);
+        table.add(pool);
+        Some(Self {
+            setup,
+            memory,
+            table,
+            queues: Queues::new(setup, memory)?,
+            bell: None,
+            closed: None,
+            polls: false,
+        })
+    }
+
+    /// Empties both queues for a new device, and returns where they are. The link must be down.
+    #[must_use]
+    pub fn lay_out(&mut self) -> Option<QueuePlaces> {
+        self.queues = Queues::new(self.setup, self.memory)?;
+        self.closed = None;
+        Some(self.queues.places)
+    }
+
+    /// Sets the link up: the device has the queues, and `bell` wakes it.
+    pub fn connect(&mut self, bell: Rc<dyn Bell>) {
+        self.bell = Some(bell);
+    }
+
+    /// Sets the link down, and returns all posted buffers to their supply. The device must not be
+    /// able to access them any more.
+    pub fn disconnect(&mut self, buffers: &mut dyn Buffers) {
+        self.bell = None;
+        self.polls = false;
+        let receive = &mut self.queues.receive;
+        receive.withdraw(&mut self.table, |id| buffers.put(id));
+    }
+
+    /// Returns the number of entries of each queue.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.setup.entries
+    }
+
+    /// Returns why the NIC is closed, or `None` if it works.
+    #[must_use]
+    pub fn closed(&self) -> Option<DmaError> {
+        self.closed
+    }
+
+    fn poll(
+        &mut self,
+        bell: &dyn Bell,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Result<usize, DmaError> {
+        let Self { table, queues, .. } = self;
+        let receive = &mut queues.receive;
+        receive.post(table, usize::MAX, false, buffers)?;
+        if receive.wakes()? {
+            bell.ring();
+        }
+        let taken = receive.receive(table, budget, buffers, out)?;
+        self.polls = taken >= budget || receive.acknowledge()?;
+        Ok(taken)
+    }
+
+    fn send(
+        &mut self,
+        bell: &dyn Bell,
+        frames: &[Frame],
+        pick: &[u32],
+    ) -> Result<TxReport, DmaError> {
+        let caps = self.caps();
+        let transmit = &mut self.queues.transmit;
+        transmit.reap()?;
+        let mut report = TxReport::default();
+        for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
+            if caps.takes(frame) {
+                transmit.send(frame, &mut report);
+            } else {
+                report.refused += 1;
+            }
+        }
+        transmit.publish()?;
+        if transmit.wakes()? {
+            bell.ring();
+        }
+        Ok(report)
+    }
+}
+
+impl Queues {
+    /// Creates empty queues at the start of `memory`, which begins at I/O address 0.
+    fn new(setup: RemoteSetup, memory: Area) -> Option<Self> {
+        let entries = setup.entries;
+        let start = IoAddr::of_page(0);
+        let bytes = queue_bytes(entries);
+        let part = |at, bytes| Some((memory.at(at, bytes)?, start.add(at)?));
+        let (receive, receive_at) = part(0, bytes)?;
+        let (transmit, transmit_at) = part(bytes, bytes)?;
+        let chunks = part(2 * bytes, setup.chunks_bytes())?;
+        let of_receive = ReceiveSetup {
+            number: 0,
+            entries,
+            maps: false,
+            longest: setup.longest(),
+        };
+        Some(Self {
+            receive: ReceiveQueue::new(of_receive, receive, None)?,
+            transmit: TransmitQueue::new(entries, transmit, chunks, setup.chunk_bytes())?,
+            places: QueuePlaces {
+                receive: receive_at,
+                transmit: transmit_at,
+            },
+        })
+    }
+}
+
+impl Nic for RemoteNic {
+    fn caps(&self) -> Caps {
+        Caps {
+            checksum: true,
+            tso: false,
+            max_frame: self.setup.mtu + ETHERNET,
+        }
+    }
+
+    fn rx(
+        &mut self,
+        _: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let Some(bell) = self.bell.clone().filter(|_| self.closed.is_none()) else {
+            return 0;
+        };
+        let before = out.len();
+        let polled = self.poll(&*bell, budget, buffers, out);
+        polled.unwrap_or_else(|error| {
+            self.closed = Some(error);
+            out.len() - before
+        })
+    }
+
+    fn tx(&mut self, _: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let refused = TxReport {
+            refused: pick.len() as u32,
+            ..TxReport::default()
+        };
+        let Some(bell) = self.bell.clone().filter(|_| self.closed.is_none()) else {
+            return refused;
+        };
+        let sent = self.send(&*bell, frames, pick);
+        sent.unwrap_or_else(|error| {
+            self.closed = Some(error);
+            refused
+        })
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        // The owner of a closed NIC disconnects it.
+        (self.polls || self.closed.is_some()).then_some(now_ns)
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.disconnect(buffers);
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let receive = &self.queues.receive;
+        vec![
+            ("link", self.bell.is_some().into()),
+            ("rx_io_error", receive.counters().io_error),
+            ("rx_malformed", receive.counters().malformed),
+            ("rx_foreign", receive.counters().foreign),
+            ("rx_posted", receive.posted() as u64),
+            ("tx_io_error", self.queues.transmit.io_errors()),
+            ("closed", self.closed.is_some().into()),
+        ]
+    }
+}

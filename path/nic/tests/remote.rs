@@ -1,0 +1,240 @@
+//! A driver and a device that work beside each other, as in two domains.
+
+mod common;
+
+use abi::PAGE;
+use common::{Cord, bytes, contents, counter};
+use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::{Bell, IoAddr, IoTable, RemoteNic, RemoteSetup};
+use nic::{Frame, Nic, Pool, TxReport};
+use shmem::Area;
+use std::cell::Cell;
+use std::rc::Rc;
+
+const ENTRIES: u32 = 8;
+const BUFFER: usize = 2048;
+const BUFFERS: usize = 32;
+const SETUP: RemoteSetup = RemoteSetup {
+    entries: ENTRIES,
+    mtu: 1500,
+};
+
+/// Counts how often it was rung.
+#[derive(Debug, Default)]
+struct Counted(Cell<u32>);
+
+impl Bell for Counted {
+    fn ring(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// The driver's side, and the device with the pages that it was granted.
+struct Rig {
+    nic: RemoteNic,
+    pool: Pool,
+    bell: Rc<Counted>,
+    cord: Cord,
+    device: SoftDevice<Cord>,
+    granted: IoTable,
+    memory: Area,
+    buffers: IoAddr,
+}
+
+fn rig(interrupts: Interrupts) -> Rig {
+    let area = |bytes| Area::anonymous(bytes).unwrap();
+    let (memory, pool) = (area(SETUP.bytes()), area(BUFFERS * BUFFER));
+    let mut granted = IoTable::default();
+    let (own, buffers) = (granted.add(memory), granted.add(pool));
+    granted.map(own, memory.len()).unwrap();
+    granted.map(buffers, pool.len()).unwrap();
+    let cord = Cord::default();
+    let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let mut rig = Rig {
+        nic: RemoteNic::new(SETUP, memory, pool).unwrap(),
+        pool: Pool::new(pool, BUFFER),
+        bell: Rc::default(),
+        cord,
+        device,
+        granted,
+        memory,
+        buffers,
+    };
+    rig.connect();
+    rig
+}
+
+impl Rig {
+    fn connect(&mut self) {
+        let queues = self.nic.lay_out().unwrap();
+        self.device.connect(&[queues.receive], queues.transmit);
+        self.nic.connect(self.bell.clone());
+    }
+
+    fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.nic.rx(0, 64, &mut self.pool, &mut frames);
+        let found = contents(&frames);
+        for frame in &mut frames {
+            frame.recycle(&mut self.pool);
+        }
+        found
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> TxReport {
+        let mut own = Pool::new(Area::anonymous(PAGE).unwrap(), BUFFER);
+        let frame = Frame::from_bytes(bytes, &mut own).unwrap();
+        self.nic.tx(0, &[frame], &[0])
+    }
+
+    /// Lets the device work at a time. Returns whether it raises its interrupt.
+    fn work(&mut self, now_ns: u64) -> bool {
+        self.device.work(now_ns, &self.granted);
+        self.device.raise(now_ns, &self.granted)
+    }
+
+    fn arrive(&self, mark: u8) -> Vec<u8> {
+        let frame = bytes(mark, 100);
+        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        frame
+    }
+
+    fn rung(&self) -> u32 {
+        self.bell.0.take()
+    }
+}
+
+/// D-24: one interrupt for each index that the driver acknowledges.
+#[test]
+fn interrupt_is_raised_once_per_acknowledgement() {
+    let mut rig = rig(Interrupts::default());
+    assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
+    assert!(!rig.work(0), "nothing has arrived");
+    let mut sent = vec![rig.arrive(1)];
+    assert!(rig.work(1));
+    sent.push(rig.arrive(2));
+    assert!(!rig.work(2), "the driver knows already");
+    assert_eq!(rig.receive(), sent);
+    assert!(!rig.work(3), "the driver has taken everything");
+    let third = rig.arrive(3);
+    assert!(rig.work(4));
+    assert_eq!(rig.receive(), [third]);
+    assert_eq!(rig.device.counters().interrupts, 2);
+}
+
+/// D-21, D-24.
+#[test]
+fn interrupts_of_a_remote_device_are_moderated() {
+    let mut rig = rig(Interrupts {
+        delay_ns: 50,
+        frames: 3,
+    });
+    rig.receive();
+    rig.arrive(1);
+    assert!(!rig.work(10));
+    assert_eq!(rig.device.due_ns(10), Some(50));
+    assert!(rig.work(60));
+    rig.receive();
+    assert!(!rig.work(70));
+    for mark in 2..5 {
+        rig.arrive(mark);
+    }
+    assert!(rig.work(71), "by number");
+}
+
+/// D-25: the driver rings for a sleeping device only, and once.
+#[test]
+fn sleeping_device_is_woken_once() {
+    let mut rig = rig(Interrupts::default());
+    rig.receive();
+    assert_eq!(rig.rung(), 1, "a new device waits for its first buffers");
+    rig.work(0);
+    assert!(!rig.device.arm(&rig.granted));
+    rig.send(&bytes(1, 60));
+    assert_eq!(rig.rung(), 1);
+    rig.send(&bytes(2, 60));
+    assert_eq!(rig.rung(), 0, "it was rung already");
+    assert!(rig.device.arm(&rig.granted), "both frames wait");
+    rig.work(1);
+    assert_eq!(rig.cord.sent.borrow().len(), 2);
+    // Posted buffers wake it only if frames wait for them.
+    let frame = rig.arrive(3);
+    rig.work(2);
+    assert!(!rig.device.arm(&rig.granted));
+    assert_eq!(rig.receive(), [frame]);
+    rig.receive();
+    assert_eq!(rig.rung(), 0);
+    for mark in 0..2 * ENTRIES as u8 {
+        rig.arrive(mark);
+    }
+    rig.work(3);
+    assert!(!rig.device.arm(&rig.granted));
+    rig.receive();
+    rig.receive();
+    assert_eq!(rig.rung(), 1, "frames waited for buffers");
+}
+
+/// D-4, D-23: a page that the device has lost.
+#[test]
+fn revoked_buffer_completes_with_an_error() {
+    let mut rig = rig(Interrupts::default());
+    rig.receive();
+    rig.granted.unmap(rig.buffers, BUFFERS * BUFFER).unwrap();
+    rig.arrive(1);
+    rig.work(0);
+    assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
+    assert_eq!(counter(&rig.nic, "rx_io_error"), 1);
+    assert_eq!(rig.device.counters().faults, 1);
+    assert_eq!(rig.nic.closed(), None);
+}
+
+/// D-26: after the death of a device, every buffer returns, and the next device starts empty.
+#[test]
+fn next_device_starts_with_empty_queues() {
+    let mut rig = rig(Interrupts::default());
+    rig.receive();
+    rig.send(&bytes(1, 60));
+    for mark in 0..2 * ENTRIES as u8 {
+        rig.arrive(mark);
+    }
+    rig.work(0);
+    rig.nic.disconnect(&mut rig.pool);
+    assert_eq!(rig.pool.available(), BUFFERS);
+    assert_eq!(rig.receive(), Vec::<Vec<u8>>::new(), "the link is down");
+    assert_eq!(rig.send(&bytes(2, 60)).refused, 1);
+    assert_eq!(counter(&rig.nic, "link"), 0);
+    rig.connect();
+    assert_eq!(counter(&rig.nic, "link"), 1);
+    rig.receive();
+    let frame = rig.arrive(90);
+    assert!(rig.work(1));
+    assert_eq!(rig.receive(), [frame], "frames of the last link are lost");
+    for _ in 0..ENTRIES {
+        assert_eq!(rig.send(&bytes(3, 60)).sent, 1);
+    }
+}
+
+/// D-26: frames that arrive while the link is down are lost, and counted.
+#[test]
+fn frames_for_a_link_that_is_down_are_discarded() {
+    let mut rig = rig(Interrupts::default());
+    rig.arrive(1);
+    rig.device.discard(0);
+    assert_eq!(rig.device.counters().missed, 1);
+    rig.receive();
+    assert!(!rig.work(1));
+}
+
+/// D-10, D-16.
+#[test]
+fn invalid_completion_closes_the_remote_nic() {
+    let mut rig = rig(Interrupts::default());
+    rig.receive();
+    // `completed` counts more descriptors than are posted.
+    rig.memory.span().store_u32(64, 1000).unwrap();
+    assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
+    assert!(rig.nic.closed().is_some());
+    assert_eq!(rig.send(&bytes(1, 60)).refused, 1);
+    rig.nic.disconnect(&mut rig.pool);
+    assert_eq!(rig.pool.available(), BUFFERS);
+}
