@@ -65,6 +65,7 @@ pub(crate) fn status(status: &Status) -> String {
         let program = match domain.program {
             Program::Driver => "driver",
             Program::Guest => "guest",
+            Program::Device => "device",
         };
         domains.add_row([
             domain.name.clone(),

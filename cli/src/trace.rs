@@ -65,7 +65,8 @@ pub(crate) fn trace(
 pub(crate) fn drivers_and_guests(
     instance: &Instance,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {
-    let alive = instance.status()?.domains.into_iter().filter(|d| d.alive);
+    let domains = instance.status()?.domains.into_iter();
+    let alive = domains.filter(|d| d.alive && d.program != Program::Device);
     let (drivers, guests): (Vec<_>, Vec<_>) = alive.partition(|d| d.program == Program::Driver);
     if drivers.is_empty() {
         return Err(Failure::Failed("the driver domain is not running".into()).into());

@@ -31,8 +31,8 @@ mod variants;
 pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::File;
 pub use model::{
-    Buffers, Cable, CaptureFiles, Config, DEFAULT_NAME, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Nic, NicKind, PortSecurity, Queues, Ring, SourceGuard, Station, Vif,
+    Buffers, Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode,
+    Guest, KernelPort, Nic, NicKind, PortSecurity, Queues, Ring, SourceGuard, Station, Vif,
     VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};

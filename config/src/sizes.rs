@@ -2,7 +2,7 @@
 //! use them.
 
 use crate::domain::StackApp;
-use crate::domain::{self, GrantMode, NicConfig, Offloads};
+use crate::domain::{self, GrantMode, NicConfig, NicKindConfig, Offloads};
 use crate::model::{Config, Endpoint, Guest, Vif};
 use abi::xdp::Ring;
 
@@ -56,6 +56,19 @@ pub(crate) const fn rings_slots(entries: u32) -> u32 {
 /// Returns the pages of a NIC's buffers and rings.
 pub(crate) fn nic_pages(nic: &NicConfig) -> u32 {
     nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages() + LINEAR_PAGES
+}
+
+/// Returns the pages that a NIC's device may access, if the device is a domain.
+pub(crate) fn device_pages(nic: &NicConfig) -> u32 {
+    match nic.kind {
+        NicKindConfig::Device { .. } => nic.buffers.div_ceil(BUFFERS_PER_PAGE) + nic.ring_pages(),
+        _ => 0,
+    }
+}
+
+/// Returns the name of the domain of a NIC's device.
+pub(crate) fn device_name(nic: &str) -> String {
+    format!("device-{nic}")
 }
 
 /// Returns the pages of one vif's two rings.

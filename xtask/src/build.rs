@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program, and its purpose.
-pub(crate) const PROGRAMS: [(&str, &str, Purpose); 13] = [
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 14] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
     ("netd", "grantway-netd", Purpose::Use),
     ("manager", "grantway-manager", Purpose::Use),
     ("driver", "driver", Purpose::Use),
     ("guest", "guest", Purpose::Use),
+    ("device", "device", Purpose::Use),
     ("xen", "grantway-xen", Purpose::Use),
     ("cni", "grantway-cni", Purpose::Use),
     ("docker", "grantway-docker", Purpose::Use),

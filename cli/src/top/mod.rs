@@ -260,7 +260,7 @@ fn wait_to_go_back() -> anyhow::Result<()> {
 /// Returns the domain whose CPU time a row shows.
 fn profiled(row: &Row) -> &str {
     match row.kind {
-        RowKind::Guest | RowKind::Driver => row.name.as_str(),
+        RowKind::Guest | RowKind::Driver | RowKind::Device => row.name.as_str(),
         RowKind::Nic => "driver",
         RowKind::Monitor => "monitor",
     }

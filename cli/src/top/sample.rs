@@ -18,6 +18,8 @@ pub(crate) enum RowKind {
     Driver,
     /// A guest.
     Guest,
+    /// The device of a NIC.
+    Device,
     /// Core, netd and manager.
     Monitor,
 }
@@ -28,6 +30,7 @@ impl RowKind {
             Self::Nic => "nic",
             Self::Driver => "driver",
             Self::Guest => "guest",
+            Self::Device => "device",
             Self::Monitor => "monitor",
         }
     }
@@ -219,6 +222,7 @@ fn kind(domain: &DomainStatus) -> RowKind {
     match domain.program {
         Program::Driver => RowKind::Driver,
         Program::Guest => RowKind::Guest,
+        Program::Device => RowKind::Device,
     }
 }
 

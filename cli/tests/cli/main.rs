@@ -4,6 +4,7 @@ mod capture;
 mod clients;
 mod commands;
 mod dashboard;
+mod device;
 mod exp;
 mod limits;
 mod machine;

@@ -7,7 +7,7 @@ use super::station::{port, station};
 use crate::domain::GrantMode;
 use crate::model::{Config, Endpoint, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
-use crate::sizes::{VIFS_PER_GUEST, worker_name};
+use crate::sizes::{VIFS_PER_GUEST, device_name, worker_name};
 use std::collections::BTreeMap;
 
 /// Flows of a source: their ports begin at 10 000.
@@ -15,7 +15,10 @@ const FLOWS_MAX: u32 = 50_000;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut names = BTreeMap::new();
-    let workers: Vec<_> = (0..config.driver.workers.max(1)).map(worker_name).collect();
+    let devices = config.nics.iter().filter(|nic| nic.has_device_domain());
+    let devices = devices.map(|nic| device_name(&nic.name));
+    let workers = (0..config.driver.workers.max(1)).map(worker_name);
+    let reserved: Vec<_> = workers.chain(devices).collect();
     let most = usize::from(u16::MAX);
     if config.guests.len() > most {
         found.add(
@@ -29,11 +32,12 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     for (g, guest) in config.guests.iter().enumerate() {
         let part = ConfigPart::Guest(g);
         found.name(part, &guest.name);
-        if workers.contains(&guest.name) {
-            let what = format!(
-                "the name \"{}\" is reserved for the driver domain",
-                guest.name
-            );
+        if reserved.contains(&guest.name) {
+            let owner = match guest.name.strip_prefix("device-") {
+                Some(nic) => format!("the device of NIC {nic}"),
+                None => "the driver domain".to_owned(),
+            };
+            let what = format!("the name \"{}\" is reserved for {owner}", guest.name);
             found.add(part, "name", what, "choose another one");
         } else {
             found.unique(part, &mut names, &guest.name, g, "[[guest]]");

@@ -27,6 +27,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     for (n, domain) in machine.domains.iter().enumerate() {
         let part = n
             .checked_sub(workers)
+            .filter(|g| *g < config.guests.len())
             .map_or(ConfigPart::Machine, ConfigPart::Guest);
         self::domain(domain, part, found);
     }

@@ -6,7 +6,7 @@ use super::station::{ifname, netns, port, station};
 use super::uplink;
 use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Rings, Vmq, XDP_MTU_MAX};
 use crate::lro::Meta;
-use crate::model::{Cable, Config, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, Queues, XdpWire};
 use crate::problem::ConfigPart;
 use crate::variants;
 use std::collections::BTreeMap;
@@ -61,6 +61,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
         NicKind::Soft {
             cable: of_nic,
             rings,
+            ..
         } => {
             cable(found, n, of_nic);
             ring(found, part, nic, *rings);
@@ -116,6 +117,14 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
     found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
     let wrong = "`queues` is \"vmq\"";
     match nic.kind {
+        NicKind::Soft {
+            place: DevicePlace::Domain,
+            ..
+        } => {
+            let remedy = "write device = \"driver\", or queues = \"shared\": a device in a domain \
+                          of its own has no dedicated queues";
+            found.add(part, "queues", wrong, remedy);
+        }
         NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Soft { .. } => {}
         NicKind::Xdp { .. } if vmq.rebalance_ms > 0 => {
             let what = "`kind` is \"xdp\" and `vmq_rebalance_ms` is set";

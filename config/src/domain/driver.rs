@@ -164,6 +164,13 @@ pub enum NicKindConfig {
         /// The rings.
         rings: Rings,
     },
+    /// A device with descriptor rings, in a domain of its own.
+    Device {
+        /// Number of the driver's connection to it.
+        conn: u32,
+        /// Entries of each ring, a power of two.
+        descriptors: u32,
+    },
     /// Reads frames from a capture file, and writes frames to one.
     Pcap(Capture),
     /// The driver domain's port in the kernel: a TAP with checksum and TSO, no ring, no grants.
@@ -175,7 +182,7 @@ pub enum NicKindConfig {
     },
 }
 
-/// A cable in memory with a TCP/IP station at its far end, inside the driver domain.
+/// A cable in memory with a TCP/IP station at its far end, both in one domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CableConfig {
@@ -218,10 +225,12 @@ impl NicConfig {
     /// The driver verifies that they suffice.
     #[must_use]
     pub fn ring_pages(&self) -> u32 {
-        let NicKindConfig::Soft { rings, .. } = &self.kind else {
-            return 0;
+        let descriptors = match &self.kind {
+            NicKindConfig::Soft { rings, .. } => rings.descriptors,
+            NicKindConfig::Device { descriptors, .. } => *descriptors,
+            _ => return 0,
         };
-        let pages = |bytes: u32| bytes.saturating_mul(rings.descriptors).div_ceil(PAGE);
+        let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
         let dedicated = self.vmq.map_or(0, |vmq| vmq.queues);
         let ring = 1 + pages(DESCRIPTOR_BYTES) + pages(COMPLETION_BYTES);
         let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));

@@ -8,6 +8,17 @@ pub const RING_ORDER_MAX: u8 = 4;
 /// Bytes of a buffer of the driver domain, and of a half-page buffer.
 pub const BUFFER_BYTES: u32 = 2048;
 
+/// Bytes per second of one megabit per second.
+const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
+
+/// Converts megabits per second to bytes per second. Returns at least 1, because a rate of zero
+/// would block for ever.
+#[must_use]
+pub fn bytes_per_s(mbps: f64) -> u64 {
+    // The cast saturates.
+    ((mbps * BYTES_PER_S_PER_MBPS).round() as u64).max(1)
+}
+
 /// How the driver domain accesses granted pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -2,11 +2,12 @@
 //! JSON.
 //!
 //! The command line writes these texts, the monitor passes them on without reading them, and the
-//! programs `driver` and `guest` read them at their start. A device's number is its index in
+//! programs `driver`, `guest` and `device` read them at their start. A device's number is its index in
 //! [`abi::machine::Domain::devices`], and a connection's number its index among the domain's
 //! connections (in the order of [`abi::machine::Machine::connections`]).
 
 mod capture;
+mod device;
 mod driver;
 mod guest;
 mod link;
@@ -15,11 +16,14 @@ mod station;
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use capture::Capture;
+pub use device::DeviceConfig;
 pub use driver::{
     BURST_BYTES, CableConfig, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES,
     LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig, QUEUE_BYTES, Rings,
     VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif};
-pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
+pub use link::{
+    BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
+};
 pub use station::{Stack, StackApp};

@@ -52,7 +52,9 @@ pub(super) fn steps(
     if added_nics().chain(removed_nics()).next().is_none() {
         return Some(Vec::new());
     }
-    let may = added_nics().all(can_be_added)
+    let has_device = |nic: &Nic| nic.has_device_domain();
+    let may = !added_nics().chain(removed_nics()).any(has_device)
+        && added_nics().all(can_be_added)
         && running.nics.iter().all(can_be_removed)
         && running.driver.restart;
     if !may {

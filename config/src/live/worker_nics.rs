@@ -131,7 +131,10 @@ fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
         NicKindConfig::Tap { device, .. }
         | NicKindConfig::Local { device, .. }
         | NicKindConfig::Xdp { device, .. } => Some(device),
-        NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } | NicKindConfig::Pcap(_) => None,
+        NicKindConfig::Sim(_)
+        | NicKindConfig::Soft { .. }
+        | NicKindConfig::Device { .. }
+        | NicKindConfig::Pcap(_) => None,
     }
 }
 
@@ -141,7 +144,9 @@ fn numbers(kind: &NicKindConfig) -> Vec<u32> {
         NicKindConfig::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
         NicKindConfig::Local { device, .. } | NicKindConfig::Xdp { device, .. } => vec![*device],
         NicKindConfig::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
-        NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } => Vec::new(),
+        NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } | NicKindConfig::Device { .. } => {
+            Vec::new()
+        }
     }
 }
 

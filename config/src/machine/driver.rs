@@ -6,8 +6,8 @@ use super::polling::{Spin, notify_us};
 use crate::domain::{DriverConfig, Limit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
-    COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, flow_pages,
-    grant_entries, ring_pages, rx_pages, staging_pages, table_slots, worker_name,
+    COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, device_pages, flip_pages,
+    flow_pages, grant_entries, ring_pages, rx_pages, staging_pages, table_slots, worker_name,
 };
 use abi::machine::{Domain, Program};
 
@@ -18,6 +18,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
     let vifs = vifs(config, &mut nics);
     let staged = staging_pages(config).saturating_mul(vifs.len() as u32);
     let spin = Spin::of_driver(config);
+    let granted = nics.nics.iter().map(device_pages).max().unwrap_or(0);
     let config_text = DriverConfig {
         nics: nics.nics,
         vifs,
@@ -45,7 +46,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
             .saturating_add(staged)
             .saturating_add(QUEUE_PAGES)
             .saturating_add(flow_pages(config)),
-        grant_entries: RESERVED_GRANTS,
+        grant_entries: RESERVED_GRANTS.max(granted),
         window_slots: nics.window_slots,
         collateral: collateral(config),
         foreign_pages: 0,
@@ -68,7 +69,7 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
             let tables_slot = first_slot.saturating_add(slots);
             nics.window_slots = tables_slot.saturating_add(table_slots(config, slots));
             vifs.push(VifConfig {
-                conn: vifs.len() as u32,
+                conn: nics.device_domains + vifs.len() as u32,
                 first_slot,
                 tables_slot,
                 queue: nics.dedicated.get(&(g, v)).copied(),

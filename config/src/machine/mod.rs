@@ -2,6 +2,7 @@
 //! connections, and each program's configuration text.
 
 mod dedicated;
+mod device;
 mod devices;
 mod driver;
 mod encode;
@@ -32,6 +33,17 @@ pub(crate) fn build(config: &Config) -> Machine {
                 handle: handle as u16,
             }));
         }
+    }
+    for (n, nic) in config.nics.iter().enumerate() {
+        let Some(device) = device::domain(config, n, nic) else {
+            continue;
+        };
+        connections.push(Connection {
+            backend: device.name.clone(),
+            frontend: worker_name(0),
+            handle: n as u16,
+        });
+        domains.push(device);
     }
     Machine {
         name: config.name.clone(),

@@ -6,7 +6,7 @@ use super::devices::{Devices, tap};
 use super::encode::stack;
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
-use crate::model::{Cable, Config, KernelPort, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, Queues, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Tap, Xdp};
 use std::net::IpAddr;
@@ -23,6 +23,8 @@ pub(super) struct Nics {
     /// Slots of the grant window for their rings.
     pub(super) window_slots: u32,
     pub(super) dedicated: DedicatedQueues,
+    /// Number of devices that are domains. The connections to these are the driver's first ones.
+    pub(super) device_domains: u32,
 }
 
 impl Nics {
@@ -90,10 +92,22 @@ impl Nics {
                 NicKindConfig::Local { device, mac }
             }
             NicKind::Sim(cable) => NicKindConfig::Sim(in_memory(cable, mac)),
-            NicKind::Soft { cable, rings } => NicKindConfig::Soft {
+            NicKind::Soft {
+                cable,
+                rings,
+                place: DevicePlace::Driver,
+            } => NicKindConfig::Soft {
                 cable: in_memory(cable, mac),
                 rings: *rings,
             },
+            NicKind::Soft { rings, .. } => {
+                let conn = self.device_domains;
+                self.device_domains += 1;
+                NicKindConfig::Device {
+                    conn,
+                    descriptors: rings.descriptors,
+                }
+            }
             NicKind::Pcap(files) => NicKindConfig::Pcap(self.devices.files(files)),
         }
     }
@@ -128,7 +142,7 @@ impl Nics {
 }
 
 /// Returns the driver's configuration of a cable.
-fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
+pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
     domain::CableConfig {
         delay_us: cable.delay_us,
         loss: cable.loss,

@@ -62,6 +62,16 @@ impl Nic {
         }
     }
 
+    /// Returns whether its device is a domain.
+    #[must_use]
+    pub fn has_device_domain(&self) -> bool {
+        let place = match self.kind {
+            NicKind::Soft { place, .. } => Some(place),
+            _ => None,
+        };
+        place == Some(DevicePlace::Domain)
+    }
+
     /// Returns the number of its dedicated queues.
     #[must_use]
     pub fn dedicated_queues(&self) -> u32 {
@@ -115,6 +125,8 @@ pub enum NicKind {
         cable: Cable,
         /// The rings.
         rings: Rings,
+        /// Where the device works.
+        place: DevicePlace,
     },
     /// Capture files.
     Pcap(CaptureFiles),
@@ -128,6 +140,16 @@ pub enum NicKind {
         /// The kernel's end.
         port: KernelPort,
     },
+}
+
+/// Where a device in software works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DevicePlace {
+    /// In a domain of its own.
+    #[default]
+    Domain,
+    /// In the driver domain.
+    Driver,
 }
 
 /// A cable in memory with a station at its far end.

@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Rings, Vmq};
-use crate::model::{Cable, CaptureFiles, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, Queues, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{Table, TextOrTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
@@ -107,6 +107,7 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind 
         NicKindKey::Soft => NicKind::Soft {
             cable: cable(n, t),
             rings: rings(t),
+            place: place(t),
         },
         NicKindKey::Pcap => NicKind::Pcap(files(t)),
     }
@@ -131,6 +132,14 @@ fn rings(t: &Table<'_, '_>) -> Rings {
             .number("interrupt_frames")
             .unwrap_or(usual.interrupt_frames),
     }
+}
+
+fn place(t: &Table<'_, '_>) -> DevicePlace {
+    let words = [
+        ("domain", DevicePlace::Domain),
+        ("driver", DevicePlace::Driver),
+    ];
+    t.choice("device", &words).unwrap_or_default()
 }
 
 fn moderation(t: &Table<'_, '_>) -> Moderation {

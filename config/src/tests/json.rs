@@ -125,6 +125,10 @@ fn every_kind_survives_json() {
                 interrupt_frames: 32,
             },
         },
+        NicKindConfig::Device {
+            conn: 1,
+            descriptors: 256,
+        },
         NicKindConfig::Pcap(Capture {
             read: Some(1),
             write: Some(2),

@@ -335,3 +335,45 @@ fn ipv6_settings_default_from_addresses() {
     let nic = errors(&SMALL.replacen("netns = \"w\"", "netns = \"w\"\naccept_ra = 1", 1));
     assert!(nic.contains("accept_ra"), "{nic}");
 }
+
+/// The device of a NIC is a domain behind the driver domain's first connection.
+#[test]
+fn device_of_a_nic_is_a_domain() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let of = |keys: &str| {
+        let text = SMALL.replacen(wire, &format!("kind = \"soft\"\n{keys}"), 1);
+        parse("f", &text).unwrap().machine().unwrap()
+    };
+    for mbps in [1000, 10_000, 25_000] {
+        let machine = of(&format!("rate_mbps = {mbps}\ndescriptors = 512\n"));
+        let names: Vec<_> = machine.domains.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["driver", "a", "b", "device-wire"]);
+        let last = machine.connections.last().unwrap();
+        assert_eq!((&*last.backend, &*last.frontend), ("device-wire", "driver"));
+        let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+        assert_eq!(
+            driver.vifs.iter().map(|v| v.conn).collect::<Vec<_>>(),
+            [1, 2]
+        );
+        let NicKindConfig::Device { conn, descriptors } = driver.nics[0].kind else {
+            panic!("{:?}", driver.nics[0].kind);
+        };
+        assert_eq!((conn, descriptors), (0, 512));
+        let device = &machine.domains[3];
+        let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
+        assert_eq!(told.rate_mbps, Some(f64::from(mbps)));
+        assert!(machine.domains[0].grant_entries >= told.pages);
+        assert!(device.window_slots > told.pages && device.devices.is_empty());
+    }
+    let machine = of("device = \"driver\"\n");
+    assert_eq!(machine.domains.len(), 3);
+}
+
+#[test]
+fn guest_cannot_have_a_devices_name() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let text = SMALL.replacen(wire, "kind = \"soft\"\n", 1);
+    let text = text.replacen("name = \"a\"", "name = \"device-wire\"", 1);
+    let wrong = parse("f", &text).unwrap_err().to_string();
+    assert!(wrong.contains("the device of NIC wire"), "{wrong}");
+}

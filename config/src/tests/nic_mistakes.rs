@@ -248,7 +248,7 @@ fn uplinks_require_and_exclude_keys() {
 #[test]
 fn rings_of_a_device_are_checked() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\n";
-    let good = "kind = \"soft\"\nqueues = \"vmq\"\nrate_mbps = 1000\n";
+    let good = "kind = \"soft\"\ndevice = \"driver\"\nqueues = \"vmq\"\nrate_mbps = 1000\n";
     assert!(parse("f.toml", &SMALL.replacen(wire, good, 1)).is_ok());
     for (keys, what, remedy) in [
         ("descriptors = 100", "`descriptors` is 100", "64, 128, 256"),
@@ -271,6 +271,11 @@ fn rings_of_a_device_are_checked() {
             "interrupt_frames = 5000",
             "`interrupt_frames` is 5000",
             "from 0 to 4096",
+        ),
+        (
+            "queues = \"vmq\"",
+            "`queues` is \"vmq\"",
+            "write device = \"driver\"",
         ),
         (
             "interrupt_us = 50\nmoderation = \"spin\"",

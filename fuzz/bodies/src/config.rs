@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use abi::machine::{Machine, Program};
-use config::domain::{DriverConfig, GuestConfig};
+use config::domain::{DeviceConfig, DriverConfig, GuestConfig};
 
 /// Every key, most of them commented out.
 const EXAMPLE: &str = include_str!("../../../examples/every-key.toml");
@@ -56,6 +56,7 @@ pub fn config(bytes: &[u8]) {
         let told = domain.config.as_str();
         match domain.program {
             Program::Driver => drop(serde_json::from_str::<DriverConfig>(told).expect("is JSON")),
+            Program::Device => drop(serde_json::from_str::<DeviceConfig>(told).expect("is JSON")),
             Program::Guest => drop(serde_json::from_str::<GuestConfig>(told).expect("is JSON")),
         }
     }

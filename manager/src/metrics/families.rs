@@ -72,6 +72,7 @@ fn program_of(domain: &DomainStatus) -> &'static str {
     match domain.program {
         Program::Driver => "driver",
         Program::Guest => "guest",
+        Program::Device => "device",
     }
 }
 

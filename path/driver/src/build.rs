@@ -6,6 +6,7 @@
 //! AF_XDP sockets over the pools of NICs.
 
 use crate::dedicated::queue::DedicatedQueue;
+use crate::device_port::OwnDomain;
 use crate::devices;
 use crate::flow_memory::FlowMemory;
 use crate::guests::{FixedGuests, Guests, MonitorGuests};
@@ -57,6 +58,7 @@ fn serve<W: Wait>(
     platform.ready().map_err(|why| refused("ready", why))?;
     driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
+    driver.devices_changed();
     driver.run_loop()
 }
 
@@ -102,9 +104,13 @@ pub(crate) fn build<W: Wait>(
     let (system, guests) = (Rc::clone(&platform), guests(shared.clone()));
     let mut driver = Driver::empty(switch, waiter, mailbox, system, guests, &config);
     driver.flow_memory = flows;
+    let own = OwnDomain {
+        frames: domain_memory.frames,
+        calls: Rc::clone(&shared.calls),
+    };
     let mut wires = Vec::new();
     for nic in &config.nics {
-        let port = nic_port(nic, &config.lro, &mut memory, &platform)?;
+        let port = nic_port(nic, &config.lro, &mut memory, &platform, &own)?;
         wires.push((driver.add_nic(nic, port).map_err(rejected)?, nic));
     }
     for vif in &config.vifs {
@@ -177,10 +183,11 @@ fn nic_port(
     lro: &Lro,
     memory: &mut Memory,
     platform: &Rc<dyn Platform>,
+    own: &OwnDomain,
 ) -> Result<NicPort, StartError> {
     let area = memory.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
     let rings = memory.take_area(config.ring_pages() as usize * PAGE)?;
-    let (nic, pool) = devices::nic(config, area, rings, platform)?;
+    let (nic, pool) = devices::nic(config, area, rings, platform, own)?;
     let linearizer = memory.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linearizer = Linearizer::new(linearizer, LINEAR_BYTES as usize, lro.backend);
     // Held buffers must leave the NIC enough buffers to receive into.

@@ -1,33 +1,33 @@
 //! Creates NICs from a configuration.
 
-use crate::egress_queue::bytes_per_s;
+use crate::device_port::{DevicePort, OwnDomain};
 use crate::sim::Wire;
 use crate::soft::SoftPort;
 use crate::steering::MonitorSteering;
 use crate::xdp;
-use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings};
-use nic::dma::SoftNic;
+use abi::ConnId;
+use config::domain::{BUFFER_BYTES, NicConfig, NicKindConfig, Rings, bytes_per_s};
 use nic::dma::soft::{Interrupts, SoftSetup};
+use nic::dma::{RemoteNic, RemoteSetup, SoftNic};
 use nic::limited::Limited;
-use nic::sim::{Cable, SimNic};
-use nic::{Caps, Nic, Pool};
+use nic::sim::SimNic;
+use nic::{Nic, Pool};
 use nic_linux::TapNic;
 use runtime::device::{attach, attach_if_there, give_up, pcap};
+use runtime::frontend::Connection;
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
-use stack::StackEndpoint;
+use stack::cable;
 use std::rc::Rc;
 
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
 /// Capacity of a queue of a `sim` NIC, in frames.
 const QUEUE_FRAMES: usize = 1000;
 
 /// Creates the NIC that `config` describes, and its receive pool. All of its memory lies in `area`:
 /// three quarters are the pool; one quarter is for frames queued by a rate limit, for a simulated
 /// station, and for sending by an AF_XDP socket. `rings` is the memory of its rings, of
-/// [`NicConfig::ring_pages`] pages.
+/// [`NicConfig::ring_pages`] pages. `domain` is this domain's own memory and its hypercalls.
 ///
 /// # Errors
 /// Its device was rejected or is invalid.
@@ -36,6 +36,7 @@ pub fn nic(
     area: Area,
     rings: Area,
     platform: &Rc<dyn Platform>,
+    domain: &OwnDomain,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
     // A half page at the end cannot be a buffer, because a socket's memory consists of pages.
     let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
@@ -86,7 +87,7 @@ pub fn nic(
             Box::new(tap(platform, (*device, &[]), (true, true, true), mtu)?)
         }
         NicKindConfig::Sim(cable) => {
-            let (near, far, station) = in_memory(cable, None, mtu);
+            let (near, far, station) = cable::ends(cable, None, mtu);
             let near = match config.vmq {
                 None => near,
                 Some(vmq) => near.with_queues(vmq.queues as usize, QUEUE_FRAMES),
@@ -94,16 +95,40 @@ pub fn nic(
             Box::new(Wire::new(near, far, station, pool(0, eighth)?))
         }
         NicKindConfig::Soft { cable, rings: of } => {
-            let (near, far, station) = in_memory(cable, config.rate_mbps, mtu);
+            let (near, far, station) = cable::ends(cable, config.rate_mbps, mtu);
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let near = soft(config, *of, near, (rings, received), platform)?;
             Box::new(Wire::new(near, far, station, pool(0, eighth)?))
+        }
+        NicKindConfig::Device { conn, descriptors } => {
+            let received = area.part(2 * eighth, rest).unwrap_or(area);
+            let setup = RemoteSetup {
+                entries: *descriptors,
+                mtu,
+            };
+            let nic = RemoteNic::new(setup, rings, received);
+            let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
+            let link = Connection::new(ConnId(*conn), Rc::clone(platform));
+            let granted = [rings, received];
+            Box::new(DevicePort::new(
+                config.name.clone(),
+                nic,
+                link,
+                granted,
+                domain.clone(),
+            ))
         }
         NicKindConfig::Pcap(files) => pcap(&**platform, *files)?,
     };
     let nic = match config.rate_mbps {
         // The cable has the rate.
-        _ if matches!(config.kind, NicKindConfig::Soft { .. }) => nic,
+        _ if matches!(
+            config.kind,
+            NicKindConfig::Soft { .. } | NicKindConfig::Device { .. }
+        ) =>
+        {
+            nic
+        }
         Some(mbps) => {
             let bytes_per_s = bytes_per_s(mbps);
             let memory = Box::new(pool(eighth, eighth)?);
@@ -112,25 +137,6 @@ pub fn nic(
         None => nic,
     };
     Ok((nic, pool(2 * eighth, rest)?))
-}
-
-/// Returns both ends of a cable, and the station for its far end.
-fn in_memory(
-    cable: &CableConfig,
-    rate_mbps: Option<f64>,
-    mtu: usize,
-) -> (SimNic, SimNic, StackEndpoint) {
-    let station = StackEndpoint::new(cable.mac, mtu, &cable.far);
-    let cable = Cable {
-        bytes_per_s: rate_mbps.map(bytes_per_s),
-        delay_ns: u64::from(cable.delay_us) * 1000,
-        loss: cable.loss,
-        seed: cable.seed,
-        caps: wire_caps(mtu),
-        ..Cable::default()
-    };
-    let (near, far) = cable.ends();
-    (near, far, station)
 }
 
 /// Creates a NIC with a device in software: its rings are in `memory`, and it receives into `pool`
@@ -154,15 +160,6 @@ fn soft(
     let nic = SoftNic::new(setup, wire, memory, pool, platform.window());
     let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
     Ok(SoftPort::new(config.name.clone(), nic))
-}
-
-/// Returns the capabilities of a wire with packets of at most `mtu` bytes: no offloads.
-fn wire_caps(mtu: usize) -> Caps {
-    Caps {
-        checksum: false,
-        tso: false,
-        max_frame: mtu + ETHERNET,
-    }
 }
 
 /// Opens the AF_XDP socket of a device, whose rings have `entries` entries and start at slot

@@ -7,7 +7,7 @@
 //!
 //! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
-use config::domain::Limit;
+use config::domain::{Limit, bytes_per_s};
 use net::packet::ecn::mark_ce;
 use net::packet::segment::{cut, packets};
 use net::queue::codel::Params;
@@ -16,8 +16,6 @@ use nic::Frame;
 use nic::rate::TokenBucket;
 use serde_json::{Value, json};
 
-/// Bytes per second of one megabit per second.
-const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 /// Longest wait of a frame. By then its sender has retransmitted it.
 const LONGEST_NS: u64 = 500_000_000;
 /// Time for a guest with too few posted buffers for an aggregate to post the rest. After it, the
@@ -27,14 +25,6 @@ const WHOLE_NS: u64 = 500_000;
 const EARLY_NS: u64 = 10_000_000;
 /// Sleep time of the driver while frames wait for tokens.
 const PACE_NS: u64 = 250_000;
-
-/// Converts megabits per second to bytes per second. Returns at least 1, because a rate of zero
-/// would block for ever.
-#[must_use]
-pub fn bytes_per_s(mbps: f64) -> u64 {
-    // The cast saturates.
-    ((mbps * BYTES_PER_S_PER_MBPS).round() as u64).max(1)
-}
 
 /// A queued frame.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Scheduling of guests: deficit round robin in bytes, rate limits as backpressure.
 
-use crate::egress_queue::bytes_per_s;
 use config::domain::VifConfig;
+use config::domain::bytes_per_s;
 use net::fair::{DeficitRoundRobin, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 

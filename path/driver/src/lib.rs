@@ -34,6 +34,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `build` | creates ports from a configuration and adds them to an empty driver |
+//! | [`device_port`] | a NIC whose device is a domain |
 //! | [`devices`] | creates NICs from a configuration |
 //! | [`sim`] | the wire of `sim` and `soft` NICs |
 //! | [`soft`] | logs the events of a NIC with a device in software |
@@ -50,6 +51,7 @@ pub mod backpressure;
 mod build;
 pub mod capture;
 pub mod dedicated;
+pub mod device_port;
 pub mod devices;
 pub mod dirty_ports;
 pub mod egress;

@@ -252,6 +252,11 @@ impl NicPort {
         self.sent.add(&report);
     }
 
+    /// Continues the handshake with a device in another domain.
+    pub fn connection_changed(&mut self) {
+        self.nic.connection_changed(&mut self.pool);
+    }
+
     /// Returns why the NIC has failed, or `None` if it works.
     #[must_use]
     pub fn failure(&self) -> Option<&'static str> {

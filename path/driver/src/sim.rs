@@ -7,19 +7,13 @@ use nic::sim::SimNic;
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool, TxReport};
 use stack::StackEndpoint;
-
-/// Maximum number of frames per turn of the station.
-const BATCH: usize = 64;
+use stack::cable::FarEnd;
 
 /// The NIC at the near end of a cable, and the station behind the cable.
 #[derive(Debug)]
 pub struct Wire<N> {
     near: N,
-    far: SimNic,
-    station: StackEndpoint,
-    pool: Pool,
-    frames: Vec<Frame>,
-    pick: Vec<u32>,
+    far: FarEnd,
 }
 
 impl<N> Wire<N> {
@@ -27,48 +21,9 @@ impl<N> Wire<N> {
     /// `pool`.
     #[must_use]
     pub fn new(near: N, far: SimNic, station: StackEndpoint, pool: Pool) -> Self {
-        Self {
-            near,
-            far,
-            station,
-            pool,
-            frames: Vec::new(),
-            pick: Vec::new(),
-        }
+        let far = FarEnd::new(far, station, pool);
+        Self { near, far }
     }
-
-    /// Lets the station receive and send.
-    fn work(&mut self, now_ns: u64) {
-        let Self {
-            far,
-            station,
-            pool,
-            frames,
-            pick,
-            ..
-        } = self;
-        carry(far, station, now_ns, pool, frames, pick);
-        carry(station, far, now_ns, pool, frames, pick);
-    }
-}
-
-/// Forwards a batch from one device to another.
-fn carry(
-    from: &mut impl Nic,
-    to: &mut impl Nic,
-    now_ns: u64,
-    pool: &mut Pool,
-    frames: &mut Vec<Frame>,
-    pick: &mut Vec<u32>,
-) {
-    from.rx(now_ns, BATCH, pool, frames);
-    pick.clear();
-    pick.extend(0..frames.len() as u32);
-    to.tx(now_ns, frames, pick);
-    for frame in &mut *frames {
-        frame.recycle(pool);
-    }
-    frames.clear();
 }
 
 impl<N: Nic> Nic for Wire<N> {
@@ -83,7 +38,7 @@ impl<N: Nic> Nic for Wire<N> {
         buffers: &mut dyn nic::Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.work(now_ns);
+        self.far.work(now_ns);
         self.near.rx(now_ns, budget, buffers, out)
     }
 
@@ -92,19 +47,13 @@ impl<N: Nic> Nic for Wire<N> {
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        [
-            self.near.next_due(now_ns),
-            self.far.next_due(now_ns),
-            self.station.next_due(now_ns),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let due = [self.near.next_due(now_ns), self.far.next_due(now_ns)];
+        due.into_iter().flatten().min()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.near.counters();
-        all.extend(self.station.counters());
+        all.extend(self.far.counters());
         all
     }
 

@@ -16,6 +16,7 @@ use crate::fast_path::FastPath;
 use crate::flow_memory::FlowMemory;
 use crate::flow_report;
 use crate::guests::Guests;
+use crate::nics::NicPort;
 use crate::notify::Notifier;
 use crate::offences;
 use crate::poll_set::PollSet;
@@ -110,6 +111,12 @@ impl<W: Wait> Driver<W> {
     /// Iterates over all guests.
     pub(crate) fn vifs_mut(&mut self) -> impl Iterator<Item = &mut VifPort> {
         self.switch.ports.vifs_mut()
+    }
+
+    /// Continues the handshakes with devices in other domains.
+    pub(crate) fn devices_changed(&mut self) {
+        let nics = self.switch.ports.nics_mut();
+        nics.for_each(NicPort::connection_changed);
     }
 
     /// Runs turns until the driver cannot continue.

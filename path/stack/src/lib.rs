@@ -13,6 +13,7 @@
 //! | `supply` | transmit buffers |
 //! | `tcp` | TCP in a frame, and its checksum |
 //! | `tx_queues`, `into_queues` | a station with several queues |
+//! | [`cable`] | a station at the far end of a cable in memory |
 //! | `app` | the interface of programs |
 //! | `server` | programs that accept connections |
 //! | `file` | a file that is sent in place |
@@ -21,6 +22,7 @@
 //! | `latency` | round-trip times |
 
 mod app;
+pub mod cable;
 mod client;
 mod file;
 pub mod frame_queue;

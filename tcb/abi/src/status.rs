@@ -15,6 +15,8 @@ pub enum Program {
     Driver,
     /// A guest domain.
     Guest,
+    /// The device of a NIC.
+    Device,
 }
 
 /// One domain of a machine.

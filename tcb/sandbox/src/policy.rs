@@ -15,7 +15,7 @@ use libc::{c_long, sock_filter};
 pub enum Profile {
     /// A driver domain: NIC queues and other domains' pages.
     Driver,
-    /// A guest domain: its own pages and one endpoint.
+    /// A guest domain: its own pages and one endpoint. Also the device of a NIC.
     Guest,
     /// A guest domain that serves a virtual machine: it accepts connections, receives descriptors,
     /// and has its agent map the machine's memory.
@@ -26,7 +26,7 @@ impl From<&NewDomain> for Profile {
     fn from(domain: &NewDomain) -> Self {
         match (domain.program, domain.foreign_pages) {
             (Program::Driver, _) => Self::Driver,
-            (Program::Guest, 0) => Self::Guest,
+            (Program::Guest, 0) | (Program::Device, _) => Self::Guest,
             (Program::Guest, _) => Self::Shim,
         }
     }

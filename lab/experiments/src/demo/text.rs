@@ -97,6 +97,7 @@ fn by_domain(index: &Index<'_>) -> String {
             ("NIC's kernel threads", "cycles_per_packet.nic_kernel"),
             ("receiver (application)", "cycles_per_packet.receiver"),
             ("total", "cycles_per_packet.total"),
+            ("NIC's device, in no sum", "cycles_per_packet.nic_device"),
             (
                 "other CPU time, in no sum, at most",
                 "cycles_per_packet.uncounted",

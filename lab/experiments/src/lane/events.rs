@@ -1,7 +1,7 @@
 //! Hardware events of a window by part, as `perf stat` counts them, on machines with a PMU:
 //! instructions, misses of the last-level cache and of both TLBs.
 
-use super::running::RIVALS;
+use super::running::is_beside;
 use figures::measure::Part;
 use std::collections::BTreeMap;
 use xenoprof::count::{self, Counting, EventCounts};
@@ -38,8 +38,8 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     for ((part, event), count) in &counts.sums {
         let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
         out.insert(format!("{name}.{part}"), count / units);
-        // Events of rivals belong to other packets.
-        if *part != RIVALS {
+        // Events of rivals belong to other packets, and devices stand for hardware.
+        if !is_beside(part) {
             *totals.entry(name).or_insert(0.0) += count / units;
         }
     }
@@ -53,6 +53,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lane::running::{NIC_DEVICE, RIVALS};
     use xenoprof::event::Event;
 
     #[test]
@@ -62,6 +63,7 @@ mod tests {
                 (("driver", Event::Instructions), 600.0),
                 (("guest", Event::Instructions), 200.0),
                 ((RIVALS, Event::Instructions), 900.0),
+                ((NIC_DEVICE, Event::Instructions), 70.0),
                 (("guest", Event::DtlbMisses), 4.0),
             ]
             .into(),

@@ -1,7 +1,7 @@
 //! The path between the two ends of a lane, and its counters.
 
 use super::reading::{Reading, digest};
-use super::running::{RIVALS, Running};
+use super::running::{Running, is_beside};
 use figures::measure::Part;
 
 /// The path between the two ends of a lane.
@@ -29,7 +29,7 @@ impl Path for Running {
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
         // The figures of the measured guest exclude merges and drops of rivals.
-        for (part, name) in self.domains().iter().filter(|(part, _)| *part != RIVALS) {
+        for (part, name) in self.domains().iter().filter(|(part, _)| !is_beside(part)) {
             digest(part, &self.stat(name)?, &mut reading);
         }
         Ok(reading)

@@ -20,6 +20,14 @@ use std::time::{Duration, Instant};
 pub(super) const RIVAL: &str = "rival";
 /// Part of these guests and their loads.
 pub(super) const RIVALS: Part = "rivals";
+/// Part of NICs' devices in software, which stand for hardware.
+pub(crate) const NIC_DEVICE: Part = "nic_device";
+
+/// Returns whether a part is beside the machine under test, so that it counts in no sum.
+pub(super) fn is_beside(part: Part) -> bool {
+    [RIVALS, NIC_DEVICE].contains(&part)
+}
+
 /// Timeout for a helper of the core to start.
 const HELPER: Duration = Duration::from_secs(30);
 /// Interval of checks for a helper.
@@ -131,6 +139,7 @@ impl Running {
                 Program::Driver => "driver",
                 Program::Guest if domain.name.starts_with(RIVAL) => RIVALS,
                 Program::Guest => "guest",
+                Program::Device => NIC_DEVICE,
             };
             domains.push((part, domain.name.clone()));
             let pids = by_part.entry(part).or_default();

@@ -2,7 +2,7 @@
 
 use super::events::{self, Events};
 use super::reading::Reading;
-use super::running::RIVALS;
+use super::running::{RIVALS, is_beside};
 use super::{Lane, Pair};
 use crate::load::{Load, Mark};
 use crate::plan::{Direction, Times, Workload};
@@ -237,8 +237,8 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            // Cycles of rivals are spent on other bytes.
-            if *part != RIVALS {
+            // Rivals spend cycles on other bytes, and devices stand for hardware.
+            if !is_beside(part) {
                 total += cycles;
             }
             put(part, cycles);

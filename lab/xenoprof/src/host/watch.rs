@@ -153,6 +153,7 @@ impl Watch {
                 let kind = match running.program {
                     Program::Driver => DomainKind::Driver,
                     Program::Guest => DomainKind::Guest,
+                    Program::Device => DomainKind::Device,
                 };
                 let name = name(&names, instance, domain);
                 for run in &running.runs {

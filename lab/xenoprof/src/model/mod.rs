@@ -116,6 +116,8 @@ pub enum DomainKind {
     Driver,
     /// A guest domain with its agent.
     Guest,
+    /// The device of a NIC with its agent: it stands for hardware.
+    Device,
     /// Processes named by the user, or started by a command.
     Process,
     /// Kernel threads.
@@ -136,6 +138,7 @@ impl DomainKind {
             Self::Monitor => "monitor",
             Self::Driver => "driver",
             Self::Guest => "guest",
+            Self::Device => "device",
             Self::Process => "process",
             Self::Kernel => "kernel",
             Self::Idle => "idle",

@@ -77,7 +77,7 @@ impl<'a> Sums<'a> {
     pub(crate) fn counts(&self) -> bool {
         !matches!(
             self.domain.kind,
-            DomainKind::Idle | DomainKind::Profiler | DomainKind::Other
+            DomainKind::Idle | DomainKind::Profiler | DomainKind::Device | DomainKind::Other
         ) && self.domain.mode != Mode::AgentOnly
     }
 

@@ -15,7 +15,7 @@ const LONGEST: u32 = 65_549;
 fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
     let mut queue = EgressQueue::default();
     queue.set(Some(&Limit {
-        rate_mbps: bytes_per_s as f64 / BYTES_PER_S_PER_MBPS,
+        rate_mbps: bytes_per_s as f64 / 125_000.0,
         burst_bytes,
     }));
     queue

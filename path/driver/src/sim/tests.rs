@@ -1,6 +1,6 @@
 //! TCP over a NIC with a device in software, in one thread and with a virtual clock.
 
-use super::{Wire, carry};
+use super::Wire;
 use crate::soft::SoftPort;
 use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, Stack, StackApp};
 use config::domain::{Moderation, Vmq};
@@ -11,6 +11,7 @@ use nic::{Buffers, Caps, Checksum, Frame, Nic, Piece, Pool, TxReport};
 use serde_json::Value;
 use shmem::{Area, Span};
 use stack::StackEndpoint;
+use stack::cable::carry;
 use std::net::SocketAddr;
 
 const MTU: usize = 1500;
@@ -148,7 +149,7 @@ fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
             &mut pick,
         );
     }
-    for report in [guest.station.report(), wire.station.report()] {
+    for report in [guest.station.report(), wire.far.station().report()] {
         assert!(number(&report, "bytes") > 1 << 20, "{report}");
     }
     let bad = |counters: Vec<(&str, u64)>| {
@@ -158,7 +159,7 @@ fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
         bad.unwrap().1
     };
     assert_eq!(
-        bad(guest.station.counters()) + bad(wire.station.counters()),
+        bad(guest.station.counters()) + bad(wire.far.station().counters()),
         0
     );
     assert!(guest.valid > 700);

@@ -44,6 +44,7 @@ impl<W: Wait> Driver<W> {
                 vif.advance();
             }
         }
+        self.devices_changed();
         self.may_announce = true;
         self.announce(shmem::time::monotonic_ns());
         self.watch_all();

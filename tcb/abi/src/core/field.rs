@@ -93,7 +93,7 @@ as_numbers! {
     XenbusState as u64: |state| state as u64, Self::from_wire;
     bool as u16: u16::from, |number| (number < 2).then_some(number == 1);
     Program as u16: |program| program as u16, |number| {
-        [Self::Driver, Self::Guest].get(usize::from(number)).copied()
+        [Self::Driver, Self::Guest, Self::Device].get(usize::from(number)).copied()
     };
     Stage as u16: |stage| stage as u16, |number| {
         let all = [Self::Built, Self::Starting, Self::Running, Self::Ending, Self::Gone];

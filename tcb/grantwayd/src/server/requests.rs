@@ -188,6 +188,7 @@ impl Core {
         let program = match domain.spec.program {
             Program::Driver => "driver",
             Program::Guest => "guest",
+            Program::Device => "device",
         };
         let (program, console) = (self.args.programs.join(program), theirs);
         let start = Start { program, console };

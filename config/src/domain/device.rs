@@ -1,0 +1,23 @@
+//! The configuration of a device domain.
+
+use super::driver::{CableConfig, Rings};
+use serde::{Deserialize, Serialize};
+
+/// The configuration of a device in a domain of its own. Its only connection is that to the driver
+/// domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// Bytes of IP in the longest frame.
+    pub mtu: u32,
+    /// Rate of its wire, megabits of frames a second; unset: unlimited.
+    pub rate_mbps: Option<f64>,
+    /// The cable.
+    pub cable: CableConfig,
+    /// The rings.
+    pub rings: Rings,
+    /// The number of pages that the driver domain may grant to it.
+    pub pages: u32,
+    /// Buffers of the station at the cable's far end.
+    pub buffers: u32,
+}

@@ -1,0 +1,51 @@
+//! The domain of a NIC's device.
+
+use super::encode::json;
+use super::nic::{Nics, in_memory};
+use crate::domain::DeviceConfig;
+use crate::model::{Config, Nic, NicKind};
+use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages};
+use abi::counted::table_slots;
+use abi::machine::{Domain, Program};
+
+/// Buffers of the station at the far end of a device's cable.
+const STATION_BUFFERS: u32 = 256;
+
+/// Returns the domain of NIC number `n`, if its device is a domain.
+pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
+    let NicKind::Soft { cable, rings, .. } = &nic.kind else {
+        return None;
+    };
+    if !nic.has_device_domain() {
+        return None;
+    }
+    let nics = Nics::build(config, 0);
+    let pages = nics.nics.get(n).map_or(0, device_pages);
+    let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
+    let told = DeviceConfig {
+        mtu: nic.mtu,
+        rate_mbps: nic.rate_mbps,
+        cable: in_memory(cable, mac),
+        rings: *rings,
+        pages,
+        buffers: STATION_BUFFERS,
+    };
+    Some(Domain {
+        name: device_name(&nic.name),
+        program: Program::Device,
+        frames: SPARE_FRAMES.saturating_add(STATION_BUFFERS.div_ceil(BUFFERS_PER_PAGE)),
+        grant_entries: 0,
+        window_slots: pages.saturating_add(table_slots(pages)),
+        // A driver domain may revoke all of its pages while the device uses them.
+        collateral: pages,
+        foreign_pages: 0,
+        weight: 1,
+        restart_pause_ms: config
+            .driver
+            .restart
+            .then_some(config.driver.restart_pause_ms),
+        cpus: Vec::new(),
+        devices: Vec::new(),
+        config: json(&told),
+    })
+}

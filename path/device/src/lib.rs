@@ -1,0 +1,16 @@
+//! The device domain: the device of a NIC of `kind = "soft"`, in a process of its own
+//! ([specs/dma.md](../../../specs/dma.md)).
+//!
+//! It stands where hardware stands: it owns the wire's end, and moves frames between the wire and
+//! the buffers that the driver domain has posted. It reaches only pages that the driver domain has
+//! granted to it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`turn`] | the main loop |
+//! | [`link`] | the connection to the driver domain, and its granted pages |
+
+pub mod link;
+pub mod turn;
+
+pub use turn::run;

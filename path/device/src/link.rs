@@ -1,0 +1,199 @@
+//! The device's end of its connection to the driver domain.
+//!
+//! | own state | the driver domain is | action |
+//! |---|---|---|
+//! | Initialising | any state | InitWait |
+//! | InitWait | Initialised | binds the granted pages: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | stops the queues, unbinds the pages: Closed |
+//! | Closed | Initialising | InitWait |
+
+use abi::counted::{status_bytes, table_slots, translation_bytes};
+use abi::hypercall::Bind;
+use abi::{ConnId, DomId, Handle, PAGE, Slot, XenbusState};
+use nic::dma::{GrantedMemory, QueueRecord};
+use runtime::call::Calls;
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform};
+use runtime::start::print_line;
+use shmem::uses::Entries;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The device's only connection.
+const CONNECTION: ConnId = ConnId(0);
+
+/// Properties of the device that a driver domain must match.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Entries of each queue.
+    pub descriptors: u32,
+    /// The largest number of granted pages.
+    pub pages: u32,
+}
+
+/// A bound table of counted grants. Dropping it unmaps its pages.
+#[derive(Debug)]
+struct BoundTable {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+}
+
+impl Drop for BoundTable {
+    fn drop(&mut self) {
+        // Fails if the driver domain has exited, because its table has then already ended.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
+    }
+}
+
+/// What a connected driver domain has granted.
+#[derive(Debug)]
+pub struct Granted {
+    /// The memory of the I/O pages.
+    pub memory: GrantedMemory,
+    /// Where the queues are in it.
+    pub queues: QueueRecord,
+    _table: BoundTable,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub struct Link {
+    platform: Rc<dyn Platform>,
+    calls: Rc<RefCell<Calls>>,
+    limits: Limits,
+    state: XenbusState,
+    /// The last driver domain, and its doorbell.
+    driver: Option<DomId>,
+    doorbell: Option<Box<dyn Doorbell>>,
+    /// Set while frames may flow.
+    granted: Option<Granted>,
+}
+
+impl Link {
+    /// Creates the connection.
+    #[must_use]
+    pub fn new(platform: Rc<dyn Platform>, calls: Rc<RefCell<Calls>>, limits: Limits) -> Self {
+        Self {
+            platform,
+            calls,
+            limits,
+            state: XenbusState::Initialising,
+            driver: None,
+            doorbell: None,
+            granted: None,
+        }
+    }
+
+    /// Returns what the driver domain has granted, while it is connected.
+    #[must_use]
+    pub fn granted(&self) -> Option<&Granted> {
+        self.granted.as_ref()
+    }
+
+    /// Raises an interrupt.
+    pub fn interrupt(&self) {
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.ring();
+        }
+    }
+
+    /// Advances the handshake as far as the driver domain allows. Calls `connected` with the queues
+    /// of a driver domain that has connected.
+    pub fn advance(&mut self, mut connected: impl FnMut(&QueueRecord)) {
+        // Each pass makes one step, and there are fewer steps than passes.
+        for _ in 0..8 {
+            let before = self.state;
+            let Ok(Some(peer)) = self.platform.peer(CONNECTION) else {
+                return;
+            };
+            use XenbusState as S;
+            match (self.state, peer.state) {
+                (S::Initialising, _) | (S::Closed, S::Initialising) => self.set(S::InitWait),
+                (S::InitWait, S::Initialised) => match self.connect(&peer) {
+                    Ok(granted) => {
+                        connected(&granted.queues);
+                        self.granted = Some(granted);
+                        self.set(S::Connected);
+                    }
+                    Err(why) => {
+                        print_line(format_args!("{why}"));
+                        self.close();
+                    }
+                },
+                // Initialising: the driver domain was restarted unnoticed.
+                (S::Connected, S::Closing | S::Closed | S::Initialising | S::Unknown)
+                | (S::InitWait, S::Closing | S::Closed) => self.close(),
+                _ => {}
+            }
+            if self.state == before {
+                return;
+            }
+        }
+    }
+
+    fn set(&mut self, state: XenbusState) {
+        match self.platform.set_state(CONNECTION, state, &NO_RECORD) {
+            Ok(()) => self.state = state,
+            Err(error) => print_line(format_args!("the state {state:?} was rejected: {error}")),
+        }
+    }
+
+    fn close(&mut self) {
+        self.granted = None;
+        self.set(XenbusState::Closed);
+    }
+
+    fn connect(&mut self, peer: &Peer) -> Result<Granted, String> {
+        let queues = QueueRecord::decode(&peer.record);
+        let queues = queues.ok_or("the driver domain's record has another version")?;
+        let QueueRecord {
+            table,
+            pages,
+            descriptors,
+            ..
+        } = queues;
+        if descriptors != self.limits.descriptors {
+            return Err(format!("{descriptors} descriptors do not match"));
+        }
+        if !(1..=self.limits.pages).contains(&pages) {
+            return Err(format!("{pages} pages are too many or none"));
+        }
+        if self.driver.replace(peer.domain) != Some(peer.domain) {
+            // The old doorbell must be dropped before the new one is attached, which has the same
+            // number.
+            self.doorbell = None;
+        }
+        if self.doorbell.is_none() {
+            let doorbell = self.platform.doorbell(CONNECTION);
+            self.doorbell = Some(doorbell.map_err(|error| error.to_string())?);
+        }
+        let window = self.platform.window();
+        let (translation, status) = (translation_bytes(pages), status_bytes(pages));
+        let at = pages as usize * PAGE;
+        let entries = window.at(at, translation).and_then(|translation_span| {
+            let status_span = window.at(at + translation, status)?;
+            Entries::of(translation_span, status_span, pages)
+        });
+        let span = window.at(0, at);
+        let (Some(entries), Some(span)) = (entries, span) else {
+            let slots = pages.saturating_add(table_slots(pages));
+            return Err(format!("the window has fewer than {slots} slots"));
+        };
+        let bind = Bind {
+            granter: peer.domain,
+            table,
+            first: Slot(0),
+            tables: Slot(pages),
+            entries: pages,
+        };
+        let bound = self.calls.borrow_mut().bind_table(&bind);
+        bound.map_err(|why| format!("the grant table cannot be bound: {}", why.name()))?;
+        Ok(Granted {
+            memory: GrantedMemory::new(entries, span),
+            queues,
+            _table: BoundTable {
+                calls: Rc::clone(&self.calls),
+                handle: table,
+            },
+        })
+    }
+}

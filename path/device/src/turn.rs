@@ -1,0 +1,190 @@
+//! The device's main loop.
+
+use crate::link::{Limits, Link};
+use abi::PAGE;
+use abi::mailbox::Request;
+use config::domain::{BUFFER_BYTES, DeviceConfig};
+use nic::Pool;
+use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::{IoAddr, Wire as _};
+use nic::sim::SimNic;
+use runtime::mailbox::Mailbox;
+use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
+use runtime::start::{StartError, Started, print_line, refused};
+use serde_json::{Map, Value, json};
+use shmem::time::monotonic_ns;
+use stack::cable::{self, FarEnd};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// Bytes of the header of the longest frame: Ethernet, and a VLAN tag.
+const HEADER: usize = 18;
+
+/// The device domain.
+#[derive(Debug)]
+pub struct Device<W> {
+    device: SoftDevice<SimNic>,
+    far: FarEnd,
+    link: Link,
+    waiter: W,
+    mailbox: Mailbox,
+    has_logged_fault: bool,
+}
+
+/// Runs the device domain. Returns only if it cannot continue.
+///
+/// # Errors
+/// A hypercall was rejected at the start, or sleeping failed.
+pub fn run<W: Wait>(started: Started<DeviceConfig, W>) -> Result<Infallible, StartError> {
+    let (mut device, platform) = assemble(started)?;
+    platform.ready().map_err(|why| refused("ready", why))?;
+    device.advance();
+    loop {
+        device.turn().map_err(|why| refused("epoll", why))?;
+    }
+}
+
+fn assemble<W>(
+    started: Started<DeviceConfig, W>,
+) -> Result<(Device<W>, Rc<dyn Platform>), StartError> {
+    let Started {
+        domain_memory,
+        platform,
+        calls,
+        waiter,
+        config,
+    } = started;
+    let bytes = (config.buffers as usize * BUFFER_BYTES as usize).next_multiple_of(PAGE);
+    let buffers = domain_memory.frames.part(0, bytes);
+    let buffers = buffers.ok_or(StartError::Damaged("the device has too few frames"))?;
+    let pool = Pool::new(buffers, BUFFER_BYTES as usize);
+    let mtu = config.mtu as usize;
+    let (near, far, station) = cable::ends(&config.cable, config.rate_mbps, mtu);
+    let rings = config.rings;
+    let interrupts = Interrupts {
+        delay_ns: u64::from(rings.interrupt_us) * 1000,
+        frames: rings.interrupt_frames as usize,
+    };
+    // It has no queues before a driver domain connects.
+    let nowhere = IoAddr::of_page(0);
+    let longest = mtu + HEADER;
+    let device = SoftDevice::new(near, rings.descriptors, &[], nowhere, longest, interrupts);
+    let limits = Limits {
+        descriptors: rings.descriptors,
+        pages: config.pages,
+    };
+    let device = Device {
+        device,
+        far: FarEnd::new(far, station, pool),
+        link: Link::new(Rc::clone(&platform), calls, limits),
+        waiter,
+        mailbox: Mailbox::new(domain_memory.mailbox.span()),
+        has_logged_fault: false,
+    };
+    Ok((device, platform))
+}
+
+impl<W: Wait> Device<W> {
+    fn turn(&mut self) -> std::io::Result<()> {
+        self.waiter.heartbeat();
+        self.serve_monitor();
+        let now_ns = monotonic_ns();
+        self.far.work(now_ns);
+        let Self { device, link, .. } = self;
+        match link.granted() {
+            Some(granted) => {
+                device.work(now_ns, &granted.memory);
+                if device.raise(now_ns, &granted.memory) {
+                    link.interrupt();
+                }
+            }
+            None => device.discard(now_ns),
+        }
+        self.log_fault();
+        self.sleep()
+    }
+
+    fn log_fault(&mut self) {
+        if let Some((queue, fault)) = self.device.last_fault()
+            && !std::mem::replace(&mut self.has_logged_fault, true)
+        {
+            print_line(format_args!(
+                "{queue}: {fault}; later faults are only counted"
+            ));
+        }
+    }
+
+    /// Sleeps until the driver domain rings or something is due.
+    fn sleep(&mut self) -> std::io::Result<()> {
+        let Self {
+            device,
+            far,
+            link,
+            waiter,
+            ..
+        } = self;
+        waiter.arm();
+        let granted = link.granted();
+        let has_news = granted.is_some_and(|granted| device.arm(&granted.memory));
+        waiter.fence();
+        let now_ns = monotonic_ns();
+        let due_ns = device.due_ns(now_ns).into_iter();
+        let due_ns = due_ns.chain(far.next_due(now_ns)).min();
+        let timeout = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
+        let slept = match has_news || waiter.has_pending() || timeout == Some(0) {
+            true => Ok(()),
+            false => waiter.sleep(WakeSource::All, timeout),
+        };
+        waiter.disarm();
+        slept
+    }
+
+    /// Handles a changed connection, and requests from the mailbox.
+    fn serve_monitor(&mut self) {
+        let pending = self.waiter.pending();
+        if pending == PendingWork::NONE {
+            return;
+        }
+        if pending.connections {
+            self.advance();
+        }
+        if pending.requests {
+            let mailbox = self.mailbox.clone();
+            mailbox.serve(|request| self.answer(&request));
+        }
+    }
+
+    fn advance(&mut self) {
+        let Self { device, link, .. } = self;
+        link.advance(|queues| device.connect(&[queues.receive], queues.transmit));
+    }
+
+    fn answer(&self, request: &Request) -> Result<Value, String> {
+        match request {
+            Request::Stat => Ok(self.stat()),
+            _ => Err("the device of a NIC answers only `stat`".to_owned()),
+        }
+    }
+
+    fn stat(&self) -> Value {
+        let of_device = self.device.counters();
+        let station: Map<_, _> = counters(self.far.counters()).collect();
+        let wire: Map<_, _> = counters(self.device.wire().counters()).collect();
+        json!({
+            "device": {
+                "link": u64::from(self.link.granted().is_some()),
+                "interrupts": of_device.interrupts,
+                "missed": of_device.missed,
+                "too_long": of_device.too_long,
+                "io_faults": of_device.faults,
+            },
+            "wire": wire,
+            "station": station,
+        })
+    }
+}
+
+fn counters(all: Vec<(&'static str, u64)>) -> impl Iterator<Item = (String, Value)> {
+    let named = |(name, count): (&str, u64)| (name.to_owned(), count.into());
+    all.into_iter().map(named)
+}

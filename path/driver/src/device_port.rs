@@ -1,0 +1,215 @@
+//! A NIC whose device is a domain of its own: grants it the rings and the pool, and follows its
+//! deaths.
+
+use abi::hypercall::Create;
+use abi::{Handle, PAGE, XenbusState};
+use nic::dma::record::QueueRecord;
+use nic::dma::{Bell, RemoteNic};
+use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use runtime::call::Calls;
+use runtime::frontend::{Connection, HandshakeStep};
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
+use runtime::start::print_line;
+use shmem::Area;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// This domain's own memory, and its hypercalls.
+#[derive(Clone, Debug)]
+pub struct OwnDomain {
+    /// All of its frames.
+    pub frames: Area,
+    /// Its hypercalls.
+    pub calls: Rc<RefCell<Calls>>,
+}
+
+/// A table of counted grants for the device. Dropping it revokes all of them.
+#[derive(Debug)]
+struct DeviceTable {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+}
+
+impl Drop for DeviceTable {
+    fn drop(&mut self) {
+        // Fails only if the monitor has ended the table.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
+    }
+}
+
+/// The NIC, and its connection to the device.
+#[derive(Debug)]
+pub struct DevicePort {
+    name: String,
+    nic: RemoteNic,
+    link: Connection,
+    /// Memory that the device may access, in the order of its I/O addresses.
+    granted: [Area; 2],
+    domain: OwnDomain,
+    /// Set from the layout of the rings to the end of the connection.
+    table: Option<DeviceTable>,
+}
+
+/// The doorbell of the device's domain.
+#[derive(Debug)]
+struct DeviceBell(Rc<dyn Doorbell>);
+
+impl Bell for DeviceBell {
+    fn ring(&self) {
+        self.0.ring();
+    }
+}
+
+impl DevicePort {
+    /// Creates a port. `granted` are the memory of the queues and that of the pool.
+    #[must_use]
+    pub fn new(
+        name: String,
+        nic: RemoteNic,
+        link: Connection,
+        granted: [Area; 2],
+        domain: OwnDomain,
+    ) -> Self {
+        Self {
+            name,
+            nic,
+            link,
+            granted,
+            domain,
+            table: None,
+        }
+    }
+
+    fn log(&self, what: &str) {
+        print_line(format_args!("nic.{}: {what}", self.name));
+    }
+
+    /// Advances the handshake as far as the device allows.
+    fn advance(&mut self, buffers: &mut dyn Buffers) {
+        // Each pass makes one step, and there are fewer steps than passes.
+        for _ in 0..8 {
+            let before = self.link.state;
+            let Some(peer) = self.link.peer() else { return };
+            match self.link.next_step(&peer, true) {
+                HandshakeStep::Stay => {}
+                HandshakeStep::LayOut => match self.lay_out(&peer) {
+                    Ok(record) => self.link.set_state(XenbusState::Initialised, &record),
+                    Err(why) => self.close(&why, buffers),
+                },
+                HandshakeStep::Connect => match self.link.attach_doorbell() {
+                    Ok(doorbell) => {
+                        self.link.forget_refusals();
+                        self.nic.connect(Rc::new(DeviceBell(doorbell)));
+                        self.link.set_state(XenbusState::Connected, &NO_RECORD);
+                        self.log("the link is up");
+                    }
+                    Err(why) => self.close(&why, buffers),
+                },
+                HandshakeStep::CloseRefused => {
+                    self.link.count_refusal();
+                    self.close("the device rejects the queues", buffers);
+                }
+                HandshakeStep::Close("") => self.close("the device has closed", buffers),
+                HandshakeStep::Close(why) => self.close(why, buffers),
+                HandshakeStep::Restart => {
+                    self.link.set_state(XenbusState::Initialising, &NO_RECORD);
+                }
+            }
+            if self.link.state == before {
+                return;
+            }
+        }
+    }
+
+    /// Empties the queues, grants them and the pool, and returns the record for the device.
+    fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
+        self.link.set_backend(peer.domain);
+        let pages: usize = self.granted.iter().map(|area| area.len() / PAGE).sum();
+        let calls = &self.domain.calls;
+        let table = calls
+            .borrow_mut()
+            .create_table(self.link.conn, pages as u32)
+            .map_err(|why| format!("cannot create a grant table: {}", why.name()))?;
+        self.table = Some(DeviceTable {
+            calls: Rc::clone(calls),
+            handle: table,
+        });
+        let queues = self.nic.lay_out().ok_or("the rings do not fit")?;
+        let frames = self.domain.frames.span().addr();
+        let frames = self.granted.iter().flat_map(|area| {
+            let first = area.span().addr().saturating_sub(frames) / PAGE;
+            first..first + area.len() / PAGE
+        });
+        let grant = |(index, frame): (u32, usize)| Create {
+            table,
+            index,
+            frame: frame as u32,
+            readonly: false,
+        };
+        let grants: Vec<_> = (0..).zip(frames).map(grant).collect();
+        let mut made = Vec::new();
+        calls.borrow_mut().create_grants(&grants, &mut made);
+        if let Some(Err(why)) = made.into_iter().find(Result::is_err) {
+            return Err(format!("cannot grant a page: {}", why.name()));
+        }
+        let record = QueueRecord {
+            table,
+            pages: pages as u32,
+            descriptors: self.nic.entries(),
+            receive: queues.receive,
+            transmit: queues.transmit,
+        };
+        Ok(record.encode())
+    }
+
+    /// Revokes all pages from the device, and only then takes its buffers back.
+    fn close(&mut self, why: &str, buffers: &mut dyn Buffers) {
+        self.table = None;
+        self.nic.disconnect(buffers);
+        self.link.set_state(XenbusState::Closed, &NO_RECORD);
+        self.log(&format!("{why}; the link is down"));
+    }
+}
+
+impl Nic for DevicePort {
+    fn caps(&self) -> Caps {
+        self.nic.caps()
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let taken = self.nic.rx(now_ns, budget, buffers, out);
+        if let Some(error) = self.nic.closed()
+            && self.table.is_some()
+        {
+            self.close(&error.to_string(), buffers);
+        }
+        taken
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        self.nic.tx(now_ns, frames, pick)
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        self.nic.next_due(now_ns).filter(|_| self.table.is_some())
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.table = None;
+        self.nic.release(buffers);
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.nic.counters()
+    }
+
+    fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
+        self.advance(buffers);
+    }
+}
