@@ -79,7 +79,10 @@ pub(crate) fn take_opened(
                 state.mark_lost(pending.device, false);
                 state.missing.extend(notes.lacks);
                 if let (Some(netns), Some(place)) = (&pending.netns, notes.place) {
-                    state.note_namespace(&pending.name, netns.clone(), place);
+                    state.edit_guest(&pending.name, |guest| {
+                        let origin = guest.origin.as_mut();
+                        origin.map(|origin| origin.places.insert(netns.clone(), place));
+                    });
                 }
             }
             Err(refusal) => {

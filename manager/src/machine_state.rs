@@ -3,7 +3,7 @@
 use crate::spec::{AdmittedGuest, GuestSpec, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, NetnsId, Setting};
+use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,11 +70,12 @@ impl State {
             SpecChange::SetNics { .. } | SpecChange::SetLost { .. } => false,
         };
         self.spec.apply(change.clone());
-        if let SpecChange::SetGuest(guest) = &change {
-            // Only the last entry of a place counts.
-            self.changes.retain(
-                |older| !matches!(older, SpecChange::SetGuest(older) if older.place == guest.place),
-            );
+        // Only the last entry of a guest counts.
+        if let (SpecChange::SetGuest(guest), Some(SpecChange::SetGuest(last))) =
+            (&change, self.changes.last())
+            && last.place == guest.place
+        {
+            self.changes.pop();
         }
         self.changes.push(change);
     }
@@ -97,15 +98,6 @@ impl State {
         let (admitted, change) = self.spec.admit(config, guest, user)?;
         self.change(change);
         Ok(admitted)
-    }
-
-    /// Records the namespace that a name stands for in the section of an attached guest.
-    pub(crate) fn note_namespace(&mut self, guest: &str, netns: String, id: NetnsId) {
-        self.edit_guest(guest, |guest| {
-            if let Some(origin) = &mut guest.origin {
-                origin.places.insert(netns, id);
-            }
-        });
     }
 
     /// Takes over what an earlier manager has kept.

@@ -416,7 +416,7 @@ mod tests {
                 config.set_nics(&nics.nics).unwrap();
                 let nic_change = spec.nic_change(config, nics).unwrap();
                 spec.apply(nic_change);
-                spec.apply(spec.settle_nics(false));
+                spec.apply(spec.end_nic_change(false));
                 spec.apply(SpecChange::SetNics {
                     nics: None,
                     pending: None,

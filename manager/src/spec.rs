@@ -4,11 +4,12 @@
 //! Every edit is a [`SpecChange`], which is as long as what it changes, however large the machine
 //! is. The next manager reads the changes and repeats them.
 
+mod apply;
 mod change;
 
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
-use crate::windows::{self, Windows};
+use crate::windows::{self, Ports, Windows};
 use abi::machine::{Device, Domain, HotplugState, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
@@ -52,9 +53,6 @@ pub(crate) struct AdmittedGuest {
     /// The configuration of each port, by the worker's place; connections are not known yet.
     pub(crate) vifs: Ports,
 }
-
-/// A guest's ports, by the worker's place.
-pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 
 /// Whether a device outlives its domain.
 pub(crate) fn lasts(device: &Device) -> bool {

@@ -1,10 +1,12 @@
 //! Slots of the workers' grant windows.
 
-use crate::spec::Ports;
 use config::domain::{DriverConfig, VifConfig};
 use config::live;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+/// A guest's ports, by the worker's place.
+pub(crate) type Ports = BTreeMap<usize, Vec<VifConfig>>;
 
 /// The windows of all workers, by place.
 #[derive(Debug)]

@@ -88,18 +88,14 @@ impl Server<'_> {
     /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
     /// not needed any more.
     pub(super) fn finish_nic_change(&mut self, back: bool) {
-        self.settle_nics(back);
+        let change = self.state.spec().end_nic_change(back);
+        self.state.change(change);
         if back {
             self.config = None;
         }
         // From here on the next manager does not restore closed devices.
         self.note(monotonic_ns());
         self.close_removed_nics();
-    }
-
-    fn settle_nics(&mut self, back: bool) {
-        let settled = self.state.spec().settle_nics(back);
-        self.state.change(settled);
     }
 
     /// Restores the NICs before. Returns why, for the client.
@@ -129,7 +125,8 @@ impl Server<'_> {
             return;
         };
         if pending_nic_change.back.is_some() {
-            self.settle_nics(true);
+            let change = self.state.spec().end_nic_change(true);
+            self.state.change(change);
             let line = "driver: it gets the NICs again that it had: its manager has ended";
             self.log.line(Level::Warning, "grantwayd", line);
         }

@@ -179,18 +179,18 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     // A file that is begun anew has the NICs before as well.
     both[1] = serde_json::from_str(&written(&both[0])).unwrap();
     let there = both.clone();
-    let change = both[0].settle_nics(true);
+    let change = both[0].end_nic_change(true);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&opened));
     // A repeated restore changes nothing.
-    let change = both[0].settle_nics(true);
+    let change = both[0].end_nic_change(true);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&opened));
     apply(&mut both, nics_closed());
     assert_eq!(both[0], before);
 
     let mut both = there;
-    let change = both[0].settle_nics(false);
+    let change = both[0].end_nic_change(false);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
     apply(&mut both, nics_closed());
@@ -201,7 +201,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     let nic_change = there.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().closes, opened);
-    let change = both[0].settle_nics(true);
+    let change = both[0].end_nic_change(true);
     apply(&mut both, change);
     assert_eq!(both[0].pending_nic_change, settled(&[]));
     apply(&mut both, nics_closed());
