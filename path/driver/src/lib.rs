@@ -9,6 +9,7 @@
 //! | [`fairness`] | scheduling of guests |
 //! | [`backpressure`] | backpressure on senders of GSO packets |
 //! | [`ports`] | the bridge's ports, by their numbers |
+//! | [`port_common`] | state that NICs and guests have alike |
 //! | [`nics`] | ports that are devices |
 //! | [`linearizer`] | copies of aggregates in one buffer |
 //! | [`switch`] | forwards a batch of frames from a port over the bridge |
@@ -71,6 +72,7 @@ pub mod notify;
 mod offences;
 pub mod path_mtu;
 pub mod poll_set;
+pub mod port_common;
 pub mod ports;
 pub mod queueing;
 pub mod report;

@@ -1,7 +1,7 @@
 //! Ports that are devices of the driver domain.
 
 use crate::linearizer::Linearizer;
-use crate::ports::PortCommon;
+use crate::port_common::PortCommon;
 use crate::share::QueueShare;
 use crate::traffic::Traffic;
 use config::domain::Lro;

@@ -2,21 +2,12 @@
 //! its number until it is removed. Numbers have no other meaning.
 
 use crate::nics::NicPort;
+use crate::port_common::PortCommon;
 use crate::vifs::VifPort;
-use net::packet::too_big::TooBig;
 use nic::{Caps, Frame};
 use runtime::ledger::{Hop, Ledger};
 use runtime::trace::DropSnapshot;
 use std::net::IpAddr;
-
-/// State that NICs and guests have alike.
-#[derive(Debug, Default)]
-pub struct PortCommon {
-    /// The names of its rules, in the bridge's order.
-    pub rule_names: Vec<String>,
-    /// Rate limit and counts of errors to senders of packets that exceed another port's MTU.
-    pub too_big: TooBig,
-}
 
 /// A port of the bridge.
 #[derive(Debug)]

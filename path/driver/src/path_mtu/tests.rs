@@ -1,4 +1,4 @@
-use crate::ports::PortCommon;
+use crate::port_common::PortCommon;
 use crate::switch::Switch;
 use crate::testing::{Machine, mac};
 use nic::{Gso, GsoKind, Offload};

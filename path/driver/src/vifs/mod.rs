@@ -11,7 +11,7 @@ mod queues;
 use crate::backpressure::Sender;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
-use crate::ports::PortCommon;
+use crate::port_common::PortCommon;
 use crate::resegment::Resegmenter;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
