@@ -185,7 +185,7 @@ impl ToVm {
                 };
                 self.bad.fault += u64::from(written.is_err());
                 queue.answer(memory, *single, bytes)?;
-                fate.is_to_wait(piece.span.len(), report);
+                fate.settle(piece.span.len(), report);
                 count += 1;
             }
             rest = rest.get(count..).unwrap_or(&[]);
@@ -195,7 +195,7 @@ impl ToVm {
                 && let Some((piece, behind)) = rest.split_first()
             {
                 let fate = self.give_alone((queue, memory), features, *piece)?;
-                if fate.is_to_wait(piece.span.len(), report) {
+                if fate.settle(piece.span.len(), report) {
                     self.short_at = Some(queue.seen());
                     return Ok(());
                 }

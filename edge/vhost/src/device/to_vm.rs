@@ -51,8 +51,8 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
-    /// Counts a frame of `bytes` bytes, unless it waits: then returns true.
-    pub(super) fn is_to_wait(&self, bytes: usize, report: &mut TxReport) -> bool {
+    /// Counts a frame of `bytes` bytes, unless it waits; returns whether it does.
+    pub(super) fn settle(&self, bytes: usize, report: &mut TxReport) -> bool {
         match self {
             Self::Sent => {
                 report.sent += 1;
@@ -91,7 +91,7 @@ impl ToVm {
                 None => Delivery::Refused,
             };
             let bytes = frame.map_or(0, Frame::len);
-            if fate.is_to_wait(bytes, report) {
+            if fate.settle(bytes, report) {
                 self.short_at = Some(queue.seen());
                 return Ok(());
             }

@@ -40,7 +40,7 @@ pub fn messages(bytes: &[u8]) {
         0 => Rig::connected(offer(2), 16),
         _ => Rig::running(offer(2), 16, features),
     };
-    rig.fast = bytes.len() % 2 == 0;
+    rig.fast = bytes.len().is_multiple_of(2);
     for _ in 0..64 {
         let Some(choice) = input.byte() else { break };
         let fds: Vec<_> = (0..usize::from(choice >> 4))
