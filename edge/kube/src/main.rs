@@ -51,10 +51,11 @@ enum Command {
     },
     /// Keep the rules of a node's pods those of the cluster's policies
     ///
-    /// Watches Nodes, Namespaces, Pods and NetworkPolicies, compiles the policies after each change,
-    /// and sets the rules of this node's pods by the control socket of the machine. Rules stay in
-    /// force while the agent or the API server is away. Runs until it is ended. The pods are those
-    /// that `grantway-cni` attached with `"networkPolicy": true` in the network's file.
+    /// Watches Nodes, Namespaces, Pods and NetworkPolicies, compiles the policies after each
+    /// change, and sets the rules of this node's pods by the control socket of the machine. Rules
+    /// stay in force while the agent or the API server is away. The pods are those that
+    /// `grantway-cni` attached with `"networkPolicy": true` in the network's file. Runs until it is
+    /// ended.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
     /// names another.

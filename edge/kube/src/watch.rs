@@ -1,7 +1,7 @@
 //! Follows all objects of a kind: lists them, then watches for changes.
 //!
 //! A watch continues after the last known version of the kind. If the server no longer has that
-//! version (410 Gone), or answers anything unexpected, the objects are listed again.
+//! version (status 410), or answers anything unexpected, the objects are listed again.
 
 use crate::api::ObjectName;
 use crate::object::{Kind, Object, decoded, named};
@@ -50,7 +50,7 @@ pub(crate) enum Change {
     Listed(Kind, Vec<(ObjectName, Object)>),
     /// An object is new or different.
     Put(ObjectName, Object),
-    /// An object is gone.
+    /// An object was removed.
     Removed(Kind, ObjectName),
     /// A message for the user.
     Note(String),
@@ -91,7 +91,7 @@ impl fmt::Display for End {
     }
 }
 
-/// Sends all objects of a kind and their changes. Returns when the receiver is gone.
+/// Sends all objects of a kind and their changes. Returns when the receiver no longer exists.
 pub(crate) fn follow(server: &Server, kind: Kind, to: &SyncSender<Change>) -> NoReceiver {
     let mut follower = Follower {
         server,

@@ -76,7 +76,7 @@ fn the_agent_may_only_read_four_kinds() {
 }
 
 /// Runs the program with these arguments, outside a pod.
-fn complaint(args: &[&str]) -> String {
+fn error_of(args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_grantway-kube"));
     let output = command
         .args(args)
@@ -98,7 +98,7 @@ fn commands_are_accepted_by_the_program() {
         .map(|word| word.replace("$(NODE_NAME)", "node-1"))
         .collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let why = complaint(&args);
+    let why = error_of(&args);
     assert!(why.contains("KUBERNETES_SERVICE_HOST is not set"), "{why}");
 
     let unit = contrib("grantway-kube.service");
@@ -111,6 +111,6 @@ fn commands_are_accepted_by_the_program() {
         .replace("${KUBECONFIG}", "/nonexistent");
     let words: Vec<&str> = start.split(' ').collect();
     assert_eq!(words[0], command[0]);
-    let why = complaint(&words[1..]);
+    let why = error_of(&words[1..]);
     assert!(why.contains("/nonexistent: No such file"), "{why}");
 }

@@ -88,7 +88,9 @@ fn a_machine_in_a_pod_serves_the_others() {
 fn installed(node: &Node) {
     let script = contrib("node.sh");
     let fast = "[driver]\nrestart_pause_ms = 20\n";
-    node.write("node/grantway.conf", &(file("grantway.conf") + fast));
+    let config = file("grantway.conf").replace("[driver]\n", fast);
+    assert!(config.contains(fast));
+    node.write("node/grantway.conf", &config);
     let conflist = "10-grantway.conflist";
     node.write(&format!("node/{conflist}"), &file(conflist));
     let plugin = env!("CARGO_BIN_EXE_grantway-cni");

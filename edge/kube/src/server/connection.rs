@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Limit of the time to connect to one address.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Silence after which the kernel probes the peer, and the interval of its probes. A peer that
-/// answers none of [`PROBES`] is gone.
+/// Silence after which the kernel probes the peer, and the interval of its probes. If the peer
+/// answers none of [`PROBES`], the connection ends.
 const KEEP_ALIVE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5)];
 const PROBES: u32 = 3;
 

@@ -1,29 +1,48 @@
 //! Kubeconfig files: the server and the login of the current context.
 
-use super::{Login, Material, Server};
+use super::login::{Login, Material};
+use super::url::ServerUrl;
 use std::path::Path;
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Returns the server of the current context. Relative paths start at `folder`.
-pub(super) fn server(text: &str, folder: &Path) -> Result<Server, String> {
-    let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
-    let file = documents.first().ok_or("it is empty")?;
-    let current = text_of(file, "current-context")?.ok_or("it has no `current-context`")?;
-    let context = entry(file, "contexts", "context", current)?;
-    let name_of = |key: &str| {
-        let name = text_of(context, key)?;
-        name.ok_or_else(|| format!("the context `{current}` has no `{key}`"))
-    };
-    let cluster = entry(file, "clusters", "cluster", name_of("cluster")?)?;
-    let user = entry(file, "users", "user", name_of("user")?)?;
-    if cluster["insecure-skip-tls-verify"].as_bool() == Some(true) {
-        return Err("`insecure-skip-tls-verify` is set: write `certificate-authority`".into());
+/// The current context of a kubeconfig.
+#[derive(Debug)]
+pub(super) struct Kubeconfig {
+    /// The address of the server.
+    pub(super) url: ServerUrl,
+    /// The certificates of its authority.
+    pub(super) authority: Option<Material>,
+    /// The name in its certificate, if it is not the host of the URL.
+    pub(super) server_name: Option<String>,
+    /// The user's login.
+    pub(super) login: Login,
+}
+
+impl Kubeconfig {
+    /// Decodes a file. Relative paths start at `folder`.
+    pub(super) fn of(text: &str, folder: &Path) -> Result<Self, String> {
+        let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
+        let file = documents.first().ok_or("it is empty")?;
+        let current = text_of(file, "current-context")?.ok_or("it has no `current-context`")?;
+        let context = entry(file, "contexts", "context", current)?;
+        let name_of = |key: &str| {
+            let name = text_of(context, key)?;
+            name.ok_or_else(|| format!("the context `{current}` has no `{key}`"))
+        };
+        let cluster = entry(file, "clusters", "cluster", name_of("cluster")?)?;
+        let user = entry(file, "users", "user", name_of("user")?)?;
+        if cluster["insecure-skip-tls-verify"].as_bool() == Some(true) {
+            let why = "`insecure-skip-tls-verify` is set: write `certificate-authority`";
+            return Err(why.to_owned());
+        }
+        let url = text_of(cluster, "server")?.ok_or("its cluster has no `server`")?;
+        Ok(Self {
+            url: url.parse()?,
+            authority: material(cluster, "certificate-authority", folder)?,
+            server_name: text_of(cluster, "tls-server-name")?.map(str::to_owned),
+            login: login(user, folder)?,
+        })
     }
-    let url = text_of(cluster, "server")?.ok_or("its cluster has no `server`")?;
-    let authority = material(cluster, "certificate-authority", folder)?;
-    let mut server = Server::new(url.parse()?, authority, login(user, folder)?)?;
-    server.name = text_of(cluster, "tls-server-name")?.map(str::to_owned);
-    Ok(server)
 }
 
 /// Returns a text, if the key is set.
@@ -92,7 +111,8 @@ fn base64(text: &str) -> Option<Vec<u8>> {
         };
         Some(value.into())
     };
-    let text: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let is_digit = |byte: &u8| !byte.is_ascii_whitespace();
+    let text: Vec<u8> = text.bytes().filter(is_digit).collect();
     if !text.len().is_multiple_of(4) {
         return None;
     }
@@ -123,13 +143,13 @@ mod tests {
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: a@b\ncontexts:\n- name: a@b\n  \
              context: {{cluster: b, user: a}}\nclusters:\n- name: b\n  cluster:\n    server: \
-             https://192.0.2.1:6443\n    certificate-authority-data: YXV0aA==\nusers:\n- name: a\n  \
-             user: {user}\n"
+             https://192.0.2.1:6443\n    certificate-authority-data: YXV0aA==\nusers:\n\
+             - name: a\n  user: {user}\n"
         )
     }
 
-    fn read(text: &str) -> Result<Server, String> {
-        server(text, Path::new("/home"))
+    fn read(text: &str) -> Result<Kubeconfig, String> {
+        Kubeconfig::of(text, Path::new("/home"))
     }
 
     #[test]

@@ -6,8 +6,10 @@
 mod connection;
 mod http;
 mod kubeconfig;
+mod login;
 mod url;
 
+pub use login::{Login, Material};
 pub use url::ServerUrl;
 
 pub(crate) use connection::Limits;
@@ -15,84 +17,16 @@ pub(crate) use http::Body;
 
 use connection::{Connection, TimedSocket};
 use http::Answer;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use kubeconfig::Kubeconfig;
+use login::{named, read_file, wrong};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The folder of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Limit of a file with a certificate, a key or a token, bytes.
-const FILE_MAX: u64 = 1 << 20;
-
-/// Bytes, or the file that has them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Material {
-    /// Bytes.
-    Bytes(Vec<u8>),
-    /// A file, which may change.
-    File(PathBuf),
-}
-
-impl Material {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes.clone()),
-            Self::File(path) => {
-                read_file(path).map_err(|error| named(&path.display().to_string(), &error))
-            }
-        }
-    }
-
-    /// Returns the certificates.
-    fn certificates(&self) -> io::Result<Vec<CertificateDer<'static>>> {
-        let pem = self.read()?;
-        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        match all {
-            Ok(all) if !all.is_empty() => Ok(all),
-            Ok(_) => Err(wrong(format!("{}: it has no certificate", self.place()))),
-            Err(error) => Err(wrong(format!("{}: {error}", self.place()))),
-        }
-    }
-
-    fn place(&self) -> String {
-        match self {
-            Self::Bytes(_) => "the kubeconfig".to_owned(),
-            Self::File(path) => path.display().to_string(),
-        }
-    }
-}
-
-/// Reads a file whose length is limited.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(FILE_MAX + 1)
-        .read_to_end(&mut bytes)?;
-    match bytes.len() as u64 <= FILE_MAX {
-        true => Ok(bytes),
-        false => Err(wrong("it exceeds 1 MiB".to_owned())),
-    }
-}
-
-/// How to log in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Login {
-    /// Not at all.
-    Anonymous,
-    /// By a bearer token.
-    Token(Material),
-    /// By a client certificate.
-    Certificate {
-        /// The certificate and those that lead from it to the authority.
-        chain: Material,
-        /// Its key.
-        key: Material,
-    },
-}
 
 /// The API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +91,12 @@ impl Server {
         let text = read_file(path).map_err(|error| error.to_string());
         let text = text.and_then(|text| String::from_utf8(text).map_err(|e| e.to_string()));
         let folder = path.parent().unwrap_or(Path::new(""));
-        let server = text.and_then(|text| kubeconfig::server(&text, folder));
+        let server = text.and_then(|text| {
+            let file = Kubeconfig::of(&text, folder)?;
+            let mut server = Self::new(file.url, file.authority, file.login)?;
+            server.name = file.server_name;
+            Ok(server)
+        });
         server.map_err(|why| format!("{}: {why}", path.display()))
     }
 
@@ -173,15 +112,7 @@ impl Server {
 
     fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, Body<Connection>)> {
         let authorization = match &self.login {
-            Login::Token(token) => {
-                let bytes = token.read()?;
-                let text = String::from_utf8_lossy(&bytes);
-                let text = text.trim();
-                if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-                    return Err(wrong(format!("{}: it is no token", token.place())));
-                }
-                format!("Authorization: Bearer {text}\r\n")
-            }
+            Login::Token(token) => format!("Authorization: Bearer {}\r\n", token.token()?),
             Login::Anonymous | Login::Certificate { .. } => String::new(),
         };
         let tls = match self.url.is_tls {
@@ -223,28 +154,15 @@ impl Server {
             .map_err(io::Error::other)?
             .with_root_certificates(roots);
         let config = match &self.login {
-            Login::Certificate { chain, key } => {
-                let pem = key.read()?;
-                let key_of = |error| wrong(format!("{}: {error}", key.place()));
-                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(key_of)?;
-                config
-                    .with_client_auth_cert(chain.certificates()?, key)
-                    .map_err(|error| wrong(format!("{}: {error}", chain.place())))?
-            }
+            Login::Certificate { chain, key } => config
+                .with_client_auth_cert(chain.certificates()?, key.key()?)
+                .map_err(|error| wrong(format!("{}: {error}", chain.place())))?,
             Login::Anonymous | Login::Token(_) => config.with_no_client_auth(),
         };
         let name = self.name.as_ref().unwrap_or(&self.url.host).clone();
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
         ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)
     }
-}
-
-fn wrong(why: String) -> io::Error {
-    io::Error::new(ErrorKind::InvalidInput, why)
-}
-
-fn named(place: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{place}: {error}"))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) const NAMESPACES: &str = "/api/v1/namespaces";
 pub(crate) const PODS: &str = "/api/v1/pods";
 pub(crate) const POLICIES: &str = "/apis/networking.k8s.io/v1/networkpolicies";
 
-/// What the server does wrong.
+/// Faults of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.

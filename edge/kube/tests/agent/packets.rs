@@ -42,8 +42,9 @@ impl RealNode {
         let node = Node::without_machine();
         let host = Namespace::new().unwrap();
         let config = format!(
-            "[driver]\nrestart_pause_ms = 20\nflow_tables = 256\n[[nic]]\nname = \"host\"\n\
-             kind = \"tap\"\nifname = \"gw\"\nnetns = \"{}\"\naddresses = [\"{NODE_ADDRESS}/24\"]\n",
+            "[driver]\nrestart_pause_ms = 20\nflow_tables = 256\n\
+             [[nic]]\nname = \"host\"\nkind = \"tap\"\nifname = \"gw\"\nnetns = \"{}\"\n\
+             addresses = [\"{NODE_ADDRESS}/24\"]\n",
             host.path().display()
         );
         fs::write(node.file("machine.toml"), config).unwrap();
@@ -109,11 +110,22 @@ impl RealNode {
     }
 
     /// Ends the machine.
-    fn end(self) {
+    fn end(mut self) {
         let down = grantway(&self.node, &["down", "--name", "m"])
             .output()
             .unwrap();
         assert!(down.status.success(), "{down:?}");
+        assert!(self.up.wait().unwrap().success());
+    }
+}
+
+impl Drop for RealNode {
+    fn drop(&mut self) {
+        // A test has failed; ending `up` also ends the machine.
+        if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.up.kill();
+            let _ = self.up.wait();
+        }
     }
 }
 
