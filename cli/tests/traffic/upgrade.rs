@@ -1,6 +1,7 @@
 //! Installs other programs while a machine with attached guests carries streams.
 
 use crate::machine::{alone, grantway, in_folder, text};
+use crate::processes::kill;
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
@@ -320,4 +321,45 @@ fn streams_of_attached_guests_outlive_another_core() {
         all_continue(received);
     });
     installed.done(&["down"]);
+}
+
+/// If no driver domain answers for too long, the next one has the rules from before the request.
+#[test]
+fn rules_without_a_driver_are_undone() {
+    require!(machine);
+    let _one = alone();
+    let installed = Installed::new(false);
+    let file = |name: &str| {
+        let rule = format!("[[vif]]\n[[vif.rule]]\nname = \"{name}\"\naction = \"allow\"\n");
+        let file = installed.folder.path().join(name);
+        fs::write(file.with_extension("toml"), rule).unwrap();
+        format!("{name}.toml")
+    };
+    installed.done(&["rules", "c1", "--file", &file("old")]);
+    let program = installed.folder.path().join("driver");
+    let away = program.with_extension("away");
+    fs::rename(&program, &away).unwrap();
+    let processes = installed.processes();
+    let (_, driver, _) = processes
+        .iter()
+        .find(|(name, ..)| name == "driver")
+        .unwrap();
+    assert!(kill(*driver));
+    let refused = installed.run(&["rules", "c1", "--file", &file("new")]);
+    let why = text(&refused.stderr);
+    assert!(!refused.status.success(), "{why}");
+    assert!(why.contains("did not answer within 20 s"), "{why}");
+    fs::rename(&away, &program).unwrap();
+    let rules = wait_for("no driver domain", || {
+        let stat = installed.run(&["stat", "driver", "--json"]);
+        let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
+        let rules = stat["driver"]["ports"]["vif.c1-0"]["rules"].as_object()?;
+        Some(rules.keys().cloned().collect::<Vec<_>>())
+    });
+    assert_eq!(rules, ["old"]);
+    // The driver domain also gets the request that undoes the late one.
+    wait_until("the guest is still being changed", || {
+        let changed = installed.run(&["rules", "c1", "--file", "new.toml"]);
+        changed.status.success()
+    });
 }
