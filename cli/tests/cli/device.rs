@@ -51,7 +51,7 @@ fn wait_for_answers(place: &TestDir) {
 /// D-26: neither death loses more than frames, and nobody else notices.
 #[test]
 fn traffic_survives_deaths_of_device_and_driver() {
-    let place = TestDir::new();
+    let place = TestDir::with_machine();
     let running = up(&place);
     wait_for_answers(&place);
     let link = |of: &str| number(&json(&place, &["stat", of, "--json"]), "link");

@@ -59,12 +59,13 @@ const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 const LAB: &str = "grantway-lab";
 
 /// The programs of a machine and of its experiments.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "grantwayd",
     "grantwayd-lab",
     "grantway-netd",
     "grantway-manager",
     "driver",
+    "device",
     "guest",
     "pointers",
 ];
@@ -79,6 +80,7 @@ fn built_folder() -> &'static Path {
         "netd",
         "manager",
         "driver",
+        "device",
         "guest",
         "pointers",
         "lab",

@@ -2,9 +2,9 @@
 //! JSON.
 //!
 //! The command line writes these texts, the monitor passes them on without reading them, and the
-//! programs `driver`, `guest` and `device` read them at their start. A device's number is its index in
-//! [`abi::machine::Domain::devices`], and a connection's number its index among the domain's
-//! connections (in the order of [`abi::machine::Machine::connections`]).
+//! programs `driver`, `guest` and `device` read them at their start. A device's number is its index
+//! in [`abi::machine::Domain::devices`]. A domain's connections are numbered in the order of
+//! [`abi::machine::Machine::connections`], those that it is the frontend of first.
 
 mod capture;
 mod device;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | Initialising | any state | InitWait |
 //! | InitWait | Initialised | binds the granted pages: Connected |
-//! | Connected | Closing, Closed, Initialising, Unknown | stops the queues, unbinds the pages: Closed |
+//! | Connected | Closing, Closed, Initialising, Unknown | unbinds the pages: Closed |
 //! | Closed | Initialising | InitWait |
 
 use abi::counted::{status_bytes, table_slots, translation_bytes};

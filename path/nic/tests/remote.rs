@@ -217,12 +217,20 @@ fn next_device_starts_with_empty_queues() {
 /// D-26: frames that arrive while the link is down are lost, and counted.
 #[test]
 fn frames_for_a_link_that_is_down_are_discarded() {
-    let mut rig = rig(Interrupts::default());
+    let mut rig = rig(Interrupts {
+        delay_ns: 50,
+        frames: 0,
+    });
+    rig.receive();
     rig.arrive(1);
+    rig.cord.is_full.set(true);
+    rig.send(&bytes(2, 60));
+    rig.work(0);
+    assert!(rig.device.due_ns(0).is_some());
+    rig.arrive(3);
     rig.device.discard(0);
     assert_eq!(rig.device.counters().missed, 1);
-    rig.receive();
-    assert!(!rig.work(1));
+    assert_eq!(rig.device.due_ns(0), None, "the device rests");
 }
 
 /// D-10, D-16.

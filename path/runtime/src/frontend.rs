@@ -1,5 +1,5 @@
-//! A frontend's end of a connection: its state, and the next step of the handshake. The backend of a
-//! guest's interface is a driver domain, that of a driver domain's NIC a device.
+//! A frontend's end of a connection: its state, and the next step of the handshake. The backend of
+//! a guest's interface is a driver domain, that of a driver domain's NIC a device.
 //!
 //! | own state | the backend is | step |
 //! |---|---|---|

@@ -1,6 +1,7 @@
 //! The demonstration without TAPs: a wire in memory with a TCP/IP station at its far end, inside
-//! the driver domain or that of the NIC's device, and a TCP/IP stack inside the guest domain. The loads are programs of these
-//! stations, which run one after the other and report through the domains' counters.
+//! the driver domain or that of the NIC's device, and a TCP/IP stack inside the guest domain. The
+//! loads are programs of these stations, which run one after the other and report through the
+//! domains' counters.
 
 use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
 use crate::lane::cores::Cores;

@@ -123,7 +123,7 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
     if let (Some([packets, bytes]), Some(traffic)) = (units, denominator.traffic) {
         let _infallible = writeln!(
             out,
-            "{} frames, {} MB carried: {} packets. The total is without idle, profiler, NICs' devices and \
+            "{} frames, {} MB carried: {} packets. The total is without idle, profiler, devices and \
              other.",
             number(traffic.frames as f64),
             number(bytes / 1e6),

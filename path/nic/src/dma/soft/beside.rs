@@ -29,8 +29,10 @@ impl<W: Wire> SoftDevice<W> {
         self.raised = Raised::default();
     }
 
-    /// Discards the frames that have arrived: the link is down.
+    /// Works without a driver: forgets the queues of the last one, and discards frames that have
+    /// arrived.
     pub fn discard(&mut self, now_ns: u64) {
+        self.connect(&[], IoAddr::of_page(0));
         while self.wire.receive(now_ns).is_some() {
             self.counters.missed += 1;
         }
