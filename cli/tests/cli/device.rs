@@ -1,4 +1,4 @@
-//! A NIC whose device is a domain of its own.
+//! A NIC whose device is a separate domain.
 
 use crate::test_dir::{Running, SIM, TestDir, wait};
 use rustix::process::{Pid, Signal, kill_process};
@@ -48,7 +48,7 @@ fn wait_for_answers(place: &TestDir) {
     wait(|| answers().filter(|now| *now > before + 2));
 }
 
-/// D-26: neither death loses more than frames, and nobody else notices.
+/// D-26: either death loses only frames, and the guest stays connected.
 #[test]
 fn traffic_survives_deaths_of_device_and_driver() {
     let place = TestDir::with_machine();

@@ -121,8 +121,8 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
             place: DevicePlace::Domain,
             ..
         } => {
-            let remedy = "write device = \"driver\", or queues = \"shared\": a device in a domain \
-                          of its own has no dedicated queues";
+            let remedy = "write device = \"driver\", or queues = \"shared\": a device in a \
+                          separate domain has no dedicated queues";
             found.add(part, "queues", wrong, remedy);
         }
         NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Soft { .. } => {}

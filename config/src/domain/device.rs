@@ -3,7 +3,7 @@
 use super::driver::{CableConfig, Rings};
 use serde::{Deserialize, Serialize};
 
-/// The configuration of a device in a domain of its own. Its only connection is that to the driver
+/// The configuration of a device in a separate domain. Its only connection is that to the driver
 /// domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

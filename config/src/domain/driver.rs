@@ -164,7 +164,7 @@ pub enum NicKindConfig {
         /// The rings.
         rings: Rings,
     },
-    /// A device with descriptor rings, in a domain of its own.
+    /// A device with descriptor rings, in a separate domain.
     Device {
         /// Number of the driver's connection to it.
         conn: u32,

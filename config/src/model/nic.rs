@@ -145,7 +145,7 @@ pub enum NicKind {
 /// Where a device in software works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevicePlace {
-    /// In a domain of its own.
+    /// In a separate domain.
     #[default]
     Domain,
     /// In the driver domain.

@@ -1,4 +1,4 @@
-//! The device domain: the device of a NIC of `kind = "soft"`, in a process of its own
+//! The device domain: the device of a NIC of `kind = "soft"`, in a separate process
 //! ([specs/dma.md](../../../specs/dma.md)).
 //!
 //! It stands where hardware stands: it owns the wire's end, and moves frames between the wire and

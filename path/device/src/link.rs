@@ -44,7 +44,7 @@ impl Drop for BoundTable {
     }
 }
 
-/// What a connected driver domain has granted.
+/// The granted memory of a connected driver domain.
 #[derive(Debug)]
 pub struct Granted {
     /// The memory of the I/O pages.
@@ -83,7 +83,7 @@ impl Link {
         }
     }
 
-    /// Returns what the driver domain has granted, while it is connected.
+    /// Returns the memory that the driver domain has granted, while it is connected.
     #[must_use]
     pub fn granted(&self) -> Option<&Granted> {
         self.granted.as_ref()

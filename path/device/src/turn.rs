@@ -125,13 +125,13 @@ impl<W: Wait> Device<W> {
         } = self;
         waiter.arm();
         let granted = link.granted();
-        let has_news = granted.is_some_and(|granted| device.arm(&granted.memory));
+        let has_posted = granted.is_some_and(|granted| device.arm(&granted.memory));
         waiter.fence();
         let now_ns = monotonic_ns();
         let due_ns = device.due_ns(now_ns).into_iter();
         let due_ns = due_ns.chain(far.next_due(now_ns)).min();
         let timeout = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
-        let slept = match has_news || waiter.has_pending() || timeout == Some(0) {
+        let slept = match has_posted || waiter.has_pending() || timeout == Some(0) {
             true => Ok(()),
             false => waiter.sleep(WakeSource::All, timeout),
         };

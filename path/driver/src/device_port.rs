@@ -1,4 +1,4 @@
-//! A NIC whose device is a domain of its own: grants it the rings and the pool, and follows its
+//! A NIC whose device is a separate domain: grants it the rings and the pool, and follows its
 //! deaths.
 
 use abi::hypercall::Create;

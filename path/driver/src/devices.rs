@@ -102,41 +102,57 @@ pub fn nic(
         }
         NicKindConfig::Device { conn, descriptors } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
-            let setup = RemoteSetup {
-                entries: *descriptors,
-                mtu,
-            };
-            let nic = RemoteNic::new(setup, rings, received);
-            let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
             let link = Connection::new(ConnId(*conn), Rc::clone(platform));
-            let granted = [rings, received];
-            Box::new(DevicePort::new(
-                config.name.clone(),
-                nic,
-                link,
-                granted,
-                domain.clone(),
-            ))
+            remote(config, *descriptors, link, [rings, received], domain)?
         }
         NicKindConfig::Pcap(files) => pcap(&**platform, *files)?,
     };
-    let nic = match config.rate_mbps {
-        // The cable has the rate.
-        _ if matches!(
-            config.kind,
-            NicKindConfig::Soft { .. } | NicKindConfig::Device { .. }
-        ) =>
-        {
-            nic
-        }
-        Some(mbps) => {
-            let bytes_per_s = bytes_per_s(mbps);
-            let memory = Box::new(pool(eighth, eighth)?);
-            Box::new(Limited::new(nic, bytes_per_s, config.burst_bytes, memory))
-        }
-        None => nic,
-    };
+    let nic = with_rate(nic, config, || pool(eighth, eighth))?;
     Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// Limits the rate of a NIC, unless its cable has the rate. `memory` returns buffers for frames
+/// that wait.
+fn with_rate(
+    nic: Box<dyn Nic>,
+    config: &NicConfig,
+    memory: impl FnOnce() -> Result<Pool, StartError>,
+) -> Result<Box<dyn Nic>, StartError> {
+    let by_cable = matches!(
+        config.kind,
+        NicKindConfig::Soft { .. } | NicKindConfig::Device { .. }
+    );
+    let Some(mbps) = config.rate_mbps.filter(|_| !by_cable) else {
+        return Ok(nic);
+    };
+    let (rate, memory) = (bytes_per_s(mbps), Box::new(memory()?));
+    Ok(Box::new(Limited::new(
+        nic,
+        rate,
+        config.burst_bytes,
+        memory,
+    )))
+}
+
+/// Creates a NIC whose device is the domain behind `link`. Its rings are in the first area of
+/// `granted`, and it receives into the second.
+fn remote(
+    config: &NicConfig,
+    descriptors: u32,
+    link: Connection,
+    granted: [Area; 2],
+    domain: &OwnDomain,
+) -> Result<Box<dyn Nic>, StartError> {
+    let setup = RemoteSetup {
+        entries: descriptors,
+        mtu: config.mtu as usize,
+    };
+    let [rings, received] = granted;
+    let nic = RemoteNic::new(setup, rings, received);
+    let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
+    let name = config.name.clone();
+    let port = DevicePort::new(name, nic, link, granted, domain.clone());
+    Ok(Box::new(port))
 }
 
 /// Creates a NIC with a device in software: its rings are in `memory`, and it receives into `pool`

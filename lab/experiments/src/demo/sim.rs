@@ -112,7 +112,7 @@ fn note(nic: MemoryNic) -> &'static str {
             "the wire's station is part of the driver domain, whose cycles include it"
         }
         MemoryNic::Soft => {
-            "the NIC's device and the wire's station are a domain of their own, which stands for \
+            "the NIC's device and the wire's station are a separate domain, which stands for \
              hardware: its cycles are in no sum"
         }
     }

@@ -123,8 +123,8 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
     if let (Some([packets, bytes]), Some(traffic)) = (units, denominator.traffic) {
         let _infallible = writeln!(
             out,
-            "{} frames, {} MB carried: {} packets. The total is without idle, profiler, devices and \
-             other.",
+            "{} frames, {} MB carried: {} packets. The total is without idle, profiler, devices \
+             and other.",
             number(traffic.frames as f64),
             number(bytes / 1e6),
             number(packets)

@@ -1,4 +1,4 @@
-//! The I/O page table of a device in a domain of its own: a table of counted grants, which only the
+//! The I/O page table of a device in a separate domain: a table of counted grants, which only the
 //! monitor changes. I/O page *n* is entry *n* of the table.
 //!
 //! The monitor maps a granted page into the window of the device's domain, and unmaps it when the

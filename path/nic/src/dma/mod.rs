@@ -26,7 +26,7 @@
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
-//! | [`granted`] | the I/O page table of a device in a domain of its own |
+//! | [`granted`] | the I/O page table of a device in a separate domain |
 //! | [`remote`] | the driver of such a device |
 //! | [`record`] | where the device finds the queues |
 

@@ -350,7 +350,7 @@ impl DeviceQueue {
     }
 
     /// Prepares for sleep: with `wanted`, the next posted descriptor wakes the device. A full fence
-    /// and [`DeviceQueue::has_news`] must follow.
+    /// and [`DeviceQueue::has_posted`] must follow.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -364,7 +364,7 @@ impl DeviceQueue {
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
-    pub fn has_news(&self, memory: &impl DeviceMemory) -> Result<bool, Fault> {
+    pub fn has_posted(&self, memory: &impl DeviceMemory) -> Result<bool, Fault> {
         Ok(memory.posted()? != self.taken.wrapping_add(self.ready))
     }
 }

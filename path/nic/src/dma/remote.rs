@@ -57,7 +57,7 @@ impl RemoteSetup {
 
 /// Both queues, and where the device finds them.
 #[derive(Debug)]
-struct Queues {
+struct QueuePair {
     receive: ReceiveQueue,
     transmit: TransmitQueue,
     places: QueuePlaces,
@@ -77,10 +77,10 @@ pub struct QueuePlaces {
 pub struct RemoteNic {
     setup: RemoteSetup,
     memory: Area,
-    /// The I/O addresses of the memory and the pool. Which pages the device may access is not
-    /// recorded here: the monitor has that table.
+    /// The I/O addresses of the memory and the pool. The table that says which pages the device may
+    /// access is the monitor's.
     table: IoTable,
-    queues: Queues,
+    queues: QueuePair,
     /// Set while the link is up.
     bell: Option<Rc<dyn Bell>>,
     /// Why the NIC is closed.
@@ -102,7 +102,7 @@ impl RemoteNic {
             setup,
             memory,
             table,
-            queues: Queues::new(setup, memory)?,
+            queues: QueuePair::new(setup, memory)?,
             bell: None,
             closed: None,
             polls: false,
@@ -112,7 +112,7 @@ impl RemoteNic {
     /// Empties both queues for a new device, and returns where they are. The link must be down.
     #[must_use]
     pub fn lay_out(&mut self) -> Option<QueuePlaces> {
-        self.queues = Queues::new(self.setup, self.memory)?;
+        self.queues = QueuePair::new(self.setup, self.memory)?;
         self.closed = None;
         Some(self.queues.places)
     }
@@ -186,7 +186,7 @@ impl RemoteNic {
     }
 }
 
-impl Queues {
+impl QueuePair {
     /// Creates empty queues at the start of `memory`, which begins at I/O address 0.
     fn new(setup: RemoteSetup, memory: Area) -> Option<Self> {
         let entries = setup.entries;

@@ -1,6 +1,6 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::SoftDevice;
+use super::device::{Raised, SoftDevice};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
@@ -9,17 +9,6 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Time between two attempts to send while the wire is full.
 const STALLED_NS: u64 = 20_000;
-
-/// Interrupts of the shared receive queue, as far as the driver acknowledges them in its memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Raised {
-    /// The index that the driver had acknowledged last.
-    acknowledged: u32,
-    /// Whether the interrupt was raised since then.
-    is_raised: bool,
-    /// Number of unacknowledged completions.
-    pending: u32,
-}
 
 impl<W: Wire> SoftDevice<W> {
     /// Connects to a driver whose queues are empty and lie at these I/O addresses. Frames that
@@ -94,10 +83,10 @@ impl<W: Wire> SoftDevice<W> {
     /// Prepares for sleep: asks the driver for a doorbell with the next frame to send, and with the
     /// next buffer if frames wait for one. Returns whether there is work already.
     pub fn arm(&mut self, io: &impl IoMemory) -> bool {
-        let mut has_news = false;
+        let mut is_posted = false;
         for queue in 0..self.receive.len() {
             match self.arm_receive(queue, io) {
-                Ok(news) => has_news |= news,
+                Ok(posted) => is_posted |= posted,
                 Err(Fault) => self.stop_queue(queue),
             }
         }
@@ -106,11 +95,11 @@ impl<W: Wire> SoftDevice<W> {
         let armed = transmit.queue.arm(&memory, true);
         // Between `wake` and `posted`: see `DriverQueue::wakes`.
         fence(Ordering::SeqCst);
-        match armed.and_then(|()| transmit.queue.has_news(&memory)) {
-            Ok(news) => has_news |= news && !transmit.is_stopped,
+        match armed.and_then(|()| transmit.queue.has_posted(&memory)) {
+            Ok(posted) => is_posted |= posted && !transmit.is_stopped,
             Err(Fault) => self.stop_transmit(),
         }
-        has_news
+        is_posted
     }
 
     fn arm_receive(&self, queue: usize, io: &impl IoMemory) -> Result<bool, Fault> {
@@ -121,6 +110,6 @@ impl<W: Wire> SoftDevice<W> {
         let wanted = !receive.fifo.is_empty();
         receive.unit.queue.arm(&memory, wanted)?;
         fence(Ordering::SeqCst);
-        Ok(wanted && receive.unit.queue.has_news(&memory)?)
+        Ok(wanted && receive.unit.queue.has_posted(&memory)?)
     }
 }

@@ -1,6 +1,5 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
-use super::beside::Raised;
 use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
@@ -79,6 +78,17 @@ pub(super) struct ReceiveUnit {
     fifo_bytes: usize,
     /// Bytes of the first frame that are stored already.
     stored: usize,
+}
+
+/// Interrupts of the shared receive queue, as far as the driver acknowledges them in its memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Raised {
+    /// The index that the driver had acknowledged last.
+    pub(super) acknowledged: u32,
+    /// Whether the interrupt was raised since then.
+    pub(super) is_raised: bool,
+    /// Number of unacknowledged completions.
+    pub(super) pending: u32,
 }
 
 /// A device in software with wire `W`. It works only when it is called.
@@ -446,11 +456,11 @@ impl<W: Wire> SoftDevice<W> {
         if self.arrived > 0 {
             self.counters.interrupts += 1;
         }
-        self.settle();
+        self.forget_taken();
     }
 
     /// Forgets the frames of which the driver has taken the completions.
-    fn settle(&mut self) {
+    fn forget_taken(&mut self) {
         let dedicated = self.receive.iter().skip(1);
         self.arrived = dedicated.map(|receive| receive.fifo.len()).sum();
         self.since_ns = self.since_ns.filter(|_| self.arrived > 0);
