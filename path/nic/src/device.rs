@@ -172,7 +172,8 @@ pub trait Notified {
 
 /// A device with a fast path, on which a frame is only an address and a length.
 pub trait SmallFrames {
-    /// Like [`Nic::rx`], for frames of one piece each without offloads, up to the first other frame.
+    /// Like [`Nic::rx`], for frames of one piece each without offloads, up to the first other
+    /// frame.
     fn rx_small_frames(
         &mut self,
         now_ns: u64,

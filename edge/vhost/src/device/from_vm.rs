@@ -1,9 +1,8 @@
 //! Frames that the driver transmits.
 
-use super::Ring;
-use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, VLAN_TAG};
+use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, RunningRing, VLAN_TAG};
 use crate::features::{Features, virtio};
-use crate::queue::{BadChain, Chain, Direction, RingError, Single};
+use crate::queue::{BadChain, Chain, Direction, RingError, ShortChain};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
@@ -18,12 +17,12 @@ pub(super) struct FromVm {
     chain: Chain,
     bad: BadChains,
     /// Chains of a batch on the fast path; kept for their memory.
-    pub(super) singles: Vec<Single>,
+    pub(super) short_chains: Vec<ShortChain>,
     /// Whether the last run ended for want of buffers.
     pub(super) starved: bool,
     /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
     pub(super) has_other: bool,
-    /// Whether it moved none, so that the next one begins with a look at one chain.
+    /// Whether it moved none, so that the next one first reads a single chain.
     pub(super) in_vain: bool,
 }
 
@@ -56,12 +55,12 @@ impl FromVm {
     /// `buffers`.
     pub(super) fn run(
         &mut self,
-        ring: Ring<'_>,
+        ring: RunningRing<'_>,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Result<(), RingError> {
-        let Ring {
+        let RunningRing {
             queue,
             memory,
             features,

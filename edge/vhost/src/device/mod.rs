@@ -13,14 +13,13 @@ mod to_vm;
 
 use crate::backend::Backend;
 use crate::connection::Connection;
-use crate::features::Features;
 use crate::memory::Memory;
 use crate::queue::{Queue, RingError};
 use crate::system::System;
 use from_vm::FromVm;
 use net::packet::flow::flow_hash;
 use nic::{Buffers, Caps, Frame, Nic, Notified, SmallFrames, TxReport};
-use parts::ETHERNET;
+use parts::{ETHERNET, RunningRing};
 use std::cell::RefCell;
 use std::rc::Rc;
 use steering::{Steering, rx_ring, tx_ring};
@@ -116,7 +115,7 @@ impl<S: System> Port<S> {
     fn rx_pairs(
         &mut self,
         budget: usize,
-        mut read: impl FnMut(&mut FromVm, Ring<'_>, usize) -> (usize, Result<(), RingError>),
+        mut read: impl FnMut(&mut FromVm, RunningRing<'_>, usize) -> (usize, Result<(), RingError>),
     ) {
         self.turn = self.turn.wrapping_add(1);
         let mut taken = 0;
@@ -135,7 +134,7 @@ impl<S: System> Port<S> {
             let Some((notifier, queue)) = vring.and_then(|vring| vring.running()) else {
                 continue;
             };
-            let ring = Ring {
+            let ring = RunningRing {
                 queue,
                 memory,
                 features,
@@ -153,12 +152,17 @@ impl<S: System> Port<S> {
         }
     }
 
-    /// Calls `write` for each run of `items` that belongs to one pair, by the hashes of their flows.
+    /// Calls `write` for each run of `items` that belongs to one pair, by the hashes of flows.
     fn tx_pairs<T>(
         &mut self,
         items: &[T],
         flow: impl Fn(&T) -> u32,
-        mut write: impl FnMut(&mut ToVm, Ring<'_>, &[T], &mut TxReport) -> Result<(), RingError>,
+        mut write: impl FnMut(
+            &mut ToVm,
+            RunningRing<'_>,
+            &[T],
+            &mut TxReport,
+        ) -> Result<(), RingError>,
     ) -> TxReport {
         let mut report = TxReport::default();
         let done = |report: &TxReport| report.sent + report.full + report.fault + report.refused;
@@ -179,7 +183,7 @@ impl<S: System> Port<S> {
             let memory = &connection.memory;
             let (run, behind) = rest.split_at(count);
             rest = behind;
-            let ring = Ring {
+            let ring = RunningRing {
                 queue,
                 memory,
                 features,
@@ -210,14 +214,6 @@ impl<S: System> Port<S> {
         report.full += rest.len() as u32;
         report
     }
-}
-
-/// A ring that runs, and the terms on which frames pass it.
-struct Ring<'a> {
-    queue: &'a mut Queue,
-    memory: &'a Memory,
-    features: Features,
-    caps: Caps,
 }
 
 impl<S: System> Nic for Port<S> {

@@ -1,6 +1,9 @@
 //! Parts of both directions: lengths, counters, a place in a row of buffers.
 
-use crate::queue::BadChain;
+use crate::features::Features;
+use crate::memory::Memory;
+use crate::queue::{BadChain, Queue};
+use nic::Caps;
 use shmem::Span;
 
 /// Bytes of an Ethernet header.
@@ -11,6 +14,14 @@ pub(super) const VLAN_TAG: usize = 4;
 pub(super) const GSO_FRAME_MAX: usize = 65_535 + ETHERNET + VLAN_TAG;
 /// Bytes of the longest header in front of a frame.
 pub(super) const HEADER_MAX: usize = 12;
+
+/// A ring that runs, and the terms on which frames pass it.
+pub(super) struct RunningRing<'a> {
+    pub(super) queue: &'a mut Queue,
+    pub(super) memory: &'a Memory,
+    pub(super) features: Features,
+    pub(super) caps: Caps,
+}
 
 /// Chains that were dropped, by cause.
 #[derive(Clone, Copy, Debug, Default)]

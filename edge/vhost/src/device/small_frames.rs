@@ -4,13 +4,13 @@
 //! ones are fetched: the virtual machine's processor has written them last. A chain that is not of
 //! this kind, and every error, is left to the slow path, which decides and counts.
 
+use super::Port;
 use super::from_vm::FromVm;
-use super::parts::{ETHERNET, HEADER_MAX};
+use super::parts::{ETHERNET, HEADER_MAX, RunningRing};
 use super::to_vm::{Delivery, ToVm};
-use super::{Port, Ring};
 use crate::features::Features;
 use crate::memory::Memory;
-use crate::queue::{BATCH, Direction, Queue, RingError, Segment, Single};
+use crate::queue::{BATCH, Direction, Queue, RingError, Segment, ShortChain};
 use crate::system::System;
 use net::packet::flow::flow_hash;
 use nic::prefetch::{fetch_ahead, frames_ahead};
@@ -57,12 +57,12 @@ impl FromVm {
     /// Like [`FromVm::run`], for the small frames at the head of the ring, up to [`BATCH`].
     fn run_small_frames(
         &mut self,
-        ring: Ring<'_>,
+        ring: RunningRing<'_>,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Piece>,
     ) -> Result<(), RingError> {
-        let Ring {
+        let RunningRing {
             queue,
             memory,
             features,
@@ -70,29 +70,29 @@ impl FromVm {
         } = ring;
         let header_bytes = features.header_bytes();
         let plain =
-            |single: &Single| plain_frame(single.segment.span, header_bytes, caps.max_frame);
-        let singles = &mut self.singles;
+            |chain: &ShortChain| plain_frame(chain.segment.span, header_bytes, caps.max_frame);
+        let chains = &mut self.short_chains;
         if self.in_vain {
-            queue.peek_singles(memory, Direction::Read, 1, singles)?;
-            if singles.first().and_then(plain).is_none() {
+            queue.peek_short_chains(memory, Direction::Read, 1, chains)?;
+            if chains.first().and_then(plain).is_none() {
                 self.has_other = queue.known() > 0;
                 return Ok(());
             }
         }
-        queue.peek_singles(memory, Direction::Read, budget, singles)?;
-        let found = singles.len();
+        queue.peek_short_chains(memory, Direction::Read, budget, chains)?;
+        let found = chains.len();
         self.has_other = found < budget.min(BATCH) && found < queue.known().into();
         let first = out.len();
         buffers.take_many(found, out);
         self.starved = out.len() - first < found;
 
         let longest = header_bytes + caps.max_frame;
-        let fetch = |single: &Single| single.segment.span.take(longest).prefetch();
-        let ahead = ahead(singles, longest);
+        let fetch = |chain: &ShortChain| chain.segment.span.take(longest).prefetch();
+        let ahead = ahead(chains, longest);
         let (mut count, mut answered) = (0, Ok(()));
-        for (single, piece) in singles.iter().zip(out.iter_mut().skip(first)) {
-            fetch_ahead(singles, count, ahead, fetch);
-            let Some(frame) = plain(single) else {
+        for (chain, piece) in chains.iter().zip(out.iter_mut().skip(first)) {
+            fetch_ahead(chains, count, ahead, fetch);
+            let Some(frame) = plain(chain) else {
                 self.has_other = true;
                 break;
             };
@@ -102,7 +102,7 @@ impl FromVm {
                 break;
             }
             piece.span = room;
-            answered = queue.answer(memory, *single, 0);
+            answered = queue.answer(memory, *chain, 0);
             if answered.is_err() {
                 break;
             }
@@ -138,20 +138,20 @@ fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Sp
 }
 
 /// How many chains ahead of the one that is copied to fetch.
-fn ahead(singles: &[Single], longest: usize) -> usize {
-    let first = singles.first();
-    frames_ahead(first.map_or(0, |single| single.segment.span.len().min(longest)))
+fn ahead(chains: &[ShortChain], longest: usize) -> usize {
+    let first = chains.first();
+    frames_ahead(first.map_or(0, |chain| chain.segment.span.len().min(longest)))
 }
 
 impl ToVm {
     /// Like [`ToVm::run`], for small frames.
     fn run_small_frames(
         &mut self,
-        ring: Ring<'_>,
+        ring: RunningRing<'_>,
         frames: &[Piece],
         report: &mut TxReport,
     ) -> Result<(), RingError> {
-        let Ring {
+        let RunningRing {
             queue,
             memory,
             features,
@@ -162,17 +162,17 @@ impl ToVm {
         let (mut rest, mut most) = (frames, BATCH);
         while !rest.is_empty() {
             let wanted = most.min(rest.len());
-            let singles = &mut self.singles;
-            queue.peek_singles(memory, Direction::Write, wanted, singles)?;
+            let chains = &mut self.short_chains;
+            queue.peek_short_chains(memory, Direction::Write, wanted, chains)?;
             let ahead = frames_ahead(rest.first().map_or(0, |piece| piece.span.len()));
             let mut count = 0;
-            for (single, piece) in singles.iter().zip(rest) {
+            for (chain, piece) in chains.iter().zip(rest) {
                 let needed = header_bytes + piece.span.len();
                 fetch_ahead(rest, count, ahead, |piece| piece.span.prefetch());
-                fetch_ahead(singles, count, ahead, |single| {
-                    single.segment.span.take(needed).prefetch_write();
+                fetch_ahead(chains, count, ahead, |chain| {
+                    chain.segment.span.take(needed).prefetch_write();
                 });
-                let Segment { span, gpa } = single.segment;
+                let Segment { span, gpa } = chain.segment;
                 if span.len() < needed {
                     break;
                 }
@@ -184,8 +184,8 @@ impl ToVm {
                     Err(Fault) => (Delivery::Fault, 0),
                 };
                 self.bad.fault += u64::from(written.is_err());
-                queue.answer(memory, *single, bytes)?;
-                fate.settle(piece.span.len(), report);
+                queue.answer(memory, *chain, bytes)?;
+                fate.count(piece.span.len(), report);
                 count += 1;
             }
             rest = rest.get(count..).unwrap_or(&[]);
@@ -195,7 +195,7 @@ impl ToVm {
                 && let Some((piece, behind)) = rest.split_first()
             {
                 let fate = self.give_alone((queue, memory), features, *piece)?;
-                if fate.settle(piece.span.len(), report) {
+                if fate.count(piece.span.len(), report) {
                     self.short_at = Some(queue.seen());
                     return Ok(());
                 }

@@ -1,10 +1,9 @@
 //! Frames into what the driver has posted to receive.
 
-use super::Ring;
-use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX};
+use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX, RunningRing};
 use crate::features::{Features, virtio};
 use crate::memory::Memory;
-use crate::queue::{Chain, Direction, Queue, RingError, Segment, Single};
+use crate::queue::{Chain, Direction, Queue, RingError, Segment, ShortChain};
 use net::packet::{checksum, segment};
 use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
@@ -29,7 +28,7 @@ pub(super) struct ToVm {
     /// Segments of a frame that the driver does not take whole.
     segments: Vec<Frame>,
     /// Chains of a batch on the fast path; kept for their memory.
-    pub(super) singles: Vec<Single>,
+    pub(super) short_chains: Vec<ShortChain>,
     pub(super) bad: BadChains,
     /// Frames that exceed the buffers of a chain, without mergeable buffers.
     too_small: u64,
@@ -52,7 +51,7 @@ pub(super) enum Delivery {
 
 impl Delivery {
     /// Counts a frame of `bytes` bytes, unless it waits; returns whether it does.
-    pub(super) fn settle(&self, bytes: usize, report: &mut TxReport) -> bool {
+    pub(super) fn count(&self, bytes: usize, report: &mut TxReport) -> bool {
         match self {
             Self::Sent => {
                 report.sent += 1;
@@ -71,11 +70,11 @@ impl ToVm {
     /// Writes frames, in order, until the posted buffers do not suffice for one.
     pub(super) fn run<'a>(
         &mut self,
-        ring: Ring<'_>,
+        ring: RunningRing<'_>,
         frames: impl Iterator<Item = Option<&'a Frame>>,
         report: &mut TxReport,
     ) -> Result<(), RingError> {
-        let Ring {
+        let RunningRing {
             queue,
             memory,
             features,
@@ -91,7 +90,7 @@ impl ToVm {
                 None => Delivery::Refused,
             };
             let bytes = frame.map_or(0, Frame::len);
-            if fate.settle(bytes, report) {
+            if fate.count(bytes, report) {
                 self.short_at = Some(queue.seen());
                 return Ok(());
             }

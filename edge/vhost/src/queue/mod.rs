@@ -13,10 +13,10 @@
 //! new shim resumes from `used.idx`.
 
 mod chain;
-mod single;
+mod short_chain;
 
 pub use chain::{BadChain, Chain, Direction, Segment};
-pub use single::{BATCH, Single};
+pub use short_chain::{BATCH, ShortChain};
 
 use crate::memory::Memory;
 use shmem::{Fault, Span};

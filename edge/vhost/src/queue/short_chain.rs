@@ -13,28 +13,28 @@ pub const BATCH: usize = 64;
 
 /// A chain of one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Single {
+pub struct ShortChain {
     head: u16,
     /// Its buffer.
     pub segment: Segment,
 }
 
 impl Queue {
-    /// Replaces `singles` by the next chains of the ring, up to `most` and up to the first chain
+    /// Replaces `chains` by the next chains of the ring, up to `most` and up to the first chain
     /// that has several descriptors, lies in several regions, or is bad. They stay in the ring
     /// until [`Queue::answer`].
     ///
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn peek_singles(
+    pub fn peek_short_chains(
         &mut self,
         memory: &Memory,
         direction: Direction,
         most: usize,
-        singles: &mut Vec<Single>,
+        chains: &mut Vec<ShortChain>,
     ) -> Result<(), RingError> {
-        singles.clear();
+        chains.clear();
         let most = most.min(BATCH);
         if usize::from(self.known()) < most {
             self.count()?;
@@ -51,13 +51,13 @@ impl Queue {
             let Some(segment) = entry.and_then(|entry| entry.alone(memory, direction)) else {
                 break;
             };
-            singles.push(Single { head, segment });
+            chains.push(ShortChain { head, segment });
         }
         Ok(())
     }
 
-    /// Takes the next chain, which [`Queue::peek_singles`] has found, and returns it with `bytes`
-    /// bytes written. The driver sees it after [`Queue::publish`].
+    /// Takes the next chain, which [`Queue::peek_short_chains`] has found, and returns it with
+    /// `bytes` bytes written. The driver sees it after [`Queue::publish`].
     ///
     /// # Errors
     /// The ring is broken.
@@ -65,10 +65,10 @@ impl Queue {
     pub fn answer(
         &mut self,
         memory: &Memory,
-        single: Single,
+        chain: ShortChain,
         bytes: usize,
     ) -> Result<(), RingError> {
         self.next_avail = self.next_avail.wrapping_add(1);
-        self.put(memory, single.head, bytes as u32)
+        self.put(memory, chain.head, bytes as u32)
     }
 }
