@@ -25,6 +25,9 @@ use std::rc::Rc;
 use steering::{Steering, rx_ring, tx_ring};
 use to_vm::ToVm;
 
+/// The result of a pass over a ring: an error breaks it.
+type RingResult = Result<(), RingError>;
+
 /// The device of one queue of the interface. All of them share one [`Backend`].
 #[derive(Debug)]
 pub struct Port<S> {
@@ -115,7 +118,7 @@ impl<S: System> Port<S> {
     fn rx_pairs(
         &mut self,
         budget: usize,
-        mut read: impl FnMut(&mut FromVm, RunningRing<'_>, usize) -> (usize, Result<(), RingError>),
+        mut read: impl FnMut(&mut FromVm, RunningRing<'_>, usize) -> (usize, RingResult),
     ) {
         self.turn = self.turn.wrapping_add(1);
         let mut taken = 0;
@@ -157,12 +160,7 @@ impl<S: System> Port<S> {
         &mut self,
         items: &[T],
         flow: impl Fn(&T) -> u32,
-        mut write: impl FnMut(
-            &mut ToVm,
-            RunningRing<'_>,
-            &[T],
-            &mut TxReport,
-        ) -> Result<(), RingError>,
+        mut write: impl FnMut(&mut ToVm, RunningRing<'_>, &[T], &mut TxReport) -> RingResult,
     ) -> TxReport {
         let mut report = TxReport::default();
         let done = |report: &TxReport| report.sent + report.full + report.fault + report.refused;
