@@ -73,7 +73,9 @@ fn a_recorded_machine_is_shown_in_every_form() {
     assert!(figures[0]["provenance"].is_object());
     for domain in ["driver", "web"] {
         let closure = figure(&figures, &format!("closure.{domain}"));
-        let closure = closure["value"].as_f64().unwrap();
+        let corrected = figure(&figures, &format!("corrected_share.{domain}"));
+        let [closure, corrected] = [closure, corrected].map(|f| f["value"].as_f64().unwrap());
+        let closure = closure * (1.0 - corrected);
         // Experiments on quiet machines check the exact closure; this test checks that it is
         // plausible.
         assert!((0.5..1.5).contains(&closure), "{domain}: {closure}");
@@ -99,6 +101,31 @@ fn a_recorded_machine_is_shown_in_every_form() {
     assert!(place.run(&["prof", "export", "a.prof"]).ok());
     let export: Value = serde_json::from_str(&place.read("a.json")).unwrap();
     assert!(export["threads"].as_array().is_some_and(|t| !t.is_empty()));
+
+    for (format, file) in [
+        ("folded", "a.folded"),
+        ("perf", "a.perf"),
+        ("pprof", "a.pb"),
+    ] {
+        let run = place.run(&["prof", "export", "a.prof", "--format", format]);
+        assert!(run.ok() && run.out.trim() == file, "{run:?}");
+    }
+    assert!(
+        place
+            .read("a.folded")
+            .lines()
+            .any(|line| line.starts_with("driver;"))
+    );
+    assert!(place.read("a.perf").contains(" cpu-clock: \n\t"));
+
+    let functions = ["--domain", "driver", "--children", "--callers"];
+    let run = place.run(&[&["prof", "report", "a.prof"][..], &functions].concat());
+    assert!(run.ok() && !run.out.contains("Functions of web"), "{run:?}");
+    let run = place.run(&["prof", "report", "a.prof", "--domain", "drvier"]);
+    assert!(
+        run.code == 2 && run.err.contains("known domains: "),
+        "{run:?}"
+    );
 
     let top = &lines(&top)[0];
     assert!(top["domains"]["driver"]["cpu"].is_number(), "{top}");
@@ -151,6 +178,35 @@ fn one_machine_of_two_is_profiled() {
     for domain in ["a/driver", "b/driver"] {
         assert!(has(&all, &format!("cycles.{domain}")), "{domain}: {all:?}");
     }
+}
+
+#[test]
+fn only_the_machine_of_the_command_is_profiled() {
+    let place = TestDir::with_machine();
+    if !may_sample(&place) {
+        return;
+    }
+    let file = place.file("good.toml", SIM);
+    let up = place.run(&["up", &file, "--name", "elsewhere", "--detach"]);
+    assert!(up.ok(), "{up:?}");
+    let lasts = "./grantway up good.toml --name own --detach && sleep 2 && \
+                 ./grantway down --name own";
+    let record = ["prof", "record", "-o", "own.prof", "--", "sh", "-c", lasts];
+    let run = place.run(&record);
+    assert!(place.run(&["down", "--name", "elsewhere"]).ok());
+    assert!(
+        run.ok() && !run.err.contains("machines together"),
+        "{run:?}"
+    );
+
+    let figures = lines(&place.run(&["prof", "report", "own.prof", "--json"]));
+    let has = |metric: &str| figures.iter().any(|figure| figure["metric"] == metric);
+    for domain in ["driver", "web", "monitor", "other instances"] {
+        assert!(has(&format!("cycles.{domain}")), "{domain}: {figures:?}");
+    }
+    assert!(has("closure.driver"), "its counters were read: {figures:?}");
+    assert!(!has("cycles_per_packet.other instances"));
+    assert!(!has("cycles.elsewhere/driver"), "{figures:?}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use xenoprof::model::{
     Traffic, file,
 };
 use xenoprof::show::diff::Diff;
-use xenoprof::show::report::Form;
-use xenoprof::show::{export, flame, report};
+use xenoprof::show::report::{Form, Listing};
+use xenoprof::show::{export, flame, pprof, report, script};
 
 /// Names with a special meaning for a terminal, a folded stack, XML or a path.
 const NAMES: [&str; 16] = [
@@ -81,7 +81,12 @@ pub fn profiles(bytes: &[u8]) {
     for form in [Form::Text, Form::Json, Form::Csv] {
         for classing in [Classing::Nearest, Classing::Flat] {
             let mut shown = Vec::new();
-            report(&session, &rules, classing, form, 3, &mut shown).expect("can be shown");
+            let listing = Listing {
+                children: input.bool(),
+                callers: input.bool(),
+                ..Listing::first(3)
+            };
+            report(&session, &rules, classing, form, &listing, &mut shown).expect("can be shown");
             let shown = String::from_utf8(shown).expect("text");
             says_nothing(&shown);
         }
@@ -96,6 +101,12 @@ pub fn profiles(bytes: &[u8]) {
         }
     }
     export::firefox(&session, &rules, Vec::new()).expect("can be exported");
+    let mut text = Vec::new();
+    script::folded(&session, &mut text).expect("can be exported");
+    says_nothing(&String::from_utf8(std::mem::take(&mut text)).expect("text"));
+    script::perf(&session, &mut text).expect("can be exported");
+    says_nothing(&String::from_utf8(text).expect("text").replace('\t', ""));
+    pprof::write(&session, &mut Vec::new()).expect("can be exported");
 }
 
 fn is_active(c: char) -> bool {
@@ -178,6 +189,7 @@ fn session(input: &mut Input<'_>) -> Session {
         Sample(number(input), cpu, thread, input.below(4) as u32)
     });
     session.losses = several(input, |input| Loss {
+        throttled: input.u64(),
         cpu: input.below(3) as u32,
         domain: input.bool().then(|| input.below(4) as u32),
         expected: number(input),
@@ -208,6 +220,9 @@ fn domain(input: &mut Input<'_>) -> Domain {
         cpu_ns: input.bool().then(|| number(input)),
         agent_ns: input.bool().then(|| number(input)),
         ledger: input.bool().then(|| Ledger {
+            corrected: input.u64(),
+            waited_ns: input.u64(),
+            preempted: input.u64(),
             hops: [(name(input), number(input))].into(),
             cpu_ns: number(input),
             stamps: number(input),

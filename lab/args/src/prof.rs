@@ -20,7 +20,8 @@ pub enum Prof {
     /// Show a session: domains, classes, hops, functions, and how well the instruments agree
     #[command(after_help = "Examples:\n  grantway prof report\n  \
         grantway prof report busy.prof --json | jq .metric\n  \
-        grantway prof report --flat --rules my.rules")]
+        grantway prof report --flat --rules my.rules\n  \
+        grantway prof report --domain driver --children --callers")]
     Report {
         /// The session, and display options
         #[command(flatten)]
@@ -28,9 +29,9 @@ pub enum Prof {
         /// Print comma-separated values
         #[arg(long, conflicts_with = "json")]
         csv: bool,
-        /// Number of functions per domain; 0: none
-        #[arg(long, value_name = "N", default_value_t = 10)]
-        functions: usize,
+        /// The tables of functions
+        #[command(flatten)]
+        functions: Functions,
     },
     /// Compare two sessions, point A against point B: by class and by function
     #[command(after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver")]
@@ -66,14 +67,22 @@ pub enum Prof {
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },
-    /// Write a session for the Firefox Profiler (profiler.firefox.com): domains are processes,
-    /// classes are categories
-    #[command(after_help = "Example:\n  grantway prof export busy.prof -o busy.json")]
+    /// Write a session for another tool. For the Firefox Profiler (profiler.firefox.com) domains
+    /// are processes, classes are categories
+    #[command(
+        after_help = "Examples:\n  grantway prof export busy.prof -o busy.json\n  \
+        grantway prof export --format pprof && go tool pprof -top grantway.pb"
+    )]
     Export {
         /// The session, and display options
         #[command(flatten)]
         view: View,
-        /// Output file [default: the session's name with `.json`]
+        /// Format: firefox, folded (stacks with microseconds), perf (the text of `perf script`) or
+        /// pprof
+        #[arg(long, value_name = "FORMAT", default_value = "firefox",
+              value_parser = ["firefox", "folded", "perf", "pprof"])]
+        format: String,
+        /// Output file [default: the session's name with `.json`, `.folded`, `.perf` or `.pb`]
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: Option<PathBuf>,
     },
@@ -169,6 +178,27 @@ pub struct View {
     /// How classes are found
     #[command(flatten)]
     pub classing: Classes,
+}
+
+/// The functions that a report shows.
+#[derive(Debug, Args)]
+pub struct Functions {
+    /// Only this domain
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// Number of functions per domain; 0: none
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub functions: usize,
+    /// Show the time of functions with their callees, too
+    #[arg(long)]
+    pub children: bool,
+    /// Show the callers of each function
+    #[arg(long)]
+    pub callers: bool,
+    /// Sort functions by time without callees (self) or with their callees (total) [default: self,
+    /// with --children total]
+    #[arg(long, value_name = "TIME", value_parser = ["self", "total"])]
+    pub sort: Option<String>,
 }
 
 /// Classification options.

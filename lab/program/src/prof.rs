@@ -1,7 +1,7 @@
 //! `grantway prof`: profiles.
 
 use figures::Failure;
-use lab_args::prof::{Classes, Look, Participate, Prof, Record, Sampling, View, With};
+use lab_args::prof::{Classes, Functions, Look, Participate, Prof, Record, Sampling, View, With};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,8 +13,9 @@ use xenoprof::model::{Mode, Session, file};
 use xenoprof::record::Participants;
 use xenoprof::session::participant;
 use xenoprof::session::state::Expected;
+use xenoprof::show;
 use xenoprof::show::diff::Diff;
-use xenoprof::show::{self, report::Form};
+use xenoprof::show::report::{Form, Listing};
 
 fn rules(classes: &Classes) -> anyhow::Result<Rules> {
     match &classes.rules {
@@ -84,7 +85,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 (_, true) => Form::Csv,
                 _ => Form::Text,
             };
-            report(view, form, *functions)?;
+            report(view, form, functions)?;
         }
         Prof::Diff {
             a,
@@ -100,11 +101,19 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             let written = show::flame::files(&session, folder, &stem, domain.as_deref())?;
             print_files(&written, json)?;
         }
-        Prof::Export { view, output } => {
-            let path = output
-                .clone()
-                .unwrap_or_else(|| view.file.with_extension("json"));
-            export(view, &path)?;
+        Prof::Export {
+            view,
+            format,
+            output,
+        } => {
+            let extension = match format.as_str() {
+                "firefox" => "json",
+                "pprof" => "pb",
+                other => other,
+            };
+            let default = || view.file.with_extension(extension);
+            let path = output.clone().unwrap_or_else(default);
+            export(view, format, &path)?;
             print_files(&[path], json)?;
         }
         Prof::Top {
@@ -172,19 +181,34 @@ pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
     )?)
 }
 
-fn report(view: &View, form: Form, functions: usize) -> anyhow::Result<()> {
+fn report(view: &View, form: Form, functions: &Functions) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let (rules, classing) = (rules(&view.classing)?, classing(&view.classing));
     let mut text = Vec::new();
-    show::report(&session, &rules, classing, form, functions, &mut text)?;
+    let listing = Listing {
+        domain: functions.domain.as_deref(),
+        most: functions.functions,
+        children: functions.children,
+        callers: functions.callers,
+        by_total: match functions.sort.as_deref() {
+            Some(sort) => sort == "total",
+            None => functions.children,
+        },
+    };
+    show::report(&session, &rules, classing, form, &listing, &mut text)?;
     output::print(&String::from_utf8_lossy(&text))
 }
 
-/// Writes a session for the Firefox Profiler to `path`.
-fn export(view: &View, path: &Path) -> anyhow::Result<()> {
+/// Writes a session in a format of another tool to `path`.
+fn export(view: &View, format: &str, path: &Path) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let rules = rules(&view.classing)?;
-    figures::file::replace(path, |out| show::export::firefox(&session, &rules, out))
+    figures::file::replace(path, |mut out| match format {
+        "folded" => show::script::folded(&session, &mut out),
+        "perf" => show::script::perf(&session, &mut out),
+        "pprof" => show::pprof::write(&session, &mut out),
+        _ => show::export::firefox(&session, &rules, out),
+    })
 }
 
 fn diff(

@@ -1,11 +1,15 @@
 //! The loss ledger: for each CPU and domain, the expected samples and their outcomes.
 //!
-//! `expected = delivered + kernel_lost + ring_dropped + steal + silent` always holds. `silent` is
-//! the unexplained rest: periods that the timer missed because interrupts were off or the machine
-//! did not run. It is negative if samples that belong to the time of others accumulated here.
+//! `expected = delivered + kernel_lost + throttled + ring_dropped + steal + silent` always holds.
+//! `silent` is the unexplained rest: periods that the timer missed because interrupts were off or
+//! the machine did not run. It is negative if samples that belong to the time of others accumulated
+//! here.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Maximum share of missing samples without a warning.
+pub const MISSING_MAX: f64 = 0.01;
 
 /// A row of the ledger, in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,9 @@ pub struct Loss {
     pub delivered: u64,
     /// Samples that the kernel could not write to its ring.
     pub kernel_lost: u64,
+    /// Periods in which the kernel had stopped sampling.
+    #[serde(default)]
+    pub throttled: u64,
     /// Samples for which a domain's ring or the sampler's memory had no space.
     pub ring_dropped: u64,
     /// Periods that the underlying hypervisor stole.
@@ -35,6 +42,7 @@ impl Loss {
         let known = [
             self.delivered,
             self.kernel_lost,
+            self.throttled,
             self.ring_dropped,
             self.steal,
         ];
@@ -49,7 +57,44 @@ impl Loss {
     /// Returns the known losses.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.kernel_lost.saturating_add(self.ring_dropped)
+        self.kernel_lost
+            .saturating_add(self.throttled)
+            .saturating_add(self.ring_dropped)
+    }
+
+    /// Returns a sentence about the missing samples if more than [`MISSING_MAX`] are missing, with
+    /// their main cause.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let causes = [
+            (
+                self.kernel_lost,
+                "the kernel's ring was full: use a lower rate",
+            ),
+            (
+                self.throttled,
+                "the kernel stopped sampling: use a lower rate",
+            ),
+            (self.ring_dropped, "a ring or the memory was full"),
+            (self.steal, "the hypervisor ran something else"),
+            (
+                self.silent.max(0).unsigned_abs(),
+                "interrupts were off, or the timer was late",
+            ),
+        ];
+        let missing = causes
+            .iter()
+            .fold(0u64, |sum, (n, _)| sum.saturating_add(*n));
+        let share = missing as f64 / self.expected.max(1) as f64;
+        let (most, cause) = causes.into_iter().max_by_key(|(count, _)| *count)?;
+        (share > MISSING_MAX && self.expected > 0).then(|| {
+            format!(
+                "CPU {}: {:.1} % of the samples are missing, {:.1} % because {cause}",
+                self.cpu,
+                share * 100.0,
+                most as f64 / self.expected as f64 * 100.0
+            )
+        })
     }
 }
 
@@ -60,6 +105,8 @@ pub struct Counts {
     pub delivered: BTreeMap<(u32, u32), u64>,
     /// By CPU.
     pub kernel_lost: BTreeMap<u32, u64>,
+    /// Nanoseconds by CPU.
+    pub throttled_ns: BTreeMap<u32, u64>,
     /// By CPU and domain.
     pub ring_dropped: BTreeMap<(u32, u32), u64>,
     /// Nanoseconds by CPU.
@@ -94,6 +141,7 @@ impl Counts {
                     expected: ran_ns / period,
                     delivered: of_cpu(&self.delivered),
                     kernel_lost: at(&self.kernel_lost),
+                    throttled: at(&self.throttled_ns) / period,
                     ring_dropped: of_cpu(&self.ring_dropped),
                     steal: at(&self.steal_ns) / period,
                     silent: 0,
@@ -130,10 +178,11 @@ mod tests {
         let pairs = || proptest::collection::btree_map((0u32..3, 0u32..4), 0u64..10_000, 0..10);
         let cpus = || proptest::collection::btree_map(0u32..3, 0u64..1_000_000_000, 0..3);
         let times = proptest::collection::btree_map(0u32..4, 0u64..10_000_000_000, 0..4);
-        (pairs(), cpus(), pairs(), cpus(), times).prop_map(
-            |(delivered, kernel_lost, ring_dropped, steal_ns, cpu_ns)| Counts {
+        (pairs(), cpus(), cpus(), pairs(), cpus(), times).prop_map(
+            |(delivered, kernel_lost, throttled_ns, ring_dropped, steal_ns, cpu_ns)| Counts {
                 delivered,
                 kernel_lost,
+                throttled_ns,
                 ring_dropped,
                 steal_ns,
                 cpu_ns,
@@ -160,6 +209,26 @@ mod tests {
                 prop_assert_eq!(whole.expected, 5000);
             }
         }
+    }
+
+    #[test]
+    fn missing_samples_are_reported_with_their_cause() {
+        let row = |expected, delivered, throttled| {
+            let row = Loss {
+                cpu: 1,
+                expected,
+                delivered,
+                throttled,
+                ..Loss::default()
+            };
+            row.closed().warning()
+        };
+        assert_eq!(row(1000, 990, 0), None);
+        let silent = "CPU 1: 16.0 % of the samples are missing, 16.0 % because interrupts were off";
+        assert!(row(1000, 840, 0).unwrap().starts_with(silent));
+        let throttled = "CPU 1: 5.0 % of the samples are missing, 4.0 % because the kernel stopped";
+        assert!(row(1000, 950, 40).unwrap().starts_with(throttled));
+        assert_eq!(row(0, 10, 0), None, "the number of events was unknown");
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub(crate) fn session() -> Session {
         .into(),
         cpu_ns: 100_000_000,
         stamps: 1000,
+        ..Ledger::default()
     });
     driver.traffic = Some(Traffic {
         frames: 1000,

@@ -10,7 +10,8 @@ use xenoprof::event::Event;
 use xenoprof::model::{Domain, DomainKind, Head, Mode, Session, Tier, file};
 use xenoprof::resolve::{Resolver, Symbolizer};
 use xenoprof::sampler::parse::{Parsed, Record, parse};
-use xenoprof::show::{self, report::Form};
+use xenoprof::show;
+use xenoprof::show::report::{Form, Listing};
 
 const PID: u64 = 70;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -153,7 +154,15 @@ fn nmi_samples_need_no_reservations() {
         assert_eq!(session.samples.len(), SAMPLES.iter().sum::<usize>());
         let mut text = Vec::new();
         let (rules, nearest) = (Rules::thesis(), Classing::Nearest);
-        show::report(&session, &rules, nearest, Form::Text, 5, &mut text).unwrap();
+        show::report(
+            &session,
+            &rules,
+            nearest,
+            Form::Text,
+            &Listing::first(5),
+            &mut text,
+        )
+        .unwrap();
         let text = String::from_utf8(text).unwrap();
         for part in [
             event.name(),

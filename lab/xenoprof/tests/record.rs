@@ -9,7 +9,7 @@ use testing::skip;
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
-use xenoprof::model::{Session, Tier, file};
+use xenoprof::model::{Frame, Session, Tier, file};
 use xenoprof::record::{DEFAULT_HZ, Options, run, to_file};
 use xenoprof::show::flame;
 
@@ -91,6 +91,56 @@ fn a_command_that_starts_no_domain_is_one_domain() {
     });
     assert!(shell.count() * 2 > samples.len());
     assert!(samples.iter().all(|sample| sample.0 <= session.head.ran_ns));
+}
+
+/// The shell and the C library have no frame pointers and no symbols but exported ones.
+#[test]
+fn stacks_reach_the_start_of_their_process() {
+    let _alone = alone();
+    let Some((session, _)) = record(busy(0)) else {
+        return;
+    };
+    let index = session.domains.iter().position(|d| d.name == "sh").unwrap();
+    let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+    let part = &found.parts[index];
+    assert!(part.in_user >= 20, "{part:?}");
+    // The dynamic linker runs before the process's first function.
+    assert!(
+        part.whole * 100 >= part.in_user * 90,
+        "{} of {}",
+        part.whole,
+        part.in_user
+    );
+}
+
+#[test]
+fn functions_of_the_vdso_have_names() {
+    let _alone = alone();
+    let me = std::env::current_exe().unwrap();
+    let args = ["--exact", "reads_the_clock", "--ignored"];
+    let command = std::iter::once(me.to_str().unwrap()).chain(args);
+    let Some((session, _)) = record(command.map(str::to_owned).collect()) else {
+        return;
+    };
+    let is_vdso = |frame: &&Frame| session.module(frame).is_some_and(|m| m.path == "[vdso]");
+    let names: Vec<&str> = session
+        .frames
+        .iter()
+        .filter(is_vdso)
+        .map(|f| &*f.symbol)
+        .collect();
+    assert!(
+        names.iter().any(|name| name.contains("clock_gettime")),
+        "{names:?}"
+    );
+}
+
+/// The command of [`functions_of_the_vdso_have_names`].
+#[test]
+#[ignore = "a load for another test"]
+fn reads_the_clock() {
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_millis(500) {}
 }
 
 #[test]

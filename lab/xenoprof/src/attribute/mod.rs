@@ -3,7 +3,7 @@
 
 pub mod rules;
 
-use crate::model::{DomainKind, Frame, Session, Thread};
+use crate::model::{DomainKind, Frame, Session, Space, Thread};
 use rules::{Function, Rules};
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,6 +22,10 @@ pub enum Classing {
 pub struct Part {
     /// Total.
     pub samples: u64,
+    /// Samples whose stack has a function of user code.
+    pub in_user: u64,
+    /// Samples of these whose stack reaches `main` or the start of a thread.
+    pub whole: u64,
     /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,
     /// Samples by module and function.
@@ -63,6 +67,10 @@ impl Attribution {
                 continue;
             };
             part.samples += count;
+            if let Some(is_whole) = is_whole(session, stack) {
+                part.in_user += count;
+                part.whole += u64::from(is_whole) * count;
+            }
             if let Some(sum) = part.classes.get_mut(lookup.class(index, stack)) {
                 *sum += count;
             }
@@ -150,14 +158,49 @@ fn function<'a>(session: &'a Session, frame: &'a Frame) -> Option<Function<'a>> 
     })
 }
 
+/// Functions in which user code begins: of a process and of a thread, in all C libraries.
+const ORIGINS: [&str; 10] = [
+    "main",
+    "_start",
+    "_start_c",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+];
+
+/// Returns whether a stack reaches the beginning of user code; `None` for a stack without any.
+fn is_whole(session: &Session, stack: u32) -> Option<bool> {
+    let mut has_user = false;
+    let is_origin = |frame: &Frame| {
+        let is_user = session
+            .module(frame)
+            .is_some_and(|m| m.space == Space::User);
+        has_user |= is_user;
+        is_user && ORIGINS.contains(&frame.symbol.as_str())
+    };
+    let is_whole = session
+        .frames_of(stack)
+        .map(|(_, frame)| frame)
+        .any(is_origin);
+    has_user.then_some(is_whole)
+}
+
+/// Returns the functions of a stack, innermost first, without those that were inlined from Rust's
+/// standard library.
+pub(crate) fn functions_of(session: &Session, stack: u32) -> impl Iterator<Item = &Frame> {
+    let frames = session.frames_of(stack).map(|(_, frame)| frame);
+    frames.filter(|frame| !frame.inlined || !is_of_the_language(&frame.symbol))
+}
+
 /// Returns the module and the name of a stack's function. Replaces a function that was inlined from
 /// Rust's standard library by its caller.
 #[must_use]
 pub fn symbol(session: &Session, stack: u32) -> (String, String) {
-    let frame = session
-        .frames_of(stack)
-        .map(|(_, frame)| frame)
-        .find(|frame| !frame.inlined || !is_of_the_language(&frame.symbol));
+    let frame = functions_of(session, stack).next();
     frame.map_or_else(Default::default, |frame| {
         let module = session.module(frame).map_or("", |module| module.name());
         (module.to_owned(), frame.symbol.clone())
@@ -208,6 +251,25 @@ mod tests {
         );
         assert_eq!(driver.charged_to, [("driver".to_owned(), 100)].into());
         assert_eq!(found.parts[2].samples, 0);
+    }
+
+    #[test]
+    fn stacks_that_reach_main_are_counted() {
+        let mut session = session();
+        let whole = |session: &Session| {
+            let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
+            found
+                .parts
+                .iter()
+                .map(|part| (part.in_user, part.whole))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(whole(&session), [(100, 0), (0, 0), (0, 0)]);
+        session.frames[0].symbol = "main".to_owned();
+        assert_eq!(whole(&session), [(100, 100), (0, 0), (0, 0)]);
+        // A kernel function of that name is no origin.
+        session.modules[0].space = Space::Kernel;
+        assert_eq!(whole(&session)[0], (0, 0));
     }
 
     #[test]

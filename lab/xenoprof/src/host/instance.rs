@@ -1,5 +1,6 @@
 //! Instances of the machine, their domains, and readings of the domains' counters.
 
+use super::process;
 use crate::model::Traffic;
 use abi::machine::{Program, Status};
 use abi::mailbox::Request;
@@ -41,6 +42,8 @@ pub(super) struct Reading {
     pub(super) stamps: u64,
     pub(super) traffic: Traffic,
     pub(super) cpu_ns: u64,
+    pub(super) corrected: u64,
+    pub(super) waits: process::Waits,
 }
 
 impl ObservedInstance {
@@ -83,7 +86,8 @@ impl ObservedInstance {
             let Some(cpu_ns) = cpu_ns(run.pid) else {
                 continue;
             };
-            let reading = reading(&stat, cpu_ns);
+            let mut reading = reading(&stat, cpu_ns);
+            reading.waits = process::waits(run.pid);
             if run.first.is_none() {
                 run.first = Some(reading.clone());
             }
@@ -119,6 +123,8 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         stamps: ledger["stamps"].as_u64().unwrap_or(0),
         traffic,
         cpu_ns,
+        corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
+        waits: process::Waits::default(),
     }
 }
 
@@ -129,7 +135,8 @@ mod tests {
     #[test]
     fn malformed_counters_count_as_zero() {
         let stat = serde_json::json!({
-            "ledger": {"hops": {"nic": {"cycles": 7}, "copy": 3}, "stamps": 4},
+            "ledger": {"hops": {"nic": {"cycles": 7}, "copy": 3}, "stamps": 4,
+                       "corrected_cycles": 6},
             "ports": {
                 "nic.wire": {"traffic": {"in_packets": 2, "in_bytes": 3028,
                                           "out_packets": 1, "out_bytes": 66}},
@@ -139,7 +146,7 @@ mod tests {
         });
         let read = reading(&stat, 5);
         assert_eq!(read.hops, [("nic".to_owned(), 7)].into());
-        assert_eq!((read.stamps, read.cpu_ns), (4, 5));
+        assert_eq!((read.stamps, read.cpu_ns, read.corrected), (4, 5, 6));
         assert_eq!(
             read.traffic,
             Traffic {

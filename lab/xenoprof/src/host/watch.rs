@@ -28,31 +28,47 @@ struct Seen {
     to_ns: u64,
 }
 
+/// Processes that started during the session, and their parents.
+pub type Parents = BTreeMap<u32, u32>;
+
+/// The instances of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum InstanceScope {
+    /// Every instance of the host.
+    #[default]
+    All,
+    /// The instance with this name.
+    Named(String),
+    /// The instances that the session's command started.
+    OfCommand,
+}
+
 /// Everything observed so far.
 #[derive(Default)]
 pub struct Watch {
     seen: BTreeMap<u32, Seen>,
     found: BTreeMap<String, ObservedInstance>,
+    /// Instances that ran before the session.
+    earlier: BTreeSet<String>,
     /// Process domains named by the user.
     named: Vec<(String, Vec<u32>)>,
     /// The session's command.
     command: Option<(u32, String)>,
-    /// The only instance of the session. `None`: every instance.
-    only: Option<String>,
+    scope: InstanceScope,
     looks: u32,
 }
 
 impl Watch {
-    /// Starts watching. `named` are processes that the user declares to be domains; `only` is the
-    /// session's instance, `None` for every instance.
+    /// Starts watching. `named` are processes that the user declares to be domains.
     #[must_use]
-    pub fn new(named: Vec<(String, Vec<u32>)>, only: Option<String>) -> Self {
+    pub fn new(named: Vec<(String, Vec<u32>)>, scope: InstanceScope) -> Self {
         let mut watch = Self {
             named,
-            only,
+            scope,
             ..Self::default()
         };
         watch.look();
+        watch.earlier = watch.found.keys().cloned().collect();
         watch
     }
 
@@ -126,7 +142,12 @@ impl Watch {
             match found.instance.status() {
                 Ok(status) => {
                     found.take(&status);
-                    if is_profiled(self.only.as_deref(), name) {
+                    let may_be_profiled = match &self.scope {
+                        InstanceScope::All => true,
+                        InstanceScope::Named(only) => only == name,
+                        InstanceScope::OfCommand => self.looks > 1 && !self.earlier.contains(name),
+                    };
+                    if may_be_profiled {
                         found.read();
                     }
                 }
@@ -140,13 +161,14 @@ impl Watch {
     /// Returns the domains, and the domain of each process. `parents` covers processes that started
     /// and exited between two readings.
     #[must_use]
-    pub fn domains(&self, parents: &BTreeMap<u32, u32>) -> Assigned {
+    pub fn domains(&self, parents: &Parents) -> Assigned {
         let mut assigned = Assigned::default();
         let own = std::process::id();
         assigned.put(0, "idle", DomainKind::Idle);
         assigned.put(own, "profiler", DomainKind::Profiler);
-        let names = self.qualified();
-        for (instance, found) in self.profiled() {
+        let names = self.qualified(parents);
+        for (instance, found) in self.profiled(parents) {
+            let instance = self.without_run(instance, found.monitor, parents);
             let monitor = name(&names, instance, "monitor");
             assigned.put(found.monitor, &monitor, DomainKind::Monitor);
             for (domain, running) in &found.domains {
@@ -167,7 +189,7 @@ impl Watch {
                 assigned.put(*pid, name, DomainKind::Process);
             }
         }
-        let has_machine = self.has_machine();
+        let has_machine = self.has_machine(parents);
         let pids: BTreeSet<u32> = self.seen.keys().chain(parents.keys()).copied().collect();
         for pid in pids {
             let (name, kind) = match self.instance_of(pid, parents) {
@@ -177,36 +199,51 @@ impl Watch {
             };
             assigned.put(pid, &name, kind);
         }
-        self.account(&mut assigned);
+        self.account(parents, &mut assigned);
         assigned
     }
 
+    /// Returns whether an instance belongs to the session.
+    fn is_profiled(&self, name: &str, monitor: u32, parents: &Parents) -> bool {
+        match &self.scope {
+            InstanceScope::All => true,
+            InstanceScope::Named(only) => only == name,
+            InstanceScope::OfCommand => {
+                let command = self.command.as_ref();
+                command.is_some_and(|(command, _)| self.descends(monitor, *command, parents))
+            }
+        }
+    }
+
     /// Returns the instances of the session.
-    fn profiled(&self) -> impl Iterator<Item = (&String, &ObservedInstance)> {
-        let only = self.only.as_deref();
-        self.found
-            .iter()
-            .filter(move |(name, _)| is_profiled(only, name))
+    fn profiled<'a>(
+        &'a self,
+        parents: &'a Parents,
+    ) -> impl Iterator<Item = (&'a String, &'a ObservedInstance)> {
+        let is_profiled = |name: &str, monitor| self.is_profiled(name, monitor, parents);
+        let found = self.found.iter();
+        found.filter(move |(name, found)| is_profiled(name, found.monitor))
     }
 
     /// Returns whether an instance of the session was found.
     #[must_use]
-    pub fn has_machine(&self) -> bool {
-        self.profiled().next().is_some()
+    pub fn has_machine(&self, parents: &Parents) -> bool {
+        self.profiled(parents).next().is_some()
     }
 
     /// Returns the names of the session's instances.
-    pub fn machines(&self) -> Vec<&str> {
-        self.profiled().map(|(name, _)| name.as_str()).collect()
+    #[must_use]
+    pub fn machines<'a>(&'a self, parents: &'a Parents) -> Vec<&'a str> {
+        let profiled = self.profiled(parents);
+        profiled.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Returns the instance whose monitor started a process, and whether that instance is outside
     /// the session. In a profiled instance this applies only to the monitor's helpers (netd, the
     /// manager), because its domains have names.
-    fn instance_of(&self, pid: u32, parents: &BTreeMap<u32, u32>) -> Option<(&str, bool)> {
-        let only = self.only.as_deref();
+    fn instance_of<'a>(&'a self, pid: u32, parents: &Parents) -> Option<(&'a str, bool)> {
         self.found.iter().find_map(|(name, found)| {
-            let is_other = !is_profiled(only, name);
+            let is_other = !self.is_profiled(name, found.monitor, parents);
             let seen = self.seen.get(&pid);
             let is_helper = seen.is_some_and(|seen| {
                 seen.process.parent == found.monitor && seen.process.name.starts_with("grantway-")
@@ -215,20 +252,28 @@ impl Watch {
                 true => self.descends(pid, found.monitor, parents),
                 false => is_helper,
             };
-            is_its.then_some((name.as_str(), is_other))
+            let name = self.without_run(name, found.monitor, parents);
+            is_its.then_some((name, is_other))
         })
     }
 
     /// Returns the domain of a process that belongs to no instance and was not named by the user.
-    fn other(&self, pid: u32, parents: &BTreeMap<u32, u32>, machine: bool) -> (String, DomainKind) {
+    fn other(&self, pid: u32, parents: &Parents, machine: bool) -> (String, DomainKind) {
         let seen = self.seen.get(&pid);
         if seen.is_some_and(|seen| seen.process.kernel) {
             return ("kernel".to_owned(), DomainKind::Kernel);
         }
         let load = seen.and_then(|seen| load_role(&seen.process.args));
+        let is_of_command = |command| self.descends(pid, command, parents);
+        let is_another_commands = self.scope == InstanceScope::OfCommand
+            && !self
+                .command
+                .as_ref()
+                .is_some_and(|(command, _)| is_of_command(*command));
         match (&self.command, load) {
+            _ if is_another_commands => ("other".to_owned(), DomainKind::Other),
             (_, Some(role)) if machine => (role.to_owned(), DomainKind::Process),
-            (Some((command, name)), _) if self.descends(pid, *command, parents) => {
+            (Some((command, name)), _) if is_of_command(*command) => {
                 let name = if machine { "command" } else { name };
                 (name.to_owned(), DomainKind::Process)
             }
@@ -236,7 +281,18 @@ impl Watch {
         }
     }
 
-    fn descends(&self, pid: u32, from: u32, parents: &BTreeMap<u32, u32>) -> bool {
+    /// Returns the name of an instance without the process id and the number that an experiment
+    /// appends, so that the domains of two sessions have the same names.
+    fn without_run<'a>(&self, instance: &'a str, monitor: u32, parents: &Parents) -> &'a str {
+        let mut parts = instance.rsplitn(3, '-');
+        let [number, pid] = [parts.next(), parts.next()].map(|part| part?.parse::<u32>().ok());
+        match (parts.next(), pid, number) {
+            (Some(name), Some(pid), Some(_)) if self.descends(monitor, pid, parents) => name,
+            _ => instance,
+        }
+    }
+
+    fn descends(&self, pid: u32, from: u32, parents: &Parents) -> bool {
         const DEPTH_MAX: usize = 64;
         let parent = |pid: u32| {
             let seen = self.seen.get(&pid).map(|seen| seen.process.parent);
@@ -249,9 +305,9 @@ impl Watch {
     }
 
     /// Returns the domain names that occur in more than one instance.
-    fn qualified(&self) -> BTreeSet<String> {
+    fn qualified(&self, parents: &Parents) -> BTreeSet<String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, found) in self.profiled() {
+        for (_, found) in self.profiled(parents) {
             for name in found.domains.keys().map(String::as_str).chain(["monitor"]) {
                 *counts.entry(name).or_default() += 1;
             }
@@ -265,13 +321,16 @@ impl Watch {
 
     /// Returns the name of the command's domain, if all of the command is one domain.
     #[must_use]
-    pub fn lone_command(&self) -> Option<&str> {
-        let (_, name) = self.command.as_ref().filter(|_| !self.has_machine())?;
+    pub fn lone_command(&self, parents: &Parents) -> Option<&str> {
+        let (_, name) = self
+            .command
+            .as_ref()
+            .filter(|_| !self.has_machine(parents))?;
         Some(name)
     }
 
     /// Adds exact CPU times, ledgers and traffic.
-    fn account(&self, assigned: &mut Assigned) {
+    fn account(&self, parents: &Parents, assigned: &mut Assigned) {
         for (pid, seen) in &self.seen {
             if let Some(domain) = assigned.domain_mut(*pid)
                 && domain.kind != DomainKind::Idle
@@ -279,7 +338,7 @@ impl Watch {
                 *domain.cpu_ns.get_or_insert(0) += seen.to_ns.saturating_sub(seen.from_ns);
             }
         }
-        let profiled = self.profiled();
+        let profiled = self.profiled(parents);
         for running in profiled.flat_map(|(_, found)| found.domains.values()) {
             for run in &running.runs {
                 let agent_ns = self
@@ -297,6 +356,9 @@ impl Watch {
                 let ledger = domain.ledger.get_or_insert_default();
                 ledger.cpu_ns += last.cpu_ns.saturating_sub(first.cpu_ns);
                 ledger.stamps += last.stamps.saturating_sub(first.stamps);
+                ledger.corrected += last.corrected.saturating_sub(first.corrected);
+                ledger.waited_ns += last.waits.ns.saturating_sub(first.waits.ns);
+                ledger.preempted += last.waits.preempted.saturating_sub(first.waits.preempted);
                 for (hop, cycles) in &last.hops {
                     let before = first.hops.get(hop).copied().unwrap_or(0);
                     *ledger.hops.entry(hop.clone()).or_default() += cycles.saturating_sub(before);
@@ -309,10 +371,6 @@ impl Watch {
             }
         }
     }
-}
-
-fn is_profiled(only: Option<&str>, instance: &str) -> bool {
-    only.is_none_or(|only| only == instance)
 }
 
 fn name(qualified: &BTreeSet<String>, instance: &str, name: &str) -> String {
@@ -385,6 +443,44 @@ mod tests {
         assert_eq!(name(&mut assigned, 0), "idle");
         let make = assigned.domains.iter().find(|d| d.name == "make").unwrap();
         assert_eq!(make.cpu_ns, Some(1100));
+    }
+
+    #[test]
+    fn loads_of_other_commands_are_no_domains() {
+        let load = ["lab", "internal", "load", r#"{"role":"sink"}"#];
+        let watch = Watch {
+            seen: [
+                (20, seen(1, &["demo"], [0, 0])),
+                (21, seen(20, &load, [0, 100])),
+                (31, seen(1, &load, [0, 1000])),
+            ]
+            .into(),
+            command: Some((20, "demo".to_owned())),
+            scope: InstanceScope::OfCommand,
+            ..Watch::default()
+        };
+        let of = |pid| watch.other(pid, &Parents::new(), true);
+        assert_eq!(of(21), ("receiver".to_owned(), DomainKind::Process));
+        assert_eq!(of(31), ("other".to_owned(), DomainKind::Other));
+    }
+
+    #[test]
+    fn names_of_domains_have_no_run_numbers() {
+        let seen = [(20, seen(1, &["lab"], [0, 0])), (21, seen(20, &[], [0, 0]))];
+        let watch = Watch {
+            seen: seen.into(),
+            ..Watch::default()
+        };
+        for (instance, stable) in [
+            ("lane-20-0", "lane"),
+            ("two-to-guest-20-12", "two-to-guest"),
+            ("demo", "demo"),
+            ("rack-7", "rack-7"),
+            // Its user chose this name: no process 7 started it.
+            ("rack-7-3", "rack-7-3"),
+        ] {
+            assert_eq!(watch.without_run(instance, 21, &Parents::new()), stable);
+        }
     }
 
     #[test]

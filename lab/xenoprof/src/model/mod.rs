@@ -216,6 +216,15 @@ pub struct Ledger {
     pub cpu_ns: u64,
     /// Number of stamps.
     pub stamps: u64,
+    /// Cycles between stamps that the domain removed, because its CPU clock did not confirm them.
+    #[serde(default)]
+    pub corrected: u64,
+    /// Time in which the domain's process could have run but had no CPU, nanoseconds.
+    #[serde(default)]
+    pub waited_ns: u64,
+    /// Number of times that another process took its CPU.
+    #[serde(default)]
+    pub preempted: u64,
 }
 
 /// Frames that entered a driver domain's bridge between the first and the last reading of its

@@ -5,7 +5,7 @@
 use super::timers::Interrupts;
 use super::{Options, Watcher, calibrate, collect::Collector, open};
 use crate::host::cpus::{online_cpus, raw_ns};
-use crate::host::watch::Watch;
+use crate::host::watch::{InstanceScope, Watch};
 use crate::sampler::parse::RecordKind;
 use figures::helper;
 use figures::measure;
@@ -26,7 +26,7 @@ impl BareSession {
             ..Options::default()
         };
         let (_, _, sampler, _) = open(&options)?;
-        let watcher = Watcher::start(Watch::new(Vec::new(), None));
+        let watcher = Watcher::start(Watch::new(Vec::new(), InstanceScope::All));
         let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();
         let collector = Collector::start(sampler, None)?;

@@ -8,7 +8,7 @@ mod timers;
 use crate::event::Event;
 use crate::host::cpus::{online_cpus, raw_ns, steal_ns, steal_since, unix_ns};
 use crate::host::process;
-use crate::host::watch::Watch;
+use crate::host::watch::{InstanceScope, Parents, Watch};
 use crate::loss::Counts;
 use crate::model::{Head, Session, Tier, file};
 use crate::resolve::{Resolver, Symbolizer};
@@ -52,7 +52,8 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Process domains: `NAME=PID[,PID…]`.
     pub named: Vec<String>,
-    /// The only instance to profile. Unset: every instance of this host.
+    /// The only instance to profile. Unset: those that the command starts; without a command, every
+    /// instance of this host.
     pub machine: Option<String>,
     /// Symbols of another kernel.
     pub kallsyms: Option<PathBuf>,
@@ -67,6 +68,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the instances to profile.
+    pub(crate) fn scope(&self) -> InstanceScope {
+        match &self.machine {
+            Some(name) => InstanceScope::Named(name.clone()),
+            None if self.command.is_empty() => InstanceScope::All,
+            None => InstanceScope::OfCommand,
+        }
+    }
+
     /// Parses the process domains.
     ///
     /// # Errors
@@ -199,7 +209,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         None => None,
     };
 
-    let watch = Watch::new(named, options.machine.clone());
+    let watch = Watch::new(named, options.scope());
     let demux = initiator.as_ref().map(Initiator::demux);
     if let Some(initiator) = &mut initiator {
         let at = initiator.arm();
@@ -222,7 +232,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let end_ns = raw_ns();
     let mut watch = watcher.stop();
     let children = process::children_cpu_ns().saturating_sub(children);
-    let collected = collector.stop(start_ns..=end_ns);
+    let mut collected = collector.stop(start_ns..=end_ns);
     let own_cpu = measure::own_cpu_ns().saturating_sub(own_cpu);
     let steal = steal_since(&steal);
     let (outcome, ending) = served.map_or_else(Default::default, |served| {
@@ -233,7 +243,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     }
     let status = done?;
 
-    let head = Head {
+    let mut head = Head {
         version: file::VERSION,
         id,
         event: event.name().to_owned(),
@@ -247,11 +257,14 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
         provenance: provenance(tier),
-        notes: notes([price, machines(options, &watch)], &collected, tier),
+        notes: notes(price, &collected, tier),
     };
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);
     merge::names(&outcome, &collected.records, &mut resolver, &mut symbolizer);
+    resolver.take_all(std::mem::take(&mut collected.records));
+    let parents = resolver.parents();
+    head.notes.extend(machines(options, &watch, parents));
     let mut session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
     merge::domains(outcome, &mut session);
     ending.tell(&session);
@@ -301,18 +314,17 @@ fn assemble(
     steal_ns: &BTreeMap<u32, u64>,
     children_ns: Option<u64>,
 ) -> Session {
-    for record in collected.records {
-        resolver.take(record);
-    }
     for &(pid, tid) in resolver.threads().to_vec().iter() {
         if let Some(name) = process::thread_name(pid, tid) {
             resolver.thread_name(tid, name);
         }
     }
-    let mut assigned = watch.domains(resolver.parents());
+    let parents = resolver.parents();
+    let mut assigned = watch.domains(parents);
     let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
     let mut counts = Counts {
         kernel_lost: resolver.kernel_lost().clone(),
+        throttled_ns: resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns)),
         steal_ns: steal_ns.clone(),
         ..Counts::default()
     };
@@ -325,7 +337,7 @@ fn assemble(
     session.domains = assigned.domains;
     // Short-lived processes may start and exit between two readings. The time of awaited children
     // covers them all.
-    if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command())
+    if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command(parents))
         && let Some(domain) = session.domains.iter_mut().find(|d| d.name == domain)
     {
         domain.cpu_ns = domain.cpu_ns.max(Some(children_ns));
@@ -347,8 +359,8 @@ fn assemble(
     session
 }
 
-fn notes(first: [Option<String>; 2], collected: &Collected, tier: Tier) -> Vec<String> {
-    let mut notes: Vec<String> = first.into_iter().flatten().collect();
+fn notes(price: Option<String>, collected: &Collected, tier: Tier) -> Vec<String> {
+    let mut notes: Vec<String> = price.into_iter().collect();
     if collected.nonsense > 0 {
         notes.push(format!(
             "{} records of the kernel were malformed",
@@ -379,8 +391,8 @@ fn find_machine(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Returns a note that names the session's machines, if the figures could be misread without it.
-fn machines(options: &Options, watch: &Watch) -> Option<String> {
-    match (&options.machine, watch.machines().as_slice()) {
+fn machines(options: &Options, watch: &Watch, parents: &Parents) -> Option<String> {
+    match (&options.machine, watch.machines(parents).as_slice()) {
         (Some(name), []) => Some(format!("no machine `{name}` ran during the session")),
         (None, several @ [_, _, ..]) => Some(format!(
             "figures are of {} machines together ({}): `--name` profiles one of them",

@@ -30,6 +30,8 @@ pub struct Resolver {
     parents: BTreeMap<u32, u32>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
+    /// Nanoseconds without sampling by CPU, and the start of those that last.
+    throttled: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
 impl Resolver {
@@ -112,6 +114,17 @@ impl Resolver {
         &self.kernel_lost
     }
 
+    /// Returns the nanoseconds by CPU in which the kernel had stopped sampling. `end_ns` is the
+    /// session's end.
+    #[must_use]
+    pub fn throttled_ns(&self, end_ns: u64) -> BTreeMap<u32, u64> {
+        let sum = |(cpu, (sum, since)): (&u32, &(u64, Option<u64>))| {
+            let last = since.map_or(0, |since| end_ns.saturating_sub(since));
+            (*cpu, sum + last)
+        };
+        self.throttled.iter().map(sum).collect()
+    }
+
     /// Returns the sampled threads: process and thread.
     #[must_use]
     pub fn threads(&self) -> &[(u32, u32)] {
@@ -142,6 +155,11 @@ impl Resolver {
             space: Space::User,
         });
         self.spaces.map(pid, mapping, module);
+    }
+
+    /// Processes records in time order.
+    pub fn take_all(&mut self, records: Vec<Record>) {
+        records.into_iter().for_each(|record| self.take(record));
     }
 
     /// Processes a record.
@@ -191,6 +209,13 @@ impl Resolver {
             // Nothing is removed, because another ring may still hold samples of the process.
             RecordKind::Exit { .. } => {}
             RecordKind::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
+            RecordKind::Throttle { stops } => {
+                let (sum, since) = self.throttled.entry(record.cpu).or_default();
+                *sum += record
+                    .time_ns
+                    .saturating_sub(since.take().unwrap_or(record.time_ns));
+                *since = stops.then_some(record.time_ns);
+            }
         }
     }
 
@@ -465,6 +490,19 @@ mod tests {
             .map(|stack| session.frames[stack.1 as usize].symbol.as_str())
             .collect();
         assert_eq!(symbols, ["0x20", "outer", "inner"]);
+    }
+
+    #[test]
+    fn throttled_times_are_summed_by_cpu() {
+        let mut resolver = Resolver::new(0);
+        for (time_ns, stops) in [(10, true), (15, false), (20, false), (30, true)] {
+            resolver.take(Record {
+                time_ns,
+                cpu: 1,
+                kind: RecordKind::Throttle { stops },
+            });
+        }
+        assert_eq!(resolver.throttled_ns(100), [(1, 5 + 70)].into());
     }
 
     #[test]

@@ -4,11 +4,20 @@
 use super::numbers::Numbers;
 use super::spaces::Place;
 use crate::model::{Frame, Module, Space};
+use crate::sampler::elf::{self, VDSO};
 use blazesym::MaybeDefault;
 use blazesym::symbolize::source::{Elf, Kernel, Source};
 use blazesym::symbolize::{Input, Symbolized};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+
+/// Maximum bytes of the first function of a process.
+const START_BYTES: u64 = 64;
 
 /// Looks up function names, with a cache.
 pub struct Symbolizer {
@@ -16,6 +25,18 @@ pub struct Symbolizer {
     kallsyms: Option<PathBuf>,
     /// By location: functions from the outermost to the innermost inlined one.
     known: HashMap<(String, u64), Vec<(String, bool)>>,
+    /// The kernel's code for programs, as a file.
+    vdso: Option<File>,
+}
+
+/// Returns a copy of the vDSO, whose functions are then read as those of any other file.
+fn vdso() -> Option<File> {
+    let (memory, range) = elf::vdso()?;
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+    memory.read_exact_at(&mut bytes, range.start).ok()?;
+    let mut copy = File::from(memfd_create("vdso", MemfdFlags::CLOEXEC).ok()?);
+    copy.write_all(&bytes).ok()?;
+    Some(copy)
 }
 
 impl Symbolizer {
@@ -32,6 +53,7 @@ impl Symbolizer {
             blazesym: Some(blazesym),
             kallsyms,
             known: HashMap::new(),
+            vdso: vdso(),
         }
     }
 
@@ -42,6 +64,7 @@ impl Symbolizer {
             blazesym: None,
             kallsyms: None,
             known: HashMap::new(),
+            vdso: None,
         }
     }
 
@@ -99,9 +122,14 @@ impl Symbolizer {
                 }
                 Some(Source::Kernel(kernel))
             }
-            Space::User => Path::new(&module.path)
-                .is_file()
-                .then(|| Source::Elf(Elf::new(&module.path))),
+            Space::User => {
+                let path = match (&self.vdso, module.path.as_str()) {
+                    (Some(vdso), VDSO) => format!("/proc/self/fd/{}", vdso.as_raw_fd()),
+                    (_, path) => path.to_owned(),
+                };
+                let is_file = Path::new(&path).is_file();
+                is_file.then(|| Source::Elf(Elf::new(&path)))
+            }
         };
         let input = match module.space {
             Space::Kernel => Input::AbsAddr(offsets),
@@ -112,6 +140,13 @@ impl Symbolizer {
             _ => Vec::new(),
         };
         let mut found = found.into_iter();
+        // The first function of a stripped program has no name, but the file has its address.
+        let is_program = module.space == Space::User && source.is_some();
+        let start = is_program.then(|| elf::start(&module.path)).flatten();
+        let is_start = |offset: u64| {
+            let within = start.and_then(|start| offset.checked_sub(start));
+            within.is_some_and(|within| within < START_BYTES)
+        };
         for offset in offsets {
             let names = match found.next() {
                 Some(Symbolized::Sym(symbol)) => {
@@ -120,6 +155,7 @@ impl Symbolizer {
                         .chain(inlined)
                         .collect()
                 }
+                _ if is_start(*offset) => vec![("_start".to_owned(), false)],
                 // Without a symbol, the name is the offset.
                 _ => vec![(format!("{offset:#x}"), false)],
             };

@@ -2,23 +2,27 @@
 //!
 //! The kernel writes samples and side-band records (new processes, names, mappings, exits) into the
 //! rings; one reader empties them. The rings may split the side-band records and samples of one
-//! process, so records are sorted by time before they are used.
+//! process, so records are sorted by time before they are used. The kernel's call chains end where
+//! code lacks frame pointers; copies of the stacks complete them.
 
+pub(crate) mod elf;
 pub mod parse;
+mod unwind;
 
 use crate::event::Event;
 use crate::model::Tier;
 use parse::{Parsed, Record};
-use perf_event::{Clock, SampleFlag, Sampler as Ring};
+use perf_event::data::endian::Native;
+use perf_event::data::parse::ParseConfig;
+use perf_event::{Builder, Clock, SampleFlag, Sampler as Ring};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::time::Duration;
+use unwind::{REGISTERS, Unwinder, UserStack};
 
-/// Bytes of a ring: one second at 1 kHz and 500 bytes per sample.
-const RING_BYTES: usize = 1 << 19;
-/// Bytes in a ring at which the reader wakes up.
-const WATERMARK_BYTES: usize = RING_BYTES / 4;
+/// The kernel's number for a sample among records.
+const SAMPLE: u32 = 9;
 /// Maximum frames of a call stack, including both its kernel and its user part.
 const STACK_MAX: u16 = 127;
 
@@ -31,9 +35,30 @@ pub enum Scope {
     Own,
 }
 
+impl Scope {
+    /// Returns the bytes of a ring: half a second of samples at 1 kHz, or what an unprivileged user
+    /// may lock.
+    const fn ring_bytes(self) -> usize {
+        match self {
+            Self::Machine => 16 << 20,
+            Self::Own => 1 << 19,
+        }
+    }
+
+    /// Returns the maximum bytes of a user stack in a sample, a multiple of 8.
+    const fn stack_bytes(self) -> u32 {
+        match self {
+            Self::Machine => 32 << 10,
+            Self::Own => 8 << 10,
+        }
+    }
+}
+
 /// Open rings.
 pub struct Sampler {
     rings: Vec<(u32, Ring)>,
+    config: ParseConfig<Native>,
+    unwinder: Unwinder,
     tier: Tier,
 }
 
@@ -69,6 +94,7 @@ impl Sampler {
         cpus: &[u32],
     ) -> Result<Self, SamplerError> {
         let mut rings = Vec::new();
+        let config = ParseConfig::from(*counter(event, scope, period).attrs());
         for &cpu in cpus {
             let ring = ring(event, scope, period, cpu).map_err(|error| match error.kind() {
                 io::ErrorKind::PermissionDenied => SamplerError::Denied,
@@ -80,7 +106,12 @@ impl Sampler {
             Scope::Machine => tier,
             Scope::Own => Tier::OwnUser,
         };
-        Ok(Self { rings, tier })
+        Ok(Self {
+            rings,
+            config,
+            unwinder: Unwinder::default(),
+            tier,
+        })
     }
 
     /// Returns the quality of the event.
@@ -129,32 +160,41 @@ impl Sampler {
         let _looked = poll(&mut fds, Some(&limit));
     }
 
-    /// Takes all records from the rings, in the order of each ring; returns the number of malformed
-    /// records.
+    /// Takes all records from the rings, in time order; returns the number of malformed records.
     pub fn drain(&mut self, records: &mut Vec<Record>) -> u64 {
         let mut nonsense = 0;
+        let mut fresh: Vec<(Record, Option<UserStack>)> = Vec::new();
         for (cpu, ring) in &mut self.rings {
-            let config = ring.as_counter().config().clone();
             while let Some(raw) = ring.next_record() {
-                match parse::parse(*cpu, raw.ty(), raw.misc(), &raw.to_contiguous(), &config) {
-                    Ok(Parsed::Record(record)) => records.push(record),
+                let bytes = raw.to_contiguous();
+                let (body, stack) = match raw.ty() {
+                    SAMPLE => UserStack::split(&bytes),
+                    _ => (&*bytes, None),
+                };
+                match parse::parse(*cpu, raw.ty(), raw.misc(), body, &self.config) {
+                    Ok(Parsed::Record(record)) => fresh.push((record, stack)),
                     Ok(Parsed::Uninteresting) => {}
                     Err(_) => nonsense += 1,
                 }
             }
         }
+        fresh.sort_by_key(|(record, _)| record.time_ns);
+        for (mut record, stack) in fresh {
+            self.unwinder.take(&mut record, stack.as_ref());
+            records.push(record);
+        }
         nonsense
     }
 }
 
-fn ring(event: Event, scope: Scope, period: u64, cpu: u32) -> io::Result<Ring> {
+/// Returns the counter of samples up to their call chains.
+fn counter(event: Event, scope: Scope, period: u64) -> Builder<'static> {
     let mut builder = event.builder();
     builder
-        .one_cpu(cpu as usize)
         .sample_period(period)
         .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN)
         .sample_max_stack(STACK_MAX)
-        .wakeup_watermark(WATERMARK_BYTES)
+        .wakeup_watermark(scope.ring_bytes() / 4)
         .clockid(Clock::MONOTONIC_RAW)
         .sample_id_all(true)
         .mmap(true)
@@ -173,5 +213,16 @@ fn ring(event: Event, scope: Scope, period: u64, cpu: u32) -> io::Result<Ring> {
             .exclude_kernel(true)
             .exclude_callchain_kernel(true),
     };
-    builder.build()?.sampled(RING_BYTES)
+    builder
+}
+
+/// Opens the ring of a CPU. Its samples also have the registers and the stack of user code.
+fn ring(event: Event, scope: Scope, period: u64, cpu: u32) -> io::Result<Ring> {
+    counter(event, scope, period)
+        .one_cpu(cpu as usize)
+        .sample(SampleFlag::REGS_USER | SampleFlag::STACK_USER)
+        .sample_regs_user(REGISTERS)
+        .sample_stack_user(scope.stack_bytes())
+        .build()?
+        .sampled(scope.ring_bytes())
 }

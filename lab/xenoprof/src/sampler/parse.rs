@@ -3,7 +3,7 @@
 use perf_event::data::endian::Native;
 use perf_event::data::parse::{ParseConfig, ParseError, Parser};
 use perf_event::data::{
-    Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample, Visitor,
+    Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample, Throttle, Visitor,
 };
 
 /// A record, with the CPU of its ring.
@@ -71,6 +71,11 @@ pub enum RecordKind {
     },
     /// Number of records that did not fit into the ring.
     Lost(u64),
+    /// The kernel stops sampling a CPU, because interrupts come too often, or resumes it.
+    Throttle {
+        /// True if it stops.
+        stops: bool,
+    },
 }
 
 /// A code address.
@@ -87,7 +92,7 @@ pub enum Address {
 pub enum Parsed {
     /// A record.
     Record(Record),
-    /// A record that is not used, such as throttling or data mappings.
+    /// A record that is not used, such as data mappings.
     Uninteresting,
 }
 
@@ -122,6 +127,16 @@ impl Reader {
             time_ns: metadata.sample_id().time().unwrap_or(0),
             cpu: self.cpu,
             kind,
+        })
+    }
+
+    fn throttle(&self, throttle: &Throttle, metadata: &RecordMetadata, stops: bool) -> Parsed {
+        // The time in the record is of another clock than that of the trailer, if there is one.
+        let time_ns = metadata.sample_id().time().unwrap_or(throttle.time);
+        Parsed::Record(Record {
+            time_ns,
+            cpu: self.cpu,
+            kind: RecordKind::Throttle { stops },
         })
     }
 }
@@ -192,6 +207,14 @@ impl<'a> Visitor<'a> for Reader {
 
     fn visit_lost_samples(self, lost: LostSamples, metadata: RecordMetadata) -> Parsed {
         self.done(&metadata, RecordKind::Lost(lost.lost))
+    }
+
+    fn visit_throttle(self, throttle: Throttle, metadata: RecordMetadata) -> Parsed {
+        self.throttle(&throttle, &metadata, true)
+    }
+
+    fn visit_unthrottle(self, throttle: Throttle, metadata: RecordMetadata) -> Parsed {
+        self.throttle(&throttle, &metadata, false)
     }
 }
 
@@ -375,10 +398,10 @@ mod tests {
         let lost = trailer(&words(&[3, 12]));
         assert_eq!(record(2, 0, &lost).kind, RecordKind::Lost(12));
         let throttle = trailer(&words(&[1, 2, 3]));
-        assert_eq!(
-            parse(0, 5, 0, &throttle, &clock()).unwrap(),
-            Parsed::Uninteresting
-        );
+        let stops = |kind| record(kind, 0, &throttle).kind;
+        assert_eq!(stops(5), RecordKind::Throttle { stops: true });
+        assert_eq!(stops(6), RecordKind::Throttle { stops: false });
+        assert_eq!(record(5, 0, &throttle).time_ns, 77);
     }
 
     proptest! {

@@ -173,6 +173,7 @@ impl Demux {
                 }
                 *pid
             }
+            RecordKind::Throttle { .. } => return,
             RecordKind::Lost(_) => {
                 // Check for an exec among them.
                 let place = |whose: &Access| self.domains.get(whose.place?);

@@ -347,7 +347,7 @@ fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
             out.push(two(pid, *tid));
             5
         }
-        RecordKind::Lost(_) => {
+        RecordKind::Lost(_) | RecordKind::Throttle { .. } => {
             out.clear();
             return;
         }

@@ -1,11 +1,11 @@
 //! The command `prof diff A B`: compares point A with point B, like the paper's tables 1 and 2.
 
-use super::sums::{COARSE, COARSE_NOTE, Sums};
-use super::text::shortened;
+use super::cells::shortened;
+use super::sums::{COARSE, COARSE_NOTE, Denominator, Sums};
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::Session;
-use figures::report::Figure;
+use figures::report::{Figure, number};
 use figures::stats::Verdict;
 use figures::table::table;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,38 +13,44 @@ use std::fmt::Write as _;
 
 const PLAN: &str = "prof";
 
-/// Distribution of one point's time.
+/// Distribution of one point's time over classes and functions, and its cycles by packet.
 #[derive(Clone, Debug, Default)]
 struct Point {
     classes: BTreeMap<String, f64>,
     functions: BTreeMap<String, f64>,
-    left_out: Vec<String>,
+    /// Cycles per packet of each domain.
+    per_packet: BTreeMap<String, f64>,
+    /// The reason for having no cycles per packet.
+    refusal: Option<String>,
     coarse: bool,
 }
 
 impl Point {
-    /// Computes the shares of the exact time of one domain, or of all domains that count. Omits a
-    /// domain without usable samples, and names it.
-    fn new(session: &Session, found: &Attribution, only: Option<&str>) -> Self {
+    /// Computes the shares of the exact time of the domains in `used`, and the cycles per packet of
+    /// those in `both`.
+    fn new(
+        session: &Session,
+        found: &Attribution,
+        all: &[Sums<'_>],
+        [both, used]: [&BTreeSet<&str>; 2],
+    ) -> Self {
+        let denominator = Denominator::of(session);
         let mut point = Self {
             coarse: !session.head.tier.is_fine(),
+            refusal: denominator.packets.as_ref().err().cloned(),
             ..Self::default()
         };
-        let all = Sums::of(session, found);
-        let wanted = all.iter().filter(|sums| match only {
-            Some(name) => sums.domain.name == name,
-            None => sums.counts(),
-        });
-        let mut used = Vec::new();
-        for sums in wanted {
-            match sums.refusal() {
-                Some(why) => point.left_out.push(format!("{}: {why}", sums.domain.name)),
-                None => used.push(sums),
+        let time = |sums: &Sums<'_>| sums.cycles.unwrap_or(0.0);
+        let is_in = |set: &BTreeSet<&str>, sums: &Sums<'_>| set.contains(sums.domain.name.as_str());
+        for sums in all.iter().filter(|sums| is_in(both, sums)) {
+            if let (Some(cycles), Some(packets)) = (sums.cycles, denominator.packets()) {
+                let name = sums.domain.name.clone();
+                point.per_packet.insert(name, cycles / packets);
             }
         }
-        let time = |sums: &Sums<'_>| sums.cycles.unwrap_or(0.0);
-        let total: f64 = used.iter().map(|sums| time(sums)).sum();
-        for sums in used {
+        let used = || all.iter().filter(|sums| is_in(used, sums));
+        let total: f64 = used().map(time).sum();
+        for sums in used() {
             let weight = time(sums) / total.max(1.0);
             for (class, count) in found.classes.iter().zip(&sums.part.classes) {
                 *point.classes.entry(class.clone()).or_default() += sums.share(*count) * weight;
@@ -61,12 +67,31 @@ impl Point {
 /// A function and its shares at A and B; `None`: no samples.
 type Row<'a> = (&'a str, Option<f64>, Option<f64>);
 
+fn find<'a, 'b>(all: &'a [Sums<'b>], name: &str) -> Option<&'a Sums<'b>> {
+    all.iter().find(|sums| sums.domain.name == name)
+}
+
 /// Two points.
 #[derive(Debug)]
 pub struct Diff {
     classes: Vec<String>,
     a: Point,
     b: Point,
+    /// Domains that the comparison leaves out at both points, with the reason.
+    left_out: Vec<String>,
+}
+
+/// Returns the reason for not comparing the functions of a domain, if there is one.
+fn left_out(name: &str, points: [Option<&Sums<'_>>; 2]) -> Option<String> {
+    let [Some(a), Some(b)] = points else {
+        let point = if points[0].is_none() { "A" } else { "B" };
+        return Some(format!("{name}: it is not in {point}"));
+    };
+    let refused = |point: &str, sums: &Sums<'_>| {
+        let why = sums.refusal()?;
+        Some(format!("{name}: in {point} {why}"))
+    };
+    refused("A", a).or_else(|| refused("B", b))
 }
 
 impl Diff {
@@ -79,15 +104,49 @@ impl Diff {
         classing: Classing,
         domain: Option<&str>,
     ) -> Self {
-        let point = |session| {
-            let found = Attribution::new(session, rules, classing);
-            Point::new(session, &found, domain)
+        let found = [a, b].map(|session| Attribution::new(session, rules, classing));
+        let [of_a, of_b] = [(a, &found[0]), (b, &found[1])].map(|(session, found)| {
+            let mut all = Sums::of(session, found);
+            all.retain(|sums| match domain {
+                Some(name) => sums.domain.name == name,
+                None => sums.counts(),
+            });
+            all
+        });
+        let names = |all: &'_ [Sums<'_>]| -> BTreeSet<String> {
+            all.iter().map(|sums| sums.domain.name.clone()).collect()
         };
+        let (in_a, in_b) = (names(&of_a), names(&of_b));
+        let both: BTreeSet<&str> = in_a.intersection(&in_b).map(String::as_str).collect();
+        let (mut used, mut reasons) = (BTreeSet::new(), Vec::new());
+        for name in in_a.union(&in_b) {
+            let of = |all| find(all, name);
+            match left_out(name, [of(&of_a), of(&of_b)]) {
+                Some(why) => reasons.push(why),
+                None => drop(used.insert(name.as_str())),
+            }
+        }
         Self {
             classes: rules.classes().to_vec(),
-            a: point(a),
-            b: point(b),
+            a: Point::new(a, &found[0], &of_a, [&both, &used]),
+            b: Point::new(b, &found[1], &of_b, [&both, &used]),
+            left_out: reasons,
         }
+    }
+
+    /// Returns the cycles per packet of each domain, and of all, at both points.
+    fn per_packet(&self) -> Vec<(&str, [f64; 2])> {
+        let of_both = self.a.per_packet.iter().filter_map(|(name, a)| {
+            let b = self.b.per_packet.get(name)?;
+            Some((name.as_str(), [*a, *b]))
+        });
+        let mut rows: Vec<_> = of_both.collect();
+        if rows.len() > 1 {
+            let sum = |at: usize| rows.iter().filter_map(|(_, pair)| pair.get(at)).sum();
+            let total = [sum(0), sum(1)];
+            rows.push(("total", total));
+        }
+        rows
     }
 
     fn coarse(&self) -> bool {
@@ -154,7 +213,9 @@ impl Diff {
             Some(all.iter().skip(most).filter_map(pick).sum::<f64>())
         };
         functions.push(row("other functions", rest(|r| r.1), rest(|r| r.2)));
-        let mut out = format!(
+        let mut out = self.per_packet_text();
+        let _infallible = write!(
+            out,
             "By class, % of the time\n{}\n\nBy function, % of the time\n{}\n",
             table(&header, &classes),
             table(&header, &functions)
@@ -162,18 +223,45 @@ impl Diff {
         if self.coarse() {
             let _infallible = writeln!(out, "\n?: {COARSE_NOTE}.");
         }
-        for (name, point) in [("A", &self.a), ("B", &self.b)] {
-            for why in &point.left_out {
-                let _infallible = writeln!(out, "{name}: without {why}");
-            }
+        for why in &self.left_out {
+            let _infallible = writeln!(out, "without {why}");
         }
         out
+    }
+
+    fn per_packet_text(&self) -> String {
+        let refusals = [("A", &self.a), ("B", &self.b)].map(|(name, point)| {
+            let why = point.refusal.as_ref()?;
+            Some(format!("cycles/packet: refused: in {name} {why}\n\n"))
+        });
+        if let Some(why) = refusals.into_iter().flatten().next() {
+            return why;
+        }
+        let row = |(name, [a, b]): &(&str, [f64; 2])| {
+            let ratio = format!("{:.2}", b / a.max(1e-9));
+            vec![
+                (*name).to_owned(),
+                number(*a),
+                number(*b),
+                number(b - a),
+                ratio,
+            ]
+        };
+        let rows: Vec<Vec<String>> = self.per_packet().iter().map(row).collect();
+        let header = ["", "A", "B", "B - A", "B ÷ A"];
+        format!("By domain, cycles/packet\n{}\n\n", table(&header, &rows))
     }
 
     /// Returns the comparison as figures of the configurations `A`, `B` and `B-A`.
     #[must_use]
     pub fn figures(&self, most: usize) -> Vec<Figure> {
         let mut figures = Vec::new();
+        for (name, [a, b]) in self.per_packet() {
+            let metric = format!("cycles_per_packet.{name}");
+            for (config, value) in [("A", a), ("B", b), ("B-A", b - a)] {
+                figures.push(Figure::single(PLAN, config, &metric, value));
+            }
+        }
         let classes = self.classes.iter().map(|class| {
             let of = |point: &Point| point.classes.get(class).copied();
             (format!("class.{class}"), of(&self.a), of(&self.b))
@@ -256,13 +344,56 @@ mod tests {
     }
 
     #[test]
-    fn domains_without_usable_samples_are_omitted() {
+    fn a_domain_without_usable_samples_is_left_out_of_both() {
         let mut b = session();
         b.domains[0].cpu_ns = Some(1);
-        let text = diff(&session(), &b).text(3);
+        let diff = diff(&session(), &b);
+        let text = diff.text(3);
         assert!(
-            text.contains("B: without driver: samples account for"),
+            text.contains("without driver: in B samples account for"),
             "{text}"
         );
+        assert!(diff.functions().is_empty(), "{text}");
+    }
+
+    #[test]
+    fn a_domain_of_one_point_is_left_out_of_both() {
+        let mut b = session();
+        b.domains[2].name = "other guest".to_owned();
+        let diff = Diff::new(&session(), &b, &Rules::thesis(), Classing::Nearest, None);
+        let text = diff.text(3);
+        assert!(text.contains("without guest: it is not in B"), "{text}");
+        assert!(
+            text.contains("without other guest: it is not in A"),
+            "{text}"
+        );
+        let domains: Vec<&str> = diff.per_packet().iter().map(|row| row.0).collect();
+        assert_eq!(domains, ["driver"]);
+    }
+
+    #[test]
+    fn cycles_per_packet_are_compared_by_domain() {
+        let mut b = session();
+        b.domains[0].cpu_ns = Some(110_000_000);
+        let diff = Diff::new(&session(), &b, &Rules::thesis(), Classing::Nearest, None);
+        let text = diff.text(3);
+        assert!(
+            text.contains("By domain, cycles/packet") && text.contains("1.10"),
+            "{text}"
+        );
+        let figures = diff.figures(0);
+        let of = |config: &str, domain: &str| {
+            let metric = format!("cycles_per_packet.{domain}");
+            let found = figures
+                .iter()
+                .find(|f| f.config == config && f.metric == metric);
+            found.unwrap().value.unwrap()
+        };
+        assert!((of("B-A", "driver") - 0.23e5).abs() < 1.0);
+        assert!((of("A", "total") - 3.45e5).abs() < 1.0);
+        b.domains[0].traffic = None;
+        let diff = Diff::new(&session(), &b, &Rules::thesis(), Classing::Nearest, None);
+        let refused = "cycles/packet: refused: in B no driver domain was read";
+        assert!(diff.text(3).contains(refused));
     }
 }

@@ -119,11 +119,9 @@ pub fn picture(session: &Session, domain: Option<usize>, out: impl Write) -> any
         .context("draw a flame graph")
 }
 
-/// Returns lines `domain;outermost;…;innermost MICROSECONDS`.
-///
-/// # Errors
-/// The names exceed [`PICTURE_BYTES_MAX`].
-fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>> {
+/// Returns the samples and the nanoseconds of each domain and stack. A domain's exact time is
+/// divided in proportion to its samples.
+pub(super) fn times(session: &Session) -> BTreeMap<(usize, u32), (u64, f64)> {
     let mut counts: BTreeMap<(usize, u32), u64> = BTreeMap::new();
     let mut of_domain: BTreeMap<usize, u64> = BTreeMap::new();
     for sample in &session.samples {
@@ -132,20 +130,33 @@ fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>>
         *of_domain.entry(index).or_default() += 1;
     }
     let most_ns = WIDTH_MAX_NS / session.domains.len().max(1) as f64;
-    let line = |((index, stack), count): ((usize, u32), u64)| {
+    let time = |((index, stack), count): ((usize, u32), u64)| {
+        let domain = session.domains.get(index)?;
+        let all = of_domain.get(&index).copied().unwrap_or(1).max(1);
+        let sampled_ns = all as f64 * session.head.period as f64;
+        let exact_ns = domain.cpu_ns.filter(|ns| *ns > 0);
+        let whole_ns = exact_ns.map_or(sampled_ns, |ns| ns as f64).min(most_ns);
+        Some((
+            (index, stack),
+            (count, whole_ns * count as f64 / all as f64),
+        ))
+    };
+    counts.into_iter().filter_map(time).collect()
+}
+
+/// Returns lines `domain;outermost;…;innermost MICROSECONDS`.
+///
+/// # Errors
+/// The names exceed [`PICTURE_BYTES_MAX`].
+pub(super) fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>> {
+    let line = |((index, stack), (_, ns)): ((usize, u32), (u64, f64))| {
         let domain = session.domains.get(index)?;
         if only.is_some_and(|only| only != index)
             || (only.is_none() && domain.kind == DomainKind::Idle)
         {
             return None;
         }
-        let all = of_domain.get(&index).copied().unwrap_or(1).max(1);
-        let sampled_ns = all as f64 * session.head.period as f64;
-        let exact_ns = domain.cpu_ns.filter(|ns| *ns > 0);
-        let whole_ns = exact_ns.map_or(sampled_ns, |ns| ns as f64).min(most_ns);
-        let us = (whole_ns * count as f64 / all as f64 / 1e3)
-            .round()
-            .max(1.0);
+        let us = (ns / 1e3).round().max(1.0);
         let mut names: Vec<Cow<'_, str>> = session
             .frames_of(stack)
             .map(|(_, frame)| plain(&frame.symbol))
@@ -156,7 +167,7 @@ fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>>
     };
     let mut bytes = 0;
     let mut lines = Vec::new();
-    for text in counts.into_iter().filter_map(line) {
+    for text in times(session).into_iter().filter_map(line) {
         bytes += text.len();
         ensure!(
             bytes <= PICTURE_BYTES_MAX,

@@ -1,5 +1,7 @@
 //! The command `prof report`: tables and figures.
 
+use super::functions;
+pub use super::functions::Listing;
 use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
 use super::text;
 use crate::attribute::rules::Rules;
@@ -24,26 +26,27 @@ pub enum Form {
     Csv,
 }
 
-/// Writes a report. `symbols` is the number of functions in each domain's table.
+/// Writes a report.
 ///
 /// # Errors
-/// If `out` fails.
+/// The session has no such domain, or `out` fails.
 pub fn report(
     session: &Session,
     rules: &Rules,
     classing: Classing,
     form: Form,
-    symbols: usize,
+    listing: &Listing<'_>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
+    if let Some(domain) = listing.domain {
+        super::flame::domain(session, domain)?;
+    }
     let found = Attribution::new(session, rules, classing);
+    let figures = || figures(session, &found, classing, listing);
     match form {
-        Form::Text => out.write_all(text::report(session, &found, classing, symbols).as_bytes())?,
-        Form::Json => {
-            let figures = figures(session, &found, classing);
-            write_json(out, &session.head.provenance, &figures)?;
-        }
-        Form::Csv => csv::write(out, &figures(session, &found, classing))?,
+        Form::Text => out.write_all(text::report(session, &found, classing, listing).as_bytes())?,
+        Form::Json => write_json(out, &session.head.provenance, &figures())?,
+        Form::Csv => csv::write(out, &figures())?,
     }
     Ok(())
 }
@@ -53,9 +56,14 @@ pub fn report(
 /// # Errors
 /// The session has no domain of this name; the error lists the known names.
 pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Result<String> {
-    super::flame::domain(session, domain)?;
-    let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
-    Ok(text::of_domain(session, &found, domain, symbols))
+    let listing = Listing {
+        domain: Some(domain),
+        ..Listing::first(symbols)
+    };
+    let mut out = Vec::new();
+    let (rules, form) = (Rules::thesis(), Form::Text);
+    report(session, &rules, Classing::Nearest, form, &listing, &mut out)?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
 /// Returns the figures of a session.
@@ -63,7 +71,12 @@ pub fn of_domain(session: &Session, domain: &str, symbols: usize) -> anyhow::Res
 /// Totals are exact. Figures by class, function or beneficiary are shares of the samples, times an
 /// exact total. If the samples are unusable, a figure has the reason instead of a value.
 #[must_use]
-pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Vec<Figure> {
+pub fn figures(
+    session: &Session,
+    found: &Attribution,
+    classing: Classing,
+    listing: &Listing<'_>,
+) -> Vec<Figure> {
     let config = match classing {
         Classing::Nearest => "session",
         Classing::Flat => "session@classing=flat",
@@ -71,9 +84,13 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
     let mut to = Figures {
         config,
         tier: session.head.tier,
+        tsc_hz: session.head.tsc_hz,
         list: Vec::new(),
     };
-    let all = Sums::of(session, found);
+    let mut all = Sums::of(session, found);
+    if let Some(domain) = listing.domain {
+        all.retain(|sums| sums.domain.name == domain);
+    }
     let denominator = Denominator::of(session);
     let mut total = 0.0;
     for sums in &all {
@@ -88,8 +105,12 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
         }
         to.samples(sums);
         to.closure(sums);
-        to.hops(sums, session.head.tsc_hz, denominator.packets());
+        to.hops(sums, denominator.packets());
         to.classes(sums, &found.classes, denominator.packets());
+        to.functions(session, sums, listing);
+    }
+    if listing.domain.is_some() {
+        return to.list;
     }
     let seen = |name: &str| all.iter().any(|sums| sums.domain.name == name);
     for domain in session.domains.iter().filter(|d| !seen(&d.name)) {
@@ -106,6 +127,7 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
 struct Figures {
     config: &'static str,
     tier: Tier,
+    tsc_hz: u64,
     list: Vec<Figure>,
 }
 
@@ -160,6 +182,9 @@ impl Figures {
             sums.part.samples as f64,
         );
         self.exact(&format!("samples.{name}.lost"), sums.lost as f64);
+        if let Some(share) = sums.whole_stacks() {
+            self.exact(&format!("whole_stacks.{name}"), share);
+        }
         if let Some(ratio) = sums.raw_exact {
             let metric = format!("raw_exact.{name}");
             let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
@@ -181,16 +206,20 @@ impl Figures {
         } else {
             Verdict::Equal
         });
+        figure.note = sums.correction_because(self.tsc_hz);
         self.list.push(figure);
+        if let Some(share) = sums.corrected {
+            self.exact(&format!("corrected_share.{}", sums.domain.name), share);
+        }
     }
 
     /// Adds the hops of the ledger. The ledger covers the time between two readings, so its hops
     /// are scaled to the whole session.
-    fn hops(&mut self, sums: &Sums<'_>, tsc_hz: u64, packets: Option<f64>) {
+    fn hops(&mut self, sums: &Sums<'_>, packets: Option<f64>) {
         let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
             return;
         };
-        let covered = ledger.cpu_ns as f64 * tsc_hz as f64 / 1e9;
+        let covered = ledger.cpu_ns as f64 * self.tsc_hz as f64 / 1e9;
         let Some(packets) = packets.filter(|_| covered > 0.0) else {
             return;
         };
@@ -223,6 +252,26 @@ impl Figures {
             let mut figure = Figure::single(PLAN, self.config, &metric, COARSE);
             figure.note = Some(COARSE_NOTE.to_owned());
             self.list.push(figure);
+        }
+    }
+
+    /// Adds the functions if the listing asks for callees or callers.
+    fn functions(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+        let is_listed = listing.children || listing.callers;
+        if !is_listed || !sums.counts() || sums.refusal().is_some() {
+            return;
+        }
+        for ((_, symbol), function) in functions::listed(session, sums, listing) {
+            let name = format!("{}.function.{symbol}", sums.domain.name);
+            self.share(&format!("share.{name}"), sums, function.own, 1.0);
+            if listing.children {
+                self.share(&format!("total_share.{name}"), sums, function.total, 1.0);
+            }
+            if listing.callers {
+                for ((_, caller), count) in function.callers() {
+                    self.share(&format!("share.{name}.from.{caller}"), sums, count, 1.0);
+                }
+            }
         }
     }
 
@@ -269,7 +318,7 @@ mod tests {
 
     fn all(session: &Session) -> Vec<Figure> {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
-        figures(session, &found, Classing::Nearest)
+        figures(session, &found, Classing::Nearest, &Listing::default())
     }
 
     #[test]
@@ -313,6 +362,45 @@ mod tests {
         assert_eq!(of(&figures, "closure.driver").verdict, Some(Verdict::Equal));
         let idle = figures.iter().any(|f| f.metric.starts_with("share.idle"));
         assert!(!idle, "an idle domain has no figures");
+    }
+
+    #[test]
+    fn a_report_on_a_domain_has_no_others() {
+        let session = session();
+        let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+        let listing = Listing {
+            domain: Some("driver"),
+            children: true,
+            callers: true,
+            by_total: true,
+            ..Listing::first(3)
+        };
+        let figures = figures(&session, &found, Classing::Nearest, &listing);
+        assert!(
+            !figures
+                .iter()
+                .any(|f| f.metric.contains("guest") || f.metric.contains("total."))
+        );
+        let turn = of(&figures, "total_share.driver.function.driver::turn::run");
+        assert_eq!(turn.value, Some(1.0));
+        let call = "share.driver.function.shmem::engine::copy.from.driver::turn::run";
+        assert_eq!(of(&figures, call).value, Some(0.6));
+        let text = text::report(&session, &found, Classing::Nearest, &listing);
+        assert!(
+            !text.contains("guest") && text.contains("Functions of driver"),
+            "{text}"
+        );
+        let wrong = Listing {
+            domain: Some("drvier"),
+            ..Listing::default()
+        };
+        let rules = Rules::thesis();
+        let (how, form) = (Classing::Nearest, Form::Text);
+        let error = report(&session, &rules, how, form, &wrong, &mut Vec::new()).unwrap_err();
+        assert!(
+            error.to_string().contains("known domains: driver"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The sums of a domain, and whether they are usable.
 
 use crate::attribute::{Attribution, Part};
-use crate::model::{Domain, DomainKind, Mode, Session, Traffic};
+use crate::model::{Domain, DomainKind, Ledger, Mode, Session, Traffic};
 use std::collections::BTreeMap;
 
 /// Within these bounds, the quotient (samples × period) ÷ exact CPU time is good.
 pub(crate) const GOOD: [f64; 2] = [0.95, 1.05];
 /// Outside of these bounds, samples are unusable for classes.
 pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
+/// Share of a ledger's correction above which the report states its reason.
+const CORRECTED_MAX: f64 = 0.05;
 /// Minimum number of samples for a distribution.
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
@@ -25,8 +27,10 @@ pub(crate) struct Sums<'a> {
     pub(crate) cycles: Option<f64>,
     /// Samples × period ÷ exact CPU time.
     pub(crate) raw_exact: Option<f64>,
-    /// Ledger ÷ exact CPU time.
+    /// Ledger ÷ exact CPU time, without the ledger's correction.
     pub(crate) closure: Option<f64>,
+    /// Share of the ledger that its correction removed.
+    pub(crate) corrected: Option<f64>,
     pub(crate) expected: u64,
     pub(crate) lost: u64,
 }
@@ -64,13 +68,38 @@ impl<'a> Sums<'a> {
             part,
             cycles,
             raw_exact: exact.filter(|_| is_time).map(|exact| raw_ns / exact),
-            closure: ledger.map(|ledger| {
-                let cycles = total(ledger.hops.values().copied());
-                cycles as f64 / (ledger.cpu_ns as f64 * per_ns)
-            }),
+            closure: ledger.map(|ledger| stamped(ledger) / (ledger.cpu_ns as f64 * per_ns)),
+            corrected: ledger.map(|ledger| ledger.corrected as f64 / stamped(ledger).max(1.0)),
             expected: total(rows().map(|loss| loss.expected)),
             lost: total(rows().map(crate::loss::Loss::lost)),
         }
+    }
+
+    /// Returns the share that the ledger's correction removed, if it is large.
+    pub(crate) fn correction(&self) -> Option<f64> {
+        self.corrected.filter(|share| *share > CORRECTED_MAX)
+    }
+
+    /// Returns a sentence about a large correction of the ledger, with its reason.
+    pub(crate) fn correction_because(&self, tsc_hz: u64) -> Option<String> {
+        let (share, ledger) = (self.correction()?, self.domain.ledger.as_ref()?);
+        let removed_ms = ledger.corrected as f64 / tsc_hz.max(1) as f64 * 1e3;
+        let waited_ms = ledger.waited_ns as f64 / 1e6;
+        // Time off the CPU that the scheduler did not count as waiting was taken by the hypervisor,
+        // or by the kernel's work in falling asleep and waking up.
+        let reason = match (waited_ms >= removed_ms / 2.0, ledger.preempted) {
+            (true, 1..) => "other processes had its CPU (preemption)",
+            (true, 0) => "its CPU was busy when it woke up",
+            (false, _) => "the hypervisor had its CPU (steal), or sleeps and wake-ups took it",
+        };
+        Some(format!(
+            "{}: its ledger was corrected by {:.0} %, {removed_ms:.0} ms between stamps that its \
+             CPU clock did not confirm: {reason}; it waited {waited_ms:.0} ms for a CPU and was \
+             preempted {} times",
+            self.domain.name,
+            share * 100.0,
+            ledger.preempted
+        ))
     }
 
     /// Returns whether the domain's time counts in the session's total.
@@ -102,9 +131,19 @@ impl<'a> Sums<'a> {
     /// Returns the reason for doubting the domain's figures, if there is one.
     pub(crate) fn unreliable_because(&self) -> Option<String> {
         let raw_exact = self.raw_exact.filter(|ratio| outside(*ratio, GOOD))?;
+        let reason = match raw_exact > 1.0 {
+            true => "samples of code with interrupts off accumulate in it",
+            false => "periods in code with interrupts off are lost",
+        };
         Some(format!(
-            "samples account for {raw_exact:.2} of the exact CPU time"
+            "samples account for {raw_exact:.2} of the exact CPU time: {reason}"
         ))
+    }
+
+    /// Returns the share of the stacks with user code that reach `main` or the start of a thread.
+    pub(crate) fn whole_stacks(&self) -> Option<f64> {
+        let Part { in_user, whole, .. } = self.part;
+        (*in_user > 0).then(|| *whole as f64 / *in_user as f64)
     }
 
     /// Converts a count of samples to a share of the domain's time.
@@ -155,6 +194,11 @@ impl Denominator {
         self.traffic?;
         self.packets.as_ref().err().map(String::as_str)
     }
+}
+
+/// Returns the cycles between a ledger's stamps, without its correction.
+fn stamped(ledger: &Ledger) -> f64 {
+    total(ledger.hops.values().copied()).saturating_add(ledger.corrected) as f64
 }
 
 /// Returns the sum of `counts`. It saturates, because a file may contain any values.

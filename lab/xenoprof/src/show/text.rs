@@ -1,7 +1,10 @@
 //! The report as text.
 
+use super::cells::percent;
+use super::functions::{self, Listing};
 use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, charged_to, outside};
 use crate::attribute::{Attribution, Classing};
+use crate::loss::Loss;
 use crate::model::{Mode, Session};
 use figures::report::number;
 use figures::table::table;
@@ -11,34 +14,40 @@ pub(super) fn report(
     session: &Session,
     found: &Attribution,
     classing: Classing,
-    symbols: usize,
+    listing: &Listing<'_>,
 ) -> String {
+    if let Some(domain) = listing.domain {
+        return of_domain(session, found, domain, classing, listing);
+    }
     let all = Sums::of(session, found);
     let mut out = head(session);
     out.push_str(&domains(session, &all));
     out.push_str(&classes(found, &all, classing));
     out.push_str(&hops(session, &all));
     out.push_str(&masters(&all));
-    if symbols > 0 {
-        out.push_str(&functions(&all, symbols));
-    }
+    out.push_str(&functions::text(session, &all, listing));
     out.push_str(&losses(session));
     out.push_str(&notes(session, &all));
     out
 }
 
-/// Returns the report on one domain: its CPU time and its functions.
-pub(super) fn of_domain(
+/// Returns the report on one domain: its CPU time, its classes, its hops and its functions.
+fn of_domain(
     session: &Session,
     found: &Attribution,
     domain: &str,
-    symbols: usize,
+    classing: Classing,
+    listing: &Listing<'_>,
 ) -> String {
     let mut all = Sums::of(session, found);
     all.retain(|sums| sums.domain.name == domain);
     let mut out = head(session);
     out.push_str(&domains(session, &all));
-    out.push_str(&functions(&all, symbols));
+    if all.iter().any(Sums::counts) {
+        out.push_str(&classes(found, &all, classing));
+    }
+    out.push_str(&hops(session, &all));
+    out.push_str(&functions::text(session, &all, listing));
     for why in all.iter().filter_map(Sums::refusal) {
         let _infallible = writeln!(out, "\nno functions of {domain}: {why}");
     }
@@ -76,10 +85,6 @@ fn head(session: &Session) -> String {
     out
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1}", share * 100.0)
-}
-
 fn domains(session: &Session, all: &[Sums<'_>]) -> String {
     let denominator = Denominator::of(session);
     let units = denominator.packets_and_bytes();
@@ -87,7 +92,12 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
     if units.is_some() {
         header.extend(["cycles/packet", "cycles/byte"]);
     }
-    header.extend(["closure", "raw/exact", "expected", "samples", "lost"]);
+    header.push("closure");
+    let is_corrected = all.iter().any(|sums| sums.correction().is_some());
+    if is_corrected {
+        header.push("corrected %");
+    }
+    header.extend(["raw/exact", "expected", "samples", "lost", "to main %"]);
     let ran_ns = session.head.ran_ns.max(1) as f64;
     let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.2}"));
     let mut rows = Vec::new();
@@ -104,12 +114,17 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
         for unit in units.iter().flatten() {
             row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / unit)));
         }
+        let share = |share: Option<f64>| share.map_or_else(|| "–".to_owned(), percent);
+        row.push(optional(sums.closure));
+        if is_corrected {
+            row.push(share(sums.correction()));
+        }
         row.extend([
-            optional(sums.closure),
             optional(sums.raw_exact),
             number(sums.expected as f64),
             number(sums.part.samples as f64),
             sums.lost.to_string(),
+            share(sums.whole_stacks()),
         ]);
         rows.push(row);
     }
@@ -212,13 +227,22 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
         return String::new();
     }
     let mut header = vec!["hop"];
-    header.extend(with.iter().map(|sums| sums.domain.name.as_str()));
+    let marked = |sums: &&Sums<'_>| match sums.correction() {
+        Some(_) => format!("{} *", sums.domain.name),
+        None => sums.domain.name.clone(),
+    };
+    let names: Vec<String> = with.iter().map(marked).collect();
+    header.extend(names.iter().map(String::as_str));
     let unit = if packets.is_some() {
         "cycles/packet"
     } else {
         "%"
     };
-    format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows))
+    let mut out = format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows));
+    if with.iter().any(|sums| sums.correction().is_some()) {
+        out.push_str("*: corrected, see below\n");
+    }
+    out
 }
 
 /// Returns the table of the domains in which, and on whose behalf, code ran.
@@ -266,45 +290,6 @@ fn masters(all: &[Sums<'_>]) -> String {
     )
 }
 
-fn functions(all: &[Sums<'_>], most: usize) -> String {
-    let mut out = String::new();
-    for sums in all.iter().filter(|sums| sums.counts()) {
-        if sums.refusal().is_some() {
-            continue;
-        }
-        let mut symbols: Vec<_> = sums.part.symbols.iter().collect();
-        symbols.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
-        let rows: Vec<Vec<String>> = symbols
-            .iter()
-            .take(most)
-            .map(|((module, symbol), count)| {
-                vec![
-                    shortened(symbol),
-                    module.clone(),
-                    percent(sums.share(**count)),
-                ]
-            })
-            .collect();
-        let _infallible = writeln!(
-            out,
-            "\nFunctions of {}\n{}",
-            sums.domain.name,
-            table(&["function", "module", "%"], &rows)
-        );
-    }
-    out
-}
-
-/// Shortens a symbol, because names of generic functions can fill a page.
-pub(super) fn shortened(symbol: &str) -> String {
-    const MOST: usize = 60;
-    if symbol.chars().count() <= MOST {
-        return symbol.to_owned();
-    }
-    let head: String = symbol.chars().take(MOST - 1).collect();
-    format!("{head}…")
-}
-
 fn losses(session: &Session) -> String {
     let rows: Vec<Vec<String>> = session
         .losses
@@ -315,6 +300,7 @@ fn losses(session: &Session) -> String {
                 loss.expected,
                 loss.delivered,
                 loss.kernel_lost,
+                loss.throttled,
                 loss.ring_dropped,
                 loss.steal,
             ];
@@ -329,6 +315,7 @@ fn losses(session: &Session) -> String {
         "expected",
         "delivered",
         "kernel lost",
+        "throttled",
         "ring dropped",
         "steal",
         "silent",
@@ -346,7 +333,7 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
     }
     for sums in all {
         let name = &sums.domain.name;
-        if sums.counts() && sums.refusal().is_none() {
+        if !sums.counts() || sums.refusal().is_none() {
             notes.extend(
                 sums.unreliable_because()
                     .map(|why| format!("? {name}: {why}")),
@@ -357,12 +344,15 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
                 "{name}: its ledger accounts for {closure:.2} of its exact CPU time"
             ));
         }
+        notes.extend(sums.correction_because(session.head.tsc_hz));
         if sums.domain.mode == Mode::AgentOnly {
             notes.push(format!(
                 "{name}: sampled in a separate machine; not part of this machine's time"
             ));
         }
     }
+    let by_cpu = session.losses.iter().filter(|loss| loss.domain.is_none());
+    notes.extend(by_cpu.filter_map(Loss::warning));
     // Includes domains without a row because they have no data.
     let missing = session.domains.iter().filter_map(|domain| {
         let missing = domain.missing.as_ref()?;
@@ -384,7 +374,7 @@ mod tests {
 
     fn text(session: &Session) -> String {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
-        report(session, &found, Classing::Nearest, 5)
+        report(session, &found, Classing::Nearest, &Listing::first(5))
     }
 
     #[test]
@@ -436,6 +426,30 @@ mod tests {
     }
 
     #[test]
+    fn doubtful_times_outside_of_the_sum_are_marked() {
+        let mut session = session();
+        session.domains[0].kind = crate::model::DomainKind::Other;
+        session.domains[0].cpu_ns = Some(65_000_000);
+        let text = text(&session);
+        assert!(
+            text.contains("? driver: samples account for 1.54"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn missing_samples_of_a_cpu_are_a_sentence() {
+        let mut session = session();
+        session.losses[0].delivered = 168;
+        session.losses[0] = session.losses[0].closed();
+        let text = text(&session);
+        assert!(
+            text.contains("CPU 0: 16.0 % of the samples are missing"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn an_open_ledger_is_reported() {
         let mut session = session();
         if let Some(ledger) = &mut session.domains[0].ledger {
@@ -445,13 +459,31 @@ mod tests {
     }
 
     #[test]
-    fn missing_data_are_reported_without_a_row() {
-        assert!(text(&with_an_absent_domain()).contains("\nweb: was not ready.\n"));
+    fn the_correction_of_a_ledger_is_reported_with_its_reason() {
+        let mut session = session();
+        assert!(!text(&session).contains("corrected"));
+        let set = |session: &mut Session, waited_ns, preempted| {
+            let ledger = session.domains[0].ledger.as_mut().unwrap();
+            // Of 200 ms between stamps the process ran for 100 ms.
+            ledger.corrected = 230_000_000;
+            (ledger.waited_ns, ledger.preempted) = (waited_ns, preempted);
+        };
+        set(&mut session, 90_000_000, 7);
+        let preempted = text(&session);
+        let expected = "driver: its ledger was corrected by 50 %, 100 ms between stamps";
+        for part in [expected, "(preemption)", "driver *", "preempted 7 times"] {
+            assert!(preempted.contains(part), "{part}: {preempted}");
+        }
+        assert!(
+            preempted.contains("accounts for 2.00 of its exact"),
+            "{preempted}"
+        );
+        set(&mut session, 10_000_000, 7);
+        assert!(text(&session).contains("(steal)"));
     }
 
     #[test]
-    fn long_names_are_truncated() {
-        assert_eq!(shortened("short"), "short");
-        assert_eq!(shortened(&"ü".repeat(100)).chars().count(), 60);
+    fn missing_data_are_reported_without_a_row() {
+        assert!(text(&with_an_absent_domain()).contains("\nweb: was not ready.\n"));
     }
 }

@@ -1,7 +1,7 @@
 //! The command `prof top`: shows the last interval repeatedly.
 
+use super::cells::shortened;
 use super::sums::{SAMPLES_MIN, Sums};
-use super::text::shortened;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::host::cpus::raw_ns;
@@ -56,7 +56,7 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
         tsc_hz: shmem::time::tsc_hz(),
         ..Head::default()
     };
-    let mut watch = Watch::new(named, options.machine.clone());
+    let mut watch = Watch::new(named, options.scope());
     let mut resolver = Resolver::new(0);
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     sampler.start()?;

@@ -1,0 +1,276 @@
+//! Unwind tables of programs and libraries.
+//!
+//! The files belong to profiled processes and may contain anything: a malformed one has no tables.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::sync::Arc;
+
+/// Name of the mapping with the kernel's code for programs.
+pub(crate) const VDSO: &str = "[vdso]";
+/// Maximum bytes of one table.
+const TABLE_MAX: u64 = 64 << 20;
+/// Maximum bytes of all tables.
+const TABLES_MAX: usize = 1 << 30;
+/// Size of the header.
+const HEAD_BYTES: usize = 64;
+/// Size of an entry of the table of sections.
+const SECTION_BYTES: usize = 64;
+/// Size of an entry of the table of segments.
+const SEGMENT_BYTES: usize = 56;
+/// Type and flag of a segment with code: loaded, executable.
+const CODE: [u32; 2] = [1, 1];
+/// Size of a page.
+const PAGE: u64 = 4096;
+
+/// A section and its addresses before relocation.
+type Section = (Arc<[u8]>, Range<u64>);
+
+/// The tables of a file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sections {
+    /// `.eh_frame`.
+    pub(super) frames: Option<Section>,
+    /// `.eh_frame_hdr`, its index.
+    pub(super) header: Option<Section>,
+    /// Segments with code: address, offset in the file and size.
+    segments: Vec<[u64; 3]>,
+}
+
+impl Sections {
+    /// Returns the address, before relocation, of an offset in the file.
+    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|&[address, from, len]| {
+            // A mapping begins at a page, its segment maybe within that page.
+            let mapped = from - from % PAGE..from.saturating_add(len);
+            let is_in = mapped.contains(&offset);
+            is_in.then(|| address.wrapping_sub(from).wrapping_add(offset))
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let sections = [&self.frames, &self.header];
+        let len = |section: &Option<Section>| section.as_ref().map_or(0, |(bytes, _)| bytes.len());
+        sections.into_iter().map(len).sum()
+    }
+}
+
+/// The tables of all files that are mapped.
+#[derive(Default)]
+pub(super) struct Files {
+    /// By device and inode.
+    known: HashMap<(u64, u64), Option<Arc<Sections>>>,
+    vdso: Option<Option<Arc<Sections>>>,
+    bytes: usize,
+}
+
+impl Files {
+    /// Returns the tables of a file that a process has mapped.
+    pub(super) fn sections(&mut self, pid: u32, path: &str) -> Option<Arc<Sections>> {
+        if path == VDSO {
+            let read = || {
+                let (memory, range) = vdso()?;
+                parse(&memory, range.start).map(Arc::new)
+            };
+            return self.vdso.get_or_insert_with(read).clone();
+        }
+        if !path.starts_with('/') {
+            return None;
+        }
+        // The path may name another file in the process's mount namespace.
+        let file = open(&format!("/proc/{pid}/root{path}")).or_else(|| open(path))?;
+        let status = file.metadata().ok()?;
+        let key = (status.dev(), status.ino());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let read = || parse(&file, 0).map(Arc::new);
+        let read = (self.bytes < TABLES_MAX).then(read).flatten();
+        self.bytes += read.as_ref().map_or(0, |sections| sections.bytes());
+        self.known.insert(key, read.clone());
+        read
+    }
+}
+
+/// Opens a regular file.
+fn open(path: &str) -> Option<File> {
+    let mut options = OpenOptions::new();
+    // A FIFO would block.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// Returns this process's memory and the range of its vDSO, which is the same in all processes.
+pub(crate) fn vdso() -> Option<(File, Range<u64>)> {
+    let mappings = crate::host::process::mappings(std::process::id());
+    let mapping = mappings.into_iter().find(|mapping| mapping.path == VDSO)?;
+    let memory = File::open("/proc/self/mem").ok()?;
+    Some((memory, mapping.start..mapping.start + mapping.len))
+}
+
+/// An ELF file at an offset of a file.
+struct Image<'a> {
+    file: &'a File,
+    at: u64,
+    head: Arc<[u8]>,
+}
+
+impl<'a> Image<'a> {
+    fn new(file: &'a File, at: u64) -> Option<Self> {
+        let head = [].into();
+        let mut image = Self { file, at, head };
+        image.head = image.read(0, HEAD_BYTES)?;
+        // 64 bits, little-endian.
+        (image.head.get(..6)? == [0x7f, b'E', b'L', b'F', 2, 1]).then_some(image)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Option<Arc<[u8]>> {
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+        let offset = self.at.checked_add(offset)?;
+        self.file
+            .read_exact_at(Arc::get_mut(&mut bytes)?, offset)
+            .ok()?;
+        Some(bytes)
+    }
+
+    /// Reads a table of entries. The header has its offset and its length at these positions.
+    fn table(&self, at: usize, counted_at: usize, entry: usize) -> Option<Arc<[u8]>> {
+        let count = u16::from_le_bytes(*self.head.get(counted_at..)?.first_chunk()?);
+        self.read(number(&self.head, at)?, usize::from(count) * entry)
+    }
+
+    /// Returns the segments with code: address, offset in the file and size.
+    fn segments(&self) -> Option<Vec<[u64; 3]>> {
+        let segments = self.table(32, 56, SEGMENT_BYTES)?;
+        let segment = |entry: &[u8]| {
+            let start = number(entry, 0)?;
+            let [kind, flags] = [start as u32, (start >> 32) as u32];
+            let values = [number(entry, 16)?, number(entry, 8)?, number(entry, 32)?];
+            (kind == CODE[0] && flags & CODE[1] != 0).then_some(values)
+        };
+        Some(
+            segments
+                .chunks_exact(SEGMENT_BYTES)
+                .filter_map(segment)
+                .collect(),
+        )
+    }
+}
+
+/// Returns the offset in a file of the first function of its process.
+pub(crate) fn start(path: &str) -> Option<u64> {
+    let file = open(path)?;
+    let image = Image::new(&file, 0)?;
+    let entry = number(&image.head, 24).filter(|entry| *entry > 0)?;
+    image
+        .segments()?
+        .into_iter()
+        .find_map(|[address, from, len]| {
+            let within = entry.checked_sub(address).filter(|within| *within < len)?;
+            from.checked_add(within)
+        })
+}
+
+/// Reads the tables of the ELF file at an offset.
+fn parse(file: &File, at: u64) -> Option<Sections> {
+    let image = Image::new(file, at)?;
+    let head = &image.head;
+    let sections = image.table(40, 60, SECTION_BYTES)?;
+    let entries = || sections.chunks_exact(SECTION_BYTES);
+    let of_names = usize::from(u16::from_le_bytes(*head.get(62..)?.first_chunk()?));
+    let names = entries().nth(of_names)?;
+    let content = |entry: &[u8]| {
+        let [address, offset, len] = [16, 24, 32].map(|at| number(entry, at));
+        let (address, len) = (address?, len.filter(|len| *len <= TABLE_MAX)?);
+        let bytes = image.read(offset?, usize::try_from(len).ok()?)?;
+        Some((bytes, address..address.checked_add(len)?))
+    };
+    let (names, _) = content(names)?;
+    let section = |name: &[u8]| {
+        let entry = entries().find(|entry| {
+            let at = entry.first_chunk().map(|at| u32::from_le_bytes(*at));
+            let found = at.and_then(|at| names.get(at as usize..));
+            found.is_some_and(|found| found.starts_with(name))
+        })?;
+        content(entry)
+    };
+    Some(Sections {
+        frames: section(b".eh_frame\0"),
+        header: section(b".eh_frame_hdr\0"),
+        segments: image.segments()?,
+    })
+}
+
+/// Returns the number of 64 bits at an offset.
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn tables_of_this_program_are_found() {
+        let (pid, mut files) = (std::process::id(), Files::default());
+        let program = std::env::current_exe().unwrap();
+        let path = program.to_str().unwrap();
+        let sections = files.sections(pid, path).expect("a program");
+        let (frames, at) = sections.frames.clone().expect("unwind tables");
+        assert_eq!(frames.len() as u64, at.end - at.start);
+        assert!(sections.header.is_some());
+        let mappings = crate::host::process::mappings(pid);
+        let offset = mappings.iter().find(|m| m.path == path).unwrap().offset;
+        assert!(sections.address_of(offset).is_some());
+        assert_eq!(sections.address_of(u64::MAX), None);
+        let again = files.sections(pid, path).unwrap();
+        assert!(Arc::ptr_eq(&sections, &again), "a file is read once");
+        assert!(
+            files
+                .sections(pid, VDSO)
+                .is_some_and(|vdso| vdso.frames.is_some())
+        );
+    }
+
+    #[test]
+    fn malformed_files_have_no_tables() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let whole = std::fs::read("/proc/self/exe").unwrap();
+        let mut files = Files::default();
+        let mut is_rejected = |bytes: &[u8]| {
+            std::fs::remove_file(&path).ok();
+            std::fs::write(&path, bytes).unwrap();
+            let path = path.to_str().unwrap();
+            files.known.clear();
+            files.sections(std::process::id(), path).is_none()
+        };
+        assert!(!is_rejected(&whole));
+        for len in [0, 5, 63, 64, 200, whole.len() / 2] {
+            assert!(is_rejected(&whole[..len]), "{len}");
+        }
+        let mut huge = whole[..64].to_vec();
+        huge[32..48].fill(0xff);
+        assert!(is_rejected(&huge));
+    }
+
+    #[test]
+    fn a_fifo_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut files = Files::default();
+        let path = path.to_str().unwrap();
+        assert!(files.sections(std::process::id(), path).is_none());
+    }
+}

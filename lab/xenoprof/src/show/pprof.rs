@@ -1,0 +1,224 @@
+//! The form of pprof: its message `Profile`, uncompressed.
+
+use super::flame;
+use crate::model::{DomainKind, Session};
+use anyhow::Context as _;
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
+
+/// Wire type of a message, a text or packed numbers.
+const BYTES: u64 = 2;
+
+/// A message of Protocol Buffers.
+#[derive(Default)]
+struct Protobuf(Vec<u8>);
+
+impl Protobuf {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn number(&mut self, field: u64, value: u64) -> &mut Self {
+        self.varint(field << 3);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(&mut self, field: u64, bytes: &[u8]) -> &mut Self {
+        self.varint(field << 3 | BYTES);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn packed(&mut self, field: u64, values: impl Iterator<Item = u64>) -> &mut Self {
+        let mut packed = Self::default();
+        values.for_each(|value| packed.varint(value));
+        self.bytes(field, &packed.0)
+    }
+}
+
+/// The table of texts; others refer to them by number, and number 0 is empty.
+struct Texts<'a> {
+    numbers: HashMap<&'a str, u64>,
+    all: Vec<&'a str>,
+}
+
+impl<'a> Texts<'a> {
+    fn new() -> Self {
+        Self {
+            numbers: HashMap::from([("", 0)]),
+            all: vec![""],
+        }
+    }
+
+    fn of(&mut self, text: &'a str) -> u64 {
+        let next = self.all.len() as u64;
+        let number = *self.numbers.entry(text).or_insert(next);
+        if number == next {
+            self.all.push(text);
+        }
+        number
+    }
+}
+
+/// Writes a session without its idle time: samples and nanoseconds of exact CPU time by stack, with
+/// the domain as a label.
+///
+/// # Errors
+/// Writing to `out` fails.
+pub fn write(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
+    out.write_all(&profile(session).0)
+        .context("write a profile")
+}
+
+fn profile(session: &Session) -> Protobuf {
+    let (mut profile, mut texts) = (Protobuf::default(), Texts::new());
+    let [samples, count, cpu, ns, domain_key] =
+        ["samples", "count", "cpu", "nanoseconds", "domain"].map(|text| texts.of(text));
+    let value_type = |kind, unit| {
+        let mut value = Protobuf::default();
+        value.number(1, kind).number(2, unit);
+        value
+    };
+    profile.bytes(1, &value_type(samples, count).0);
+    profile.bytes(1, &value_type(cpu, ns).0);
+
+    let mut used = BTreeSet::new();
+    for ((index, stack), (count, time_ns)) in flame::times(session) {
+        let Some(domain) = session.domains.get(index) else {
+            continue;
+        };
+        if domain.kind == DomainKind::Idle {
+            continue;
+        }
+        let frames: Vec<u64> = session
+            .frames_of(stack)
+            .map(|(n, _)| n as u64 + 1)
+            .collect();
+        let (mut label, mut sample) = (Protobuf::default(), Protobuf::default());
+        label
+            .number(1, domain_key)
+            .number(2, texts.of(&domain.name));
+        sample.packed(1, frames.iter().copied());
+        sample.packed(2, [count, time_ns as u64].into_iter());
+        sample.bytes(3, &label.0);
+        profile.bytes(2, &sample.0);
+        used.extend(frames);
+    }
+    for (number, module) in (1..).zip(&session.modules) {
+        let mut mapping = Protobuf::default();
+        mapping.number(1, number).number(5, texts.of(&module.path));
+        // The functions have names already.
+        mapping.number(7, 1);
+        profile.bytes(3, &mapping.0);
+    }
+    for (number, frame) in (1..).zip(&session.frames) {
+        if !used.contains(&number) {
+            continue;
+        }
+        let [mut line, mut location, mut function] = std::array::from_fn(|_| Protobuf::default());
+        line.number(1, number);
+        location
+            .number(1, number)
+            .number(2, u64::from(frame.module) + 1);
+        location.bytes(4, &line.0);
+        profile.bytes(4, &location.0);
+        let name = texts.of(&frame.symbol);
+        function.number(1, number).number(2, name).number(3, name);
+        profile.bytes(5, &function.0);
+    }
+    for text in &texts.all {
+        profile.bytes(6, text.as_bytes());
+    }
+    profile.number(9, session.head.started_unix_ns);
+    profile.number(10, session.head.ran_ns);
+    if session.head.event == "cpu-clock" {
+        profile.bytes(11, &value_type(cpu, ns).0);
+        profile.number(12, session.head.period);
+    }
+    profile
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session;
+    use std::collections::BTreeMap;
+
+    /// A field: its number, and its value or its bytes.
+    type Field<'a> = (u64, u64, &'a [u8]);
+
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (first, rest) = bytes.split_first().expect("a number");
+            *bytes = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+
+    fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            let key = varint(&mut bytes);
+            let value = varint(&mut bytes);
+            let mut content = &bytes[..0];
+            if key & 7 == BYTES {
+                (content, bytes) = bytes.split_at(value as usize);
+            }
+            fields.push((key >> 3, value, content));
+        }
+        fields
+    }
+
+    fn numbers(mut bytes: &[u8]) -> Vec<u64> {
+        std::iter::from_fn(|| (!bytes.is_empty()).then(|| varint(&mut bytes))).collect()
+    }
+
+    #[test]
+    fn profiles_have_stacks_times_and_domains() {
+        let mut session = session();
+        session.domains[0].cpu_ns = Some(300_000_000);
+        let profile = profile(&session);
+        let fields = fields(&profile.0);
+        let all = |field: u64| fields.iter().filter(move |f| f.0 == field).map(|f| f.2);
+        let texts: Vec<&str> = all(6)
+            .map(|text| std::str::from_utf8(text).unwrap())
+            .collect();
+        assert_eq!(texts[0], "");
+        let functions: BTreeMap<u64, &str> = all(5)
+            .map(|function| {
+                let fields = super::tests::fields(function);
+                (fields[0].1, texts[fields[1].1 as usize])
+            })
+            .collect();
+        let samples: Vec<(Vec<&str>, Vec<u64>, &str)> = all(2)
+            .map(|sample| {
+                let fields = super::tests::fields(sample);
+                let label = super::tests::fields(fields[2].2);
+                let stack = numbers(fields[0].2)
+                    .iter()
+                    .map(|id| functions[id])
+                    .collect();
+                (stack, numbers(fields[1].2), texts[label[1].1 as usize])
+            })
+            .collect();
+        let copy = vec!["shmem::engine::copy", "driver::turn::run"];
+        assert_eq!(samples[0], (copy, vec![60, 180_000_000], "driver"));
+        assert_eq!(samples.len(), 2, "idle is left out: {samples:?}");
+        assert!(
+            !functions
+                .values()
+                .any(|name| *name == "pv_native_safe_halt")
+        );
+    }
+}
