@@ -71,7 +71,7 @@ pub enum Prof {
     /// are processes, classes are categories
     #[command(
         after_help = "Examples:\n  grantway prof export busy.prof -o busy.json\n  \
-        grantway prof export --format pprof && go tool pprof -top grantway.pb"
+        grantway prof export --format pprof"
     )]
     Export {
         /// The session, and display options

@@ -57,7 +57,7 @@ mod tests {
     use xenoprof::event::Event;
 
     #[test]
-    fn events_are_by_part_and_rivals_are_in_no_total() {
+    fn events_of_rivals_and_nic_devices_are_in_no_total() {
         let counts = EventCounts {
             sums: [
                 (("driver", Event::Instructions), 600.0),
@@ -74,6 +74,7 @@ mod tests {
         let expected = [
             ("instructions_per_packet.driver", 300.0),
             ("instructions_per_packet.guest", 100.0),
+            ("instructions_per_packet.nic_device", 35.0),
             ("instructions_per_packet.rivals", 450.0),
             ("instructions_per_packet.total", 400.0),
             ("dtlb_misses_per_packet.guest", 2.0),
