@@ -105,15 +105,17 @@ impl Facts {
     }
 }
 
+/// A second of a time-out: eight ticks of 2^27 ns.
+const TICKED_SECOND: u64 = 8 << 27;
+
 #[derive(Default)]
 struct Model(BTreeMap<(u8, u8, bool), Facts>);
 
 impl Model {
     fn live(&self, key: (u8, u8, bool), now: u64) -> Option<&Facts> {
         let facts = self.0.get(&key)?;
-        // Far enough from the ends: ticks are coarser than nanoseconds.
-        let life = facts.life(key.0 == protocol::TCP) * SECOND;
-        (now - facts.last < life + 3 * SECOND).then_some(facts)
+        let life = facts.life(key.0 == protocol::TCP) * TICKED_SECOND;
+        (now - facts.last <= life).then_some(facts)
     }
 
     fn begin(&mut self, key: (u8, u8, bool), direction: Direction, now: u64) {
@@ -186,7 +188,7 @@ proptest! {
         let mut now = 1000 * SECOND;
         for op in ops {
             let (frame, by, passes, key, expected) = match op {
-                // Half a second away from every time-out.
+                // No sum of half seconds is within a tick of a time-out.
                 Op::Wait(seconds) => {
                     now += seconds * SECOND + SECOND / 2;
                     continue;
