@@ -380,7 +380,8 @@ impl Flows {
         if (next, next_marks) != (phase, marks) {
             entry::set_phase(words, next, next_marks);
         }
-        entry::count(words, bytes as u64, now, next.refreshes());
+        // A RST of an idle flow leaves it the whole life of a reset one.
+        entry::count(words, bytes as u64, now, next.refreshes() || next != phase);
     }
 
     /// Creates the entry of a new flow and returns its index.

@@ -123,6 +123,26 @@ fn a_full_table_refuses_new_flows() {
     );
 }
 
+/// A connection that is idle for longer than a reset one lives continues after a forged RST.
+#[test]
+fn a_forged_rst_ends_no_idle_connection() {
+    let mut table = table(64);
+    connect(&mut table, TALK, 0);
+    let now = 3600 * SECOND;
+    let segment = |by, flags| TALK.tcp(by, flags);
+    go(
+        &mut table,
+        Direction::Out,
+        &segment(Direction::Out, RST),
+        now,
+    );
+    assert_eq!(phase(&table, now), Phase::Reset);
+    for by in [Direction::Out, Direction::In, Direction::Out] {
+        assert_eq!(go(&mut table, by, &segment(by, ACK), now), ESTABLISHED);
+    }
+    assert_eq!(phase(&table, now), Phase::Established);
+}
+
 /// FW-8: a forged RST ends no connection whose stations continue.
 #[test]
 fn a_forged_rst_ends_no_connection() {

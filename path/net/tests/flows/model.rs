@@ -78,6 +78,7 @@ impl Facts {
                 refreshes = true;
             } else if !self.is_over() {
                 (self.reset_by, self.continue_flow) = (Some(direction), false);
+                refreshes = true;
             } else if self.reset_by.is_none() {
                 refreshes = true;
             }
