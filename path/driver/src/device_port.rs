@@ -5,7 +5,7 @@ use abi::hypercall::Create;
 use abi::{Handle, PAGE, XenbusState};
 use nic::dma::record::QueueRecord;
 use nic::dma::{Bell, RemoteNic};
-use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::call::Calls;
 use runtime::frontend::{Connection, HandshakeStep};
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
@@ -171,9 +171,15 @@ impl DevicePort {
     }
 }
 
-impl Nic for DevicePort {
-    fn caps(&self) -> Caps {
-        self.nic.caps()
+impl Middleware for DevicePort {
+    type Inner = RemoteNic;
+
+    fn inner(&self) -> &RemoteNic {
+        &self.nic
+    }
+
+    fn inner_mut(&mut self) -> &mut RemoteNic {
+        &mut self.nic
     }
 
     fn rx(
@@ -192,10 +198,6 @@ impl Nic for DevicePort {
         taken
     }
 
-    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        self.nic.tx(now_ns, frames, pick)
-    }
-
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         self.nic.next_due(now_ns).filter(|_| self.table.is_some())
     }
@@ -203,10 +205,6 @@ impl Nic for DevicePort {
     fn release(&mut self, buffers: &mut dyn Buffers) {
         self.table = None;
         self.nic.release(buffers);
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.nic.counters()
     }
 
     fn connection_changed(&mut self, buffers: &mut dyn Buffers) {

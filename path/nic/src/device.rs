@@ -231,6 +231,11 @@ pub trait Middleware {
         self.inner_mut().release(buffers);
     }
 
+    /// See [`Nic::connection_changed`].
+    fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
+        self.inner_mut().connection_changed(buffers);
+    }
+
     /// See [`Nic::counters`].
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.inner().counters()
@@ -288,7 +293,7 @@ impl<M: Middleware> Nic for M {
     }
 
     fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
-        self.inner_mut().connection_changed(buffers);
+        Middleware::connection_changed(self, buffers);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
