@@ -2,6 +2,8 @@
 
 use super::login::{Login, Material};
 use super::url::ServerUrl;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::path::Path;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -98,41 +100,11 @@ fn login(user: &Yaml, folder: &Path) -> Result<Login, String> {
     }
 }
 
-/// Decodes base64 with padding (RFC 4648, section 4).
+/// Decodes base64 with padding (RFC 4648, section 4), which may be on several lines.
 fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| -> Option<u32> {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        Some(value.into())
-    };
     let is_digit = |byte: &u8| !byte.is_ascii_whitespace();
-    let text: Vec<u8> = text.bytes().filter(is_digit).collect();
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
-    let digits = text.get(..text.len() - padding)?;
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for group in digits.chunks(4) {
-        let mut bits = 0;
-        for byte in group {
-            bits = bits << 6 | digit(*byte)?;
-        }
-        bits <<= 6 * (4 - group.len());
-        // A group of n digits has n - 1 whole bytes; the rest of the bits is zero.
-        let (whole, rest) = (group.len() - 1, bits.to_be_bytes());
-        bytes.extend_from_slice(rest.get(1..=whole)?);
-        if rest.get(whole + 1..)?.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-    }
-    (padding <= 2).then_some(bytes)
+    let digits: Vec<u8> = text.bytes().filter(is_digit).collect();
+    STANDARD.decode(digits).ok()
 }
 
 #[cfg(test)]
