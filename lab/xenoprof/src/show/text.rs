@@ -464,7 +464,7 @@ mod tests {
         assert!(!text(&session).contains("corrected"));
         let set = |session: &mut Session, waited_ns, preempted| {
             let ledger = session.domains[0].ledger.as_mut().unwrap();
-            // Of 200 ms between stamps the process ran for 100 ms.
+            // The process ran for 100 ms of the 200 ms between stamps.
             ledger.corrected = 230_000_000;
             (ledger.waited_ns, ledger.preempted) = (waited_ns, preempted);
         };
