@@ -15,6 +15,7 @@ mod log;
 mod metrics;
 pub mod pods;
 mod process;
+pub mod record_file;
 mod runtime;
 mod saved_state;
 mod shutdown;

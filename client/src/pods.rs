@@ -1,15 +1,13 @@
 //! Records of attached Kubernetes pods: one file for each guest, in a folder. The CNI plugin writes
 //! them, and the agent of network policies reads them.
 
+use crate::record_file::{self, HIDDEN};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Prefix of files that are not complete. No guest's name begins with it.
-const HIDDEN: &str = ".";
 /// Limit of a record, bytes: names of Kubernetes have at most 253.
 const RECORD_MAX: u64 = 4096;
 
@@ -32,17 +30,7 @@ pub struct PodRecord {
 ///
 /// The file cannot be written.
 pub fn put(folder: &Path, guest: &str, record: &PodRecord) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
-    let new = folder.join(format!("{HIDDEN}{guest}"));
-    let text = serde_json::to_vec(record)?;
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, folder.join(guest)));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
+    record_file::put(folder, guest, &serde_json::to_vec(record)?)
 }
 
 /// Removes the record of a guest, if it has one.

@@ -7,15 +7,13 @@
 
 use crate::error::{CniError, ErrorCode};
 use crate::machine::MachineClient;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use client::record_file::{self, HIDDEN};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Prefix of files that are not cleanups. No guest's name begins with it.
-const HIDDEN: &str = ".";
 /// Longest time that one call spends on all pending guests; the next call continues.
 const BUDGET: Duration = Duration::from_secs(5);
 
@@ -32,19 +30,10 @@ impl PendingCleanups {
     ///
     /// The file cannot be written, and does not exist.
     pub(crate) fn record(&self, machine: &MachineClient, guest: &str) -> Result<(), CniError> {
-        let new = self
-            .folder
-            .join(format!("{HIDDEN}{guest}.{}", std::process::id()));
-        let write = || {
-            let mut folder = DirBuilder::new();
-            folder.recursive(true).mode(0o700).create(&self.folder)?;
-            // Written under another name first: a truncated file would block the guest's name
-            // forever and leave the guest attached.
-            fs::write(&new, machine.socket.as_os_str().as_bytes())?;
-            fs::rename(&new, self.folder.join(guest))
-        };
-        write().map_err(|error| {
-            let _ = fs::remove_file(&new);
+        // Written whole: a truncated file would block the guest's name forever and leave the guest
+        // attached.
+        let socket = machine.socket.as_os_str().as_bytes();
+        record_file::put(&self.folder, guest, socket).map_err(|error| {
             let folder = self.folder.display();
             let msg = format!("cannot record in {folder} that {guest} must be detached");
             CniError::new(ErrorCode::Io, msg).because(error)

@@ -1,0 +1,29 @@
+//! Files that are written whole or not at all: one for each guest, in a folder of their kind.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Prefix of files that are not complete. No guest's name begins with it.
+pub const HIDDEN: &str = ".";
+
+/// Writes a file of this name. Creates its folder, for its owner only.
+///
+/// # Errors
+///
+/// The file cannot be written; an earlier one of this name is unchanged.
+pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let new = folder.join(format!("{HIDDEN}{name}.{}", std::process::id()));
+    let write = || {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(folder)?;
+        fs::write(&new, bytes)?;
+        fs::rename(&new, folder.join(name))
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
