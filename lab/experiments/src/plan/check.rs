@@ -133,7 +133,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     let goes_nowhere = !plan
         .direction
         .iter()
-        .any(|&direction| column.goes(direction));
+        .any(|&direction| column.runs_in(direction));
     if !are(&column.guests, 1..=64) || goes_nowhere {
         return Err("`guests`: 1 to 64; `direction`: one of the plan's");
     }

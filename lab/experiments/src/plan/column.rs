@@ -70,7 +70,7 @@ pub struct Column {
 impl Column {
     /// Returns whether the column is measured in this direction.
     #[must_use]
-    pub fn goes(&self, direction: Direction) -> bool {
+    pub fn runs_in(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|only| only == direction)
     }
 

@@ -184,7 +184,7 @@ impl Plan {
     /// Returns the number of configurations of a column that serve web requests and vary the
     /// receive buffer: those that receive, with only one guest.
     fn serving(&self, column: &Column) -> usize {
-        if !column.goes(Direction::ToGuest) {
+        if !column.runs_in(Direction::ToGuest) {
             return 0;
         }
         let alone = column
@@ -216,8 +216,13 @@ impl Plan {
         wake: Wake,
     ) -> Config {
         let mut config = stop.clone();
-        // Columns with a fixed direction carry it in their names.
-        if self.direction.len() > 1 && self.column.iter().all(|c| c.direction.is_none()) {
+        // If every column has a fixed direction, names of columns state it.
+        let fixed = self
+            .column
+            .iter()
+            .filter(|column| column.direction.is_some());
+        let are_named = fixed.count() == self.column.len() && !self.column.is_empty();
+        if self.direction.len() > 1 && !are_named {
             config = config.with("dir", direction.name());
         }
         if self.wake.len() > 1 {
@@ -275,6 +280,18 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
             (plan.web.unwrap().offered, plan.receive.unwrap().buffer),
             (vec![500], vec![1024])
         );
+    }
+
+    #[test]
+    fn directions_stay_apart_beside_a_fixed_one() {
+        let plan = Plan::parse(TEXT).unwrap();
+        let ours = &plan.stops(&plan.column[1], &Wire::unbounded())[0];
+        let name = |way| {
+            let keyed = plan.keyed(ours, Workload::Stream, way, Wake::Awake);
+            keyed.keys.get("dir").cloned()
+        };
+        assert_eq!(name(Direction::ToGuest).as_deref(), Some("to_guest"));
+        assert_eq!(name(Direction::FromGuest).as_deref(), Some("from_guest"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
     let columns = plan
         .column
         .iter()
-        .filter(|column| column.goes(Direction::ToGuest));
+        .filter(|column| column.runs_in(Direction::ToGuest));
     let stops = columns.flat_map(|column| {
         let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
         wires.flat_map(|wire| plan.stops(column, wire))

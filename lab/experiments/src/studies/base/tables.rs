@@ -93,7 +93,8 @@ fn lane_table(
         header.extend(titles.take(if plan.requests.len() > 1 { 2 } else { 3 }));
     }
     let mut rows = Vec::new();
-    for column in plan.column.iter().filter(|column| column.is_at(wire)) {
+    let columns = plan.column.iter().filter(|column| column.is_at(wire));
+    for column in columns.filter(|column| column.runs_in(direction)) {
         let messages = |stop| {
             plan.message
                 .iter()
