@@ -79,8 +79,10 @@ struct UplinkColumn {
 /// The traffic of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
-    /// N concurrent streams.
+    /// N concurrent streams to the far end.
     Streams(usize),
+    /// N concurrent streams to the near end: from a guest to the wire.
+    StreamsToWire(usize),
     /// Requests of N bytes, one at a time.
     Requests(usize),
 }
@@ -89,13 +91,17 @@ impl Traffic {
     fn config(self, column: &str) -> Config {
         match self {
             Self::Streams(flows) => Config::new(column, &[("flows", &flows.to_string())]),
+            Self::StreamsToWire(flows) => {
+                let keys = [("dir", "from_guest"), ("flows", &flows.to_string())];
+                Config::new(column, &keys)
+            }
             Self::Requests(bytes) => Config::new(column, &[("req", &bytes.to_string())]),
         }
     }
 
     const fn roles(self) -> [Role; 2] {
         match self {
-            Self::Streams(_) => [Role::Sink, Role::Source],
+            Self::Streams(_) | Self::StreamsToWire(_) => [Role::Sink, Role::Source],
             Self::Requests(_) => [Role::Echo, Role::Client],
         }
     }
@@ -103,50 +109,56 @@ impl Traffic {
 
 /// The two ends of one traffic.
 struct TrafficPair {
-    far: Load,
-    near: Load,
+    /// The end that receives a stream, or answers requests.
+    server: Load,
+    /// The end that sends a stream, or requests.
+    client: Load,
 }
 
 impl TrafficPair {
     fn start(traffic: Traffic, sides: &Sides, port: u16) -> anyhow::Result<Self> {
-        let [far, near] = traffic.roles();
+        let [server, client] = traffic.roles();
         let (flows, size) = match traffic {
-            Traffic::Streams(flows) => (flows, 0),
+            Traffic::Streams(flows) | Traffic::StreamsToWire(flows) => (flows, 0),
             Traffic::Requests(bytes) => (1, bytes),
+        };
+        let (address, to, from) = match traffic {
+            Traffic::StreamsToWire(_) => (sides::NEAR, &sides.near, &sides.far),
+            _ => (sides::FAR, &sides.far, &sides.near),
         };
         let spec = |role, netns| LoadSpec {
             role,
             netns: Some(netns),
             cpu: None,
-            address: SocketAddr::new(sides::FAR, port),
+            address: SocketAddr::new(address, port),
             size,
             flows,
         };
         Ok(Self {
-            far: Load::start(&spec(far, sides.far.path()))?,
-            near: Load::start(&spec(near, sides.near.path()))?,
+            server: Load::start(&spec(server, to.path()))?,
+            client: Load::start(&spec(client, from.path()))?,
         })
     }
 
     /// Runs one window.
     fn window(&mut self, times: Times) -> anyhow::Result<BusyWindow> {
-        self.far.go()?;
-        self.near.go()?;
+        self.server.go()?;
+        self.client.go()?;
         interrupt::sleep(times.warm_up)?;
-        self.far.mark()?;
-        self.near.mark()?;
+        self.server.mark()?;
+        self.client.mark()?;
         let (before, began) = (Machine::read(), Instant::now());
         interrupt::sleep(times.window)?;
-        let far = self.far.mark()?;
-        let near = self.near.mark()?;
+        let server = self.server.mark()?;
+        let client = self.client.mark()?;
         let (now, wall) = (Machine::read(), began.elapsed());
-        self.near.stop()?;
-        self.far.stop()?;
+        self.client.stop()?;
+        self.server.stop()?;
         // Wait for data in flight.
         interrupt::sleep(times.warm_up)?;
         Ok(BusyWindow {
-            far,
-            near,
+            server,
+            client,
             busy_s: now.busy_since(before, wall).as_secs_f64(),
             disturbed: now.disturbed_since(before),
         })
@@ -155,8 +167,8 @@ impl TrafficPair {
 
 /// Result of a window.
 struct BusyWindow {
-    far: Mark,
-    near: Mark,
+    server: Mark,
+    client: Mark,
     /// CPU time of the whole system.
     busy_s: f64,
     disturbed: bool,
@@ -166,17 +178,19 @@ impl BusyWindow {
     fn figures(&self, traffic: Traffic, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
         match traffic {
-            Traffic::Streams(_) if self.far.bytes > 0 && self.far.ns > 0 => {
-                let bytes = self.far.bytes as f64;
-                all.insert("throughput", bytes * 8.0 / self.far.ns as f64);
+            Traffic::Streams(_) | Traffic::StreamsToWire(_)
+                if self.server.bytes > 0 && self.server.ns > 0 =>
+            {
+                let bytes = self.server.bytes as f64;
+                all.insert("throughput", bytes * 8.0 / self.server.ns as f64);
                 all.insert("cpu_s_per_gb", self.busy_s / (bytes / 1e9));
                 let cycles = self.busy_s * tsc_hz as f64;
                 all.insert("cycles_per_byte.total", cycles / bytes);
             }
-            Traffic::Requests(_) if self.near.ns > 0 => {
-                let seconds = self.near.ns as f64 / 1e9;
-                all.insert("transactions", self.near.operations as f64 / seconds);
-                let times = [("p50", self.near.p50_us), ("p99", self.near.p99_us)];
+            Traffic::Requests(_) if self.client.ns > 0 => {
+                let seconds = self.client.ns as f64 / 1e9;
+                all.insert("transactions", self.client.operations as f64 / seconds);
+                let times = [("p50", self.client.p50_us), ("p99", self.client.p99_us)];
                 for (quantile, there_and_back) in times {
                     let Some(us) = there_and_back else { continue };
                     let (latency, one_way) = match quantile {
@@ -212,9 +226,15 @@ impl Uplink {
         Ok(plan)
     }
 
-    fn traffic(&self) -> Vec<Traffic> {
-        let streams = self.flows.iter().map(|&flows| Traffic::Streams(flows));
-        streams.chain([Traffic::Requests(self.request)]).collect()
+    /// Returns what a path carries, one after the other.
+    fn traffic(&self, between: UplinkPath) -> Vec<Traffic> {
+        let flows = || self.flows.iter().copied();
+        let mut all: Vec<_> = flows().map(Traffic::Streams).collect();
+        if between.has_wire() {
+            all.extend(flows().map(Traffic::StreamsToWire));
+        }
+        all.push(Traffic::Requests(self.request));
+        all
     }
 
     /// Measures one column. Its machine and loads end before the next column is set up, because an
@@ -225,7 +245,7 @@ impl Uplink {
         column: &UplinkColumn,
         samples: &mut Samples,
     ) -> anyhow::Result<()> {
-        let traffic = self.traffic();
+        let traffic = self.traffic(column.between);
         let configs = traffic.iter().map(|traffic| traffic.config(&column.name));
         let sides = Sides::of(column.between);
         let Some(sides) = samples.made(&column.name, sides, true, configs)? else {
@@ -286,7 +306,7 @@ impl Study for Uplink {
         let index = Index::new(figures);
         let mut rows = Vec::new();
         for column in &self.column {
-            for traffic in self.traffic() {
+            for traffic in self.traffic(column.between) {
                 let config = traffic.config(&column.name).name();
                 let mut row = vec![config.clone()];
                 row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
@@ -333,12 +353,12 @@ mod tests {
     #[test]
     fn a_window_becomes_figures() {
         let window = BusyWindow {
-            far: Mark {
+            server: Mark {
                 ns: 1_000_000_000,
                 bytes: 2_500_000_000,
                 ..Mark::default()
             },
-            near: Mark {
+            client: Mark {
                 ns: 500_000_000,
                 operations: 10_000,
                 p50_us: Some(50.0),

@@ -12,9 +12,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Interface name at both ends.
 const IFNAME: &str = "gw0";
-/// Address of the sender.
-const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
-/// Address of the receiver.
+/// Address of the near end: behind the wire, if there is one.
+pub(super) const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+/// Address of the far end: a guest or a container.
 pub(super) const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 
 /// The path between the ends.
@@ -38,6 +38,18 @@ pub(super) enum UplinkPath {
     Guests,
     /// The host and a guest.
     Host,
+}
+
+impl UplinkPath {
+    /// Returns whether the near end is behind a wire, which carries MTU-sized frames.
+    pub(super) const fn has_wire(self) -> bool {
+        match self {
+            Self::Bridge | Self::BridgeNapi | Self::Uplink | Self::UplinkVmq | Self::Forwarder => {
+                true
+            }
+            Self::Containers | Self::Guests | Self::Host => false,
+        }
+    }
 }
 
 /// Both ends, and the resources that keep the path up.
@@ -122,7 +134,7 @@ impl Sides {
 /// Attachment of an interface to a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wiring {
-    /// By a wire: MTU-sized frames with checksums, which the bridge's port aggregates.
+    /// By a wire: MTU-sized frames with checksums, aggregated at both ends of the wire.
     Wire { threads: bool },
     /// Segments pass whole.
     Whole,
@@ -148,19 +160,22 @@ fn port(
     let pair = ["type", "veth", "peer", "name", IFNAME, "netns", &pid];
     middle.run(&[&["ip", "link", "add", name][..], &pair].concat())?;
     if let Wiring::Wire { .. } = wiring {
-        for off in ["tso", "gso"] {
-            end.run(&["ethtool", "-K", IFNAME, off, "off"])?;
+        for (side, ifname) in [(&mut *end, IFNAME), (&mut *middle, name)] {
+            // GRO can verify and keep only a checksum that the sender filled in.
+            for off in ["tso", "gso", "tx"] {
+                side.run(&["ethtool", "-K", ifname, off, "off"])?;
+            }
+            side.run(&["ethtool", "-K", ifname, "gro", "on"])?;
         }
-        // GRO can verify and keep only a checksum that the sender filled in.
-        end.run(&["ethtool", "-K", IFNAME, "tx", "off"])?;
-        middle.run(&["ethtool", "-K", name, "gro", "on"])?;
     }
     middle.run(&["ip", "link", "set", name, "master", "br0", "up"])?;
     end.run(&["ip", "addr", "add", &format!("{address}/24"), "dev", IFNAME])?;
     end.run(&["ip", "link", "set", IFNAME, "mtu", "1500", "up"])?;
-    // A port has a NAPI thread only while it is up and aggregates.
+    // An interface has a NAPI thread only while it is up and aggregates.
     if wiring == (Wiring::Wire { threads: true }) {
-        middle.write(&format!("/sys/class/net/{name}/threaded"), "1")?;
+        for (side, ifname) in [(end, IFNAME), (middle, name)] {
+            side.write(&format!("/sys/class/net/{ifname}/threaded"), "1")?;
+        }
     }
     Ok(())
 }
