@@ -32,8 +32,6 @@ const OWN: &[Call] = &calls! {
     // For the driver's sleep.
     SYS_epoll_create1 When::Always;
     SYS_epoll_ctl When::Always;
-    SYS_epoll_wait When::Always;
-    SYS_epoll_pwait When::Always;
     SYS_epoll_pwait2 When::Always;
     SYS_eventfd2 When::Always;
 };
@@ -47,8 +45,8 @@ mod tests {
     #[rustfmt::skip]
     const ALWAYS: &[i64] = &[
         SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close,
-        SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait,
-        SYS_epoll_pwait2, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fcntl,
+        SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait2,
+        SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fcntl,
         SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getpid, SYS_getrandom, SYS_getsockopt,
         SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
         SYS_nanosleep, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_readv, SYS_recvfrom,

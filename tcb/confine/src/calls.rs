@@ -114,7 +114,7 @@ pub const SERVING: &[Call] = &calls! {
 pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_create1 When::Always;
     SYS_epoll_ctl When::Always;
-    SYS_epoll_pwait When::Always;
+    SYS_epoll_pwait2 When::Always;
 };
 
 /// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No terminal request is

@@ -81,8 +81,6 @@ const DOMAIN: &[Row] = rows! {
     // Sleeping and waking, for hypercalls and for descriptors with a timeout. No call that only
     // sleeps (nanosleep) is needed.
     SYS_futex When::WaitOrWake;
-    SYS_epoll_wait When::OwnDescriptor;
-    SYS_epoll_pwait When::OwnDescriptor;
     SYS_epoll_pwait2 When::OwnDescriptor;
     SYS_poll When::Always;
     SYS_ppoll When::Always;
@@ -271,7 +269,7 @@ mod tests {
             libc::SYS_readv,
             libc::SYS_writev,
             libc::SYS_close,
-            libc::SYS_epoll_wait,
+            libc::SYS_epoll_pwait2,
         ] {
             assert_eq!(decide(&filter, nr, [bell, 0, 0, 0, 0, 0]), EPERM);
             assert_eq!(decide(&filter, nr, [bell | 1 << 32, 0, 0, 0, 0, 0]), EPERM);

@@ -363,7 +363,7 @@ const DOORBELLS: &[Attack] = &[
     ("close a doorbell", SYS_close, &[600]),
     (
         "wait on a doorbell as a set",
-        SYS_epoll_wait,
+        SYS_epoll_pwait2,
         &[600, SCRATCH, 1, 0],
     ),
     ("read descriptor -1", SYS_read, &[NONE, SCRATCH, 8]),

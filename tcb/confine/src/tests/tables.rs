@@ -45,7 +45,7 @@ fn check(rights: &Rights<'_>, keep: &[CapabilitySet], always: &[i64], sometimes:
 #[rustfmt::skip]
 const MANAGER_ALWAYS: &[i64] = &[
     SYS_accept4, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close,
-    SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_exit,
+    SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait2, SYS_exit,
     SYS_exit_group, SYS_fcntl, SYS_fstat, SYS_ftruncate, SYS_futex, SYS_getpid, SYS_getrandom,
     SYS_getsockopt, SYS_gettid, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mremap, SYS_munmap,
     SYS_nanosleep, SYS_poll, SYS_ppoll, SYS_pread64, SYS_read, SYS_recvfrom, SYS_recvmsg,
