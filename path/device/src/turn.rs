@@ -133,7 +133,7 @@ impl<W: Wait> Device<W> {
         let timeout = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
         let slept = match has_posted || waiter.has_pending() || timeout == Some(0) {
             true => Ok(()),
-            // It has no devices. An epoll set would round the wire's delay up to a millisecond.
+            // It has no devices.
             false => waiter.sleep(WakeSource::Doorbell, timeout),
         };
         waiter.disarm();
