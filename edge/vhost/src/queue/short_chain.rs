@@ -40,6 +40,7 @@ impl Queue {
             self.count()?;
         }
         let count = self.known().min(most as u16);
+        self.prefetch_used(count);
         let mut heads = [0; BATCH];
         let table = self.table();
         for (n, head) in (0..count).zip(&mut heads) {
