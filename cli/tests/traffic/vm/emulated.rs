@@ -135,7 +135,7 @@ fn streams_outlive_every_process_but_the_vms() {
 }
 
 #[test]
-fn a_vm_gets_more_memory() {
+fn a_vm_gets_more_memory_and_reboots() {
     let Some((machine, _, socket)) = start() else {
         return;
     };
@@ -154,6 +154,10 @@ fn a_vm_gets_more_memory() {
     vm.monitor(&format!("object_add {}", memory("more", 128 << 20)));
     vm.monitor("device_add pc-dimm,id=dimm,memdev=more");
     wait_until("the shim does not map the memory", || regions() > before);
+    exchanges_files(&machine);
+
+    vm.reset();
+    wait_until("no answer to a ping", || answers(&machine));
     exchanges_files(&machine);
 
     assert_eq!(holders(&machine, vm.pid()), Vec::<String>::new());
