@@ -31,14 +31,14 @@ pub(crate) struct Relay {
 pub(crate) enum ClientWait {
     /// None: its next line is a request.
     Nothing,
-    /// Room in a domain's mailbox; the time of the next attempt.
-    Room(Relay, u64),
+    /// Room in a domain's mailbox.
+    Room(Relay),
     /// A domain's reply, with its token.
     Reply(Relay, u32),
     /// The machine to be complete; then this request is served.
     Complete(Control),
-    /// The end of a guest of the same name, until the given time; then this guest is attached.
-    Free(Setting, u64),
+    /// The end of a guest of the same name; then this guest is attached.
+    Free(Setting),
     /// An edit, a restart or a reload.
     Change,
     /// The end of the machine.
@@ -135,14 +135,6 @@ impl Client {
     pub(crate) fn has_request(&self) -> bool {
         let may_ask = matches!(self.waits, ClientWait::Nothing) && !self.has_output();
         may_ask && self.line_end().is_some()
-    }
-
-    /// Returns when to check the awaited event again.
-    pub(crate) fn again_ns(&self) -> Option<u64> {
-        match self.waits {
-            ClientWait::Room(_, at) | ClientWait::Free(_, at) => Some(at),
-            _ => None,
-        }
     }
 
     /// Returns the token of the awaited reply.

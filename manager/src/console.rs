@@ -50,11 +50,6 @@ impl Console {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns the pipe if it is to be polled now.
-    pub(crate) fn watch(&self, now_ns: u64) -> Option<BorrowedFd<'_>> {
-        self.pipe().filter(|_| self.pause_until_ns <= now_ns)
-    }
-
     /// Returns when the pause is over.
     pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         (self.pipe.is_some() && self.pause_until_ns > now_ns).then_some(self.pause_until_ns)
@@ -166,7 +161,7 @@ mod tests {
         rustix::io::write(&theirs, bytes).unwrap();
         drop(theirs);
         console.drain(&mut log, 0);
-        assert!(console.watch(0).is_none());
+        assert!(console.pipe().is_none());
         drop(log);
         without_stamps(&std::fs::read_to_string(path).unwrap())
     }
@@ -192,12 +187,12 @@ mod tests {
             rustix::io::write(&theirs, chunk).unwrap();
             assert!(console.take(&mut log, 0));
         }
-        assert!(console.watch(0).is_none(), "it is left alone for a while");
+        assert_eq!(console.deadline_ns(PAUSE_NS), None);
         assert_eq!(console.deadline_ns(0), Some(PAUSE_NS));
         console.drain(&mut log, 0);
         let later = 10_000_000_000;
         rustix::io::write(&theirs, b"again\n").unwrap();
-        assert!(console.watch(later).is_some() && console.take(&mut log, later));
+        assert!(console.take(&mut log, later));
         drop(log);
         let text = std::fs::read_to_string(path).unwrap();
         let (flood, after) = text.split_once("d: [").unwrap();

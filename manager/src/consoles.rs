@@ -9,7 +9,7 @@ use crate::log::Log;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -21,8 +21,6 @@ const EVENTS: usize = 64;
 pub(crate) struct Consoles {
     set: OwnedFd,
     all: BTreeMap<usize, Console>,
-    /// Consoles that are not watched during a pause.
-    paused: BTreeSet<usize>,
 }
 
 impl Consoles {
@@ -30,7 +28,6 @@ impl Consoles {
         Ok(Self {
             set: epoll::create(CreateFlags::CLOEXEC)?,
             all: BTreeMap::new(),
-            paused: BTreeSet::new(),
         })
     }
 
@@ -44,15 +41,14 @@ impl Consoles {
     }
 
     /// Replaces the console of the domain at a place.
-    pub(crate) fn insert(&mut self, place: usize, console: Console, now_ns: u64) {
+    pub(crate) fn insert(&mut self, place: usize, console: Console) {
         self.remove(place);
         self.all.insert(place, console);
-        self.watch(place, now_ns);
+        self.watch(place);
     }
 
     /// Removes the console of a removed domain.
     pub(crate) fn remove(&mut self, place: usize) -> Option<Console> {
-        self.paused.remove(&place);
         let console = self.all.remove(&place)?;
         if let Some(pipe) = console.pipe() {
             let _ = epoll::delete(&self.set, pipe);
@@ -67,46 +63,32 @@ impl Consoles {
         }
     }
 
-    /// Returns when the next pause is over.
-    pub(crate) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        let paused = self.paused.iter().filter_map(|place| self.all.get(place));
-        paused
-            .filter_map(|console| console.deadline_ns(now_ns))
-            .min()
-    }
-
-    /// Watches the consoles whose pause is over.
-    pub(crate) fn resume(&mut self, now_ns: u64) {
-        for place in std::mem::take(&mut self.paused) {
-            self.watch(place, now_ns);
-        }
-    }
-
-    /// Reads once from each console that is ready.
-    pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) {
+    /// Reads once from each console that is ready. Returns the places of consoles that pause, and
+    /// when to watch them again.
+    pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) -> Vec<(usize, u64)> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
+        let mut pauses = Vec::new();
         let Ok((ready, _)) = ready else {
-            return;
+            return pauses;
         };
         let places = ready.iter().map(|event| event.data.u64() as usize);
         for place in places {
-            if let Some(console) = self.all.get_mut(&place) {
-                console.take(log, now_ns);
-                self.watch(place, now_ns);
+            let Some(console) = self.all.get_mut(&place) else {
+                continue;
+            };
+            console.take(log, now_ns);
+            match console.deadline_ns(now_ns) {
+                Some(until_ns) => pauses.push((place, until_ns)),
+                None => self.watch(place),
             }
         }
+        pauses
     }
 
-    /// Watches a console again, unless it has ended or pauses.
-    fn watch(&mut self, place: usize, now_ns: u64) {
-        let Some(console) = self.all.get(&place) else {
-            return;
-        };
-        let Some(pipe) = console.watch(now_ns) else {
-            if console.deadline_ns(now_ns).is_some() {
-                self.paused.insert(place);
-            }
+    /// Watches a console again, unless it has ended.
+    pub(crate) fn watch(&mut self, place: usize) {
+        let Some(pipe) = self.all.get(&place).and_then(Console::pipe) else {
             return;
         };
         let data = EventData::new_u64(place as u64);
@@ -146,8 +128,8 @@ mod tests {
         let mut consoles = Consoles::create().unwrap();
         let (one, to_one, _one) = console("one");
         let (two, to_two, _two) = console("two");
-        consoles.insert(1, one, 0);
-        consoles.insert(2, two, 0);
+        consoles.insert(1, one);
+        consoles.insert(2, two);
         assert!(!is_ready(&consoles));
         for text in [b"a\n", b"b\n"] {
             write(&to_one, text).unwrap();
@@ -165,7 +147,7 @@ mod tests {
         assert!(consoles.get(1).unwrap().pipe().is_none());
         // A replaced console is read, a removed one is not.
         let (next, to_next, _next) = console("next");
-        consoles.insert(1, next, 0);
+        consoles.insert(1, next);
         write(&to_next, b"d\n").unwrap();
         consoles.remove(2);
         write(&to_two, b"nobody hears\n").unwrap();
@@ -183,21 +165,20 @@ mod tests {
         let mut consoles = Consoles::create().unwrap();
         let (loud, to_loud, _loud) = console("loud");
         let (quiet, to_quiet, _quiet) = console("quiet");
-        consoles.insert(1, loud, 0);
-        consoles.insert(2, quiet, 0);
-        while consoles.deadline_ns(0).is_none() {
+        consoles.insert(1, loud);
+        consoles.insert(2, quiet);
+        let mut pauses = Vec::new();
+        while pauses.is_empty() {
             write(&to_loud, &[b'\n', b'x'].repeat(2048)).unwrap();
-            consoles.take(&mut log, 0);
+            pauses = consoles.take(&mut log, 0);
         }
+        assert!(matches!(pauses[..], [(1, 1..)]), "{pauses:?}");
         write(&to_loud, b"more\n").unwrap();
         assert!(!is_ready(&consoles));
         write(&to_quiet, b"heard\n").unwrap();
-        consoles.take(&mut log, 0);
+        assert_eq!(consoles.take(&mut log, 0), []);
         assert_eq!(consoles.get(2).unwrap().last_line(), "heard");
-        let over = consoles.deadline_ns(0).unwrap();
-        consoles.resume(over - 1);
-        assert!(!is_ready(&consoles));
-        consoles.resume(over);
-        assert!(is_ready(&consoles) && consoles.deadline_ns(over).is_none());
+        consoles.watch(1);
+        assert!(is_ready(&consoles));
     }
 }

@@ -20,6 +20,7 @@
 //! | `reload` | the steps from the present machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and what it needs next |
+//! | `deadlines` | the queue of everything that is due at a time |
 //! | `console`, `consoles`, `log` | domains' output |
 //! | `mailbox` | requests to domains, and their replies |
 //! | `journal` | the file that the next manager resumes from |
@@ -34,6 +35,7 @@ mod console;
 mod consoles;
 mod core;
 mod core_error;
+mod deadlines;
 mod journal;
 mod life;
 mod listeners;

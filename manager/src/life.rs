@@ -125,8 +125,6 @@ pub(crate) struct Life {
     /// Whether the core has forgotten the removed domain, or when it is asked again.
     is_forgotten: bool,
     forget_ns: u64,
-    /// When the domain is due, unless something reports before; see [`Life::wake_ns`].
-    pub(crate) due_ns: Option<u64>,
 }
 
 impl Life {
@@ -137,7 +135,6 @@ impl Life {
             phase: down(now_ns, now_ns, REMOVAL_NS),
             pause_ns: pause_ms.map(|ms| u64::from(ms) * 1_000_000),
             is_first: true,
-            due_ns: Some(0),
             ..Self::default()
         }
     }
@@ -186,18 +183,11 @@ impl Life {
         self.goal == Goal::Up && is_there && is_quiet
     }
 
-    /// Returns when to drive the domain at the latest; `None` if it waits for reports only. Settled
-    /// domains, including those resumed from an earlier manager, are not driven before they report.
-    pub(crate) fn wake_ns(&self) -> Option<u64> {
-        self.due_ns.filter(|_| !self.is_settled())
-    }
-
     /// Requests that the present process ends and another starts at once.
     pub(crate) fn restart(&mut self, why: &str) {
         self.is_asked = true;
         self.goal = Goal::Up;
         self.end = Some(why.to_owned());
-        self.due_ns = Some(0);
         // A domain that waits for its devices may have been built from another description.
         self.built = None;
         self.known.in_a_row = 0;
@@ -211,14 +201,7 @@ impl Life {
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<Call>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());
-        self.due_ns = Some(0);
         self.calls = calls;
-    }
-
-    /// Has workers carry out these calls.
-    pub(crate) fn call(&mut self, calls: Vec<Call>) {
-        self.calls = calls;
-        self.due_ns = Some(0);
     }
 
     /// Returns the tokens of all answers that the domain waits for.

@@ -11,7 +11,7 @@ use abi::journal::Level;
 use config::live::state::{self, Origin, SavedGuestRef};
 
 /// Time between two attempts to write the file.
-const AGAIN_NS: u64 = 1_000_000_000;
+pub(crate) const AGAIN_NS: u64 = 1_000_000_000;
 
 /// The state file as last written.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub(crate) struct StateFile {
     written: Option<Vec<u8>>,
     /// Whether the guests may have changed since then.
     is_stale: bool,
-    /// When the next attempt is due; `None`: the last one succeeded.
-    again_ns: Option<u64>,
+    /// Whether an attempt has failed and the next one is not due yet.
+    is_put_off: bool,
     /// Why the last attempt failed, if it did.
     failure: Option<String>,
 }
@@ -37,12 +37,9 @@ impl StateFile {
     }
 
     /// Returns the content to write, if it differs from the file and an attempt is due.
-    pub(crate) fn due(&mut self, name: &str, spec: &Spec, now_ns: u64) -> Option<Vec<u8>> {
-        let is_due = match self.again_ns {
-            Some(at) => now_ns >= at,
-            None => self.is_stale || self.written.is_none(),
-        };
-        if !is_due {
+    pub(crate) fn due(&mut self, name: &str, spec: &Spec) -> Option<Vec<u8>> {
+        let is_current = !self.is_stale && self.written.is_some();
+        if self.is_put_off || is_current {
             return None;
         }
         self.is_stale = false;
@@ -50,22 +47,21 @@ impl StateFile {
         (self.written.as_ref() != Some(&text)).then_some(text)
     }
 
-    /// Returns when the next attempt is due, if the last one has failed.
-    pub(crate) fn again_ns(&self) -> Option<u64> {
-        self.again_ns
+    /// Makes the next attempt due after one that has failed.
+    pub(crate) fn retry(&mut self) {
+        self.is_put_off = false;
     }
 
     /// Records whether the core has written the file. Returns a line for the log when this changes.
+    /// After a failure [`StateFile::retry`] is due in [`AGAIN_NS`].
     pub(crate) fn wrote(
         &mut self,
         text: Vec<u8>,
         written: Result<(), CoreError>,
-        now_ns: u64,
     ) -> Option<(Level, String)> {
         let failed = self.failure.take();
         let Err(CoreError { why, .. }) = written else {
             self.written = Some(text);
-            self.again_ns = None;
             let line = || {
                 "the state file is written again: attached guests come back after an end \
                            of the core"
@@ -73,7 +69,7 @@ impl StateFile {
             return failed.map(|_| (Level::Info, line().to_owned()));
         };
         self.written = None;
-        self.again_ns = Some(now_ns.saturating_add(AGAIN_NS));
+        self.is_put_off = true;
         let line = format!("what is attached cannot be written for the next core: {why}");
         self.failure = Some(why);
         failed.is_none().then_some((Level::Warning, line))
@@ -123,8 +119,8 @@ mod tests {
         let spec = Spec::default();
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
-        assert_eq!(state.due("m", &spec, 5), nothing, "of another core");
-        let (level, said) = state.wrote(Vec::new(), full(), 5).unwrap();
+        assert_eq!(state.due("m", &spec), nothing, "of another core");
+        let (level, said) = state.wrote(Vec::new(), full()).unwrap();
         assert_eq!(level, Level::Warning);
         assert!(said.contains("No space left"), "{said}");
         assert!(
@@ -138,20 +134,20 @@ mod tests {
             "{warning}"
         );
         state.mark_stale(true);
-        assert_eq!(state.due("m", &spec, 4 + AGAIN_NS), None, "too soon");
-        assert_eq!(state.due("m", &spec, 5 + AGAIN_NS), nothing);
-        assert_eq!(state.wrote(Vec::new(), full(), 6), None);
-        let (level, said) = state.wrote(Vec::new(), Ok(()), 7).unwrap();
+        assert_eq!(state.due("m", &spec), None, "too soon");
+        state.retry();
+        assert_eq!(state.due("m", &spec), nothing);
+        assert_eq!(state.wrote(Vec::new(), full()), None);
+        let (level, said) = state.wrote(Vec::new(), Ok(())).unwrap();
         assert_eq!(level, Level::Info);
         assert!(said.contains("written again"), "{said}");
         assert_eq!((state.lack(), state.warning("x")), (None, None));
-        assert_eq!(state.wrote(Vec::new(), Ok(()), 7), None);
-        assert_eq!(state.again_ns(), None);
-        assert_eq!(state.due("m", &spec, 8), None);
+        assert_eq!(state.wrote(Vec::new(), Ok(())), None);
+        assert_eq!(state.due("m", &spec), None);
         state.mark_stale(false);
         assert!(!state.is_stale);
         state.mark_stale(true);
         assert!(state.is_stale);
-        assert_eq!(state.due("m", &spec, 9), None, "the same");
+        assert_eq!(state.due("m", &spec), None, "the same");
     }
 }

@@ -39,7 +39,8 @@ impl Server<'_> {
     pub(super) fn attach_for(&mut self, id: u64, guest: Setting, now: u64) -> Result<(), String> {
         let name = state::name_of(&guest).unwrap_or_default().to_owned();
         if self.is_leaving(&name) {
-            self.wait_for(id, ClientWait::Free(guest, now.saturating_add(EDIT_NS)));
+            let until_ns = Some(now.saturating_add(EDIT_NS));
+            self.wait_until(id, ClientWait::Free(guest), until_ns);
             return Ok(());
         }
         if self.is_coming(&name) {
@@ -58,18 +59,12 @@ impl Server<'_> {
         let is_leaving =
             |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_leaving(name));
         let is_due = |(&id, client): (&u64, &Client)| match &client.waits {
-            ClientWait::Free(guest, until) if now >= *until || !is_leaving(guest) => {
-                Some((id, guest.clone(), now >= *until))
-            }
+            ClientWait::Free(guest) if !is_leaving(guest) => Some((id, guest.clone())),
             _ => None,
         };
         let due: Vec<_> = self.clients.iter().filter_map(is_due).collect();
-        for (id, guest, is_late) in due {
-            let begun = match is_late {
-                true => Err("a guest of this name is being detached for more than 20 s".into()),
-                false => self.attach_for(id, guest, now),
-            };
-            if let Err(why) = begun {
+        for (id, guest) in due {
+            if let Err(why) = self.attach_for(id, guest, now) {
                 self.answer(id, &refusal(why), now);
             }
         }
@@ -101,7 +96,7 @@ impl Server<'_> {
             kind: EditKind::Attach(admitted),
             askers: vec![(asker, None)],
         };
-        self.edits.insert(name, edit);
+        self.begin_edit(name, edit);
         let domain = self.state.domain(place);
         let pause_ms = domain.and_then(|domain| domain.restart_pause_ms);
         self.lives.insert(place, Life::new(place, pause_ms, now));
@@ -159,7 +154,8 @@ impl Server<'_> {
         Ok(calls)
     }
 
-    /// Carries on with returns, reloads and waiting clients, and drives all domains.
+    /// Carries on with returns, reloads and waiting clients, and drives all domains. Everything
+    /// that is late has failed before.
     pub(super) fn change(&mut self, now: u64) {
         if !self.restarts_now() {
             return self.drive(now);
@@ -168,7 +164,6 @@ impl Server<'_> {
         // A step ends in the turn before, and its reports were taken since.
         self.reload_turn(now);
         self.nics_opened(now);
-        self.fail_late_edits(now);
         self.drive(now);
         self.answer_restarted(now);
         self.attach_freed(now);
@@ -187,7 +182,7 @@ impl Server<'_> {
         if let Err(CoreError { why, .. }) = self.keep() {
             return self.fail(name, format!("the core cannot keep the state: {why}"));
         }
-        let Some(edit) = self.edits.remove(name) else {
+        let Some(edit) = self.end_edit(name) else {
             return;
         };
         let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {

@@ -3,8 +3,8 @@
 //! Root and the machine's user have places that no other user can take. Every other user has a
 //! bounded number of places. A client without a request under way yields its place to a newcomer.
 
-use super::Server;
 use super::requests::refusal;
+use super::{Deadline, Server};
 use crate::access::{self, Peer, Right};
 use crate::client::Client;
 use rustix::io::Errno;
@@ -66,14 +66,28 @@ impl Server<'_> {
         clients.filter(|(_, it)| it.user == Some(user)).count()
     }
 
-    /// Returns the time from which the server accepts; `None` while all owners' places have a
-    /// request under way.
-    pub(super) fn accepts_ns(&self) -> Option<u64> {
-        let room = match self.is_full() {
-            false => 0,
-            true => first_to_yield(self.clients_of(true))?.0,
-        };
-        Some(room.max(self.not_before_ns))
+    /// Returns the time from which an owner's place is free, or can be; `None` while all of them
+    /// have a request under way.
+    pub(super) fn place_ns(&self) -> Option<u64> {
+        match self.is_full() {
+            false => Some(0),
+            true => Some(first_to_yield(self.clients_of(true))?.0),
+        }
+    }
+
+    /// Whether the server accepts clients now.
+    pub(super) fn accepts(&self, now: u64) -> bool {
+        let has_place = self.place_ns().is_some_and(|at| at <= now);
+        has_place && !self.deadlines.has(&Deadline::Accept)
+    }
+
+    /// Adds a client.
+    pub(super) fn insert_client(&mut self, client: Client) {
+        let id = self.next_client;
+        self.deadlines
+            .set(Deadline::Client(id), client.deadline_ns());
+        self.clients.insert(id, client);
+        self.next_client += 1;
     }
 
     /// Accepts one client, if one waits, and closes connections before it that have no right.
@@ -87,8 +101,8 @@ impl Server<'_> {
                 }
                 Ok(None) => return,
                 Err(_) => {
-                    self.not_before_ns = now.saturating_add(PAUSE_NS);
-                    return;
+                    let until_ns = now.saturating_add(PAUSE_NS);
+                    return self.deadlines.set(Deadline::Accept, until_ns);
                 }
             }
         }
@@ -126,8 +140,7 @@ impl Server<'_> {
                 return client.answer(&refusal(why.to_owned()), now);
             }
         }
-        self.clients.insert(self.next_client, client);
-        self.next_client += 1;
+        self.insert_client(client);
     }
 
     fn place_for(&self, user: u32, now: u64) -> Place {

@@ -1,9 +1,9 @@
 //! Detaches guests: the process ends, the workers release the guest's ports, and the core forgets
 //! the guest when no domain has a page of it any more. The next manager can repeat each step.
 
-use super::Server;
 use super::attach::live_config;
-use super::edits::{Edit, EditKind, EditOrigin};
+use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
+use super::{Deadline, Server};
 use crate::build;
 use abi::journal::Level;
 use abi::machine::{BEING_DETACHED, Detached};
@@ -30,6 +30,8 @@ impl Server<'_> {
         }
         if let Some(edit) = self.edits.get_mut(name) {
             edit.askers.push((asker, None));
+            let due_ns = edit.began_ns.saturating_add(EDIT_NS);
+            self.deadlines.set(Deadline::Edit(name.to_owned()), due_ns);
         }
         self.wait_for_change(asker);
         Ok(())
@@ -75,7 +77,7 @@ impl Server<'_> {
             return;
         }
         let now = monotonic_ns();
-        let under_way = self.edits.remove(name).into_iter();
+        let under_way = self.end_edit(name).into_iter();
         let askers = under_way.flat_map(|edit| edit.askers);
         let error = |error: Option<String>| error.or_else(|| Some(why.to_owned()));
         let askers = askers
@@ -95,7 +97,7 @@ impl Server<'_> {
             kind: EditKind::Detach,
             askers,
         };
-        self.edits.insert(name.to_owned(), edit);
+        self.begin_edit(name.to_owned(), edit);
     }
 
     /// Records that nothing is left of the domain at a place: its name, its place and its slots are
@@ -112,7 +114,7 @@ impl Server<'_> {
         if let Some(mut console) = self.consoles.remove(place) {
             console.drain(&mut self.log, now);
         }
-        let edit = self.edits.remove(&name);
+        let edit = self.end_edit(&name);
         self.forget(&name);
         self.note(now);
         let line = format!("{name}: detached");

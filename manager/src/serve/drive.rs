@@ -1,8 +1,8 @@
 //! Drives every domain towards its goal: observes, asks [`step()`] for the next request, carries it
 //! out.
 
-use super::Server;
 use super::edits::EditKind;
+use super::{Deadline, Server};
 use crate::build;
 use crate::core::CoreError;
 use crate::life::{
@@ -80,7 +80,7 @@ impl Server<'_> {
                 events = life.failed(refusal, now);
             }
             if let (Next::Wait(due_ns), true) = (next, events.is_empty()) {
-                life.due_ns = due_ns;
+                self.deadlines.set(Deadline::Domain(place), due_ns);
                 self.lives.insert(place, life);
                 return has_moved;
             }

@@ -1,5 +1,6 @@
 //! Edits of the machine's specification that a client, a reload or a return waits for.
 
+use crate::build::PendingOpen;
 use crate::reload::ReloadProgress;
 use crate::spec::AdmittedGuest;
 use abi::machine::Setting;
@@ -24,8 +25,8 @@ pub(super) enum EditOrigin {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReattachAttempts {
     pub(super) times: u32,
-    /// When the next attempt begins; `None` while one is under way.
-    pub(super) again_ns: Option<u64>,
+    /// Whether the next attempt can begin: none is under way, and the pause after one is over.
+    pub(super) is_due: bool,
 }
 
 /// An edit of one guest.
@@ -48,14 +49,6 @@ pub(super) enum EditKind {
     Change(Setting),
 }
 
-impl Edit {
-    /// Returns when the edit is late, if anyone waits for it.
-    pub(super) fn due_ns(&self) -> Option<u64> {
-        let due_ns = self.began_ns.saturating_add(EDIT_NS);
-        (!self.askers.is_empty()).then_some(due_ns)
-    }
-}
-
 /// A reload that is under way.
 #[derive(Debug)]
 pub(super) struct Reload {
@@ -75,8 +68,17 @@ pub(super) struct Restarting {
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
-    /// When the request is late.
-    pub(super) due_ns: u64,
+}
+
+/// A change of NICs whose devices netd still opens.
+#[derive(Debug)]
+pub(super) struct OpeningNics {
+    pub(super) asker: EditOrigin,
+    /// The number of restarts of the workers, by place.
+    pub(super) starts: Vec<(usize, u64)>,
+    /// The goal of the workers' restart afterwards.
+    pub(super) goal: RestartGoal,
+    pub(super) devices: Vec<PendingOpen>,
 }
 
 /// The state of restarting domains in which the request is done.

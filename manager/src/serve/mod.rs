@@ -1,4 +1,7 @@
-//! The main loop: one poll over everything. It blocks only on the core, which answers at once.
+//! The main loop: one poll over everything, at most until the first deadline of one queue.
+//!
+//! It waits for no client, no domain and not for netd: what they answer is taken when it arrives.
+//! It waits for the core only where the core answers by itself, at once.
 
 mod attach;
 mod client_limits;
@@ -13,22 +16,23 @@ mod reload;
 mod requests;
 mod rules;
 
-use crate::build::{self, PendingOpen};
+use crate::build;
 use crate::client::{Client, ClientWait};
 use crate::console::Console;
 use crate::consoles::Consoles;
 use crate::core::{Core, CoreError};
+use crate::deadlines::Deadlines;
 use crate::journal::{Journal, SavedState};
 use crate::life::Life;
 use crate::log::Log;
 use crate::machine_state::State;
-use crate::state_file::{LACK, StateFile};
+use crate::state_file::{AGAIN_NS, LACK, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, ReattachAttempts, Reload, Restarting};
+use edits::{Edit, OpeningNics, ReattachAttempts, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +53,39 @@ enum Ready {
     Consoles,
 }
 
+/// The key of a deadline.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Deadline {
+    /// The machine has to be complete.
+    Complete,
+    /// The domain at this place needs something.
+    Domain(usize),
+    /// The edit of this guest is late.
+    Edit(String),
+    /// A requested restart is late.
+    Restart(u64),
+    /// netd is late with the devices of new NICs.
+    Nics,
+    /// The reload can begin its next step.
+    Reload,
+    /// The next attempt to attach this guest of the machine before.
+    Reattach(String),
+    /// The next attempt to write the state file.
+    StateFile,
+    /// The log may report again that the core cannot keep the state.
+    Trouble,
+    /// A client is too slow, or the time of what it waits for is over.
+    Client(u64),
+    /// The end of the pause after an `accept` that failed.
+    Accept,
+    /// A client yields its place to a newcomer.
+    Place,
+    /// The console of the domain at this place is watched again.
+    Console(usize),
+    /// The mailboxes are checked for replies.
+    Mailboxes,
+}
+
 /// The running machine.
 pub(crate) struct Server<'a> {
     core: &'a mut Core,
@@ -59,8 +96,7 @@ pub(crate) struct Server<'a> {
     socket: UnixListener,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
-    /// No client is accepted before this time.
-    not_before_ns: u64,
+    deadlines: Deadlines<Deadline>,
     log: Log,
     core_pid: u32,
     /// The machine's user, who has every right beside root.
@@ -76,10 +112,11 @@ pub(crate) struct Server<'a> {
     /// Edits of guests that are under way, by name.
     edits: BTreeMap<String, Edit>,
     reload: Option<Reload>,
-    /// Requests that wait for restarting domains.
-    restarting: Vec<Restarting>,
+    /// Requests that wait for restarting domains, by number.
+    restarting: BTreeMap<u64, Restarting>,
+    next_restart: u64,
     /// Workers that restart when netd has opened these devices of new NICs.
-    opening_nics: Option<(Restarting, Vec<PendingOpen>)>,
+    opening_nics: Option<OpeningNics>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
     /// Attempts to attach guests of the machine before.
@@ -92,8 +129,6 @@ pub(crate) struct Server<'a> {
     reported: BTreeSet<DomId>,
     /// The token of the request to end, once it was sent.
     ending: Option<u32>,
-    /// When the log may report again that the core cannot keep the state.
-    trouble_ns: Option<u64>,
 }
 
 impl<'a> Server<'a> {
@@ -116,7 +151,7 @@ impl<'a> Server<'a> {
             socket,
             clients: BTreeMap::new(),
             next_client: 0,
-            not_before_ns: 0,
+            deadlines: Deadlines::new(),
             log,
             core_pid,
             user,
@@ -126,7 +161,8 @@ impl<'a> Server<'a> {
             config: None,
             edits: BTreeMap::new(),
             reload: None,
-            restarting: Vec::new(),
+            restarting: BTreeMap::new(),
+            next_restart: 0,
             opening_nics: None,
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
@@ -134,15 +170,12 @@ impl<'a> Server<'a> {
             not_forgotten: None,
             reported: BTreeSet::new(),
             ending: None,
-            trouble_ns: None,
         })
     }
 
     /// Adds a part of this program as a client.
     pub(crate) fn serve_always(&mut self, stream: UnixStream) {
-        self.clients
-            .insert(self.next_client, Client::staying(stream));
-        self.next_client += 1;
+        self.insert_client(Client::staying(stream));
     }
 
     /// Starts the machine and serves until it is complete. Returns the time since the core's start,
@@ -151,17 +184,21 @@ impl<'a> Server<'a> {
         for (&place, domain) in self.state.spec().domains() {
             let life = Life::new(place, domain.restart_pause_ms, monotonic_ns());
             self.lives.insert(place, life);
+            self.deadlines.set(Deadline::Domain(place), 0);
         }
+        let late_ns = self.began_ns.saturating_add(COMPLETE_NS);
+        self.deadlines.set(Deadline::Complete, late_ns);
         loop {
             self.hear();
             let now = monotonic_ns();
             if self.state.is_complete() {
                 self.complete_ns = Some(now);
+                self.deadlines.set(Deadline::Complete, None);
                 self.inherit();
                 self.keep().map_err(|refusal| refusal.why)?;
                 return Ok(now.saturating_sub(self.began_ns));
             }
-            if let Some(failure) = self.failure(now) {
+            if let Some(failure) = self.failure() {
                 self.refuse_held(&failure, now);
                 return Err(failure);
             }
@@ -211,13 +248,14 @@ impl<'a> Server<'a> {
             let known = known.get(&place).cloned().unwrap_or_default();
             let life = Life::resume(place, domain.restart_pause_ms, known, stage, now);
             self.lives.insert(place, life);
+            self.deadlines.set(Deadline::Domain(place), 0);
         }
     }
 
     fn watch_console(&mut self, place: usize, console: OwnedFd) {
         if let Some(domain) = self.state.domain(place) {
             let console = Console::new(&domain.name, console);
-            self.consoles.insert(place, console, monotonic_ns());
+            self.consoles.insert(place, console);
         }
     }
 
@@ -241,13 +279,15 @@ impl<'a> Server<'a> {
         let Self {
             state_file, state, ..
         } = self;
-        let due = state_file.due(&state.name, state.spec(), now);
+        let due = state_file.due(&state.name, state.spec());
         // A machine that ends leaves no further state.
         let Some(text) = due.filter(|_| self.ending.is_none()) else {
             return;
         };
         let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
-        let news = state_file.wrote(text, written, now);
+        let again_ns = written.is_err().then(|| now.saturating_add(AGAIN_NS));
+        self.deadlines.set(Deadline::StateFile, again_ns);
+        let news = state_file.wrote(text, written);
         state.missing.retain(|lack| !lack.starts_with(LACK));
         state.missing.extend(state_file.lack());
         if let Some((level, line)) = news {
@@ -271,24 +311,21 @@ impl<'a> Server<'a> {
     /// As [`Server::keep`]. A failure is logged, and retried in the next turn.
     fn note(&mut self, now_ns: u64) {
         if let Err(CoreError { why, .. }) = self.keep()
-            && self.trouble_ns.is_none_or(|at| now_ns >= at)
+            && !self.deadlines.has(&Deadline::Trouble)
         {
-            self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
+            let again_ns = now_ns.saturating_add(TROUBLE_NS);
+            self.deadlines.set(Deadline::Trouble, again_ns);
             let line = format!("the core cannot keep the state: {why}");
             self.log.line(Warning, "grantwayd", &line);
         }
     }
 
     /// Returns why the machine cannot become complete, if so.
-    fn failure(&self, now_ns: u64) -> Option<String> {
+    fn failure(&self) -> Option<String> {
         if self.ending.is_some() || self.core.is_gone() {
             return Some("told to end before it was ready".into());
         }
-        if let Some(failure) = self.boot_failure.clone().or_else(|| self.early_end()) {
-            return Some(failure);
-        }
-        let late = now_ns.saturating_sub(self.began_ns) >= COMPLETE_NS;
-        late.then(|| "the connections were not up within 20 s".into())
+        self.boot_failure.clone().or_else(|| self.early_end())
     }
 
     /// Returns how a domain has ended before the machine was complete, if one has.
@@ -407,16 +444,19 @@ impl<'a> Server<'a> {
     /// Waits until a source is ready or something is due, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
-        self.consoles.resume(now);
-        let mut deadline = self.deadline_ns(now);
+        self.deadlines
+            .set(Deadline::Mailboxes, self.core.look_ns(now));
+        let place_ns = self.place_ns().filter(|at| *at > now);
+        self.deadlines.set(Deadline::Place, place_ns);
         // Answers that arrived during a request to the core, and further requests of a client, make
         // no descriptor readable.
         let has_request = self.clients.values().any(Client::has_request);
-        let returns = self.next_to_reattach(now).is_some();
-        if self.is_answered() || has_request || self.core.has_news() || returns {
-            deadline = Some(now);
-        }
-        for ready in self.wait(deadline, now) {
+        let returns = self.next_to_reattach().is_some();
+        let until = match self.is_answered() || has_request || self.core.has_news() || returns {
+            true => Some(now),
+            false => self.deadlines.next_ns(),
+        };
+        for ready in self.wait(until, now) {
             self.handle(ready);
         }
         self.hear();
@@ -424,15 +464,46 @@ impl<'a> Server<'a> {
         self.core.look(now);
         self.requests(now);
         self.hear();
+        self.expire(now);
         self.change(now);
         // Replies to relayed requests.
         self.relay(now);
         self.clients.retain(|_, client| !client.is_over(now));
     }
 
+    /// Handles everything that is due.
+    fn expire(&mut self, now: u64) {
+        while let Some(deadline) = self.deadlines.expire(now) {
+            match deadline {
+                Deadline::Complete => {
+                    let why = "the connections were not up within 20 s";
+                    self.boot_failure.get_or_insert_with(|| why.into());
+                }
+                Deadline::Edit(name) => self.edit_is_late(&name, now),
+                Deadline::Restart(number) => {
+                    if let Some(one) = self.end_restart(number) {
+                        self.fail_restart(&one, now);
+                    }
+                }
+                Deadline::Nics => self.refuse_nics("netd did not answer within 20 s".into(), now),
+                Deadline::Reattach(name) => self.retry_reattach(&name),
+                Deadline::StateFile => self.state_file.retry(),
+                Deadline::Client(id) => self.client_is_due(id, now),
+                Deadline::Console(place) => self.consoles.watch(place),
+                // The rest of the turn looks at these.
+                Deadline::Domain(_)
+                | Deadline::Reload
+                | Deadline::Trouble
+                | Deadline::Accept
+                | Deadline::Place
+                | Deadline::Mailboxes => {}
+            }
+        }
+    }
+
     /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
     fn is_answered(&mut self) -> bool {
-        let opening = self.opening_nics.iter().flat_map(|(_, devices)| devices);
+        let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
         let clients = self.clients.values();
         let waited: BTreeSet<u32> = clients
             .filter_map(Client::token)
@@ -449,32 +520,6 @@ impl<'a> Server<'a> {
         self.complete_ns.is_some() && self.ending.is_none()
     }
 
-    /// Returns the next time at which something is due.
-    fn deadline_ns(&self, now: u64) -> Option<u64> {
-        let runs = self.restarts_now();
-        let begins = self.complete_ns.is_none();
-        let late = begins.then(|| self.began_ns.saturating_add(COMPLETE_NS));
-        let lives = self.lives.values().filter_map(Life::wake_ns);
-        let lives = lives.filter(|_| runs || begins && self.ending.is_none());
-        let edits = self.edits.values().filter_map(Edit::due_ns);
-        let opening = self.opening_nics.iter().map(|(one, _)| one);
-        let restarting = self.restarting.iter().chain(opening);
-        let edits = edits.chain(restarting.map(|one| one.due_ns));
-        let is_due = |reload: &&Reload| reload.course.is_due();
-        let edits = edits.chain(self.reload.iter().filter(is_due).map(|_| now));
-        // A due guest that cannot be attached yet waits for others, which report.
-        let tried = self.begun.values().filter_map(|tried| tried.again_ns);
-        let tried = tried.filter(|at| *at > now);
-        let edits = edits.chain(tried).chain(self.state_file.again_ns());
-        let clients = self.clients.values();
-        let clients = clients.flat_map(|client| [client.deadline_ns(), client.again_ns()]);
-        let accepts = self.accepts_ns().filter(|at| *at > now);
-        let (consoles, look) = (self.consoles.deadline_ns(now), self.core.look_ns(now));
-        let single = [late, accepts, consoles, look];
-        let single = single.into_iter().chain(clients).flatten();
-        single.chain(lives).chain(edits.filter(|_| runs)).min()
-    }
-
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
         let mut sources = vec![(Ready::Core, self.core.fd(), PollFlags::IN)];
         for (id, client) in &self.clients {
@@ -487,8 +532,7 @@ impl<'a> Server<'a> {
         }
         sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
         // Last: a client that has sent a request by now keeps its place.
-        let accepts = self.accepts_ns().is_some_and(|at| at <= now_ns);
-        if accepts && self.ending.is_none() {
+        if self.accepts(now_ns) && self.ending.is_none() {
             sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
         }
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
@@ -501,7 +545,7 @@ impl<'a> Server<'a> {
             Ready::Core => {}
             Ready::Listener => {
                 // A client may have sent a request since.
-                if self.accepts_ns().is_some_and(|at| at <= now) {
+                if self.accepts(now) {
                     self.accept(now);
                 }
             }
@@ -515,7 +559,11 @@ impl<'a> Server<'a> {
                     client.receive(now)
                 }
             }
-            Ready::Consoles => self.consoles.take(&mut self.log, now),
+            Ready::Consoles => {
+                for (place, until_ns) in self.consoles.take(&mut self.log, now) {
+                    self.deadlines.set(Deadline::Console(place), until_ns);
+                }
+            }
         }
     }
 }

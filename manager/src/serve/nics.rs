@@ -7,9 +7,9 @@
 //! If a reload removes NICs and adds others, the workers restart once: they end in the first step
 //! and start in the second. The reload is answered when they are connected to their guests.
 
-use super::Server;
 use super::attach::live_config;
-use super::edits::{EDIT_NS, EditOrigin, RestartGoal, Restarting};
+use super::edits::{EDIT_NS, EditOrigin, OpeningNics, RestartGoal};
+use super::{Deadline, Server};
 use crate::build;
 use crate::core::CoreError;
 use crate::spec::{PendingNicChange, SpecChange};
@@ -30,53 +30,59 @@ impl Server<'_> {
             .keep()
             .map_err(|refusal| refusal.of("the core cannot keep the state"));
         let opens = self.pending_nic_change().opens;
-        let opening = kept.and_then(|()| build::open(self.core, &self.state, opens));
-        let opening = opening.map_err(|CoreError { why, .. }| {
+        let devices = kept.and_then(|()| build::open(self.core, &self.state, opens));
+        let devices = devices.map_err(|CoreError { why, .. }| {
             // The workers still run with the NICs before.
             self.finish_nic_change(true);
             why
         })?;
         self.config = Some(config);
         let reload = self.reload.as_ref();
-        let restarting = Restarting {
+        self.opening_nics = Some(OpeningNics {
             asker: EditOrigin::Reload,
             starts: self.restarts_of(&self.state.spec().workers()),
             goal: match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
                 true => RestartGoal::Ended,
                 false => RestartGoal::NicsChanged,
             },
-            due_ns: now.saturating_add(EDIT_NS),
-        };
-        self.opening_nics = Some((restarting, opening));
+            devices,
+        });
+        let late_ns = now.saturating_add(EDIT_NS);
+        self.deadlines.set(Deadline::Nics, late_ns);
         Ok(())
     }
 
-    /// Restarts the workers when netd has opened the devices of new NICs. If netd refuses one, the
-    /// NICs before are restored.
+    /// Restarts the workers when netd has opened the devices of new NICs.
     pub(super) fn nics_opened(&mut self, now: u64) {
-        let Some((one, mut devices)) = self.opening_nics.take() else {
+        let Some(opening) = &mut self.opening_nics else {
             return;
         };
-        let mut refused = build::take_opened(self.core, &mut self.state, &mut devices);
-        let refused = refused.pop().map(|(_, CoreError { why, .. })| why);
-        let late = (now >= one.due_ns).then(|| "netd did not answer within 20 s".to_owned());
-        if let Some(why) = refused.or(late) {
+        let mut refused = build::take_opened(self.core, &mut self.state, &mut opening.devices);
+        if let Some((_, CoreError { why, .. })) = refused.pop() {
+            return self.refuse_nics(why, now);
+        }
+        if let Some(opened) = self.opening_nics.take_if(|it| it.devices.is_empty()) {
+            self.deadlines.set(Deadline::Nics, None);
             let workers = self.state.spec().workers();
-            // A worker that has restarted meanwhile may have the new NICs.
-            let has_old = self.restarts_of(&workers) == one.starts
-                && workers.iter().all(|place| self.runs(*place));
-            match has_old {
-                true => self.finish_nic_change(true),
-                false => drop(self.turn_back(String::new())),
-            }
-            return self.refuse(one.asker, why, now);
+            self.restart_for(opened.asker, &workers, (opened.goal, OTHER_NICS), now);
         }
-        if !devices.is_empty() {
-            self.opening_nics = Some((one, devices));
+    }
+
+    /// Restores the NICs before: netd has not opened all devices of the new ones.
+    pub(super) fn refuse_nics(&mut self, why: String, now: u64) {
+        self.deadlines.set(Deadline::Nics, None);
+        let Some(opening) = self.opening_nics.take() else {
             return;
-        }
+        };
         let workers = self.state.spec().workers();
-        self.restart_for(one.asker, &workers, (one.goal, OTHER_NICS), now);
+        // A worker that has restarted meanwhile may have the new NICs.
+        let has_old = self.restarts_of(&workers) == opening.starts
+            && workers.iter().all(|place| self.runs(*place));
+        match has_old {
+            true => self.finish_nic_change(true),
+            false => drop(self.turn_back(String::new())),
+        }
+        self.refuse(opening.asker, why, now);
     }
 
     /// Returns the devices that the change opens and closes.

@@ -1,8 +1,8 @@
 //! Outcomes of edits and restarts: when they are done, late or failed, and the answers.
 
-use super::Server;
-use super::edits::{EDIT_NS, EditKind, EditOrigin, RestartGoal, Restarting};
+use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin, RestartGoal, Restarting};
 use super::requests::refusal;
+use super::{Deadline, Server};
 use crate::build;
 use crate::client::ClientWait;
 use crate::life::Goal;
@@ -29,6 +29,7 @@ impl Server<'_> {
                 continue;
             };
             life.restart(why);
+            self.deadlines.set(Deadline::Domain(*place), 0);
             if goal == RestartGoal::Ended {
                 life.goal = Goal::Held;
             }
@@ -60,64 +61,100 @@ impl Server<'_> {
         now: u64,
     ) {
         let starts = self.restart_domains(places, goal);
-        self.restarting.push(Restarting {
+        let restarting = Restarting {
             asker,
             starts,
             goal: goal.0,
-            due_ns: now.saturating_add(EDIT_NS),
-        });
+        };
+        self.await_restart(restarting, now.saturating_add(EDIT_NS));
         self.wait_for_change(asker);
     }
 
-    /// Answers the requests whose domains have restarted, or are late.
-    pub(super) fn answer_restarted(&mut self, now: u64) {
-        let mut all = std::mem::take(&mut self.restarting);
-        while let Some(mut one) = all.pop() {
-            let has_reached = |(place, before): &(usize, u64)| {
-                let Some(life) = self.lives.get(place) else {
-                    return true;
-                };
-                match one.goal {
-                    RestartGoal::Up => life.is_up() && life.known.count > *before,
-                    RestartGoal::Ended => self.has_no_process(*place),
-                    // Guests do not hold the workers up.
-                    RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
-                    RestartGoal::Connected => life.is_up(),
-                }
+    /// Adds a request that waits for restarting domains until a time.
+    fn await_restart(&mut self, restarting: Restarting, until_ns: u64) {
+        let number = self.next_restart;
+        self.next_restart += 1;
+        self.restarting.insert(number, restarting);
+        self.deadlines.set(Deadline::Restart(number), until_ns);
+    }
+
+    fn has_reached(&self, one: &Restarting) -> bool {
+        one.starts.iter().all(|(place, before)| {
+            let Some(life) = self.lives.get(place) else {
+                return true;
             };
-            let is_done = one.starts.iter().all(has_reached);
-            let mut lives = one.starts.iter().map(|(place, _)| self.lives.get(place));
-            let failure = lives.find_map(|life| life?.failure());
-            let is_late = now >= one.due_ns;
             match one.goal {
-                RestartGoal::Up if is_done => self.restarted(&one, now),
-                RestartGoal::Up if is_late => {
-                    let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
-                    let why = format!("it was not back within 20 s{why}");
-                    self.refuse(one.asker, why, now);
-                }
-                RestartGoal::Ended if is_done => {
+                RestartGoal::Up => life.is_up() && life.known.count > *before,
+                RestartGoal::Ended => self.has_no_process(*place),
+                // Guests do not hold the workers up.
+                RestartGoal::NicsChanged => self.runs(*place) && life.known.count > *before,
+                RestartGoal::Connected => life.is_up(),
+            }
+        })
+    }
+
+    /// Returns why a requested restart will not succeed soon, if so.
+    fn failure_of(&self, one: &Restarting) -> Option<String> {
+        let mut lives = one.starts.iter().map(|(place, _)| self.lives.get(place));
+        lives.find_map(|life| life?.failure())
+    }
+
+    /// Answers the requests whose domains have restarted, or fail to.
+    pub(super) fn answer_restarted(&mut self, now: u64) {
+        while let Some(one) = self.next_restarted() {
+            match one.goal {
+                _ if !self.has_reached(&one) => self.fail_restart(&one, now),
+                RestartGoal::Up => self.restarted(&one, now),
+                RestartGoal::Ended => {
                     self.finish_nic_change(false);
                     self.changed(one.asker, &(), now);
                 }
-                RestartGoal::NicsChanged if is_done => {
+                RestartGoal::NicsChanged => {
                     self.finish_nic_change(false);
                     let line = "driver: runs with the changed NICs";
                     self.log.line(Level::Info, "grantwayd", line);
-                    one.goal = RestartGoal::Connected;
-                    one.due_ns = now.saturating_add(CONNECT_NS);
-                    // They may be connected already, and report nothing more.
-                    all.push(one);
+                    let connecting = Restarting {
+                        goal: RestartGoal::Connected,
+                        ..one
+                    };
+                    self.await_restart(connecting, now.saturating_add(CONNECT_NS));
                 }
-                RestartGoal::Ended | RestartGoal::NicsChanged if failure.is_some() || is_late => {
-                    let late = || "was not back within 20 s".to_owned();
-                    let why = self.turn_back(failure.unwrap_or_else(late));
-                    self.refuse(one.asker, why, now);
-                }
-                RestartGoal::Connected if is_done || is_late => self.changed(one.asker, &(), now),
-                _ => self.restarting.push(one),
+                RestartGoal::Connected => self.changed(one.asker, &(), now),
             }
         }
+    }
+
+    /// Removes a request whose domains have restarted, or fail to change NICs.
+    fn next_restarted(&mut self) -> Option<Restarting> {
+        let mut all = self.restarting.iter();
+        let (&number, _) = all.find(|(_, one)| {
+            let may_fail = matches!(one.goal, RestartGoal::Ended | RestartGoal::NicsChanged);
+            self.has_reached(one) || may_fail && self.failure_of(one).is_some()
+        })?;
+        self.end_restart(number)
+    }
+
+    /// Removes a request that waits for restarting domains.
+    pub(super) fn end_restart(&mut self, number: u64) -> Option<Restarting> {
+        self.deadlines.set(Deadline::Restart(number), None);
+        self.restarting.remove(&number)
+    }
+
+    /// Answers a request whose domains are late, or do not restart at all.
+    pub(super) fn fail_restart(&mut self, one: &Restarting, now: u64) {
+        let failure = self.failure_of(one);
+        let why = match one.goal {
+            RestartGoal::Connected => return self.changed(one.asker, &(), now),
+            RestartGoal::Up => {
+                let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
+                format!("it was not back within 20 s{why}")
+            }
+            RestartGoal::Ended | RestartGoal::NicsChanged => {
+                let late = || "was not back within 20 s".to_owned();
+                self.turn_back(failure.unwrap_or_else(late))
+            }
+        };
+        self.refuse(one.asker, why, now);
     }
 
     fn restarted(&mut self, one: &Restarting, now: u64) {
@@ -147,27 +184,37 @@ impl Server<'_> {
         matches!(kind, Some(EditKind::Attach(_)))
     }
 
-    /// Fails the edits that are late.
-    pub(super) fn fail_late_edits(&mut self, now: u64) {
-        let edits = self.edits.iter();
-        let late = edits.filter(|(_, edit)| edit.due_ns().is_some_and(|at| now >= at));
-        let late: Vec<String> = late.map(|(name, _)| name.clone()).collect();
-        for name in late {
-            let Some(edit) = self.edits.get_mut(&name) else {
-                continue;
-            };
-            match edit.kind {
-                EditKind::Attach(_) => self.fail(&name, "it was not up within 20 s".into()),
-                EditKind::Change(_) => {
-                    let why = "the driver domain did not answer within 20 s";
-                    self.is_changed(&name, Err(why.into()), now);
-                }
-                EditKind::Detach => {
-                    let askers = std::mem::take(&mut edit.askers);
-                    let why = format!("{name}: something of it is still in use after 20 s");
-                    for (asker, _) in askers {
-                        self.refuse(asker, why.clone(), now);
-                    }
+    /// Begins an edit of a guest, which is late after a while if anyone waits for it.
+    pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
+        let due_ns = edit.began_ns.saturating_add(EDIT_NS);
+        let due_ns = (!edit.askers.is_empty()).then_some(due_ns);
+        self.deadlines.set(Deadline::Edit(name.clone()), due_ns);
+        self.deadlines.set(Deadline::Domain(edit.place), 0);
+        self.edits.insert(name, edit);
+    }
+
+    /// Ends an edit of a guest, and returns it.
+    pub(super) fn end_edit(&mut self, name: &str) -> Option<Edit> {
+        self.deadlines.set(Deadline::Edit(name.to_owned()), None);
+        self.edits.remove(name)
+    }
+
+    /// Fails an edit that is late.
+    pub(super) fn edit_is_late(&mut self, name: &str, now: u64) {
+        let Some(edit) = self.edits.get_mut(name) else {
+            return;
+        };
+        match edit.kind {
+            EditKind::Attach(_) => self.fail(name, "it was not up within 20 s".into()),
+            EditKind::Change(_) => {
+                let why = "the driver domain did not answer within 20 s";
+                self.is_changed(name, Err(why.into()), now);
+            }
+            EditKind::Detach => {
+                let askers = std::mem::take(&mut edit.askers);
+                let why = format!("{name}: something of it is still in use after 20 s");
+                for (asker, _) in askers {
+                    self.refuse(asker, why.clone(), now);
                 }
             }
         }

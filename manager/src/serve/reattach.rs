@@ -1,7 +1,7 @@
 //! Attaches the guests of the machine before again, after an end of the core.
 
-use super::Server;
 use super::edits::{EditKind, EditOrigin};
+use super::{Deadline, Server};
 use crate::spec::SpecChange;
 use abi::journal::Level::{Info, Warning};
 use config::live::state::{self, SavedGuest};
@@ -29,7 +29,7 @@ impl Server<'_> {
     }
 
     /// Returns the next guest to attach, if one can be attached now.
-    pub(super) fn next_to_reattach(&self, now: u64) -> Option<&SavedGuest> {
+    pub(super) fn next_to_reattach(&self) -> Option<&SavedGuest> {
         let spec = self.state.spec();
         // A guest cannot be connected without a driver domain.
         let mut workers = spec.workers().into_iter();
@@ -38,10 +38,7 @@ impl Server<'_> {
         let edits = self.edits.values();
         let attaching = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
         let can = has_driver && self.restarts_now() && attaching.count() < AT_ONCE;
-        let is_due = |name: &str| {
-            let tried = self.begun.get(name);
-            tried.is_none_or(|tried| tried.again_ns.is_some_and(|at| now >= at))
-        };
+        let is_due = |name: &str| self.begun.get(name).is_none_or(|tried| tried.is_due);
         let waits = |name: &str| is_due(name) && !spec.is_changing(name);
         let is_next = |saved: &&SavedGuest| can && saved.name().is_some_and(waits);
         spec.saved_guests().iter().find(is_next)
@@ -49,7 +46,7 @@ impl Server<'_> {
 
     /// Begins to attach the next guests.
     pub(super) fn reattach_saved_guests(&mut self, now: u64) {
-        while let Some(next) = self.next_to_reattach(now).cloned() {
+        while let Some(next) = self.next_to_reattach().cloned() {
             let name = next.name().unwrap_or_default().to_owned();
             if next.origin.user.is_none() && self.state.place(&name).is_some() {
                 // The files of this machine describe the guest.
@@ -58,7 +55,7 @@ impl Server<'_> {
             }
             let tried = self.begun.entry(name.clone()).or_default();
             tried.times += 1;
-            tried.again_ns = None;
+            tried.is_due = false;
             if let Err(why) = self.begin_attach(EditOrigin::Before, &next.guest, now) {
                 self.has_failed(&name, &why, now);
             }
@@ -82,9 +79,18 @@ impl Server<'_> {
     pub(super) fn has_failed(&mut self, name: &str, why: &str, now: u64) {
         match self.begun.get_mut(name) {
             Some(tried) if tried.times < TRIES => {
-                tried.again_ns = Some(now.saturating_add(PAUSE_NS));
+                let again_ns = now.saturating_add(PAUSE_NS);
+                self.deadlines
+                    .set(Deadline::Reattach(name.to_owned()), again_ns);
             }
             _ => self.give_up_reattach(name, why),
+        }
+    }
+
+    /// Makes the next attempt due.
+    pub(super) fn retry_reattach(&mut self, name: &str) {
+        if let Some(tried) = self.begun.get_mut(name) {
+            tried.is_due = true;
         }
     }
 

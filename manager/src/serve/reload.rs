@@ -1,8 +1,8 @@
 //! Carries out reloads, one step after another. If a step fails, the steps before it are undone.
 
-use super::Server;
 use super::attach::live_config;
 use super::edits::{EditOrigin, Reload, RestartGoal};
+use super::{Deadline, Server};
 use crate::client::ClientWait;
 use crate::life::{Goal, Life};
 use crate::reload::{self, ReloadProgress, Step};
@@ -69,6 +69,7 @@ impl Server<'_> {
     pub(super) fn reload_step_over(&mut self, outcome: Result<(), String>) {
         if let Some(reload) = &mut self.reload {
             reload.course.over(outcome);
+            self.deadlines.set(Deadline::Reload, 0);
         }
     }
 

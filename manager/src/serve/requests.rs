@@ -1,7 +1,7 @@
 //! Serves the requests of clients.
 
-use super::Server;
 use super::edits::{EditOrigin, RestartGoal};
+use super::{Deadline, Server};
 use crate::access::{self, Right};
 use crate::client::{Client, ClientWait, Relay};
 use crate::core::CoreError;
@@ -61,7 +61,7 @@ impl Server<'_> {
                         request: request.into_bytes(),
                         until_ns: now.saturating_add(ROOM_NS),
                     };
-                    self.wait_for(id, ClientWait::Room(relay, now));
+                    self.send_relayed(id, relay, now);
                 }
                 None => self.answer(id, &refusal(format!("there is no domain {domain}")), now),
             },
@@ -111,15 +111,44 @@ impl Server<'_> {
         }
     }
 
+    /// Has a client wait for something.
     pub(super) fn wait_for(&mut self, id: u64, what: ClientWait) {
+        self.wait_until(id, what, None);
+    }
+
+    /// Has a client wait for something until a time.
+    pub(super) fn wait_until(&mut self, id: u64, what: ClientWait, until_ns: Option<u64>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.waits = what;
+            self.deadlines.set(Deadline::Client(id), until_ns);
         }
     }
 
     pub(super) fn answer(&mut self, id: u64, answer: &impl serde::Serialize, now: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.answer(answer, now);
+            self.deadlines
+                .set(Deadline::Client(id), client.deadline_ns());
+        }
+    }
+
+    /// Repeats a relayed request, or fails an attach that has waited for too long. The turn closes
+    /// the connection of a client that is too slow.
+    pub(super) fn client_is_due(&mut self, id: u64, now: u64) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        match &client.waits {
+            ClientWait::Room(relay) => self.send_relayed(id, relay.clone(), now),
+            ClientWait::Free(_) => {
+                let why = "a guest of this name is being detached for more than 20 s";
+                self.answer(id, &refusal(why.to_owned()), now);
+            }
+            // The client may have sent or read something since.
+            _ => {
+                let due_ns = client.deadline_ns().filter(|at| *at > now);
+                self.deadlines.set(Deadline::Client(id), due_ns);
+            }
         }
     }
 
@@ -136,27 +165,33 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Sends relayed requests, and answers clients with the replies.
+    /// Sends a client's request to a domain.
+    fn send_relayed(&mut self, id: u64, relay: Relay, now: u64) {
+        let token = self.core.relay(relay.to, &relay.request, now);
+        self.wait_for(id, ClientWait::Reply(relay, token));
+    }
+
+    /// Answers clients with the replies to their relayed requests.
     pub(super) fn relay(&mut self, now: u64) {
-        for client in self.clients.values_mut() {
-            match &client.waits {
-                ClientWait::Room(relay, at) if now >= *at => {
-                    let token = self.core.relay(relay.to, &relay.request, now);
-                    client.waits = ClientWait::Reply(relay.clone(), token);
+        for (&id, client) in &mut self.clients {
+            let ClientWait::Reply(relay, token) = &client.waits else {
+                continue;
+            };
+            let due_ns = match self.core.reply(*token) {
+                None => continue,
+                Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
+                    client.waits = ClientWait::Room(relay.clone());
+                    Some(now.saturating_add(ROOM_AGAIN_NS))
                 }
-                ClientWait::Reply(relay, token) => match self.core.reply(*token) {
-                    None => {}
-                    Some(Err(CoreError { is_busy: true, .. })) if now < relay.until_ns => {
-                        let again = now.saturating_add(ROOM_AGAIN_NS);
-                        client.waits = ClientWait::Room(relay.clone(), again);
-                    }
-                    Some(reply) => match text_of(reply) {
+                Some(reply) => {
+                    match text_of(reply) {
                         Ok(reply) => client.answer(&Relayed { reply }, now),
                         Err(error) => client.answer(&refusal(error), now),
-                    },
-                },
-                _ => {}
-            }
+                    }
+                    client.deadline_ns()
+                }
+            };
+            self.deadlines.set(Deadline::Client(id), due_ns);
         }
     }
 

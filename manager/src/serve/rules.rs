@@ -51,9 +51,9 @@ impl Server<'_> {
             askers: asker.map(|asker| (asker, None)).into_iter().collect(),
         };
         let is_done = calls.is_empty();
-        life.call(calls);
+        life.calls = calls;
         self.state.edit_guest(&name, |guest| guest.ports = ports);
-        self.edits.insert(name.clone(), edit);
+        self.begin_edit(name.clone(), edit);
         if is_done {
             self.is_changed(&name, Ok(()), now);
         }
@@ -68,12 +68,12 @@ impl Server<'_> {
             place,
             began_ns,
             askers,
-        }) = self.edits.remove(name)
+        }) = self.end_edit(name)
         else {
             return;
         };
         if let Some(life) = self.lives.get_mut(&place) {
-            life.call(Vec::new());
+            life.calls.clear();
         }
         let outcome = outcome.and_then(|()| self.describe(guest));
         let is_client = |(asker, _): &(EditOrigin, _)| matches!(asker, EditOrigin::Client(_));
