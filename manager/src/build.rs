@@ -41,6 +41,24 @@ impl PendingOpen {
     }
 }
 
+/// A device of one process that netd was asked to open.
+#[derive(Debug)]
+pub(crate) struct PendingGive {
+    /// The token of the answer.
+    pub(crate) token: u32,
+    /// The opened file, which the domain gets then; `None`: a socket, which the core has given to
+    /// the domain.
+    file: Option<u32>,
+}
+
+#[cfg(test)]
+impl PendingGive {
+    /// Returns the gift that the answer to a token ends.
+    pub(crate) fn of_token(token: u32) -> Self {
+        Self { token, file: None }
+    }
+}
+
 /// Returns the number of a domain's device, which is the same for every manager.
 fn unit(place: usize, device: usize) -> u32 {
     place as u32 * DEVICES_MAX + device as u32
@@ -217,15 +235,16 @@ fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
     Ok(words)
 }
 
-/// Gives the domain at a place its devices, from number `given` on. `life` processes had them
-/// before. After a refusal as busy, the same call tries again.
+/// Gives the domain at a place its devices, from number `given` on, up to the first that netd has
+/// to open, which is returned. `life` processes had them before. After a refusal as busy, the same
+/// call tries again.
 pub(crate) fn give(
     core: &mut Core,
     state: &State,
     place: usize,
     life: u64,
     given: &mut usize,
-) -> Result<(), CoreError> {
+) -> Result<Option<PendingGive>, CoreError> {
     let domain = domain(state, place)?;
     let id = state
         .id(place)
@@ -239,12 +258,42 @@ pub(crate) fn give(
             place,
             life,
         };
-        gift.give(*given, device)
-            .map_err(|refusal| refusal.of(&what))?;
+        let pending = gift.give(*given, device);
+        let pending = pending.map_err(|refusal| refusal.of(&what))?;
+        if pending.is_some() {
+            return Ok(pending);
+        }
         *given += 1;
     }
-    Ok(())
+    Ok(None)
 }
+
+/// Takes the answer about a device of the domain at a place, if it has arrived.
+pub(crate) fn take_given(
+    core: &mut Core,
+    state: &State,
+    place: usize,
+    pending: &PendingGive,
+) -> Option<Result<(), CoreError>> {
+    let mut given = core.answer(pending.token)?;
+    if let (Ok(_), Some(unit), Some(domain)) = (&given, pending.file, state.id(place)) {
+        let give = CoreRequest::Give {
+            domain,
+            unit,
+            place: 0,
+            controls: false,
+        };
+        given = core.ask(give, &[]);
+        // The next process gets another descriptor.
+        close(core, place_of(unit));
+    }
+    let name = state.domain(place).map_or("", |domain| &domain.name);
+    let what = format!("domain {name}");
+    Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
+}
+
+/// What netd opens for a domain; `None`: the domain has the device.
+type Given = Result<Option<PendingGive>, CoreError>;
 
 /// One device and the domain that gets it.
 struct DeviceAssignment<'a> {
@@ -256,7 +305,7 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
-    fn give(self, number: usize, device: &Device) -> Result<(), CoreError> {
+    fn give(self, number: usize, device: &Device) -> Given {
         let own = unit(self.place, number);
         match device {
             Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
@@ -282,9 +331,8 @@ impl DeviceAssignment<'_> {
                     entries: spec.entries,
                     rings_slot: spec.rings_slot,
                 };
-                self.core
-                    .ask(CoreRequest::GiveSocket { socket }, &[])
-                    .map(drop)
+                let token = self.core.post(CoreRequest::GiveSocket { socket }, &[]);
+                Ok(Some(PendingGive { token, file: None }))
             }
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
@@ -308,7 +356,8 @@ impl DeviceAssignment<'_> {
                 };
                 let queue = describe(device, self.life, None)?;
                 let give = CoreRequest::GiveSocket { socket };
-                self.core.ask_with(give, &queue).map(drop)
+                let token = self.core.post_with(give, &queue)?;
+                Ok(Some(PendingGive { token, file: None }))
             }
             Device::Read(_) | Device::Write(_) => self.file(own, device),
             Device::Nothing => self.nothing(),
@@ -357,12 +406,12 @@ impl DeviceAssignment<'_> {
         found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
     }
 
-    fn nothing(self) -> Result<(), CoreError> {
+    fn nothing(self) -> Given {
         let nothing = CoreRequest::GiveNothing { domain: self.id };
-        self.core.ask(nothing, &[]).map(drop)
+        self.core.ask(nothing, &[]).map(|_| None)
     }
 
-    fn descriptor(self, unit: u32, place: u32, controls: bool) -> Result<(), CoreError> {
+    fn descriptor(self, unit: u32, place: u32, controls: bool) -> Given {
         if self.state.spec().is_lost(place_of(unit)) {
             return self.nothing();
         }
@@ -372,23 +421,18 @@ impl DeviceAssignment<'_> {
             place,
             controls,
         };
-        self.core.ask(give, &[]).map(drop)
+        self.core.ask(give, &[]).map(|_| None)
     }
 
-    /// Opens a file, gives it to the domain and closes it: each process gets its own.
-    fn file(self, unit: u32, device: &Device) -> Result<(), CoreError> {
+    /// Has netd open a file: each process gets its own descriptor.
+    fn file(self, unit: u32, device: &Device) -> Given {
         let description = describe(device, self.life, None)?;
-        self.core
-            .ask_with(CoreRequest::Open { unit }, &description)?;
-        let give = CoreRequest::Give {
-            domain: self.id,
-            unit,
-            place: 0,
-            controls: false,
-        };
-        let given = self.core.ask(give, &[]).map(drop);
-        self.core.ask(CoreRequest::Close { unit }, &[])?;
-        given
+        // An earlier manager may have had it opened, and ended before it closed it.
+        close(self.core, place_of(unit));
+        let open = CoreRequest::Open { unit };
+        let token = self.core.post_with(open, &description)?;
+        let file = Some(unit);
+        Ok(Some(PendingGive { token, file }))
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) use call::{Call, CallState};
 pub(crate) use step::{Action, Next, step};
 pub(crate) use view::{DomainView, StartStage, Worker};
 
-use crate::build::{DeviceId, PendingOpen};
+use crate::build::{DeviceId, PendingGive, PendingOpen};
 use crate::core::CoreError;
 use abi::DomId;
 use abi::core::Stage;
@@ -112,6 +112,8 @@ pub(crate) struct Life {
     /// The domain that this manager has built, and the number of devices that it was given.
     built: Option<DomId>,
     pub(crate) given: usize,
+    /// The next device, which netd opens for the domain.
+    pub(crate) giving: Option<PendingGive>,
     /// Whether the core has the domain's connections. It keeps them over restarts.
     pub(crate) is_connected: bool,
     /// Calls to workers of the driver domain about this guest.
@@ -211,7 +213,9 @@ impl Life {
             _ => &[],
         };
         let opening = opening.iter().map(|opening| opening.token);
-        opening.chain(self.calls.iter().filter_map(Call::token))
+        let giving = self.giving.iter().map(|giving| giving.token);
+        let calls = self.calls.iter().filter_map(Call::token);
+        opening.chain(giving).chain(calls)
     }
 
     /// Returns why a requested restart will not succeed soon, if so.
@@ -389,6 +393,20 @@ impl Life {
         (self.built, self.given) = (Some(id), 0);
         // The reason was for the process before.
         self.end = None;
+    }
+
+    /// Records whether the domain got the device that netd was to open for it.
+    pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<Event> {
+        self.giving = None;
+        if self.built.is_none() || self.goal == Goal::Gone {
+            // The domain that it was for does not start any more.
+            return Vec::new();
+        }
+        match given {
+            Ok(()) => self.given += 1,
+            Err(refusal) => return self.failed(refusal, now_ns),
+        }
+        Vec::new()
     }
 
     /// Returns whether netd has opened the devices, or the domain runs without them.

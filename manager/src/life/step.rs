@@ -12,7 +12,7 @@ pub(crate) enum Action {
     /// Build the domain, in place of a dead one if there is one.
     Create,
     Connect,
-    /// Give the domain its devices.
+    /// Give the domain its devices, as far as netd need not open them first.
     Give,
     Start,
     /// Send the call of this number.
@@ -82,6 +82,9 @@ fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
         Some(Stage::Built) if !is_own => return Next::Do(Action::End),
         _ => {}
     }
+    if life.giving.is_some() {
+        return Next::Wait(None);
+    }
     if matches!(life.devices, Devices::Closed | Devices::Busy(_)) {
         return Next::Do(Action::Open);
     }
@@ -138,7 +141,7 @@ fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
     if let Some(next) = calls(life, view, now_ns) {
         return next;
     }
-    if matches!(life.devices, Devices::Opening(..)) {
+    if matches!(life.devices, Devices::Opening(..)) || life.giving.is_some() {
         return Next::Wait(None);
     }
     match view.stage {

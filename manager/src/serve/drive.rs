@@ -56,10 +56,10 @@ impl Server<'_> {
             if !life.is_first {
                 self.kept.look_again();
             }
-            let had_opened = life.has_opened();
+            let before = (life.has_opened(), life.given);
             let mut events = self.take_answers(&mut life, now);
             // Other domains may wait for it.
-            has_moved |= life.has_opened() != had_opened;
+            has_moved |= (life.has_opened(), life.given) != before;
             let id = self.state.id(place);
             let view = DomainView {
                 id,
@@ -131,6 +131,11 @@ impl Server<'_> {
                 events.extend(life.opened(refused, now));
             }
         }
+        let (core, state, place) = (&mut *self.core, &self.state, life.place);
+        let giving = life.giving.as_ref();
+        if let Some(given) = giving.and_then(|it| build::take_given(core, state, place, it)) {
+            events.extend(life.gave(given, now));
+        }
         for number in 0..life.calls.len() {
             let token = life.calls.get(number).and_then(Call::token);
             if let Some(reply) = token.and_then(|token| self.core.reply(token)) {
@@ -183,7 +188,7 @@ impl Server<'_> {
             }
             Action::Give => {
                 let before = life.previous_processes();
-                build::give(core, state, life.place, before, &mut life.given)?;
+                life.giving = build::give(core, state, life.place, before, &mut life.given)?;
             }
             Action::Start => {
                 let console = build::start(core, state, life.place)?;

@@ -85,6 +85,9 @@ struct Model {
     /// Devices that netd has open, and tokens of those that it opens.
     open: BTreeSet<usize>,
     opening: BTreeSet<u32>,
+    /// Devices that netd opens for a process: the place and the domain, by token.
+    giving: BTreeMap<u32, (usize, u16)>,
+    given: BTreeMap<u32, Result<(), CoreError>>,
     connections: BTreeMap<usize, u32>,
     /// Ports in the worker's process.
     ports: BTreeSet<u32>,
@@ -105,6 +108,13 @@ struct Model {
 /// The worker always restarts, guest 3 never does.
 fn pause_ms(place: usize) -> Option<u32> {
     (place != 3).then_some(100)
+}
+
+fn busy() -> CoreError {
+    CoreError {
+        why: "busy".to_owned(),
+        is_busy: true,
+    }
 }
 
 impl Model {
@@ -201,6 +211,7 @@ impl Model {
         self.lives.clear();
         self.replies.clear();
         self.opening.clear();
+        self.given.clear();
         let places: Vec<usize> = [WORKER]
             .into_iter()
             .chain(self.spec.keys().copied())
@@ -250,6 +261,19 @@ impl Model {
             self.replies.insert(token, reply);
         }
         self.opening.clear();
+        for (token, (place, id)) in std::mem::take(&mut self.giving) {
+            let domain = self.domains.get_mut(&place);
+            let domain = domain.filter(|it| it.id == id && it.stage == Stage::Built);
+            let given = match domain {
+                Some(_) if self.now < self.free_ns => Err(busy()),
+                Some(domain) => {
+                    domain.given += 1;
+                    Ok(())
+                }
+                None => Err("the domain no longer exists".to_owned().into()),
+            };
+            self.given.insert(token, given);
+        }
         self.report();
     }
 
@@ -335,18 +359,18 @@ impl Model {
             _ => false,
         };
         if is_opened {
-            let busy = CoreError {
-                why: "busy".to_owned(),
-                is_busy: true,
-            };
             let refused = match self.now < self.free_ns {
-                true => vec![((place, 0), busy)],
+                true => vec![((place, 0), busy())],
                 false => Vec::new(),
             };
             if refused.is_empty() {
                 self.open.insert(place);
             }
             events.extend(life.opened(refused, self.now));
+        }
+        let giving = life.giving.as_ref();
+        if let Some(given) = giving.and_then(|it| self.given.remove(&it.token)) {
+            events.extend(life.gave(given, self.now));
         }
         for number in 0..life.calls.len() {
             let Some(token) = life.calls[number].token() else {
@@ -410,9 +434,10 @@ impl Model {
             Action::Give => {
                 assert!(self.open.contains(&place), "{place} has no device to give");
                 let domain = domain.unwrap();
-                domain.given += 1;
-                assert_eq!((domain.given, domain.stage), (1, Stage::Built));
-                life.given = 1;
+                assert_eq!((domain.given, domain.stage), (0, Stage::Built));
+                assert!(life.giving.is_none(), "{place} asks twice");
+                life.giving = Some(PendingGive::of_token(token));
+                self.giving.insert(token, (place, domain.id));
             }
             Action::Start => {
                 let domain = domain.unwrap();
@@ -476,8 +501,9 @@ impl Model {
         {
             life.restart("restarted");
         }
+        // Longer than the longest pause of a domain that could not be started.
         for _ in 0..3000 {
-            self.now += MS;
+            self.now += 3 * MS;
             self.progress();
             self.drive();
         }
