@@ -28,6 +28,9 @@ const STEADY_NS: u64 = 10_000_000_000;
 const STARTS: u32 = 3;
 /// The pause before the second start in a row.
 const PAUSE_NS: u64 = 10_000_000;
+/// The longest pause after more than [`STARTS`] starts in a row whose process was never ready, if
+/// the limit for the domain is shorter.
+const FAILED_PAUSE_NS: u64 = 5_000_000_000;
 /// How long the kernel may take to release the devices of the process before.
 const RELEASE_NS: u64 = 1_000_000_000;
 /// As [`RELEASE_NS`], for the devices of a guest whose removal has just begun. Longer, because a
@@ -120,6 +123,8 @@ pub(crate) struct Life {
     pub(crate) calls: Vec<Call>,
     /// Why the last start failed.
     trouble: String,
+    /// Starts in a row whose process was never ready.
+    failed_starts: u32,
     /// Whether the next start was requested: it has no pause.
     is_asked: bool,
     /// Why the present process is to end, until the core is asked to end it.
@@ -192,7 +197,7 @@ impl Life {
         self.end = Some(why.to_owned());
         // A domain that waits for its devices may have been built from another description.
         self.built = None;
-        self.known.in_a_row = 0;
+        (self.known.in_a_row, self.failed_starts) = (0, 0);
         self.trouble.clear();
         if let Phase::Down { start_ns, .. } = &mut self.phase {
             *start_ns = 0;
@@ -280,13 +285,20 @@ impl Life {
             self.known.in_a_row = 0;
         }
         (self.known.ready_ns, self.known.connected_ns) = (None, None);
+        if ready_ns.is_none() {
+            self.failed_starts = self.failed_starts.saturating_add(1);
+        }
         self.pause(died_ns, limit_ns, now_ns)
     }
 
     fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<Event> {
         let pause_ns = match std::mem::take(&mut self.is_asked) {
             true => 0,
-            false => pause_ns(self.known.in_a_row, limit_ns),
+            false => {
+                let failed_starts = self.failed_starts.saturating_sub(STARTS);
+                pause_ns(self.known.in_a_row, limit_ns)
+                    .max(pause_ns(failed_starts, FAILED_PAUSE_NS))
+            }
         };
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
@@ -312,6 +324,7 @@ impl Life {
         let ms = away_ns as f64 / 1e6;
         if ready_ns.is_none() && view.stage == Some(Stage::Running) {
             ready_ns = Some(now_ns);
+            self.failed_starts = 0;
             if !self.is_first {
                 self.known.ready_ns = Some(away_ns);
                 let count = self.known.count;
@@ -486,6 +499,7 @@ impl Life {
         self.trouble = refusal.why;
         self.built = None;
         if let (Phase::Down { died_ns, .. }, Some(limit_ns)) = (self.phase, self.pause_ns) {
+            self.failed_starts = self.failed_starts.saturating_add(1);
             events.extend(self.pause(died_ns, limit_ns, now_ns));
         }
         events

@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::BTreeMap;
 
 mod model;
 
@@ -42,6 +43,45 @@ fn pauses_double_up_to_their_limit() {
     assert_eq!(all, expected);
     assert_eq!(ms(u32::MAX), 5000);
     assert_eq!(pause_ns(9, 0), 0);
+}
+
+#[test]
+fn starts_that_never_succeed_back_off_to_seconds() {
+    let mut life = Life::resume(0, Some(20), Restarts::default(), Some(Stage::Gone), 0);
+    let pause_ms = |life: &Life| match life.phase {
+        Phase::Down { start_ns, .. } => start_ns / 1_000_000,
+        _ => panic!("it is not down: {life:?}"),
+    };
+    let mut failed = |_| {
+        life.failed("No such file".to_owned().into(), 0);
+        pause_ms(&life)
+    };
+    let pauses: Vec<u64> = (0..14).map(&mut failed).collect();
+    let expected = [
+        0, 10, 20, 20, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000,
+    ];
+    assert_eq!(pauses, expected);
+    // Its own limit counts again once a process was ready.
+    let workers = BTreeMap::new();
+    let mut view = DomainView {
+        id: Some(DomId(1)),
+        stage: Some(Stage::Running),
+        is_connected: true,
+        devices: 0,
+        ready: StartStage::Given,
+        workers: &workers,
+    };
+    let mut ends_after = |run_ns| {
+        view.stage = Some(Stage::Running);
+        life.started(0);
+        life.observe(&view, 0);
+        view.stage = Some(Stage::Gone);
+        life.observe(&view, run_ns);
+        pause_ms(&life) - run_ns / 1_000_000
+    };
+    assert_eq!(ends_after(0), 20);
+    // The first restart after a healthy run has no pause.
+    assert_eq!(ends_after(STEADY_NS), 0);
 }
 
 /// The kernel may still remove an interface when a guest with one of its name is attached.
