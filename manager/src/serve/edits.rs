@@ -70,14 +70,11 @@ pub(super) struct Restarting {
     pub(super) goal: RestartGoal,
 }
 
-/// A change of NICs whose devices netd still opens.
+/// A reload's change of NICs whose devices netd still opens.
 #[derive(Debug)]
 pub(super) struct OpeningNics {
-    pub(super) asker: EditOrigin,
     /// The number of restarts of the workers, by place.
     pub(super) starts: Vec<(usize, u64)>,
-    /// The goal of the workers' restart afterwards.
-    pub(super) goal: RestartGoal,
     pub(super) devices: Vec<PendingOpen>,
 }
 

@@ -37,16 +37,8 @@ impl Server<'_> {
             why
         })?;
         self.config = Some(config);
-        let reload = self.reload.as_ref();
-        self.opening_nics = Some(OpeningNics {
-            asker: EditOrigin::Reload,
-            starts: self.restarts_of(&self.state.spec().workers()),
-            goal: match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
-                true => RestartGoal::Ended,
-                false => RestartGoal::NicsChanged,
-            },
-            devices,
-        });
+        let starts = self.restarts_of(&self.state.spec().workers());
+        self.opening_nics = Some(OpeningNics { starts, devices });
         let late_ns = now.saturating_add(EDIT_NS);
         self.deadlines.set(Deadline::Nics, late_ns);
         Ok(())
@@ -61,11 +53,18 @@ impl Server<'_> {
         if let Some((_, CoreError { why, .. })) = refused.pop() {
             return self.refuse_nics(why, now);
         }
-        if let Some(opened) = self.opening_nics.take_if(|it| it.devices.is_empty()) {
-            self.deadlines.set(Deadline::Nics, None);
-            let workers = self.state.spec().workers();
-            self.restart_for(opened.asker, &workers, (opened.goal, OTHER_NICS), now);
+        if !opening.devices.is_empty() {
+            return;
         }
+        self.opening_nics = None;
+        self.deadlines.set(Deadline::Nics, None);
+        let reload = self.reload.as_ref();
+        let goal = match reload.is_some_and(|reload| reload.course.changes_nics_next()) {
+            true => RestartGoal::Ended,
+            false => RestartGoal::NicsChanged,
+        };
+        let workers = self.state.spec().workers();
+        self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
     }
 
     /// Restores the NICs before: netd has not opened all devices of the new ones.
@@ -82,7 +81,7 @@ impl Server<'_> {
             true => self.finish_nic_change(true),
             false => drop(self.turn_back(String::new())),
         }
-        self.refuse(opening.asker, why, now);
+        self.refuse(EditOrigin::Reload, why, now);
     }
 
     /// Returns the devices that the change opens and closes.
