@@ -292,7 +292,7 @@ pub(crate) fn take_given(
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 
-/// What netd opens for a domain; `None`: the domain has the device.
+/// A device that netd opens for a domain first; `None`: the domain has the device.
 type Given = Result<Option<PendingGive>, CoreError>;
 
 /// One device and the domain that gets it.

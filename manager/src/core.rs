@@ -156,8 +156,8 @@ impl Core {
         self.replies.remove(&token)
     }
 
-    /// Sends a request and waits for the answer. The core answers at once, except requests to netd,
-    /// which it answers when netd has carried them out.
+    /// Sends a request and waits for the answer, which the core gives at once. Requests that the
+    /// core passes on to netd are posted instead, because netd may take long.
     pub(crate) fn ask(&mut self, message: CoreRequest, fds: &[BorrowedFd<'_>]) -> Answer {
         let token = self.post(message, fds);
         self.await_answer(token)

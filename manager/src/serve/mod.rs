@@ -1,7 +1,7 @@
 //! The main loop: one poll over everything, at most until the first deadline of one queue.
 //!
-//! It waits for no client, no domain and not for netd: what they answer is taken when it arrives.
-//! It waits for the core only where the core answers by itself, at once.
+//! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on the
+//! core only for requests that the core answers by itself, at once.
 
 mod attach;
 mod client_limits;
@@ -490,7 +490,7 @@ impl<'a> Server<'a> {
                 Deadline::StateFile => self.state_file.retry(),
                 Deadline::Client(id) => self.client_is_due(id, now),
                 Deadline::Console(place) => self.consoles.watch(place),
-                // The rest of the turn looks at these.
+                // These only wake the loop: the rest of the turn handles them.
                 Deadline::Domain(_)
                 | Deadline::Reload
                 | Deadline::Trouble
