@@ -134,7 +134,10 @@ impl Server<'_> {
     fn admit(&mut self, mut client: Client, now: u64) {
         match self.place_for(client.user.unwrap_or_default(), now) {
             Place::Free => {}
-            Place::Of(id) => drop(self.clients.remove(&id)),
+            Place::Of(id) => {
+                self.deadlines.set(Deadline::Client(id), None);
+                self.clients.remove(&id);
+            }
             Place::Nowhere => {
                 let why = "too many requests of this user's are under way: try again later";
                 return client.answer(&refusal(why.to_owned()), now);

@@ -468,7 +468,10 @@ impl<'a> Server<'a> {
         self.change(now);
         // Replies to relayed requests.
         self.relay(now);
-        self.clients.retain(|_, client| !client.is_over(now));
+        let over = self.clients.extract_if(.., |_, it| it.is_over(now));
+        for (id, _) in over {
+            self.deadlines.set(Deadline::Client(id), None);
+        }
     }
 
     /// Handles everything that is due.
