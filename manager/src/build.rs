@@ -293,7 +293,7 @@ pub(crate) fn take_given(
 }
 
 /// A device that netd opens for a domain first; `None`: the domain has the device.
-type Given = Result<Option<PendingGive>, CoreError>;
+type AssignResult = Result<Option<PendingGive>, CoreError>;
 
 /// One device and the domain that gets it.
 struct DeviceAssignment<'a> {
@@ -305,7 +305,7 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
-    fn give(self, number: usize, device: &Device) -> Given {
+    fn give(self, number: usize, device: &Device) -> AssignResult {
         let own = unit(self.place, number);
         match device {
             Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
@@ -406,12 +406,12 @@ impl DeviceAssignment<'_> {
         found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
     }
 
-    fn nothing(self) -> Given {
+    fn nothing(self) -> AssignResult {
         let nothing = CoreRequest::GiveNothing { domain: self.id };
         self.core.ask(nothing, &[]).map(|_| None)
     }
 
-    fn descriptor(self, unit: u32, place: u32, controls: bool) -> Given {
+    fn descriptor(self, unit: u32, place: u32, controls: bool) -> AssignResult {
         if self.state.spec().is_lost(place_of(unit)) {
             return self.nothing();
         }
@@ -425,7 +425,7 @@ impl DeviceAssignment<'_> {
     }
 
     /// Has netd open a file: each process gets its own descriptor.
-    fn file(self, unit: u32, device: &Device) -> Given {
+    fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
         // An earlier manager may have had it opened, and ended before it closed it.
         close(self.core, place_of(unit));

@@ -72,8 +72,15 @@ mod tests {
         ]
     }
 
+    fn config() -> ProptestConfig {
+        ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(config())]
 
         /// No deadline is early, lost or taken twice, and the queue holds only those that are set.
         #[test]

@@ -1,7 +1,7 @@
 //! The main loop: one poll over everything, at most until the first deadline of one queue.
 //!
-//! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on the
-//! core only for requests that the core answers by itself, at once.
+//! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on
+//! the core only for requests that the core answers by itself, at once.
 
 mod attach;
 mod client_limits;
