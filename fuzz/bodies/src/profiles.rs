@@ -5,8 +5,8 @@ use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::loss::Loss;
 use xenoprof::model::{
-    Domain, DomainKind, Frame, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread,
-    Traffic, file,
+    Code, Domain, DomainKind, Frame, Ledger, Location, Mode, Module, Sample, Session, Space, Stack,
+    Thread, Traffic, file,
 };
 use xenoprof::show::diff::Diff;
 use xenoprof::show::report::{Form, Listing};
@@ -84,6 +84,7 @@ pub fn profiles(bytes: &[u8]) {
             let listing = Listing {
                 children: input.bool(),
                 callers: input.bool(),
+                lines: input.bool(),
                 ..Listing::first(3)
             };
             report(&session, &rules, classing, form, &listing, &mut shown).expect("can be shown");
@@ -96,7 +97,7 @@ pub fn profiles(bytes: &[u8]) {
     for domain in [None, Some(0), Some(1)] {
         let mut picture = Vec::new();
         // The session may have no sample to draw.
-        if flame::picture(&session, domain, &mut picture).is_ok() {
+        if flame::picture(&session, &rules, domain, &mut picture).is_ok() {
             is_a_picture(&String::from_utf8(picture).expect("XML is text"));
         }
     }
@@ -174,11 +175,17 @@ fn session(input: &mut Input<'_>) -> Session {
         } else {
             Space::User
         },
+        build_id: input.bool().then(|| name(input)),
     });
+    session.files = several(input, name);
     session.frames = several(input, |input| Frame {
         module: input.below(4) as u32,
         symbol: name(input),
         inlined: input.bool(),
+        code: input.bool().then(|| Code(number(input), number(input))),
+        source: input
+            .bool()
+            .then(|| Location(input.below(4) as u32, input.u32())),
     });
     session.stacks = several(input, |input| {
         let caller = input.bool().then(|| input.below(3) as u32);

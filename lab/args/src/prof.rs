@@ -21,7 +21,8 @@ pub enum Prof {
     #[command(after_help = "Examples:\n  grantway prof report\n  \
         grantway prof report busy.prof --json | jq .metric\n  \
         grantway prof report --flat --rules my.rules\n  \
-        grantway prof report --domain driver --children --callers")]
+        grantway prof report --domain driver --children --callers\n  \
+        grantway prof report --domain driver --lines")]
     Report {
         /// The session, and display options
         #[command(flatten)]
@@ -34,7 +35,10 @@ pub enum Prof {
         functions: Functions,
     },
     /// Compare two sessions, point A against point B: by class and by function
-    #[command(after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver")]
+    #[command(
+        after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver \\\n    \
+        --flame slower.svg"
+    )]
     Diff {
         /// Point A
         #[arg(value_hint = ValueHint::FilePath)]
@@ -48,9 +52,29 @@ pub enum Prof {
         /// Number of functions
         #[arg(long, value_name = "N", default_value_t = 15)]
         functions: usize,
+        /// Draw the differences, too: red grew, blue shrank
+        #[arg(long, value_name = "SVG", value_hint = ValueHint::FilePath)]
+        flame: Option<PathBuf>,
         /// How classes are found
         #[command(flatten)]
         classing: Classes,
+    },
+    /// Show the source lines and the instructions of a function, with their shares of each domain's
+    /// time
+    ///
+    /// FUNCTION is a whole name, the end of a path (`engine::copy`), or a part that only one
+    /// function has. Texts are read from the sources and programs on this machine.
+    #[command(after_help = "Examples:\n  grantway prof annotate engine::copy\n  \
+        grantway prof annotate memcpy busy.prof --domain driver")]
+    Annotate {
+        /// The function
+        function: String,
+        /// The session
+        #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Only this domain
+        #[arg(long)]
+        domain: Option<String>,
     },
     /// Draw flame graphs: one of all domains, and one of each domain
     #[command(after_help = "Examples:\n  grantway prof flame\n  \
@@ -66,6 +90,9 @@ pub enum Prof {
         /// Folder for the flame graphs [default: the session's]
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
+        /// Rule file that replaces the thesis's nine classes, which are the colours
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        rules: Option<PathBuf>,
     },
     /// Write a session for another tool. For the Firefox Profiler (profiler.firefox.com) domains
     /// are processes, classes are categories
@@ -195,6 +222,9 @@ pub struct Functions {
     /// Show the callers of each function
     #[arg(long)]
     pub callers: bool,
+    /// Show source lines, too
+    #[arg(long)]
+    pub lines: bool,
     /// Sort functions by time without callees (self) or with their callees (total) [default: self,
     /// with --children total]
     #[arg(long, value_name = "TIME", value_parser = ["self", "total"])]

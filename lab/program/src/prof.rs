@@ -17,8 +17,8 @@ use xenoprof::show;
 use xenoprof::show::diff::Diff;
 use xenoprof::show::report::{Form, Listing};
 
-fn rules(classes: &Classes) -> anyhow::Result<Rules> {
-    match &classes.rules {
+fn rules(file: Option<&PathBuf>) -> anyhow::Result<Rules> {
+    match file {
         None => Ok(Rules::thesis()),
         Some(path) => Rules::read(path).map_err(|e| Failure::Usage(e.to_string()).into()),
     }
@@ -92,13 +92,30 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             b,
             domain,
             functions,
+            flame,
             classing,
-        } => diff([a, b], domain.as_deref(), *functions, classing, json)?,
-        Prof::Flame { file, domain, out } => {
+        } => {
+            let domain = domain.as_deref();
+            diff([a, b], domain, *functions, flame.as_deref(), classing, json)?;
+        }
+        Prof::Annotate {
+            function,
+            file,
+            domain,
+        } => {
+            annotate(&read(file)?, function, domain.as_deref(), json)?;
+        }
+        Prof::Flame {
+            file,
+            domain,
+            out,
+            rules,
+        } => {
             let session = read(file)?;
             let folder = out.as_deref().or(file.parent()).unwrap_or(Path::new("."));
             let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-            let written = show::flame::files(&session, folder, &stem, domain.as_deref())?;
+            let rules = self::rules(rules.as_ref())?;
+            let written = show::flame::files(&session, &rules, folder, &stem, domain.as_deref())?;
             print_files(&written, json)?;
         }
         Prof::Export {
@@ -106,12 +123,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             format,
             output,
         } => {
-            let extension = match format.as_str() {
-                "firefox" => "json",
-                "pprof" => "pb",
-                other => other,
-            };
-            let default = || view.file.with_extension(extension);
+            let default = || view.file.with_extension(extension(format));
             let path = output.clone().unwrap_or_else(default);
             export(view, format, &path)?;
             print_files(&[path], json)?;
@@ -128,7 +140,11 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 classing: self::classing(classing),
                 json,
             };
-            show::top::top(&options(sampling, None, &[]), &rules(classing)?, view)?;
+            show::top::top(
+                &options(sampling, None, &[]),
+                &rules(classing.rules.as_ref())?,
+                view,
+            )?;
         }
         Prof::Participate(participate) => self::participate(participate)?,
     }
@@ -183,13 +199,17 @@ pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
 
 fn report(view: &View, form: Form, functions: &Functions) -> anyhow::Result<()> {
     let session = read(&view.file)?;
-    let (rules, classing) = (rules(&view.classing)?, classing(&view.classing));
+    let (rules, classing) = (
+        rules(view.classing.rules.as_ref())?,
+        classing(&view.classing),
+    );
     let mut text = Vec::new();
     let listing = Listing {
         domain: functions.domain.as_deref(),
         most: functions.functions,
         children: functions.children,
         callers: functions.callers,
+        lines: functions.lines,
         by_total: match functions.sort.as_deref() {
             Some(sort) => sort == "total",
             None => functions.children,
@@ -199,10 +219,19 @@ fn report(view: &View, form: Form, functions: &Functions) -> anyhow::Result<()> 
     output::print(&String::from_utf8_lossy(&text))
 }
 
+/// Returns the extension of files in a format of another tool.
+fn extension(format: &str) -> &str {
+    match format {
+        "firefox" => "json",
+        "pprof" => "pb",
+        other => other,
+    }
+}
+
 /// Writes a session in a format of another tool to `path`.
 fn export(view: &View, format: &str, path: &Path) -> anyhow::Result<()> {
     let session = read(&view.file)?;
-    let rules = rules(&view.classing)?;
+    let rules = rules(view.classing.rules.as_ref())?;
     figures::file::replace(path, |mut out| match format {
         "folded" => show::script::folded(&session, &mut out),
         "perf" => show::script::perf(&session, &mut out),
@@ -211,21 +240,39 @@ fn export(view: &View, format: &str, path: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// Annotates a function of a session.
+fn annotate(
+    session: &Session,
+    function: &str,
+    domain: Option<&str>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let found = xenoprof::annotate::annotate(session, function, domain)?;
+    match json {
+        true => output::json(&serde_json::to_value(&found)?),
+        false => output::print(&found.text()),
+    }
+}
+
 fn diff(
     [a, b]: [&PathBuf; 2],
     domain: Option<&str>,
     functions: usize,
+    flame: Option<&Path>,
     classes: &Classes,
     json: bool,
 ) -> anyhow::Result<()> {
-    let (a, b) = (read(a)?, read(b)?);
-    for session in [&a, &b] {
+    let [a, b] = [&read(a)?, &read(b)?];
+    if let Some(path) = flame {
+        figures::file::replace(path, |out| show::flame::differences([a, b], domain, out))?;
+    }
+    for session in [a, b] {
         if let Some(domain) = domain {
             show::flame::domain(session, domain)?;
         }
     }
-    let rules = rules(classes)?;
-    let diff = Diff::new(&a, &b, &rules, classing(classes), domain);
+    let rules = rules(classes.rules.as_ref())?;
+    let diff = Diff::new(a, b, &rules, classing(classes), domain);
     if json {
         let provenance = serde_json::json!({ "A": a.head.provenance, "B": b.head.provenance });
         let mut text = Vec::new();

@@ -15,11 +15,13 @@
 //! | [`loss`] | expected samples and their outcomes |
 //! | [`model`] | a session, and its file |
 //! | [`attribute`] | samples by class, function and beneficiary, according to a rule file |
+//! | [`annotate`] | source lines and instructions of a function |
 //! | [`show`] | reports, comparisons, flame graphs, exports |
 //! | [`record`] | the command `prof record` |
 //! | [`session`] | several domains, each with a separate profiler |
 #![allow(unsafe_code)]
 
+pub mod annotate;
 pub mod attribute;
 pub mod count;
 pub mod event;

@@ -2,8 +2,8 @@
 
 use crate::loss::Loss;
 use crate::model::{
-    Domain, DomainKind, Frame, Head, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread,
-    Traffic,
+    Code, Domain, DomainKind, Frame, Head, Ledger, Location, Mode, Module, Sample, Session, Space,
+    Stack, Thread, Traffic,
 };
 
 fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> Domain {
@@ -25,6 +25,8 @@ fn frame(module: u32, symbol: &str) -> Frame {
         module,
         symbol: symbol.to_owned(),
         inlined: false,
+        code: None,
+        source: None,
     }
 }
 
@@ -68,6 +70,7 @@ pub(crate) fn session() -> Session {
     let module = |path: &str, space| Module {
         path: path.to_owned(),
         space,
+        build_id: None,
     };
     let samples = (0..200u64).map(|n| match n % 10 {
         0..3 => Sample(n * 1_000_000, 0, 0, 1),
@@ -84,7 +87,7 @@ pub(crate) fn session() -> Session {
         }
         .closed()
     };
-    Session {
+    let mut session = Session {
         head: Head {
             version: crate::model::file::VERSION,
             id: 1,
@@ -127,5 +130,15 @@ pub(crate) fn session() -> Session {
             loss(0, Some(0), 100, 100),
             loss(1, None, 200, 100),
         ],
-    }
+        ..Session::default()
+    };
+    session.files = ["/src/driver/turn.rs", "/src/shmem/engine.rs"]
+        .map(str::to_owned)
+        .into();
+    session.modules[0].build_id = Some("c0de".to_owned());
+    session.frames[0].code = Some(Code(0x1010, 0x1000));
+    session.frames[0].source = Some(Location(0, 10));
+    session.frames[1].code = Some(Code(0x2004, 0x2000));
+    session.frames[1].source = Some(Location(1, 20));
+    session
 }

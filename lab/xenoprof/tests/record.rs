@@ -184,7 +184,7 @@ fn kernel_functions_have_names_if_permitted() {
     let named = |name: &str| session.frames.iter().any(|frame| frame.symbol == name);
     assert!(named("entry_SYSCALL_64_after_hwframe") || named("do_syscall_64"));
     let mut svg = Vec::new();
-    flame::picture(&session, None, &mut svg).unwrap();
+    flame::picture(&session, &Rules::thesis(), None, &mut svg).unwrap();
     assert!(String::from_utf8(svg).unwrap().contains("do_syscall_64"));
 }
 

@@ -12,8 +12,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The format version that this program writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+/// The format version that this program writes.
+pub const VERSION: u32 = 2;
+/// The oldest version that it reads: version 1 has no build ids, addresses and source lines.
+const OLDEST: u32 = 1;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;
 
@@ -25,6 +27,7 @@ enum Line {
     Domain(Domain),
     Thread(Thread),
     Module(Module),
+    File(String),
     Frame(Frame),
     Stack(Stack),
     Sample(Sample),
@@ -202,6 +205,9 @@ pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
     for module in &session.modules {
         to.line(&Line::Module(module.clone()))?;
     }
+    for file in &session.files {
+        to.line(&Line::File(file.clone()))?;
+    }
     for frame in &session.frames {
         to.line(&Line::Frame(frame.clone()))?;
     }
@@ -317,11 +323,12 @@ impl Line {
             Self::Domain(_) => 1,
             Self::Thread(_) => 2,
             Self::Module(_) => 3,
-            Self::Frame(_) => 4,
-            Self::Stack(_) => 5,
-            Self::Sample(_) => 6,
-            Self::Loss(_) => 7,
-            Self::End(_) => 8,
+            Self::File(_) => 4,
+            Self::Frame(_) => 5,
+            Self::Stack(_) => 6,
+            Self::Sample(_) => 7,
+            Self::Loss(_) => 8,
+            Self::End(_) => 9,
         }
     }
 }
@@ -338,9 +345,9 @@ impl Session {
         };
         match line {
             Line::Profile(head) => {
-                if head.version != VERSION {
+                if !(OLDEST..=VERSION).contains(&head.version) {
                     return Err(format!(
-                        "format version {}: this program reads version {VERSION}",
+                        "format version {}: this program reads versions {OLDEST} to {VERSION}",
                         head.version
                     ));
                 }
@@ -352,8 +359,12 @@ impl Session {
                 self.threads.push(thread);
             }
             Line::Module(module) => self.modules.push(module),
+            Line::File(path) => self.files.push(path),
             Line::Frame(frame) => {
                 within("module", frame.module, self.modules.len())?;
+                if let Some(super::Location(file, _)) = frame.source {
+                    within("file", file, self.files.len())?;
+                }
                 self.frames.push(frame);
             }
             Line::Stack(stack) => {
@@ -446,6 +457,8 @@ mod tests {
             refused(&[module, &bytes_line(1)]),
             "3: this line is out of order"
         );
+        let line = r#"{"frame":{"module":0,"symbol":"f","source":[2,1]}}"#;
+        assert_eq!(refused(&[module, line]), "3: no file 2");
         assert!(refused(&[r#"{"surprise":1}"#]).starts_with("2: unknown variant"));
     }
 
@@ -494,9 +507,9 @@ mod tests {
         let later =
             String::from_utf8(bytes())
                 .unwrap()
-                .replacen("\"version\":1", "\"version\":2", 1);
+                .replacen("\"version\":2", "\"version\":3", 1);
         let error = parse(later.as_bytes()).unwrap_err();
-        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 2")));
+        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 3")));
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub struct Session {
     pub threads: Vec<Thread>,
     /// Programs, libraries and the kernel.
     pub modules: Vec<Module>,
-    /// Functions. An inlined function is a separate frame.
+    /// Source files.
+    pub files: Vec<String>,
+    /// Instructions by function. An inlined function is a separate frame.
     pub frames: Vec<Frame>,
     /// Call stacks as a tree: each entry refers to its caller.
     pub stacks: Vec<Stack>,
@@ -107,7 +109,7 @@ impl Tier {
 }
 
 /// Kind of a domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DomainKind {
     /// The core, `grantwayd`, and its helpers.
@@ -294,6 +296,9 @@ pub struct Module {
     pub path: String,
     /// Kernel or user space.
     pub space: Space,
+    /// Build id of the file, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
 }
 
 impl Module {
@@ -302,9 +307,13 @@ impl Module {
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
+
+    fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+        std::iter::once(&mut self.path).chain(&mut self.build_id)
+    }
 }
 
-/// A function in a module.
+/// An instruction in a function, or the whole function if its instructions are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
     /// Module.
@@ -314,7 +323,32 @@ pub struct Frame {
     /// True if the compiler inlined it into its caller.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inlined: bool,
+    /// Address of the instruction in the file, and of the function that contains it: those that a
+    /// disassembler shows. Inlined functions have their callers' addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// Source line of the instruction; for a caller, that of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Location>,
 }
+
+/// Address of an instruction, and of the function that contains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Code(
+    /// Address of the instruction.
+    pub u64,
+    /// Address of the first instruction of the function.
+    pub u64,
+);
+
+/// A source line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Location(
+    /// File.
+    pub u32,
+    /// Line number, from 1.
+    pub u32,
+);
 
 /// A call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -372,7 +406,8 @@ impl Session {
             .chain(&mut self.head.notes)
             .chain(self.domains.iter_mut().flat_map(Domain::texts))
             .chain(self.threads.iter_mut().map(|thread| &mut thread.name))
-            .chain(self.modules.iter_mut().map(|module| &mut module.path))
+            .chain(self.modules.iter_mut().flat_map(Module::texts))
+            .chain(&mut self.files)
             .chain(self.frames.iter_mut().map(|frame| &mut frame.symbol));
         for text in texts {
             if let Cow::Owned(cleaned) = shown(text) {
@@ -418,6 +453,13 @@ impl Session {
             depths.push(depth_below(*caller, &depths));
         }
         depths
+    }
+
+    /// Returns the source file and the line of a frame.
+    #[must_use]
+    pub fn source(&self, frame: &Frame) -> Option<(&str, u32)> {
+        let Location(file, line) = frame.source?;
+        Some((self.files.get(file as usize)?, line))
     }
 
     /// Returns the module of a frame.

@@ -2,6 +2,7 @@
 
 use crate::host::cpus::raw_ns;
 use crate::sampler::Sampler;
+use crate::sampler::elf::Foreign;
 use crate::sampler::parse::{Record, RecordKind};
 use crate::session::demux::Demux;
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub(crate) struct Collected {
     pub(crate) nonsense: u64,
     /// Dropped samples by CPU and process.
     pub(crate) dropped: BTreeMap<(u32, u32), u64>,
+    pub(crate) foreign: Foreign,
 }
 
 /// A running collection.
@@ -67,6 +69,7 @@ impl Collector {
                 collected.nonsense += sampler.drain(&mut fresh);
                 offer(&fresh, read_ns);
                 room.keep(&mut fresh, &mut collected);
+                collected.foreign = sampler.into_foreign();
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected
             })?;

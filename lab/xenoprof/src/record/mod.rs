@@ -7,11 +7,12 @@ mod timers;
 
 use crate::event::Event;
 use crate::host::cpus::{online_cpus, raw_ns, steal_ns, steal_since, unix_ns};
-use crate::host::process;
+use crate::host::process::{self, Mapping};
 use crate::host::watch::{InstanceScope, Parents, Watch};
 use crate::loss::Counts;
 use crate::model::{Head, Session, Tier, file};
 use crate::resolve::{Resolver, Symbolizer};
+use crate::sampler::elf::Foreign;
 use crate::sampler::{Sampler, SamplerError, Scope};
 use crate::session::SessionError;
 use crate::session::initiator::{Configuration, Initiator};
@@ -222,11 +223,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let watcher = Watcher::start(watch);
     let start_ns = raw_ns();
     let collector = Collector::start(sampler, demux).context("cannot start sampling")?;
-    let mut resolver = Resolver::new(start_ns);
-    // Read after the start, so that no mapping between this reading and the first record is missed.
-    for pid in watcher.with(|watch| watch.pids().collect::<Vec<_>>()) {
-        resolver.process(pid, &process::mappings(pid));
-    }
+    let mapped = mapped(&watcher);
     let children = process::children_cpu_ns();
     let done = wait(options, &watcher);
     let end_ns = raw_ns();
@@ -259,7 +256,9 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         provenance: provenance(tier),
         notes: notes(price, &collected, tier),
     };
-    let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
+    let foreign = Arc::new(std::mem::take(&mut collected.foreign));
+    let mut resolver = resolver(start_ns, &mapped, foreign.clone());
+    let mut symbolizer = Symbolizer::new(options.kallsyms.clone()).with_foreign(foreign);
     let lone = options.command.first().map(|_| children);
     merge::names(&outcome, &collected.records, &mut resolver, &mut symbolizer);
     resolver.take_all(std::mem::take(&mut collected.records));
@@ -269,6 +268,22 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     merge::domains(outcome, &mut session);
     ending.tell(&session);
     Ok((session, status))
+}
+
+/// Returns the mappings of all processes of the session. They are read after its start, so that no
+/// mapping between this reading and the first record is missed.
+fn mapped(watcher: &Watcher) -> Vec<(u32, Vec<Mapping>)> {
+    let pids = watcher.with(|watch| watch.pids().collect::<Vec<_>>());
+    let mapped = pids.into_iter().map(|pid| (pid, process::mappings(pid)));
+    mapped.collect()
+}
+
+fn resolver(start_ns: u64, mapped: &[(u32, Vec<Mapping>)], foreign: Arc<Foreign>) -> Resolver {
+    let mut resolver = Resolver::new(start_ns).with_foreign(foreign);
+    for (pid, mappings) in mapped {
+        resolver.process(*pid, mappings);
+    }
+    resolver
 }
 
 /// Waits for participants and reports missing ones.

@@ -1,23 +1,28 @@
 //! Conversion of records to a session: address spaces, threads, stacks and symbols.
 
+mod jit;
 mod numbers;
 mod spaces;
 mod symbols;
 
+use symbols::Frames;
 pub use symbols::Symbolizer;
 
 use crate::host::process::Mapping;
 use crate::model::{DEPTH_MAX, Module, Sample, Session, Space, Stack, Thread, depth_below};
+use crate::sampler::elf::Foreign;
 use crate::sampler::parse::{Address, Record, RecordKind};
 use crate::session::message::Named;
 use numbers::Numbers;
 use spaces::{Place, Spaces};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// Converts records, in time order, to samples.
 #[derive(Debug, Default)]
 pub struct Resolver {
     start_ns: u64,
+    foreign: Arc<Foreign>,
     spaces: Spaces,
     /// Locations of addresses that participants named.
     named: HashMap<(u32, u64), Place>,
@@ -44,6 +49,11 @@ impl Resolver {
         }
     }
 
+    /// Adds the files of other mount namespaces, before their mappings.
+    pub(crate) fn with_foreign(self, foreign: Arc<Foreign>) -> Self {
+        Self { foreign, ..self }
+    }
+
     /// Adds the mappings that a process had when the session began.
     pub fn process(&mut self, pid: u32, mappings: &[Mapping]) {
         for mapping in mappings {
@@ -62,6 +72,7 @@ impl Resolver {
         let module = self.modules.of(Module {
             path: path.to_owned(),
             space: Space::User,
+            build_id: None,
         });
         self.named.insert((pid, address), Place { module, offset });
     }
@@ -75,10 +86,10 @@ impl Resolver {
             .filter_map(|&(pid, address)| Some(((pid, address), self.find(pid, address)?)))
             .collect();
         let places: Vec<Place> = found.iter().map(|(_, place)| *place).collect();
-        let mut frames = Numbers::default();
+        let mut frames = Frames::default();
         let named = symbolizer.frames(&self.modules.values, &places, &mut frames);
         let name = |number: &u32| {
-            let frame = frames.values.get(*number as usize)?;
+            let frame = frames.frames.values.get(*number as usize)?;
             Some((frame.symbol.clone(), frame.inlined))
         };
         found
@@ -147,14 +158,23 @@ impl Resolver {
     }
 
     fn map(&mut self, pid: u32, mapping: &Mapping) {
+        let is_anonymous = jit::is_anonymous(&mapping.path);
         let module = self.modules.of(Module {
-            path: match mapping.path.as_str() {
-                "" => "[anonymous]".to_owned(),
-                path => path.to_owned(),
+            path: match is_anonymous {
+                true => jit::module(pid),
+                false => match self.foreign.path(pid, &mapping.path) {
+                    Some(path) => path.to_owned(),
+                    None => mapping.path.clone(),
+                },
             },
             space: Space::User,
+            build_id: None,
         });
-        self.spaces.map(pid, mapping, module);
+        let mut mapping = mapping.clone();
+        if is_anonymous {
+            mapping.offset = mapping.start;
+        }
+        self.spaces.map(pid, &mapping, module);
     }
 
     /// Processes records in time order.
@@ -274,6 +294,7 @@ impl Resolver {
         self.modules.of(Module {
             path: KERNEL.to_owned(),
             space: Space::Kernel,
+            build_id: None,
         })
     }
 
@@ -281,6 +302,7 @@ impl Resolver {
         self.modules.of(Module {
             path: "[unknown]".to_owned(),
             space: Space::User,
+            build_id: None,
         })
     }
 
@@ -291,7 +313,7 @@ impl Resolver {
         symbolizer: &mut Symbolizer,
         mut domain: impl FnMut(u32) -> u32,
     ) -> Session {
-        let mut frames = Numbers::default();
+        let mut frames = Frames::default();
         let named = symbolizer.frames(&self.modules.values, &self.places.values, &mut frames);
         let mut stacks = Numbers::default();
         let mut depths: Vec<u32> = Vec::new();
@@ -323,11 +345,21 @@ impl Resolver {
             },
             domain: domain(pid),
         });
+        let used: BTreeSet<u32> = frames.frames.values.iter().map(|f| f.module).collect();
+        let modules = (0u32..).zip(&self.modules.values).map(|(number, module)| {
+            let is_used = used.contains(&number);
+            let build_id = is_used.then(|| symbolizer.build_id(module)).flatten();
+            Module {
+                build_id,
+                ..module.clone()
+            }
+        });
         Session {
             threads: threads.collect(),
             samples: samples.collect(),
-            modules: self.modules.values.clone(),
-            frames: frames.values,
+            modules: modules.collect(),
+            files: frames.files.values,
+            frames: frames.frames.values,
             stacks: stacks.values,
             ..Session::default()
         }
@@ -453,6 +485,17 @@ mod tests {
         let chain = [0x4010, 0x4021, 0xdead, 0x4031].map(Address::User);
         resolver.take(sample(1, 5, &chain));
         assert_eq!(names(&resolver), ["/a+0x10 < /a+0x20"]);
+    }
+
+    #[test]
+    fn code_without_a_file_is_found_by_its_address() {
+        let mut resolver = Resolver::new(0);
+        for (pid, path) in [(5, ""), (6, "//anon")] {
+            resolver.take(map(pid, 0x4000, path));
+            resolver.take(sample(1, pid, &[Address::User(0x4010)]));
+        }
+        let expected = ["[anonymous 5]+0x4010", "[anonymous 6]+0x4010"];
+        assert_eq!(names(&resolver), expected);
     }
 
     #[test]

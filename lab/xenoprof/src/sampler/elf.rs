@@ -64,9 +64,58 @@ pub(super) struct Files {
     known: HashMap<(u64, u64), Option<Arc<Sections>>>,
     vdso: Option<Option<Arc<Sections>>>,
     bytes: usize,
+    foreign: Foreign,
+}
+
+/// Maximum number of open files of other mount namespaces.
+const FOREIGN_MAX: usize = 256;
+
+/// Files that are not the host's files of the same path, because their processes have other mount
+/// namespaces. They stay open: the namespace may end before their functions are named.
+#[derive(Debug, Default)]
+pub(crate) struct Foreign {
+    /// By device and inode.
+    open: HashMap<(u64, u64), (String, File)>,
+    /// By process and path in its namespace.
+    known: HashMap<(u32, String), (u64, u64)>,
+}
+
+impl Foreign {
+    /// Adds the file that a process has mapped, if the host has another one at its path.
+    fn look(&mut self, pid: u32, path: &str, file: &File, key: (u64, u64)) {
+        let here = std::fs::metadata(path).ok();
+        if here.is_some_and(|here| (here.dev(), here.ino()) == key) {
+            return;
+        }
+        if !self.open.contains_key(&key) && self.open.len() < FOREIGN_MAX {
+            let Ok(file) = file.try_clone() else {
+                return;
+            };
+            let name = format!("/proc/{pid}/root{path}");
+            self.open.insert(key, (name, file));
+        }
+        self.known.insert((pid, path.to_owned()), key);
+    }
+
+    /// Returns the path outside of its mount namespace of a file that a process has mapped.
+    pub(crate) fn path(&self, pid: u32, path: &str) -> Option<&str> {
+        let key = self.known.get(&(pid, path.to_owned()))?;
+        self.open.get(key).map(|(name, _)| name.as_str())
+    }
+
+    /// Returns the file of a path that [`Self::path`] returned.
+    pub(crate) fn file(&self, path: &str) -> Option<&File> {
+        let mut open = self.open.values();
+        open.find(|(name, _)| name == path).map(|(_, file)| file)
+    }
 }
 
 impl Files {
+    /// Returns the files of other mount namespaces.
+    pub(super) fn into_foreign(self) -> Foreign {
+        self.foreign
+    }
+
     /// Returns the tables of a file that a process has mapped.
     pub(super) fn sections(&mut self, pid: u32, path: &str) -> Option<Arc<Sections>> {
         if path == VDSO {
@@ -83,6 +132,7 @@ impl Files {
         let file = open(&format!("/proc/{pid}/root{path}")).or_else(|| open(path))?;
         let status = file.metadata().ok()?;
         let key = (status.dev(), status.ino());
+        self.foreign.look(pid, path, &file, key);
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
@@ -174,6 +224,18 @@ pub(crate) fn start(path: &str) -> Option<u64> {
         })
 }
 
+/// Reads the code of a file at its addresses.
+pub(crate) fn code(path: &str, range: &Range<u64>) -> Option<Arc<[u8]>> {
+    let file = open(path)?;
+    let image = Image::new(&file, 0)?;
+    let [address, from, _] = image.segments()?.into_iter().find(|[address, _, len]| {
+        let within = range.end.checked_sub(*address);
+        range.start >= *address && within.is_some_and(|end| end <= *len)
+    })?;
+    let offset = from.checked_add(range.start - address)?;
+    image.read(offset, usize::try_from(range.end - range.start).ok()?)
+}
+
 /// Reads the tables of the ELF file at an offset.
 fn parse(file: &File, at: u64) -> Option<Sections> {
     let image = Image::new(file, at)?;
@@ -234,6 +296,31 @@ mod tests {
                 .sections(pid, VDSO)
                 .is_some_and(|vdso| vdso.frames.is_some())
         );
+    }
+
+    #[test]
+    fn files_of_other_mount_namespaces_stay_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let [inside, outside] = ["a", "b"].map(|name| dir.path().join(name));
+        std::fs::write(&inside, "inside").unwrap();
+        std::fs::write(&outside, "outside").unwrap();
+        let file = File::open(&inside).unwrap();
+        let status = file.metadata().unwrap();
+        let key = (status.dev(), status.ino());
+        let mut foreign = Foreign::default();
+        foreign.look(5, inside.to_str().unwrap(), &file, key);
+        assert_eq!(
+            foreign.path(5, inside.to_str().unwrap()),
+            None,
+            "the host's file"
+        );
+        let path = outside.to_str().unwrap();
+        foreign.look(5, path, &file, key);
+        foreign.look(6, path, &file, key);
+        let name = foreign.path(6, path).expect("another file");
+        assert_eq!(name, format!("/proc/5/root{path}"), "a file is open once");
+        assert_eq!(foreign.file(name).unwrap().metadata().unwrap().ino(), key.1);
+        assert!(foreign.file(path).is_none() && foreign.path(7, path).is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod unwind;
 
 use crate::event::Event;
 use crate::model::Tier;
+use elf::Foreign;
 use parse::{Parsed, Record};
 use perf_event::data::endian::Native;
 use perf_event::data::parse::ParseConfig;
@@ -138,6 +139,11 @@ impl Sampler {
         self.rings
             .iter_mut()
             .try_for_each(|(_, ring)| ring.disable())
+    }
+
+    /// Ends sampling; returns the files of other mount namespaces.
+    pub(crate) fn into_foreign(self) -> Foreign {
+        self.unwinder.into_foreign()
     }
 
     /// Waits until a ring is a quarter full, or for `limit`.

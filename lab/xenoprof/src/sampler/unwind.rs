@@ -126,6 +126,11 @@ pub(super) struct Unwinder {
 }
 
 impl Unwinder {
+    /// Returns the files of other mount namespaces.
+    pub(super) fn into_foreign(self) -> elf::Foreign {
+        self.files.into_foreign()
+    }
+
     /// Takes a record, and completes the user part of a sample's call chain from its stack.
     pub(super) fn take(&mut self, record: &mut Record, stack: Option<&UserStack>) {
         match &mut record.kind {

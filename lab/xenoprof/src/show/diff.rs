@@ -2,16 +2,19 @@
 
 use super::cells::shortened;
 use super::sums::{COARSE, COARSE_NOTE, Denominator, Sums};
+use super::windows;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
-use crate::model::Session;
+use crate::model::{Sample, Session};
 use figures::report::{Figure, number};
-use figures::stats::Verdict;
+use figures::stats::{CONFIDENCE, Verdict};
 use figures::table::table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 const PLAN: &str = "prof";
+/// Note on a difference whose interval contains 0.
+const SCATTER_NOTE: &str = "the difference is smaller than its 95 % interval";
 
 /// Distribution of one point's time over classes and functions, and its cycles by packet.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +26,8 @@ struct Point {
     /// The reason for having no cycles per packet.
     refusal: Option<String>,
     coarse: bool,
+    /// Parts of the session, for intervals.
+    windows: Vec<Self>,
 }
 
 impl Point {
@@ -64,6 +69,49 @@ impl Point {
     }
 }
 
+impl Point {
+    /// Adds the windows of the session.
+    fn cut(
+        mut self,
+        session: &Session,
+        rules: &Rules,
+        classing: Classing,
+        used: &BTreeSet<&str>,
+    ) -> Self {
+        let is_used = |sample: &Sample| {
+            let domain = session.domains.get(session.domain_of(sample));
+            domain.is_some_and(|domain| used.contains(domain.name.as_str()))
+        };
+        let mut window = Session {
+            samples: Vec::new(),
+            ..session.clone()
+        };
+        for samples in windows::cut(session, is_used) {
+            window.samples = samples;
+            let found = Attribution::new(&window, rules, classing);
+            let all = Sums::of(&window, &found);
+            let point = Self::new(&window, &found, &all, [&BTreeSet::new(), used]);
+            self.windows.push(point);
+        }
+        self
+    }
+
+    fn share(&self, part: PartOfTime<'_>) -> Option<f64> {
+        match part {
+            PartOfTime::Class(class) => self.classes.get(class),
+            PartOfTime::Function(function) => self.functions.get(function),
+        }
+        .copied()
+    }
+}
+
+/// A part of the time.
+#[derive(Clone, Copy)]
+enum PartOfTime<'a> {
+    Class(&'a str),
+    Function(&'a str),
+}
+
 /// A function and its shares at A and B; `None`: no samples.
 type Row<'a> = (&'a str, Option<f64>, Option<f64>);
 
@@ -79,6 +127,8 @@ pub struct Diff {
     b: Point,
     /// Domains that the comparison leaves out at both points, with the reason.
     left_out: Vec<String>,
+    /// Domains whose samples and exact time differ, with the reason.
+    doubts: Vec<String>,
 }
 
 /// Returns the reason for not comparing the functions of a domain, if there is one.
@@ -126,11 +176,22 @@ impl Diff {
                 None => drop(used.insert(name.as_str())),
             }
         }
+        let mut doubts = Vec::new();
+        for (point, all) in [("A", &of_a), ("B", &of_b)] {
+            for sums in all {
+                let name = sums.domain.name.as_str();
+                let why = sums.unreliable_because();
+                if let Some(why) = why.filter(|_| used.contains(name)) {
+                    doubts.push(format!("{name} in {point}: {why}"));
+                }
+            }
+        }
         Self {
             classes: rules.classes().to_vec(),
-            a: Point::new(a, &found[0], &of_a, [&both, &used]),
-            b: Point::new(b, &found[1], &of_b, [&both, &used]),
+            a: Point::new(a, &found[0], &of_a, [&both, &used]).cut(a, rules, classing, &used),
+            b: Point::new(b, &found[1], &of_b, [&both, &used]).cut(b, rules, classing, &used),
             left_out: reasons,
+            doubts,
         }
     }
 
@@ -153,9 +214,22 @@ impl Diff {
         self.a.coarse || self.b.coarse
     }
 
-    /// Returns whether a difference is below the instrument's resolution.
-    fn unresolved(&self, difference: f64) -> bool {
-        self.coarse() && difference.abs() < COARSE
+    /// Returns why a difference is not significant, if it is not.
+    fn unresolved(&self, difference: f64, half_width: Option<f64>) -> Option<&'static str> {
+        if self.coarse() && difference.abs() < COARSE {
+            return Some(COARSE_NOTE);
+        }
+        let is_in = half_width.is_some_and(|half| difference.abs() < half);
+        is_in.then_some(SCATTER_NOTE)
+    }
+
+    /// Returns half of the 95 % interval of a difference, if both points have windows.
+    fn half_width(&self, part: PartOfTime<'_>) -> Option<f64> {
+        let [a, b] = [&self.a, &self.b].map(|point| {
+            let share = |window: &Point| window.share(part).unwrap_or(0.0);
+            point.windows.iter().map(share).collect::<Vec<f64>>()
+        });
+        windows::half_width(&a, &b)
     }
 
     /// Returns the functions of both points, largest difference first.
@@ -181,19 +255,21 @@ impl Diff {
     /// Returns tables of the classes, and of the `most` functions that differ most.
     #[must_use]
     pub fn text(&self, most: usize) -> String {
-        let header = ["", "A", "B", "B - A", ""];
-        let row = |name: &str, a: Option<f64>, b: Option<f64>| {
+        let header = ["", "A", "B", "B - A", "±", ""];
+        let row = |name: &str, part: Option<PartOfTime<'_>>, a: Option<f64>, b: Option<f64>| {
             let shown = |share: Option<f64>| match share {
                 Some(share) => format!("{:.2}", share * 100.0),
                 None => "absent".to_owned(),
             };
             let difference = b.unwrap_or(0.0) - a.unwrap_or(0.0);
-            let mark = if self.unresolved(difference) { "?" } else { "" };
+            let half = part.and_then(|part| self.half_width(part));
+            let mark = self.unresolved(difference, half).map_or("", |_| "?");
             vec![
                 shortened(name),
                 shown(a),
                 shown(b),
                 format!("{:+.2}", difference * 100.0),
+                half.map_or_else(String::new, |half| format!("{:.2}", half * 100.0)),
                 mark.to_owned(),
             ]
         };
@@ -201,18 +277,21 @@ impl Diff {
         let classes: Vec<Vec<String>> = self
             .classes
             .iter()
-            .map(|class| row(class, of(&self.a, class), of(&self.b, class)))
+            .map(|class| {
+                let part = Some(PartOfTime::Class(class));
+                row(class, part, of(&self.a, class), of(&self.b, class))
+            })
             .collect();
         let all = self.functions();
         let mut functions: Vec<Vec<String>> = all
             .iter()
             .take(most)
-            .map(|(name, a, b)| row(name, *a, *b))
+            .map(|(name, a, b)| row(name, Some(PartOfTime::Function(name)), *a, *b))
             .collect();
         let rest = |pick: fn(&Row<'_>) -> Option<f64>| {
             Some(all.iter().skip(most).filter_map(pick).sum::<f64>())
         };
-        functions.push(row("other functions", rest(|r| r.1), rest(|r| r.2)));
+        functions.push(row("other functions", None, rest(|r| r.1), rest(|r| r.2)));
         let mut out = self.per_packet_text();
         let _infallible = write!(
             out,
@@ -222,6 +301,16 @@ impl Diff {
         );
         if self.coarse() {
             let _infallible = writeln!(out, "\n?: {COARSE_NOTE}.");
+        }
+        match self.a.windows.is_empty() || self.b.windows.is_empty() {
+            true => out.push_str("no intervals: a session has too few samples\n"),
+            false => {
+                let _infallible =
+                    writeln!(out, "±: 95 % interval, from 10 windows of each session");
+            }
+        }
+        for why in &self.doubts {
+            let _infallible = writeln!(out, "? {why}");
         }
         for why in &self.left_out {
             let _infallible = writeln!(out, "without {why}");
@@ -264,14 +353,15 @@ impl Diff {
         }
         let classes = self.classes.iter().map(|class| {
             let of = |point: &Point| point.classes.get(class).copied();
-            (format!("class.{class}"), of(&self.a), of(&self.b))
+            let part = PartOfTime::Class(class);
+            (format!("class.{class}"), part, of(&self.a), of(&self.b))
         });
         let functions = self
             .functions()
             .into_iter()
             .take(most)
-            .map(|(name, a, b)| (format!("function.{name}"), a, b));
-        for (name, a, b) in classes.chain(functions) {
+            .map(|(name, a, b)| (format!("function.{name}"), PartOfTime::Function(name), a, b));
+        for (name, part, a, b) in classes.chain(functions) {
             for (config, share) in [("A", a), ("B", b)] {
                 let metric = format!("share.{name}");
                 figures.push(Figure::single(PLAN, config, &metric, share.unwrap_or(0.0)));
@@ -279,9 +369,15 @@ impl Diff {
             let difference = b.unwrap_or(0.0) - a.unwrap_or(0.0);
             let metric = format!("difference.{name}");
             let mut figure = Figure::single(PLAN, "B-A", &metric, difference);
-            if self.unresolved(difference) {
+            let half = self.half_width(part);
+            if let Some(half) = half {
+                figure.lo = Some(difference - half);
+                figure.hi = Some(difference + half);
+                figure.covers = Some(CONFIDENCE);
+            }
+            if let Some(why) = self.unresolved(difference, half) {
                 figure.verdict = Some(Verdict::Unresolved);
-                figure.note = Some(COARSE_NOTE.to_owned());
+                figure.note = Some(why.to_owned());
             }
             figures.push(figure);
         }
@@ -341,6 +437,42 @@ mod tests {
         a.head.tier = Tier::PmuNmi;
         b.head.tier = Tier::PmuNmi;
         assert_eq!(verdict(&a, &b), None);
+    }
+
+    #[test]
+    fn differences_of_long_sessions_have_intervals() {
+        let long = |n: u32| {
+            let mut session = session();
+            session.head.tier = Tier::PmuNmi;
+            let samples = session.samples.clone();
+            session.samples = samples.repeat(6);
+            session.domains[0].cpu_ns = Some(600_000_000);
+            // In every second window, some copies are time of the network.
+            let width_ns = session.head.ran_ns / 10;
+            let copies = session.samples.iter_mut().filter(|sample| sample.3 == 1);
+            for (at, sample) in copies.enumerate() {
+                let is_even = (sample.0 / width_ns).is_multiple_of(2);
+                sample.3 = if is_even && at as u32 % 10 < n { 4 } else { 1 };
+            }
+            session
+        };
+        let copy = |a: u32, b: u32| {
+            let figures = diff(&long(a), &long(b)).figures(0);
+            let of = |f: &Figure| f.metric == "difference.class.copy";
+            figures.into_iter().find(of).unwrap()
+        };
+        let same = copy(3, 3);
+        assert!(
+            same.lo.unwrap() < -0.01 && same.hi.unwrap() > 0.01,
+            "{same:?}"
+        );
+        assert_eq!(same.verdict, Some(Verdict::Unresolved));
+        let other = copy(0, 9);
+        assert!(
+            other.hi.unwrap() < 0.0 && other.verdict.is_none(),
+            "{other:?}"
+        );
+        assert!(diff(&long(0), &long(9)).text(1).contains("95 % interval"));
     }
 
     #[test]

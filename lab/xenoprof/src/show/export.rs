@@ -1,135 +1,202 @@
 //! The command `prof export`: the Firefox Profiler's processed profile.
 
-use crate::attribute::rules::Rules;
-use crate::model::{Session, Space};
-use anyhow::ensure;
-use fxprof_processed_profile::{
-    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile,
-    ReferenceTimestamp, SamplingInterval, Timestamp,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use super::firefox::{Library, NewFrame, Shared, Track, VERSION};
+use crate::attribute::rules::{Function, Rules};
+use crate::model::{DomainKind, Frame, Session, Space};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 /// Colours of the classes, in the order of the rules; they repeat.
-const COLORS: &[CategoryColor] = &[
-    CategoryColor::Purple,
-    CategoryColor::Red,
-    CategoryColor::Blue,
-    CategoryColor::LightBlue,
-    CategoryColor::Green,
-    CategoryColor::Orange,
-    CategoryColor::Magenta,
-    CategoryColor::Yellow,
-    CategoryColor::Gray,
+const COLORS: [&str; 9] = [
+    "purple",
+    "red",
+    "blue",
+    "lightblue",
+    "green",
+    "orange",
+    "magenta",
+    "yellow",
+    "grey",
 ];
 
-/// Maximum frames of a profile: the format stores each thread's stacks separately.
-const FRAMES_MAX: u64 = 1 << 25;
-
-/// Writes a session: domains become processes, classes become categories.
+/// Writes a session without its idle time: domains become processes with a thread for each CPU,
+/// classes become categories.
 ///
 /// # Errors
-/// Writing to `out` fails, or the session has too many stacks.
+/// Writing to `out` fails.
 pub fn firefox(session: &Session, rules: &Rules, out: impl Write) -> anyhow::Result<()> {
-    ensure!(
-        frames_of_threads(session) <= FRAMES_MAX,
-        "the stacks of all threads have more than {FRAMES_MAX} frames: too many to export"
-    );
-    let profile = build(session, rules);
-    serde_json::to_writer(out, &profile)?;
+    serde_json::to_writer(out, &profile(session, rules))?;
     Ok(())
 }
 
-/// Counts the frames of all stacks, once for each thread with samples in them.
-fn frames_of_threads(session: &Session) -> u64 {
-    let pairs: BTreeSet<(u32, u32)> = session.samples.iter().map(|s| (s.2, s.3)).collect();
-    let depths = session.depths();
-    let depth = |stack: u32| depths.get(stack as usize).copied().unwrap_or(0);
-    pairs
-        .into_iter()
-        .map(|(_, stack)| u64::from(depth(stack)))
-        .sum()
-}
-
-fn build(session: &Session, rules: &Rules) -> Profile {
-    let started = session.head.started_unix_ns as f64 / 1e6;
-    // Other events have no duration, but the profiler's axis needs one.
-    let interval = match session.head.event.as_str() {
+fn profile(session: &Session, rules: &Rules) -> Value {
+    let of_module = |module: &crate::model::Module| Library {
+        name: module.name().to_owned(),
+        path: module.path.clone(),
+        build_id: module.build_id.clone(),
+    };
+    let mut tables = Tables {
+        session,
+        rules,
+        libraries: session.modules.iter().map(of_module).collect(),
+        shared: Shared::default(),
+        stacks: HashMap::new(),
+    };
+    let mut tracks: BTreeMap<(usize, u32), Track> = BTreeMap::new();
+    for sample in &session.samples {
+        let index = session.domain_of(sample);
+        let Some(domain) = session.domains.get(index) else {
+            continue;
+        };
+        if domain.kind == DomainKind::Idle {
+            continue;
+        }
+        if let Some(stack) = tables.stack(domain.kind, sample.3) {
+            let track = tracks.entry((index, sample.1)).or_default();
+            track.stacks.push(stack);
+            track.times_ms.push(sample.0 as f64 / 1e6);
+        }
+    }
+    // Other events have no duration, but the front end's axis needs one.
+    let interval_ns = match session.head.event.as_str() {
         "cpu-clock" => session.head.period,
         _ => 1_000_000,
     };
-    let mut profile = Profile::new(
-        "Grantway",
-        ReferenceTimestamp::from_millis_since_unix_epoch(started),
-        SamplingInterval::from_nanos(interval),
-    );
-    profile.set_os_name("Linux");
-    let categories: Vec<CategoryHandle> = rules
-        .classes()
-        .iter()
-        .zip(COLORS.iter().cycle())
-        .map(|(class, color)| profile.add_category(class, *color))
-        .collect();
-    let start = Timestamp::from_nanos_since_reference(0);
-    let processes: Vec<_> = (1u32..)
-        .zip(&session.domains)
-        .map(|(number, domain)| profile.add_process(&domain.name, number, start))
-        .collect();
-    let mut threads = Vec::new();
-    for thread in &session.threads {
-        let Some(process) = processes.get(thread.domain as usize) else {
-            continue;
-        };
-        let handle = profile.add_thread(*process, thread.tid, start, thread.pid == thread.tid);
-        profile.set_thread_name(handle, &thread.name);
-        threads.push(handle);
-    }
-    let mut stacks = BTreeMap::new();
-    for sample in &session.samples {
-        let Some(&thread) = threads.get(sample.2 as usize) else {
-            continue;
-        };
-        let stack = match stacks.get(&(sample.2, sample.3)) {
-            Some(stack) => *stack,
-            None => {
-                let kind = session
-                    .domains
-                    .get(session.domain_of(sample))
-                    .map_or(crate::model::DomainKind::Other, |domain| domain.kind);
-                let mut frames: Vec<FrameInfo> = Vec::new();
-                for (_, frame) in session.frames_of(sample.3) {
-                    let module = session.module(frame);
-                    let class = module.and_then(|module| {
-                        let function = crate::attribute::rules::Function {
-                            space: module.space,
-                            module: module.name(),
-                            symbol: &frame.symbol,
-                        };
-                        rules.class(kind, function)
-                    });
-                    let category = categories
-                        .get(class.unwrap_or_else(|| rules.rest()))
-                        .copied()
-                        .unwrap_or(CategoryHandle::OTHER);
-                    let name = match module.map(|module| module.space) {
-                        Some(Space::Kernel) => format!("{} [kernel]", frame.symbol),
-                        _ => frame.symbol.clone(),
-                    };
-                    frames.push(FrameInfo {
-                        frame: Frame::Label(profile.intern_string(&name)),
-                        category_pair: category.into(),
-                        flags: FrameFlags::empty(),
-                    });
-                }
-                let stack = profile.intern_stack_frames(thread, frames.into_iter().rev());
-                stacks.insert((sample.2, sample.3), stack);
-                stack
+    let thread = |((index, cpu), track): (&(usize, u32), &Track)| {
+        let name = session
+            .domains
+            .get(*index)
+            .map_or("", |domain| &domain.name);
+        let tid = format!("{index}.{cpu}");
+        let process = (name, index + 1);
+        track.json(
+            &format!("{name} CPU {cpu}"),
+            process,
+            &tid,
+            interval_ns as f64 / 1e3,
+        )
+    };
+    let threads: Vec<Value> = tracks.iter().map(thread).collect();
+    let libraries: Vec<Value> = tables.libraries.iter().map(Library::json).collect();
+    json!({
+        "meta": meta(session, rules, interval_ns),
+        "libs": libraries,
+        "pages": [],
+        "shared": tables.shared.json(),
+        "threads": threads,
+    })
+}
+
+fn meta(session: &Session, rules: &Rules, interval_ns: u64) -> Value {
+    let category = |(name, color): (&str, &str)| {
+        let subcategories = ["Other"];
+        json!({ "name": name, "color": color, "subcategories": subcategories })
+    };
+    // The front end needs a grey category.
+    let classes = rules.classes().iter().map(String::as_str);
+    let classes = classes.zip(COLORS.into_iter().cycle());
+    let categories = classes.chain([("no class", "grey")]).map(category);
+    let product = match session.head.command.as_slice() {
+        [] => "Grantway".to_owned(),
+        command => command.join(" "),
+    };
+    json!({
+        "preprocessedProfileVersion": VERSION,
+        "version": 24,
+        "product": product,
+        "interval": interval_ns as f64 / 1e6,
+        "startTime": session.head.started_unix_ns as f64 / 1e6,
+        "startTimeAsClockMonotonicNanosecondsSinceBoot": session.head.started_raw_ns,
+        "profilingStartTime": 0,
+        "profilingEndTime": session.head.ran_ns as f64 / 1e6,
+        "processType": 0,
+        "stackwalk": 1,
+        "debug": false,
+        "extensions": { "length": 0, "baseURL": [], "id": [], "name": [] },
+        "categories": categories.collect::<Vec<Value>>(),
+        "oscpu": "Linux x86_64",
+        "platform": "Linux",
+        // All names are in the file.
+        "symbolicated": true,
+        "sampleUnits": { "time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs" },
+        "usesOnlyOneStackType": true,
+        "markerSchema": [],
+    })
+}
+
+/// The profile's tables, and the session's stacks in them.
+struct Tables<'a> {
+    session: &'a Session,
+    rules: &'a Rules,
+    libraries: Vec<Library>,
+    shared: Shared,
+    /// By kind of domain, which decides classes, and stack.
+    stacks: HashMap<(DomainKind, u32), Option<usize>>,
+}
+
+impl Tables<'_> {
+    /// Returns the index of a stack of the session.
+    fn stack(&mut self, kind: DomainKind, stack: u32) -> Option<usize> {
+        // Finds the outermost caller that is not yet in the tables.
+        let (mut missing, mut next) = (Vec::new(), Some(stack));
+        let mut caller = None;
+        while let Some(number) = next {
+            if let Some(known) = self.stacks.get(&(kind, number)) {
+                caller = *known;
+                break;
             }
-        };
-        let at = Timestamp::from_nanos_since_reference(sample.0);
-        profile.add_sample(thread, at, stack, CpuDelta::from_nanos(interval), 1);
+            missing.push(number);
+            next = self.session.stacks.get(number as usize)?.0;
+        }
+        for number in missing.into_iter().rev() {
+            let frame = self.frame(kind, number)?;
+            caller = Some(self.shared.stack(frame, caller));
+            self.stacks.insert((kind, number), caller);
+        }
+        caller
     }
-    profile
+
+    /// Returns the index of the frame of a stack.
+    fn frame(&mut self, kind: DomainKind, stack: u32) -> Option<usize> {
+        let frames: Vec<&Frame> = {
+            let mut outwards = self.session.frames_of(stack).map(|(_, frame)| frame);
+            let first = outwards.next()?;
+            let mut frames = vec![first];
+            // The frames into which it is inlined.
+            while frames.last().is_some_and(|frame| frame.inlined) {
+                match outwards.next() {
+                    Some(frame) => frames.push(frame),
+                    None => break,
+                }
+            }
+            frames
+        };
+        let (frame, outer) = (frames.first()?, frames.last()?);
+        let module = self.session.module(frame)?;
+        let class = self.rules.class(
+            kind,
+            Function {
+                space: module.space,
+                module: module.name(),
+                symbol: &frame.symbol,
+            },
+        );
+        let name = match module.space {
+            Space::Kernel => format!("{} [kernel]", frame.symbol),
+            Space::User => frame.symbol.clone(),
+        };
+        let new = NewFrame {
+            name: &name,
+            library: Some(frame.module as usize),
+            address: frame.code.map(|code| code.0),
+            native: frame.code.map(|code| (outer.symbol.as_str(), code.1)),
+            inline_depth: frames.len() as u32 - 1,
+            category: class.unwrap_or(self.rules.classes().len()),
+            source: self.session.source(frame),
+        };
+        Some(self.shared.frame(&new, &self.libraries))
+    }
 }
 
 #[cfg(test)]
@@ -137,39 +204,142 @@ mod tests {
     use super::*;
     use crate::testing::session;
 
-    #[test]
-    fn too_many_exported_frames_are_rejected() {
-        let mut session = session();
-        session.stacks = (0..1024u32)
-            .map(|n| crate::model::Stack(n.checked_sub(1), 0))
-            .collect();
-        let threads = FRAMES_MAX as u32 / 1024 + 1;
-        session.threads = vec![session.threads[0].clone(); threads as usize];
-        session.samples = (0..threads)
-            .map(|thread| crate::model::Sample(0, 0, thread, 1023))
-            .collect();
-        let error = firefox(&session, &Rules::thesis(), Vec::new()).unwrap_err();
-        assert!(error.to_string().contains("too many to export"), "{error}");
+    fn exported(session: &Session) -> Value {
+        let mut out = Vec::new();
+        firefox(session, &Rules::thesis(), &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    fn array<'a>(table: &'a Value, column: &str) -> &'a Vec<Value> {
+        table[column]
+            .as_array()
+            .unwrap_or_else(|| panic!("{column}: {table}"))
+    }
+
+    /// Checks that a table's columns have the same length, and returns the length.
+    fn length(table: &Value) -> usize {
+        let length = table["length"].as_u64().unwrap() as usize;
+        for (name, column) in table.as_object().unwrap() {
+            let len = column.as_array().map(Vec::len);
+            assert!(
+                len.is_none_or(|len| len == length),
+                "{name} has {len:?} of {length} rows"
+            );
+        }
+        length
+    }
+
+    /// Checks that all indices of a column are below a limit; other values are `null` or -1.
+    fn refers(table: &Value, column: &str, limit: usize) {
+        for value in array(table, column) {
+            let is_none = value.is_null() || value == -1;
+            let is_valid = value.as_u64().is_some_and(|index| (index as usize) < limit);
+            assert!(is_none || is_valid, "{column}: {value} of {limit}");
+        }
+    }
+
+    /// Checks the invariants of the format's tables.
+    fn is_valid(profile: &Value) {
+        assert_eq!(profile["meta"]["preprocessedProfileVersion"], 61);
+        let categories = array(&profile["meta"], "categories");
+        assert!(
+            categories
+                .iter()
+                .any(|category| category["color"] == "grey")
+        );
+        let (shared, libs) = (&profile["shared"], array(profile, "libs").len());
+        let texts = array(shared, "stringArray").len();
+        let of = |table: &str| length(&shared[table]);
+        let (sources, resources, natives) =
+            (of("sources"), of("resourceTable"), of("nativeSymbols"));
+        let (functions, frames, stacks) = (of("funcTable"), of("frameTable"), of("stackTable"));
+        for (table, column, limit) in [
+            ("sources", "filename", texts),
+            ("resourceTable", "lib", libs),
+            ("resourceTable", "name", texts),
+            ("funcTable", "name", texts),
+            ("funcTable", "resource", resources),
+            ("funcTable", "source", sources),
+            ("nativeSymbols", "libIndex", libs),
+            ("nativeSymbols", "name", texts),
+            ("frameTable", "func", functions),
+            ("frameTable", "nativeSymbol", natives),
+            ("frameTable", "category", categories.len()),
+            ("stackTable", "frame", frames),
+        ] {
+            refers(&shared[table], column, limit);
+        }
+        // Callers are before their callees.
+        for (at, caller) in array(&shared["stackTable"], "prefix").iter().enumerate() {
+            assert!(caller.as_u64().is_none_or(|caller| (caller as usize) < at));
+        }
+        for thread in array(profile, "threads") {
+            length(&thread["samples"]);
+            length(&thread["markers"]);
+            refers(&thread["samples"], "stack", stacks);
+            let times = array(&thread["samples"], "time");
+            assert!(times.is_sorted_by_key(|time| time.as_f64().unwrap().to_bits()));
+        }
     }
 
     #[test]
-    fn exports_contain_every_sample() {
-        let mut out = Vec::new();
-        firefox(&session(), &Rules::thesis(), &mut out).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        let threads = json["threads"].as_array().unwrap();
-        let count = |thread: &serde_json::Value| thread["samples"]["length"].as_u64().unwrap();
-        assert_eq!(threads.iter().map(count).sum::<u64>(), 200);
-        let names: Vec<&str> = threads
-            .iter()
-            .filter_map(|thread| thread["processName"].as_str())
-            .collect();
-        assert!(
-            names.contains(&"driver") && names.contains(&"idle"),
-            "{names:?}"
+    fn exports_satisfy_the_formats_invariants() {
+        is_valid(&exported(&session()));
+        let empty = Session {
+            samples: Vec::new(),
+            ..session()
+        };
+        is_valid(&exported(&empty));
+    }
+
+    #[test]
+    fn a_domain_has_a_track_on_each_of_its_cpus() {
+        let mut session = session();
+        session.samples[0].1 = 1;
+        let profile = exported(&session);
+        is_valid(&profile);
+        let track = |thread: &Value| {
+            let length = thread["samples"]["length"].as_u64().unwrap();
+            (thread["name"].as_str().unwrap().to_owned(), length)
+        };
+        let tracks: Vec<_> = array(&profile, "threads").iter().map(track).collect();
+        let expected = [("driver CPU 0", 99), ("driver CPU 1", 1)];
+        assert_eq!(
+            tracks,
+            expected.map(|(name, n)| (name.to_owned(), n)),
+            "idle has none"
         );
-        let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("tcp_v4_rcv [kernel]") && text.contains("shmem::engine::copy"));
-        assert!(json["meta"]["categories"].as_array().unwrap().len() >= 9);
+    }
+
+    #[test]
+    fn frames_have_libraries_symbols_and_lines() {
+        let mut session = session();
+        // `copy` is inlined in `run`.
+        session.frames[1].inlined = true;
+        session.frames[1].code = session.frames[0].code;
+        let profile = exported(&session);
+        is_valid(&profile);
+        let shared = &profile["shared"];
+        let text = |index: &Value| &shared["stringArray"][index.as_u64().unwrap() as usize];
+        let frames = &shared["frameTable"];
+        let name_of = |frame: usize| {
+            let function = frames["func"][frame].as_u64().unwrap() as usize;
+            text(&shared["funcTable"]["name"][function])
+        };
+        let all = 0..frames["length"].as_u64().unwrap() as usize;
+        let copy = all
+            .clone()
+            .find(|at| name_of(*at) == "shmem::engine::copy")
+            .unwrap();
+        assert_eq!(frames["line"][copy], 20);
+        assert_eq!(frames["address"][copy], 0x1010);
+        assert_eq!(frames["inlineDepth"][copy], 1);
+        let native = frames["nativeSymbol"][copy].as_u64().unwrap() as usize;
+        let natives = &shared["nativeSymbols"];
+        assert_eq!(text(&natives["name"][native]), "driver::turn::run");
+        assert_eq!(natives["address"][native], 0x1000);
+        let library = &profile["libs"][natives["libIndex"][native].as_u64().unwrap() as usize];
+        assert_eq!(library["codeId"], "c0de");
+        assert!(all.clone().any(|at| name_of(at) == "tcp_v4_rcv [kernel]"));
     }
 }

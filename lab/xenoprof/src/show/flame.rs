@@ -2,7 +2,10 @@
 //!
 //! A domain's width is its exact CPU time; its samples only divide it.
 
-use crate::model::{DomainKind, Session};
+use super::palette::{Palette, plain};
+use super::sums::{Denominator, counts};
+use crate::attribute::rules::Rules;
+use crate::model::{Domain, DomainKind, Session};
 use anyhow::{Context as _, ensure};
 use figures::{clean, file};
 use inferno::flamegraph::{self, Options};
@@ -27,6 +30,7 @@ const WIDTH_MAX_NS: f64 = 1e18;
 /// The domain does not exist or has no samples, or a file cannot be written.
 pub fn files(
     session: &Session,
+    rules: &Rules,
     folder: &Path,
     stem: &str,
     only: Option<&str>,
@@ -35,7 +39,7 @@ pub fn files(
     let mut written = Vec::new();
     let mut put = |name: String, domain: Option<usize>| -> anyhow::Result<()> {
         let path = folder.join(name);
-        file::replace(&path, |out| picture(session, domain, out))?;
+        file::replace(&path, |out| picture(session, rules, domain, out))?;
         written.push(path);
         Ok(())
     };
@@ -100,23 +104,106 @@ fn file_name(domain: &str) -> String {
     name.get(..end).unwrap_or_default().to_owned()
 }
 
-/// Draws one domain, or all domains that are not idle.
+/// Draws one domain, or all domains that are not idle. Other processes than those of domains are
+/// drawn without their functions, if they are not the only domain.
 ///
 /// # Errors
 /// The session has no samples, or writing to `out` fails.
-pub fn picture(session: &Session, domain: Option<usize>, out: impl Write) -> anyhow::Result<()> {
-    let lines = folded(session, domain)?;
+pub fn picture(
+    session: &Session,
+    rules: &Rules,
+    domain: Option<usize>,
+    out: impl Write,
+) -> anyhow::Result<()> {
+    let lines = lines(session, is_drawn(domain), domain.is_none())?;
     ensure!(!lines.is_empty(), "the session has no samples to draw");
-    let mut options = Options::default();
-    options.title = match domain.and_then(|index| session.domains.get(index)) {
+    let ns: f64 = lines.values().sum();
+    let name = match domain.and_then(|index| session.domains.get(index)) {
         Some(domain) => clean::line(&domain.name).into_owned(),
         None => "all domains".to_owned(),
     };
-    options.subtitle = Some(session.head.tier.text().to_owned());
+    let is_in = |(index, _): &(usize, u32)| domain.is_none_or(|only| only == *index);
+    let stacks = times(session).into_keys().filter(is_in);
+    let palette = Palette::new(session, rules, stacks);
+    let (legend, mut colors) = (palette.legend(rules), palette.colors);
+    let mut options = Options::default();
+    options.title = format!("{name}: {:.2} s of CPU time", ns / 1e9);
+    options.notes = session.head.tier.text().to_owned();
     options.count_name = "us".to_owned();
+    options.palette_map = Some(&mut colors);
+    draw(options, &texts(&lines), &legend, out)
+}
+
+/// Draws the differences of two sessions: each stack is as wide as in B, red if its cycles per
+/// packet grew from A, blue if they shrank. Without packets in both sessions, shares of the time
+/// are compared.
+///
+/// # Errors
+/// A session has no samples, or writing to `out` fails.
+pub fn differences(
+    [a, b]: [&Session; 2],
+    domain: Option<&str>,
+    out: impl Write,
+) -> anyhow::Result<()> {
+    let units = [a, b].map(|session| Denominator::of(session).packets());
+    let mut stacks: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+    for (at, session) in [a, b].into_iter().enumerate() {
+        let only = domain.map(|name| self::domain(session, name)).transpose()?;
+        let which = |index: usize, domain: &Domain| match only {
+            Some(only) => only == index,
+            None => counts(domain),
+        };
+        let lines = lines(session, which, false)?;
+        let sum: f64 = lines.values().sum();
+        ensure!(sum > 0.0, "a session has no samples to draw");
+        let per_ns = session.head.tsc_hz as f64 / 1e9;
+        let factor = match units {
+            [Some(_), Some(_)] => 1e3 * per_ns / units.get(at).copied().flatten().unwrap_or(1.0),
+            _ => 1e6 / sum,
+        };
+        for (line, ns) in lines {
+            if let Some(value) = stacks.entry(line).or_default().get_mut(at) {
+                *value += ns * factor;
+            }
+        }
+    }
+    let lines: Vec<String> = stacks
+        .into_iter()
+        .map(|(line, [a, b])| format!("{line} {a:.0} {b:.0}"))
+        .collect();
+    let mut options = Options::default();
+    options.title = format!("{}: A to B", clean::line(domain.unwrap_or("all domains")));
+    options.count_name = match units {
+        [Some(_), Some(_)] => "cycles per 1000 packets".to_owned(),
+        _ => "millionths of the time".to_owned(),
+    };
+    let legend = "<g id=\"legend\"><text x=\"10\" y=\"48\">red: grew from A to B, blue: shrank; \
+                  widths are those of B</text></g>";
+    draw(options, &lines, legend, out)
+}
+
+/// Draws folded stacks, with a legend below the title.
+fn draw(
+    mut options: Options<'_>,
+    lines: &[String],
+    legend: &str,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    // The legend takes the place of the subtitle.
+    options.subtitle = Some(String::new());
     options.deterministic = true;
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
-        .context("draw a flame graph")
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
+        .context("draw a flame graph")?;
+    let svg = String::from_utf8(svg).context("draw a flame graph")?;
+    let (head, rest) = svg
+        .split_once("<text id=\"subtitle\"")
+        .unwrap_or((&svg, ""));
+    let rest = rest.split_once("</text>").map_or("", |(_, rest)| rest);
+    for part in [head, legend, rest] {
+        out.write_all(part.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Returns the samples and the nanoseconds of each domain and stack. A domain's exact time is
@@ -149,47 +236,54 @@ pub(super) fn times(session: &Session) -> BTreeMap<(usize, u32), (u64, f64)> {
 /// # Errors
 /// The names exceed [`PICTURE_BYTES_MAX`].
 pub(super) fn folded(session: &Session, only: Option<usize>) -> anyhow::Result<Vec<String>> {
-    let line = |((index, stack), (_, ns)): ((usize, u32), (u64, f64))| {
-        let domain = session.domains.get(index)?;
-        if only.is_some_and(|only| only != index)
-            || (only.is_none() && domain.kind == DomainKind::Idle)
-        {
-            return None;
+    Ok(texts(&lines(session, is_drawn(only), false)?))
+}
+
+fn texts(lines: &BTreeMap<String, f64>) -> Vec<String> {
+    let text = |(line, ns): (&String, &f64)| format!("{line} {:.0}", (ns / 1e3).round().max(1.0));
+    lines.iter().map(text).collect()
+}
+
+/// Returns nanoseconds by folded stack of the domains in `which`. With `are_others_short`,
+/// processes outside of all domains have no functions.
+fn lines(
+    session: &Session,
+    which: impl Fn(usize, &Domain) -> bool,
+    are_others_short: bool,
+) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut bytes = 0;
+    let mut lines: BTreeMap<String, f64> = BTreeMap::new();
+    for ((index, stack), (_, ns)) in times(session) {
+        let Some(domain) = session.domains.get(index) else {
+            continue;
+        };
+        if !which(index, domain) {
+            continue;
         }
-        let us = (ns / 1e3).round().max(1.0);
-        let mut names: Vec<Cow<'_, str>> = session
-            .frames_of(stack)
-            .map(|(_, frame)| plain(&frame.symbol))
-            .collect();
+        let mut names: Vec<Cow<'_, str>> = Vec::new();
+        if !are_others_short || domain.kind != DomainKind::Other {
+            let frames = session.frames_of(stack);
+            names.extend(frames.map(|(_, frame)| plain(&frame.symbol)));
+        }
         names.push(plain(&domain.name));
         names.reverse();
-        Some(format!("{} {us:.0}", names.join(";")))
-    };
-    let mut bytes = 0;
-    let mut lines = Vec::new();
-    for text in times(session).into_iter().filter_map(line) {
-        bytes += text.len();
+        let line = names.join(";");
+        bytes += line.len();
         ensure!(
             bytes <= PICTURE_BYTES_MAX,
             "the names of all frames take more than {} MiB: choose a domain with --domain",
             PICTURE_BYTES_MAX >> 20
         );
-        lines.push(text);
+        *lines.entry(line).or_default() += ns;
     }
     Ok(lines)
 }
 
-/// Returns a name without the characters that separate frames. A space becomes a no-break space,
-/// because the drawing library parses a number after a space as a sample count.
-fn plain(name: &str) -> Cow<'_, str> {
-    let mut name = clean::line(name);
-    if name.contains(';') {
-        name = Cow::Owned(name.replace(';', ":"));
-    }
-    let is_count = |word: &str| word.chars().all(|c| c.is_ascii_digit() || c == '.');
-    match name.trim_end().rsplit_once(' ') {
-        Some((head, last)) if is_count(last) => Cow::Owned(format!("{head}\u{a0}{last}")),
-        _ => name,
+/// Returns whether a picture of this domain, or of all that are not idle, shows a domain.
+fn is_drawn(only: Option<usize>) -> impl Fn(usize, &Domain) -> bool {
+    move |index, domain| match only {
+        Some(only) => only == index,
+        None => domain.kind != DomainKind::Idle,
     }
 }
 
@@ -202,7 +296,7 @@ mod tests {
     use quick_xml::events::Event;
 
     /// Parses the whole flame graph as XML and returns its texts.
-    fn texts(svg: &[u8]) -> String {
+    fn texts_of(svg: &[u8]) -> String {
         let mut reader = Reader::from_reader(svg);
         reader.config_mut().check_end_names = true;
         let (mut buffer, mut depth, mut texts) = (Vec::new(), 0i32, String::new());
@@ -225,8 +319,8 @@ mod tests {
         let mut session = session();
         session.frames[1].symbol = "<shmem::Span as a::B<\"x\">>::copy; & more".to_owned();
         let mut svg = Vec::new();
-        picture(&session, None, &mut svg).unwrap();
-        let texts = texts(&svg);
+        picture(&session, &Rules::thesis(), None, &mut svg).unwrap();
+        let texts = texts_of(&svg);
         for name in ["driver", "tcp_v4_rcv", "driver::turn::run"] {
             assert!(texts.contains(name), "{name}");
         }
@@ -241,8 +335,8 @@ mod tests {
         session.domains[0].ledger.as_mut().unwrap().hops = [("copy\x1b[2J".to_owned(), 1)].into();
         let active = |text: &str| text.chars().any(|c| c != '\n' && c.is_control());
         let mut svg = Vec::new();
-        picture(&session, None, &mut svg).unwrap();
-        assert!(!active(&texts(&svg)), "{}", texts(&svg));
+        picture(&session, &Rules::thesis(), None, &mut svg).unwrap();
+        assert!(!active(&texts_of(&svg)), "{}", texts_of(&svg));
         session.clean();
         let mut bytes = Vec::new();
         crate::model::file::write(&mut bytes, &session).unwrap();
@@ -264,6 +358,58 @@ mod tests {
         );
     }
 
+    /// Returns the colour of the frame with this function.
+    fn color_of<'a>(svg: &'a str, function: &str) -> &'a str {
+        let title = format!("<title>{function} (");
+        let (_, frame) = svg.split_once(&title).expect("the function is drawn");
+        let (_, color) = frame.split_once("fill=\"").expect("a frame has a colour");
+        color.split('"').next().unwrap()
+    }
+
+    #[test]
+    fn colors_are_those_of_the_legend() {
+        let mut svg = Vec::new();
+        picture(&session(), &Rules::thesis(), None, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
+        let (legend, _) = legend.split_once("</g>").unwrap();
+        let colors: Vec<&str> = legend.split("fill=\"").skip(1).collect();
+        let of = |class: &str| {
+            let at = colors
+                .iter()
+                .position(|rest| rest.contains(&format!(">{class}<")));
+            let of = |at: usize| colors[at].split('"').next().unwrap();
+            [of(at.unwrap() - 1), of(at.unwrap())]
+        };
+        assert_eq!(color_of(&svg, "shmem::engine::copy"), of("copy")[0]);
+        assert_eq!(color_of(&svg, "tcp_v4_rcv"), of("network")[1]);
+        assert!(!legend.contains("netfront"), "only classes in the picture");
+    }
+
+    #[test]
+    fn other_processes_have_no_functions_among_domains() {
+        let mut session = session();
+        session.domains[0].kind = DomainKind::Other;
+        let all = lines(&session, is_drawn(None), true).unwrap();
+        assert_eq!(all.into_keys().collect::<Vec<_>>(), ["driver"]);
+        assert_eq!(lines(&session, is_drawn(Some(0)), false).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn differences_are_per_packet() {
+        let (a, mut b) = (session(), session());
+        b.domains[0].traffic.as_mut().unwrap().frames = 2000;
+        b.domains[0].traffic.as_mut().unwrap().bytes = 2 * 1_514_000;
+        let mut svg = Vec::new();
+        differences([&a, &b], Some("driver"), &mut svg).unwrap();
+        let texts = texts_of(&svg);
+        assert!(texts.contains("driver: A to B"), "{texts}");
+        // The widths are cycles of 1000 packets in B: half of those in A.
+        let copy = "shmem::engine::copy (69,000,000 cycles per 1000 packets";
+        assert!(texts.contains(copy), "{texts}");
+        assert!(differences([&a, &b], Some("web"), Vec::new()).is_err());
+    }
+
     #[test]
     fn a_trailing_number_is_part_of_the_name() {
         let mut session = session();
@@ -271,8 +417,8 @@ mod tests {
             frame.symbol = "f 18446744073709551615".to_owned();
         }
         let mut svg = Vec::new();
-        picture(&session, Some(0), &mut svg).unwrap();
-        let texts = texts(&svg);
+        picture(&session, &Rules::thesis(), Some(0), &mut svg).unwrap();
+        let texts = texts_of(&svg);
         assert!(texts.contains("f\u{a0}18446744073709551615 ("), "{texts}");
         assert!(texts.contains("100,000 us"), "{texts}");
         // Only the flame graph of a comparison shows differences.
@@ -299,9 +445,9 @@ mod tests {
         let sample = session.samples[0];
         let samples = (0..session.threads.len()).map(|n| Sample(0, 0, n as u32, sample.3));
         session.samples = samples.collect();
-        picture(&session, None, Vec::new()).unwrap();
+        picture(&session, &Rules::thesis(), None, Vec::new()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let error = files(&session, dir.path(), "x", None).unwrap_err();
+        let error = files(&session, &Rules::thesis(), dir.path(), "x", None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "2003 domains are too many to draw: choose one with --domain"
@@ -317,7 +463,7 @@ mod tests {
             .map(|n| crate::model::Stack(n.checked_sub(1), 0))
             .collect();
         session.samples = (0..1000).map(|n| Sample(0, 0, 0, n)).collect();
-        let error = picture(&session, None, Vec::new()).unwrap_err();
+        let error = picture(&session, &Rules::thesis(), None, Vec::new()).unwrap_err();
         assert!(
             error.to_string().contains("take more than 256 MiB"),
             "{error}"
@@ -331,7 +477,7 @@ mod tests {
         session.domains[0].name = ".._a".to_owned();
         session.threads[1].domain = 2;
         let dir = tempfile::tempdir().unwrap();
-        let written = files(&session, dir.path(), "x", None).unwrap();
+        let written = files(&session, &Rules::thesis(), dir.path(), "x", None).unwrap();
         let names: Vec<_> = written
             .iter()
             .filter_map(|p| p.strip_prefix(dir.path()).ok())
@@ -339,20 +485,27 @@ mod tests {
         let expected = ["x.svg", "x-.._a.svg", "x-.._a-2.svg"].map(Path::new);
         assert_eq!(names, expected);
         session.domains[0].name = "ü".repeat(1000);
-        files(&session, dir.path(), "x", None).unwrap();
+        files(&session, &Rules::thesis(), dir.path(), "x", None).unwrap();
     }
 
     #[test]
     fn each_active_domain_has_a_file() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = files(&session(), dir.path(), "x", None).unwrap();
+        let paths = files(&session(), &Rules::thesis(), dir.path(), "x", None).unwrap();
         let names: Vec<_> = paths.iter().filter_map(|p| p.file_name()).collect();
         assert_eq!(names, ["x.svg", "x-driver.svg"]);
-        let error = files(&session(), dir.path(), "x", Some("drvier")).unwrap_err();
+        let error = files(
+            &session(),
+            &Rules::thesis(),
+            dir.path(),
+            "x",
+            Some("drvier"),
+        )
+        .unwrap_err();
         assert!(
             error.to_string().contains("known domains: driver"),
             "{error}"
         );
-        assert!(picture(&session(), Some(2), Vec::new()).is_err());
+        assert!(picture(&session(), &Rules::thesis(), Some(2), Vec::new()).is_err());
     }
 }

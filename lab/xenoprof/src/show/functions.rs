@@ -3,7 +3,7 @@
 use super::cells::{percent, shortened};
 use super::sums::Sums;
 use crate::attribute::functions_of;
-use crate::model::Session;
+use crate::model::{Domain, Session};
 use figures::table::table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,8 @@ pub struct Listing<'a> {
     pub children: bool,
     /// Whether to name callers.
     pub callers: bool,
+    /// Whether to add tables of source lines.
+    pub lines: bool,
     /// Whether to sort by time including callees.
     pub by_total: bool,
 }
@@ -79,16 +81,21 @@ pub(super) fn listed<'a>(
     functions
 }
 
-fn all<'a>(session: &'a Session, sums: &Sums<'_>) -> BTreeMap<Name<'a>, FunctionSamples<'a>> {
+/// Returns the number of samples of each stack in a domain.
+pub(crate) fn stacks(session: &Session, of: &Domain) -> BTreeMap<u32, u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in &session.samples {
         let domain = session.domains.get(session.domain_of(sample));
-        if domain.is_some_and(|domain| std::ptr::eq(domain, sums.domain)) {
+        if domain.is_some_and(|domain| std::ptr::eq(domain, of)) {
             *counts.entry(sample.3).or_default() += 1;
         }
     }
+    counts
+}
+
+fn all<'a>(session: &'a Session, sums: &Sums<'_>) -> BTreeMap<Name<'a>, FunctionSamples<'a>> {
     let mut functions: BTreeMap<Name<'a>, FunctionSamples<'a>> = BTreeMap::new();
-    for (stack, count) in counts {
+    for (stack, count) in stacks(session, sums.domain) {
         let name = |frame: &'a crate::model::Frame| {
             let module = session.module(frame).map_or("", |module| module.name());
             (module, frame.symbol.as_str())

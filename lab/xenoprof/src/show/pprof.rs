@@ -113,24 +113,37 @@ fn profile(session: &Session) -> Protobuf {
     for (number, module) in (1..).zip(&session.modules) {
         let mut mapping = Protobuf::default();
         mapping.number(1, number).number(5, texts.of(&module.path));
+        if let Some(id) = &module.build_id {
+            mapping.number(6, texts.of(id));
+        }
         // The functions have names already.
         mapping.number(7, 1);
         profile.bytes(3, &mapping.0);
     }
+    let mut functions: HashMap<(u32, &str), u64> = HashMap::new();
     for (number, frame) in (1..).zip(&session.frames) {
         if !used.contains(&number) {
             continue;
         }
         let [mut line, mut location, mut function] = std::array::from_fn(|_| Protobuf::default());
-        line.number(1, number);
+        let next = functions.len() as u64 + 1;
+        let key = (frame.module, frame.symbol.as_str());
+        let of_frame = *functions.entry(key).or_insert(next);
+        let source = session.source(frame);
+        line.number(1, of_frame);
+        line.number(2, source.map_or(0, |(_, line)| line.into()));
         location
             .number(1, number)
-            .number(2, u64::from(frame.module) + 1);
+            .number(2, u64::from(frame.module) + 1)
+            .number(3, frame.code.map_or(0, |code| code.0));
         location.bytes(4, &line.0);
         profile.bytes(4, &location.0);
-        let name = texts.of(&frame.symbol);
-        function.number(1, number).number(2, name).number(3, name);
-        profile.bytes(5, &function.0);
+        if of_frame == next {
+            let name = texts.of(&frame.symbol);
+            function.number(1, next).number(2, name).number(3, name);
+            function.number(4, texts.of(source.map_or("", |(file, _)| file)));
+            profile.bytes(5, &function.0);
+        }
     }
     for text in &texts.all {
         profile.bytes(6, text.as_bytes());

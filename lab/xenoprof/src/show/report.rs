@@ -2,6 +2,7 @@
 
 use super::functions;
 pub use super::functions::Listing;
+use super::lines;
 use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
 use super::text;
 use crate::attribute::rules::Rules;
@@ -108,6 +109,7 @@ pub fn figures(
         to.hops(sums, denominator.packets());
         to.classes(sums, &found.classes, denominator.packets());
         to.functions(session, sums, listing);
+        to.lines(session, sums, listing);
     }
     if listing.domain.is_some() {
         return to.list;
@@ -272,6 +274,18 @@ impl Figures {
                     self.share(&format!("share.{name}.from.{caller}"), sums, count, 1.0);
                 }
             }
+        }
+    }
+
+    /// Adds the source lines if the listing asks for them.
+    fn lines(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+        if !listing.lines || !sums.counts() || sums.refusal().is_some() {
+            return;
+        }
+        for (line, samples) in lines::listed(session, sums, listing).all {
+            let name = format!("{}.line.{}:{}", sums.domain.name, line.file, line.line);
+            self.share(&format!("share.{name}"), sums, samples.own, 1.0);
+            self.share(&format!("total_share.{name}"), sums, samples.total, 1.0);
         }
     }
 

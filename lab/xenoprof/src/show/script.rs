@@ -59,8 +59,9 @@ pub fn perf(session: &Session, out: &mut impl Write) -> anyhow::Result<()> {
             } else {
                 module
             };
-            // A session has no addresses, so functions are numbered.
-            writeln!(out, "\t{:16x} {symbol} ({module})", number + 1)?;
+            // A session has no addresses of the kernel, so its functions are numbered.
+            let address = frame.code.map_or(number as u64 + 1, |code| code.0);
+            writeln!(out, "\t{address:16x} {symbol} ({module})")?;
         }
         writeln!(out)?;
     }
@@ -100,8 +101,8 @@ mod tests {
             lines,
             [
                 "driver/two_words 5/5 [000] 0.000000: 1000000 cpu-clock: ",
-                "\t               2 shmem::engine::copy (/bin/driver)",
-                "\t               1 driver::turn::run (/bin/driver)",
+                "\t            2004 shmem::engine::copy (/bin/driver)",
+                "\t            1010 driver::turn::run (/bin/driver)",
             ]
         );
     }

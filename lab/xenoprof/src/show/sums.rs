@@ -104,10 +104,7 @@ impl<'a> Sums<'a> {
 
     /// Returns whether the domain's time counts in the session's total.
     pub(crate) fn counts(&self) -> bool {
-        !matches!(
-            self.domain.kind,
-            DomainKind::Idle | DomainKind::Profiler | DomainKind::Device | DomainKind::Other
-        ) && self.domain.mode != Mode::AgentOnly
+        counts(self.domain)
     }
 
     /// Returns the reason for not reporting the domain's classes, if there is one.
@@ -150,6 +147,14 @@ impl<'a> Sums<'a> {
     pub(crate) fn share(&self, count: u64) -> f64 {
         count as f64 / self.part.samples.max(1) as f64
     }
+}
+
+/// Returns whether a domain's time counts in the session's total.
+pub(crate) fn counts(domain: &Domain) -> bool {
+    !matches!(
+        domain.kind,
+        DomainKind::Idle | DomainKind::Profiler | DomainKind::Device | DomainKind::Other
+    ) && domain.mode != Mode::AgentOnly
 }
 
 pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {

@@ -2,6 +2,7 @@
 
 use super::cells::percent;
 use super::functions::{self, Listing};
+use super::lines;
 use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, charged_to, outside};
 use crate::attribute::{Attribution, Classing};
 use crate::loss::Loss;
@@ -26,6 +27,7 @@ pub(super) fn report(
     out.push_str(&hops(session, &all));
     out.push_str(&masters(&all));
     out.push_str(&functions::text(session, &all, listing));
+    out.push_str(&lines::text(session, &all, listing));
     out.push_str(&losses(session));
     out.push_str(&notes(session, &all));
     out
@@ -48,6 +50,7 @@ fn of_domain(
     }
     out.push_str(&hops(session, &all));
     out.push_str(&functions::text(session, &all, listing));
+    out.push_str(&lines::text(session, &all, listing));
     for why in all.iter().filter_map(Sums::refusal) {
         let _infallible = writeln!(out, "\nno functions of {domain}: {why}");
     }
