@@ -5,10 +5,12 @@
 #                     includes `loopback`, which containerd up to 1.7 calls for every pod
 #   node.sh render    prints FILES/grantway.conf with its placeholders filled in
 #   node.sh remove    removes the conflist and the plugin, if they exist
-#   node.sh routes    adds routes to the pods of all other nodes; reads lines `ADDRESS SUBNET`
+#   node.sh routes    adds routes to the pods of all other nodes; reads lines `ADDRESS SUBNET`, for
+#                     dual stack `ADDRESS,ADDRESS SUBNET,SUBNET`
 #
-# In the files, @POD_CIDR@ stands for the node's pod subnet, and @GATEWAY@ for the node's own
-# address: the first one of the subnet, with its prefix length.
+# In the files, placeholders stand for items of a list, one for each pod subnet of the node:
+# @RANGES@ for ranges of `host-local`, @ROUTES@ for default routes, @GATEWAYS@ for the node's own
+# addresses: the first one of each subnet, with its prefix length.
 set -eu
 
 BIN=${CNI_BIN_DIR:-/opt/cni/bin}
@@ -25,11 +27,11 @@ refuse() {
 }
 trap '[ -z "$new" ] || rm -f "$new"' EXIT
 
-# Sets cidr and gateway for the node's pod subnet: POD_CIDR or, if unset, the API server's podCIDR
-# of the node NODE_NAME.
-subnet() {
-    cidr=${POD_CIDR:-}
-    if [ -z "$cidr" ]; then
+# Sets ranges, routes and gateways for the node's pod subnets: POD_CIDR, with a comma between two,
+# or, if unset, the API server's podCIDRs of the node NODE_NAME.
+subnets() {
+    cidrs=${POD_CIDR:-}
+    if [ -z "$cidrs" ]; then
         [ -n "${NODE_NAME:-}" ] || refuse "neither POD_CIDR nor NODE_NAME is set"
         account=${SERVICE_ACCOUNT:-/var/run/secrets/kubernetes.io/serviceaccount}
         host=${KUBERNETES_SERVICE_HOST:?} port=${KUBERNETES_SERVICE_PORT:-443}
@@ -38,22 +40,36 @@ subnet() {
             curl --silent --show-error --fail --max-time 30 --config - \
                 --cacert "$account/ca.crt" "https://$host:$port/api/v1/nodes/$NODE_NAME") ||
             refuse "the API server does not describe the node $NODE_NAME"
-        cidr=$(printf '%s\n' "$node" | tr ',' '\n' |
-            sed -n 's/.*"podCIDR": *"\([^"]*\)".*/\1/p' | head -n 1)
-        [ -n "$cidr" ] || refuse "the node $NODE_NAME has no podCIDR: see --allocate-node-cidrs"
+        cidrs=$(printf '%s' "$node" | tr -d ' \n"' |
+            sed -n 's/.*podCIDRs:\[\([^]]*\)\].*/\1/p')
+        [ -n "$cidrs" ] || refuse "the node $NODE_NAME has no podCIDRs: see --allocate-node-cidrs"
     fi
     octet='(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-4])'
-    printf '%s\n' "$cidr" | grep -Eqx "($octet\.){3}$octet/([1-9]|[12][0-9]|30)" ||
-        refuse "$cidr is not an IPv4 subnet, such as 10.244.3.0/24"
-    base=${cidr%/*} prefix=${cidr#*/}
-    gateway="${base%.*}.$((${base##*.} + 1))/$prefix"
+    v4="($octet\.){3}$octet/([1-9]|[12][0-9]|30)"
+    v6='[0-9a-f]{1,4}(:[0-9a-f]{0,4}){2,7}/([1-9][0-9]?|1[01][0-9]|12[0-6])'
+    ranges= routes= gateways= comma=
+    for cidr in $(printf '%s' "$cidrs" | tr ',' ' '); do
+        base=${cidr%/*}
+        if printf '%s\n' "$cidr" | grep -Eqx "$v4"; then
+            first=${base%.*}.$((${base##*.} + 1)) default=0.0.0.0/0
+        elif printf '%s\n' "$cidr" | grep -Eqx "$v6"; then
+            first=${base%:*}:$(printf %x $((0x0${base##*:} + 1))) default=::/0
+        else
+            refuse "$cidr is not a subnet, such as 10.244.3.0/24 or fd00:10:244:3::/64"
+        fi
+        ranges="$ranges$comma[{ \"subnet\": \"$cidr\" }]"
+        routes="$routes$comma{ \"dst\": \"$default\" }"
+        gateways="$gateways$comma\"$first/${cidr#*/}\""
+        comma=', '
+    done
 }
 
 # Prints a file of FILES with its placeholders filled in.
 filled() {
     [ -r "$FILES/$1" ] || refuse "$FILES/$1 does not exist"
-    if grep -q -e '@POD_CIDR@' -e '@GATEWAY@' "$FILES/$1"; then subnet; fi
-    sed -e "s|@POD_CIDR@|${cidr:-}|g" -e "s|@GATEWAY@|${gateway:-}|g" "$FILES/$1"
+    if grep -q -e '@RANGES@' -e '@ROUTES@' -e '@GATEWAYS@' "$FILES/$1"; then subnets; fi
+    sed -e "s|@RANGES@|${ranges:-}|g" -e "s|@ROUTES@|${routes:-}|g" \
+        -e "s|@GATEWAYS@|${gateways:-}|g" "$FILES/$1"
 }
 
 # Writes standard input to a file of this mode, atomically.
@@ -94,12 +110,24 @@ remove() {
     rm -f "$CONF/$NAME" "$BIN/grantway-cni" || refuse "files in $CONF and $BIN cannot be removed"
 }
 
+# Prints the first address of the same family as a subnet.
+of_family() {
+    for address in $(printf '%s' "$2" | tr ',' ' '); do
+        case $1,$address in *:*,*:* | *.*,*.*) echo "$address" && return ;; esac
+    done
+    refuse "no address of $2 is of the family of $1"
+}
+
 routes() {
     own=" $(ip -o address show | awk '{ sub("/.*", "", $4); printf "%s ", $4 }')"
-    while read -r address to; do
-        [ -n "$to" ] || refuse "expected a line with an address and a subnet: $address"
-        case $own in *" $address "*) continue ;; esac
-        ip route replace "$to" via "$address" || refuse "cannot add a route to $to via $address"
+    while read -r addresses to; do
+        [ -n "$to" ] || refuse "expected a line with an address and a subnet: $addresses"
+        case $own in *" ${addresses%%,*} "*) continue ;; esac
+        for cidr in $(printf '%s' "$to" | tr ',' ' '); do
+            address=$(of_family "$cidr" "$addresses")
+            ip route replace "$cidr" via "$address" ||
+                refuse "cannot add a route to $cidr via $address"
+        done
     done
 }
 

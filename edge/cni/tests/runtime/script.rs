@@ -2,7 +2,7 @@
 
 use crate::machine::names;
 use crate::manifest::contrib;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use testing::require;
 
 const CONFLIST: &str = r#"{
   "plugins": [
-    { "type": "grantway-cni", "ipam": { "type": "host-local", "subnet": "@POD_CIDR@" } }
+    { "type": "grantway-cni", "ipam": { "type": "host-local", "ranges": [@RANGES@], "routes": [@ROUTES@] } }
   ]
 }"#;
 
@@ -26,7 +26,7 @@ impl Host {
             fs::create_dir(host.path(folder)).unwrap();
         }
         host.write("files/10-grantway.conflist", CONFLIST);
-        host.write("files/grantway.conf", "addresses = [\"@GATEWAY@\"]\n");
+        host.write("files/grantway.conf", "addresses = [@GATEWAYS@]\n");
         host.program("plugins/grantway-cni", "echo first");
         for plugin in ["host-local", "loopback"] {
             host.program(&format!("plugins/{plugin}"), "echo theirs");
@@ -80,6 +80,13 @@ impl Host {
         command.env("POD_CIDR", subnet).output().unwrap()
     }
 
+    /// Returns the address management of the installed network.
+    fn ipam(&self) -> Value {
+        let conflist = self.read("host/net.d/10-grantway.conflist");
+        let conflist: Value = serde_json::from_str(&conflist).unwrap();
+        conflist["plugins"][0]["ipam"].clone()
+    }
+
     fn install(&self) -> Output {
         self.of_subnet("install", "10.244.3.0/24")
     }
@@ -104,9 +111,9 @@ fn a_node_gets_the_plugins_and_its_subnet() {
     let plugins = ["grantway-cni", "host-local", "loopback"];
     assert_eq!(host.names("host/bin"), plugins);
     assert_eq!(host.names("host/net.d"), ["10-grantway.conflist"]);
-    let conflist: Value =
-        serde_json::from_str(&host.read("host/net.d/10-grantway.conflist")).unwrap();
-    assert_eq!(conflist["plugins"][0]["ipam"]["subnet"], "10.244.3.0/24");
+    let ipam = host.ipam();
+    assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.244.3.0/24" }]]));
+    assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }]));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&host.path("host/bin/grantway-cni")), 0o755);
     assert_eq!(mode(&host.path("host/net.d/10-grantway.conflist")), 0o644);
@@ -125,6 +132,28 @@ fn a_node_gets_the_plugins_and_its_subnet() {
         assert_eq!(host.names("host/bin"), ["host-local", "loopback"]);
         assert!(host.names("host/net.d").is_empty());
     }
+}
+
+#[test]
+fn a_node_of_dual_stack_has_both_subnets() {
+    let host = Host::new();
+    let both = "10.244.3.0/24,fd00:10:244:3::/64";
+    done(&host.of_subnet("install", both));
+    let ipam = host.ipam();
+    let ranges = json!([[{ "subnet": "10.244.3.0/24" }], [{ "subnet": "fd00:10:244:3::/64" }]]);
+    assert_eq!(ipam["ranges"], ranges);
+    assert_eq!(
+        ipam["routes"],
+        json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }])
+    );
+    assert_eq!(
+        done(&host.of_subnet("render", both)),
+        "addresses = [\"10.244.3.1/24\", \"fd00:10:244:3::1/64\"]\n"
+    );
+    assert_eq!(
+        done(&host.of_subnet("render", "fd00:10:244::300/120")),
+        "addresses = [\"fd00:10:244::301/120\"]\n"
+    );
 }
 
 #[test]
@@ -157,12 +186,13 @@ fn errors_are_reported_before_anything_is_written() {
     for subnet in [
         "10.244.3.0",
         "10.244.300.0/24",
-        "fd00::/64",
+        "fd00::/128",
+        "10.244.3.0/24,fd00::g/112",
         "010.0.0.0/8",
         "$(id)/24",
     ] {
         let run = host.of_subnet("install", subnet);
-        refused(&run, "is not an IPv4 subnet");
+        refused(&run, "is not a subnet, such as");
     }
     refused(
         &host.command("install").output().unwrap(),
@@ -215,14 +245,16 @@ fn the_subnet_is_requested_from_the_api_server() {
             .output()
             .unwrap()
     };
-    let of_node =
-        r#"{"kind":"Node","spec":{"podCIDR":"10.244.7.0/25","podCIDRs":["10.244.7.0/25"]}}"#;
+    let of_node = r#"{"kind":"Node","spec":{"podCIDR":"10.244.7.0/25","podCIDRs":["10.244.7.0/25","fd00:7::/64"]}}"#;
     for answer in [
         of_node.to_owned(),
         of_node.replace(',', ",\n  ").replace(':', ": "),
     ] {
         host.write("path/answer", &answer);
-        assert_eq!(done(&ask()), "addresses = [\"10.244.7.1/25\"]\n");
+        assert_eq!(
+            done(&ask()),
+            "addresses = [\"10.244.7.1/25\", \"fd00:7::1/64\"]\n"
+        );
     }
     let args = host.read("path/args");
     assert!(
@@ -236,7 +268,7 @@ fn the_subnet_is_requested_from_the_api_server() {
     let stdin = host.read("path/stdin");
     assert_eq!(stdin, "header = \"Authorization: Bearer secret\"\n");
     host.write("path/answer", r#"{"kind":"Node","spec":{}}"#);
-    refused(&ask(), "the node node-3 has no podCIDR");
+    refused(&ask(), "the node node-3 has no podCIDRs");
     host.program("path/curl", "exit 22");
     refused(&ask(), "does not describe the node node-3");
 }
@@ -252,7 +284,9 @@ fn pods_of_other_nodes_have_a_route() {
     };
     let pair = ["link", "add", "lan", "type", "veth", "peer", "name", "far"];
     run("ip", &pair);
-    run("ip", &["address", "add", "192.0.2.3/24", "dev", "lan"]);
+    for address in ["192.0.2.3/24", "fd00::3/64"] {
+        run("ip", &["address", "add", address, "dev", "lan", "nodad"]);
+    }
     for end in ["lan", "far"] {
         run("ip", &["link", "set", end, "up"]);
     }
@@ -262,7 +296,9 @@ fn pods_of_other_nodes_have_a_route() {
         command.stdin(fs::File::open(host.path("nodes")).unwrap());
         netns.enter(|| command.output().unwrap()).unwrap()
     };
-    let nodes = "192.0.2.2 10.244.2.0/24\n192.0.2.3 10.244.3.0/24\n192.0.2.4 10.244.4.0/24\n";
+    let nodes = "192.0.2.2 10.244.2.0/24\n\
+                 192.0.2.3,fd00::3 10.244.3.0/24,fd00:10:3::/64\n\
+                 fd00::4,192.0.2.4 10.244.4.0/24,fd00:10:4::/64\n";
     for _ in 0..2 {
         done(&routes(nodes));
     }
@@ -270,9 +306,16 @@ fn pods_of_other_nodes_have_a_route() {
     assert!(all.contains("10.244.2.0/24 via 192.0.2.2"), "{all}");
     assert!(all.contains("10.244.4.0/24 via 192.0.2.4"), "{all}");
     assert!(!all.contains("10.244.3.0/24"), "{all}");
+    let all = run("ip", &["-6", "route"]);
+    assert!(all.contains("fd00:10:4::/64 via fd00::4"), "{all}");
+    assert!(!all.contains("fd00:10:3::/64"), "{all}");
     refused(
         &routes("192.0.2.2\n"),
         "expected a line with an address and a subnet",
+    );
+    refused(
+        &routes("192.0.2.2 fd00:10:2::/64\n"),
+        "no address of 192.0.2.2 is of the family of fd00:10:2::/64",
     );
     refused(
         &routes("198.51.100.1 10.244.9.0/24\n"),
