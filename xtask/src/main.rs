@@ -7,6 +7,7 @@ mod defences;
 mod dist;
 mod fuzz;
 mod hostile;
+mod kubernetes;
 mod layering;
 mod links;
 mod modules;
@@ -45,6 +46,7 @@ usage: cargo xtask <task>
   mutants --kept [MODULE…]  print stored results without running anything
   xen [TEST…]        test the driver domain on the real Xen, in an emulated machine (see --help)
   xen exp [ARGS…]    compare it there with the kernel's xen-netback: work per packet; resumable
+  kubernetes [GROUP…]  Grantway in a real cluster of two nodes, on this system (see --help)
   compare COMMIT     is the tree as fast as that commit? (see --help)
   defences [--kept] [NAME…]  remove each defence: does its test fail? resumable
   soak --kills N [--of driver|guest|manager|netd] [--minutes M] [--fresh]
@@ -75,6 +77,7 @@ fn run(args: &[String]) -> Result<()> {
         ("compare", args) => compare::run(args),
         ("test", args) => run_tests::run(args),
         ("xen", args) => xen::run(args),
+        ("kubernetes", args) => kubernetes::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", folders) => words::check(folders),

@@ -22,6 +22,7 @@ mod packages;
 
 use anyhow::{Context, Result};
 use laboratory::{Laboratory, slowness};
+pub(crate) use packages::find;
 use std::time::Duration;
 
 const USAGE: &str = "\

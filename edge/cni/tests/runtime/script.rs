@@ -12,7 +12,10 @@ use testing::require;
 
 const CONFLIST: &str = r#"{
   "plugins": [
-    { "type": "grantway-cni", "ipam": { "type": "host-local", "ranges": [@RANGES@], "routes": [@ROUTES@] } }
+    {
+      "type": "grantway-cni",
+      "ipam": { "type": "host-local", "ranges": [@RANGES@], "routes": [@ROUTES@] }
+    }
   ]
 }"#;
 
@@ -245,7 +248,10 @@ fn the_subnet_is_requested_from_the_api_server() {
             .output()
             .unwrap()
     };
-    let of_node = r#"{"kind":"Node","spec":{"podCIDR":"10.244.7.0/25","podCIDRs":["10.244.7.0/25","fd00:7::/64"]}}"#;
+    let of_node = concat!(
+        r#"{"kind":"Node","spec":{"podCIDR":"10.244.7.0/25","#,
+        r#""podCIDRs":["10.244.7.0/25","fd00:7::/64"]}}"#
+    );
     for answer in [
         of_node.to_owned(),
         of_node.replace(',', ",\n  ").replace(':', ": "),

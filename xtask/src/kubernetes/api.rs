@@ -1,0 +1,83 @@
+//! The API server, by the socket of `kubectl proxy`.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Deadline of an answer.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// A client of the API server.
+#[derive(Clone)]
+pub(super) struct Api {
+    socket: PathBuf,
+}
+
+impl Api {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Returns an object or a list.
+    pub(super) fn get(&self, path: &str) -> Result<Value> {
+        self.ask("GET", path, "", "application/json")
+    }
+
+    /// Creates an object, or changes it.
+    pub(super) fn apply(&self, path: &str, object: &Value) -> Result<Value> {
+        let path = format!("{path}?fieldManager=xtask&force=true");
+        self.ask(
+            "PATCH",
+            &path,
+            &object.to_string(),
+            "application/apply-patch+yaml",
+        )
+    }
+
+    /// Deletes an object or all objects of a list.
+    pub(super) fn delete(&self, path: &str) -> Result<Value> {
+        self.ask("DELETE", path, "", "application/json")
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str, kind: &str) -> Result<Value> {
+        let about = || format!("{method} {path}");
+        let mut stream = UnixStream::connect(&self.socket).with_context(about)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        // The end of the connection ends an answer of this version.
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).with_context(about)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).with_context(about)?;
+        parse(&answer).with_context(about)
+    }
+}
+
+fn parse(answer: &str) -> Result<Value> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if !status.starts_with('2') {
+        bail!("{}", body.get(..400).unwrap_or(body));
+    }
+    serde_json::from_str(body).context("the answer is not JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_values_or_errors() {
+        let value = parse("HTTP/1.0 201 Created\r\nA: b\r\n\r\n{\"a\": 1}").unwrap();
+        assert_eq!(value["a"], 1);
+        let error = parse("HTTP/1.0 404 Not Found\r\n\r\nno such pod").unwrap_err();
+        assert_eq!(error.to_string(), "no such pod");
+        assert!(parse("").is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! The checks, in groups that run one after the other in one cluster.
+
+mod faults;
+mod network;
+mod oracle;
+mod policies;
+mod results;
+mod services;
+mod table;
+
+use super::cluster::Cluster;
+use super::pods;
+use super::waiting::{READY, wait};
+use crate::workspace;
+use anyhow::{Context, Result, bail};
+use results::Results;
+use std::fs;
+
+/// A group of checks, by its name and description.
+type Group = (&'static str, &'static str, fn(&mut Results) -> Result<()>);
+
+const GROUPS: [Group; 4] = [
+    (
+        "network",
+        "pods of both nodes reach each other: pages, 100 MB both ways",
+        network::run,
+    ),
+    (
+        "services",
+        "Services, ports of nodes, exec, logs, port-forward",
+        services::run,
+    ),
+    (
+        "policies",
+        "network policies: a truth table, delays, the agent's death",
+        policies::run,
+    ),
+    (
+        "faults",
+        "kills under a stream, drain, reboot of a node",
+        faults::run,
+    ),
+];
+
+/// Returns a line for each group.
+pub(super) fn list() -> String {
+    let line = |(name, what, _): &Group| format!("  {name:10} {what}\n");
+    GROUPS.iter().map(line).collect()
+}
+
+/// Returns the groups with these names, or all of them.
+pub(super) fn chosen(names: &[String]) -> Result<Vec<Group>> {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| GROUPS.iter().all(|group| group.0 != **name))
+    {
+        bail!("no such group: {unknown}; there are\n{}", list());
+    }
+    let is_chosen = |group: &Group| names.is_empty() || names.iter().any(|name| name == group.0);
+    Ok(GROUPS.into_iter().filter(is_chosen).collect())
+}
+
+/// Installs Grantway, runs the groups, and returns the number of failed checks.
+pub(super) fn run(cluster: Cluster, groups: &[Group]) -> Result<usize> {
+    let mut results = Results {
+        cluster,
+        passed: 0,
+        failed: 0,
+    };
+    results.check("the DaemonSet makes both nodes ready", |cluster| {
+        install(cluster)
+    });
+    results.check("a pod on each node is ready", |cluster| {
+        cluster.put("pods", &pods::server("default", "a", "n1"))?;
+        cluster.put("pods", &pods::server("default", "b", "n2"))?;
+        let pods = cluster.pods("default", &["a", "b"])?;
+        Ok(format!("{} addresses each", pods[0].ips.len()))
+    });
+    for (name, _, group) in groups {
+        if results.failed > 0 {
+            println!("not run after a failure: {name}");
+            continue;
+        }
+        group(&mut results)?;
+    }
+    println!("\n{} passed, {} failed", results.passed, results.failed);
+    Ok(results.failed)
+}
+
+/// Installs Grantway as docs/kubernetes.md describes it.
+fn install(cluster: &mut Cluster) -> Result<String> {
+    let contrib = workspace::root().join("contrib/kubernetes");
+    let manifest = fs::read_to_string(contrib.join("grantway.yaml"))?;
+    let of_plugin = "\"type\": \"grantway-cni\",\n";
+    let (before, after) = manifest.split_once(of_plugin).context("grantway.yaml")?;
+    let closed = format!("{before}{of_plugin}          \"networkPolicy\": true,\n{after}");
+    cluster.apply(&closed)?;
+    cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
+    cluster.daemon_set("grantway")?;
+    cluster.daemon_set("grantway-policies")?;
+    network::set_routes(cluster)?;
+    wait("the nodes are not ready", READY, || {
+        Ok(cluster.ready_nodes()?.len() == cluster.nodes.len())
+    })?;
+    wait("the account of pods does not exist", READY, || {
+        Ok(cluster
+            .api
+            .get("/api/v1/namespaces/default/serviceaccounts/default")
+            .is_ok())
+    })?;
+    Ok(String::new())
+}

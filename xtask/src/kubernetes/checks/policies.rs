@@ -1,0 +1,178 @@
+//! Network policies in the whole cluster.
+
+use super::results::Results;
+use super::table::Table;
+use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::space::Netns;
+use crate::kubernetes::traffic::connects;
+use crate::kubernetes::waiting::wait;
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Deadline of a policy's effect.
+const EFFECT: Duration = Duration::from_secs(10);
+/// Number of changes whose delay is measured.
+const CHANGES: usize = 10;
+
+pub(super) fn run(results: &mut Results) -> Result<()> {
+    let mut made = None;
+    results.check("nine pods in three namespaces are ready", |cluster| {
+        let table = Table::new(cluster)?;
+        let text = format!("{} connections", table.len());
+        made = Some(table);
+        Ok(text)
+    });
+    let Some(table) = made else { return Ok(()) };
+    results.check("without a policy every connection is made", |_| {
+        same(&table, &[])?;
+        Ok(String::new())
+    });
+    results.check(
+        "each policy's truth table is the documented one",
+        |cluster| truth(cluster, &table),
+    );
+    results.check(
+        "delay from the API server's answer to the effect",
+        |cluster| delays(cluster, &table),
+    );
+    results.check("rules stay in force while the agent is dead", |cluster| {
+        agent_dies(cluster, &table)
+    });
+    Ok(())
+}
+
+/// Waits until the connections are those that policies allow.
+fn same(table: &Table, policies: &[Value]) -> Result<()> {
+    let allowed = table.allowed(policies);
+    let mut wrong = Vec::new();
+    let done = wait("connections differ", EFFECT, || {
+        let connected = table.connected()?;
+        let differ = connected.symmetric_difference(&allowed);
+        wrong = differ.take(5).map(|which| table.words(*which)).collect();
+        Ok(wrong.is_empty())
+    });
+    done.with_context(|| wrong.join(", "))
+}
+
+/// Sets the only policies of the cluster, each with `namespace` and `spec`.
+fn set(cluster: &Cluster, before: &[Value], policies: &[Value]) -> Result<()> {
+    let path = |policy: &Value| {
+        let namespace = policy["namespace"].as_str().unwrap_or_default();
+        format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
+    };
+    for policy in before {
+        cluster.api.delete(&path(policy))?;
+    }
+    for (number, policy) in policies.iter().enumerate() {
+        let name = format!("p{number}");
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": { "name": name, "namespace": policy["namespace"] },
+            "spec": policy["spec"],
+        });
+        cluster
+            .api
+            .apply(&format!("{}/{name}", path(policy)), &object)?;
+    }
+    Ok(())
+}
+
+fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
+    let path = workspace::root().join("xtask/kubernetes/policies.json");
+    let text = table.filled(&fs::read_to_string(&path)?);
+    let cases: Vec<Value> = serde_json::from_str(&text).context("policies.json")?;
+    let mut before: &[Value] = &[];
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let policies = case["policies"].as_array().context("policies.json")?;
+        set(cluster, before, policies)?;
+        before = policies;
+        if let Err(error) = same(table, policies) {
+            wrong.push(format!("{}: {error:#}", case["name"]));
+        }
+    }
+    set(cluster, before, &[])?;
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n      "));
+    same(table, &[])?;
+    Ok(format!(
+        "{} policies, {} connections each",
+        cases.len(),
+        table.len()
+    ))
+}
+
+/// A policy that isolates the first pod.
+fn isolating(table: &Table) -> Value {
+    let pod = &table.pods[0];
+    let selector = json!({ "matchLabels": { "pod": pod.name } });
+    json!({ "namespace": pod.namespace, "spec": { "podSelector": selector } })
+}
+
+/// Returns the time until a connection to `ip` is made, or no longer made.
+fn until(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
+    let began = Instant::now();
+    from.run(|| {
+        while connects(ip, 80, Duration::from_millis(30)) != is_made {
+            ensure!(
+                began.elapsed() < EFFECT,
+                "no effect within {} s",
+                EFFECT.as_secs()
+            );
+        }
+        Ok(began.elapsed())
+    })
+}
+
+fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
+    let policies = [isolating(table)];
+    let (from, ip) = (&table.pods[4].netns, table.pods[0].ip());
+    let mut all = Vec::new();
+    for _ in 0..CHANGES {
+        set(cluster, &[], &policies)?;
+        all.push(until(from, ip, false)?);
+        set(cluster, &policies, &[])?;
+        all.push(until(from, ip, true)?);
+    }
+    all.sort();
+    let ms = |at: usize| all[at].as_millis();
+    let last = all.len() - 1;
+    Ok(format!(
+        "{} changes, ms: median {}, longest {}",
+        all.len(),
+        ms(last / 2),
+        ms(last)
+    ))
+}
+
+/// Kills the agents; without them, rules stay, and a new agent applies what has changed meanwhile.
+fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
+    let policies = [isolating(table)];
+    set(cluster, &[], &policies)?;
+    same(table, &policies)?;
+    // Without the DaemonSet, the kubelets start no other agents.
+    let sets = "/apis/apps/v1/namespaces/kube-system/daemonsets/grantway-policies";
+    cluster.api.delete(sets)?;
+    for node in &cluster.nodes {
+        node.space()?.kill("grantway-kube")?;
+    }
+    wait("agents still run", EFFECT, || {
+        let mut nodes = cluster.nodes.iter();
+        Ok(nodes.all(|node| {
+            node.space()
+                .is_ok_and(|space| space.processes("grantway-kube").is_empty())
+        }))
+    })?;
+    same(table, &policies)?;
+    set(cluster, &policies, &[])?;
+    std::thread::sleep(Duration::from_secs(1));
+    same(table, &policies).context("the rules did not stay")?;
+    let contrib = workspace::root().join("contrib/kubernetes");
+    cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
+    cluster.daemon_set("grantway-policies")?;
+    same(table, &[])?;
+    Ok("a new agent applies the change".to_owned())
+}

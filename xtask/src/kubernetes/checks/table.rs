@@ -1,0 +1,150 @@
+//! A truth table of connections: nine pods in three namespaces, in all pairs, at two ports.
+
+use super::oracle::{Endpoint, Labels, allows};
+use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::pods::{self, Pod};
+use crate::kubernetes::traffic::connects;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+const NAMESPACES: [&str; 3] = ["x", "y", "z"];
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const PORTS: [u16; 2] = [80, 81];
+/// The time in which an allowed connection is made: longer than TCP's first retransmission takes.
+const WITHIN: Duration = Duration::from_millis(1200);
+
+/// A connection: the numbers of its pods, the family's number and the port.
+type Connection = (usize, usize, usize, u16);
+
+/// The pods.
+pub(super) struct Table {
+    pub(super) pods: Vec<Pod>,
+    endpoints: Vec<Endpoint>,
+}
+
+impl Table {
+    /// Creates the pods, and waits for them.
+    pub(super) fn new(cluster: &Cluster) -> Result<Self> {
+        for (row, namespace) in NAMESPACES.iter().enumerate() {
+            super::results::namespace(cluster, namespace)?;
+            for (column, name) in NAMES.iter().enumerate() {
+                let node = ["n1", "n2"][(row + column) % 2];
+                cluster.put("pods", &pods::server(namespace, name, node))?;
+            }
+        }
+        let mut pods = Vec::new();
+        for namespace in NAMESPACES {
+            pods.extend(cluster.pods(namespace, &NAMES)?);
+        }
+        let endpoints = pods.iter().map(endpoint).collect::<Result<_>>()?;
+        Ok(Self { pods, endpoints })
+    }
+
+    /// Returns the number of connections.
+    pub(super) fn len(&self) -> usize {
+        self.pods.len() * self.pods.len() * PORTS.len() * self.pods[0].ips.len()
+    }
+
+    /// Fills in `@NAMESPACE/POD@`, which stands for a pod's address.
+    pub(super) fn filled(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for pod in &self.pods {
+            let mark = format!("@{}/{}@", pod.namespace, pod.name);
+            text = text.replace(&mark, &pod.ip().to_string());
+        }
+        text
+    }
+
+    /// Makes all connections at once, and returns those that succeed.
+    pub(super) fn connected(&self) -> Result<BTreeSet<Connection>> {
+        let from = |number: usize| {
+            self.pods[number].netns.run(|| {
+                let made = std::thread::scope(|scope| {
+                    let attempts: Vec<_> = self
+                        .targets()
+                        .map(|(to, family, port)| {
+                            let ip: IpAddr = self.pods[to].ips[family];
+                            let attempt = scope.spawn(move || connects(ip, port, WITHIN));
+                            ((number, to, family, port), attempt)
+                        })
+                        .collect();
+                    let made = attempts.into_iter().filter_map(|(which, attempt)| {
+                        attempt.join().unwrap_or(false).then_some(which)
+                    });
+                    made.collect::<Vec<_>>()
+                });
+                Ok(made)
+            })
+        };
+        std::thread::scope(|scope| {
+            let from = &from;
+            let rows: Vec<_> = (0..self.pods.len())
+                .map(|number| scope.spawn(move || from(number)))
+                .collect();
+            let mut all = BTreeSet::new();
+            for row in rows {
+                all.extend(row.join().ok().context("a probe panicked")??);
+            }
+            Ok(all)
+        })
+    }
+
+    /// Returns the connections that policies allow, by the evaluation of their objects.
+    pub(super) fn allowed(&self, policies: &[Value]) -> BTreeSet<Connection> {
+        let mut all = BTreeSet::new();
+        for (number, from) in self.endpoints.iter().enumerate() {
+            for (to, family, port) in self.targets() {
+                // A pod reaches itself without the network.
+                if number == to || allows(policies, from, &self.endpoints[to], family, port) {
+                    all.insert((number, to, family, port));
+                }
+            }
+        }
+        all
+    }
+
+    fn targets(&self) -> impl Iterator<Item = (usize, usize, u16)> {
+        let families = self.pods[0].ips.len();
+        let pods = 0..self.pods.len();
+        pods.flat_map(move |to| {
+            let families = 0..families;
+            families.flat_map(move |family| PORTS.map(|port| (to, family, port)))
+        })
+    }
+
+    /// Returns a connection in words.
+    pub(super) fn words(&self, (from, to, family, port): Connection) -> String {
+        let name = |number: usize| {
+            let pod = &self.pods[number];
+            format!("{}/{}", pod.namespace, pod.name)
+        };
+        let family = if self.pods[to].ips[family].is_ipv4() {
+            "IPv4"
+        } else {
+            "IPv6"
+        };
+        format!("{} to {} port {port} {family}", name(from), name(to))
+    }
+}
+
+fn endpoint(pod: &Pod) -> Result<Endpoint> {
+    let labels = |all: &[(&str, &str)]| -> Labels {
+        let all = all.iter();
+        all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    };
+    let namespace = pod.namespace.as_str();
+    Ok(Endpoint {
+        namespace: namespace.to_owned(),
+        pod: labels(&[("pod", &pod.name)]),
+        of_namespace: labels(&[
+            ("team", namespace),
+            ("kubernetes.io/metadata.name", namespace),
+        ]),
+        ips: pod.ips.clone(),
+        ports: BTreeMap::from([("first".to_owned(), 80), ("second".to_owned(), 81)]),
+    })
+}

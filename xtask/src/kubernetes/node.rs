@@ -1,0 +1,166 @@
+//! A node of a cluster: a runtime, a kubelet and kube-proxy in namespaces.
+
+use super::paths::{PLANE, PLANE_V6, PODS, Paths};
+use super::space::{Netns, Space};
+use super::waiting::wait;
+use crate::workspace;
+use anyhow::{Context, Result};
+use std::process::Command;
+use std::time::Duration;
+
+/// Deadline of the runtime.
+const UP: Duration = Duration::from_secs(60);
+/// The runtime's socket, inside.
+const RUNTIME: &str = "/run/containerd/containerd.sock";
+
+pub(super) struct Node {
+    pub(super) name: String,
+    /// Its addresses.
+    pub(super) v4: String,
+    pub(super) v6: String,
+    /// `None` while it is off.
+    space: Option<Space>,
+    /// Whether it has the images, which a reboot keeps.
+    has_images: bool,
+}
+
+impl Node {
+    pub(super) fn new(name: &str, number: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            v4: format!("172.31.250.{number}"),
+            v6: format!("fd00:172:31::{number}"),
+            space: None,
+            has_images: false,
+        }
+    }
+
+    pub(super) fn space(&self) -> Result<&Space> {
+        self.space
+            .as_ref()
+            .with_context(|| format!("the node {} is off", self.name))
+    }
+
+    fn space_mut(&mut self) -> Result<&mut Space> {
+        let off = format!("the node {} is off", self.name);
+        self.space.as_mut().context(off)
+    }
+
+    pub(super) fn netns(&self) -> Result<Netns> {
+        self.space()?.netns()
+    }
+
+    /// Switches it on: links it to the control plane, and starts its daemons.
+    pub(super) fn boot(&mut self, paths: &Paths, plane: &Space) -> Result<()> {
+        let disk = paths.disk(&self.name);
+        let script = paths.scripts.join("node.sh");
+        let space = Space::new(
+            Some(plane),
+            &script,
+            &[&*disk.to_string_lossy(), &self.name],
+            paths.log(&self.name)?,
+        )?;
+        // Only the namespace of links, because the process id is one of this system.
+        let mut link = Command::new("nsenter");
+        link.args([
+            "--target",
+            &plane.pid().to_string(),
+            "--net",
+            "ip",
+            "link",
+            "add",
+        ])
+        .args([
+            &format!("to-{}", self.name),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+        ])
+        .args(["netns", &space.pid().to_string()]);
+        workspace::output(&mut link)?;
+        let far = format!("link set to-{} master lan up", self.name);
+        workspace::output(plane.command("ip").args(far.split(' ')))?;
+        for line in [
+            format!("address add {}/24 dev eth0", self.v4),
+            format!("address add {}/64 dev eth0 nodad", self.v6),
+            "link set eth0 up".to_owned(),
+            // The node's own requests to Services need a route before they are translated.
+            format!("route add default via {PLANE}"),
+            format!("-6 route add default via {PLANE_V6}"),
+        ] {
+            workspace::output(space.command("ip").args(line.split(' ')))?;
+        }
+        self.space = Some(space);
+        self.start_runtime(paths)?;
+        self.start_kubelet(paths)?;
+        self.start_proxy(paths, false)
+    }
+
+    pub(super) fn start_runtime(&mut self, paths: &Paths) -> Result<()> {
+        let log = paths.log(&format!("{}-containerd", self.name))?;
+        let config = paths.disk(&self.name).join("containerd.toml");
+        let space = self.space_mut()?;
+        let mut runtime = space.command("containerd");
+        runtime.arg("--config").arg(config);
+        space.daemon(runtime, log)?;
+        let ctr = |args: &[&str]| -> Result<Command> {
+            let mut ctr = self.space()?.command("ctr");
+            ctr.args(["--address", RUNTIME, "--namespace", "k8s.io"])
+                .args(args);
+            Ok(ctr)
+        };
+        wait("containerd does not answer", UP, || {
+            Ok(ctr(&["version"])?.output()?.status.success())
+        })?;
+        if !self.has_images {
+            for image in &paths.images {
+                workspace::output(&mut ctr(&["images", "import", &image.to_string_lossy()])?)?;
+            }
+            self.has_images = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_kubelet(&mut self, paths: &Paths) -> Result<()> {
+        let config = paths.disk(&self.name).join("kubelet.yaml");
+        let args = format!(
+            "kubelet --config {} --kubeconfig {} --hostname-override {} --node-ip {},{}",
+            config.display(),
+            paths.kubeconfig(&self.name).display(),
+            self.name,
+            self.v4,
+            self.v6,
+        );
+        self.component(paths, "kubelet", &args)
+    }
+
+    /// Starts kube-proxy, which handles Services.
+    pub(super) fn start_proxy(&mut self, paths: &Paths, masquerade_all: bool) -> Result<()> {
+        let args = format!(
+            "kube-proxy --kubeconfig {} --hostname-override {} --proxy-mode iptables \
+             --cluster-cidr {PODS} --masquerade-all={masquerade_all} --conntrack-max-per-core 0 \
+             --conntrack-min 0 --conntrack-tcp-timeout-established 0s \
+             --conntrack-tcp-timeout-close-wait 0s",
+            paths.kubeconfig("proxy").display(),
+            self.name,
+        );
+        self.component(paths, "kube-proxy", &args)
+    }
+
+    fn component(&mut self, paths: &Paths, name: &str, args: &str) -> Result<()> {
+        let log = paths.log(&format!("{}-{name}", self.name))?;
+        let space = self.space_mut()?;
+        let mut command = space.command(&paths.kubernetes);
+        command.args(args.split_whitespace());
+        space.daemon(command, log)
+    }
+
+    /// Ends everything on the node at once.
+    pub(super) fn power_off(&mut self) -> Result<()> {
+        self.space_mut()?.power_off()?;
+        self.space = None;
+        Ok(())
+    }
+}

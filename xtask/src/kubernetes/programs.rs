@@ -1,0 +1,127 @@
+//! The programs of a cluster: those of Kubernetes, built once, and those of this system.
+
+use crate::xen::find;
+use crate::{build, workspace};
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The version of Kubernetes, as in `xtask/kubernetes/programs/go.mod`.
+const VERSION: &str = "1.33.13";
+
+/// Components of this system, and what to install for each of them.
+const NEEDED: [(&str, &str); 10] = [
+    ("containerd", "Debian's package containerd"),
+    ("ctr", "Debian's package containerd"),
+    ("runc", "Debian's package runc"),
+    ("busybox", "Debian's package busybox-static"),
+    ("conntrack", "Debian's package conntrack"),
+    ("iptables", "Debian's package iptables"),
+    ("curl", "Debian's package curl"),
+    ("ip", "Debian's package iproute2"),
+    ("nsenter", "Debian's package util-linux"),
+    ("unshare", "Debian's package util-linux"),
+];
+
+/// Returns what this system lacks, in a sentence.
+pub(super) fn missing(home: &Path) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("a cluster needs root: nodes are namespaces".to_owned());
+    }
+    for (program, package) in NEEDED {
+        if find(program).is_none() {
+            return Some(format!("{program} is missing: install {package}"));
+        }
+    }
+    let plugins = Path::new("/usr/lib/cni");
+    for plugin in ["host-local", "loopback", "portmap"] {
+        if !plugins.join(plugin).is_file() {
+            let package = "Debian's package containernetworking-plugins";
+            return Some(format!("the plugin {plugin} is missing: install {package}"));
+        }
+    }
+    if find("go").is_none() && !is_built(home) {
+        return Some("go is missing, which builds Kubernetes: install Go 1.24 or later".to_owned());
+    }
+    None
+}
+
+/// Components of a cluster.
+pub(super) struct Components {
+    /// All components of Kubernetes.
+    pub(super) kubernetes: PathBuf,
+    /// The folder of Grantway's programs.
+    pub(super) grantway: PathBuf,
+}
+
+/// Builds missing programs.
+pub(super) fn ready(home: &Path) -> Result<Components> {
+    let grantway = build()?;
+    let kubernetes = home.join("kubernetes");
+    if !is_built(home) {
+        compile(home, &kubernetes)?;
+    }
+    Ok(Components {
+        kubernetes,
+        grantway,
+    })
+}
+
+/// Builds Grantway's programs as its tests use them, and returns their folder.
+fn build() -> Result<PathBuf> {
+    let mut command = workspace::cargo();
+    command.arg("build");
+    for (package, program, purpose) in build::PROGRAMS {
+        if purpose == build::Purpose::Use {
+            command.args(["--package", package, "--bin", program]);
+        }
+    }
+    let built = build::executables_of(&mut command)?;
+    let folder = built.first().and_then(|program| program.parent());
+    Ok(folder.context("cargo built nothing")?.to_owned())
+}
+
+fn sources() -> PathBuf {
+    workspace::root().join("xtask/kubernetes/programs")
+}
+
+/// Returns all that decides what the binary is.
+fn wanted() -> Result<String> {
+    let mut text = VERSION.to_owned();
+    for name in ["go.mod", "go.sum", "main.go"] {
+        let path = sources().join(name);
+        text += &fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    }
+    Ok(text)
+}
+
+fn is_built(home: &Path) -> bool {
+    let built = fs::read_to_string(home.join("kubernetes.built"));
+    home.join("kubernetes").is_file() && built.ok() == wanted().ok()
+}
+
+fn compile(home: &Path, binary: &Path) -> Result<()> {
+    println!("building Kubernetes {VERSION} from Go modules: 6 minutes, 3 GB in Go's cache");
+    let began = Instant::now();
+    let version = "k8s.io/component-base/version";
+    let mut parts = VERSION.split('.');
+    let (major, minor) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let flags = format!(
+        "-s -w -X {version}.gitVersion=v{VERSION} -X {version}.gitMajor={major} \
+         -X {version}.gitMinor={minor}"
+    );
+    let mut go = Command::new("go");
+    go.args(["build", "-mod=readonly", "-trimpath", "-ldflags", &flags])
+        .arg("-o")
+        .arg(binary)
+        .arg(".")
+        .env("CGO_ENABLED", "0")
+        .current_dir(sources());
+    let status = go.status().context("cannot run go")?;
+    ensure!(status.success(), "go cannot build Kubernetes");
+    fs::write(home.join("kubernetes.built"), wanted()?)?;
+    println!("built in {} s", began.elapsed().as_secs());
+    Ok(())
+}

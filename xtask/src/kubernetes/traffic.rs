@@ -1,0 +1,166 @@
+//! Traffic between network namespaces: pages, connections, checked streams.
+
+use super::space::Netns;
+use anyhow::{Context, Result, ensure};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Deadline of a connection and of each read.
+const ANSWER: Duration = Duration::from_secs(3);
+/// A stream that makes no progress for this time has failed.
+const STALL: Duration = Duration::from_secs(60);
+
+/// Returns the page at an address, as seen from a namespace.
+pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
+    from.run(|| {
+        let to = SocketAddr::new(ip, port);
+        let context = || format!("no page of {to}");
+        let mut stream = TcpStream::connect_timeout(&to, ANSWER).with_context(context)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream
+            .write_all(b"GET / HTTP/1.0\r\n\r\n")
+            .with_context(context)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).with_context(context)?;
+        let (_, body) = answer.split_once("\r\n\r\n").with_context(context)?;
+        Ok(body.trim().to_owned())
+    })
+}
+
+/// Returns whether the calling thread can connect within a time.
+pub(super) fn connects(ip: IpAddr, port: u16, within: Duration) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::new(ip, port), within).is_ok()
+}
+
+/// A stream of bytes between two namespaces. The receiver compares each byte.
+pub(super) struct Stream {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<Result<u64>>,
+    receiver: JoinHandle<Result<u64>>,
+}
+
+impl Stream {
+    /// Starts it. It ends after `bytes`, or when it is stopped.
+    pub(super) fn start(
+        from: Netns,
+        to: Netns,
+        ip: IpAddr,
+        bytes: u64,
+        pause: Duration,
+    ) -> Result<Self> {
+        let listener = to.run(|| Ok(TcpListener::bind(SocketAddr::new(ip, 0))?))?;
+        let port = listener.local_addr()?.port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = stop.clone();
+        let receiver = std::thread::spawn(move || receive(&listener.accept()?.0));
+        let sender = std::thread::spawn(move || {
+            from.enter()?;
+            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), ANSWER)?;
+            send(stream, bytes, pause, &is_over)
+        });
+        Ok(Self {
+            stop,
+            sender,
+            receiver,
+        })
+    }
+
+    /// Ends it, and returns the number of bytes that arrived unchanged.
+    pub(super) fn stop(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.finish()
+    }
+
+    /// Waits for its end, and returns the number of bytes that arrived unchanged.
+    pub(super) fn finish(self) -> Result<u64> {
+        let join = |thread: JoinHandle<Result<u64>>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let sent = join(self.sender).context("the sender failed")?;
+        let received = join(self.receiver).context("the receiver failed")?;
+        ensure!(sent == received, "{received} of {sent} bytes arrived");
+        Ok(received)
+    }
+}
+
+/// Returns the block with this number. All blocks differ, so a lost, repeated or moved one shows.
+fn block(number: u64) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut words = Vec::with_capacity(1 << 16);
+    while words.len() < 1 << 16 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words.extend(state.to_le_bytes());
+    }
+    words
+}
+
+fn send(mut to: TcpStream, bytes: u64, pause: Duration, stop: &AtomicBool) -> Result<u64> {
+    to.set_write_timeout(Some(STALL))?;
+    let mut sent = 0;
+    let mut number = 0;
+    while sent < bytes && !stop.load(Ordering::Relaxed) {
+        let block = block(number);
+        let length = block
+            .len()
+            .min(usize::try_from(bytes - sent).unwrap_or(usize::MAX));
+        to.write_all(&block[..length])?;
+        sent += length as u64;
+        number += 1;
+        std::thread::sleep(pause);
+    }
+    Ok(sent)
+}
+
+fn receive(mut from: &TcpStream) -> Result<u64> {
+    from.set_read_timeout(Some(STALL))?;
+    let mut received = 0;
+    for number in 0.. {
+        let wanted = block(number);
+        let mut got = vec![0; wanted.len()];
+        let mut length = 0;
+        while length < got.len() {
+            match from.read(&mut got[length..]) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).with_context(|| format!("after {received} bytes")),
+            }
+        }
+        ensure!(got[..length] == wanted[..length], "block {number} differs");
+        received += length as u64;
+        if length < wanted.len() {
+            break;
+        }
+    }
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_block_is_detected() {
+        for wrong in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let receiver = std::thread::spawn(move || receive(&listener.accept().unwrap().0));
+            let mut stream = TcpStream::connect(to).unwrap();
+            stream.write_all(&block(0)).unwrap();
+            stream
+                .write_all(&block(1 + u64::from(wrong))[..100])
+                .unwrap();
+            drop(stream);
+            let received = receiver.join().unwrap();
+            assert_eq!(received.is_err(), wrong, "{received:?}");
+        }
+    }
+}
