@@ -331,6 +331,10 @@ fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> Port
             addresses(&cable.station.addresses),
             String::new(),
         ),
+        NicKind::Vfio { device, .. } => {
+            let place = format!("the wire of PCI device {device}");
+            (place, String::new(), String::new())
+        }
         NicKind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),
     }
 }

@@ -330,6 +330,23 @@ impl DeviceAssignment<'_> {
                     chunk_bytes: spec.chunk_bytes,
                     entries: spec.entries,
                     rings_slot: spec.rings_slot,
+                    is_pci: false,
+                };
+                self.core
+                    .ask(CoreRequest::GiveSocket { socket }, &[])
+                    .map(drop)
+            }
+            Device::Pci(spec) => {
+                let socket = NewSocket {
+                    domain: self.id,
+                    on: own,
+                    of: None,
+                    first_frame: spec.first_frame,
+                    frames: spec.frames,
+                    chunk_bytes: 0,
+                    entries: spec.entries,
+                    rings_slot: spec.registers_slot,
+                    is_pci: true,
                 };
                 let token = self.core.post(CoreRequest::GiveSocket { socket }, &[]);
                 Ok(Some(PendingGive { token, file: None }))
@@ -353,6 +370,7 @@ impl DeviceAssignment<'_> {
                     chunk_bytes: spec.chunk_bytes,
                     entries: spec.entries,
                     rings_slot: spec.rings_slot,
+                    is_pci: false,
                 };
                 let queue = describe(device, self.life, None)?;
                 let give = CoreRequest::GiveSocket { socket };

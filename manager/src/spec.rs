@@ -58,7 +58,7 @@ pub(crate) struct AdmittedGuest {
 pub(crate) fn lasts(device: &Device) -> bool {
     matches!(
         device,
-        Device::Tap(_) | Device::Xdp(_) | Device::VhostUser(_)
+        Device::Tap(_) | Device::Xdp(_) | Device::Pci(_) | Device::VhostUser(_)
     )
 }
 

@@ -4,7 +4,9 @@ use super::findings::Findings;
 use super::rule::rules;
 use super::station::{ifname, netns, port, station};
 use super::uplink;
-use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Rings, Vmq, XDP_MTU_MAX};
+use crate::domain::{
+    FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, PCI_MTU_MAX, Rings, Vmq, XDP_MTU_MAX,
+};
 use crate::lro::Meta;
 use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, Queues, XdpWire};
 use crate::problem::ConfigPart;
@@ -66,8 +68,37 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
             cable(found, n, of_nic);
             ring(found, part, nic, *rings);
         }
+        NicKind::Vfio {
+            device,
+            descriptors: of_nic,
+        } => pci(found, part, nic, (device, *of_nic)),
         NicKind::Pcap(files) => found.files(part, files),
     }
+}
+
+/// Checks a PCI device: its address, its queues, and that a frame fits one buffer.
+fn pci(found: &mut Findings, part: ConfigPart, nic: &Nic, (device, entries): (&str, u32)) {
+    if !is_pci_address(device) {
+        let remedy = "write it as `lspci -D` does, like device = \"0000:00:03.0\"";
+        found.add(part, "device", format!("`device` is \"{device}\""), remedy);
+    }
+    descriptors(found, part, nic, entries);
+    if nic.mtu > PCI_MTU_MAX {
+        let what = format!("`kind` is \"vfio\" and `mtu` is {}", nic.mtu);
+        let remedy =
+            format!("a frame must fit one buffer: write an `mtu` of at most {PCI_MTU_MAX}");
+        found.add(part, "mtu", what, remedy);
+    }
+}
+
+/// Returns whether a text is a PCI address, as the kernel writes it.
+fn is_pci_address(text: &str) -> bool {
+    let form = "dddd:dd:dd.d";
+    let fits = |(found, form): (char, char)| match form {
+        'd' => matches!(found, '0'..='9' | 'a'..='f'),
+        other => found == other,
+    };
+    text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
 }
 
 fn cable(found: &mut Findings, n: usize, cable: &Cable) {
@@ -89,6 +120,18 @@ fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
         interrupt_us,
         interrupt_frames,
     } = rings;
+    self::descriptors(found, part, nic, descriptors);
+    found.range(part, "interrupt_us", interrupt_us, 0..=10_000);
+    found.range(part, "interrupt_frames", interrupt_frames, 0..=4096);
+    if interrupt_us > 0 && nic.moderation != Moderation::Event {
+        let what = "`interrupt_us` is set and `moderation` is not \"event\"";
+        let remedy = "leave one of them out: only \"event\" waits for interrupts";
+        found.add(part, "interrupt_us", what, remedy);
+    }
+}
+
+/// Checks the entries of a device's queues.
+fn descriptors(found: &mut Findings, part: ConfigPart, nic: &Nic, descriptors: u32) {
     let wrong = format!("`descriptors` is {descriptors}");
     if !(64..=4096).contains(&descriptors) || !descriptors.is_power_of_two() {
         let remedy = "write 64, 128, 256, 512, 1024, 2048 or 4096";
@@ -100,13 +143,6 @@ fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
             2 * descriptors
         );
         found.add(part, "descriptors", what, remedy);
-    }
-    found.range(part, "interrupt_us", interrupt_us, 0..=10_000);
-    found.range(part, "interrupt_frames", interrupt_frames, 0..=4096);
-    if interrupt_us > 0 && nic.moderation != Moderation::Event {
-        let what = "`interrupt_us` is set and `moderation` is not \"event\"";
-        let remedy = "leave one of them out: only \"event\" waits for interrupts";
-        found.add(part, "interrupt_us", what, remedy);
     }
 }
 
@@ -132,7 +168,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
             found.add(part, "vmq_rebalance_ms", what, remedy);
         }
         NicKind::Xdp { .. } => {}
-        NicKind::Pcap(_) | NicKind::Local { .. } => {
+        NicKind::Pcap(_) | NicKind::Local { .. } | NicKind::Vfio { .. } => {
             let remedy =
                 "leave it out, or use a NIC of kind = \"tap\", \"xdp\", \"sim\" or \"soft\"";
             found.add(part, "queues", wrong, remedy);

@@ -116,6 +116,12 @@ pub const GSO_BYTES: u32 = u16::MAX as u32;
 /// [`BUFFER_BYTES`]: the kernel reserves the first 256, header and VLAN tag take 18.
 pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
 
+/// Bytes of IP in the longest frame that a PCI device receives into a buffer of [`BUFFER_BYTES`]:
+/// its header takes 12, the Ethernet header and a VLAN tag take 18.
+pub const PCI_MTU_MAX: u32 = BUFFER_BYTES - PCI_HEADER_BYTES - 18;
+/// Bytes before a frame of a PCI device.
+const PCI_HEADER_BYTES: u32 = 12;
+
 /// Dedicated queues of a NIC, assigned to guest interfaces by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +175,15 @@ pub enum NicKindConfig {
         /// Number of the driver's connection to it.
         conn: u32,
         /// Entries of each ring, a power of two.
+        descriptors: u32,
+    },
+    /// A PCI device, which accesses the NIC's buffers and rings through an IOMMU.
+    Vfio {
+        /// Number of the device.
+        device: u32,
+        /// First slot of the grant window for its registers.
+        registers_slot: u32,
+        /// Entries of each queue, a power of two.
         descriptors: u32,
     },
     /// Reads frames from a capture file, and writes frames to one.
@@ -228,6 +243,7 @@ impl NicConfig {
         let descriptors = match &self.kind {
             NicKindConfig::Soft { rings, .. } => rings.descriptors,
             NicKindConfig::Device { descriptors, .. } => *descriptors,
+            NicKindConfig::Vfio { descriptors, .. } => return self.virtqueue_pages(*descriptors),
             _ => return 0,
         };
         let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
@@ -236,6 +252,27 @@ impl NicConfig {
         let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));
         ring.saturating_mul(dedicated + 2)
             .saturating_add(pages(HEADER_BYTES).saturating_mul(dedicated))
+            .saturating_add(sent)
+    }
+}
+
+impl NicConfig {
+    /// Returns the pages of two virtqueues and of frames to send.
+    fn virtqueue_pages(&self, entries: u32) -> u32 {
+        let pages = |bytes: u32| {
+            bytes
+                .saturating_mul(entries)
+                .saturating_add(4)
+                .div_ceil(PAGE)
+        };
+        let sent = self.mtu.saturating_add(PCI_HEADER_BYTES + 18);
+        let sent = sent
+            .next_multiple_of(64)
+            .saturating_mul(entries)
+            .div_ceil(PAGE);
+        // A descriptor with its entry of the available ring, and an element of the used ring.
+        (pages(16 + 2) + pages(8))
+            .saturating_mul(2)
             .saturating_add(sent)
     }
 }

@@ -122,9 +122,13 @@ fn can_be_added(nic: &Nic) -> bool {
 }
 
 /// Returns whether it can be removed, and can stay when others are added or removed: no guest owns
-/// a queue of it.
+/// a queue of it, and its buffers may move.
 fn can_be_removed(nic: &Nic) -> bool {
-    nic.queues == Queues::Shared || !matches!(nic.kind, NicKind::Xdp { .. })
+    match nic.kind {
+        NicKind::Xdp { .. } => nic.queues == Queues::Shared,
+        NicKind::Vfio { .. } => false,
+        _ => true,
+    }
 }
 
 /// Keeps the present MACs of NICs without written ones, and gives new NICs unused MACs.
@@ -164,7 +168,7 @@ fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
             wire: XdpWire::Veth(port),
         } => Some(&mut port.mac),
         NicKind::Sim(cable) | NicKind::Soft { cable, .. } => Some(&mut cable.mac),
-        NicKind::Xdp { .. } | NicKind::Pcap(_) => None,
+        NicKind::Xdp { .. } | NicKind::Vfio { .. } | NicKind::Pcap(_) => None,
     }
 }
 

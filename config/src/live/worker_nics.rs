@@ -130,6 +130,7 @@ fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
     match kind {
         NicKindConfig::Tap { device, .. }
         | NicKindConfig::Local { device, .. }
+        | NicKindConfig::Vfio { device, .. }
         | NicKindConfig::Xdp { device, .. } => Some(device),
         NicKindConfig::Sim(_)
         | NicKindConfig::Soft { .. }
@@ -142,7 +143,9 @@ fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
 fn numbers(kind: &NicKindConfig) -> Vec<u32> {
     match kind {
         NicKindConfig::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
-        NicKindConfig::Local { device, .. } | NicKindConfig::Xdp { device, .. } => vec![*device],
+        NicKindConfig::Local { device, .. }
+        | NicKindConfig::Vfio { device, .. }
+        | NicKindConfig::Xdp { device, .. } => vec![*device],
         NicKindConfig::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
         NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } | NicKindConfig::Device { .. } => {
             Vec::new()

@@ -8,7 +8,8 @@ use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
 use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, Queues, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
-use abi::machine::{Device, Netdev, Tap, Xdp};
+use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
+use abi::pci::{Structure, WINDOW_SLOTS};
 use std::net::IpAddr;
 
 /// The NICs that one worker has at its start. The driver places their buffers one after another,
@@ -46,6 +47,12 @@ impl Nics {
                 vmq: vmq(nic),
                 rules: nic.rules.clone(),
             };
+            if let NicKindConfig::Vfio { device, .. } = nic.kind
+                && let Some(Device::Pci(pci)) = all.devices.0.get_mut(device as usize)
+            {
+                // Its rings follow its buffers.
+                pci.frames = pci.frames.saturating_add(nic.ring_pages());
+            }
             all.frames = all.frames.saturating_add(nic_pages(&nic));
             all.nics.push(nic);
         }
@@ -108,7 +115,29 @@ impl Nics {
                     descriptors: rings.descriptors,
                 }
             }
+            NicKind::Vfio {
+                device,
+                descriptors,
+            } => self.pci(nic, device, *descriptors),
             NicKind::Pcap(files) => NicKindConfig::Pcap(self.devices.files(files)),
+        }
+    }
+
+    /// Returns a PCI device. Its frames are added by [`Nics::build`], which knows the rings.
+    fn pci(&mut self, nic: &Nic, address: &str, descriptors: u32) -> NicKindConfig {
+        let registers_slot = self.window_slots;
+        self.window_slots += Structure::ALL.len() as u32 * WINDOW_SLOTS;
+        let device = self.devices.add(Device::Pci(Pci {
+            address: address.to_owned(),
+            first_frame: self.frames,
+            frames: nic.buffers.div_ceil(BUFFERS_PER_PAGE),
+            entries: descriptors,
+            registers_slot,
+        }));
+        NicKindConfig::Vfio {
+            device,
+            registers_slot,
+            descriptors,
         }
     }
 

@@ -128,6 +128,13 @@ pub enum NicKind {
         /// Where the device works.
         place: DevicePlace,
     },
+    /// A PCI device behind an IOMMU.
+    Vfio {
+        /// Its address.
+        device: String,
+        /// Entries of each queue, a power of two.
+        descriptors: u32,
+    },
     /// Capture files.
     Pcap(CaptureFiles),
     /// An AF_XDP socket.
@@ -205,7 +212,11 @@ impl NicKind {
             | Self::Xdp {
                 wire: XdpWire::Veth(port),
             } => Some(port),
-            Self::Sim(_) | Self::Soft { .. } | Self::Pcap(_) | Self::Xdp { .. } => None,
+            Self::Sim(_)
+            | Self::Soft { .. }
+            | Self::Vfio { .. }
+            | Self::Pcap(_)
+            | Self::Xdp { .. } => None,
         }
     }
 }

@@ -19,6 +19,7 @@ enum NicKindKey {
     Xdp,
     Sim,
     Soft,
+    Vfio,
     Pcap,
     Local,
 }
@@ -30,7 +31,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
     let word = t.required(
         "kind",
         word,
-        "write kind = \"tap\", \"xdp\", \"sim\", \"soft\", \"pcap\" or \"local\"",
+        "write kind = \"tap\", \"xdp\", \"vfio\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let uplink = match word {
         Some(NicKindKey::Tap | NicKindKey::Xdp) => uplink(n, &t),
@@ -109,6 +110,15 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind 
             rings: rings(t),
             place: place(t),
         },
+        NicKindKey::Vfio => {
+            let device = t.text("device");
+            let device = t.required("device", device, "write device = \"0000:00:03.0\"");
+            let usual = Rings::default().descriptors;
+            NicKind::Vfio {
+                device: device.unwrap_or_default(),
+                descriptors: t.number("descriptors").unwrap_or(usual),
+            }
+        }
         NicKindKey::Pcap => NicKind::Pcap(files(t)),
     }
 }

@@ -6,6 +6,7 @@ mod limits;
 mod machine;
 mod mistakes;
 mod nic_mistakes;
+mod pci;
 mod pdev;
 mod port_security;
 mod properties;

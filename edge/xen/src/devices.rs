@@ -67,6 +67,7 @@ impl Devices {
                 | Device::Xdp(_)
                 | Device::VhostUser(_)
                 | Device::XdpQueue(_)
+                | Device::Pci(_)
                 | Device::Nothing => return Err(KINDS.into()),
             }));
             sockets.push(socket);

@@ -1,6 +1,7 @@
 //! Creates NICs from a configuration.
 
 use crate::device_port::{DevicePort, OwnDomain};
+use crate::pci::{self, PciPort};
 use crate::sim::Wire;
 use crate::soft::SoftPort;
 use crate::steering::MonitorSteering;
@@ -105,6 +106,14 @@ pub fn nic(
             let link = Connection::new(ConnId(*conn), Rc::clone(platform));
             remote(config, *descriptors, link, [rings, received], domain)?
         }
+        NicKindConfig::Vfio {
+            device,
+            registers_slot,
+            descriptors,
+        } => {
+            let place = (*device, *registers_slot);
+            Box::new(vfio(config, place, *descriptors, [area, rings], platform)?)
+        }
         NicKindConfig::Pcap(files) => pcap(&**platform, *files)?,
     };
     let nic = with_rate(nic, config, || pool(eighth, eighth))?;
@@ -153,6 +162,19 @@ fn remote(
     let name = config.name.clone();
     let port = DevicePort::new(name, nic, link, granted, domain.clone());
     Ok(Box::new(port))
+}
+
+/// Starts the PCI device at `place`, which is its number and the first slot of its registers. It
+/// accesses the areas of `memory`: the buffers, and then the queues.
+fn vfio(
+    config: &NicConfig,
+    place: (u32, u32),
+    descriptors: u32,
+    memory: [Area; 2],
+    platform: &Rc<dyn Platform>,
+) -> Result<PciPort, StartError> {
+    let setup = pci::setup(descriptors, config.mtu as usize);
+    PciPort::start(config.name.clone(), place, setup, memory, &**platform)
 }
 
 /// Creates a NIC with a device in software: its rings are in `memory`, and it receives into `pool`

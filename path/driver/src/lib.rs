@@ -37,6 +37,7 @@
 //! | `build` | creates ports from a configuration and adds them to an empty driver |
 //! | [`device_port`] | a NIC whose device is a domain |
 //! | [`devices`] | creates NICs from a configuration |
+//! | [`pci`] | a NIC whose device is a PCI device behind an IOMMU |
 //! | [`sim`] | the wire of `sim` and `soft` NICs |
 //! | [`soft`] | logs the events of a NIC with a device in software |
 //! | [`xdp`] | AF_XDP sockets that the monitor has created |
@@ -71,6 +72,7 @@ pub mod nics;
 pub mod notify;
 mod offences;
 pub mod path_mtu;
+pub mod pci;
 pub mod poll_set;
 pub mod port_common;
 pub mod ports;

@@ -89,23 +89,35 @@ pub(crate) fn layouts<const N: usize>(
     rings: [Ring; N],
     platform: &dyn Platform,
 ) -> Result<[RingLayout; N], StartError> {
-    let end_ns = monotonic_ns().saturating_add(PATIENCE_NS);
     let mut layouts = [RingLayout::decode(0); N];
     for (layout, ring) in layouts.iter_mut().zip(rings) {
-        let request = XdpControl::Layout(ring).encode();
-        let word = loop {
-            let answer = platform.device_control(device, request);
-            // The core does not wait for a netd that has no CPU or is being restarted.
-            let is_silent = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
-            if !is_silent || monotonic_ns() >= end_ns {
-                break answer.map_err(|why| refused(what, why))?;
-            }
-            // The only sleep that a domain may use.
-            futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
-        };
+        let word = ask(what, device, XdpControl::Layout(ring).encode(), platform)?;
         *layout = RingLayout::decode(word);
     }
     Ok(layouts)
+}
+
+/// Makes a control call to a device, and returns the answer.
+///
+/// # Errors
+/// The monitor rejects the request; `what` names it.
+pub(crate) fn ask(
+    what: &str,
+    device: u32,
+    request: [u64; 2],
+    platform: &dyn Platform,
+) -> Result<u64, StartError> {
+    let end_ns = monotonic_ns().saturating_add(PATIENCE_NS);
+    loop {
+        let answer = platform.device_control(device, request);
+        // The core does not wait for a netd that has no CPU or is being restarted.
+        let is_silent = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
+        if !is_silent || monotonic_ns() >= end_ns {
+            return answer.map_err(|why| refused(what, why));
+        }
+        // The only sleep that a domain may use.
+        futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
+    }
 }
 
 /// Returns the area of `count` rings of `entries` entries, from slot `first` of the window on.

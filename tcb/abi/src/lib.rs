@@ -22,6 +22,7 @@ pub mod machine;
 #[cfg(feature = "json")]
 pub mod mailbox;
 pub mod names;
+pub mod pci;
 #[cfg(feature = "json")]
 pub mod reload;
 #[cfg(feature = "json")]

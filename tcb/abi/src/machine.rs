@@ -155,6 +155,8 @@ pub enum Device {
     Xdp(Xdp),
     /// A dedicated queue of the AF_XDP interface before it in the list.
     XdpQueue(XdpQueue),
+    /// A PCI network device behind an IOMMU.
+    Pci(Pci),
     /// A vhost-user socket of a virtual machine monitor.
     #[serde(rename = "vhost-user")]
     VhostUser(VhostUser),
@@ -392,6 +394,24 @@ pub struct XdpQueue {
     /// The firewall rules that a frame must pass before the kernel writes it.
     #[serde(default, skip_serializing_if = "firewall::Rules::is_empty")]
     pub rules: firewall::Rules,
+}
+
+/// A PCI device of the kind virtio-net, which accesses a part of the domain's page frames through
+/// an IOMMU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pci {
+    /// Its address, like 0000:00:03.0.
+    pub address: String,
+    /// The domain's page frames that it may access: the first one.
+    pub first_frame: u32,
+    /// The number of frames.
+    pub frames: u32,
+    /// Entries of each queue, a power of two.
+    pub entries: u32,
+    /// The first slot of its registers in the domain's window, [`crate::pci::WINDOW_SLOTS`] for
+    /// each structure.
+    pub registers_slot: u32,
 }
 
 /// The interface of an AF_XDP socket.

@@ -117,10 +117,18 @@ pub(crate) const CONSOLES: &[Call] = &calls! {
     SYS_epoll_pwait2 When::Always;
 };
 
-/// Requests of TAPs, of ethtool, and for numbers and names of interfaces. No terminal request is
-/// included: TIOCSTI would type into one.
+/// Requests of TAPs, of ethtool, of VFIO, and for numbers and names of interfaces. None of them
+/// maps memory for a device. No terminal request is included: TIOCSTI would type into one.
 const REQUESTS: &[u64] = &[
     FIONBIO,
+    0x3b66,      // VFIO_SET_IOMMU
+    0x3b67,      // VFIO_GROUP_GET_STATUS
+    0x3b68,      // VFIO_GROUP_SET_CONTAINER
+    0x3b6a,      // VFIO_GROUP_GET_DEVICE_FD
+    0x3b6b,      // VFIO_DEVICE_GET_INFO
+    0x3b6c,      // VFIO_DEVICE_GET_REGION_INFO
+    0x3b6e,      // VFIO_DEVICE_SET_IRQS
+    0x3b6f,      // VFIO_DEVICE_RESET
     0x8910,      // SIOCGIFNAME
     0x8933,      // SIOCGIFINDEX
     0x8946,      // SIOCETHTOOL
@@ -172,6 +180,9 @@ pub(crate) const DEVICES: &[Call] = &calls! {
     SYS_unshare When::Is(0, NEWNET);
     // Grace periods.
     SYS_membarrier When::Always;
+    // Configuration space and interrupt of a PCI device.
+    SYS_pwrite64 When::Always;
+    SYS_eventfd2 When::Always;
 };
 
 /// All calls of the broker.
@@ -193,6 +204,9 @@ pub(crate) const BROKER_CALLS: &[Call] = &calls! {
     SYS_fchmodat When::Always;
     SYS_unlinkat When::Always;
     SYS_statx When::Always;
+    // The drivers and the groups of PCI devices.
+    SYS_readlink When::Always;
+    SYS_getdents64 When::Always;
     // The link, sealed files, `/proc/PID/stat`.
     SYS_recvmsg When::Always;
     SYS_sendmsg When::Always;

@@ -8,6 +8,7 @@ use link::Link;
 use monitor::DeviceControl;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use shmem::io_map::IoMapping;
 use shmem::rate::TokenBucket;
 use shmem::time::monotonic_ns;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,10 +128,13 @@ impl DeviceControl for Tap {
 pub(crate) struct Socket {
     pub(crate) netd: Arc<Control>,
     pub(crate) unit: u32,
-    /// Whether the kernel writes frames into another domain's memory through it.
-    pub(crate) is_queue: bool,
+    /// Whether something writes through it until netd ends it: the kernel into another domain's
+    /// memory, or a PCI device.
+    pub(crate) must_end: bool,
     /// Whether its domain has reported that another one can continue with it.
     pub(crate) is_sound: AtomicBool,
+    /// The memory that a PCI device may access.
+    pub(crate) mapping: Mutex<Option<IoMapping>>,
 }
 
 impl DeviceControl for Socket {
@@ -148,8 +152,9 @@ impl DeviceControl for Socket {
     /// one may.
     fn end(&self) {
         let unit = self.unit;
-        while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {
+        while self.must_end && !self.netd.ending.load(Ordering::Relaxed) {
             if self.netd.ask(NetdRequest::End { unit }).is_ok() {
+                *lock(&self.mapping) = None;
                 return;
             }
             std::thread::sleep(AGAIN);
@@ -244,12 +249,13 @@ mod tests {
             0..3 => vec![NetdReply::Failed { errno: 22 }],
             _ => vec![NetdReply::Value { value: 0 }],
         });
-        let (unit, is_queue) = (1, true);
+        let (unit, must_end) = (1, true);
         let queue = Socket {
             netd,
             unit,
-            is_queue,
+            must_end,
             is_sound: AtomicBool::new(false),
+            mapping: Mutex::new(None),
         };
         queue.end();
         assert!(requests.load(Ordering::Relaxed) > 3);

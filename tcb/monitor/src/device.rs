@@ -36,6 +36,8 @@ pub trait DeviceControl: Debug + Send + Sync {
 pub struct Device {
     /// The descriptor that the domain gets when it attaches the device.
     pub fd: OwnedFd,
+    /// The descriptor that shows its pages, if it is another one, which the domain does not get.
+    pub shows: Option<OwnedFd>,
     /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,
     /// Its pages in the domain's window. They are mapped before the domain's first hypercall is
@@ -49,6 +51,7 @@ impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Self {
         Self {
             fd,
+            shows: None,
             control: None,
             pages: Vec::new(),
             pin: None,

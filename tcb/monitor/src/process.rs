@@ -118,7 +118,8 @@ impl AgentSpace {
         if device.pages.is_empty() {
             return Ok(());
         }
-        let mapped = self.ask(|agent| agent.map_device(device.fd.as_fd(), &device.pages));
+        let shows = device.shows.as_ref().unwrap_or(&device.fd);
+        let mapped = self.ask(|agent| agent.map_device(shows.as_fd(), &device.pages));
         mapped.map_err(|error| SpaceError::Refused(format!("a device's pages: {error}")).fatal())
     }
 }

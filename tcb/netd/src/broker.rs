@@ -6,7 +6,8 @@
 //! with its CAP_SYS_ADMIN a program could read all memory. netd requests these from its broker over
 //! a link. The broker opens only network namespaces, the files that the machine's description
 //! names, and sockets of virtual machine monitors that the description names or that are in one
-//! folder. It loads only programs that access packets. It accepts the description once, before netd
+//! folder, and it gives only PCI devices to netd that the description names. It loads only programs
+//! that access packets. It accepts the description once, before netd
 //! opens any device.
 //!
 //! If the broker ends, netd does too, and the core restarts both.
@@ -16,6 +17,7 @@ use crate::sockets;
 use abi::core::{Field, MACHINE_MAX, Malformed, Message, Reader, Record, Writer};
 use abi::machine::{Device, Machine, NetnsId, VhostUser};
 use link::{Link, LinkError, sealed};
+use netdev::pci::PciBus;
 use netdev::{netns, programs};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -58,6 +60,12 @@ enum BrokerRequest {
     Connect,
     /// Remove the socket at this path.
     Remove,
+    /// Bind the PCI device at this address to `vfio-pci`, and open its group.
+    BindPci,
+    /// Open a container for such a group.
+    Container,
+    /// Take the PCI device at this address from `vfio-pci`.
+    UnbindPci,
 }
 
 /// The broker's answers.
@@ -87,6 +95,9 @@ impl Message for BrokerRequest {
             Self::Listen => 7,
             Self::Connect => 8,
             Self::Remove => 9,
+            Self::BindPci => 10,
+            Self::Container => 11,
+            Self::UnbindPci => 12,
         }
     }
 
@@ -101,6 +112,9 @@ impl Message for BrokerRequest {
             7 => Self::Listen,
             8 => Self::Connect,
             9 => Self::Remove,
+            10 => Self::BindPci,
+            11 => Self::Container,
+            12 => Self::UnbindPci,
             _ => return Err(Malformed::Kind(kind)),
         })
     }
@@ -207,6 +221,20 @@ impl Broker {
         self.ask(BrokerRequest::Remove, &[path.as_fd()]).map(drop)
     }
 
+    /// Binds a PCI device to `vfio-pci`. Returns the descriptors of a container and of its group.
+    pub(crate) fn bind_pci(&self, address: &str) -> io::Result<[OwnedFd; 2]> {
+        let group = self.ask_of(BrokerRequest::BindPci, address.as_bytes())?;
+        let container = self.ask_of(BrokerRequest::Container, address.as_bytes())?;
+        Ok([container, group])
+    }
+
+    /// Takes a PCI device from `vfio-pci`.
+    pub(crate) fn unbind_pci(&self, address: &str) -> io::Result<()> {
+        let address = sealed::write("address", address.as_bytes())?;
+        self.ask(BrokerRequest::UnbindPci, &[address.as_fd()])
+            .map(drop)
+    }
+
     /// Loads a program: see [`programs::load_here`].
     pub(crate) fn load(
         &self,
@@ -274,6 +302,8 @@ struct Files {
     read: BTreeSet<PathBuf>,
     written: BTreeSet<PathBuf>,
     sockets: BTreeSet<PathBuf>,
+    /// Addresses of PCI devices.
+    pci: BTreeSet<PathBuf>,
 }
 
 impl Files {
@@ -287,6 +317,7 @@ impl Files {
                 Device::Read(path) => (&mut files.read, path),
                 Device::Write(path) => (&mut files.written, path),
                 Device::VhostUser(socket) => (&mut files.sockets, socket.path),
+                Device::Pci(pci) => (&mut files.pci, pci.address),
                 _ => continue,
             };
             kind.insert(path.into());
@@ -387,6 +418,18 @@ fn answer(
         BrokerRequest::Remove => {
             Files::check_socket(known, path)?;
             sockets::remove(path).map(|()| None)
+        }
+        BrokerRequest::BindPci | BrokerRequest::Container | BrokerRequest::UnbindPci => {
+            check(known.map(|files| &files.pci), path)?;
+            let (bus, address) = (PciBus::default(), path.to_string_lossy());
+            match want {
+                BrokerRequest::BindPci => bus.bind(&address).map(Some).map_err(io::Error::other),
+                BrokerRequest::Container => bus.container().map(Some),
+                _ => bus
+                    .unbind(&address)
+                    .map(|()| None)
+                    .map_err(io::Error::other),
+            }
         }
         BrokerRequest::Read => {
             check(known.map(|files| &files.read), path)?;

@@ -3,8 +3,10 @@
 use crate::broker::Broker;
 use abi::core::{NetdReply, RingExtent};
 use abi::machine::{self, Device, OpenRequest, XdpQueue};
+use abi::pci::PciControl;
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
+use netdev::pci::{Function, PciError};
 use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
 use netdev::{SetupError, SteerError, Steering, Uplink};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -39,6 +41,12 @@ impl From<SetupError> for TaskError {
     }
 }
 
+impl From<PciError> for TaskError {
+    fn from(error: PciError) -> Self {
+        error.to_string().into()
+    }
+}
+
 impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> Self {
         error.to_string().into()
@@ -65,6 +73,12 @@ pub(crate) enum NetDev {
     /// A socket of a virtual machine monitor: its path, and the link to the domain if the monitor
     /// listens.
     VhostUser(String, Option<OwnedFd>),
+    /// A PCI device, and its address.
+    Pci(Arc<Function>, String),
+    /// A PCI device that is to be started for a domain.
+    PciStopped(Arc<Function>),
+    /// A PCI device that was started for a domain, and the descriptor that reports its interrupts.
+    PciStarted(Arc<Function>, OwnedFd),
     /// A file, which is only a descriptor.
     File,
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
@@ -133,6 +147,16 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, Tas
                 lacks: vec![],
             })
         }
+        Device::Pci(spec) => {
+            let [container, group] = broker.bind_pci(&spec.address)?;
+            let function = Function::open(container, group, &spec.address);
+            let function = function.inspect_err(|_| unbind(&spec.address, broker))?;
+            Ok(Opened {
+                unit: NetDev::Pci(Arc::new(function), spec.address.clone()),
+                given: vec![],
+                lacks: vec![],
+            })
+        }
         Device::Read(path) => file(broker.read(path)?),
         Device::Write(path) => file(broker.write(path, opening.life)?),
         Device::TapQueue | Device::TapShare { .. } | Device::XdpQueue(_) | Device::Nothing => {
@@ -186,6 +210,13 @@ pub(crate) fn take_up(
         }
         Device::Xdp(spec) => NetDev::Wire(Arc::new(Wire::adopt(spec, rest)?)),
         Device::VhostUser(spec) => NetDev::VhostUser(spec.path.clone(), rest.pop()),
+        Device::Pci(spec) => {
+            let kept = <[OwnedFd; 3]>::try_from(rest);
+            let kept = kept.map_err(|_| "no descriptors of the PCI device".to_owned())?;
+            let [container, group, device] = kept;
+            let function = Function::adopt(container, group, device, &spec.address)?;
+            NetDev::Pci(Arc::new(function), spec.address.clone())
+        }
         _ => NetDev::File,
     })
 }
@@ -197,10 +228,20 @@ pub(crate) fn remove(opening: &OpenRequest, broker: &Broker) {
     {
         remove_socket(&spec.path, broker);
     }
+    if let Device::Pci(spec) = &opening.device {
+        unbind(&spec.address, broker);
+    }
     if let Device::Tap(tap) = &opening.device
         && let Err(error) = netdev::remove(tap, opening.namespace, &opening.switched_on)
     {
         eprintln!("grantway-netd: an interface could not be removed: {error}");
+    }
+}
+
+/// Takes a PCI device from its driver. Blocks until all of its descriptors are closed.
+pub(crate) fn unbind(address: &str, broker: &Broker) {
+    if let Err(error) = broker.unbind_pci(address) {
+        eprintln!("grantway-netd: PCI device {address} keeps the driver vfio-pci: {error}");
     }
 }
 
@@ -224,7 +265,13 @@ impl NetDev {
             Self::Wire(wire) => wire.kept(),
             Self::Queue(queue) => vec![queue.kept()],
             Self::VhostUser(_, link) => link.iter().map(AsFd::as_fd).collect(),
-            Self::File | Self::Stuck | Self::Unbound(..) | Self::Shared(_) => vec![],
+            Self::Pci(function, _) => function.kept().to_vec(),
+            Self::PciStarted(function, interrupt) => vec![function.device(), interrupt.as_fd()],
+            Self::File
+            | Self::Stuck
+            | Self::Unbound(..)
+            | Self::Shared(_)
+            | Self::PciStopped(_) => vec![],
         }
     }
 
@@ -253,10 +300,24 @@ impl NetDev {
         }
     }
 
-    /// Removes the file of a listening socket: closing its descriptors does not remove it.
+    /// Removes the file of a listening socket, and stops a PCI device: closing netd's descriptors
+    /// does neither.
     pub(crate) fn unlink(&self, broker: &Broker) {
+        if let Self::Pci(function, address) = self {
+            if let Err(error) = function.stop() {
+                eprintln!("grantway-netd: PCI device {address} could not be reset: {error}");
+            }
+        }
         if let Self::VhostUser(path, None) = self {
             remove_socket(path, broker);
+        }
+    }
+
+    /// Returns the address of a PCI device.
+    pub(crate) fn pci_address(&self) -> Option<&str> {
+        match self {
+            Self::Pci(_, address) => Some(address),
+            _ => None,
         }
     }
 
@@ -273,23 +334,33 @@ impl NetDev {
 
     /// Creates a socket on this device, without memory.
     pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, TaskError> {
-        let Self::Wire(wire) = self else {
-            return Err("this device has no sockets".to_owned().into());
-        };
-        Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue))
+        match self {
+            Self::Wire(wire) => Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue)),
+            Self::Pci(function, _) => {
+                // Its previous domain may have left it running.
+                function.stop()?;
+                Ok(Self::PciStopped(Arc::clone(function)))
+            }
+            _ => Err("this device has no sockets".to_owned().into()),
+        }
     }
 
-    /// Returns the descriptor of a socket that is not bound yet.
+    /// Returns the descriptor of a socket that is not bound yet, or a device's container.
     pub(crate) fn unbound(&self) -> Option<BorrowedFd<'_>> {
         match self {
+            Self::PciStopped(function) => Some(function.container()),
             Self::Unbound(_, socket, _) => Some(socket.as_fd()),
             _ => None,
         }
     }
 
-    /// Binds the socket.
+    /// Binds the socket, or starts the PCI device.
     pub(crate) fn bind(self) -> Result<Self, TaskError> {
         Ok(match self {
+            Self::PciStopped(function) => {
+                let interrupt = function.start()?;
+                Self::PciStarted(function, interrupt)
+            }
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
             _ => return Err("this is not an unbound socket".to_owned().into()),
@@ -303,6 +374,11 @@ impl NetDev {
         socket: OwnedFd,
         rest: Vec<OwnedFd>,
     ) -> Result<Self, TaskError> {
+        if let Self::Pci(function, _) = self {
+            let interrupt = rest.into_iter().nth(1);
+            let interrupt = interrupt.ok_or_else(|| "no interrupt of the device".to_owned())?;
+            return Ok(Self::PciStarted(Arc::clone(function), interrupt));
+        }
         let Self::Wire(wire) = self else {
             return Err("this device has no sockets".to_owned().into());
         };
@@ -322,6 +398,10 @@ impl NetDev {
 
     /// Returns the visible pages of a bound socket's rings.
     pub(crate) fn rings(&self) -> [RingExtent; 4] {
+        if let Self::PciStarted(function, _) = self {
+            let [common, notify] = function.extents();
+            return [common, notify, RingExtent::default(), RingExtent::default()];
+        }
         let place = |part: &RingPages| RingExtent {
             page: part.page,
             pages: part.pages,
@@ -352,6 +432,7 @@ impl NetDev {
             } => steer(steering, words),
             Self::Shared(device) => ask(device.socket(), None, words),
             Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
+            Self::PciStarted(function, _) => describe(function, words),
             _ => Err(NOENT),
         };
         match answer {
@@ -377,6 +458,12 @@ impl NetDev {
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
+            Self::PciStarted(function, _) => {
+                if let Err(error) = function.stop() {
+                    let errno = errno(&error);
+                    return NetdReply::Failed { errno };
+                }
+            }
             Self::Stuck => return NetdReply::Failed { errno: INVAL },
             _ => {}
         }
@@ -403,6 +490,14 @@ fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
         }
         TapControl::Settled => Ok(steering.effective()),
     }
+}
+
+/// Answers a control call for a PCI device.
+fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
+    Ok(match PciControl::decode(words).ok_or(INVAL)? {
+        PciControl::Layout(structure) => function.layout(structure).encode(),
+        PciControl::NotifyMultiplier => function.notify_multiplier().into(),
+    })
 }
 
 /// Executes a control call for a socket; a dedicated queue supports more calls.

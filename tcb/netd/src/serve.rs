@@ -207,6 +207,12 @@ impl Server {
                     unit.release();
                     unit.unlink(&self.broker);
                 }
+                if let Some(address) = closed.as_ref().and_then(|unit| unit.pci_address()) {
+                    let address = address.to_owned();
+                    drop(closed);
+                    device::unbind(&address, &self.broker);
+                    return done();
+                }
                 // Outside the lock, since closing a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
                 // Closing an interface blocks for longer than its name is in use, and the next

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
 //! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
+//! | [`pci`] | PCI devices for a domain, by VFIO |
 //! | [`Uplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
 //! | [`forwarding`] | forwarding in a namespace, switched on and restored |
 //! | [`overlap`] | networks that a namespace already has |
@@ -30,6 +31,7 @@ mod netlink;
 pub mod netns;
 mod nftables;
 pub mod overlap;
+pub mod pci;
 pub mod programs;
 pub mod steering;
 pub mod tap;

@@ -94,6 +94,46 @@ impl Span {
         done(unsafe { engine::fill(self.as_ptr(), self.len(), byte) })
     }
 
+    /// Reads the byte at `offset` in one access, as registers of a device require.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is unmapped, or the byte is not inside.
+    pub fn load_u8(self, offset: usize) -> Result<u8, Fault> {
+        let byte = self.word(offset, 1).ok_or(Fault)?;
+        // SAFETY: inside the span's range.
+        unsafe { engine::load_u8(byte) }.ok_or(Fault)
+    }
+
+    /// Reads the 2-byte word at `offset` in one access.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is unmapped, or the word is not aligned or not inside.
+    pub fn load_u16(self, offset: usize) -> Result<u16, Fault> {
+        let word = self.word(offset, 2).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        unsafe { engine::load_u16(word) }.ok_or(Fault)
+    }
+
+    /// Writes the byte at `offset` in one access.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is unmapped or read-only, or the byte is not inside.
+    pub fn store_u8(self, offset: usize, value: u8) -> Result<(), Fault> {
+        let byte = self.word(offset, 1).ok_or(Fault)?;
+        // SAFETY: inside the span's range.
+        done(unsafe { engine::store_u8(byte, value) })
+    }
+
+    /// Writes the 2-byte word at `offset` in one access.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
+    pub fn store_u16(self, offset: usize, value: u16) -> Result<(), Fault> {
+        let word = self.word(offset, 2).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        done(unsafe { engine::store_u16(word, value) })
+    }
+
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors

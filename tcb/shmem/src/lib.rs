@@ -33,6 +33,7 @@ pub mod domain_memory;
 mod engine;
 mod fault;
 pub mod futex;
+pub mod io_map;
 mod mapping;
 pub mod rate;
 mod region;

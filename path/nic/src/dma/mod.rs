@@ -26,6 +26,7 @@
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
+//! | [`pci`] | the driver of a virtio-net device on a PCI bus |
 //! | [`granted`] | the I/O page table of a device in a separate domain |
 //! | [`remote`] | the driver of such a device |
 //! | [`record`] | where the device finds the queues |
@@ -33,6 +34,7 @@
 pub mod addr;
 pub mod granted;
 pub mod layout;
+pub mod pci;
 pub mod queue;
 pub mod receive;
 pub mod record;

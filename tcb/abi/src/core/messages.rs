@@ -386,6 +386,9 @@ pub struct NewSocket {
     pub entries: u32,
     /// The first slot of its rings in the domain's window.
     pub rings_slot: u32,
+    /// Whether it is a PCI device instead: the frames are mapped in its I/O page table, and its
+    /// registers have the slots of rings.
+    pub is_pci: bool,
 }
 
 /// Pages of a socket's mappings that show a ring.
@@ -403,5 +406,7 @@ fields! {
         foreign_pages cpus tsc_hz
     }
 }
-fields! { NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot } }
+fields! {
+    NewSocket { domain on of first_frame frames chunk_bytes entries rings_slot is_pci }
+}
 fields! { RingExtent { page pages } }

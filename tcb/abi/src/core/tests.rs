@@ -44,6 +44,7 @@ fn asks() -> Vec<CoreRequest> {
                 chunk_bytes: 3,
                 entries: 4,
                 rings_slot: 5,
+                is_pci: true,
             },
         },
         CoreRequest::GiveNothing { domain },

@@ -79,7 +79,7 @@ const NETD_ALWAYS: &[i64] = &[
     SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction,
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity, SYS_sched_yield, SYS_sendmsg,
     SYS_sendto, SYS_set_robust_list, SYS_set_tid_address, SYS_sigaltstack, SYS_statx, SYS_write,
-    SYS_writev,
+    SYS_writev, SYS_pwrite64, SYS_eventfd2,
 ];
 
 #[test]
@@ -91,6 +91,14 @@ fn netd_has_the_rights_of_its_table() {
                 1,
                 &[
                     FIONBIO,
+                    0x3b66,
+                    0x3b67,
+                    0x3b68,
+                    0x3b6a,
+                    0x3b6b,
+                    0x3b6c,
+                    0x3b6e,
+                    0x3b6f,
                     0x8910,
                     0x8933,
                     0x8946,
@@ -134,6 +142,7 @@ const BROKER_ALWAYS: &[i64] = &[
     SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sendmsg, SYS_sigaltstack,
     SYS_statx, SYS_write, SYS_bind, SYS_listen, SYS_connect, SYS_fchownat, SYS_fchmodat,
     SYS_unlinkat, SYS_openat2, SYS_newfstatat, SYS_umask, SYS_mkdirat, SYS_geteuid,
+    SYS_readlink, SYS_getdents64,
 ];
 
 #[test]

@@ -10,6 +10,10 @@
 //!                      Bind ───────────────────────► binds it, directs frames to it
 //!   Done ◄──────────── gives the domain the device ◄── Bound
 //! ```
+//!
+//! A PCI device takes the same steps: netd stops it, the core maps the domain's frames in its I/O
+//! page table, and netd starts it. When its domain ends, netd stops it, and then the core unmaps
+//! the frames.
 
 use super::Core;
 use super::handles::{Bound, DevHandle, PendingRequest, Rings, SOCKETS, copies};
@@ -17,15 +21,17 @@ use super::requests::{Answer, RequestError, beside, done, value};
 use crate::netd::{Socket, Tap};
 use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
+use abi::pci::IO_BASE;
 use abi::status::Program;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
 use monitor::{Device, DeviceMap, Pin, RetainedFrames};
 use shmem::Span;
+use shmem::io_map::IoMapping;
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The maximum size of a refusal's reason, or of the list of missing features, in bytes.
 const WORDS_MAX: usize = 64 << 10;
@@ -201,8 +207,8 @@ impl Core {
             (NetdReply::Made {}, PendingRequest::Make(socket, unit)) => {
                 self.made(token, socket, unit, fds)
             }
-            (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _)) => {
-                self.bound(socket, unit, (rings, lasts), fds)
+            (NetdReply::Bound { rings, lasts }, PendingRequest::Bind(socket, unit, _, mapping)) => {
+                self.bound((socket, mapping), unit, (rings, lasts), fds)
             }
             _ => Err("netd has sent an answer of another kind".into()),
         };
@@ -251,17 +257,31 @@ impl Core {
         let bytes = |pages: u32| pages as usize * PAGE;
         let umem = memory.frames.span();
         let umem = umem.sub(bytes(socket.first_frame), bytes(socket.frames));
-        umem.ok_or_else(|| "an AF_XDP socket over frames outside the memory of the domain".into())
+        umem.ok_or_else(|| "a device over frames outside the memory of the domain".into())
     }
 
     /// Handles a new socket: registers its memory, and has netd bind the socket.
     fn made(&mut self, token: u32, socket: NewSocket, unit: u32, fds: &mut Fds) -> Answer {
-        if let Err(refusal) = self.register(&socket, fds) {
-            self.send_to_netd(0, NetdRequest::Close { unit }, Vec::new());
-            return Err(refusal);
-        }
-        let waits = PendingRequest::Bind(socket, unit, take(fds));
+        let registered = match socket.is_pci {
+            true => self.map_io(&socket, fds).map(Some),
+            false => self.register(&socket, fds).map(|()| None),
+        };
+        let mapping = match registered {
+            Ok(mapping) => mapping,
+            Err(refusal) => {
+                self.send_to_netd(0, NetdRequest::Close { unit }, Vec::new());
+                return Err(refusal);
+            }
+        };
+        let waits = PendingRequest::Bind(socket, unit, take(fds), mapping);
         self.begin(token, waits, NetdRequest::Bind { unit }, Vec::new())
+    }
+
+    /// Maps the frames that a PCI device may access.
+    fn map_io(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<IoMapping, RequestError> {
+        let (container, memory) = (beside(fds)?.try_clone()?, self.umem(socket)?);
+        let mapped = IoMapping::new(container, memory, IO_BASE);
+        Ok(mapped.map_err(|e| format!("the memory of a PCI device: {e}"))?)
     }
 
     fn register(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<(), RequestError> {
@@ -279,7 +299,7 @@ impl Core {
     /// Handles a bound socket: gives it to its domain.
     fn bound(
         &mut self,
-        socket: NewSocket,
+        (socket, mapping): (NewSocket, Option<IoMapping>),
         unit: u32,
         (rings, lasts): (Rings, bool),
         fds: &mut Fds,
@@ -288,8 +308,9 @@ impl Core {
         let control = Arc::new(Socket {
             netd: Arc::clone(&self.control),
             unit,
-            is_queue,
+            must_end: is_queue || socket.is_pci,
             is_sound: AtomicBool::new(false),
+            mapping: Mutex::new(mapping),
         });
         let bound = DevHandle::new(NetdRequest::TakeUpSocket { on, unit, is_queue }, take(fds));
         self.units.kept.insert(unit, bound);
@@ -309,10 +330,24 @@ impl Core {
         self.umem(&socket)?;
         let kept = self.units.kept.get(&control.unit);
         let (first, frames) = (socket.first_frame, socket.frames);
+        let fds = kept.map_or(&[][..], |unit| &unit.fds);
+        // The domain gets the descriptor of a PCI device's interrupt, and only sees its registers.
+        let (fd, shows) = match (socket.is_pci, fds) {
+            (false, [socket, ..]) => (socket.try_clone()?, None),
+            (true, [_, _, device, interrupt]) => {
+                (interrupt.try_clone()?, Some(device.try_clone()?))
+            }
+            _ => return Err("netd has bound a device without passing its descriptors".into()),
+        };
+        let slots = match socket.is_pci {
+            true => abi::pci::WINDOW_SLOTS,
+            false => ring_slots(socket.entries),
+        };
         let device = Device {
-            fd: beside(kept.map_or(&[], |unit| &unit.fds))?.try_clone()?,
+            fd,
+            shows,
             control: Some(control),
-            pages: places(&bound.rings, socket.rings_slot, socket.entries)?,
+            pages: places(&bound.rings, socket.rings_slot, slots)?,
             pin: socket.of.map(|of| Pin { of, first, frames }),
         };
         self.hypervisor.give_device(socket.domain, Some(device))?;
@@ -323,9 +358,8 @@ impl Core {
     }
 }
 
-/// Returns the places of rings of `entries` entries in the window, from slot `first` on.
-fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
-    let slots = ring_slots(entries);
+/// Returns the places of rings of at most `slots` pages in the window, from slot `first` on.
+fn places(rings: &Rings, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {
         let slot = slots.checked_mul(place)?.checked_add(first)?;
@@ -336,7 +370,7 @@ fn places(rings: &Rings, first: u32, entries: u32) -> Result<Vec<DeviceMap>, Str
         })
     });
     let all: Option<_> = all.collect();
-    all.ok_or_else(|| "this kernel's AF_XDP rings do not fit their slots".into())
+    all.ok_or_else(|| "the rings or registers of a device do not fit their slots".into())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::netd::Socket;
 use abi::core::{NetdRequest, NewSocket, RingExtent};
 use monitor::RetainedFrames;
+use shmem::io_map::IoMapping;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,15 +79,15 @@ pub(super) enum PendingRequest {
     Close(u32, Option<DevHandle>),
     /// Creating a socket, with this number.
     Make(NewSocket, u32),
-    /// Binding it.
-    Bind(NewSocket, u32, Vec<OwnedFd>),
+    /// Binding it. Contains the mapping of a PCI device's memory.
+    Bind(NewSocket, u32, Vec<OwnedFd>, Option<IoMapping>),
 }
 
 impl PendingRequest {
     /// Takes the descriptors of a socket that failed.
     pub(super) fn take_shown(&mut self) -> Vec<OwnedFd> {
         match self {
-            Self::Bind(_, _, fds) => std::mem::take(fds),
+            Self::Bind(_, _, fds, _) => std::mem::take(fds),
             _ => Vec::new(),
         }
     }

@@ -22,4 +22,7 @@ mod tests;
 
 pub(crate) use bulk::{copy, copy_64, copy_96, fill, prefetch, prefetch_write};
 pub(crate) use plain::copy as copy_plainly;
-pub(crate) use words::{load_u32, load_u64, store_2, store_3, store_u32, store_u64, swap_u32};
+pub(crate) use words::{
+    load_u8, load_u16, load_u32, load_u64, store_2, store_3, store_u8, store_u16, store_u32,
+    store_u64, swap_u32,
+};

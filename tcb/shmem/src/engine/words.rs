@@ -2,6 +2,81 @@
 
 use crate::fault::guarded;
 
+/// Reads one byte in one access.
+///
+/// # Safety
+/// See the module's contract.
+#[inline(always)]
+pub(crate) unsafe fn load_u8(src: *const u8) -> Option<u8> {
+    let value: u32;
+    // SAFETY: accesses [0, 1), by the caller's promise. The output is set before the access, so it
+    // is initialized in every case.
+    let ok = unsafe {
+        guarded!(
+            ["xor {value:e}, {value:e}", "movzx {value:e}, byte ptr [{src}]"],
+            [],
+            src = in(reg) src,
+            value = out(reg) value,
+            options(readonly),
+        )
+    };
+    ok.then_some(value as u8)
+}
+
+/// Reads one aligned 2-byte word in one access.
+///
+/// # Safety
+/// See the module's contract; `src` is a multiple of 2.
+#[inline(always)]
+pub(crate) unsafe fn load_u16(src: *const u8) -> Option<u16> {
+    let value: u32;
+    // SAFETY: as in `load_u8`, with [0, 2).
+    let ok = unsafe {
+        guarded!(
+            ["xor {value:e}, {value:e}", "movzx {value:e}, word ptr [{src}]"],
+            [],
+            src = in(reg) src,
+            value = out(reg) value,
+            options(readonly),
+        )
+    };
+    ok.then_some(value as u16)
+}
+
+/// Writes one byte in one access.
+///
+/// # Safety
+/// See the module's contract.
+#[inline(always)]
+pub(crate) unsafe fn store_u8(dst: *mut u8, value: u8) -> bool {
+    // SAFETY: accesses [0, 1), by the caller's promise.
+    unsafe {
+        guarded!(
+            ["mov byte ptr [{dst}], {value}"],
+            [],
+            dst = in(reg) dst,
+            value = in(reg_byte) value,
+        )
+    }
+}
+
+/// Writes one aligned 2-byte word in one access.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 2.
+#[inline(always)]
+pub(crate) unsafe fn store_u16(dst: *mut u8, value: u16) -> bool {
+    // SAFETY: accesses [0, 2), by the caller's promise.
+    unsafe {
+        guarded!(
+            ["mov word ptr [{dst}], {value:x}"],
+            [],
+            dst = in(reg) dst,
+            value = in(reg) value,
+        )
+    }
+}
+
 /// Reads one aligned 4-byte word in one access. Acquire, like every load of this processor.
 ///
 /// # Safety

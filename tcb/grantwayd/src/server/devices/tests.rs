@@ -94,6 +94,7 @@ fn slow_closes_do_not_block() {
         chunk_bytes: 2048,
         entries: 64,
         rings_slot: 0,
+        is_pci: false,
     };
     let said = |core: &mut Core, waits: Option<PendingRequest>, message: NetdReply, fd: OwnedFd| {
         let token = waits.map_or(u32::MAX, |waits| core.units.wait(0, waits));
@@ -109,7 +110,7 @@ fn slow_closes_do_not_block() {
         opened,
     );
     said(&mut core, None, message(), unwanted);
-    let waits = PendingRequest::Bind(socket, SOCKETS, vec![refused]);
+    let waits = PendingRequest::Bind(socket, SOCKETS, vec![refused], None);
     let why = sealed::write("why", b"so").unwrap();
     said(
         &mut core,
@@ -117,8 +118,10 @@ fn slow_closes_do_not_block() {
         NetdReply::Refused { is_busy: false },
         why,
     );
-    core.units
-        .wait(0, PendingRequest::Bind(socket, SOCKETS, vec![of_socket]));
+    core.units.wait(
+        0,
+        PendingRequest::Bind(socket, SOCKETS, vec![of_socket], None),
+    );
     core.lose_netd(0);
     assert!(
         began.elapsed() < Duration::from_secs(30),
@@ -158,7 +161,8 @@ fn with_socket(program: Program) -> (Core, DomId) {
     let control = Arc::new(Socket {
         netd: Arc::clone(&core.control),
         unit,
-        is_queue,
+        must_end: is_queue,
+        mapping: Mutex::new(None),
         is_sound: AtomicBool::new(false),
     });
     let bound = Bound {
@@ -192,6 +196,7 @@ fn socket(domain: DomId) -> NewSocket {
         chunk_bytes: 2048,
         entries: 64,
         rings_slot: 0,
+        is_pci: false,
     }
 }
 

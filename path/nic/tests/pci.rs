@@ -1,0 +1,476 @@
+//! The driver of a virtio-net device on a PCI bus, against a model of the device that may break
+//! every rule.
+
+use nic::dma::IoAddr;
+use nic::dma::pci::ring::queue_bytes;
+use nic::dma::pci::{PciNic, PciSetup, Register, Registers, StartupError};
+use nic::{Buffers, Checksum, Frame, Nic, Offload, Pool};
+use proptest::prelude::*;
+use shmem::{Area, Fault, Span};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+const ENTRIES: u16 = 8;
+const BUFFERS: usize = 16;
+const BUFFER: usize = 2048;
+const BASE: u64 = 1 << 32;
+const MTU: usize = 1500;
+/// VIRTIO_F_VERSION_1 and VIRTIO_F_ACCESS_PLATFORM; checksums in both directions.
+const MODERN: u64 = 3 << 32;
+const CHECKSUMS: u64 = 3;
+
+/// A device: its registers, and the memory that it may access.
+#[derive(Debug)]
+struct Model {
+    memory: Area,
+    features: u64,
+    keeps_features: bool,
+    queue_size: u32,
+    /// By place and queue.
+    registers: RefCell<HashMap<(usize, u32), u32>>,
+    notified: RefCell<Vec<(u16, u16)>>,
+    /// Available and used indices of each queue.
+    indices: RefCell<[(u16, u16); 2]>,
+}
+
+#[derive(Clone, Debug)]
+struct Device(Rc<Model>);
+
+impl Model {
+    fn raw(&self, register: Register) -> u32 {
+        let all = self.registers.borrow();
+        all.get(&(register.place().0, 0)).copied().unwrap_or(0)
+    }
+
+    fn of_queue(&self, register: Register, queue: u32) -> u32 {
+        let all = self.registers.borrow();
+        all.get(&(register.place().0, queue)).copied().unwrap_or(0)
+    }
+
+    fn is_per_queue(register: Register) -> bool {
+        register.place().0 >= Register::QueueSize.place().0
+    }
+}
+
+impl Registers for Device {
+    fn get(&self, register: Register) -> Result<u32, Fault> {
+        let model = &*self.0;
+        let queue = model.raw(Register::QueueSelect);
+        Ok(match register {
+            Register::DeviceFeature => match model.raw(Register::DeviceFeatureSelect) {
+                0 => model.features as u32,
+                1 => (model.features >> 32) as u32,
+                _ => 0,
+            },
+            Register::QueueSize => model.queue_size,
+            Register::QueueNotifyOffset => queue + 5,
+            register if Model::is_per_queue(register) => model.of_queue(register, queue),
+            register => model.raw(register),
+        })
+    }
+
+    fn set(&self, register: Register, mut value: u32) -> Result<(), Fault> {
+        let model = &*self.0;
+        let mut place = 0;
+        if Model::is_per_queue(register) {
+            place = model.raw(Register::QueueSelect);
+        } else if register == Register::Status {
+            match value {
+                0 => *model.indices.borrow_mut() = [(0, 0); 2],
+                _ if !model.keeps_features => value &= !8,
+                _ => {}
+            }
+        }
+        let key = (register.place().0, place);
+        model.registers.borrow_mut().insert(key, value);
+        Ok(())
+    }
+
+    fn notify(&self, queue: u16, offset: u16) -> Result<(), Fault> {
+        self.0.notified.borrow_mut().push((queue, offset));
+        Ok(())
+    }
+}
+
+impl Device {
+    fn span(&self, address: u64, len: usize) -> Span {
+        let offset = address
+            .checked_sub(BASE)
+            .expect("an address below the memory");
+        let span = self.0.memory.at(offset as usize, len);
+        span.expect("an address that is not mapped")
+    }
+
+    fn ring(&self, low: Register, high: Register, queue: u32, len: usize) -> Span {
+        let half = |register| u64::from(self.0.of_queue(register, queue));
+        self.span(half(low) | half(high) << 32, len)
+    }
+
+    /// Takes the next posted buffer of a queue: its id, memory and flags.
+    fn next(&self, queue: u32) -> Option<(u32, Span, u16)> {
+        let size = self.0.of_queue(Register::QueueSize, queue);
+        let available = self.ring(
+            Register::QueueAvailable,
+            Register::QueueAvailableHigh,
+            queue,
+            4 + 2 * size as usize,
+        );
+        let mut indices = self.0.indices.borrow_mut();
+        let (taken, _) = &mut indices[queue as usize];
+        if available.load_u16(2).unwrap() == *taken {
+            return None;
+        }
+        let slot = usize::from(*taken) % size as usize;
+        *taken = taken.wrapping_add(1);
+        let id = available.load_u16(4 + 2 * slot).unwrap();
+        let descriptors = self.ring(
+            Register::QueueDescriptors,
+            Register::QueueDescriptorsHigh,
+            queue,
+            16 * size as usize,
+        );
+        let descriptor = descriptors.skip(16 * usize::from(id));
+        let address = descriptor.load_u64(0).unwrap();
+        let len = descriptor.load_u32(8).unwrap();
+        let flags = descriptor.load_u16(12).unwrap();
+        Some((id.into(), self.span(address, len as usize), flags))
+    }
+
+    /// Returns a buffer.
+    fn complete(&self, queue: u32, id: u32, len: u32) {
+        let size = self.0.of_queue(Register::QueueSize, queue);
+        let used = self.used(queue);
+        let mut indices = self.0.indices.borrow_mut();
+        let (_, index) = &mut indices[queue as usize];
+        let at = 4 + 8 * (usize::from(*index) % size as usize);
+        used.store_u32(at, id).unwrap();
+        used.store_u32(at + 4, len).unwrap();
+        *index = index.wrapping_add(1);
+        used.store_u16(2, *index).unwrap();
+    }
+
+    fn used(&self, queue: u32) -> Span {
+        let size = self.0.of_queue(Register::QueueSize, queue) as usize;
+        self.ring(
+            Register::QueueUsed,
+            Register::QueueUsedHigh,
+            queue,
+            4 + 8 * size,
+        )
+    }
+
+    /// Receives a frame into the next buffer.
+    fn receive(&self, header: [u8; 12], frame: &[u8]) {
+        let (id, span, flags) = self.next(0).expect("no buffer is posted");
+        assert_eq!(flags, 2, "the device may write to it");
+        span.write(&[&header[..], frame].concat()).unwrap();
+        self.complete(0, id, (header.len() + frame.len()) as u32);
+    }
+
+    /// Sends the next frame: its header and its bytes.
+    fn send(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (id, span, flags) = self.next(1)?;
+        assert_eq!(flags, 0, "the device only reads it");
+        let mut bytes = vec![0; span.len()];
+        span.read(&mut bytes).unwrap();
+        self.complete(1, id, 0);
+        let frame = bytes.split_off(12);
+        Some((bytes, frame))
+    }
+}
+
+fn setup() -> PciSetup {
+    PciSetup {
+        entries: ENTRIES,
+        mtu: MTU,
+        base: IoAddr::from_bits(BASE),
+    }
+}
+
+fn device(features: u64) -> Model {
+    let memory = BUFFERS * BUFFER + setup().bytes().next_multiple_of(abi::PAGE);
+    Model {
+        memory: Area::anonymous(memory).unwrap(),
+        features,
+        keeps_features: true,
+        queue_size: 256,
+        registers: RefCell::default(),
+        notified: RefCell::default(),
+        indices: RefCell::default(),
+    }
+}
+
+fn start(model: Model) -> Result<(PciNic<Device>, Device, Pool), StartupError> {
+    let device = Device(Rc::new(model));
+    let memory = device.0.memory;
+    let pool = memory.part(0, BUFFERS * BUFFER).unwrap();
+    let rest = memory.part(pool.len(), memory.len() - pool.len()).unwrap();
+    let nic = PciNic::start(setup(), device.clone(), pool, rest)?;
+    Ok((nic, device, Pool::new(pool, BUFFER)))
+}
+
+fn frame(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(seed)).collect()
+}
+
+fn poll(nic: &mut PciNic<Device>, pool: &mut Pool) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    nic.rx(0, 64, pool, &mut frames);
+    frames
+}
+
+fn counter(nic: &PciNic<Device>, name: &str) -> u64 {
+    let found = nic.counters().into_iter().find(|(own, _)| *own == name);
+    found.unwrap().1
+}
+
+/// D-27.
+#[test]
+fn features_and_queues_are_negotiated() {
+    let (nic, device, _) = start(device(MODERN | CHECKSUMS | 1 << 5 | 1 << 15)).unwrap();
+    let model = &device.0;
+    assert_eq!(model.raw(Register::Status), 15);
+    assert_eq!(
+        model.raw(Register::DriverFeature),
+        3,
+        "the upper half was last"
+    );
+    for queue in [0, 1] {
+        assert_eq!(model.of_queue(Register::QueueSize, queue), ENTRIES.into());
+        assert_eq!(model.of_queue(Register::QueueEnable, queue), 1);
+    }
+    assert_eq!(model.of_queue(Register::QueueVector, 0), 0);
+    assert_eq!(model.of_queue(Register::QueueVector, 1), 0xffff);
+    assert!(nic.caps().checksum && !nic.caps().tso);
+    let (_, bytes) = queue_bytes(ENTRIES);
+    for (queue, at) in [(0, 0), (1, bytes)] {
+        let low = model.of_queue(Register::QueueDescriptors, queue) as usize;
+        assert_eq!(low, BUFFERS * BUFFER + at, "the queues follow the pool");
+        assert_eq!(model.of_queue(Register::QueueDescriptorsHigh, queue), 1);
+    }
+}
+
+/// D-27.
+#[test]
+fn unsuitable_device_is_rejected() {
+    let why = |model| start(model).map(drop).unwrap_err();
+    let feature = StartupError::Feature;
+    assert_eq!(why(device(2 << 32)), feature("VIRTIO_F_VERSION_1"));
+    assert_eq!(why(device(1 << 32)), feature("VIRTIO_F_ACCESS_PLATFORM"));
+    let stubborn = Model {
+        keeps_features: false,
+        ..device(MODERN)
+    };
+    assert_eq!(why(stubborn), StartupError::Rejects);
+    for queue_size in [0, 3] {
+        let odd = Model {
+            queue_size,
+            ..device(MODERN)
+        };
+        assert!(matches!(why(odd), StartupError::Queue(_)), "{queue_size}");
+    }
+}
+
+#[test]
+fn frames_pass_both_ways_and_around_the_rings() {
+    let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+    poll(&mut nic, &mut pool);
+    assert_eq!(device.0.notified.borrow()[0], (0, 5));
+    for round in 1..=40 {
+        let bytes = frame(60 + usize::from(round) * 30, round);
+        device.receive([0; 12], &bytes);
+        let mut got = poll(&mut nic, &mut pool);
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].to_vec().unwrap(), bytes);
+        let report = nic.tx(0, &got, &[0]);
+        assert_eq!((report.sent, report.bytes), (1, bytes.len() as u64));
+        let (header, sent) = device.send().unwrap();
+        assert_eq!((header, sent), (vec![0; 12], bytes));
+        got[0].recycle(&mut pool);
+    }
+    assert_eq!(nic.closed(), None);
+    let posted = counter(&nic, "rx_posted") as usize;
+    assert_eq!(posted + pool.available(), BUFFERS);
+}
+
+#[test]
+fn checksums_are_left_to_the_device_only_if_negotiated() {
+    let blank = Offload {
+        checksum: Checksum::Blank {
+            start: 34,
+            offset: 16,
+        },
+        gso: None,
+    };
+    let mut header = [0; 12];
+    header[..10].copy_from_slice(&nic::virtio::encode(blank, 66));
+    for (features, received) in [(MODERN | CHECKSUMS, 1), (MODERN, 0)] {
+        let (mut nic, device, mut pool) = start(device(features)).unwrap();
+        poll(&mut nic, &mut pool);
+        device.receive(header, &frame(100, 7));
+        let mut got = poll(&mut nic, &mut pool);
+        assert_eq!(got.len(), received);
+        assert_eq!(counter(&nic, "rx_malformed"), 1 - received as u64);
+        let Some(frame) = got.first_mut() else {
+            continue;
+        };
+        assert_eq!(frame.offload, blank);
+        assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
+        let (sent, _) = device.send().unwrap();
+        assert_eq!((sent[0], &sent[6..10]), (1, &header[6..10]));
+        // A sender vouches for nothing.
+        got[0].offload.checksum = Checksum::Valid;
+        nic.tx(0, &got, &[0]);
+        assert_eq!(device.send().unwrap().0, [0; 12]);
+    }
+}
+
+#[test]
+fn full_queue_refuses_frames_and_recovers() {
+    let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+    poll(&mut nic, &mut pool);
+    device.receive([0; 12], &frame(64, 3));
+    let got = poll(&mut nic, &mut pool);
+    let many = vec![0; usize::from(ENTRIES) + 3];
+    let report = nic.tx(0, &got, &many);
+    assert_eq!((report.sent, report.full), (ENTRIES.into(), 3));
+    while device.send().is_some() {}
+    assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
+}
+
+/// D-28.
+#[test]
+fn invalid_returns_close_the_nic_and_lose_no_buffer() {
+    type Attack = fn(&Device);
+    let attacks: [(&str, Attack); 6] = [
+        ("completed but not posted", |device| {
+            device.complete(0, 99, 64)
+        }),
+        ("completed but not posted", |device| {
+            device.complete(0, u32::MAX, 64);
+        }),
+        ("2049 bytes where 2048 fit", |device| {
+            let (id, ..) = device.next(0).unwrap();
+            device.complete(0, id, 2049);
+        }),
+        ("completed but not posted", |device| {
+            let (id, ..) = device.next(0).unwrap();
+            device.complete(0, id, 100);
+            device.complete(0, id, 100);
+        }),
+        ("completed but not posted", |device| {
+            device.used(0).store_u16(2, ENTRIES + 1).unwrap();
+        }),
+        ("completed but not posted", |device| {
+            device.used(0).store_u16(2, u16::MAX).unwrap();
+        }),
+    ];
+    for (number, (expected, attack)) in attacks.into_iter().enumerate() {
+        let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+        poll(&mut nic, &mut pool);
+        attack(&device);
+        for mut frame in poll(&mut nic, &mut pool) {
+            frame.recycle(&mut pool);
+        }
+        let why = nic.closed().expect("the NIC is open").to_string();
+        assert!(why.contains(expected), "attack {number}: {why}");
+        assert_eq!(
+            device.0.raw(Register::Status),
+            0,
+            "the device was not reset"
+        );
+        assert_eq!(pool.available(), BUFFERS, "attack {number}");
+        assert_eq!(counter(&nic, "closed"), 1);
+        assert_eq!(nic.next_due(7), None);
+    }
+}
+
+/// D-28.
+#[test]
+fn invalid_return_of_a_sent_frame_closes_the_nic() {
+    let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+    poll(&mut nic, &mut pool);
+    device.receive([0; 12], &frame(64, 3));
+    let mut got = poll(&mut nic, &mut pool);
+    device.complete(1, 0, 0);
+    assert_eq!(nic.tx(0, &got, &[0]).refused, 1);
+    got[0].recycle(&mut pool);
+    assert_eq!(
+        nic.next_due(7),
+        Some(7),
+        "the buffers wait for the next poll"
+    );
+    poll(&mut nic, &mut pool);
+    assert_eq!(pool.available(), BUFFERS);
+    assert_eq!(nic.next_due(7), None);
+}
+
+/// D-29.
+#[test]
+fn frames_of_impossible_lengths_are_dropped() {
+    let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+    poll(&mut nic, &mut pool);
+    for len in [0, 11, 12, 25, 12 + MTU as u32 + 19, 2048] {
+        let (id, ..) = device.next(0).unwrap();
+        device.complete(0, id, len);
+        assert!(poll(&mut nic, &mut pool).is_empty(), "{len}");
+    }
+    assert_eq!(counter(&nic, "rx_malformed"), 6);
+    assert_eq!(nic.closed(), None);
+    let posted = counter(&nic, "rx_posted") as usize;
+    assert_eq!(posted + pool.available(), BUFFERS);
+}
+
+#[test]
+fn interrupts_are_off_while_the_driver_polls() {
+    let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+    assert_eq!(nic.next_due(7), Some(7), "nothing is posted yet");
+    let flags = |device: &Device, queue| {
+        let available = device.ring(
+            Register::QueueAvailable,
+            Register::QueueAvailableHigh,
+            queue,
+            4,
+        );
+        available.load_u16(0).unwrap()
+    };
+    poll(&mut nic, &mut pool);
+    assert_eq!((flags(&device, 0), flags(&device, 1)), (0, 1));
+    assert_eq!(nic.next_due(7), None);
+    device.receive([0; 12], &frame(64, 3));
+    let mut frames = Vec::new();
+    nic.rx(0, 1, &mut pool, &mut frames);
+    assert_eq!(flags(&device, 0), 1);
+    assert_eq!(nic.next_due(7), Some(7), "there may be more");
+    frames[0].recycle(&mut pool);
+}
+
+proptest! {
+    /// D-28: the device returns any descriptors with any lengths.
+    #[test]
+    fn hostile_device_neither_loses_nor_duplicates_a_buffer(
+        returns in prop::collection::vec((0u32..10, 0u32..2100, any::<bool>()), 1..40)
+    ) {
+        let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+        poll(&mut nic, &mut pool);
+        for (id, len, is_honest) in returns {
+            let posted = is_honest.then(|| device.next(0)).flatten();
+            let id = posted.map_or(id, |(id, ..)| id);
+            device.complete(0, id, len);
+            for mut frame in poll(&mut nic, &mut pool) {
+                frame.recycle(&mut pool);
+            }
+            if nic.closed().is_some() {
+                break;
+            }
+        }
+        nic.release(&mut pool);
+        prop_assert_eq!(pool.available(), BUFFERS);
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let mut places: Vec<_> = taken.iter().map(|buffer| buffer.span.addr()).collect();
+        places.sort_unstable();
+        places.dedup();
+        prop_assert_eq!(places.len(), BUFFERS);
+    }
+}

@@ -1,0 +1,118 @@
+//! PCI devices behind an IOMMU: the data that the monitor passes to a device's domain.
+//!
+//! The core maps a part of the domain's frames in the device's I/O page table, and the registers of
+//! the device into the domain's window. The domain gets the device's interrupt as an eventfd. It
+//! gets no descriptor of the device: it can change neither the mappings nor the configuration
+//! space.
+
+/// The first I/O address of the domain's frames, above the interrupt range of x86 processors.
+pub const IO_BASE: u64 = 1 << 32;
+
+/// The number of window slots reserved for each structure of registers.
+pub const WINDOW_SLOTS: u32 = 16;
+
+/// A structure of registers of a virtio device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Structure {
+    /// The common configuration.
+    Common,
+    /// The notification addresses.
+    Notify,
+}
+
+impl Structure {
+    /// All of them, in the order of their places in the window.
+    pub const ALL: [Self; 2] = [Self::Common, Self::Notify];
+
+    /// Returns the first of its slots, if those of the device begin at `first`.
+    #[must_use]
+    pub const fn slot(self, first: u32) -> u32 {
+        first + self as u32 * WINDOW_SLOTS
+    }
+}
+
+/// Where a structure lies in its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StructureLayout {
+    /// Its first byte, within its first page.
+    pub offset: u16,
+    /// The number of its bytes that are mapped.
+    pub bytes: u32,
+}
+
+impl StructureLayout {
+    /// Encodes it as a result word.
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        self.offset as u64 | (self.bytes as u64) << 32
+    }
+
+    /// Decodes a result word.
+    #[must_use]
+    pub const fn decode(word: u64) -> Self {
+        Self {
+            offset: word as u16,
+            bytes: (word >> 32) as u32,
+        }
+    }
+}
+
+/// Control calls of a PCI device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PciControl {
+    /// Return a structure's [`StructureLayout`].
+    Layout(Structure),
+    /// Return the bytes between the notification addresses of two queues.
+    NotifyMultiplier,
+}
+
+impl PciControl {
+    const LAYOUT: u64 = 1;
+    const NOTIFY_MULTIPLIER: u64 = 2;
+
+    /// Encodes it as words 1 and 2 of a hypercall.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Layout(structure) => [Self::LAYOUT, structure as u64],
+            Self::NotifyMultiplier => [Self::NOTIFY_MULTIPLIER, 0],
+        }
+    }
+
+    /// Decodes words 1 and 2 of a hypercall.
+    #[must_use]
+    pub fn decode(words: [u64; 2]) -> Option<Self> {
+        match words {
+            [Self::LAYOUT, number] => {
+                let mut all = Structure::ALL.into_iter();
+                let structure = all.find(|structure| *structure as u64 == number)?;
+                Some(Self::Layout(structure))
+            }
+            [Self::NOTIFY_MULTIPLIER, 0] => Some(Self::NotifyMultiplier),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_calls_survive_encoding() {
+        for call in [
+            PciControl::Layout(Structure::Common),
+            PciControl::Layout(Structure::Notify),
+            PciControl::NotifyMultiplier,
+        ] {
+            assert_eq!(PciControl::decode(call.encode()), Some(call));
+        }
+        for nonsense in [[0, 0], [1, 2], [2, 1], [u64::MAX, 0]] {
+            assert_eq!(PciControl::decode(nonsense), None, "{nonsense:?}");
+        }
+        let (offset, bytes) = (0x0fff, u32::MAX);
+        let layout = StructureLayout { offset, bytes };
+        assert_eq!(StructureLayout::decode(layout.encode()), layout);
+    }
+}

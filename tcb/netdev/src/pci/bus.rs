@@ -1,0 +1,290 @@
+//! The kernel's files of PCI devices, by which a device gets another driver.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// The driver that gives a device to a process.
+const DRIVER: &str = "vfio-pci";
+/// The kernel's name of a group without an IOMMU.
+const NO_IOMMU: &str = "vfio-noiommu";
+/// The vendor of virtio devices.
+const VIRTIO: u16 = 0x1af4;
+/// A virtio-net device that supports only the modern interface, and one that supports both.
+const NET: [u16; 2] = [0x1041, 0x1000];
+/// The class of bridges, which may share a group.
+const BRIDGE: u32 = 0x06;
+
+/// Why a PCI device cannot be given to a domain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PciError {
+    /// The text is no address.
+    #[error("`{0}` is not the address of a PCI device: write it like 0000:00:03.0")]
+    Address(String),
+    /// There is no such device.
+    #[error("there is no PCI device {0}: `lspci -D` lists all of them")]
+    NoDevice(String),
+    /// Its registers are unknown.
+    #[error(
+        "PCI device {address} ({vendor:04x}:{device:04x}) is not a virtio-net device, the only \
+         kind that is supported"
+    )]
+    Kind {
+        /// The device.
+        address: String,
+        /// Its vendor.
+        vendor: u16,
+        /// Its number.
+        device: u16,
+    },
+    /// It could write to all memory.
+    #[error(
+        "PCI device {0} is not behind an IOMMU, so it could access all memory of this system: \
+         switch the IOMMU on in the firmware, and on an Intel system write intel_iommu=on on the \
+         kernel's command line"
+    )]
+    NoIommu(String),
+    /// The system may be using it.
+    #[error(
+        "PCI device {address} is in use by the driver {driver}: unbind it first (`echo {address} \
+         >/sys/bus/pci/devices/{address}/driver/unbind`)"
+    )]
+    InUse {
+        /// The device.
+        address: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// The IOMMU does not separate it from another device.
+    #[error(
+        "PCI device {address} is in IOMMU group {group} with {other}, which the driver {driver} \
+         uses: only whole groups can be given away"
+    )]
+    Group {
+        /// The device.
+        address: String,
+        /// Its group.
+        group: u32,
+        /// The other device.
+        other: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// The driver is missing.
+    #[error("PCI device {0}: the driver vfio-pci is missing: `modprobe vfio-pci` loads it")]
+    NoDriver(String),
+    /// The driver did not accept the device.
+    #[error(
+        "PCI device {0} was not accepted by the driver vfio-pci: the kernel's log has the reason"
+    )]
+    NotBound(String),
+    /// It has no usable registers or interrupt.
+    #[error("PCI device {address}: {what}")]
+    Unusable {
+        /// The device.
+        address: String,
+        /// The reason.
+        what: &'static str,
+    },
+    /// The system refused.
+    #[error("PCI device {address}: {what}: {error}")]
+    System {
+        /// The device.
+        address: String,
+        /// The step.
+        what: &'static str,
+        /// The error of the system.
+        error: io::Error,
+    },
+}
+
+/// The kernel's files of PCI devices.
+#[derive(Debug)]
+pub struct PciBus {
+    root: PathBuf,
+    nodes: PathBuf,
+}
+
+impl Default for PciBus {
+    fn default() -> Self {
+        Self {
+            root: "/sys/bus/pci".into(),
+            nodes: "/dev/vfio".into(),
+        }
+    }
+}
+
+impl PciBus {
+    /// Binds a device to the driver, and opens its group. A device that has another driver is left
+    /// alone.
+    ///
+    /// # Errors
+    /// The device is unsuitable or in use, or the system refused.
+    pub fn bind(&self, address: &str) -> Result<OwnedFd, PciError> {
+        let group = self.check(address)?;
+        if self.driver(address).as_deref() != Some(DRIVER) {
+            self.set_driver(address)?;
+        }
+        let node = self.nodes.join(group.to_string());
+        open(&node).map_err(system(address, "opening its IOMMU group"))
+    }
+
+    /// Takes a device from the driver. It has no driver then.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn unbind(&self, address: &str) -> Result<(), PciError> {
+        let device = self.device(address)?;
+        if self.driver(address).as_deref() != Some(DRIVER) {
+            return Ok(());
+        }
+        let what = "taking it from the driver vfio-pci";
+        put(&device.join("driver_override"), "\n").map_err(system(address, what))?;
+        put(&device.join("driver/unbind"), address).map_err(system(address, what))
+    }
+
+    /// Opens a container, which gets groups and an I/O page table.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn container(&self) -> io::Result<OwnedFd> {
+        open(&self.nodes.join("vfio"))
+    }
+
+    /// Checks whether a device can be given to a domain, and returns its group.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn check(&self, address: &str) -> Result<u32, PciError> {
+        let device = self.device(address)?;
+        let number = |name: &str| number(&device.join(name)).unwrap_or(0);
+        let (vendor, id) = (number("vendor") as u16, number("device") as u16);
+        let is_net = id != NET[1] || number("subsystem_device") == 1;
+        if vendor != VIRTIO || !NET.contains(&id) || !is_net {
+            return Err(PciError::Kind {
+                address: address.to_owned(),
+                vendor,
+                device: id,
+            });
+        }
+        let no_iommu = || PciError::NoIommu(address.to_owned());
+        let group = link_name(&device.join("iommu_group")).ok_or_else(no_iommu)?;
+        let name = fs::read_to_string(device.join("iommu_group/name")).unwrap_or_default();
+        let group = match name.trim() == NO_IOMMU {
+            true => return Err(no_iommu()),
+            false => group.parse().map_err(|_| no_iommu())?,
+        };
+        match self.driver(address) {
+            Some(driver) if driver != DRIVER => Err(PciError::InUse {
+                address: address.to_owned(),
+                driver,
+            }),
+            _ => self.check_group(address, group).map(|()| group),
+        }
+    }
+
+    /// Checks that no other device of the group is in use.
+    fn check_group(&self, address: &str, group: u32) -> Result<(), PciError> {
+        let members = self.device(address)?.join("iommu_group/devices");
+        let members = fs::read_dir(members).map_err(system(address, "reading its IOMMU group"))?;
+        let names = members.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        for other in names.filter(|other| other != address) {
+            let class = number(&self.path(&other).join("class")).unwrap_or(0);
+            if let Some(driver) = self.driver(&other)
+                && driver != DRIVER
+                && class >> 16 != BRIDGE
+            {
+                return Err(PciError::Group {
+                    address: address.to_owned(),
+                    group,
+                    other,
+                    driver,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn set_driver(&self, address: &str) -> Result<(), PciError> {
+        if !self.root.join("drivers").join(DRIVER).exists() {
+            return Err(PciError::NoDriver(address.to_owned()));
+        }
+        let what = "binding it to the driver vfio-pci";
+        let choice = self.path(address).join("driver_override");
+        put(&choice, DRIVER).map_err(system(address, what))?;
+        put(&self.root.join("drivers_probe"), address).map_err(system(address, what))?;
+        match self.driver(address).as_deref() {
+            Some(DRIVER) => Ok(()),
+            _ => Err(PciError::NotBound(address.to_owned())),
+        }
+    }
+
+    /// Returns the name of a device's driver.
+    fn driver(&self, address: &str) -> Option<String> {
+        link_name(&self.path(address).join("driver"))
+    }
+
+    fn path(&self, address: &str) -> PathBuf {
+        self.root.join("devices").join(address)
+    }
+
+    /// Returns the folder of a device that exists.
+    fn device(&self, address: &str) -> Result<PathBuf, PciError> {
+        if !is_address(address) {
+            return Err(PciError::Address(address.to_owned()));
+        }
+        let device = self.path(address);
+        match device.exists() {
+            true => Ok(device),
+            false => Err(PciError::NoDevice(address.to_owned())),
+        }
+    }
+}
+
+/// Returns whether a text has the form of a PCI address, as the kernel writes it.
+fn is_address(text: &str) -> bool {
+    let form = "dddd:dd:dd.d";
+    let fits = |(found, form): (char, char)| match form {
+        'd' => matches!(found, '0'..='9' | 'a'..='f'),
+        other => found == other,
+    };
+    text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
+}
+
+pub(super) fn system(address: &str, what: &'static str) -> impl FnOnce(io::Error) -> PciError {
+    let address = address.to_owned();
+    move |error| PciError::System {
+        address,
+        what,
+        error,
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    Ok(file.into())
+}
+
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    File::options()
+        .write(true)
+        .open(path)?
+        .write_all(text.as_bytes())
+}
+
+/// Returns the number in a file, like 0x1af4.
+fn number(path: &Path) -> Option<u32> {
+    let text = fs::read_to_string(path).ok()?;
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+}
+
+/// Returns the last part of a link's target.
+fn link_name(path: &Path) -> Option<String> {
+    let target = fs::read_link(path).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! PCI network devices for a domain, by VFIO: a device is bound to the kernel's driver `vfio-pci`,
+//! reset, and started and stopped. Only virtio-net devices are supported, and only behind an IOMMU.
+//!
+//! ```text
+//!   broker   PciBus: checks device and group, binds the driver, opens group and container
+//!   netd     Function: joins them, finds registers, sets the interrupt and the bus master
+//!   core     maps a domain's frames in the container's I/O page table
+//!   domain   registers (window) and an eventfd
+//! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`PciBus`] | the kernel's files of PCI devices |
+//! | `registers` | where a device's registers lie, by its configuration space |
+//! | [`Function`] | an open device |
+//! | `calls` | VFIO's system calls |
+
+mod bus;
+mod calls;
+mod function;
+mod registers;
+
+pub use bus::{PciBus, PciError};
+pub use function::Function;

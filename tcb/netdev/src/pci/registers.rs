@@ -1,0 +1,228 @@
+//! Where the registers of a virtio device lie: its capabilities in PCI configuration space (virtio
+//! 1.2, section 4.1.4, and PCI Local Bus 3.0, section 6.8.2). The device has written all of this,
+//! so every number is checked.
+
+use abi::PAGE;
+use abi::pci::{Structure, WINDOW_SLOTS};
+
+/// Bytes of a device's configuration space that hold its capabilities.
+pub(super) const CONFIG_BYTES: usize = 256;
+/// The most capabilities that fit.
+const CAPABILITIES_MAX: usize = 48;
+const STATUS_AT: usize = 0x06;
+const HAS_CAPABILITIES: u8 = 0x10;
+const CAPABILITIES_AT: usize = 0x34;
+const VENDOR_CAPABILITY: u8 = 0x09;
+const MSIX_CAPABILITY: u8 = 0x11;
+/// Values of `cfg_type`.
+const COMMON: u8 = 1;
+const NOTIFY: u8 = 2;
+/// BARs of a device.
+const BARS: u8 = 6;
+/// Bytes of an entry of the MSI-X table.
+const MSIX_ENTRY: u64 = 16;
+/// Bytes of the common configuration that a driver needs.
+const COMMON_BYTES: u32 = 56;
+
+/// A range of a BAR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BarRange {
+    pub(super) bar: u8,
+    pub(super) offset: u32,
+    pub(super) bytes: u32,
+}
+
+impl BarRange {
+    /// Returns the pages that it touches.
+    pub(super) fn pages(self) -> std::ops::Range<u64> {
+        let (start, page) = (u64::from(self.offset), PAGE as u64);
+        start / page..(start + u64::from(self.bytes)).div_ceil(page)
+    }
+
+    /// Cuts it to the pages that a domain has slots for.
+    fn cut(self) -> Self {
+        let most = WINDOW_SLOTS * PAGE as u32 - self.offset % PAGE as u32;
+        let bytes = self.bytes.min(most);
+        Self { bytes, ..self }
+    }
+}
+
+/// The registers of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Registers {
+    pub(super) common: BarRange,
+    pub(super) notify: BarRange,
+    /// Bytes between the notification addresses of two queues.
+    pub(super) multiplier: u32,
+}
+
+impl Registers {
+    /// Returns the range of a structure.
+    pub(super) fn range(&self, structure: Structure) -> BarRange {
+        match structure {
+            Structure::Common => self.common,
+            Structure::Notify => self.notify,
+        }
+    }
+
+    /// Finds the registers by a device's configuration space. A domain that can write to the MSI-X
+    /// table could raise any interrupt on a system without interrupt remapping, so the table must
+    /// not share a page with the registers.
+    pub(super) fn find(config: &[u8; CONFIG_BYTES]) -> Result<Self, &'static str> {
+        let (mut common, mut notify, mut msix) = (None, None, None);
+        for at in capabilities(config) {
+            match byte(config, at) {
+                VENDOR_CAPABILITY => match byte(config, at + 3) {
+                    COMMON => common = common.or(bar_range(config, at)),
+                    NOTIFY => {
+                        let found = bar_range(config, at);
+                        notify = notify.or(found.map(|range| (range, word(config, at + 16))));
+                    }
+                    _ => {}
+                },
+                MSIX_CAPABILITY => msix = Some(msix_ranges(config, at)),
+                _ => {}
+            }
+        }
+        let common = common.filter(|range| range.bytes >= COMMON_BYTES);
+        let missing =
+            "it has no registers of the modern virtio interface (QEMU: disable-legacy=on)";
+        let (common, (notify, multiplier)) = common.zip(notify).ok_or(missing)?;
+        let msix = msix.ok_or("it has no MSI-X interrupts")?;
+        let (common, notify) = (common.cut(), notify.cut());
+        let overlaps = |own: BarRange, other: (u8, u64, u64)| {
+            let pages = own.pages();
+            let (first, end) = (other.1 / PAGE as u64, other.2.div_ceil(PAGE as u64));
+            own.bar == other.0 && pages.start < end && first < pages.end
+        };
+        let is_shared = |own| msix.iter().any(|other| overlaps(own, *other));
+        if is_shared(common) || is_shared(notify) {
+            return Err("its MSI-X table shares a page with its registers");
+        }
+        Ok(Self {
+            common,
+            notify,
+            multiplier,
+        })
+    }
+}
+
+/// Returns the places of all capabilities.
+fn capabilities(config: &[u8; CONFIG_BYTES]) -> impl Iterator<Item = usize> + '_ {
+    let has_any = byte(config, STATUS_AT) & HAS_CAPABILITIES != 0;
+    let place = |at: usize| Some(usize::from(byte(config, at) & !3)).filter(|next| *next >= 0x40);
+    let first = place(CAPABILITIES_AT).filter(|_| has_any);
+    // A device may link them in a circle.
+    std::iter::successors(first, move |at| place(at + 1)).take(CAPABILITIES_MAX)
+}
+
+/// Returns the range that a virtio capability describes.
+fn bar_range(config: &[u8; CONFIG_BYTES], at: usize) -> Option<BarRange> {
+    let (bar, offset, bytes) = (
+        byte(config, at + 4),
+        word(config, at + 8),
+        word(config, at + 12),
+    );
+    let is_aligned = offset % 4 == 0 && offset.checked_add(bytes).is_some();
+    (bar < BARS && bytes > 0 && is_aligned).then_some(BarRange { bar, offset, bytes })
+}
+
+/// Returns BAR, start and end of the MSI-X table and of its pending bits.
+fn msix_ranges(config: &[u8; CONFIG_BYTES], at: usize) -> [(u8, u64, u64); 2] {
+    let control = u64::from(word(config, at) >> 16);
+    let entries = (control & 0x7ff) + 1;
+    let range = |word: u32, bytes: u64| {
+        let start = u64::from(word & !7);
+        ((word & 7) as u8, start, start + bytes)
+    };
+    let pending = entries.div_ceil(64) * 8;
+    [
+        range(word(config, at + 4), entries * MSIX_ENTRY),
+        range(word(config, at + 8), pending),
+    ]
+}
+
+fn byte(config: &[u8; CONFIG_BYTES], at: usize) -> u8 {
+    config.get(at).copied().unwrap_or(0)
+}
+
+fn word(config: &[u8; CONFIG_BYTES], at: usize) -> u32 {
+    let bytes = config
+        .get(at..at + 4)
+        .and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the configuration space of a device whose common registers are at `common` of BAR 4,
+    /// and whose MSI-X table is at the start of BAR `msix`.
+    fn config(common: u32, msix: u8) -> [u8; CONFIG_BYTES] {
+        let mut config = [0; CONFIG_BYTES];
+        config[STATUS_AT] = HAS_CAPABILITIES;
+        config[CAPABILITIES_AT] = 0x40;
+        config[0x40..0x44].copy_from_slice(&[MSIX_CAPABILITY, 0x50, 3, 0]);
+        config[0x44] = msix;
+        config[0x48..0x4c].copy_from_slice(&(0x800 | u32::from(msix)).to_le_bytes());
+        for (at, next, kind, offset, bytes) in [
+            (0x50, 0x60, COMMON, common, 0x1000),
+            (0x60, 0x84, NOTIFY, 0x3000, 0x40_0000),
+            (0x84, 0, 5, 0, 0),
+        ] {
+            config[at..at + 5].copy_from_slice(&[VENDOR_CAPABILITY, next, 16, kind, 4]);
+            config[at + 8..at + 12].copy_from_slice(&u32::to_le_bytes(offset));
+            config[at + 12..at + 16].copy_from_slice(&u32::to_le_bytes(bytes));
+        }
+        config[0x70] = 4;
+        config
+    }
+
+    #[test]
+    fn registers_are_found_and_cut_to_their_slots() {
+        let found = Registers::find(&config(0, 1)).unwrap();
+        let range = |offset, bytes| BarRange {
+            bar: 4,
+            offset,
+            bytes,
+        };
+        assert_eq!(found.common, range(0, 0x1000));
+        assert_eq!(found.notify, range(0x3000, WINDOW_SLOTS * PAGE as u32));
+        assert_eq!(found.multiplier, 4);
+    }
+
+    #[test]
+    fn interrupt_table_stays_out_of_reach() {
+        let shared = Registers::find(&config(0, 4)).unwrap_err();
+        assert!(shared.contains("shares a page"), "{shared}");
+        Registers::find(&config(0x1000, 4)).unwrap();
+    }
+
+    #[test]
+    fn nonsense_in_configuration_space_is_rejected() {
+        let with = |at: usize, value: u8| {
+            let mut config = config(0, 1);
+            config[at] = value;
+            Registers::find(&config)
+        };
+        // Capabilities in a circle, none at all, and a link to their own header.
+        for (at, value) in [(0x61, 0x60), (STATUS_AT, 0), (CAPABILITIES_AT, 0x04)] {
+            let _ = with(at, value);
+        }
+        with(STATUS_AT, 0).unwrap_err();
+        // A BAR that does not exist, an end beyond 4 GiB, too few bytes, an odd address.
+        for (at, value) in [(0x54, 6), (0x5b, 0xff), (0x5d, 0), (0x58, 1)] {
+            let mut config = config(0, 1);
+            config[0x5c..0x60].fill(0xff);
+            config[at] = value;
+            if at == 0x5d {
+                config[0x5c..0x60].copy_from_slice(&[55, 0, 0, 0]);
+            }
+            let why = Registers::find(&config).unwrap_err();
+            assert!(why.contains("no registers"), "{at:#x}: {why}");
+        }
+        let why = with(0x40, VENDOR_CAPABILITY).unwrap_err();
+        assert_eq!(why, "it has no MSI-X interrupts");
+    }
+}
