@@ -19,6 +19,7 @@ mod soak;
 mod source;
 mod syntax;
 mod tcb;
+mod vfio;
 mod words;
 mod workspace;
 mod xen;
@@ -44,6 +45,7 @@ usage: cargo xtask <task>
                      its limit in xtask/layering.txt
   mutants [MODULE…]  do the tests detect changes of ring, grants, counted-grants, …? resumable
   mutants --kept [MODULE…]  print stored results without running anything
+  vfio               test a NIC that is a PCI device behind an emulated IOMMU (see --help)
   xen [TEST…]        test the driver domain on the real Xen, in an emulated machine (see --help)
   xen exp [ARGS…]    compare it there with the kernel's xen-netback: work per packet; resumable
   kubernetes [GROUP…]  Grantway in a real cluster of two nodes, on this system (see --help)
@@ -76,6 +78,7 @@ fn run(args: &[String]) -> Result<()> {
         ("demo", args) => build::demo(args),
         ("compare", args) => compare::run(args),
         ("test", args) => run_tests::run(args),
+        ("vfio", args) => vfio::run(args),
         ("xen", args) => xen::run(args),
         ("kubernetes", args) => kubernetes::run(args),
         ("layering", []) => layering::check(),

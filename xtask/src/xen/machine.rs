@@ -100,84 +100,12 @@ impl Machine<'_> {
     ///
     /// A test or the machine has failed.
     pub(crate) fn run(&self, task: Task<'_>) -> Result<()> {
-        let tests = task.wanted;
-        let mut child = self.start(task.argument)?;
-        let console = child.stdout.take().context("the emulator has no output")?;
-        let (lines, read) = channel();
-        std::thread::spawn(move || {
-            let mut console = BufReader::new(console);
-            let mut line = Vec::new();
-            // A console may print arbitrary bytes.
-            while console
-                .read_until(b'\n', &mut line)
-                .is_ok_and(|bytes| bytes > 0)
-            {
-                if lines
-                    .send(String::from_utf8_lossy(&line).trim_end().to_owned())
-                    .is_err()
-                {
-                    return;
-                }
-                line.clear();
-            }
-        });
-        let told = self.follow(&read, task.on_window);
-        let _ = child.kill();
-        child.wait()?;
-        let (outcome, tail, late) = told?;
-        let missing: Vec<_> = tests
-            .iter()
-            .filter(|test| !outcome.passed.iter().any(|passed| passed == *test))
-            .copied()
-            .collect();
-        if missing.is_empty() && outcome.done {
-            return Ok(());
-        }
-        for line in tail {
-            println!("| {line}");
-        }
-        println!("the whole console: {}", self.log.display());
-        if late {
-            bail!(
-                "not over within {} s: {}",
-                self.deadline.as_secs(),
-                missing.join(", ")
-            );
-        }
-        bail!("not passed: {}", missing.join(", "))
-    }
-
-    /// Reads the console until its end or the deadline.
-    fn follow(
-        &self,
-        read: &Receiver<String>,
-        on_window: &mut dyn FnMut(&str) -> Result<()>,
-    ) -> Result<(TestOutcome, Vec<String>, bool)> {
-        let mut log = File::create(&self.log)
-            .with_context(|| format!("cannot write {}", self.log.display()))?;
-        let start = Instant::now();
-        let mut outcome = TestOutcome::default();
-        let mut tail = Vec::new();
-        loop {
-            let left = self.deadline.saturating_sub(start.elapsed());
-            match read.recv_timeout(left) {
-                Ok(line) => {
-                    writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64())?;
-                    if let Some((_, window)) = line.split_once("XTEST window ") {
-                        on_window(window)?;
-                    }
-                    if let Some(shown) = outcome.take(&line) {
-                        println!("{shown}");
-                    }
-                    tail.push(line);
-                    if tail.len() > SHOWN {
-                        tail.remove(0);
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => return Ok((outcome, tail, false)),
-                Err(RecvTimeoutError::Timeout) => return Ok((outcome, tail, true)),
-            }
-        }
+        let command = self.command(task.argument)?;
+        let console = Console {
+            log: &self.log,
+            deadline: self.deadline,
+        };
+        console.run(command, task.wanted, task.on_window)
     }
 
     /// Returns everything on which a run depends in addition to the images: the emulator and its
@@ -185,12 +113,6 @@ impl Machine<'_> {
     pub(crate) fn described(&self) -> Result<String> {
         let version = workspace::output(self.emulator()?.arg("--version"))?;
         Ok(format!("{version}{:?}", self.command("")?))
-    }
-
-    fn start(&self, argument: &str) -> Result<Child> {
-        let mut command = self.command(argument)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        command.spawn().context("the emulator cannot be started")
     }
 
     fn command(&self, argument: &str) -> Result<Command> {
@@ -232,6 +154,106 @@ impl Machine<'_> {
             command.arg("-L").arg(of(folder));
         }
         Ok(command)
+    }
+}
+
+/// The console of an emulator.
+pub(crate) struct Console<'a> {
+    /// Where its output is kept.
+    pub(crate) log: &'a Path,
+    pub(crate) deadline: Duration,
+}
+
+impl Console<'_> {
+    /// Runs an emulator until it ends; prints the result of each test.
+    ///
+    /// # Errors
+    ///
+    /// A test of `tests` or the machine has failed.
+    pub(crate) fn run(
+        &self,
+        mut command: Command,
+        tests: &[&str],
+        on_window: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<()> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("the emulator cannot be started")?;
+        let console = child.stdout.take().context("the emulator has no output")?;
+        let (lines, read) = channel();
+        std::thread::spawn(move || {
+            let mut console = BufReader::new(console);
+            let mut line = Vec::new();
+            // A console may print arbitrary bytes.
+            while console
+                .read_until(b'\n', &mut line)
+                .is_ok_and(|bytes| bytes > 0)
+            {
+                if lines
+                    .send(String::from_utf8_lossy(&line).trim_end().to_owned())
+                    .is_err()
+                {
+                    return;
+                }
+                line.clear();
+            }
+        });
+        let told = self.follow(&read, on_window);
+        let _ = child.kill();
+        child.wait()?;
+        let (outcome, tail, late) = told?;
+        let missing: Vec<_> = tests
+            .iter()
+            .filter(|test| !outcome.passed.iter().any(|passed| passed == *test))
+            .copied()
+            .collect();
+        if missing.is_empty() && outcome.done {
+            return Ok(());
+        }
+        for line in tail {
+            println!("| {line}");
+        }
+        println!("the whole console: {}", self.log.display());
+        if late {
+            bail!(
+                "not over within {} s: {}",
+                self.deadline.as_secs(),
+                missing.join(", ")
+            );
+        }
+        bail!("not passed: {}", missing.join(", "))
+    }
+
+    /// Reads the console until its end or the deadline.
+    fn follow(
+        &self,
+        read: &Receiver<String>,
+        on_window: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<(TestOutcome, Vec<String>, bool)> {
+        let mut log = File::create(self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let start = Instant::now();
+        let mut outcome = TestOutcome::default();
+        let mut tail = Vec::new();
+        loop {
+            let left = self.deadline.saturating_sub(start.elapsed());
+            match read.recv_timeout(left) {
+                Ok(line) => {
+                    writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64())?;
+                    if let Some((_, window)) = line.split_once("XTEST window ") {
+                        on_window(window)?;
+                    }
+                    if let Some(shown) = outcome.take(&line) {
+                        println!("{shown}");
+                    }
+                    tail.push(line);
+                    if tail.len() > SHOWN {
+                        tail.remove(0);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok((outcome, tail, false)),
+                Err(RecvTimeoutError::Timeout) => return Ok((outcome, tail, true)),
+            }
+        }
     }
 }
 

@@ -12,13 +12,13 @@
 //!
 //! Shell scripts in `xtask/xen/` run inside the machine.
 
-mod archive;
+pub(crate) mod archive;
 mod exp;
 mod images;
 mod kernels;
 mod laboratory;
-mod machine;
-mod packages;
+pub(crate) mod machine;
+pub(crate) mod packages;
 
 use anyhow::{Context, Result};
 use laboratory::{Laboratory, slowness};

@@ -1,0 +1,210 @@
+//! `cargo xtask vfio`: a machine with a NIC of `kind = "vfio"` in an emulated system with an IOMMU.
+//!
+//! The script `xtask/vfio/init` runs inside. It uses the newest kernel of this system.
+
+use crate::workspace;
+use crate::xen::archive::Archive;
+use crate::xen::machine::Console;
+use crate::xen::packages::find;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const USAGE: &str = "\
+usage: cargo xtask vfio
+
+Boots this system's newest kernel in QEMU's software emulation, with an IOMMU and two virtio-net
+devices that a cable joins, and runs a machine of this tree whose NIC is one of them: a device in
+use
+is refused; ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums; the driver domain is
+killed in the middle of a stream; the IOMMU reports no fault. Needs qemu-system-x86_64,
+busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all deadlines (default: 3).";
+
+/// The tests, in their order.
+const TESTS: [&str; 7] = ["boot", "refused", "ping", "tcp", "kill", "faults", "down"];
+/// Deadline on a system without load, seconds.
+const DEADLINE_S: u64 = 240;
+/// Packages and programs that run inside.
+const PACKAGES: [&str; 6] = ["cli", "grantwayd", "netd", "manager", "driver", "guest"];
+const PROGRAMS: [&str; 6] = [
+    "grantway",
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+];
+/// Modules of the kernel, in the order in which they are loaded.
+const MODULES: [&str; 15] = [
+    "virt/lib/irqbypass",
+    "drivers/vfio/vfio",
+    "drivers/vfio/vfio_iommu_type1",
+    "drivers/vfio/vfio_virqfd",
+    "drivers/vfio/pci/vfio-pci-core",
+    "drivers/vfio/pci/vfio-pci",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_pci_modern_dev",
+    "drivers/virtio/virtio_pci_legacy_dev",
+    "drivers/virtio/virtio_pci",
+    "net/core/failover",
+    "drivers/net/net_failover",
+    "drivers/net/virtio_net",
+    "drivers/net/tun",
+];
+/// The emulated system: an IOMMU, and a cable between the device that the machine drives (01:00.0)
+/// and one that the kernel drives.
+const SYSTEM: [&str; 32] = [
+    "-machine",
+    "q35",
+    "-accel",
+    "tcg",
+    "-cpu",
+    "max",
+    "-smp",
+    "1",
+    "-m",
+    "1024",
+    "-display",
+    "none",
+    "-serial",
+    "stdio",
+    "-monitor",
+    "none",
+    "-no-reboot",
+    "-device",
+    "intel-iommu,intremap=on,caching-mode=on",
+    "-netdev",
+    "hubport,hubid=1,id=near",
+    "-netdev",
+    "hubport,hubid=1,id=far",
+    "-nic",
+    "none",
+    // A device below a port can be reset.
+    "-device",
+    "pcie-root-port,id=port0,slot=1,addr=02.0",
+    "-device",
+    "virtio-net-pci,netdev=near,bus=port0,iommu_platform=on,disable-legacy=on,romfile=",
+    "-device",
+    "virtio-net-pci,netdev=far,addr=04.0,romfile=",
+    "-kernel",
+];
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    match args {
+        [] => {}
+        [help] if matches!(help.as_str(), "--help" | "-h") => {
+            println!("{USAGE}");
+            return Ok(());
+        }
+        [other, ..] => bail!("no such argument: {other}\n\n{USAGE}"),
+    }
+    let Some(parts) = Parts::find() else {
+        if std::env::var("GRANTWAY_REQUIRE").is_ok_and(|value| value == "all") {
+            bail!("qemu-system-x86_64, busybox-static or a kernel with its modules is missing");
+        }
+        println!("skipped: qemu-system-x86_64, busybox-static or a kernel is missing");
+        return Ok(());
+    };
+    let slow: u32 = match std::env::var("GRANTWAY_VFIO_SLOW") {
+        Ok(text) => text.parse().context("GRANTWAY_VFIO_SLOW")?,
+        Err(_) => 3,
+    };
+    ensure!((1..=100).contains(&slow), "GRANTWAY_VFIO_SLOW is 1 to 100");
+    let home = workspace::target_directory()?.join("vfio");
+    fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+    let image = parts.image(&home, &build()?)?;
+    let mut command = Command::new(&parts.emulator);
+    // The kernel's test of the timer fails at random in an emulated system.
+    let line = format!("console=ttyS0 panic=5 intel_iommu=on no_timer_check SLOW={slow}");
+    command
+        .args(SYSTEM)
+        .arg(&parts.kernel)
+        .arg("-initrd")
+        .arg(image)
+        .args(["-append", &line]);
+    let console = Console {
+        log: &home.join("console.log"),
+        deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
+    };
+    console.run(command, &TESTS, &mut |_| Ok(()))
+}
+
+/// The parts of this system that a run uses.
+struct Parts {
+    emulator: PathBuf,
+    busybox: PathBuf,
+    kernel: PathBuf,
+    modules: PathBuf,
+}
+
+impl Parts {
+    /// Finds all parts.
+    fn find() -> Option<Self> {
+        let emulator = find("qemu-system-x86_64")?;
+        let busybox = find("busybox")?;
+        let mut kernels: Vec<_> = fs::read_dir("/boot").ok()?.filter_map(Result::ok).collect();
+        kernels.sort_by_key(fs::DirEntry::file_name);
+        kernels.into_iter().rev().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let release = name.strip_prefix("vmlinuz-")?;
+            let modules = Path::new("/lib/modules").join(release).join("kernel");
+            let all = MODULES.iter().all(|module| file(&modules, module).exists());
+            all.then(|| Self {
+                emulator: emulator.clone(),
+                busybox: busybox.clone(),
+                kernel: entry.path(),
+                modules,
+            })
+        })
+    }
+
+    /// Creates the file system of the emulated system; returns its path.
+    fn image(&self, home: &Path, programs: &Path) -> Result<PathBuf> {
+        let mut image = Archive::default();
+        for folder in ["bin", "dev", "proc", "sys", "tmp", "run"] {
+            image.folder(folder);
+        }
+        image.copy("bin/busybox", &self.busybox)?;
+        for program in PROGRAMS {
+            let stripped = home.join(program);
+            let from = programs.join(program);
+            // Debug information is most of a program.
+            workspace::output(Command::new("strip").arg("-o").arg(&stripped).arg(from))?;
+            image.copy(&format!("bin/{program}"), &stripped)?;
+        }
+        let mut order = Vec::new();
+        for module in MODULES {
+            let name = module.rsplit('/').next().unwrap_or(module);
+            image.copy(&format!("mod/{name}.ko"), &file(&self.modules, module))?;
+            order.push(name);
+        }
+        image.file("mod/order", order.join("\n").as_bytes());
+        image.file("etc/passwd", b"root:x:0:0::/:/bin/sh\n");
+        image.file("etc/group", b"root:x:0:\n");
+        for (name, at) in [("init", "init"), ("machine.toml", "etc/machine.toml")] {
+            image.copy(at, &workspace::root().join("xtask/vfio").join(name))?;
+        }
+        let path = home.join("system.img");
+        fs::write(&path, image.finish()).with_context(|| format!("{}", path.display()))?;
+        Ok(path)
+    }
+}
+
+fn file(modules: &Path, module: &str) -> PathBuf {
+    modules.join(format!("{module}.ko"))
+}
+
+/// Builds the programs that run inside; returns their folder.
+fn build() -> Result<PathBuf> {
+    let mut command = workspace::cargo();
+    command.args(["build", "--quiet", "--bins"]);
+    for package in PACKAGES {
+        command.args(["-p", package]);
+    }
+    let status = command.status().context("cannot run cargo")?;
+    ensure!(status.success(), "the build failed");
+    Ok(workspace::target_directory()?.join("x86_64-unknown-linux-gnu/debug"))
+}
