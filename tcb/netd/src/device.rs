@@ -303,10 +303,10 @@ impl NetDev {
     /// Removes the file of a listening socket, and stops a PCI device: closing netd's descriptors
     /// does neither.
     pub(crate) fn unlink(&self, broker: &Broker) {
-        if let Self::Pci(function, address) = self {
-            if let Err(error) = function.stop() {
-                eprintln!("grantway-netd: PCI device {address} could not be reset: {error}");
-            }
+        if let Self::Pci(function, address) = self
+            && let Err(error) = function.stop()
+        {
+            eprintln!("grantway-netd: PCI device {address} could not be reset: {error}");
         }
         if let Self::VhostUser(path, None) = self {
             remove_socket(path, broker);
