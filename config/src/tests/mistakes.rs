@@ -15,7 +15,7 @@ fn mistakes_have_lines_and_remedies() {
             "kind = \"tap\"",
             "kind = \"tun\"",
             "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"soft\", \
-             \"pcap\" or \"local\"",
+             \"vfio\", \"pcap\" or \"local\"",
         ),
         (
             "name = \"b\"",
