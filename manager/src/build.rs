@@ -305,6 +305,12 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
+    /// Has netd open an AF_XDP socket of a whole interface, or a PCI device.
+    fn socket(self, socket: NewSocket) -> PendingGive {
+        let token = self.core.post(CoreRequest::GiveSocket { socket }, &[]);
+        PendingGive { token, file: None }
+    }
+
     fn give(self, number: usize, device: &Device) -> AssignResult {
         let own = unit(self.place, number);
         match device {
@@ -332,9 +338,7 @@ impl DeviceAssignment<'_> {
                     rings_slot: spec.rings_slot,
                     is_pci: false,
                 };
-                self.core
-                    .ask(CoreRequest::GiveSocket { socket }, &[])
-                    .map(drop)
+                Ok(Some(self.socket(socket)))
             }
             Device::Pci(spec) => {
                 let socket = NewSocket {
@@ -348,8 +352,7 @@ impl DeviceAssignment<'_> {
                     rings_slot: spec.registers_slot,
                     is_pci: true,
                 };
-                let token = self.core.post(CoreRequest::GiveSocket { socket }, &[]);
-                Ok(Some(PendingGive { token, file: None }))
+                Ok(Some(self.socket(socket)))
             }
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
