@@ -78,7 +78,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
 
 /// Checks a PCI device: its address, its queues, and that a frame fits one buffer.
 fn pci(found: &mut Findings, part: ConfigPart, nic: &Nic, (device, entries): (&str, u32)) {
-    if !is_pci_address(device) {
+    if !abi::pci::is_address(device) {
         let remedy = "write it as `lspci -D` does, like device = \"0000:00:03.0\"";
         found.add(part, "device", format!("`device` is \"{device}\""), remedy);
     }
@@ -89,16 +89,6 @@ fn pci(found: &mut Findings, part: ConfigPart, nic: &Nic, (device, entries): (&s
             format!("a frame must fit one buffer: write an `mtu` of at most {PCI_MTU_MAX}");
         found.add(part, "mtu", what, remedy);
     }
-}
-
-/// Returns whether a text is a PCI address, as the kernel writes it.
-fn is_pci_address(text: &str) -> bool {
-    let form = "dddd:dd:dd.d";
-    let fits = |(found, form): (char, char)| match form {
-        'd' => matches!(found, '0'..='9' | 'a'..='f'),
-        other => found == other,
-    };
-    text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
 }
 
 fn cable(found: &mut Findings, n: usize, cable: &Cable) {

@@ -11,6 +11,17 @@ pub const IO_BASE: u64 = 1 << 32;
 /// The number of window slots reserved for each structure of registers.
 pub const WINDOW_SLOTS: u32 = 16;
 
+/// Returns whether a text has the form of a PCI address, as the kernel writes it.
+#[must_use]
+pub fn is_address(text: &str) -> bool {
+    let form = "dddd:dd:dd.d";
+    let fits = |(found, form): (char, char)| match form {
+        'd' => matches!(found, '0'..='9' | 'a'..='f'),
+        other => found == other,
+    };
+    text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
+}
+
 /// A structure of registers of a virtio device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

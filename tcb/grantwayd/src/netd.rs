@@ -21,6 +21,9 @@ const SIGN_NS: u64 = 50_000_000;
 const WORK_NS: u64 = 1_000_000_000;
 /// The interval of retries until netd has ended a socket.
 const AGAIN: Duration = Duration::from_millis(5);
+/// How long the worker waits until netd has stopped a PCI device. Once its memory is unmapped, a
+/// device that was not stopped accesses nothing.
+const PCI_STOP_NS: u64 = 2_000_000_000;
 
 /// Steering changes of a TAP in a burst before [`STEERS_PER_SECOND`] applies: more than one for
 /// each guest interface.
@@ -149,16 +152,18 @@ impl DeviceControl for Socket {
 
     /// Waits for netd without a limit: until netd has ended the queue, the kernel may write frames
     /// into memory that could then have another owner. If this netd cannot end the queue, a later
-    /// one may.
+    /// one may. Only the memory of a PCI device can be withdrawn without netd.
     fn end(&self) {
-        let unit = self.unit;
+        let (unit, started_ns) = (self.unit, monotonic_ns());
+        let is_pci = lock(&self.mapping).is_some();
         while self.must_end && !self.netd.ending.load(Ordering::Relaxed) {
-            if self.netd.ask(NetdRequest::End { unit }).is_ok() {
-                *lock(&self.mapping) = None;
-                return;
+            let is_late = is_pci && monotonic_ns() - started_ns >= PCI_STOP_NS;
+            if is_late || self.netd.ask(NetdRequest::End { unit }).is_ok() {
+                break;
             }
             std::thread::sleep(AGAIN);
         }
+        *lock(&self.mapping) = None;
     }
 }
 

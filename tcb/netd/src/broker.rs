@@ -6,9 +6,8 @@
 //! with its CAP_SYS_ADMIN a program could read all memory. netd requests these from its broker over
 //! a link. The broker opens only network namespaces, the files that the machine's description
 //! names, and sockets of virtual machine monitors that the description names or that are in one
-//! folder, and it gives only PCI devices to netd that the description names. It loads only programs
-//! that access packets. It accepts the description once, before netd
-//! opens any device.
+//! folder. It gives netd only the PCI devices that the description names. It loads only programs
+//! that access packets. It accepts the description once, before netd opens any device.
 //!
 //! If the broker ends, netd does too, and the core restarts both.
 
@@ -223,8 +222,9 @@ impl Broker {
 
     /// Binds a PCI device to `vfio-pci`. Returns the descriptors of a container and of its group.
     pub(crate) fn bind_pci(&self, address: &str) -> io::Result<[OwnedFd; 2]> {
-        let group = self.ask_of(BrokerRequest::BindPci, address.as_bytes())?;
+        // First the container: if there is none, the device is not bound.
         let container = self.ask_of(BrokerRequest::Container, address.as_bytes())?;
+        let group = self.ask_of(BrokerRequest::BindPci, address.as_bytes())?;
         Ok([container, group])
     }
 

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A feature that is missing if TAPs cannot be steered.
 const NO_STEERING: &str = "dedicated NIC queues (bpf(2) is not permitted)";
@@ -77,8 +78,10 @@ pub(crate) enum NetDev {
     Pci(Arc<Function>, String),
     /// A PCI device that is to be started for a domain.
     PciStopped(Arc<Function>),
-    /// A PCI device that was started for a domain, and the descriptor that reports its interrupts.
-    PciStarted(Arc<Function>, OwnedFd),
+    /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
+    /// whether it was stopped again. A repeated request to end it does not stop it for its next
+    /// domain.
+    PciStarted(Arc<Function>, OwnedFd, AtomicBool),
     /// A file, which is only a descriptor.
     File,
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
@@ -241,7 +244,7 @@ pub(crate) fn remove(opening: &OpenRequest, broker: &Broker) {
 /// Takes a PCI device from its driver. Blocks until all of its descriptors are closed.
 pub(crate) fn unbind(address: &str, broker: &Broker) {
     if let Err(error) = broker.unbind_pci(address) {
-        eprintln!("grantway-netd: PCI device {address} keeps the driver vfio-pci: {error}");
+        eprintln!("grantway-netd: PCI device {address} is still bound to vfio-pci: {error}");
     }
 }
 
@@ -266,7 +269,9 @@ impl NetDev {
             Self::Queue(queue) => vec![queue.kept()],
             Self::VhostUser(_, link) => link.iter().map(AsFd::as_fd).collect(),
             Self::Pci(function, _) => function.kept().to_vec(),
-            Self::PciStarted(function, interrupt) => vec![function.device(), interrupt.as_fd()],
+            Self::PciStarted(function, interrupt, _) => {
+                vec![function.device(), interrupt.as_fd()]
+            }
             Self::File
             | Self::Stuck
             | Self::Unbound(..)
@@ -303,10 +308,13 @@ impl NetDev {
     /// Removes the file of a listening socket, and stops a PCI device: closing netd's descriptors
     /// does neither.
     pub(crate) fn unlink(&self, broker: &Broker) {
-        if let Self::Pci(function, address) = self
+        if let Self::Pci(function, _) = self
             && let Err(error) = function.stop()
         {
-            eprintln!("grantway-netd: PCI device {address} could not be reset: {error}");
+            eprintln!("grantway-netd: {error}");
+        }
+        if let Self::PciStarted(..) = self {
+            self.end();
         }
         if let Self::VhostUser(path, None) = self {
             remove_socket(path, broker);
@@ -359,7 +367,7 @@ impl NetDev {
         Ok(match self {
             Self::PciStopped(function) => {
                 let interrupt = function.start()?;
-                Self::PciStarted(function, interrupt)
+                Self::PciStarted(function, interrupt, AtomicBool::new(false))
             }
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
@@ -377,7 +385,8 @@ impl NetDev {
         if let Self::Pci(function, _) = self {
             let interrupt = rest.into_iter().nth(1);
             let interrupt = interrupt.ok_or_else(|| "no interrupt of the device".to_owned())?;
-            return Ok(Self::PciStarted(Arc::clone(function), interrupt));
+            let ended = AtomicBool::new(false);
+            return Ok(Self::PciStarted(Arc::clone(function), interrupt, ended));
         }
         let Self::Wire(wire) = self else {
             return Err("this device has no sockets".to_owned().into());
@@ -398,7 +407,7 @@ impl NetDev {
 
     /// Returns the visible pages of a bound socket's rings.
     pub(crate) fn rings(&self) -> [RingExtent; 4] {
-        if let Self::PciStarted(function, _) = self {
+        if let Self::PciStarted(function, ..) = self {
             let [common, notify] = function.extents();
             return [common, notify, RingExtent::default(), RingExtent::default()];
         }
@@ -432,7 +441,7 @@ impl NetDev {
             } => steer(steering, words),
             Self::Shared(device) => ask(device.socket(), None, words),
             Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
-            Self::PciStarted(function, _) => describe(function, words),
+            Self::PciStarted(function, ..) => describe(function, words),
             _ => Err(NOENT),
         };
         match answer {
@@ -458,11 +467,12 @@ impl NetDev {
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
-            Self::PciStarted(function, _) => {
+            Self::PciStarted(function, _, ended) if !ended.load(Ordering::Relaxed) => {
                 if let Err(error) = function.stop() {
-                    let errno = errno(&error);
-                    return NetdReply::Failed { errno };
+                    eprintln!("grantway-netd: {error}");
+                    return NetdReply::Failed { errno: IO };
                 }
+                ended.store(true, Ordering::Relaxed);
             }
             Self::Stuck => return NetdReply::Failed { errno: INVAL },
             _ => {}
@@ -473,6 +483,7 @@ impl NetDev {
 
 const NOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+const IO: i32 = rustix::io::Errno::IO.raw_os_error();
 
 fn errno(error: &io::Error) -> i32 {
     error

@@ -68,8 +68,14 @@ impl Server {
         for unit in self.units.lock().values() {
             unit.unlink(&self.broker);
         }
+        let all = std::mem::take(&mut *self.units.lock());
+        let pci = all.values().filter_map(|unit| unit.pci_address());
+        let pci: Vec<String> = pci.map(str::to_owned).collect();
         // Nothing else undoes settings that outlive the descriptors.
-        self.units.lock().clear();
+        drop(all);
+        for address in pci {
+            device::unbind(&address, &self.broker);
+        }
         match why {
             LinkError::Closed => Ok(()),
             why => Err(format!("the link to the core: {why}")),

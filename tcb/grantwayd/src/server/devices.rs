@@ -152,6 +152,9 @@ impl Core {
 
     /// Starts to give a domain a socket.
     pub(super) fn give_socket(&mut self, token: u32, socket: NewSocket, fds: Fds) -> Answer {
+        if socket.is_pci && socket.of.is_some() {
+            return Err("a PCI device uses only the frames of its domain".into());
+        }
         if !(1..=ENTRIES_MAX).contains(&socket.entries) {
             return Err(format!("a ring cannot have {} entries", socket.entries).into());
         }
@@ -281,7 +284,12 @@ impl Core {
     fn map_io(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<IoMapping, RequestError> {
         let (container, memory) = (beside(fds)?.try_clone()?, self.umem(socket)?);
         let mapped = IoMapping::new(container, memory, IO_BASE);
-        Ok(mapped.map_err(|e| format!("the memory of a PCI device: {e}"))?)
+        Ok(mapped.map_err(|e| {
+            format!(
+                "the memory of PCI device {} cannot be mapped: {e}",
+                socket.on
+            )
+        })?)
     }
 
     fn register(&self, socket: &NewSocket, fds: &[OwnedFd]) -> Result<(), RequestError> {

@@ -169,6 +169,8 @@ impl Core {
         self.manager.hang_up();
         self.netd.hang_up();
         self.control.replace(None);
+        // netd returns a PCI device to the system when nobody else has it open.
+        self.units.kept.clear();
         // The manager answers the client that requested the end.
         self.manager.end(ends_ns);
         self.netd.end(ends_ns);

@@ -42,8 +42,7 @@ pub enum PciError {
     /// It could write to all memory.
     #[error(
         "PCI device {0} is not behind an IOMMU, so it could access all memory of this system: \
-         switch the IOMMU on in the firmware, and on an Intel system write intel_iommu=on on the \
-         kernel's command line"
+         enable the IOMMU in the firmware and, on Intel, boot with intel_iommu=on"
     )]
     NoIommu(String),
     /// The system may be using it.
@@ -118,17 +117,21 @@ impl Default for PciBus {
 
 impl PciBus {
     /// Binds a device to the driver, and opens its group. A device that has another driver is left
-    /// alone.
+    /// alone, and one that cannot be opened has no driver again.
     ///
     /// # Errors
     /// The device is unsuitable or in use, or the system refused.
     pub fn bind(&self, address: &str) -> Result<OwnedFd, PciError> {
         let group = self.check(address)?;
-        if self.driver(address).as_deref() != Some(DRIVER) {
-            self.set_driver(address)?;
-        }
         let node = self.nodes.join(group.to_string());
-        open(&node).map_err(system(address, "opening its IOMMU group"))
+        let open = || open(&node).map_err(system(address, "opening its IOMMU group"));
+        if self.driver(address).as_deref() == Some(DRIVER) {
+            return open();
+        }
+        let opened = self.set_driver(address).and_then(|()| open());
+        opened.inspect_err(|_| {
+            let _the_first_error_counts = self.unbind(address);
+        })
     }
 
     /// Takes a device from the driver. It has no driver then.
@@ -137,11 +140,14 @@ impl PciBus {
     /// The system refused.
     pub fn unbind(&self, address: &str) -> Result<(), PciError> {
         let device = self.device(address)?;
+        let what = "taking it from the driver vfio-pci";
+        let choice = device.join("driver_override");
+        if fs::read_to_string(&choice).is_ok_and(|choice| choice.trim() == DRIVER) {
+            put(&choice, "\n").map_err(system(address, what))?;
+        }
         if self.driver(address).as_deref() != Some(DRIVER) {
             return Ok(());
         }
-        let what = "taking it from the driver vfio-pci";
-        put(&device.join("driver_override"), "\n").map_err(system(address, what))?;
         put(&device.join("driver/unbind"), address).map_err(system(address, what))
     }
 
@@ -157,7 +163,7 @@ impl PciBus {
     ///
     /// # Errors
     /// The reason why not.
-    pub fn check(&self, address: &str) -> Result<u32, PciError> {
+    fn check(&self, address: &str) -> Result<u32, PciError> {
         let device = self.device(address)?;
         let number = |name: &str| number(&device.join(name)).unwrap_or(0);
         let (vendor, id) = (number("vendor") as u16, number("device") as u16);
@@ -232,7 +238,7 @@ impl PciBus {
 
     /// Returns the folder of a device that exists.
     fn device(&self, address: &str) -> Result<PathBuf, PciError> {
-        if !is_address(address) {
+        if !abi::pci::is_address(address) {
             return Err(PciError::Address(address.to_owned()));
         }
         let device = self.path(address);
@@ -241,16 +247,6 @@ impl PciBus {
             false => Err(PciError::NoDevice(address.to_owned())),
         }
     }
-}
-
-/// Returns whether a text has the form of a PCI address, as the kernel writes it.
-fn is_address(text: &str) -> bool {
-    let form = "dddd:dd:dd.d";
-    let fits = |(found, form): (char, char)| match form {
-        'd' => matches!(found, '0'..='9' | 'a'..='f'),
-        other => found == other,
-    };
-    text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
 }
 
 pub(super) fn system(address: &str, what: &'static str) -> impl FnOnce(io::Error) -> PciError {

@@ -28,6 +28,7 @@ pub struct Function {
     config_at: u64,
     /// The first page of each structure in the device's descriptor.
     pages: [u32; Structure::ALL.len()],
+    address: String,
 }
 
 impl Function {
@@ -89,7 +90,8 @@ impl Function {
                 return Err(unusable("its registers cannot be mapped"));
             }
             let first = bar.offset / PAGE as u64 + range.pages().start;
-            *page = u32::try_from(first).map_err(|_| unusable("its registers are too far"))?;
+            *page = u32::try_from(first)
+                .map_err(|_| unusable("its registers lie beyond the range that can be mapped"))?;
         }
         Ok(Self {
             container,
@@ -98,6 +100,7 @@ impl Function {
             registers,
             config_at,
             pages,
+            address: address.to_owned(),
         })
     }
 
@@ -153,24 +156,30 @@ impl Function {
     ///
     /// # Errors
     /// The system refused; the device is stopped.
-    pub fn start(&self) -> io::Result<OwnedFd> {
-        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        calls::set_interrupt(&self.device, Some(&interrupt))?;
-        self.set_command(MEMORY | BUS_MASTER, 0)?;
-        Ok(interrupt)
+    pub fn start(&self) -> Result<OwnedFd, PciError> {
+        let start = || {
+            let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            calls::set_interrupt(&self.device, Some(&interrupt))?;
+            self.set_command(MEMORY | BUS_MASTER, 0)?;
+            Ok(interrupt)
+        };
+        start().map_err(system(&self.address, "starting it"))
     }
 
     /// Stops the device and resets it: it accesses no memory when this returns.
     ///
     /// # Errors
     /// The system refused; the device may be running.
-    pub fn stop(&self) -> io::Result<()> {
-        self.set_command(0, BUS_MASTER)?;
-        // Fails if no interrupt was set.
-        let _ = calls::set_interrupt(&self.device, None);
-        calls::reset(&self.device)?;
-        // A reset restores the command register; this makes sure of it.
-        self.set_command(0, BUS_MASTER)
+    pub fn stop(&self) -> Result<(), PciError> {
+        let stop = || {
+            self.set_command(0, BUS_MASTER)?;
+            // Fails if no interrupt was set.
+            let _ = calls::set_interrupt(&self.device, None);
+            calls::reset(&self.device)?;
+            // A reset restores the command register; this makes sure of it.
+            self.set_command(0, BUS_MASTER)
+        };
+        stop().map_err(system(&self.address, "stopping it"))
     }
 
     fn set_command(&self, set: u16, clear: u16) -> io::Result<()> {

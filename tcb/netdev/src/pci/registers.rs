@@ -80,7 +80,8 @@ impl Registers {
                     }
                     _ => {}
                 },
-                MSIX_CAPABILITY => msix = Some(msix_ranges(config, at)),
+                // The kernel uses the first one.
+                MSIX_CAPABILITY => msix = msix.or_else(|| Some(msix_ranges(config, at))),
                 _ => {}
             }
         }
@@ -206,19 +207,21 @@ mod tests {
             config[at] = value;
             Registers::find(&config)
         };
-        // Capabilities in a circle, none at all, and a link to their own header.
-        for (at, value) in [(0x61, 0x60), (STATUS_AT, 0), (CAPABILITIES_AT, 0x04)] {
-            let _ = with(at, value);
-        }
+        // Capabilities in a circle behind those that are needed, none at all, and a link to their
+        // own header.
+        with(0x61, 0x60).unwrap();
         with(STATUS_AT, 0).unwrap_err();
+        with(CAPABILITIES_AT, 0x04).unwrap_err();
         // A BAR that does not exist, an end beyond 4 GiB, too few bytes, an odd address.
         for (at, value) in [(0x54, 6), (0x5b, 0xff), (0x5d, 0), (0x58, 1)] {
             let mut config = config(0, 1);
-            config[0x5c..0x60].fill(0xff);
+            let bytes: u32 = match at {
+                0x5b => u32::MAX,
+                0x5d => 55,
+                _ => 0x1000,
+            };
+            config[0x5c..0x60].copy_from_slice(&bytes.to_le_bytes());
             config[at] = value;
-            if at == 0x5d {
-                config[0x5c..0x60].copy_from_slice(&[55, 0, 0, 0]);
-            }
             let why = Registers::find(&config).unwrap_err();
             assert!(why.contains("no registers"), "{at:#x}: {why}");
         }
