@@ -1,9 +1,9 @@
 //! The driver of a virtio-net device on a PCI bus, against a model of the device that may break
 //! every rule.
 
-use nic::dma::IoAddr;
 use nic::dma::pci::ring::queue_bytes;
 use nic::dma::pci::{PciNic, PciSetup, Register, Registers, StartupError};
+use nic::dma::{IoAddr, QueueName};
 use nic::{Buffers, Checksum, Frame, Nic, Offload, Pool};
 use proptest::prelude::*;
 use shmem::{Area, Fault, Span};
@@ -27,6 +27,8 @@ struct Model {
     features: u64,
     keeps_features: bool,
     queue_size: u32,
+    /// The largest number of a notification address.
+    notify_max: u16,
     /// By place and queue.
     registers: RefCell<HashMap<(usize, u32), u32>>,
     notified: RefCell<Vec<(u16, u16)>>,
@@ -85,6 +87,10 @@ impl Registers for Device {
         let key = (register.place().0, place);
         model.registers.borrow_mut().insert(key, value);
         Ok(())
+    }
+
+    fn can_notify(&self, offset: u16) -> bool {
+        offset <= self.0.notify_max
     }
 
     fn notify(&self, queue: u16, offset: u16) -> Result<(), Fault> {
@@ -195,6 +201,7 @@ fn device(features: u64) -> Model {
         features,
         keeps_features: true,
         queue_size: 256,
+        notify_max: 6,
         registers: RefCell::default(),
         notified: RefCell::default(),
         indices: RefCell::default(),
@@ -251,6 +258,18 @@ fn features_and_queues_are_negotiated() {
     }
 }
 
+/// D-30. A pool that does not end with a page is followed by the next page.
+#[test]
+fn queues_begin_behind_a_gap() {
+    let device = Device(Rc::new(device(MODERN)));
+    let memory = device.0.memory;
+    let pool = memory.part(0, 6 * abi::PAGE).unwrap();
+    let rest = memory.part(7 * abi::PAGE, memory.len() - 7 * abi::PAGE);
+    PciNic::start(setup(), device.clone(), pool, rest.unwrap()).unwrap();
+    let low = device.0.of_queue(Register::QueueDescriptors, 0) as usize;
+    assert_eq!(low, 7 * abi::PAGE);
+}
+
 /// D-27.
 #[test]
 fn unsuitable_device_is_rejected() {
@@ -270,6 +289,11 @@ fn unsuitable_device_is_rejected() {
         };
         assert!(matches!(why(odd), StartupError::Queue(_)), "{queue_size}");
     }
+    let far = Model {
+        notify_max: 5,
+        ..device(MODERN)
+    };
+    assert_eq!(why(far), StartupError::Queue(QueueName::Transmit));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use crate::buffer::{Buffer, Buffers, Piece};
 use crate::device::{Caps, Nic, TxReport};
 use crate::dma::addr::IoAddr;
 use crate::dma::queue::{DmaError, QueueName};
-use crate::dma::table::IoTable;
 use crate::frame::Frame;
 use crate::offload::{Checksum, Offload};
 use crate::virtio;
+use shmem::time::monotonic_ns;
 use shmem::{Area, Fault, Span};
 
 /// Bytes of an Ethernet header, the shortest frame.
@@ -30,10 +30,11 @@ const CSUM: u64 = 1 << 0;
 const GUEST_CSUM: u64 = 1 << 1;
 const VERSION_1: u64 = 1 << 32;
 const ACCESS_PLATFORM: u64 = 1 << 33;
+const ORDER_PLATFORM: u64 = 1 << 36;
 /// Number of no vector.
 const NO_VECTOR: u32 = 0xffff;
-/// Reads of the status register until a reset has ended.
-const RESET_READS: u32 = 1_000_000;
+/// How long a reset may take.
+const RESET_NS: u64 = 100_000_000;
 
 /// Numbers of the queues.
 const RECEIVE: u16 = 0;
@@ -113,9 +114,8 @@ struct Counters {
 pub struct PciNic<R> {
     setup: PciSetup,
     registers: R,
-    /// The I/O addresses of the pool. The table that says which pages the device may access is the
-    /// IOMMU's.
-    table: IoTable,
+    /// The memory of the buffers, whose first byte has the first I/O address.
+    pool: Area,
     receive: SplitQueue<Buffer>,
     transmit: SplitQueue<u32>,
     /// Numbers of the queues' notification addresses.
@@ -132,8 +132,8 @@ pub struct PciNic<R> {
 }
 
 impl<R: Registers> PciNic<R> {
-    /// Resets a device and starts it. `pool` holds the buffers of [`Nic::rx`], and `memory`, of
-    /// [`PciSetup::bytes`], follows it in the device's address space.
+    /// Resets a device and starts it. `pool` holds the buffers of [`Nic::rx`], and `memory` has
+    /// [`PciSetup::bytes`] behind it. Their distance is the same in the device's address space.
     ///
     /// # Errors
     /// The device is unsuitable or does not follow the specification.
@@ -143,21 +143,15 @@ impl<R: Registers> PciNic<R> {
         pool: Area,
         memory: Area,
     ) -> Result<Self, StartupError> {
-        let mut table = IoTable::default();
-        table.add(pool);
-        table.add(memory);
         reset(&registers)?;
         registers.set(Register::Status, ACKNOWLEDGE)?;
         registers.set(Register::Status, ACKNOWLEDGE | DRIVER)?;
         let features = negotiate(&registers)?;
         registers.set(Register::ConfigVector, NO_VECTOR)?;
-        let address = |span: Span| {
-            let offset = table.address(span)?.bits();
-            setup.base.add(usize::try_from(offset).ok()?)
-        };
         let part = |at: usize, bytes: usize| {
             let span = memory.at(at, bytes)?;
-            Some((span, address(span)?))
+            let distance = span.addr().checked_sub(pool.span().addr())?;
+            Some((span, setup.base.add(distance)?))
         };
         let (_, bytes) = queue_bytes(setup.entries);
         let chunk_bytes = usize::from(setup.entries) * setup.chunk_bytes();
@@ -175,7 +169,7 @@ impl<R: Registers> PciNic<R> {
         Ok(Self {
             setup,
             registers,
-            table,
+            pool,
             receive,
             transmit,
             notify: [of_receive, of_transmit],
@@ -196,9 +190,9 @@ impl<R: Registers> PciNic<R> {
 
     /// Stops the device, and then returns all posted buffers to their supply.
     pub fn stop(&mut self, buffers: &mut dyn Buffers) {
-        // A device whose registers are inaccessible, or that does not stop, can reach the memory
-        // that was mapped for it, and nothing else.
-        let _ = reset(&self.registers);
+        // Does not wait: a device that does not stop can reach the memory that was mapped for it,
+        // and nothing else.
+        let _ = self.registers.set(Register::Status, 0);
         self.receive.withdraw(|buffer| buffers.put(buffer.id));
         let idle = &mut self.idle;
         self.transmit.withdraw(|chunk| idle.push(chunk));
@@ -237,9 +231,7 @@ impl<R: Registers> PciNic<R> {
         while self.receive.room() > 0
             && let Some(buffer) = buffers.take()
         {
-            let offset = self.table.address(buffer.span).map(IoAddr::bits);
-            let offset = offset.and_then(|offset| usize::try_from(offset).ok());
-            let Some(address) = offset.and_then(|offset| self.setup.base.add(offset)) else {
+            let Some(address) = self.address(buffer.span) else {
                 // The supply's other buffers lie there as well.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
@@ -255,6 +247,13 @@ impl<R: Registers> PciNic<R> {
             self.ring(RECEIVE);
         }
         Ok(())
+    }
+
+    /// Returns the I/O address of a part of the pool.
+    fn address(&self, span: Span) -> Option<IoAddr> {
+        let offset = span.addr().checked_sub(self.pool.span().addr())?;
+        self.pool.at(offset, span.len())?;
+        self.setup.base.add(offset)
     }
 
     /// Returns the frame in a buffer of which the device has written `len` bytes.
@@ -346,12 +345,13 @@ fn write(frame: &Frame, to: Span) -> Result<(), Fault> {
 /// Resets a device, and waits until it has stopped.
 fn reset(registers: &impl Registers) -> Result<(), StartupError> {
     registers.set(Register::Status, 0)?;
-    for _ in 0..RESET_READS {
-        if registers.get(Register::Status)? == 0 {
-            return Ok(());
+    let until_ns = monotonic_ns().saturating_add(RESET_NS);
+    while registers.get(Register::Status)? != 0 {
+        if monotonic_ns() >= until_ns {
+            return Err(StartupError::Reset);
         }
     }
-    Err(StartupError::Reset)
+    Ok(())
 }
 
 /// Accepts the features that this driver supports, and returns them.
@@ -372,7 +372,8 @@ fn negotiate(registers: &impl Registers) -> Result<u64, StartupError> {
     }
     let both = CSUM | GUEST_CSUM;
     let checksums = if offered & both == both { both } else { 0 };
-    let accepted = VERSION_1 | ACCESS_PLATFORM | checksums;
+    let order = offered & ORDER_PLATFORM;
+    let accepted = VERSION_1 | ACCESS_PLATFORM | order | checksums;
     for half in 0..2 {
         registers.set(Register::DriverFeatureSelect, half)?;
         registers.set(Register::DriverFeature, (accepted >> (32 * half)) as u32)?;
@@ -430,6 +431,9 @@ fn queue<T>(
         registers.set(high, (address.bits() >> 32) as u32)?;
     }
     let notify = registers.get(Register::QueueNotifyOffset)? as u16;
+    if !registers.can_notify(notify) {
+        return Err(StartupError::Queue(name));
+    }
     registers.set(Register::QueueEnable, 1)?;
     Ok((queue, notify))
 }

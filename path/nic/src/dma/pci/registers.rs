@@ -15,8 +15,6 @@ pub enum Register {
     DriverFeature,
     /// The vector of configuration changes.
     ConfigVector,
-    /// The number of queues.
-    Queues,
     /// The device's status.
     Status,
     /// The queue that the registers below belong to.
@@ -53,7 +51,6 @@ impl Register {
             Self::DriverFeatureSelect => (0x08, 4),
             Self::DriverFeature => (0x0c, 4),
             Self::ConfigVector => (0x10, 2),
-            Self::Queues => (0x12, 2),
             Self::Status => (0x14, 1),
             Self::QueueSelect => (0x16, 2),
             Self::QueueSize => (0x18, 2),
@@ -84,6 +81,9 @@ pub trait Registers: std::fmt::Debug {
     /// The registers are not accessible.
     fn set(&self, register: Register, value: u32) -> Result<(), Fault>;
 
+    /// Returns whether the notification address with the number `offset` is accessible.
+    fn can_notify(&self, offset: u16) -> bool;
+
     /// Notifies the device of descriptors in `queue`, whose notification address has the number
     /// `offset`.
     ///
@@ -103,6 +103,15 @@ pub struct Window {
     pub multiplier: u32,
 }
 
+impl Window {
+    /// Returns the place of a notification address.
+    fn notify_at(&self, offset: u16) -> Option<usize> {
+        let at = u64::from(offset) * u64::from(self.multiplier);
+        let at = usize::try_from(at).ok()?;
+        self.notify.sub(at, 2).filter(|_| at % 2 == 0).map(|_| at)
+    }
+}
+
 impl Registers for Window {
     fn get(&self, register: Register) -> Result<u32, Fault> {
         match register.place() {
@@ -120,9 +129,12 @@ impl Registers for Window {
         }
     }
 
+    fn can_notify(&self, offset: u16) -> bool {
+        self.notify_at(offset).is_some()
+    }
+
     fn notify(&self, queue: u16, offset: u16) -> Result<(), Fault> {
-        let at = u64::from(offset) * u64::from(self.multiplier);
-        let at = usize::try_from(at).map_err(|_| Fault)?;
+        let at = self.notify_at(offset).ok_or(Fault)?;
         self.notify.store_u16(at, queue)
     }
 }
@@ -154,6 +166,7 @@ mod tests {
         assert_eq!(bytes, [1, 0xff, 0xff, 0xff]);
         window.notify(7, 1).unwrap();
         assert_eq!(area.span().load_u16(0x104), Ok(7));
+        assert!(window.can_notify(1) && !window.can_notify(2));
         window.notify(7, 2).unwrap_err();
         window.notify(7, u16::MAX).unwrap_err();
     }
