@@ -14,6 +14,7 @@ struct Taken<'c> {
     macs: BTreeMap<Mac, ConfigPart>,
     addresses: BTreeMap<IpAddr, ConfigPart>,
     interfaces: BTreeMap<(Option<&'c str>, String), ConfigPart>,
+    devices: BTreeMap<&'c str, ConfigPart>,
 }
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -29,6 +30,9 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             let netns = netns.as_deref();
             let remedy = "choose another `netdev`";
             taken.interface(found, part, "netdev", netns, name, remedy);
+        }
+        if let NicKind::Vfio { device, .. } = &nic.kind {
+            taken.device(found, part, device);
         }
         taken.port(found, part, nic.kind.port(), config.nic_ifname(n));
     }
@@ -61,6 +65,13 @@ impl<'c> Taken<'c> {
             let remedy = "choose another `ifname` or `netns`";
             let netns = port.netns.as_deref();
             self.interface(found, part, "ifname", netns, &ifname, remedy);
+        }
+    }
+
+    fn device(&mut self, found: &mut Findings, part: ConfigPart, address: &'c str) {
+        if let Some(first) = self.devices.insert(address, part) {
+            let what = format!("the PCI device {address} is also that of {first}");
+            found.add(part, "device", what, "choose another `device`");
         }
     }
 

@@ -95,6 +95,10 @@ fn mistakes_of_a_pci_device_have_remedies() {
         assert!(first.starts_with(&format!("f.toml:{line}: ")), "{text}");
         assert!(first.contains(what) && first.contains(remedy), "{text}");
     }
+    let second = "[[nic]]\nname = \"b\"\nkind = \"vfio\"\ndevice = \"0000:00:03.0\"\n\n[[guest]]";
+    let text = parse("f.toml", &MACHINE.replacen("[[guest]]", second, 1));
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains("choose another `device`"), "{text}");
     let largest = MACHINE.replacen("kind", "mtu = 2018\nkind", 1);
     parse("f.toml", &largest).unwrap();
 }
