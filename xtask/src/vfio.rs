@@ -17,9 +17,8 @@ usage: cargo xtask vfio
 
 Boots this system's newest kernel in QEMU's software emulation, with an IOMMU and two virtio-net
 devices that a cable joins, and runs a machine of this tree whose NIC is one of them: a device in
-use
-is refused; ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums; the driver domain is
-killed in the middle of a stream; the IOMMU reports no fault. Needs qemu-system-x86_64,
+use is refused; ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums; the driver
+domain is killed in the middle of a stream; the IOMMU reports no fault. Needs qemu-system-x86_64,
 busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all deadlines (default: 3).";
 
 /// The tests, in their order.
