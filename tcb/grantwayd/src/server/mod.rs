@@ -10,7 +10,7 @@ use crate::control::{self, SocketFile};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{CoreMessage, NetdRequest, Record, Stage, Text};
-use handles::{Bound, DevHandle, DevHandles, SOCKETS, copies};
+use handles::{Bound, DevHandle, DevHandles, PendingRequest, SOCKETS, copies};
 use link::sealed;
 use monitor::{Hypervisor, RetainedFrames};
 use rustix::event::PollFlags;
@@ -169,7 +169,7 @@ impl Core {
         self.manager.hang_up();
         self.netd.hang_up();
         self.control.replace(None);
-        // netd returns a PCI device to the system when nobody else has it open.
+        // netd returns a PCI device to the system once these descriptors are closed.
         self.units.kept.clear();
         // The manager answers the client that requested the end.
         self.manager.end(ends_ns);
@@ -320,6 +320,13 @@ impl Core {
             Ready::ManagerEnded => {
                 let left = self.manager.ended(now);
                 self.hypervisor.close(left);
+                // The next manager's tokens begin at 1 again. It ignores answers with token 0.
+                for (token, waits) in self.units.waiting.values_mut() {
+                    *token = 0;
+                    if let PendingRequest::Closed(Some(closed_by)) = waits {
+                        *closed_by = 0;
+                    }
+                }
                 if self.kept.is_none() && self.ending.is_none() {
                     // The next manager would not know which domains exist.
                     let why = "the manager ended before the machine was ready";
@@ -347,6 +354,32 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The next manager counts its tokens from 1 again, so it could take the answer for its own.
+    #[test]
+    fn answers_for_a_manager_that_has_ended_have_no_token() {
+        let args = Args {
+            state: None,
+            beside: "/nowhere".into(),
+            programs: "/nowhere".into(),
+            with_reader: false,
+            of_manager: Vec::new(),
+        };
+        let (signals, _signal) = UnixStream::pair().unwrap();
+        let hypervisor = Hypervisor::new(None).unwrap();
+        let mut core = Core::new(hypervisor, args, signals, 0).unwrap();
+        let units = &mut core.units;
+        units.wait(1, PendingRequest::Open(7, None));
+        units.wait(2, PendingRequest::Open(8, None));
+        assert!(units.close(3, 7).0, "netd still opens it");
+        core.handle(Ready::ManagerEnded);
+        let waiting: Vec<_> = core.units.waiting.values().collect();
+        let [(0, closed), (0, opening)] = waiting[..] else {
+            panic!("{waiting:?}");
+        };
+        assert!(matches!(closed, PendingRequest::Closed(Some(0))));
+        assert!(matches!(opening, PendingRequest::Open(8, None)));
+    }
 
     #[test]
     fn the_shutdown_ends_before_systemds_timeout() {
