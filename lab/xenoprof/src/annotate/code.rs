@@ -1,14 +1,17 @@
 //! Instructions of a function, from the program's file.
 
 use super::counts::{FunctionCounts, Share};
+use crate::host::files;
 use crate::model::Code;
 use crate::sampler::elf;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
+use rustix::fs::OFlags;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs::File;
 
 /// Instructions before and after a sampled one.
 const AROUND: usize = 4;
@@ -42,15 +45,18 @@ pub(super) fn instructions(
     if !path.starts_with('/') {
         return Err(format!("no instructions: {path} is not a file"));
     }
-    let now = blazesym::helper::read_elf_build_id(&path);
-    let now = now.map_err(|error| format!("no instructions: {path}: {error}"))?;
+    let failed = |error: &dyn std::fmt::Display| format!("no instructions: {path}: {error}");
+    // The session's author chose the path.
+    let file = files::open(path, OFlags::empty()).map_err(|error| failed(&error))?;
+    let now = blazesym::helper::read_elf_build_id(&files::path_of(&file));
+    let now = now.map_err(|error| failed(&error))?;
     let now = now.map(|id| id.iter().map(|b| format!("{b:02x}")).collect::<String>());
     if build_id.is_some() && build_id != now.as_deref() {
         return Err(format!(
             "no instructions: {path} is another build than the one that was profiled"
         ));
     }
-    let file = File::new(path);
+    let file = Program::new(file);
     let sampled = sampled_code(counts);
     let starts: BTreeSet<u64> = sampled.iter().map(|code| code.1).collect();
     let mut shown = Vec::new();
@@ -105,18 +111,18 @@ fn shares(counts: &[FunctionCounts<'_>], code: Code) -> Vec<Share> {
 }
 
 /// A program or a library.
-struct File<'a> {
-    path: &'a str,
+struct Program {
+    file: File,
     symbolizer: Symbolizer,
-    source: Source<'a>,
+    source: Source<'static>,
 }
 
-impl<'a> File<'a> {
-    fn new(path: &'a str) -> Self {
+impl Program {
+    fn new(file: File) -> Self {
         Self {
-            path,
             symbolizer: Symbolizer::new(),
-            source: Source::Elf(Elf::new(path)),
+            source: Source::Elf(Elf::new(files::path_of(&file))),
+            file,
         }
     }
 
@@ -132,7 +138,7 @@ impl<'a> File<'a> {
     fn function(&self, start: u64) -> Option<Vec<(u64, String)>> {
         let len = self.symbol(start)?.size.filter(|size| *size > 0)? as u64;
         let range = start..start.checked_add(len.min(BYTES_MAX))?;
-        let bytes = elf::code(self.path, &range)?;
+        let bytes = elf::code(&self.file, &range)?;
         let mut decoder = Decoder::with_ip(BITS, &bytes, start, DecoderOptions::NONE);
         let mut formatter = FastFormatter::new();
         let options = formatter.options_mut();

@@ -6,17 +6,17 @@ mod counts;
 mod find;
 mod text;
 
+use crate::host::files;
 use crate::model::{Frame, Session, Space};
 use crate::show::lines::why_without_lines;
 use code::Instruction;
 use counts::FunctionCounts;
 pub use counts::Share;
 use figures::Failure;
+use rustix::fs::OFlags;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 
 /// Maximum number of domains beside each other.
 const DOMAINS_MAX: usize = 4;
@@ -49,7 +49,7 @@ pub struct Annotation {
 pub struct AnnotatedLine {
     /// File.
     pub file: String,
-    /// AnnotatedLine number.
+    /// Line number.
     pub line: u32,
     /// Shares by domain; empty without samples.
     pub shares: Vec<Share>,
@@ -161,13 +161,7 @@ fn lines(counts: &[FunctionCounts<'_>], notes: &mut Vec<String>) -> Vec<Annotate
 /// Reads a source file. The session's author chose its path.
 fn source(path: &str) -> Result<String, String> {
     let read = || {
-        let mut options = OpenOptions::new();
-        // A FIFO would block.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(std::io::Error::other("not a regular file"));
-        }
+        let file = files::open(path, OFlags::empty())?;
         let mut bytes = Vec::new();
         file.take(SOURCE_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).replace('\t', "    "))

@@ -85,6 +85,19 @@ fn a_source_file_that_blocks_is_no_source() {
     );
 }
 
+#[test]
+fn a_program_that_blocks_has_no_instructions() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let mut session = session();
+    session.modules[0].path = path.to_str().unwrap().to_owned();
+    let found = annotate(&session, "copy", None).unwrap();
+    let is_named = |note: &String| note.ends_with("fifo: not a regular file");
+    assert!(found.notes.iter().any(is_named), "{:?}", found.notes);
+}
+
 /// Returns a session with one sample, in this function of this program.
 fn own_session() -> Session {
     let mut session = session();

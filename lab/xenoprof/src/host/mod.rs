@@ -4,6 +4,7 @@
 mod assigned;
 pub(crate) mod cpus;
 pub mod credentials;
+pub(crate) mod files;
 mod instance;
 pub mod process;
 pub mod watch;

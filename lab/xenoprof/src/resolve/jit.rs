@@ -1,13 +1,17 @@
 //! Names of code from just-in-time compilers: the run-time system of a program writes them to
 //! `/tmp/perf-PID.map`, a line `START SIZE NAME` for each function.
 
+use crate::host::files;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 
 /// Maximum bytes of a map.
 const MAP_MAX: u64 = 64 << 20;
+/// Maximum functions of a map; further ones have no names.
+const FUNCTIONS_MAX: usize = 1_000_000;
 /// Beginning of the name of a module that is a process's code without a file.
 const MODULE: &str = "[anonymous ";
 
@@ -36,12 +40,18 @@ impl Map {
             .parse()
             .ok()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        let inner = inner.and_then(|pids| pids.split_whitespace().last());
+        let words = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().split_whitespace()
+        };
         let own = pid.to_string();
-        let inner = inner.unwrap_or(&own);
-        let text = read(&format!("/proc/{pid}/root/tmp/perf-{inner}.map"))
-            .or_else(|| read(&format!("/tmp/perf-{pid}.map")))?;
+        let inner = words("NSpid:").last().unwrap_or(&own);
+        // The second one is effective. A process that has ended was probably of this user.
+        let uid = words("Uid:").nth(1).and_then(|uid| uid.parse().ok());
+        let uid = uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let inner = files::open_of(pid, &format!("/tmp/perf-{inner}.map"), OFlags::NOFOLLOW);
+        let outer = || files::open(format!("/tmp/perf-{pid}.map"), OFlags::NOFOLLOW);
+        let text = read(inner.ok(), uid).or_else(|| read(outer().ok(), uid))?;
         Some(Self::parse(&text))
     }
 
@@ -59,6 +69,9 @@ impl Map {
             let Some(name) = fields.next().filter(|name| !name.is_empty()) else {
                 continue;
             };
+            if functions.len() == FUNCTIONS_MAX {
+                break;
+            }
             // A later line replaces code that has been freed.
             functions.insert(start, (start.saturating_add(len), name.to_owned()));
         }
@@ -72,18 +85,11 @@ impl Map {
     }
 }
 
-/// Reads a map. Any user may create a file of this name, so for users other than root it must be
-/// their own or root's. Root profiles programs of all users, whose names it shows anyway.
-fn read(path: &str) -> Option<String> {
-    let mut options = OpenOptions::new();
-    // A FIFO would block.
-    options
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let file = options.open(path).ok()?;
-    let status = file.metadata().ok()?;
-    let own = rustix::process::geteuid().as_raw();
-    if !status.is_file() || ![0, own].contains(&status.uid()) && own != 0 {
+/// Reads the map of a process with this user id. Any user may create a file of this name, so the
+/// process's user or root must own it.
+fn read(file: Option<File>, uid: u32) -> Option<String> {
+    let file = file?;
+    if ![0, uid].contains(&file.metadata().ok()?.uid()) {
         return None;
     }
     let mut bytes = Vec::new();
@@ -108,14 +114,30 @@ mod tests {
     }
 
     #[test]
+    fn maps_have_a_maximum() {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        for start in 0..=FUNCTIONS_MAX {
+            writeln!(text, "{start:x} 1 f").unwrap();
+        }
+        let map = Map::parse(&text);
+        assert_eq!(map.name(FUNCTIONS_MAX as u64 - 1), Some("f"));
+        assert_eq!(map.name(FUNCTIONS_MAX as u64), None);
+    }
+
+    #[test]
     fn maps_of_processes_are_read() {
         let pid = std::process::id();
         let path = format!("/tmp/perf-{pid}.map");
         assert!(Map::of_module(&module(pid)).is_none());
         std::fs::write(&path, "1000 10 f\n").unwrap();
         let map = Map::of_module(&module(pid));
+        // Only root can give the file to another user.
+        let foreign = std::os::unix::fs::chown(&path, Some(12345), None);
+        let of_another = foreign.map(|()| Map::of_module(&module(pid)));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(map.unwrap().name(0x1008), Some("f"));
+        assert!(!of_another.is_ok_and(|map| map.is_some()));
         assert!(Map::of_module("/bin/sh").is_none());
     }
 }

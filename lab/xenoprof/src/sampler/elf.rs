@@ -2,10 +2,12 @@
 //!
 //! The files belong to profiled processes and may contain anything: a malformed one has no tables.
 
+use crate::host::files;
+use rustix::fs::OFlags;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 
 /// Name of the mapping with the kernel's code for programs.
@@ -129,7 +131,7 @@ impl Files {
             return None;
         }
         // The path may name another file in the process's mount namespace.
-        let file = open(&format!("/proc/{pid}/root{path}")).or_else(|| open(path))?;
+        let file = files::open_of(pid, path, OFlags::empty()).ok()?;
         let status = file.metadata().ok()?;
         let key = (status.dev(), status.ino());
         self.foreign.look(pid, path, &file, key);
@@ -142,15 +144,6 @@ impl Files {
         self.known.insert(key, read.clone());
         read
     }
-}
-
-/// Opens a regular file.
-fn open(path: &str) -> Option<File> {
-    let mut options = OpenOptions::new();
-    // A FIFO would block.
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
 }
 
 /// Returns this process's memory and the range of its vDSO, which is the same in all processes.
@@ -212,7 +205,7 @@ impl<'a> Image<'a> {
 
 /// Returns the offset in a file of the first function of its process.
 pub(crate) fn start(path: &str) -> Option<u64> {
-    let file = open(path)?;
+    let file = files::open(path, OFlags::empty()).ok()?;
     let image = Image::new(&file, 0)?;
     let entry = number(&image.head, 24).filter(|entry| *entry > 0)?;
     image
@@ -225,9 +218,8 @@ pub(crate) fn start(path: &str) -> Option<u64> {
 }
 
 /// Reads the code of a file at its addresses.
-pub(crate) fn code(path: &str, range: &Range<u64>) -> Option<Arc<[u8]>> {
-    let file = open(path)?;
-    let image = Image::new(&file, 0)?;
+pub(crate) fn code(file: &File, range: &Range<u64>) -> Option<Arc<[u8]>> {
+    let image = Image::new(file, 0)?;
     let [address, from, _] = image.segments()?.into_iter().find(|[address, _, len]| {
         let within = range.end.checked_sub(*address);
         range.start >= *address && within.is_some_and(|end| end <= *len)
