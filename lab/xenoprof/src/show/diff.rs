@@ -31,13 +31,14 @@ struct Point {
 }
 
 impl Point {
-    /// Computes the shares of the exact time of the domains in `used`, and the cycles per packet of
-    /// those in `both`.
+    /// Computes the cycles per packet of the domains in `both`, and the shares of those with a
+    /// weight.
     fn new(
         session: &Session,
         found: &Attribution,
         all: &[Sums<'_>],
-        [both, used]: [&BTreeSet<&str>; 2],
+        both: &BTreeSet<&str>,
+        weights: &Weights<'_>,
     ) -> Self {
         let denominator = Denominator::of(session);
         let mut point = Self {
@@ -45,43 +46,60 @@ impl Point {
             refusal: denominator.packets.as_ref().err().cloned(),
             ..Self::default()
         };
-        let time = |sums: &Sums<'_>| sums.cycles.unwrap_or(0.0);
-        let is_in = |set: &BTreeSet<&str>, sums: &Sums<'_>| set.contains(sums.domain.name.as_str());
-        for sums in all.iter().filter(|sums| is_in(both, sums)) {
+        let is_in_both = |sums: &&Sums<'_>| both.contains(sums.domain.name.as_str());
+        for sums in all.iter().filter(is_in_both) {
             if let (Some(cycles), Some(packets)) = (sums.cycles, denominator.packets()) {
                 let name = sums.domain.name.clone();
                 point.per_packet.insert(name, cycles / packets);
             }
         }
-        let used = || all.iter().filter(|sums| is_in(used, sums));
-        let total: f64 = used().map(time).sum();
-        for sums in used() {
-            let weight = time(sums) / total.max(1.0);
+        for sums in all {
+            let Some(weight) = weights.get(sums.domain.name.as_str()) else {
+                continue;
+            };
             for (class, count) in found.classes.iter().zip(&sums.part.classes) {
-                *point.classes.entry(class.clone()).or_default() += sums.share(*count) * weight;
+                *point.classes.entry(class.clone()).or_default() += *count as f64 * weight;
             }
             for ((_, function), count) in &sums.part.symbols {
-                *point.functions.entry(function.clone()).or_default() +=
-                    sums.share(*count) * weight;
+                *point.functions.entry(function.clone()).or_default() += *count as f64 * weight;
             }
         }
         point
     }
 }
 
+/// Share of the exact time of all used domains that a sample of each of them stands for.
+type Weights<'a> = BTreeMap<&'a str, f64>;
+
+fn weights<'a>(all: &[Sums<'a>], used: &BTreeSet<&str>) -> Weights<'a> {
+    let time = |sums: &Sums<'_>| sums.cycles.unwrap_or(0.0);
+    let is_used = |sums: &&Sums<'_>| used.contains(sums.domain.name.as_str());
+    let total: f64 = all.iter().filter(is_used).map(time).sum();
+    let weight = |sums: &Sums<'a>| {
+        let of_domain = time(sums) / total.max(1.0);
+        (sums.domain.name.as_str(), of_domain * sums.share(1))
+    };
+    all.iter().filter(is_used).map(weight).collect()
+}
+
 impl Point {
-    /// Adds the windows of the session.
+    /// Adds the windows of the session. Their samples have the weights of the whole session, so
+    /// that the mean of the windows is the point's share.
     fn cut(
         mut self,
         session: &Session,
         rules: &Rules,
         classing: Classing,
-        used: &BTreeSet<&str>,
+        weights: &Weights<'_>,
     ) -> Self {
         let is_used = |sample: &Sample| {
             let domain = session.domains.get(session.domain_of(sample));
-            domain.is_some_and(|domain| used.contains(domain.name.as_str()))
+            domain.is_some_and(|domain| weights.contains_key(domain.name.as_str()))
         };
+        let weights: Weights<'_> = weights
+            .iter()
+            .map(|(name, weight)| (*name, weight * windows::WINDOWS as f64))
+            .collect();
         let mut window = Session {
             samples: Vec::new(),
             ..session.clone()
@@ -90,7 +108,7 @@ impl Point {
             window.samples = samples;
             let found = Attribution::new(&window, rules, classing);
             let all = Sums::of(&window, &found);
-            let point = Self::new(&window, &found, &all, [&BTreeSet::new(), used]);
+            let point = Self::new(&window, &found, &all, &BTreeSet::new(), &weights);
             self.windows.push(point);
         }
         self
@@ -186,10 +204,15 @@ impl Diff {
                 }
             }
         }
+        let point = |session: &Session, found: &Attribution, all: &[Sums<'_>]| {
+            let weights = weights(all, &used);
+            let point = Point::new(session, found, all, &both, &weights);
+            point.cut(session, rules, classing, &weights)
+        };
         Self {
             classes: rules.classes().to_vec(),
-            a: Point::new(a, &found[0], &of_a, [&both, &used]).cut(a, rules, classing, &used),
-            b: Point::new(b, &found[1], &of_b, [&both, &used]).cut(b, rules, classing, &used),
+            a: point(a, &found[0], &of_a),
+            b: point(b, &found[1], &of_b),
             left_out: reasons,
             doubts,
         }
@@ -256,14 +279,17 @@ impl Diff {
     #[must_use]
     pub fn text(&self, most: usize) -> String {
         let header = ["", "A", "B", "B - A", "±", ""];
-        let row = |name: &str, part: Option<PartOfTime<'_>>, a: Option<f64>, b: Option<f64>| {
+        let mut notes = BTreeSet::new();
+        let mut row = |name: &str, part: Option<PartOfTime<'_>>, a: Option<f64>, b: Option<f64>| {
             let shown = |share: Option<f64>| match share {
                 Some(share) => format!("{:.2}", share * 100.0),
                 None => "absent".to_owned(),
             };
             let difference = b.unwrap_or(0.0) - a.unwrap_or(0.0);
             let half = part.and_then(|part| self.half_width(part));
-            let mark = self.unresolved(difference, half).map_or("", |_| "?");
+            let note = self.unresolved(difference, half);
+            notes.extend(note);
+            let mark = note.map_or("", |_| "?");
             vec![
                 shortened(name),
                 shown(a),
@@ -299,8 +325,8 @@ impl Diff {
             table(&header, &classes),
             table(&header, &functions)
         );
-        if self.coarse() {
-            let _infallible = writeln!(out, "\n?: {COARSE_NOTE}.");
+        for note in notes {
+            let _infallible = writeln!(out, "?: {note}.");
         }
         match self.a.windows.is_empty() || self.b.windows.is_empty() {
             true => out.push_str("no intervals: a session has too few samples\n"),
@@ -473,6 +499,47 @@ mod tests {
             "{other:?}"
         );
         assert!(diff(&long(0), &long(9)).text(1).contains("95 % interval"));
+        // Each note that a mark refers to is in the legend, and no other one.
+        let notes = |diff: Diff| {
+            let text = diff.text(1);
+            [SCATTER_NOTE, COARSE_NOTE].map(|note| text.contains(&format!("?: {note}.")))
+        };
+        assert_eq!(notes(diff(&long(3), &long(3))), [true, false]);
+        let mut coarse = long(3);
+        coarse.head.tier = Tier::default();
+        assert_eq!(notes(diff(&coarse, &coarse)), [false, true]);
+    }
+
+    #[test]
+    fn the_mean_of_windows_is_the_share() {
+        let mut session = session();
+        session.samples = session.samples.repeat(6);
+        session.domains[0].cpu_ns = Some(500_000_000);
+        let half_ns = session.head.ran_ns / 2;
+        // Most of the copies are in the first half, so that windows differ in size.
+        let mut number = 0;
+        session.samples.retain(|sample| {
+            number += 1;
+            sample.3 != 1 || sample.0 < half_ns || number % 3 == 0
+        });
+        // The guest runs in the second half only.
+        session.threads[1].domain = 2;
+        session.domains[2].cpu_ns = Some(350_000_000);
+        session.samples.retain(|s| s.2 != 1 || s.0 > half_ns);
+        let diff = Diff::new(
+            &session,
+            &session,
+            &Rules::thesis(),
+            Classing::Nearest,
+            None,
+        );
+        assert!(diff.left_out.is_empty(), "{diff:?}");
+        assert_eq!(diff.a.windows.len(), windows::WINDOWS);
+        for (class, share) in &diff.a.classes {
+            let of = |window: &Point| window.classes.get(class).unwrap_or(&0.0) / 10.0;
+            let mean: f64 = diff.a.windows.iter().map(of).sum();
+            assert!((mean - share).abs() < 1e-9, "{class}: {mean} {share}");
+        }
     }
 
     #[test]

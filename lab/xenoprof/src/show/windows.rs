@@ -3,7 +3,7 @@
 use crate::model::{Sample, Session};
 
 /// Windows of a session.
-const WINDOWS: usize = 10;
+pub(super) const WINDOWS: usize = 10;
 /// Minimum samples of a window, on average.
 const SAMPLES_MIN: usize = 50;
 /// Student's t for 95 % with one degree of freedom fewer than windows.
