@@ -58,11 +58,7 @@ fn profile(session: &Session, rules: &Rules) -> Value {
             track.times_ms.push(sample.0 as f64 / 1e6);
         }
     }
-    // Other events have no duration, but the front end's axis needs one.
-    let interval_ns = match session.head.event.as_str() {
-        "cpu-clock" => session.head.period,
-        _ => 1_000_000,
-    };
+    let sample_ns = sample_ns(session);
     let thread = |((index, cpu), track): (&(usize, u32), &Track)| {
         let name = session
             .domains
@@ -70,17 +66,13 @@ fn profile(session: &Session, rules: &Rules) -> Value {
             .map_or("", |domain| &domain.name);
         let tid = format!("{index}.{cpu}");
         let process = (name, index + 1);
-        track.json(
-            &format!("{name} CPU {cpu}"),
-            process,
-            &tid,
-            interval_ns as f64 / 1e3,
-        )
+        let cpu_us = sample_ns.map(|ns| ns / 1e3);
+        track.json(&format!("{name} CPU {cpu}"), process, &tid, cpu_us)
     };
     let threads: Vec<Value> = tracks.iter().map(thread).collect();
     let libraries: Vec<Value> = tables.libraries.iter().map(Library::json).collect();
     json!({
-        "meta": meta(session, rules, interval_ns),
+        "meta": meta(session, rules, sample_ns),
         "libs": libraries,
         "pages": [],
         "shared": tables.shared.json(),
@@ -88,7 +80,17 @@ fn profile(session: &Session, rules: &Rules) -> Value {
     })
 }
 
-fn meta(session: &Session, rules: &Rules, interval_ns: u64) -> Value {
+/// Returns the CPU time of a sample, if its event has one.
+fn sample_ns(session: &Session) -> Option<f64> {
+    let period = session.head.period as f64;
+    match session.head.event.as_str() {
+        "cpu-clock" => Some(period),
+        "cycles" => (session.head.tsc_hz > 0).then(|| period * 1e9 / session.head.tsc_hz as f64),
+        _ => None,
+    }
+}
+
+fn meta(session: &Session, rules: &Rules, sample_ns: Option<f64>) -> Value {
     let category = |(name, color): (&str, &str)| {
         let subcategories = ["Other"];
         json!({ "name": name, "color": color, "subcategories": subcategories })
@@ -101,11 +103,16 @@ fn meta(session: &Session, rules: &Rules, interval_ns: u64) -> Value {
         [] => "Grantway".to_owned(),
         command => command.join(" "),
     };
+    let mut units = json!({ "time": "ms", "eventDelay": "ms" });
+    if sample_ns.is_some() {
+        units["threadCPUDelta"] = json!("µs");
+    }
     json!({
         "preprocessedProfileVersion": VERSION,
         "version": 24,
         "product": product,
-        "interval": interval_ns as f64 / 1e6,
+        // The front end's axis needs one.
+        "interval": sample_ns.unwrap_or(1e6) / 1e6,
         "startTime": session.head.started_unix_ns as f64 / 1e6,
         "startTimeAsClockMonotonicNanosecondsSinceBoot": session.head.started_raw_ns,
         "profilingStartTime": 0,
@@ -119,7 +126,7 @@ fn meta(session: &Session, rules: &Rules, interval_ns: u64) -> Value {
         "platform": "Linux",
         // All names are in the file.
         "symbolicated": true,
-        "sampleUnits": { "time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs" },
+        "sampleUnits": units,
         "usesOnlyOneStackType": true,
         "markerSchema": [],
     })
@@ -290,6 +297,25 @@ mod tests {
             ..session()
         };
         is_valid(&exported(&empty));
+    }
+
+    #[test]
+    fn only_events_with_a_duration_have_cpu_time() {
+        for (event, us) in [
+            ("cpu-clock", Some(1000.0)),
+            ("cycles", Some(500.0)),
+            ("cache-misses", None),
+        ] {
+            let mut session = session();
+            session.head.event = event.to_owned();
+            session.head.tsc_hz = 2_000_000_000;
+            let profile = exported(&session);
+            is_valid(&profile);
+            let delta = &profile["threads"][0]["samples"]["threadCPUDelta"];
+            assert_eq!(delta.get(0).and_then(Value::as_f64), us, "{event}");
+            let unit = &profile["meta"]["sampleUnits"]["threadCPUDelta"];
+            assert_eq!(unit.is_string(), us.is_some(), "{event}");
+        }
     }
 
     #[test]

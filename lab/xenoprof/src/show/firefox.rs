@@ -250,9 +250,25 @@ pub(super) struct Track {
 }
 
 impl Track {
-    /// Returns a thread of the format; `cpu_us` is the CPU time of a sample.
-    pub(super) fn json(&self, name: &str, process: (&str, usize), tid: &str, cpu_us: f64) -> Value {
+    /// Returns a thread of the format; `cpu_us` is the CPU time of a sample, if it is known.
+    pub(super) fn json(
+        &self,
+        name: &str,
+        process: (&str, usize),
+        tid: &str,
+        cpu_us: Option<f64>,
+    ) -> Value {
         let len = self.stacks.len();
+        let mut samples = json!({
+            "length": len,
+            "stack": self.stacks,
+            "time": self.times_ms,
+            "weight": null,
+            "weightType": "samples",
+        });
+        if let Some(cpu_us) = cpu_us {
+            samples["threadCPUDelta"] = json!(vec![cpu_us; len]);
+        }
         json!({
             "processType": "default",
             "processStartupTime": 0,
@@ -265,14 +281,7 @@ impl Track {
             "processName": process.0,
             "pid": process.1.to_string(),
             "tid": tid,
-            "samples": {
-                "length": len,
-                "stack": self.stacks,
-                "time": self.times_ms,
-                "weight": null,
-                "weightType": "samples",
-                "threadCPUDelta": vec![cpu_us; len],
-            },
+            "samples": samples,
             "markers": {
                 "length": 0,
                 "category": [],
