@@ -39,10 +39,10 @@ pub(super) struct LineSamples {
     pub(super) total: u64,
 }
 
-/// Source lines of a domain.
+/// Source lines of a domain, each with this key.
 #[derive(Debug, Default)]
-pub(super) struct Lines<'a> {
-    pub(super) all: Vec<(SourceLine<'a>, LineSamples)>,
+struct Lines<'a, Key> {
+    all: Vec<(Key, LineSamples)>,
     /// Samples in functions without known lines, by module.
     without: BTreeMap<&'a str, u64>,
 }
@@ -65,22 +65,25 @@ fn tail(function: &str) -> String {
     }
 }
 
-/// Returns the source lines that a listing shows of a domain.
-pub(super) fn listed<'a>(
+/// Returns the source lines that a listing shows of a domain, by file and number. A line may
+/// belong to several functions.
+pub(super) fn by_place<'a>(
     session: &'a Session,
     sums: &Sums<'_>,
     listing: &Listing<'_>,
-) -> Lines<'a> {
-    let mut counts: BTreeMap<SourceLine<'a>, LineSamples> = BTreeMap::new();
+) -> Vec<((&'a str, u32), LineSamples)> {
+    listed(session, sums, listing, |frame| session.source(frame)).all
+}
+
+/// Returns the source lines that a listing shows of a domain.
+fn listed<'a, Key: Copy + Ord>(
+    session: &'a Session,
+    sums: &Sums<'_>,
+    listing: &Listing<'_>,
+    line_of: impl Fn(&'a Frame) -> Option<Key>,
+) -> Lines<'a, Key> {
+    let mut counts: BTreeMap<Key, LineSamples> = BTreeMap::new();
     let mut without = BTreeMap::new();
-    let line_of = |frame: &'a Frame| {
-        let (file, line) = session.source(frame)?;
-        Some(SourceLine {
-            file,
-            line,
-            function: &frame.symbol,
-        })
-    };
     for (stack, count) in stacks(session, sums.domain) {
         let frames: Vec<&'a Frame> = functions_of(session, stack).collect();
         if let Some(innermost) = frames.first() {
@@ -95,7 +98,7 @@ pub(super) fn listed<'a>(
         // A recursive call counts once.
         for line in frames
             .into_iter()
-            .filter_map(line_of)
+            .filter_map(&line_of)
             .collect::<BTreeSet<_>>()
         {
             counts.entry(line).or_default().total += count;
@@ -120,7 +123,15 @@ pub(super) fn text(session: &Session, all: &[Sums<'_>], listing: &Listing<'_>) -
         if !listing.lines || listing.most == 0 || sums.refusal().is_some() {
             continue;
         }
-        let lines = listed(session, sums, listing);
+        let lines = listed(session, sums, listing, |frame| {
+            let (file, line) = session.source(frame)?;
+            let function = &frame.symbol;
+            Some(SourceLine {
+                file,
+                line,
+                function,
+            })
+        });
         let share = |count| percent(sums.share(count));
         let row = |(line, samples): &(SourceLine<'_>, LineSamples)| {
             vec![

@@ -282,8 +282,8 @@ impl Figures {
         if !listing.lines || !sums.counts() || sums.refusal().is_some() {
             return;
         }
-        for (line, samples) in lines::listed(session, sums, listing).all {
-            let name = format!("{}.line.{}:{}", sums.domain.name, line.file, line.line);
+        for ((file, line), samples) in lines::by_place(session, sums, listing) {
+            let name = format!("{}.line.{file}:{line}", sums.domain.name);
             self.share(&format!("share.{name}"), sums, samples.own, 1.0);
             self.share(&format!("total_share.{name}"), sums, samples.total, 1.0);
         }
@@ -414,6 +414,31 @@ mod tests {
         assert!(
             error.to_string().contains("known domains: driver"),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn a_line_of_two_functions_is_one_figure() {
+        let mut session = session();
+        session.frames[1].source = session.frames[0].source;
+        let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+        let listing = Listing {
+            lines: true,
+            ..Listing::first(5)
+        };
+        let figures = figures(&session, &found, Classing::Nearest, &listing);
+        let named = |metric: &str| {
+            let found = figures.iter().filter(|figure| figure.metric == metric);
+            found
+                .map(|figure| figure.value.unwrap())
+                .collect::<Vec<_>>()
+        };
+        let line = "share.driver.line./src/driver/turn.rs:10";
+        assert_eq!(named(line), [0.6]);
+        assert_eq!(
+            named(&format!("total_{line}")),
+            [1.0],
+            "one stack counts once"
         );
     }
 
