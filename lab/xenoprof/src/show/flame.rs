@@ -22,6 +22,9 @@ const PICTURE_BYTES_MAX: usize = 256 << 20;
 const FILE_NAME_MAX: usize = 100;
 /// Maximum width in nanoseconds. Up to it, sums of microseconds stay exact and fit.
 const WIDTH_MAX_NS: f64 = 1e18;
+/// Maximum width of a session in a comparison: the drawing library multiplies differences, up to
+/// 150 times.
+const COMPARED_MAX: f64 = 1e16;
 
 /// Writes `STEM.svg` with all domains and `STEM-DOMAIN.svg` for each into a folder, or only the
 /// flame graph of `only`; returns the paths.
@@ -122,8 +125,17 @@ pub fn picture(
         Some(domain) => clean::line(&domain.name).into_owned(),
         None => "all domains".to_owned(),
     };
-    let is_in = |(index, _): &(usize, u32)| domain.is_none_or(|only| only == *index);
-    let stacks = times(session).into_keys().filter(is_in);
+    let has_functions = |index: usize| match domain {
+        Some(only) => only == index,
+        None => session
+            .domains
+            .get(index)
+            .is_some_and(|domain| !matches!(domain.kind, DomainKind::Idle | DomainKind::Other)),
+    };
+    let samples = times(session)
+        .into_iter()
+        .map(|(of, (count, _))| (of, count));
+    let stacks = samples.filter(|((index, _), _)| has_functions(*index));
     let palette = Palette::new(session, rules, stacks);
     let (legend, mut colors) = (palette.legend(rules), palette.colors);
     let mut options = Options::default();
@@ -161,6 +173,8 @@ pub fn differences(
             [Some(_), Some(_)] => 1e3 * per_ns / units.get(at).copied().flatten().unwrap_or(1.0),
             _ => 1e6 / sum,
         };
+        // The session's author chose the rate of the TSC.
+        let factor = factor.min(COMPARED_MAX / sum);
         for (line, ns) in lines {
             if let Some(value) = stacks.entry(line).or_default().get_mut(at) {
                 *value += ns * factor;
@@ -387,6 +401,29 @@ mod tests {
     }
 
     #[test]
+    fn a_name_has_the_class_of_most_samples() {
+        let mut session = session();
+        // Netback in the driver domain, with 60 samples, and netfront in the guest, with one.
+        session.frames[1].symbol = "vif::send".to_owned();
+        session.threads.push(Thread {
+            domain: 2,
+            ..session.threads[0].clone()
+        });
+        session.samples.push(Sample(0, 0, 2, 1));
+        let mut svg = Vec::new();
+        picture(&session, &Rules::thesis(), None, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        assert!(
+            svg.contains(">netback<") && !svg.contains(">netfront<"),
+            "{svg}"
+        );
+        let all = color_of(&svg, "vif::send").to_owned();
+        let mut svg = Vec::new();
+        picture(&session, &Rules::thesis(), Some(0), &mut svg).unwrap();
+        assert_eq!(color_of(&String::from_utf8(svg).unwrap(), "vif::send"), all);
+    }
+
+    #[test]
     fn other_processes_have_no_functions_among_domains() {
         let mut session = session();
         session.domains[0].kind = DomainKind::Other;
@@ -408,6 +445,18 @@ mod tests {
         let copy = "shmem::engine::copy (69,000,000 cycles per 1000 packets";
         assert!(texts.contains(copy), "{texts}");
         assert!(differences([&a, &b], Some("web"), Vec::new()).is_err());
+    }
+
+    #[test]
+    fn the_largest_rate_is_drawn() {
+        let mut b = session();
+        b.head.tsc_hz = u64::MAX;
+        b.domains[0].cpu_ns = Some(u64::MAX);
+        let mut svg = Vec::new();
+        differences([&session(), &b], Some("driver"), &mut svg).unwrap();
+        let texts = texts_of(&svg);
+        let copy = "shmem::engine::copy (6,000,000,000,000,000 cycles";
+        assert!(texts.contains(copy), "{texts}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::model::{DomainKind, Session, Space};
 use figures::clean;
 use inferno::flamegraph::color::{Color, PaletteMap};
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 /// Hues of the classes, in the order of the rules; they repeat.
@@ -44,11 +44,12 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// Chooses the colours of all functions of the stacks, which have their domains.
+    /// Chooses the colours of all functions of the stacks, which have their domains and numbers of
+    /// samples. A name with several classes has that of most samples.
     pub(super) fn new(
         session: &Session,
         rules: &Rules,
-        stacks: impl Iterator<Item = (usize, u32)>,
+        stacks: impl Iterator<Item = ((usize, u32), u64)>,
     ) -> Self {
         let mut palette = Self {
             colors: PaletteMap::default(),
@@ -58,30 +59,38 @@ impl Palette {
             let name = plain(&domain.name);
             palette.colors.insert(name, color(NO_FUNCTION, Space::User));
         }
-        let mut done: HashSet<(DomainKind, usize)> = HashSet::new();
-        for (domain, stack) in stacks {
-            let kind = session
-                .domains
-                .get(domain)
-                .map_or(DomainKind::Other, |d| d.kind);
-            for (number, frame) in session.frames_of(stack) {
-                if !done.insert((kind, number)) {
-                    continue;
-                }
-                let module = session.module(frame);
-                let space = module.map_or(Space::User, |module| module.space);
-                let class = module.and_then(|module| {
-                    let function = Function {
-                        space,
-                        module: module.name(),
-                        symbol: &frame.symbol,
-                    };
-                    rules.class(kind, function)
-                });
-                palette.used.insert(class.unwrap_or(rules.classes().len()));
-                palette
-                    .colors
-                    .insert(plain(&frame.symbol), color(hue(class), space));
+        let mut samples: HashMap<(DomainKind, usize), u64> = HashMap::new();
+        for ((domain, stack), count) in stacks {
+            let domain = session.domains.get(domain);
+            let kind = domain.map_or(DomainKind::Other, |domain| domain.kind);
+            for (number, _) in session.frames_of(stack) {
+                *samples.entry((kind, number)).or_default() += count;
+            }
+        }
+        let mut names: BTreeMap<Cow<'_, str>, BTreeMap<(usize, Space), u64>> = BTreeMap::new();
+        for ((kind, number), count) in samples {
+            let Some(frame) = session.frames.get(number) else {
+                continue;
+            };
+            let module = session.module(frame);
+            let space = module.map_or(Space::User, |module| module.space);
+            let class = module.and_then(|module| {
+                let function = Function {
+                    space,
+                    module: module.name(),
+                    symbol: &frame.symbol,
+                };
+                rules.class(kind, function)
+            });
+            let of_name = names.entry(plain(&frame.symbol)).or_default();
+            let of_class = (class.unwrap_or(rules.classes().len()), space);
+            *of_name.entry(of_class).or_default() += count;
+        }
+        for (name, classes) in names {
+            let most = classes.into_iter().max_by_key(|(_, count)| *count);
+            if let Some(((class, space), _)) = most {
+                palette.used.insert(class);
+                palette.colors.insert(name, color(hue(rules, class), space));
             }
         }
         palette
@@ -108,9 +117,8 @@ impl Palette {
                 text(&mut out, &mut x, "…");
                 break;
             }
-            let class = (*class < rules.classes().len()).then_some(*class);
             for space in [Space::User, Space::Kernel] {
-                let Color { r, g, b } = color(hue(class), space);
+                let Color { r, g, b } = color(hue(rules, *class), space);
                 let y = BASE_Y - SQUARE;
                 let _infallible = write!(
                     out,
@@ -127,8 +135,9 @@ impl Palette {
     }
 }
 
-fn hue(class: Option<usize>) -> [u8; 3] {
-    let hue = class.and_then(|class| HUES.get(class % HUES.len()));
+fn hue(rules: &Rules, class: usize) -> [u8; 3] {
+    let is_class = class < rules.classes().len();
+    let hue = HUES.get(class % HUES.len()).filter(|_| is_class);
     hue.copied().unwrap_or(NO_CLASS)
 }
 
