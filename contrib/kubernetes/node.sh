@@ -44,8 +44,9 @@ subnets() {
             sed -n 's/.*podCIDRs:\[\([^]]*\)\].*/\1/p')
         [ -n "$cidrs" ] || refuse "the node $NODE_NAME has no podCIDRs: see --allocate-node-cidrs"
     fi
-    octet='(0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-4])'
-    v4="($octet\.){3}$octet/([1-9]|[12][0-9]|30)"
+    # The node's address is the next one after the last octet.
+    last='0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-4]'
+    v4="(($last|255)\.){3}($last)/([1-9]|[12][0-9]|30)"
     v6='[0-9a-f]{1,4}(:[0-9a-f]{0,4}){2,7}/([1-9][0-9]?|1[01][0-9]|12[0-6])'
     ranges= routes= gateways= comma=
     for cidr in $(printf '%s' "$cidrs" | tr ',' ' '); do

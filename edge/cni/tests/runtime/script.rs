@@ -122,6 +122,8 @@ fn a_node_gets_the_plugins_and_its_subnet() {
     assert_eq!(mode(&host.path("host/net.d/10-grantway.conflist")), 0o644);
     let conf = done(&host.of_subnet("render", "10.244.3.0/24"));
     assert_eq!(conf, "addresses = [\"10.244.3.1/24\"]\n");
+    let conf = done(&host.of_subnet("render", "10.244.255.0/24"));
+    assert_eq!(conf, "addresses = [\"10.244.255.1/24\"]\n");
 
     // A second run replaces the plugin, and leaves other plugins unchanged.
     host.program("plugins/grantway-cni", "echo second");
@@ -189,6 +191,7 @@ fn errors_are_reported_before_anything_is_written() {
     for subnet in [
         "10.244.3.0",
         "10.244.300.0/24",
+        "10.244.3.255/24",
         "fd00::/128",
         "10.244.3.0/24,fd00::g/112",
         "010.0.0.0/8",
