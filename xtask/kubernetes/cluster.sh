@@ -2,6 +2,7 @@
 # `cluster.sh FOLDER`: the first process of a cluster's namespaces, which end with its standard
 # input. FOLDER/disk has everything that the cluster stores, in memory: containers need a file
 # system that can be the upper one of an overlay. Only control groups outlive the namespaces.
+[ $$ -eq 1 ] || { echo "$0: only as the first process of a PID namespace" >&2; exit 1; }
 set -eu
 w=$1
 mkdir "$w/disk"
@@ -25,7 +26,12 @@ names=$(ls "$w"/disk/*/$cri/sandboxes "$w"/disk/*/$cri/containers 2>/dev/null |
 # A control group is busy until the kernel has buried its processes.
 for _ in 1 2 3 4 5 6 7 8 9 10; do
     sleep 0.1
-    for name in $names; do rmdir /sys/fs/cgroup/*/k8s.io/"$name"; done 2>/dev/null || true
-    rmdir /sys/fs/cgroup/*/k8s.io 2>/dev/null || true
-    for group in /sys/fs/cgroup/*/k8s.io; do [ -e "$group" ] || break 2; done
+    is_left=
+    # Version 2 has no folders of hierarchies.
+    for group in /sys/fs/cgroup/k8s.io /sys/fs/cgroup/*/k8s.io; do
+        for name in $names; do rmdir "$group/$name"; done 2>/dev/null || true
+        rmdir "$group" 2>/dev/null || true
+        [ ! -e "$group" ] || is_left=1
+    done
+    [ -n "$is_left" ] || break
 done

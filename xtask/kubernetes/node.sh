@@ -1,6 +1,7 @@
 #!/bin/sh
 # `node.sh FOLDER NAME`: the first process of a node's namespaces. FOLDER has the files that a
 # reboot keeps; /run is new.
+[ $$ -eq 1 ] || { echo "$0: only as the first process of a PID namespace" >&2; exit 1; }
 set -eu
 w=$1
 

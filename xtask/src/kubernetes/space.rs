@@ -259,3 +259,22 @@ fn first_process(pid: u32) -> Option<u32> {
     });
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_run_only_as_first_processes() {
+        for script in ["cluster.sh", "node.sh"] {
+            let script = crate::workspace::root()
+                .join("xtask/kubernetes")
+                .join(script);
+            // Without arguments neither script can do anything.
+            let run = Command::new("sh").arg(&script).output().unwrap();
+            let said = String::from_utf8_lossy(&run.stderr);
+            let why = "only as the first process of a PID namespace";
+            assert!(!run.status.success() && said.contains(why), "{said}");
+        }
+    }
+}
