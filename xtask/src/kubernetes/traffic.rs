@@ -36,9 +36,19 @@ pub(super) fn connects(ip: IpAddr, port: u16, within: Duration) -> bool {
     TcpStream::connect_timeout(&SocketAddr::new(ip, port), within).is_ok()
 }
 
-/// A stream of bytes between two namespaces. The receiver compares each byte.
+/// Ends a stream's sender, also when it is dropped.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A stream of bytes between two namespaces, which ends with it. The receiver compares each byte.
 pub(super) struct Stream {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     sender: JoinHandle<Result<u64>>,
     receiver: JoinHandle<Result<u64>>,
 }
@@ -54,8 +64,8 @@ impl Stream {
     ) -> Result<Self> {
         let listener = to.run(|| Ok(TcpListener::bind(SocketAddr::new(ip, 0))?))?;
         let port = listener.local_addr()?.port();
-        let stop = Arc::new(AtomicBool::new(false));
-        let is_over = stop.clone();
+        let stop = Stop::default();
+        let is_over = stop.0.clone();
         let receiver = std::thread::spawn(move || receive(&listener.accept()?.0));
         let sender = std::thread::spawn(move || {
             from.enter()?;
@@ -71,7 +81,7 @@ impl Stream {
 
     /// Ends it, and returns the number of bytes that arrived unchanged.
     pub(super) fn stop(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.0.store(true, Ordering::Relaxed);
         self.finish()
     }
 
@@ -146,6 +156,19 @@ fn receive(mut from: &TcpStream) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dropped_stream_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let receiver = std::thread::spawn(move || receive(&listener.accept().unwrap().0));
+        let stop = Stop::default();
+        let is_over = stop.0.clone();
+        let sender = std::thread::spawn(move || send(stream, u64::MAX, Duration::ZERO, &is_over));
+        drop(stop);
+        let sent = sender.join().unwrap().unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap(), sent);
+    }
 
     #[test]
     fn a_changed_block_is_detected() {

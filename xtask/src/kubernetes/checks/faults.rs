@@ -8,7 +8,9 @@ use crate::kubernetes::traffic::{Stream, page};
 use crate::kubernetes::waiting::wait;
 use anyhow::{Context, Result, ensure};
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Deadline of a part that starts again.
@@ -100,6 +102,19 @@ fn await_page(from: &Pod, to: &Pod, deadline: Duration) -> Result<()> {
 }
 
 fn drained(cluster: &mut Cluster) -> Result<String> {
+    let space = cluster.node("n2")?.space()?;
+    let [leases, guests] =
+        ["/var/lib/cni/networks/grantway", "/run/grantway/cni/pods"].map(|path| space.path(path));
+    let left = || -> Result<[usize; 2]> {
+        let leases = entries(&leases)?.into_iter();
+        let leases = leases.filter(|name| name.parse::<IpAddr>().is_ok());
+        Ok([leases.count(), entries(&guests)?.len()])
+    };
+    let before = left()?;
+    ensure!(
+        !before.contains(&0),
+        "addresses and guests before: {before:?}"
+    );
     let drain = [
         "drain",
         "n2",
@@ -108,26 +123,26 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
         "--timeout=60s",
     ];
     cluster.said(&drain)?;
-    let space = cluster.node("n2")?.space()?;
-    let entries = |folder: &str| -> Vec<String> {
-        let entries = fs::read_dir(space.path(folder))
-            .into_iter()
-            .flatten()
-            .flatten();
-        entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect()
-    };
     wait("the node keeps guests or addresses", AGAIN, || {
-        let names = entries("/var/lib/cni/networks/grantway");
-        let leases = names.iter().filter(|name| name.parse::<IpAddr>().is_ok());
-        Ok(leases.count() == 0 && entries("/run/grantway/cni/pods").is_empty())
+        Ok(left()? == [0, 0])
     })?;
     cluster.said(&["uncordon", "n2"])?;
     cluster.put("pods", &pods::server("default", "b", "n2"))?;
     let [a, b] = ends(cluster)?;
     await_page(&a, &b, AGAIN)?;
     Ok(String::new())
+}
+
+/// Returns the names in a folder, which need not exist.
+fn entries(folder: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| folder.display().to_string())?,
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        Ok(entry?.file_name().to_string_lossy().into_owned())
+    };
+    entries.map(name).collect()
 }
 
 fn rebooted(cluster: &mut Cluster) -> Result<String> {
@@ -143,4 +158,18 @@ fn rebooted(cluster: &mut Cluster) -> Result<String> {
     let took = began.elapsed();
     cluster.daemon_set("grantway")?;
     Ok(format!("after {:.1} s", took.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_missing_folder_is_empty() {
+        let root = crate::workspace::root();
+        assert!(entries(&root.join("nonexistent")).unwrap().is_empty());
+        let names = entries(&root.join("xtask/kubernetes")).unwrap();
+        assert!(names.contains(&"cluster.sh".to_owned()), "{names:?}");
+        assert!(entries(&root.join("Cargo.toml")).is_err());
+    }
 }

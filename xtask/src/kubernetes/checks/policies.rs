@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Deadline of a policy's effect.
 const EFFECT: Duration = Duration::from_secs(10);
+/// Connections in a row whose failure shows that none is made: one alone may be slow.
+const FAILURES: usize = 3;
 /// Number of changes whose delay is measured.
 const CHANGES: usize = 10;
 
@@ -114,17 +116,30 @@ fn isolating(table: &Table) -> Value {
 
 /// Returns the time until a connection to `ip` is made, or no longer made.
 fn until(from: &Netns, ip: IpAddr, is_made: bool) -> Result<Duration> {
+    from.run(|| effect(is_made, || connects(ip, 80, Duration::from_millis(30))))
+}
+
+/// Returns the time until the first of the connections that show the effect.
+fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration> {
     let began = Instant::now();
-    from.run(|| {
-        while connects(ip, 80, Duration::from_millis(30)) != is_made {
-            ensure!(
-                began.elapsed() < EFFECT,
-                "no effect within {} s",
-                EFFECT.as_secs()
-            );
+    let wanted = if is_made { 1 } else { FAILURES };
+    let (mut row, mut first) = (0, Duration::ZERO);
+    while row < wanted {
+        ensure!(
+            began.elapsed() < EFFECT,
+            "no effect within {} s",
+            EFFECT.as_secs()
+        );
+        if connects() != is_made {
+            row = 0;
+            continue;
         }
-        Ok(began.elapsed())
-    })
+        if row == 0 {
+            first = began.elapsed();
+        }
+        row += 1;
+    }
+    Ok(first)
 }
 
 fn delays(cluster: &Cluster, table: &Table) -> Result<String> {
@@ -175,4 +190,24 @@ fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
     cluster.daemon_set("grantway-policies")?;
     same(table, &[])?;
     Ok("a new agent applies the change".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_failure_is_no_effect() {
+        let pause = Duration::from_millis(20);
+        let mut made = [true, false, true, false, false, false].into_iter();
+        let began = Instant::now();
+        let first = effect(false, || {
+            std::thread::sleep(pause);
+            made.next().expect("three failures in a row are enough")
+        });
+        assert_eq!(made.next(), None);
+        let first = first.unwrap();
+        assert!(first >= pause * 4 && first + pause * 2 <= began.elapsed());
+        effect(true, || true).unwrap();
+    }
 }
