@@ -65,6 +65,7 @@ impl Server<'_> {
             asker,
             starts,
             goal: goal.0,
+            is_late: false,
         };
         self.await_restart(restarting, now.saturating_add(EDIT_NS));
         self.wait_for_change(asker);
@@ -115,6 +116,7 @@ impl Server<'_> {
                     self.log.line(Level::Info, "grantwayd", line);
                     let connecting = Restarting {
                         goal: RestartGoal::Connected,
+                        is_late: false,
                         ..one
                     };
                     self.await_restart(connecting, now.saturating_add(CONNECT_NS));
@@ -124,24 +126,19 @@ impl Server<'_> {
         }
     }
 
-    /// Removes a request whose domains have restarted, or fail to change NICs.
+    /// Removes a request whose domains have restarted, are late, or fail to change NICs.
     fn next_restarted(&mut self) -> Option<Restarting> {
         let mut all = self.restarting.iter();
         let (&number, _) = all.find(|(_, one)| {
             let may_fail = matches!(one.goal, RestartGoal::Ended | RestartGoal::NicsChanged);
-            self.has_reached(one) || may_fail && self.failure_of(one).is_some()
+            self.has_reached(one) || one.is_late || may_fail && self.failure_of(one).is_some()
         })?;
-        self.end_restart(number)
-    }
-
-    /// Removes a request that waits for restarting domains.
-    pub(super) fn end_restart(&mut self, number: u64) -> Option<Restarting> {
         self.deadlines.set(Deadline::Restart(number), None);
         self.restarting.remove(&number)
     }
 
     /// Answers a request whose domains are late, or do not restart at all.
-    pub(super) fn fail_restart(&mut self, one: &Restarting, now: u64) {
+    fn fail_restart(&mut self, one: &Restarting, now: u64) {
         let failure = self.failure_of(one);
         let why = match one.goal {
             RestartGoal::Connected => return self.changed(one.asker, &(), now),

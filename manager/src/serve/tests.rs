@@ -1,0 +1,108 @@
+use super::edits::{EditOrigin, RestartGoal};
+use super::*;
+use abi::core::Record;
+use config::live;
+use link::Link;
+use std::io::{BufRead, BufReader};
+use std::thread;
+
+const FILE: &str = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
+
+/// Runs `test` with a server whose core carries out every request.
+fn with_server(test: impl FnOnce(&mut Server<'_>)) {
+    let (ours, theirs) = Link::pair().unwrap();
+    let core = thread::spawn(move || {
+        while let Ok(received) = theirs.receive::<CoreRequest>() {
+            let Some(received) = received else {
+                theirs.wait(PollFlags::IN, None);
+                continue;
+            };
+            let done = Record {
+                token: received.record.token,
+                message: CoreMessage::Done { value: 0 },
+            };
+            theirs.send(&done, &[]).unwrap();
+        }
+    });
+    let file = config::File {
+        name: "f".into(),
+        text: FILE.into(),
+    };
+    let machine = live::machine(&config::parse("f", FILE).unwrap(), &[file]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = UnixListener::bind(dir.path().join("socket")).unwrap();
+    let mut link = Core::new(ours);
+    let log = Log::start(None).unwrap();
+    let mut server = Server::new(&mut link, State::new(machine), socket, log, (1, 2, 3)).unwrap();
+    server.complete_ns = Some(1);
+    test(&mut server);
+    drop(link);
+    core.join().unwrap();
+}
+
+/// Has the worker of the driver domain restart for an asker. It runs again in the turn in which
+/// the restart is late, and is connected if the goal is [`RestartGoal::Up`].
+fn restart(server: &mut Server<'_>, asker: EditOrigin, goal: RestartGoal) {
+    let (place, id) = (server.state.spec().workers()[0], DomId(9));
+    server.state.set(place, id);
+    server.state.live(id, Stage::Running, "runs");
+    if goal == RestartGoal::Up {
+        server.state.connect(id);
+    }
+    let known = Restarts {
+        count: 1,
+        ..Restarts::default()
+    };
+    let stage = Some(Stage::Starting);
+    let life = Life::resume(place, Some(10), known, stage, 0);
+    server.lives.insert(place, life);
+    let late = Restarting {
+        asker,
+        starts: vec![(place, 0)],
+        goal,
+        is_late: false,
+    };
+    server.restarting.insert(4, late);
+    server.deadlines.set(Deadline::Restart(4), 5);
+    server.expire(6);
+    server.change(6);
+}
+
+#[test]
+fn a_restart_that_succeeds_at_its_deadline_is_no_failure() {
+    with_server(|server| {
+        let (client, theirs) = UnixStream::pair().unwrap();
+        server.serve_always(client);
+        restart(server, EditOrigin::Client(0), RestartGoal::Up);
+        server.clients.get_mut(&0).unwrap().send(6);
+        let mut answer = String::new();
+        BufReader::new(theirs).read_line(&mut answer).unwrap();
+        assert!(answer.contains("\"id\":9"), "{answer}");
+    });
+}
+
+#[test]
+fn a_restart_that_misses_its_deadline_fails() {
+    with_server(|server| {
+        let (client, theirs) = UnixStream::pair().unwrap();
+        server.serve_always(client);
+        restart(server, EditOrigin::Client(0), RestartGoal::Ended);
+        assert!(server.restarting.is_empty());
+        server.clients.get_mut(&0).unwrap().send(6);
+        let mut answer = String::new();
+        BufReader::new(theirs).read_line(&mut answer).unwrap();
+        assert!(answer.contains("was not back within 20 s"), "{answer}");
+    });
+}
+
+#[test]
+fn workers_that_run_at_the_deadline_keep_their_nics() {
+    with_server(|server| {
+        restart(server, EditOrigin::Reload, RestartGoal::NicsChanged);
+        let awaited: Vec<_> = server.restarting.values().collect();
+        assert!(
+            matches!(&awaited[..], [one] if one.goal == RestartGoal::Connected && !one.is_late),
+            "{awaited:?}"
+        );
+    });
+}
