@@ -482,6 +482,8 @@ impl<'a> Server<'a> {
                     let why = "the connections were not up within 20 s";
                     self.boot_failure.get_or_insert_with(|| why.into());
                 }
+                // The state of an ending machine must stay complete for its next start.
+                Deadline::Edit(_) | Deadline::Nics if self.ending.is_some() => {}
                 Deadline::Edit(name) => self.edit_is_late(&name, now),
                 // Its domains may have reached the goal in this turn.
                 Deadline::Restart(number) => {
@@ -507,14 +509,13 @@ impl<'a> Server<'a> {
 
     /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
     fn is_answered(&mut self) -> bool {
+        let lives = self.lives.values().flat_map(Life::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
-        let clients = self.clients.values();
-        let waited: BTreeSet<u32> = clients
-            .filter_map(Client::token)
-            .chain(self.ending)
-            .chain(self.lives.values().flat_map(Life::tokens))
-            .chain(opening.map(|opening| opening.token))
-            .collect();
+        // An ending machine takes none of these.
+        let edits = lives.chain(opening.map(|opening| opening.token));
+        let edits = edits.filter(|_| self.ending.is_none());
+        let clients = self.clients.values().filter_map(Client::token);
+        let waited: BTreeSet<u32> = clients.chain(self.ending).chain(edits).collect();
         self.core.forget_but(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))
     }

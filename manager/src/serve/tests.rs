@@ -1,6 +1,8 @@
-use super::edits::{EditOrigin, RestartGoal};
+use super::edits::{EditKind, EditOrigin, RestartGoal};
 use super::*;
+use crate::build::PendingGive;
 use abi::core::Record;
+use abi::machine::Setting;
 use config::live;
 use link::Link;
 use std::io::{BufRead, BufReader};
@@ -104,5 +106,45 @@ fn workers_that_run_at_the_deadline_keep_their_nics() {
             matches!(&awaited[..], [one] if one.goal == RestartGoal::Connected && !one.is_late),
             "{awaited:?}"
         );
+    });
+}
+
+#[test]
+fn an_ending_machine_does_not_wake_for_edits() {
+    with_server(|server| {
+        let token = server.core.post(CoreRequest::Status {}, &[]);
+        let mut life = Life::default();
+        life.giving = Some(PendingGive::of_token(token));
+        server.lives.insert(1, life);
+        while !server.core.has_answer(token) {
+            server.wait(None, 0);
+            server.core.take();
+        }
+        assert!(server.is_answered());
+        server.ending = Some(token + 1);
+        assert!(!server.is_answered());
+    });
+}
+
+#[test]
+fn late_edits_leave_an_ending_machine_as_it_is() {
+    with_server(|server| {
+        let guest: Setting = serde_json::from_str(r#"{"name":"a","vif":[]}"#).unwrap();
+        let edit = Edit {
+            place: 1,
+            began_ns: 0,
+            kind: EditKind::Change(guest),
+            askers: vec![(EditOrigin::Before, None)],
+        };
+        server.begin_edit("a".to_owned(), edit);
+        server.opening_nics = Some(OpeningNics {
+            starts: Vec::new(),
+            devices: Vec::new(),
+        });
+        server.deadlines.set(Deadline::Nics, 1);
+        server.ending = Some(1);
+        server.expire(u64::MAX);
+        assert!(server.deadlines.next_ns().is_none());
+        assert!(server.edits.contains_key("a") && server.opening_nics.is_some());
     });
 }
