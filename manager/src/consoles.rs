@@ -150,7 +150,7 @@ mod tests {
         consoles.insert(1, next);
         write(&to_next, b"d\n").unwrap();
         consoles.remove(2);
-        write(&to_two, b"nobody hears\n").unwrap();
+        write(&to_two, b"unread\n").unwrap();
         consoles.take(&mut log, 0);
         assert!(!is_ready(&consoles));
         assert_eq!(consoles.get(1).unwrap().last_line(), "d");
@@ -175,9 +175,9 @@ mod tests {
         assert!(matches!(pauses[..], [(1, 1..)]), "{pauses:?}");
         write(&to_loud, b"more\n").unwrap();
         assert!(!is_ready(&consoles));
-        write(&to_quiet, b"heard\n").unwrap();
+        write(&to_quiet, b"still read\n").unwrap();
         assert_eq!(consoles.take(&mut log, 0), []);
-        assert_eq!(consoles.get(2).unwrap().last_line(), "heard");
+        assert_eq!(consoles.get(2).unwrap().last_line(), "still read");
         consoles.watch(1);
         assert!(is_ready(&consoles));
     }

@@ -5,8 +5,9 @@
 //! next request, carries it out, and records the result here.
 //!
 //! A domain that was up for [`STEADY_NS`] restarts at once. One that ends earlier restarts after a
-//! pause that doubles each time, up to its limit, so that a domain that keeps crashing cannot keep
-//! the processors busy with starts.
+//! pause that doubles each time, up to the domain's limit, or up to [`FAILED_PAUSE_NS`] if its
+//! starts keep failing. A domain that keeps crashing thus cannot keep the processors busy with
+//! starts.
 
 mod call;
 mod step;
@@ -105,7 +106,8 @@ pub(crate) struct Life {
     pub(crate) place: usize,
     pub(crate) goal: Goal,
     phase: Phase,
-    /// The longest pause before a restart; `None`: the domain is not restarted.
+    /// The longest pause before a restart, unless starts keep failing; `None`: the domain is not
+    /// restarted.
     pause_ns: Option<u64>,
     /// Its restarts so far.
     pub(crate) known: Restarts,

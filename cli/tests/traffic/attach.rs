@@ -118,7 +118,7 @@ fn early_clients_receive_the_failure_of_a_start() {
         let attach = format!("{}\n", attach_late());
         stream.write_all(attach.as_bytes()).unwrap();
         let _other = send(&socket(&machine), b"{\"op\":\"down\"}\n");
-        answer(stream)["error"] == "told to end before it was ready"
+        answer(stream)["error"] == "the machine was ended before it was ready"
     });
     assert!(refused, "the machine was always complete");
 }

@@ -323,7 +323,7 @@ impl<'a> Server<'a> {
     /// Returns why the machine cannot become complete, if so.
     fn failure(&self) -> Option<String> {
         if self.ending.is_some() || self.core.is_gone() {
-            return Some("told to end before it was ready".into());
+            return Some("the machine was ended before it was ready".into());
         }
         self.boot_failure.clone().or_else(|| self.early_end())
     }
