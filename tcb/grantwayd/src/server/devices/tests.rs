@@ -299,7 +299,7 @@ fn a_socket_passes_to_no_other_domain() {
 fn rings_too_large_for_their_slots_are_rejected() {
     let ring = |pages| RingExtent { page: 5, pages };
     let slots = ring_slots(512);
-    let places = |rings, first| places(&rings, first, 512);
+    let places = |rings, first| places(&rings, first, slots);
     let found = places([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();
     let slot = |n: usize| (found[n].slot.0, found[n].pages);
     assert_eq!(
