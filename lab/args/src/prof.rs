@@ -36,8 +36,8 @@ pub enum Prof {
     },
     /// Compare two sessions, point A against point B: by class and by function
     #[command(
-        after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver \\\n    \
-        --flame slower.svg"
+        after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver --flame \
+                      slower.svg"
     )]
     Diff {
         /// Point A
