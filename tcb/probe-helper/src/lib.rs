@@ -17,7 +17,7 @@ const RX: u64 = (PROT_READ | PROT_EXEC) as u64;
 /// A call that a filter must reject: its name, number, and arguments.
 pub type Attack = (&'static str, i64, &'static [u64]);
 
-/// Calls that no helper makes.
+/// Calls that no helper makes, except that the broker reads folders.
 pub const ATTACKS: &[Attack] = &[
     // Programs and processes.
     ("execve", SYS_execve, &[0, 0, 0]),
