@@ -355,32 +355,6 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// The next manager counts its tokens from 1 again, so it could take the answer for its own.
-    #[test]
-    fn answers_for_a_manager_that_has_ended_have_no_token() {
-        let args = Args {
-            state: None,
-            beside: "/nowhere".into(),
-            programs: "/nowhere".into(),
-            with_reader: false,
-            of_manager: Vec::new(),
-        };
-        let (signals, _signal) = UnixStream::pair().unwrap();
-        let hypervisor = Hypervisor::new(None).unwrap();
-        let mut core = Core::new(hypervisor, args, signals, 0).unwrap();
-        let units = &mut core.units;
-        units.wait(1, PendingRequest::Open(7, None));
-        units.wait(2, PendingRequest::Open(8, None));
-        assert!(units.close(3, 7).0, "netd still opens it");
-        core.handle(Ready::ManagerEnded);
-        let waiting: Vec<_> = core.units.waiting.values().collect();
-        let [(0, closed), (0, opening)] = waiting[..] else {
-            panic!("{waiting:?}");
-        };
-        assert!(matches!(closed, PendingRequest::Closed(Some(0))));
-        assert!(matches!(opening, PendingRequest::Open(8, None)));
-    }
-
     #[test]
     fn the_shutdown_ends_before_systemds_timeout() {
         let service = include_str!("../../../../contrib/systemd/grantway.service");

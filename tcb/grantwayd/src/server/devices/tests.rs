@@ -1,3 +1,4 @@
+use super::super::Ready;
 use super::*;
 use crate::args::Args;
 use crate::child::Helper;
@@ -24,6 +25,23 @@ fn core() -> Core {
     let (signals, _signal) = UnixStream::pair().unwrap();
     let hypervisor = Hypervisor::new(None).unwrap();
     Core::new(hypervisor, args, signals, 0).unwrap()
+}
+
+/// The next manager counts its tokens from 1 again, so it could take the answer for its own.
+#[test]
+fn answers_for_a_manager_that_has_ended_have_no_token() {
+    let mut core = core();
+    let units = &mut core.units;
+    units.wait(1, PendingRequest::Open(7, None));
+    units.wait(2, PendingRequest::Open(8, None));
+    assert!(units.close(3, 7).0, "netd still opens it");
+    core.handle(Ready::ManagerEnded);
+    let waiting: Vec<_> = core.units.waiting.values().collect();
+    let [(0, closed), (0, opening)] = waiting[..] else {
+        panic!("{waiting:?}");
+    };
+    assert!(matches!(closed, PendingRequest::Closed(Some(0))));
+    assert!(matches!(opening, PendingRequest::Open(8, None)));
 }
 
 /// The last descriptor of a device may take long to close, so the next netd closes it.
