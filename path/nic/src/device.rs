@@ -61,6 +61,17 @@ pub struct TxReport {
     pub waiting: u32,
 }
 
+impl TxReport {
+    /// Returns the report of a device that has rejected all frames of `pick`.
+    #[must_use]
+    pub fn all_refused(pick: &[u32]) -> Self {
+        Self {
+            refused: pick.len() as u32,
+            ..Self::default()
+        }
+    }
+}
+
 impl std::ops::AddAssign for TxReport {
     fn add_assign(&mut self, other: Self) {
         self.sent += other.sent;

@@ -25,6 +25,7 @@
 //! | [`layout`] | descriptors, completions, and their place in a queue's memory |
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
+//! | `chunks` | memory for frames to send |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
 //! | [`pci`] | the driver of a virtio-net device on a PCI bus |
 //! | [`granted`] | the I/O page table of a device in a separate domain |
@@ -32,6 +33,7 @@
 //! | [`record`] | where the device finds the queues |
 
 pub mod addr;
+mod chunks;
 pub mod granted;
 pub mod layout;
 pub mod pci;

@@ -241,10 +241,7 @@ impl Nic for RemoteNic {
     }
 
     fn tx(&mut self, _: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        let refused = TxReport {
-            refused: pick.len() as u32,
-            ..TxReport::default()
-        };
+        let refused = TxReport::all_refused(pick);
         let Some(bell) = self.bell.clone().filter(|_| self.closed.is_none()) else {
             return refused;
         };

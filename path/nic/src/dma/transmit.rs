@@ -1,7 +1,7 @@
-//! The driver's transmit queue. Each frame is copied once, into memory of the queue: a caller of
-//! [`crate::Nic::tx`] keeps its frames, so the device must not read them later.
+//! The driver's transmit queue.
 
 use super::addr::IoAddr;
+use super::chunks::Chunks;
 use super::layout::{Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, QueueName};
 use crate::device::TxReport;
@@ -13,10 +13,7 @@ use shmem::Span;
 #[derive(Debug)]
 pub struct TransmitQueue {
     queue: DriverQueue<OwnMemory, u32>,
-    /// Memory for frames, and its I/O address.
-    chunks: (Span, IoAddr),
-    chunk_bytes: usize,
-    idle: Vec<u32>,
+    chunks: Chunks,
     io_errors: u64,
 }
 
@@ -30,15 +27,10 @@ impl TransmitQueue {
         chunks: (Span, IoAddr),
         chunk_bytes: usize,
     ) -> Option<Self> {
-        if (entries as usize).checked_mul(chunk_bytes)? > chunks.0.len() {
-            return None;
-        }
         let memory = OwnMemory::new(memory, entries)?;
         Some(Self {
             queue: DriverQueue::new(QueueName::Transmit, memory, entries, 0),
-            chunks,
-            chunk_bytes,
-            idle: (0..entries).rev().collect(),
+            chunks: Chunks::new(entries, chunks, chunk_bytes)?,
             io_errors: 0,
         })
     }
@@ -52,43 +44,19 @@ impl TransmitQueue {
     /// Copies a frame into the queue, and adds it to `report`. [`TransmitQueue::publish`] shows it
     /// to the device.
     pub fn send(&mut self, frame: &Frame, report: &mut TxReport) {
-        let len = frame.len();
-        if len > self.chunk_bytes {
-            report.refused += 1;
-            return;
-        }
-        let Some(chunk) = self.idle.pop() else {
-            report.full += 1;
-            return;
-        };
-        let (span, base) = self.chunks;
-        let at = chunk as usize * self.chunk_bytes;
-        let copied = span.sub(at, len).map(|span| frame.copy_to(span));
-        let address = base.add(at);
-        let (Some(Ok(done)), Some(address)) = (copied, address) else {
-            self.idle.push(chunk);
-            report.fault += 1;
-            return;
-        };
-        let descriptor = Descriptor {
-            address,
-            len: done as u32,
-            header: None,
-            checksum: match frame.offload.checksum {
-                Checksum::Blank { start, offset } => Some((start, offset)),
-                Checksum::Unknown | Checksum::Valid => None,
-            },
-        };
-        match self.queue.post(chunk, descriptor) {
-            Ok(()) => {
-                report.sent += 1;
-                report.bytes += len as u64;
-            }
-            Err(chunk) => {
-                self.idle.push(chunk);
-                report.full += 1;
-            }
-        }
+        let queue = &mut self.queue;
+        self.chunks.send(&[], frame, report, |chunk, address, len| {
+            let descriptor = Descriptor {
+                address,
+                len,
+                header: None,
+                checksum: match frame.offload.checksum {
+                    Checksum::Blank { start, offset } => Some((start, offset)),
+                    Checksum::Unknown | Checksum::Valid => None,
+                },
+            };
+            queue.post(chunk, descriptor)
+        });
     }
 
     /// Shows all frames to the device.
@@ -114,7 +82,7 @@ impl TransmitQueue {
     pub fn reap(&mut self) -> Result<(), DmaError> {
         while let Some((chunk, _, completion)) = self.queue.take()? {
             self.io_errors += u64::from(completion.error);
-            self.idle.push(chunk);
+            self.chunks.put(chunk);
         }
         Ok(())
     }

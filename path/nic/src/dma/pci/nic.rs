@@ -5,6 +5,7 @@ use super::ring::{ENTRIES_MAX, SplitQueue, queue_bytes};
 use crate::buffer::{Buffer, Buffers, Piece};
 use crate::device::{Caps, Nic, TxReport};
 use crate::dma::addr::IoAddr;
+use crate::dma::chunks::Chunks;
 use crate::dma::queue::{DmaError, QueueName};
 use crate::frame::Frame;
 use crate::offload::{Checksum, Offload};
@@ -120,9 +121,7 @@ pub struct PciNic<R> {
     transmit: SplitQueue<u32>,
     /// Numbers of the queues' notification addresses.
     notify: [u16; 2],
-    /// Memory for frames to send, and its I/O address.
-    chunks: (Span, IoAddr),
-    idle: Vec<u32>,
+    chunks: Chunks,
     has_checksum: bool,
     /// Why the NIC is closed.
     closed: Option<DmaError>,
@@ -163,9 +162,11 @@ impl<R: Registers> PciNic<R> {
         let (receive, of_receive) = queue(&registers, RECEIVE, name, setup.entries, receive)?;
         let name = QueueName::Transmit;
         let (transmit, of_transmit) = queue(&registers, TRANSMIT, name, setup.entries, transmit)?;
+        let entries = u32::from(transmit.entries());
+        let chunks =
+            Chunks::new(entries, chunks, setup.chunk_bytes()).ok_or(StartupError::Memory)?;
         let status = ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK;
         registers.set(Register::Status, status)?;
-        let idle = (0..u32::from(transmit.entries())).rev().collect();
         Ok(Self {
             setup,
             registers,
@@ -174,7 +175,6 @@ impl<R: Registers> PciNic<R> {
             transmit,
             notify: [of_receive, of_transmit],
             chunks,
-            idle,
             has_checksum: features & CSUM != 0,
             closed: None,
             polls: true,
@@ -194,8 +194,8 @@ impl<R: Registers> PciNic<R> {
         // and nothing else.
         let _ = self.registers.set(Register::Status, 0);
         self.receive.withdraw(|buffer| buffers.put(buffer.id));
-        let idle = &mut self.idle;
-        self.transmit.withdraw(|chunk| idle.push(chunk));
+        let chunks = &mut self.chunks;
+        self.transmit.withdraw(|chunk| chunks.put(chunk));
         self.polls = false;
     }
 
@@ -277,12 +277,14 @@ impl<R: Registers> PciNic<R> {
 
     fn send(&mut self, frames: &[Frame], pick: &[u32]) -> Result<TxReport, DmaError> {
         while let Some((chunk, _)) = self.transmit.take()? {
-            self.idle.push(chunk);
+            self.chunks.put(chunk);
         }
         let (caps, mut report) = (self.caps(), TxReport::default());
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
             if caps.takes(frame) {
-                self.copy(frame, &mut report);
+                let transmit = &mut self.transmit;
+                let post = |chunk, address, len| transmit.post(chunk, address, len, false);
+                self.chunks.send(&header(frame), frame, &mut report, post);
             } else {
                 report.refused += 1;
             }
@@ -293,34 +295,6 @@ impl<R: Registers> PciNic<R> {
         Ok(report)
     }
 
-    /// Copies a frame into memory for sending, and posts it.
-    fn copy(&mut self, frame: &Frame, report: &mut TxReport) {
-        let Some(chunk) = self.idle.pop() else {
-            report.full += 1;
-            return;
-        };
-        let (span, base) = self.chunks;
-        let (len, at) = (frame.len(), chunk as usize * self.setup.chunk_bytes());
-        let place = span.sub(at, HEADER + len).zip(base.add(at));
-        let place = place.filter(|(span, _)| write(frame, *span).is_ok());
-        let Some((_, address)) = place else {
-            self.idle.push(chunk);
-            report.fault += 1;
-            return;
-        };
-        let bytes = (HEADER + len) as u32;
-        match self.transmit.post(chunk, address, bytes, false) {
-            Ok(()) => {
-                report.sent += 1;
-                report.bytes += len as u64;
-            }
-            Err(chunk) => {
-                self.idle.push(chunk);
-                report.full += 1;
-            }
-        }
-    }
-
     /// Notifies the device. A device that gets no notification only stalls.
     fn ring(&self, queue: u16) {
         let offset = self.notify.get(usize::from(queue)).copied().unwrap_or(0);
@@ -328,8 +302,8 @@ impl<R: Registers> PciNic<R> {
     }
 }
 
-/// Writes a frame behind its header.
-fn write(frame: &Frame, to: Span) -> Result<(), Fault> {
+/// Returns the header that is sent before a frame.
+fn header(frame: &Frame) -> [u8; HEADER] {
     // A sender reports no checksum as verified.
     let offload = match frame.offload.checksum {
         Checksum::Blank { .. } => frame.offload,
@@ -338,8 +312,7 @@ fn write(frame: &Frame, to: Span) -> Result<(), Fault> {
     let mut header = [0; HEADER];
     let fields = virtio::encode(offload, virtio::headers(frame));
     header[..virtio::BYTES].copy_from_slice(&fields);
-    to.write(&header)?;
-    frame.copy_to(to.skip(HEADER)).map(drop)
+    header
 }
 
 /// Resets a device, and waits until it has stopped.
@@ -470,10 +443,7 @@ impl<R: Registers> Nic for PciNic<R> {
     }
 
     fn tx(&mut self, _: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        let refused = TxReport {
-            refused: pick.len() as u32,
-            ..TxReport::default()
-        };
+        let refused = TxReport::all_refused(pick);
         if self.closed.is_some() {
             return refused;
         }

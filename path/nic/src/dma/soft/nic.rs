@@ -262,10 +262,7 @@ impl<W: Wire> Nic for SoftNic<W> {
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        let refused = TxReport {
-            refused: pick.len() as u32,
-            ..TxReport::default()
-        };
+        let refused = TxReport::all_refused(pick);
         if self.closed().is_some() {
             return refused;
         }

@@ -1,0 +1,85 @@
+//! Memory for frames to send. Each frame is copied once, into a chunk: a caller of
+//! [`crate::Nic::tx`] keeps its frames, so the device must not read them later.
+
+use super::addr::IoAddr;
+use crate::device::TxReport;
+use crate::frame::Frame;
+use shmem::{Fault, Span};
+
+/// One chunk for each entry of a transmit queue.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    memory: Span,
+    address: IoAddr,
+    chunk_bytes: usize,
+    idle: Vec<u32>,
+}
+
+impl Chunks {
+    /// Divides memory, which has an I/O address, into `entries` chunks of `chunk_bytes` bytes.
+    /// Returns `None` if it is too small.
+    pub(super) fn new(
+        entries: u32,
+        (memory, address): (Span, IoAddr),
+        chunk_bytes: usize,
+    ) -> Option<Self> {
+        if (entries as usize).checked_mul(chunk_bytes)? > memory.len() {
+            return None;
+        }
+        Some(Self {
+            memory,
+            address,
+            chunk_bytes,
+            idle: (0..entries).rev().collect(),
+        })
+    }
+
+    /// Copies `header` and a frame into a chunk, and adds the frame to `report`. `post` gets the
+    /// chunk's number, its I/O address and its bytes; it returns the number of a chunk for which
+    /// the queue has no room.
+    pub(super) fn send(
+        &mut self,
+        header: &[u8],
+        frame: &Frame,
+        report: &mut TxReport,
+        post: impl FnOnce(u32, IoAddr, u32) -> Result<(), u32>,
+    ) {
+        let bytes = header.len() + frame.len();
+        if bytes > self.chunk_bytes {
+            report.refused += 1;
+            return;
+        }
+        let Some(chunk) = self.idle.pop() else {
+            report.full += 1;
+            return;
+        };
+        let at = chunk as usize * self.chunk_bytes;
+        let place = self.memory.sub(at, bytes).zip(self.address.add(at));
+        let place = place.filter(|(span, _)| write(header, frame, *span).is_ok());
+        let Some((_, address)) = place else {
+            self.idle.push(chunk);
+            report.fault += 1;
+            return;
+        };
+        match post(chunk, address, bytes as u32) {
+            Ok(()) => {
+                report.sent += 1;
+                report.bytes += frame.len() as u64;
+            }
+            Err(chunk) => {
+                self.idle.push(chunk);
+                report.full += 1;
+            }
+        }
+    }
+
+    /// Takes back the chunk of a sent frame.
+    pub(super) fn put(&mut self, chunk: u32) {
+        self.idle.push(chunk);
+    }
+}
+
+fn write(header: &[u8], frame: &Frame, to: Span) -> Result<(), Fault> {
+    to.write(header)?;
+    frame.copy_to(to.skip(header.len())).map(drop)
+}
