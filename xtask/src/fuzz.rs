@@ -3,6 +3,7 @@
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
+use std::path::Path;
 
 /// Default seconds of each target.
 const SECONDS: u32 = 5;
@@ -93,6 +94,7 @@ fn guided(seconds: u32, bodies: &[String]) -> Result<()> {
     };
     for target in targets.into_iter().filter(is_meant) {
         println!("fuzz: {} for {seconds} s", target.display());
+        add_kept_inputs(&folder, &target.to_string_lossy())?;
         // Coverage guidance without a sanitizer works on a stable compiler; the crates under test
         // contain no `unsafe`, so a sanitizer would find little.
         let status = workspace::cargo()
@@ -101,6 +103,26 @@ fn guided(seconds: u32, bodies: &[String]) -> Result<()> {
             .args(["--", &format!("-max_total_time={seconds}")])
             .status()?;
         ensure!(status.success(), "{} found something", target.display());
+    }
+    Ok(())
+}
+
+/// Copies a target's seeds and regressions to its corpus, so that libFuzzer starts from them.
+fn add_kept_inputs(folder: &Path, target: &str) -> Result<()> {
+    let corpus = folder.join("corpus").join(target);
+    fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+    for kept in ["bodies/seeds", "bodies/regressions"] {
+        for entry in fs::read_dir(folder.join(kept)).with_context(|| format!("no {kept}"))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_of_target = name
+                .to_str()
+                .is_some_and(|name| name.split_once('-').is_some_and(|(body, _)| body == target));
+            if is_of_target {
+                fs::copy(entry.path(), corpus.join(&name))
+                    .with_context(|| format!("cannot copy {}", entry.path().display()))?;
+            }
+        }
     }
     Ok(())
 }
