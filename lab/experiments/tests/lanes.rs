@@ -9,7 +9,9 @@ use experiments::lane::cores::Cores;
 use experiments::lane::kernel_path::Offloaded;
 use experiments::lane::machine::lane;
 use experiments::lane::{Lane, Loads, forward, kernel_path};
-use experiments::plan::{Direction, Gro, Place, Times, Topology, Wire, WireNic, Workload};
+use experiments::plan::{
+    Direction, Gro, Place, Times, Topology, Wire, WireNic, WireOffload, Workload,
+};
 use figures::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -236,10 +238,16 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
 fn wires(cores: Cores) -> anyhow::Result<()> {
     let (speed, loads) = (Wire::unbounded(), Loads::default());
     let gro = Gro::InNapi;
-    for segments in [false, true] {
+    let offloads = [
+        WireOffload::None,
+        WireOffload::Checksum,
+        WireOffload::Segments,
+    ];
+    for offload in offloads {
+        let segments = offload == WireOffload::Segments;
         let bridge = kernel_path::bridge_lane(Offloaded { gro, segments }, cores, &loads);
         let wire = OnWire {
-            segments,
+            offload,
             ..OnWire::tap(&speed)
         };
         let machine = match client::daemon_path() {
@@ -265,7 +273,7 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
                 if mark.frames > 0 && (each > 3000.0) == segments {
                     break;
                 }
-                anyhow::ensure!(Instant::now() < end, "{segments}: {each} bytes a frame");
+                anyhow::ensure!(Instant::now() < end, "{offload:?}: {each} bytes a frame");
             }
         }
     }

@@ -4,7 +4,7 @@ use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
-use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic};
+use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
 use config::domain::{self, Offloads, Vmq};
 use config::rule::{Direction, Ports, Rule, State};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Queues, Vif, XdpWire};
@@ -22,8 +22,8 @@ pub struct OnWire<'a> {
     pub moderation: Moderation,
     /// True if the wire's TCP stack runs on the wire's core, as on a separate machine.
     pub apart: bool,
-    /// True if a TAP carries whole TCP segments (segmentation offload) instead of MTU-sized frames.
-    pub segments: bool,
+    /// Work that the ends of a TAP leave to each other.
+    pub offload: WireOffload,
 }
 
 impl<'a> OnWire<'a> {
@@ -35,7 +35,7 @@ impl<'a> OnWire<'a> {
             speed,
             moderation: Moderation::Event,
             apart: false,
-            segments: false,
+            offload: WireOffload::None,
         }
     }
 }
@@ -68,9 +68,10 @@ pub fn config(
                     port: port(wire, WIRE),
                     // Without offloads the TAP carries MTU-sized frames with checksums, like a real
                     // wire.
-                    offloads: match near.segments {
-                        true => Offloads::Tso,
-                        false => Offloads::None,
+                    offloads: match near.offload {
+                        WireOffload::None => Offloads::None,
+                        WireOffload::Checksum => Offloads::Checksum,
+                        WireOffload::Segments => Offloads::Tso,
                     },
                 },
                 WireNic::Xdp => NicKind::Xdp {

@@ -153,6 +153,15 @@ fn interface(
     }
 }
 
+/// Has a kernel thread on `core` aggregate what the far end of a wire receives; returns the thread.
+///
+/// # Errors
+/// If this user may not, or cannot see the thread.
+pub(super) fn aggregate(end: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
+    offloads(end, name, "on", false)?;
+    thread(end, name, core)
+}
+
 /// Moves the NAPI processing of an interface to a kernel thread on `core`; returns the thread.
 fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
     let threads = || kernel_threads(&[&format!("napi/{name}-")]);

@@ -6,7 +6,7 @@ use super::cores::Cores;
 use super::ends::{Ends, IFNAME, WIRE_INSIDE};
 use super::running::Running;
 use super::{Lane, Loads};
-use crate::plan::{Place, Topology, Wire};
+use crate::plan::{Place, Topology, Wire, WireNic};
 use config::{Endpoint, Guest, KernelPort, Nic, NicKind, Vif};
 
 /// Sets up the lane.
@@ -42,12 +42,17 @@ fn between(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let remark = match wire.apart {
-        true => ends.wire_apart(cores).err(),
-        false => Some(WIRE_INSIDE.to_owned()),
+    let mut threads = Vec::new();
+    let remark = match (wire.apart, wire.nic) {
+        (true, WireNic::Tap) => ends.wire_apart(cores).err(),
+        (true, WireNic::Xdp) => {
+            threads = ends.aggregate_at_wires(cores)?;
+            None
+        }
+        (false, _) => Some(WIRE_INSIDE.to_owned()),
     };
     let lane = Lane::new(ends, Box::new(running), cores, loads)?;
-    Ok(lane.remarked(remark))
+    Ok(lane.with_wire_threads(threads).remarked(remark))
 }
 
 /// Sets up the lane to the driver domain itself over `wires` wires. The receiver is a socket behind

@@ -50,7 +50,8 @@ pub struct Lane {
     /// Streams of guests that are not measured, by direction.
     rivals: BTreeMap<Direction, Vec<Pair>>,
     path: Box<dyn Path>,
-    /// `ksoftirqd` threads of the wire's core and of the other cores. Their time belongs to this
+    /// Kernel threads of the wire's core (its `ksoftirqd`, and those that aggregate at the wire's
+    /// end) and `ksoftirqd` threads of the other cores. Their time belongs to this
     /// lane, because the other lanes sleep.
     softirqs: [(Part, Vec<i32>); 2],
     /// Remark to print beside the lane's figures.
@@ -241,6 +242,13 @@ impl Lane {
     #[must_use]
     pub fn ends(&self) -> &Ends {
         &self.ends
+    }
+
+    /// Adds kernel threads of the wire's far end.
+    fn with_wire_threads(mut self, threads: Vec<i32>) -> Self {
+        let [(_, far), _] = &mut self.softirqs;
+        far.extend(threads);
+        self
     }
 
     /// Sets the remark to print beside the lane's figures.

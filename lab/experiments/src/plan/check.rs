@@ -6,7 +6,7 @@ use super::frames::{Frames, Peer};
 use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
-use super::wire::{Moderation, WireNic};
+use super::wire::{Moderation, WireNic, WireOffload};
 use super::workload::{Receive, Web};
 use crate::load::CHUNK;
 use figures::metric;
@@ -113,8 +113,8 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`gro` in and in-napi belong to bridge");
     }
     let carries = matches!(column.path, PathKind::Machine | PathKind::Bridge);
-    if column.segments && !(carries && column.nic == WireNic::Tap) {
-        return Err("`segments` belongs to bridge, and to machine with a TAP for a wire");
+    if column.offload != WireOffload::None && !(carries && column.nic == WireNic::Tap) {
+        return Err("`offload` belongs to bridge, and to machine with a TAP for a wire");
     }
     column.faults.unwrap_or_default().check()?;
     // With an empty list there would be no machine to measure.

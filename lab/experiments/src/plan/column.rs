@@ -2,7 +2,7 @@
 
 use super::lro::{Lro, LroRules};
 use super::topology::{Mechanisms, Place, Topology};
-use super::wire::{Faults, Moderation, Wire, WireNic};
+use super::wire::{Faults, Moderation, Wire, WireNic, WireOffload};
 use super::workload::Direction;
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +29,9 @@ pub struct Column {
     /// the driver domain, which writes to the wire's TAP.
     #[serde(default)]
     pub apart: bool,
-    /// True if the wire carries whole TCP segments (segmentation offload) instead of MTU-sized
-    /// frames.
+    /// Work that the ends of the wire leave to each other.
     #[serde(default)]
-    pub segments: bool,
+    pub offload: WireOffload,
     /// Packet loss and reordering on the wire. Unset: neither.
     pub faults: Option<Faults>,
     /// True if the guests acknowledge every segment at once (no delayed ACKs).

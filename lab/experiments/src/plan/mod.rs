@@ -37,5 +37,5 @@ pub use lro::{Lro, LroRules};
 pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};
 pub use topology::{Mechanisms, Place, Topology};
-pub use wire::{Faults, Moderation, Wire, WireNic};
+pub use wire::{Faults, Moderation, Wire, WireNic, WireOffload};
 pub use workload::{Direction, Receive, Wake, Web, Workload};

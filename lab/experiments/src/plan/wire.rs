@@ -42,6 +42,20 @@ impl TryFrom<String> for Wire {
     }
 }
 
+/// Work that a sender at one end of the wire leaves to the other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireOffload {
+    /// Nothing: frames have at most the size of the MTU, and on a TAP they have checksums. A veth
+    /// pair leaves checksums to its other end in any case.
+    #[default]
+    None,
+    /// Checksums, of frames of at most the size of the MTU.
+    Checksum,
+    /// Checksums and segmentation: frames are TCP segments of up to 64 KB.
+    Segments,
+}
+
 /// When the driver domain polls the wire: `event`, `spin`, or `tick` and microseconds, such as
 /// `tick50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -6,7 +6,7 @@ use crate::lane::kernel_path::Offloaded;
 use crate::lane::{Lane, Loads, forward, kernel_path, machine};
 use crate::plan::{
     Column, Config, Direction, Faults, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan,
-    Topology, Wire, WireNic,
+    Topology, Wire, WireNic, WireOffload,
 };
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -39,7 +39,7 @@ struct MachineKey {
     nic: WireNic,
     moderation: Moderation,
     apart: bool,
-    segments: bool,
+    offload: WireOffload,
     faults: Option<Faults>,
     quick_ack: bool,
     topology: Topology,
@@ -112,7 +112,7 @@ fn set_up_column(
         if column.place.is_empty() {
             let path = match column.path {
                 PathKind::Bridge => {
-                    let segments = column.segments;
+                    let segments = column.offload == WireOffload::Segments;
                     kernel_path::bridge_lane(Offloaded { gro, segments }, cores, loads)
                 }
                 _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
@@ -130,7 +130,7 @@ fn set_up_column(
             nic: column.nic,
             moderation,
             apart: column.apart || plan.as_thesis,
-            segments: column.segments,
+            offload: column.offload,
             faults: column.faults,
             quick_ack: column.quick_ack,
             topology,
@@ -144,7 +144,7 @@ fn set_up_column(
                 let near = OnWire {
                     moderation,
                     apart: kind.apart,
-                    segments: kind.segments,
+                    offload: kind.offload,
                     ..OnWire::tap(wire)
                 };
                 let lane = machine::local_lane(place, (near, topology.wires), cores, loads);
@@ -156,7 +156,7 @@ fn set_up_column(
                     speed: wire,
                     moderation,
                     apart: kind.apart,
-                    segments: kind.segments,
+                    offload: kind.offload,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
                 lanes.push(lane.with_context(|| format!("column {name}"))?)

@@ -221,7 +221,7 @@ impl Study for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Lro, Ratio};
+    use crate::plan::{Lro, Ratio, WireOffload};
     use std::collections::BTreeMap;
 
     fn plan(name: &str) -> Plan {
@@ -249,8 +249,10 @@ mod tests {
                 "grantway",
                 "grantway-tso",
                 "grantway-apart",
+                "grantway-xdp-apart",
                 "forwarder",
                 "bridge-gro-off",
+                "bridge-gro-rps",
                 "bridge-gro-on",
                 "bridge-gro-napi",
                 "bridge-gro-in",
@@ -271,12 +273,15 @@ mod tests {
         let plan = plan("base");
         let whole = |name: &str| {
             let column = plan.column.iter().find(|column| column.name == name);
-            column.unwrap().segments
+            column.unwrap().offload == WireOffload::Segments
         };
         for ratio in &plan.ratio {
             assert_eq!(whole(&ratio.own), whole(&ratio.to), "{ratio:?}");
         }
-        let offloaded = plan.column.iter().filter(|column| column.segments);
+        let offloaded = plan
+            .column
+            .iter()
+            .filter(|column| column.offload == WireOffload::Segments);
         let offloaded: Vec<&str> = offloaded.map(|column| column.name.as_str()).collect();
         assert_eq!(offloaded, ["grantway-tso", "bridge-gro-in-napi-tso"]);
     }

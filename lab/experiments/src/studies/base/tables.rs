@@ -3,7 +3,7 @@
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points};
 use crate::papers::Paper;
-use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, Workload};
+use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, WireOffload, Workload};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
@@ -76,7 +76,11 @@ fn lane_table(
         stream.truncate(2);
         stream.extend(LRO);
     }
-    if plan.column.iter().any(|column| column.segments) {
+    if plan
+        .column
+        .iter()
+        .any(|column| column.offload == WireOffload::Segments)
+    {
         stream.insert(1, ("frame_bytes", "B/frame"));
     }
     if plan.column.iter().any(|column| column.beside != [0]) {
