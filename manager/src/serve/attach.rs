@@ -154,14 +154,13 @@ impl Server<'_> {
         Ok(calls)
     }
 
-    /// Carries on with returns, reloads and waiting clients, and drives all domains. Everything
-    /// that is late has failed before.
+    /// Carries on with returns, reloads and waiting clients, and drives all domains.
     pub(super) fn change(&mut self, now: u64) {
         if !self.restarts_now() {
             return self.drive(now);
         }
         self.reattach_saved_guests(now);
-        // A step ends in the turn before, and its reports were taken since.
+        // The reports of the step before were taken since it ended.
         self.reload_turn(now);
         self.nics_opened(now);
         self.drive(now);

@@ -68,8 +68,6 @@ pub(super) struct Restarting {
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
-    /// Whether the time to reach the goal is over.
-    pub(super) is_late: bool,
 }
 
 /// A reload's change of NICs whose devices netd still opens.

@@ -78,12 +78,8 @@ enum Deadline {
     Client(u64),
     /// The end of the pause after an `accept` that failed.
     Accept,
-    /// A client yields its place to a newcomer.
-    Place,
     /// The console of the domain at this place is watched again.
     Console(usize),
-    /// The mailboxes are checked for replies.
-    Mailboxes,
 }
 
 /// The running machine.
@@ -444,17 +440,17 @@ impl<'a> Server<'a> {
     /// Waits until a source is ready or something is due, and handles it.
     fn turn(&mut self) {
         let now = monotonic_ns();
-        self.deadlines
-            .set(Deadline::Mailboxes, self.core.look_ns(now));
         let place_ns = self.place_ns().filter(|at| *at > now);
-        self.deadlines.set(Deadline::Place, place_ns);
         // Answers that arrived during a request to the core, and further requests of a client, make
         // no descriptor readable.
         let has_request = self.clients.values().any(Client::has_request);
         let returns = self.next_to_reattach().is_some();
         let until = match self.is_answered() || has_request || self.core.has_news() || returns {
             true => Some(now),
-            false => self.deadlines.next_ns(),
+            false => {
+                let due = [self.deadlines.next_ns(), self.core.look_ns(now), place_ns];
+                due.into_iter().flatten().min()
+            }
         };
         for ready in self.wait(until, now) {
             self.handle(ready);
@@ -463,9 +459,7 @@ impl<'a> Server<'a> {
         let now = monotonic_ns();
         self.core.look(now);
         self.requests(now);
-        self.hear();
-        self.expire(now);
-        self.change(now);
+        self.carry_on(now);
         // Replies to relayed requests.
         self.relay(now);
         let over = self.clients.extract_if(.., |_, it| it.is_over(now));
@@ -474,37 +468,44 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Handles everything that is due.
-    fn expire(&mut self, now: u64) {
+    /// Carries on with everything that has been answered, and then handles what is late: an edit
+    /// that ends in the turn of its deadline is in time. Ends when nothing is due any more.
+    fn carry_on(&mut self, now: u64) {
+        loop {
+            self.hear();
+            self.change(now);
+            if !self.expire(now) {
+                return;
+            }
+        }
+    }
+
+    /// Handles everything that is due. Returns whether there was something.
+    fn expire(&mut self, now: u64) -> bool {
+        let mut was_due = false;
         while let Some(deadline) = self.deadlines.expire(now) {
+            was_due = true;
             match deadline {
+                Deadline::Complete if self.state.is_complete() => {}
                 Deadline::Complete => {
                     let why = "the connections were not up within 20 s";
                     self.boot_failure.get_or_insert_with(|| why.into());
                 }
                 // The state of an ending machine must stay complete for its next start.
-                Deadline::Edit(_) | Deadline::Nics if self.ending.is_some() => {}
+                Deadline::Edit(_) | Deadline::Nics | Deadline::Restart(_)
+                    if self.ending.is_some() => {}
                 Deadline::Edit(name) => self.edit_is_late(&name, now),
-                // Its domains may have reached the goal in this turn.
-                Deadline::Restart(number) => {
-                    if let Some(one) = self.restarting.get_mut(&number) {
-                        one.is_late = true;
-                    }
-                }
+                Deadline::Restart(number) => self.restart_is_late(number, now),
                 Deadline::Nics => self.refuse_nics("netd did not answer within 20 s".into(), now),
                 Deadline::Reattach(name) => self.retry_reattach(&name),
                 Deadline::StateFile => self.state_file.retry(),
                 Deadline::Client(id) => self.client_is_due(id, now),
                 Deadline::Console(place) => self.consoles.watch(place),
-                // These only wake the loop: the rest of the turn handles them.
-                Deadline::Domain(_)
-                | Deadline::Reload
-                | Deadline::Trouble
-                | Deadline::Accept
-                | Deadline::Place
-                | Deadline::Mailboxes => {}
+                // These only wake the loop.
+                Deadline::Domain(_) | Deadline::Reload | Deadline::Trouble | Deadline::Accept => {}
             }
         }
+        was_due
     }
 
     /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.

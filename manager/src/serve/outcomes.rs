@@ -65,7 +65,6 @@ impl Server<'_> {
             asker,
             starts,
             goal: goal.0,
-            is_late: false,
         };
         self.await_restart(restarting, now.saturating_add(EDIT_NS));
         self.wait_for_change(asker);
@@ -116,7 +115,6 @@ impl Server<'_> {
                     self.log.line(Level::Info, "grantwayd", line);
                     let connecting = Restarting {
                         goal: RestartGoal::Connected,
-                        is_late: false,
                         ..one
                     };
                     self.await_restart(connecting, now.saturating_add(CONNECT_NS));
@@ -126,15 +124,22 @@ impl Server<'_> {
         }
     }
 
-    /// Removes a request whose domains have restarted, are late, or fail to change NICs.
+    /// Removes a request whose domains have restarted, or fail to change NICs.
     fn next_restarted(&mut self) -> Option<Restarting> {
         let mut all = self.restarting.iter();
         let (&number, _) = all.find(|(_, one)| {
             let may_fail = matches!(one.goal, RestartGoal::Ended | RestartGoal::NicsChanged);
-            self.has_reached(one) || one.is_late || may_fail && self.failure_of(one).is_some()
+            self.has_reached(one) || may_fail && self.failure_of(one).is_some()
         })?;
         self.deadlines.set(Deadline::Restart(number), None);
         self.restarting.remove(&number)
+    }
+
+    /// Fails a request whose domains have not restarted in time.
+    pub(super) fn restart_is_late(&mut self, number: u64, now: u64) {
+        if let Some(one) = self.restarting.remove(&number) {
+            self.fail_restart(&one, now);
+        }
     }
 
     /// Answers a request whose domains are late, or do not restart at all.
