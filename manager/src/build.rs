@@ -305,10 +305,46 @@ struct DeviceAssignment<'a> {
 }
 
 impl DeviceAssignment<'_> {
-    /// Has netd open an AF_XDP socket of a whole interface, or a PCI device.
-    fn socket(self, socket: NewSocket) -> PendingGive {
-        let token = self.core.post(CoreRequest::GiveSocket { socket }, &[]);
-        PendingGive { token, file: None }
+    /// Has netd open a PCI device, or an AF_XDP socket on the device `on`. The frames of a
+    /// dedicated queue belong to `of`.
+    fn socket(self, device: &Device, on: u32, of: Option<DomId>) -> AssignResult {
+        let (first_frame, frames, entries, rings_slot, chunk_bytes) = match device {
+            Device::Xdp(d) => (
+                d.first_frame,
+                d.frames,
+                d.entries,
+                d.rings_slot,
+                d.chunk_bytes,
+            ),
+            Device::XdpQueue(d) => (
+                d.first_frame,
+                d.frames,
+                d.entries,
+                d.rings_slot,
+                d.chunk_bytes,
+            ),
+            Device::Pci(d) => (d.first_frame, d.frames, d.entries, d.registers_slot, 0),
+            _ => return Err("this device has no rings".to_owned().into()),
+        };
+        let socket = NewSocket {
+            domain: self.id,
+            on,
+            of,
+            first_frame,
+            frames,
+            chunk_bytes,
+            entries,
+            rings_slot,
+            is_pci: matches!(device, Device::Pci(_)),
+        };
+        let give = CoreRequest::GiveSocket { socket };
+        let token = match of {
+            Some(_) => self
+                .core
+                .post_with(give, &describe(device, self.life, None)?)?,
+            None => self.core.post(give, &[]),
+        };
+        Ok(Some(PendingGive { token, file: None }))
     }
 
     fn give(self, number: usize, device: &Device) -> AssignResult {
@@ -326,34 +362,7 @@ impl DeviceAssignment<'_> {
                 self.descriptor(tap, share, false)
             }
             Device::Xdp(_) if self.state.spec().is_lost(place_of(own)) => self.nothing(),
-            Device::Xdp(spec) => {
-                let socket = NewSocket {
-                    domain: self.id,
-                    on: own,
-                    of: None,
-                    first_frame: spec.first_frame,
-                    frames: spec.frames,
-                    chunk_bytes: spec.chunk_bytes,
-                    entries: spec.entries,
-                    rings_slot: spec.rings_slot,
-                    is_pci: false,
-                };
-                Ok(Some(self.socket(socket)))
-            }
-            Device::Pci(spec) => {
-                let socket = NewSocket {
-                    domain: self.id,
-                    on: own,
-                    of: None,
-                    first_frame: spec.first_frame,
-                    frames: spec.frames,
-                    chunk_bytes: 0,
-                    entries: spec.entries,
-                    rings_slot: spec.registers_slot,
-                    is_pci: true,
-                };
-                Ok(Some(self.socket(socket)))
-            }
+            Device::Xdp(_) | Device::Pci(_) => self.socket(device, own, None),
             Device::XdpQueue(spec) => {
                 let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
                 let (wire, _) = self.before(number, is_xdp)?;
@@ -361,24 +370,10 @@ impl DeviceAssignment<'_> {
                 let gone = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
                 // The socket would lie over the memory of a guest that does not exist any more.
                 let of = of.filter(|id| !gone(id) && !self.state.spec().is_lost(place_of(wire)));
-                let Some(of) = of else {
-                    return self.nothing();
-                };
-                let socket = NewSocket {
-                    domain: self.id,
-                    on: wire,
-                    of: Some(of),
-                    first_frame: spec.first_frame,
-                    frames: spec.frames,
-                    chunk_bytes: spec.chunk_bytes,
-                    entries: spec.entries,
-                    rings_slot: spec.rings_slot,
-                    is_pci: false,
-                };
-                let queue = describe(device, self.life, None)?;
-                let give = CoreRequest::GiveSocket { socket };
-                let token = self.core.post_with(give, &queue)?;
-                Ok(Some(PendingGive { token, file: None }))
+                match of {
+                    Some(_) => self.socket(device, wire, of),
+                    None => self.nothing(),
+                }
             }
             Device::Read(_) | Device::Write(_) => self.file(own, device),
             Device::Nothing => self.nothing(),
