@@ -362,7 +362,7 @@ mod tests {
                 DomainKind::Driver,
                 user(
                     "driver",
-                    "<driver::grants::persistent::Persistent as vif::grants::Grants>::write",
+                    "<driver::grants::mapping::MappedGrants as vif::grants::Grants>::write",
                 ),
                 Some("grant"),
             ),

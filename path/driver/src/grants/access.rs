@@ -29,7 +29,7 @@ pub struct Guest {
 
 impl Guest {
     /// Returns the slot of a reference, if it has one.
-    pub(super) fn slot(&self, gref: GrantRef) -> Option<Slot> {
+    pub(crate) fn slot(&self, gref: GrantRef) -> Option<Slot> {
         let index = gref.index();
         (index < self.slots && gref.generation() == 0)
             .then(|| self.first.0.checked_add(index).map(Slot))

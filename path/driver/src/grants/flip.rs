@@ -1,13 +1,13 @@
 //! Grant mechanism `flip`, page exchange as in Xen 2: a frame is delivered together with its page.
 //! In return this domain gets the guest's old page, zeroed, for a later frame. Frames from guests
-//! are mapped, as in Xen 2 ([`MapGrants`]).
+//! are mapped, as in Xen 2 ([`MappedGrants`]).
 //!
 //! A frame is first copied into a page of the exchange, because its buffer belongs to the NIC,
 //! holds other frames as well, and may be for several guests. The copy costs little compared with
 //! the change of two page tables.
 
 use super::access::{Guest, copy_to, part};
-use super::map::MapGrants;
+use super::mapping::{MappedGrants, MappingPeriod};
 use abi::classic::TransferOp;
 use abi::hypercall::Bind;
 use abi::{GrantStatus, Handle, Slot};
@@ -20,7 +20,7 @@ use vif::grants::{CopyOut, GrantAccess, Grants};
 #[derive(Debug)]
 pub struct FlipGrants {
     guest: Guest,
-    map: MapGrants,
+    map: MappedGrants,
     exchange: Handle,
     /// First slot of the exchange, and its number of pages.
     first: Slot,
@@ -54,7 +54,7 @@ impl FlipGrants {
             entries: pages,
         })?;
         Ok(Self {
-            map: MapGrants::new(guest.clone()),
+            map: MappedGrants::new(guest.clone(), MappingPeriod::Batch),
             guest,
             exchange,
             first,

@@ -3,8 +3,8 @@
 //! | mechanism | reading (from the guest) | writing (to the guest) |
 //! |---|---|---|
 //! | [`copy`] | one hypercall copies the batch into the driver's pages | one hypercall copies the batch into the guest's pages |
-//! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, with copies in between |
-//! | [`persistent`] | pages are mapped at first use and stay mapped for the connection | the same |
+//! | `map` ([`mapping`]) | one hypercall maps the batch's pages, one unmaps them | the same, with copies in between |
+//! | `persistent` ([`mapping`]) | pages are mapped at first use and stay mapped for the connection | the same |
 //! | [`flip`] | as `map` | one hypercall exchanges the driver's pages that hold the batch for the guest's |
 //! | [`counted`] | the monitor maps the guest's pages once; each use is counted, without a hypercall | the same |
 //!
@@ -16,8 +16,7 @@ mod access;
 pub mod copy;
 pub mod counted;
 pub mod flip;
-pub mod map;
-pub mod persistent;
+pub mod mapping;
 #[cfg(test)]
 mod tests;
 

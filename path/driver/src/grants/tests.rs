@@ -4,8 +4,7 @@ use super::access::Guest;
 use super::copy::CopyGrants;
 use super::counted::CountedGrants;
 use super::flip::FlipGrants;
-use super::map::MapGrants;
-use super::persistent::PersistentGrants;
+use super::mapping::{MappedGrants, MappingPeriod};
 use abi::classic::{CopyOp, CopyOperand, MapOp, TransferOp};
 use abi::counted::{Translation, translation_bytes};
 use abi::hypercall::HypercallKind;
@@ -196,7 +195,7 @@ fn source() -> Span {
 #[test]
 fn map_maps_each_page_once_per_batch() {
     let monitor = Monitor::new();
-    let mut map = MapGrants::new(monitor.guest.clone());
+    let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
     let at = |index: u32| monitor.guest.span(Slot(FIRST + index), 8, 100).unwrap();
     assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
@@ -210,7 +209,7 @@ fn map_maps_each_page_once_per_batch() {
 #[test]
 fn map_writes_where_it_may() {
     let monitor = Monitor::new();
-    let mut map = MapGrants::new(monitor.guest.clone());
+    let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     let status = write(&mut map, &[1, READ_ONLY, 1, SLOTS], source());
     let okay: Vec<bool> = status.iter().map(|s| *s == GrantStatus::Okay).collect();
     assert_eq!(okay, [true, false, true, false]);
@@ -224,7 +223,7 @@ fn map_writes_where_it_may() {
 #[test]
 fn map_keeps_device_pages_during_other_writes() {
     let monitor = Monitor::new();
-    let mut map = MapGrants::new(monitor.guest.clone());
+    let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     let access = |&gref| GrantAccess {
         gref: GrantRef(gref),
         offset: 8,
@@ -254,7 +253,7 @@ fn map_keeps_device_pages_during_other_writes() {
 #[test]
 fn map_dropped_in_the_middle_of_a_batch_unmaps() {
     let monitor = Monitor::new();
-    let mut map = MapGrants::new(monitor.guest.clone());
+    let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     read(&mut map, &[1, 2]);
     drop(map);
     assert_eq!(monitor.mapped(), BTreeMap::new());
@@ -263,7 +262,7 @@ fn map_dropped_in_the_middle_of_a_batch_unmaps() {
 #[test]
 fn persistent_grants_ask_once_and_unmap_at_the_end() {
     let monitor = Monitor::new();
-    let mut persistent = PersistentGrants::new(monitor.guest.clone());
+    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     assert!(read(&mut persistent, &[3, 4, 3]).iter().all(Result::is_ok));
     assert!(read(&mut persistent, &[4, 3]).iter().all(Result::is_ok));
     assert_eq!(monitor.take_calls(), ["GrantMap 2"]);
@@ -274,7 +273,7 @@ fn persistent_grants_ask_once_and_unmap_at_the_end() {
 #[test]
 fn persistent_page_is_remapped_writable() {
     let monitor = Monitor::new();
-    let mut persistent = PersistentGrants::new(monitor.guest.clone());
+    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     read(&mut persistent, &[3]);
     assert_eq!(
         write(&mut persistent, &[3, 3], source()),
@@ -291,7 +290,7 @@ fn persistent_page_is_remapped_writable() {
 #[test]
 fn read_only_page_costs_bounded_calls() {
     let monitor = Monitor::new();
-    let mut persistent = PersistentGrants::new(monitor.guest.clone());
+    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     for _ in 0..20 {
         assert!(read(&mut persistent, &[READ_ONLY])[0].is_ok());
         assert_ne!(
@@ -309,8 +308,8 @@ fn occupied_slot_is_rejected_and_unchanged() {
     // Like the ring pages.
     let ring = (FIRST + 1, true);
     monitor.world.lock().unwrap().mapped.extend([ring]);
-    let mut persistent = PersistentGrants::new(monitor.guest.clone());
-    let mut map = MapGrants::new(monitor.guest.clone());
+    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
+    let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     assert!(read(&mut persistent, &[1])[0].is_err());
     assert!(read(&mut map, &[1])[0].is_err());
     map.read_end();
@@ -520,7 +519,7 @@ fn small_frames_are_written_only_where_granted() {
     let (mut new, tables) = Tables::bind(&monitor);
     tables.grant(1, false);
     tables.grant(READ_ONLY, true);
-    let mut persistent = PersistentGrants::new(monitor.guest.clone());
+    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     let both: [&mut dyn Grants; 2] = [&mut new, &mut persistent];
     for grants in both {
         assert!(grants.in_reach());

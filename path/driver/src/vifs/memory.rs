@@ -4,11 +4,10 @@ use crate::grants::Guest;
 use crate::grants::copy::CopyGrants;
 use crate::grants::counted::CountedGrants;
 use crate::grants::flip::FlipGrants;
-use crate::grants::map::MapGrants;
-use crate::grants::persistent::PersistentGrants;
+use crate::grants::mapping::{MappedGrants, MappingPeriod};
 use crate::vifs::hashing::Hashing;
 use abi::classic::{MapOp, UnmapOp};
-use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
+use abi::{GrantStatus, Handle, Slot};
 use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;
 use runtime::call::Calls;
@@ -222,15 +221,21 @@ impl GuestAccess for GuestMemory {
         let mechanism: Box<dyn Grants> = match self.shared.grants {
             GrantMode::Counted => return self.open_counted::<true>(guest, front),
             GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
-            GrantMode::Flip => return self.open_flip(guest, peer, front),
-            GrantMode::Copy => Box::new(CopyGrants::new(guest, self.shared.frames, self.staging)),
-            GrantMode::Map => Box::new(MapGrants::new(guest)),
-            GrantMode::Persistent => Box::new(PersistentGrants::new(guest)),
+            GrantMode::Flip => self.bind_flip(&guest, front)?,
+            _ if front.table != Handle(0) => {
+                return Err("the guest uses a grant mechanism that was not offered".into());
+            }
+            GrantMode::Copy => {
+                let frames = self.shared.frames;
+                Box::new(CopyGrants::new(guest.clone(), frames, self.staging))
+            }
+            GrantMode::Map => Box::new(MappedGrants::new(guest.clone(), MappingPeriod::Batch)),
+            GrantMode::Persistent => {
+                Box::new(MappedGrants::new(guest.clone(), MappingPeriod::Connection))
+            }
         };
-        if front.table != Handle(0) {
-            return Err("the guest uses a grant mechanism that was not offered".into());
-        }
-        self.with_rings(peer, front, mechanism)
+        let (held, pages) = map_rings(&guest, front)?;
+        Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))
     }
 }
 
@@ -251,17 +256,6 @@ impl GuestMemory {
         }
     }
 
-    /// Returns a mechanism, and the mapped pages of the guest's record.
-    fn with_rings(
-        &self,
-        peer: &Peer,
-        front: &FrontRecord,
-        mechanism: Box<dyn Grants>,
-    ) -> Result<OpenedMemory, String> {
-        let (held, pages) = self.map_rings(peer, front)?;
-        Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))
-    }
-
     fn open_counted<const COUNTED: bool>(
         &self,
         guest: Guest,
@@ -274,64 +268,15 @@ impl GuestMemory {
         Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
     }
 
-    fn open_flip(
-        &self,
-        guest: Guest,
-        peer: &Peer,
-        front: &FrontRecord,
-    ) -> Result<OpenedMemory, String> {
+    fn bind_flip(&self, guest: &Guest, front: &FrontRecord) -> Result<Box<dyn Grants>, String> {
         if !front.features.has(Features::RX_FLIP) {
             return Err("the guest does not exchange pages".into());
         }
-        let flip = FlipGrants::bind(guest, front.table, self.window.tables, self.window.flips);
+        let Window { tables, flips, .. } = self.window;
+        let flip = FlipGrants::bind(guest.clone(), front.table, tables, flips);
         let flip =
             flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
-        self.with_rings(peer, front, Box::new(flip))
-    }
-
-    /// Maps the pages of both rings and of the event channel, in the record's order.
-    fn map_rings(
-        &self,
-        peer: &Peer,
-        front: &FrontRecord,
-    ) -> Result<(MappedPages, Vec<Span>), String> {
-        let mut maps = Vec::new();
-        for gref in front.references() {
-            let slot = self
-                .slot(gref)
-                .ok_or("a ring's grant reference is out of range")?;
-            maps.push(MapOp {
-                domain: peer.domain,
-                gref,
-                slot,
-                readonly: false,
-            });
-        }
-        let mut status = Vec::new();
-        self.shared.calls.borrow_mut().map(&maps, &mut status);
-        let done = maps
-            .iter()
-            .zip(&status)
-            .filter(|(_, status)| **status == GrantStatus::Okay)
-            .map(|(map, _)| UnmapOp { slot: map.slot });
-        let done = MappedPages {
-            calls: Rc::clone(&self.shared.calls),
-            slots: done.collect(),
-        };
-        if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
-            return Err(format!("a ring cannot be mapped: {}", bad.name()));
-        }
-        let window = self.shared.platform.window();
-        let pages = maps
-            .iter()
-            .filter_map(|map| window.at(map.slot.0 as usize * PAGE, PAGE))
-            .collect();
-        Ok((done, pages))
-    }
-
-    fn slot(&self, gref: GrantRef) -> Option<Slot> {
-        (gref.index() < self.window.slots && gref.generation() == 0)
-            .then(|| Slot(self.window.first.0 + gref.index()))
+        Ok(Box::new(flip))
     }
 
     fn guest(&self, peer: &Peer, ledger: &Rc<Ledger>) -> Guest {
@@ -344,4 +289,31 @@ impl GuestMemory {
             ledger: Rc::clone(ledger),
         }
     }
+}
+
+/// Maps the pages of both rings and of the event channel, in the record's order.
+fn map_rings(guest: &Guest, front: &FrontRecord) -> Result<(MappedPages, Vec<Span>), String> {
+    let mut maps = Vec::new();
+    for gref in front.references() {
+        let slot = guest.slot(gref);
+        maps.push(MapOp {
+            domain: guest.domain,
+            gref,
+            slot: slot.ok_or("a ring's grant reference is out of range")?,
+            readonly: false,
+        });
+    }
+    let mut status = Vec::new();
+    guest.calls.borrow_mut().map(&maps, &mut status);
+    let done = maps.iter().zip(&status);
+    let done = done.filter(|(_, status)| **status == GrantStatus::Okay);
+    let done = MappedPages {
+        calls: Rc::clone(&guest.calls),
+        slots: done.map(|(map, _)| UnmapOp { slot: map.slot }).collect(),
+    };
+    if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
+        return Err(format!("a ring cannot be mapped: {}", bad.name()));
+    }
+    let pages = maps.iter().filter_map(|map| guest.window.page(map.slot.0));
+    Ok((done, pages.collect()))
 }

@@ -1,5 +1,5 @@
-//! Persistent grants: pages are mapped at their first use and stay mapped until the connection
-//! ends.
+//! Grant mechanisms `map` and `persistent`: pages are mapped at their first use, and unmapped at
+//! the end of the batch, or of the connection.
 
 use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
 use abi::classic::{MapOp, UnmapOp};
@@ -16,48 +16,50 @@ enum PageState {
     Writable,
 }
 
+/// How long a page stays mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingPeriod {
+    /// To the end of the batch that uses it.
+    Batch,
+    /// To the end of the connection.
+    Connection,
+}
+
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct PersistentGrants {
+pub struct MappedGrants {
     guest: Guest,
+    period: MappingPeriod,
     state: Vec<PageState>,
-    /// By entry: whether writing was denied. A retry would map and unmap the page for every packet.
+    /// By entry: whether writing was denied for the connection. A retry would map and unmap the
+    /// page for every packet.
     denied: Vec<bool>,
     wanted: Vec<MapOp>,
     unwanted: Vec<UnmapOp>,
+    /// Pages to unmap at the end of this batch.
+    batch: Vec<UnmapOp>,
+    /// Pages to which a device writes. Separate from the batch, because frames may be written to
+    /// the same guest meanwhile.
+    posted: Vec<UnmapOp>,
     status: Vec<GrantStatus>,
 }
 
-impl PersistentGrants {
+impl MappedGrants {
     /// Creates the mechanism without mappings.
     #[must_use]
-    pub fn new(guest: Guest) -> Self {
+    pub fn new(guest: Guest, period: MappingPeriod) -> Self {
         let state = vec![PageState::Unmapped; guest.slots as usize];
         Self {
             denied: vec![false; state.len()],
             guest,
+            period,
             state,
             wanted: Vec::new(),
             unwanted: Vec::new(),
+            batch: Vec::new(),
+            posted: Vec::new(),
             status: Vec::new(),
         }
-    }
-
-    /// Unmaps everything.
-    pub fn release(&mut self) {
-        self.unwanted.clear();
-        for (index, state) in self.state.iter_mut().enumerate() {
-            if *state != PageState::Unmapped {
-                *state = PageState::Unmapped;
-                if let Some(slot) = self.guest.slot(GrantRef(index as u32)) {
-                    self.unwanted.push(UnmapOp { slot });
-                }
-            }
-        }
-        self.status.clear();
-        self.guest
-            .call(|calls| calls.unmap(&self.unwanted, &mut self.status));
-        self.unwanted.clear();
     }
 
     /// Queues `gref` for mapping, unless it is mapped.
@@ -101,14 +103,20 @@ impl PersistentGrants {
             self.status.clear();
             calls.map(&self.wanted, &mut self.status);
         });
+        let lasts = self.period == MappingPeriod::Connection;
         for (map, status) in self.wanted.iter().zip(&self.status) {
             let index = map.gref.index() as usize;
-            if *status != GrantStatus::Okay
-                && let Some(state) = self.state.get_mut(index)
-            {
+            if *status == GrantStatus::Okay {
+                if !lasts {
+                    self.batch.push(UnmapOp { slot: map.slot });
+                }
+                continue;
+            }
+            if let Some(state) = self.state.get_mut(index) {
                 *state = PageState::Unmapped;
             }
-            if *status == GrantStatus::PermissionDenied
+            if lasts
+                && *status == GrantStatus::PermissionDenied
                 && !map.readonly
                 && let Some(denied) = self.denied.get_mut(index)
             {
@@ -116,6 +124,32 @@ impl PersistentGrants {
             }
         }
         self.wanted.clear();
+    }
+
+    /// Unmaps pages.
+    fn unmap(&mut self, pages: &mut Vec<UnmapOp>) {
+        if pages.is_empty() {
+            return;
+        }
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for op in &*pages {
+            let entry = op.slot.0.wrapping_sub(self.guest.first.0) as usize;
+            if let Some(state) = self.state.get_mut(entry) {
+                *state = PageState::Unmapped;
+            }
+        }
+        self.status.clear();
+        self.guest
+            .call(|calls| calls.unmap(pages, &mut self.status));
+        pages.clear();
+        self.guest.ledger.enter(before);
+    }
+
+    /// Ends a batch.
+    fn end_batch(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.unmap(&mut batch);
+        self.batch = batch;
     }
 
     fn usable(&self, gref: GrantRef, readonly: bool) -> Result<Slot, GrantStatus> {
@@ -141,26 +175,40 @@ impl PersistentGrants {
     }
 }
 
-impl Drop for PersistentGrants {
+impl Drop for MappedGrants {
     fn drop(&mut self) {
-        self.release();
+        let (first, all) = (self.guest.first.0, 0..);
+        let mapped = all.zip(&self.state);
+        let mapped = mapped.filter(|(_, state)| **state != PageState::Unmapped);
+        let slot = |(index, _): (u32, _)| Slot(first.saturating_add(index));
+        let mut mapped: Vec<UnmapOp> = mapped.map(|it| UnmapOp { slot: slot(it) }).collect();
+        self.unmap(&mut mapped);
     }
 }
 
-impl Grants for PersistentGrants {
+impl Grants for MappedGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, true);
         accesses.iter().for_each(GrantAccess::prefetch);
     }
 
-    fn read_end(&mut self) {}
+    fn read_end(&mut self) {
+        self.end_batch();
+    }
 
     fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, false);
+        self.posted.append(&mut self.batch);
+    }
+
+    fn post_end(&mut self) {
+        let mut posted = std::mem::take(&mut self.posted);
+        self.unmap(&mut posted);
+        self.posted = posted;
     }
 
     fn in_reach(&self) -> bool {
-        true
+        self.period == MappingPeriod::Connection
     }
 
     fn write_small_frames(
@@ -171,6 +219,7 @@ impl Grants for PersistentGrants {
     ) {
         self.begin(accesses, false);
         fetch_and_copy_small_frames(&self.guest.ledger, accesses, small, pick);
+        self.end_batch();
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
@@ -181,6 +230,8 @@ impl Grants for PersistentGrants {
         self.map_wanted();
         self.guest.ledger.enter(Hop::Copy);
         copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref, false));
+        self.guest.ledger.enter(Hop::Grant);
+        self.end_batch();
         self.guest.ledger.enter(before);
     }
 }
