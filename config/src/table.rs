@@ -10,7 +10,6 @@ use crate::variants::{self, choose, instead, nearest};
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 use toml::Spanned;
@@ -111,10 +110,9 @@ impl Reader {
 
     /// Reports a syntax error with its column, because no key shows the position.
     pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
-        let position = span.clone().map(|span| self.position(span));
         self.unread.borrow_mut().is_broken = true;
-        let mut problem = self.source(span, what, "write it as TOML (https://toml.io)");
-        problem.column = position.map(|position| position.column);
+        let mut problem = self.source(span.clone(), what, "write it as TOML (https://toml.io)");
+        problem.column = span.map(|span| self.position(span).column);
         self.problems.borrow_mut().push(problem);
     }
 
@@ -126,16 +124,6 @@ impl Reader {
     ) {
         let problem = self.source(span, what, remedy);
         self.problems.borrow_mut().push(problem);
-    }
-
-    fn warning(
-        &self,
-        span: Option<Range<usize>>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        let warning = self.source(span, what, remedy);
-        self.warnings.borrow_mut().push(warning);
     }
 
     fn source(
@@ -267,62 +255,52 @@ impl<'r, 't> Table<'r, 't> {
         value
     }
 
+    /// Reads a value by `of`, which returns a remedy for a value that it rejects.
+    fn read<T, R: Into<String>>(
+        &self,
+        key: &'static str,
+        of: impl FnOnce(&'t Spanned<DeValue<'t>>) -> Result<T, R>,
+    ) -> Option<T> {
+        let value = self.get(key)?;
+        of(value)
+            .map_err(|remedy| self.wrong(key, value, remedy))
+            .ok()
+    }
+
     /// Reads a text.
     pub(crate) fn text(&self, key: &'static str) -> Option<String> {
-        let value = self.get(key)?;
-        let text = value.get_ref().as_str();
-        if text.is_none() {
-            self.wrong(key, value, "write a text in quotes");
-        }
-        text.map(str::to_owned)
+        self.read(key, |value| {
+            let text = value.get_ref().as_str();
+            text.map(str::to_owned).ok_or("write a text in quotes")
+        })
     }
 
     /// Reads a text that parses to a value, such as an address.
-    pub(crate) fn parsed<T: FromStr<Err: Display>>(
-        &self,
-        key: &'static str,
-        like: &str,
-    ) -> Option<T> {
+    pub(crate) fn parsed<T: FromStr>(&self, key: &'static str, like: &str) -> Option<T> {
         self.parsed_or(key, &format!("write it like \"{like}\""))
     }
 
     /// Reads a text that parses to a value, with a remedy.
-    pub(crate) fn parsed_or<T: FromStr<Err: Display>>(
-        &self,
-        key: &'static str,
-        remedy: &str,
-    ) -> Option<T> {
-        let value = self.get(key)?;
-        let parsed = value.get_ref().as_str().and_then(|text| text.parse().ok());
-        if parsed.is_none() {
-            self.wrong(key, value, remedy);
-        }
-        parsed
+    pub(crate) fn parsed_or<T: FromStr>(&self, key: &'static str, remedy: &str) -> Option<T> {
+        self.read(key, |value| {
+            let text = value.get_ref().as_str();
+            text.and_then(|text| text.parse().ok()).ok_or(remedy)
+        })
     }
 
     /// Reads a number, or a text that parses to a value, with a remedy.
-    pub(crate) fn parsed_any<T: FromStr<Err: Display>>(
-        &self,
-        key: &'static str,
-        remedy: &str,
-    ) -> Option<T> {
-        let value = self.get(key)?;
-        let parsed = match value.get_ref() {
-            DeValue::String(text) => text.parse().ok(),
-            other => integer::<i64>(other).and_then(|number| number.to_string().parse().ok()),
-        };
-        if parsed.is_none() {
-            self.wrong(key, value, remedy);
-        }
-        parsed
+    pub(crate) fn parsed_any<T: FromStr>(&self, key: &'static str, remedy: &str) -> Option<T> {
+        self.read(key, |value| {
+            let parsed = match value.get_ref() {
+                DeValue::String(text) => text.parse().ok(),
+                other => integer::<i64>(other).and_then(|number| number.to_string().parse().ok()),
+            };
+            parsed.ok_or(remedy)
+        })
     }
 
     /// Reads a list of texts that parse to values.
-    pub(crate) fn parsed_list<T: FromStr<Err: Display>>(
-        &self,
-        key: &'static str,
-        like: &str,
-    ) -> Vec<T> {
+    pub(crate) fn parsed_list<T: FromStr>(&self, key: &'static str, like: &str) -> Vec<T> {
         let remedy = format!("write it like [\"{like}\"]");
         let item = |value: &DeValue<'_>| value.as_str().and_then(|text| text.parse().ok());
         self.list(key, &remedy, |value| item(value).ok_or(remedy.clone()))
@@ -367,48 +345,35 @@ impl<'r, 't> Table<'r, 't> {
 
     /// Reads an integer that fits its type; narrower limits are checked later.
     pub(crate) fn number<T: TryFrom<i128>>(&self, key: &'static str) -> Option<T> {
-        let value = self.get(key)?;
-        let number = integer(value.get_ref());
-        if number.is_none() {
-            self.wrong(
-                key,
-                value,
-                "write a whole number that is not negative and not too large",
-            );
-        }
-        number
+        self.read(key, |value| {
+            let remedy = "write a whole number that is not negative and not too large";
+            integer(value.get_ref()).ok_or(remedy)
+        })
     }
 
     /// Reads a number with or without a fraction.
     pub(crate) fn real(&self, key: &'static str) -> Option<f64> {
-        let value = self.get(key)?;
-        let number = match value.get_ref() {
-            DeValue::Float(number) => number.as_str().parse().ok(),
-            other => integer(other).map(|n: i64| n as f64),
-        };
-        if number.is_none() {
-            self.wrong(key, value, "write a number");
-        }
-        number
+        self.read(key, |value| {
+            let number = match value.get_ref() {
+                DeValue::Float(number) => number.as_str().parse().ok(),
+                other => integer(other).map(|n: i64| n as f64),
+            };
+            number.ok_or("write a number")
+        })
     }
 
     /// Reads `true` or `false`.
     pub(crate) fn flag(&self, key: &'static str) -> Option<bool> {
-        let value = self.get(key)?;
-        let flag = value.get_ref().as_bool();
-        if flag.is_none() {
-            self.wrong(key, value, "write true or false");
-        }
-        flag
+        let flag = |value: &'t Spanned<DeValue<'t>>| value.get_ref().as_bool();
+        self.read(key, |value| flag(value).ok_or("write true or false"))
     }
 
     /// Reads an address with a prefix length.
     pub(crate) fn cidr(&self, key: &'static str) -> Option<Cidr> {
-        let value = self.get(key)?;
-        let text = value.get_ref().as_str().unwrap_or_default();
-        let read = text.parse();
-        read.map_err(|_| self.wrong(key, value, Cidr::remedy(text)))
-            .ok()
+        self.read(key, |value| {
+            let text = value.get_ref().as_str().unwrap_or_default();
+            text.parse().map_err(|_| Cidr::remedy(text))
+        })
     }
 
     /// Reads one of several words: the names of a type's variants.
@@ -422,35 +387,28 @@ impl<'r, 't> Table<'r, 't> {
         key: &'static str,
         old: &[(&str, &str)],
     ) -> Option<T> {
-        let value = self.get(key)?;
-        let mut word = value.get_ref().as_str().unwrap_or_default();
-        if let Some((old, new)) = old.iter().find(|(old, _)| *old == word) {
-            let what = format!(
-                "{}: `{key}` is \"{old}\", the old name of \"{new}\"",
-                self.part
-            );
-            let remedy = format!("write {key} = \"{new}\"");
-            self.reader.warning(Some(value.span()), what, remedy);
-            word = new;
-        }
-        match variants::read(word) {
-            Ok(found) => Some(found),
-            Err(unknown) => {
-                self.wrong(key, value, unknown.to_string());
-                None
+        self.read(key, |value| {
+            let mut word = value.get_ref().as_str().unwrap_or_default();
+            if let Some((old, new)) = old.iter().find(|(old, _)| *old == word) {
+                let part = self.part;
+                let what = format!("{part}: `{key}` is \"{old}\", the old name of \"{new}\"");
+                let remedy = format!("write {key} = \"{new}\"");
+                let warning = self.reader.source(Some(value.span()), what, remedy);
+                self.reader.warnings.borrow_mut().push(warning);
+                word = new;
             }
-        }
+            variants::read(word).map_err(|unknown| unknown.to_string())
+        })
     }
 
     /// Reads one of several words that are not a type's variants.
     pub(crate) fn choice<T: Copy>(&self, key: &'static str, of: &[(&str, T)]) -> Option<T> {
-        let value = self.get(key)?;
-        let word = value.get_ref().as_str().unwrap_or_default();
-        let found = of.iter().find(|(name, _)| *name == word);
-        if found.is_none() {
-            self.wrong(key, value, choose(of.iter().map(|(name, _)| *name)));
-        }
-        found.map(|(_, value)| *value)
+        self.read(key, |value| {
+            let word = value.get_ref().as_str().unwrap_or_default();
+            let found = of.iter().find(|(name, _)| *name == word);
+            let found = found.map(|(_, value)| *value);
+            found.ok_or_else(|| choose(of.iter().map(|(name, _)| *name)))
+        })
     }
 
     /// Reads a nested table.
@@ -460,12 +418,12 @@ impl<'r, 't> Table<'r, 't> {
         section: &'static str,
         part: ConfigPart,
     ) -> Option<Table<'r, 't>> {
-        let value = self.get(key)?;
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            self.wrong(key, value, format!("write a section [{section}]"));
-        }
-        table.map(|table| Table::new(self.reader, table, value.span(), section, part))
+        self.read(key, |value| match value.get_ref() {
+            DeValue::Table(table) => {
+                Ok(Table::new(self.reader, table, value.span(), section, part))
+            }
+            _ => Err(format!("write a section [{section}]")),
+        })
     }
 
     /// Reads a text or a nested table.
@@ -475,25 +433,14 @@ impl<'r, 't> Table<'r, 't> {
         section: &'static str,
         part: ConfigPart,
     ) -> Option<TextOrTable<'r, 't>> {
-        let value = self.get(key)?;
-        match value.get_ref() {
-            DeValue::String(text) => Some(TextOrTable::Text(text.to_string())),
-            DeValue::Table(table) => Some(TextOrTable::Table(Table::new(
-                self.reader,
-                table,
-                value.span(),
-                section,
-                part,
-            ))),
-            _ => {
-                self.wrong(
-                    key,
-                    value,
-                    format!("write a text in quotes or a section [{section}]"),
-                );
-                None
+        self.read(key, |value| match value.get_ref() {
+            DeValue::String(text) => Ok(TextOrTable::Text(text.to_string())),
+            DeValue::Table(table) => {
+                let table = Table::new(self.reader, table, value.span(), section, part);
+                Ok(TextOrTable::Table(table))
             }
-        }
+            _ => Err(format!("write a text in quotes or a section [{section}]")),
+        })
     }
 
     /// Reads a list of nested tables.
