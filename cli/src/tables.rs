@@ -349,7 +349,7 @@ fn vif_location(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) ->
             String::new(),
         ),
         Endpoint::Sink { .. } => in_guest("sink"),
-        Endpoint::Source { .. } => in_guest("source"),
+        Endpoint::Source(_) => in_guest("source"),
         Endpoint::Echo => in_guest("echo"),
         Endpoint::Pcap(_) => in_guest("capture files"),
         Endpoint::VhostUser(machine) => (

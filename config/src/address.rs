@@ -170,8 +170,9 @@ impl TryFrom<String> for Cidr {
     }
 }
 
-/// An Ethernet address, written `02:00:00:00:00:01`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// An Ethernet address, written `02:00:00:00:00:01` in a file, and as six numbers in a domain's
+/// configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {

@@ -137,21 +137,15 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
                 ConfigPart::VifApp(g, v, app)
             });
         }
-        Endpoint::Source {
-            size,
-            rate_pps,
-            window,
-            to,
-            flows,
-            ..
-        } => {
-            found.range(part, "size", *size, 60..=vif.mtu.saturating_add(14));
-            found.rate(part, "rate_pps", *rate_pps);
-            found.range(part, "window", *window, 0..=4096);
-            found.range(part, "flows", (*flows).into(), 0..=FLOWS_MAX);
-            if to.is_zero() {
+        Endpoint::Source(source) => {
+            let size = 60..=vif.mtu.saturating_add(14);
+            found.range(part, "size", source.size, size);
+            found.rate(part, "rate_pps", source.rate_pps);
+            found.range(part, "window", source.window, 0..=4096);
+            found.range(part, "flows", source.flows.into(), 0..=FLOWS_MAX);
+            if source.to.is_zero() {
                 let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
-                found.add(part, "to", format!("`to` is {to}"), remedy);
+                found.add(part, "to", format!("`to` is {}", source.to), remedy);
             }
         }
         Endpoint::Pcap(files) => found.files(part, files),

@@ -3,8 +3,8 @@
 use super::findings::Findings;
 use super::neighbour::gateway;
 use super::route::routes;
-use crate::domain::StackApp;
-use crate::model::{KernelPort, Station};
+use crate::domain::{Stack, StackApp};
+use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -75,7 +75,7 @@ pub(super) fn netns(found: &mut Findings, part: ConfigPart, netns: Option<&str>)
 pub(super) fn station(
     found: &mut Findings,
     part: ConfigPart,
-    station: &Station,
+    station: &Stack,
     workers: Option<u32>,
     app_part: impl Fn(usize) -> ConfigPart,
 ) {

@@ -3,6 +3,7 @@
 use super::capture::Capture;
 use super::link::{BufferSize, Offloads, RingFormat};
 use super::station::Stack;
+use crate::address::Mac;
 use crate::lro::Lro;
 use serde::{Deserialize, Serialize};
 
@@ -94,22 +95,7 @@ pub enum EndpointConfig {
         touch: bool,
     },
     /// Sends frames of one size.
-    Source {
-        /// Destination.
-        to: [u8; 6],
-        /// Bytes of a frame, 60 … 1514 (a VLAN tag not counted).
-        size: u32,
-        /// Frames a second; `None`: unlimited.
-        rate_pps: Option<f64>,
-        /// Limit of frames in flight; 0: as many as the ring and the pool allow.
-        window: u32,
-        /// Total frames; `None`: unlimited.
-        count: Option<u64>,
-        /// Whether it writes every byte of every frame.
-        touch: bool,
-        /// UDP flows of the frames, in turn; 0: the frames are not IP.
-        flows: u16,
-    },
+    Source(Source),
     /// Returns every frame to its sender.
     Echo {},
     /// Reads frames from a capture file, and writes frames to one.
@@ -127,4 +113,24 @@ pub enum EndpointConfig {
         /// The maximum size of the virtual machine's mapped memory, bytes.
         memory_max: u64,
     },
+}
+
+/// A source of frames of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// Destination.
+    pub to: Mac,
+    /// Bytes of a frame, 60 … 1514 (a VLAN tag not counted).
+    pub size: u32,
+    /// Frames a second; `None`: unlimited.
+    pub rate_pps: Option<f64>,
+    /// Limit of frames in flight; 0: as many as the ring and the pool allow.
+    pub window: u32,
+    /// Total frames; `None`: unlimited.
+    pub count: Option<u64>,
+    /// Whether it writes every byte of every frame.
+    pub touch: bool,
+    /// UDP flows of the frames, in turn; 0: the frames are not IP.
+    pub flows: u16,
 }

@@ -22,7 +22,7 @@ pub use driver::{
     LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig, PCI_MTU_MAX,
     QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
 };
-pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif};
+pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
 pub use link::{
     BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
 };

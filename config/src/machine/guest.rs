@@ -1,7 +1,7 @@
 //! A guest domain.
 
 use super::devices::{Devices, tap};
-use super::encode::{json, stack};
+use super::encode::json;
 use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
@@ -119,26 +119,10 @@ fn endpoint(
             }
         }
         Endpoint::Stack { station } => EndpointConfig::Stack {
-            stack: stack(station),
+            stack: station.clone(),
         },
         Endpoint::Sink { touch } => EndpointConfig::Sink { touch: *touch },
-        Endpoint::Source {
-            to,
-            size,
-            rate_pps,
-            window,
-            count,
-            touch,
-            flows,
-        } => EndpointConfig::Source {
-            to: to.0,
-            size: *size,
-            rate_pps: *rate_pps,
-            window: *window,
-            count: *count,
-            touch: *touch,
-            flows: *flows,
-        },
+        Endpoint::Source(source) => EndpointConfig::Source(*source),
         Endpoint::Echo => EndpointConfig::Echo {},
         Endpoint::Pcap(files) => EndpointConfig::Pcap(devices.files(files)),
         Endpoint::VhostUser(machine) => EndpointConfig::VhostUser {

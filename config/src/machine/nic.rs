@@ -3,7 +3,6 @@
 
 use super::dedicated::{self, DedicatedQueues};
 use super::devices::{Devices, tap};
-use super::encode::stack;
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
 use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, Queues, XdpWire};
@@ -177,7 +176,7 @@ pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
         loss: cable.loss,
         seed: cable.seed,
         mac,
-        far: stack(&cable.station),
+        far: cable.station.clone(),
     }
 }
 

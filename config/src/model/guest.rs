@@ -2,10 +2,10 @@
 
 use super::capture::CaptureFiles;
 use super::port_security::{PortSecurity, SourceGuard};
-use super::station::{KernelPort, Station};
+use super::station::KernelPort;
 use super::vhost::VirtualMachine;
 use crate::address::{Cidr, Mac};
-use crate::domain::{BURST_BYTES, Limit, Offloads};
+use crate::domain::{BURST_BYTES, Limit, Offloads, Source, Stack};
 use crate::pdev::Pdev;
 use crate::rule::{Firewall, Inbound, Rule};
 use std::net::IpAddr;
@@ -184,7 +184,7 @@ pub enum Endpoint {
     /// A TCP/IP stack inside the guest domain.
     Stack {
         /// Its addresses and programs.
-        station: Station,
+        station: Stack,
     },
     /// Discards every frame.
     Sink {
@@ -192,22 +192,7 @@ pub enum Endpoint {
         touch: bool,
     },
     /// Sends frames.
-    Source {
-        /// Destination.
-        to: Mac,
-        /// Bytes of a frame.
-        size: u32,
-        /// Frames a second; `None`: unlimited.
-        rate_pps: Option<f64>,
-        /// Frames in flight at once; 0: as many as fit.
-        window: u32,
-        /// Total frames; `None`: unlimited.
-        count: Option<u64>,
-        /// Whether it writes every byte of every frame.
-        touch: bool,
-        /// UDP flows of the frames, in turn; 0: the frames are not IP.
-        flows: u16,
-    },
+    Source(Source),
     /// Returns every frame to its sender.
     Echo,
     /// Capture files.

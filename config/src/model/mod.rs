@@ -17,5 +17,5 @@ pub use driver::{Buffers, Driver, Ring};
 pub use guest::{Endpoint, Guest, Vif};
 pub use nic::{Cable, DevicePlace, Nic, NicKind, Queues, XdpWire};
 pub use port_security::{PortSecurity, SourceGuard};
-pub use station::{KernelPort, Station};
+pub use station::KernelPort;
 pub use vhost::{FileMode, VirtualMachine};

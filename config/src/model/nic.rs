@@ -1,9 +1,9 @@
 //! A network interface of the driver domain.
 
 use super::capture::CaptureFiles;
-use super::station::{KernelPort, Station};
+use super::station::KernelPort;
 use crate::address::{Cidr, Mac};
-use crate::domain::{Moderation, Offloads, Rings, Vmq};
+use crate::domain::{Moderation, Offloads, Rings, Stack, Vmq};
 use crate::rule::Rule;
 use abi::machine::Uplink;
 use std::net::IpAddr;
@@ -171,7 +171,7 @@ pub struct Cable {
     /// The station's MAC; `None`: derived.
     pub mac: Option<Mac>,
     /// The station.
-    pub station: Station,
+    pub station: Stack,
 }
 
 /// The interface below an AF_XDP socket.

@@ -1,7 +1,6 @@
-//! The far end: a kernel interface, or a station in user space.
+//! The far end in the kernel.
 
 use crate::address::{Cidr, Mac};
-use crate::domain::StackApp;
 use crate::route::Route;
 use abi::machine::Ipv6;
 use std::net::IpAddr;
@@ -41,15 +40,4 @@ impl KernelPort {
         all.dedup();
         all
     }
-}
-
-/// A TCP/IP station in user space.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Station {
-    /// Addresses.
-    pub addresses: Vec<Cidr>,
-    /// Default route.
-    pub gateway: Option<IpAddr>,
-    /// Programs.
-    pub apps: Vec<StackApp>,
 }

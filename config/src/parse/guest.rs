@@ -4,6 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, ipv6, port, station};
 use crate::address::Mac;
+use crate::domain::Source;
 use crate::model::{Endpoint, Guest, KernelPort, PortSecurity, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
 use crate::rule::{Firewall, Inbound};
@@ -121,7 +122,7 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
                 to,
                 "write the MAC to send to: to = \"02:00:00:00:00:01\"",
             );
-            Endpoint::Source {
+            Endpoint::Source(Source {
                 to: to.unwrap_or(Mac([0; 6])),
                 size: t.number("size").unwrap_or(60),
                 rate_pps: t.real("rate_pps"),
@@ -129,7 +130,7 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
                 count: t.number("count"),
                 touch: t.flag("touch").unwrap_or(false),
                 flows: t.number("flows").unwrap_or(0),
-            }
+            })
         }
         EndpointWord::Echo => Endpoint::Echo,
         EndpointWord::Pcap => Endpoint::Pcap(files(t)),

@@ -1,7 +1,7 @@
 //! The far end: a kernel interface, or a station in user space.
 
-use crate::domain::StackApp;
-use crate::model::{KernelPort, Station};
+use crate::domain::{Stack, StackApp};
+use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use crate::table::Table;
 use abi::machine::Ipv6;
@@ -42,8 +42,8 @@ pub(super) fn station(
     t: &Table<'_, '_>,
     section: &'static str,
     part: impl Fn(usize) -> ConfigPart,
-) -> Station {
-    Station {
+) -> Stack {
+    Stack {
         addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t

@@ -1,5 +1,6 @@
 //! The domains' configurations survive serialization.
 
+use crate::address::Mac;
 use crate::domain::*;
 use crate::lro::Flush;
 use crate::rule::{Firewall, Rule};
@@ -42,15 +43,15 @@ fn every_kind_survives_json() {
             stack: stack.clone(),
         },
         EndpointConfig::Sink { touch: true },
-        EndpointConfig::Source {
-            to: [2; 6],
+        EndpointConfig::Source(Source {
+            to: Mac([2; 6]),
             size: 60,
             rate_pps: Some(1e6),
             window: 32,
             count: None,
             touch: false,
             flows: 0,
-        },
+        }),
         EndpointConfig::Echo {},
         EndpointConfig::VhostUser {
             device: 3,

@@ -1,6 +1,6 @@
 //! The program `pointers`: both domains as threads of one process.
 
-use config::domain::GrantMode;
+use config::domain::{GrantMode, Source};
 use config::{Config, Endpoint, Guest, Vif};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ fn machine(count: u64) -> String {
         }],
         ..Config::default()
     };
-    let source = Vif::new(Endpoint::Source {
+    let source = Vif::new(Endpoint::Source(Source {
         to: config.vif_mac(0, 0).unwrap(),
         size: 200,
         rate_pps: None,
@@ -29,7 +29,7 @@ fn machine(count: u64) -> String {
         count: Some(count),
         touch: true,
         flows: 0,
-    });
+    }));
     config.guests[0].vifs.push(source);
     config.driver.grants = GrantMode::Unchecked;
     serde_json::to_string(&config.machine().unwrap()).unwrap()

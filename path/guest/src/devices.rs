@@ -58,17 +58,12 @@ pub fn endpoints(
             }
         }
         EndpointConfig::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
-        EndpointConfig::Source {
-            to,
-            size,
-            rate_pps,
-            window,
-            count,
-            touch,
-            flows,
-        } => {
-            let source = Source::new(config.mac, *to, *size, *rate_pps, *window, *count, *touch)
-                .with_flows(*flows);
+        EndpointConfig::Source(of) => {
+            let (rate, count) = (of.rate_pps, of.count);
+            let source = Source::new(
+                config.mac, of.to.0, of.size, rate, of.window, count, of.touch,
+            )
+            .with_flows(of.flows);
             let queue = (source.flow() as usize).checked_rem(queues).unwrap_or(0);
             shared(Box::new(source), queue)
         }

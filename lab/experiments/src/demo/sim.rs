@@ -13,8 +13,8 @@ use crate::load::Mark;
 use crate::plan::{Config as Key, Direction, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
-use config::domain::{Rings, StackApp};
-use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, Station, Vif};
+use config::domain::{Rings, Stack, StackApp};
+use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, Vif};
 use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -243,7 +243,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
 }
 
 /// Returns a station that receives and answers all the time, and sends in its phases.
-fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Station {
+fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Stack {
     let mut apps = vec![
         StackApp::TcpSink { port: SINK_PORT },
         StackApp::TcpEcho { port: ECHO_PORT },
@@ -268,7 +268,7 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
             },
         });
     }
-    Station {
+    Stack {
         addresses: vec![Cidr {
             address: own,
             prefix: PREFIX,

@@ -7,8 +7,8 @@ use super::running::{Running, fresh_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::{Context as _, bail};
-use config::domain::{GrantMode, StackApp};
-use config::{Config, Endpoint, Guest, Station, Vif};
+use config::domain::{GrantMode, Stack, StackApp};
+use config::{Config, Endpoint, Guest, Vif};
 use figures::measure::{CpuTimes, Machine as Cpus};
 use figures::metric::SEGMENT_BYTES;
 use figures::{Failure, interrupt};
@@ -102,7 +102,7 @@ impl FileRun {
 
     fn config(&self) -> anyhow::Result<Config> {
         let guest = |name: &str, address: &str, app| -> anyhow::Result<Guest> {
-            let station = Station {
+            let station = Stack {
                 addresses: vec![address.parse().map_err(anyhow::Error::msg)?],
                 gateway: None,
                 apps: vec![app],

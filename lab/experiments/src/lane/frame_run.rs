@@ -7,7 +7,7 @@ use super::running::{Running, fresh_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::Context as _;
-use config::domain::{GrantMode, RingFormat};
+use config::domain::{GrantMode, RingFormat, Source};
 use config::rule::Inbound;
 use config::{Config, Endpoint, Guest, Vif};
 use figures::interrupt;
@@ -151,7 +151,7 @@ impl FrameRun<'_> {
         };
         for number in 0..self.active as usize {
             let to = config.vif_mac(number, 0).context("no MAC")?;
-            let source = Vif::new(Endpoint::Source {
+            let source = Vif::new(Endpoint::Source(Source {
                 to,
                 size: self.size,
                 rate_pps: self.rate_pps.map(|all| all / f64::from(self.active)),
@@ -159,7 +159,7 @@ impl FrameRun<'_> {
                 count: None,
                 touch: self.touch,
                 flows: self.flows,
-            });
+            }));
             if let Some(guest) = config.guests.get_mut(number) {
                 guest.vifs.push(source);
             }
