@@ -1,5 +1,6 @@
 //! Addresses in text form: MACs, and IP addresses with a prefix length.
 
+use crate::text::as_text;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -156,19 +157,7 @@ impl FromStr for Cidr {
     }
 }
 
-impl From<Cidr> for String {
-    fn from(cidr: Cidr) -> Self {
-        cidr.to_string()
-    }
-}
-
-impl TryFrom<String> for Cidr {
-    type Error = InvalidAddress;
-
-    fn try_from(text: String) -> Result<Self, InvalidAddress> {
-        text.parse()
-    }
-}
+as_text!(Cidr);
 
 /// An Ethernet address, written `02:00:00:00:00:01` in a file, and as six numbers in a domain's
 /// configuration.

@@ -24,6 +24,7 @@ mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text;
 mod unread;
 mod uplink;
 mod variants;

@@ -1,6 +1,7 @@
 //! Settings of large receive offload. The file (`[lro]`), the domains' configurations, and
 //! `grantway set DOMAIN lro.KEY VALUE` use the same words.
 
+use crate::text::as_text;
 use crate::variants;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -196,19 +197,7 @@ impl fmt::Display for Flush {
     }
 }
 
-impl TryFrom<String> for Flush {
-    type Error = InvalidFlush;
-
-    fn try_from(text: String) -> Result<Self, InvalidFlush> {
-        text.parse()
-    }
-}
-
-impl From<Flush> for String {
-    fn from(flush: Flush) -> Self {
-        flush.to_string()
-    }
-}
+as_text!(Flush);
 
 /// Keys of [`Lro::set`], which can change while traffic runs.
 pub const SWITCHES: [&str; 7] = [

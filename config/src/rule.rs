@@ -1,6 +1,7 @@
 //! Firewall rules of a NIC or of a guest's interface, in the file's and the driver domain's form.
 
 use crate::address::Cidr;
+use crate::text::as_text;
 use abi::firewall;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -309,24 +310,6 @@ impl fmt::Display for Ports {
             false => write!(f, "{first}-{last}"),
         }
     }
-}
-
-macro_rules! as_text {
-    ($($kind:ty),*) => {$(
-        impl From<$kind> for String {
-            fn from(value: $kind) -> Self {
-                value.to_string()
-            }
-        }
-
-        impl TryFrom<String> for $kind {
-            type Error = InvalidValue;
-
-            fn try_from(text: String) -> Result<Self, InvalidValue> {
-                text.parse()
-            }
-        }
-    )*};
 }
 
 as_text!(EtherType, Protocol, Ports);
