@@ -20,15 +20,12 @@ impl Cidr {
     /// Returns whether `other` is in the same network.
     #[must_use]
     pub fn contains(self, other: IpAddr) -> bool {
-        let (own, other, bits) = match (self.address, other) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
-            _ => return false,
+        let prefix = self.prefix;
+        let other = Self {
+            address: other,
+            prefix,
         };
-        let host_bits = u32::from(u8::min(self.prefix, bits).abs_diff(bits));
-        (own ^ other).checked_shr(host_bits).unwrap_or(0) == 0
+        other.network() == self.network()
     }
 
     /// Returns the address with all bits after the prefix set to 0.
