@@ -67,7 +67,7 @@ pub(super) fn steps(
         if stays(nic) {
             remaining.push(setting);
         } else if let Some(becomes) = config.nics.iter().find(|now| now.name == nic.name) {
-            let becoming = with_mac(&named(list(now, "nic"), &nic.name), mac_of(becomes));
+            let becoming = with_mac(&find(list(now, "nic"), &nic.name), mac_of(becomes));
             let mut words = Vec::new();
             differences(
                 &format!("NIC {}: ", nic.name),
@@ -91,7 +91,7 @@ pub(super) fn steps(
     if added_nics().next().is_some() {
         let (mut nics, mut changes) = (remaining, Vec::new());
         for nic in added_nics() {
-            nics.push(with_mac(&named(list(now, "nic"), &nic.name), mac_of(nic)));
+            nics.push(with_mac(&find(list(now, "nic"), &nic.name), mac_of(nic)));
             changes.push(match there(&nic.name) {
                 Some(_) => format!("NIC {} is added again", nic.name),
                 None => format!("NIC {} is new", nic.name),
@@ -109,8 +109,8 @@ pub(super) fn steps(
 /// Returns the present description of a NIC, with its MAC.
 pub(super) fn present(live: &HotplugState, files: &Sections, nic: &Nic) -> Setting {
     let written = match &live.nics {
-        Some(nics) => named(nics, &nic.name),
-        None => find(files, "nic", &nic.name),
+        Some(nics) => find(nics, &nic.name),
+        None => find(list(files, "nic"), &nic.name),
     };
     with_mac(&written, mac_of(nic))
 }
@@ -186,16 +186,6 @@ fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
         keys.insert("mac".into(), Setting::Text(mac.to_string()));
     }
     nic
-}
-
-/// Returns the section with this name.
-fn named(nics: &[Setting], name: &str) -> Setting {
-    let is_it = |section: &&Setting| match section {
-        Setting::Section(keys) => keys.get("name") == Some(&Setting::Text(name.to_owned())),
-        _ => false,
-    };
-    let none = || Setting::Section(std::collections::BTreeMap::new());
-    nics.iter().find(is_it).cloned().unwrap_or_else(none)
 }
 
 /// Parses the descriptions of NICs.

@@ -124,7 +124,9 @@ pub fn present_nics(live: &HotplugState, running: &LiveConfig) -> Option<Vec<Set
 /// Returns a guest as it was written last.
 fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
     let since = live.attached.get(name).or(live.changed.get(name));
-    since.cloned().unwrap_or_else(|| find(files, "guest", name))
+    since
+        .cloned()
+        .unwrap_or_else(|| find(list(files, "guest"), name))
 }
 
 /// Returns whether a guest equals an existing one. An interface without a written MAC keeps its
@@ -206,7 +208,7 @@ fn fixed_nics(
             )),
             Some(there) if there == nic => {}
             Some(_) => {
-                let [before, now] = [before, now].map(|all| find(all, "nic", &nic.name));
+                let [before, now] = [before, now].map(|all| find(list(all, "nic"), &nic.name));
                 compare((ConfigPart::Nic(n), source), &before, &now, &mut found);
             }
         }

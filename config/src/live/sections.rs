@@ -24,6 +24,15 @@ pub(super) fn value<'a>(section: &'a Setting, key: &str) -> Option<&'a Setting> 
     }
 }
 
+/// Returns the name in the description of a guest or a NIC, if it has one.
+#[must_use]
+pub fn name_of(section: &Setting) -> Option<&str> {
+    match value(section, "name")? {
+        Setting::Text(name) => Some(name),
+        _ => None,
+    }
+}
+
 pub(super) fn empty() -> Setting {
     Setting::Section(BTreeMap::new())
 }
@@ -37,14 +46,8 @@ pub(super) fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
 }
 
 /// Returns the section with this name.
-pub(super) fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
-    let is_it = |section: &&Setting| {
-        let Setting::Section(keys) = section else {
-            return false;
-        };
-        matches!(keys.get("name"), Some(Setting::Text(text)) if text == name)
-    };
-    let found = list(all, list_name).iter().find(is_it);
+pub(super) fn find(list: &[Setting], name: &str) -> Setting {
+    let found = list.iter().find(|section| name_of(section) == Some(name));
     found.cloned().unwrap_or_else(empty)
 }
 

@@ -1,6 +1,8 @@
 //! The state that a machine leaves to its successor: its attached guests. The core stores it;
 //! readers do not trust its contents.
 
+pub use super::sections::name_of;
+
 use abi::machine::{NetnsId, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,18 +63,6 @@ impl SavedGuest {
     }
 }
 
-/// Returns the name in a guest's description, if it has one.
-#[must_use]
-pub fn name_of(guest: &Setting) -> Option<&str> {
-    match guest {
-        Setting::Section(keys) => match keys.get("name") {
-            Some(Setting::Text(name)) => Some(name),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 /// The format and the machine's name, which are checked first.
 #[derive(Deserialize)]
 struct Head {
@@ -80,21 +70,12 @@ struct Head {
     machine: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Whole {
-    #[serde(rename = "form")]
-    _form: u32,
-    #[serde(rename = "machine")]
-    _machine: String,
-    guests: Vec<SavedGuest>,
-}
-
-#[derive(Serialize)]
-struct Written<'a> {
+struct Whole<G> {
     form: u32,
-    machine: &'a str,
-    guests: &'a [SavedGuestRef<'a>],
+    machine: String,
+    guests: G,
 }
 
 /// Returns the state of the machine of this name; empty if it leaves nothing.
@@ -103,9 +84,9 @@ pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
     if guests.is_empty() {
         return Vec::new();
     }
-    let whole = Written {
+    let whole = Whole {
         form: FORM,
-        machine,
+        machine: machine.to_owned(),
         guests,
     };
     // Text, numbers, and maps by text: serialization cannot fail.
@@ -129,7 +110,7 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if head.machine != machine {
         return Err(format!("it belongs to a machine {:?}", head.machine));
     }
-    let Whole { guests, .. } = serde_json::from_str::<Whole>(text).map_err(wrong)?;
+    let Whole::<Vec<SavedGuest>> { guests, .. } = serde_json::from_str(text).map_err(wrong)?;
     if guests.len() > GUESTS_MAX {
         let count = guests.len();
         return Err(format!("it has {count} guests; the limit is {GUESTS_MAX}"));
