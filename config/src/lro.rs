@@ -222,11 +222,7 @@ impl Lro {
             "psh" => new.psh = word(value)?,
             "buffers" => new.buffers = word(value)?,
             "backend" => new.backend = word(value)?,
-            "flush" => {
-                new.flush = value
-                    .parse()
-                    .map_err(|wrong: InvalidFlush| wrong.to_string())?
-            }
+            "flush" => new.flush = value.parse().map_err(|InvalidFlush| FLUSH_REMEDY)?,
             "segments" => new.segments = number(value, &SEGMENTS)?,
             _ => return Err(format!("known here: {}", SWITCHES.join(", "))),
         }

@@ -180,19 +180,13 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(finding: Finding, lines: &Lines) -> Self {
-        let Finding {
-            part,
-            key,
-            what,
-            remedy,
-        } = finding;
-        let position = lines.find(part, key);
+        let position = lines.find(finding.part, finding.key);
         Self {
             file: lines.file(position),
             line: position.map(|position| position.line),
             column: None,
-            what: format!("{part}: {what}"),
-            remedy,
+            what: format!("{}: {}", finding.part, finding.what),
+            remedy: finding.remedy,
         }
     }
 }

@@ -226,9 +226,16 @@ fn named<T: Copy + FromStr>(names: &[(&str, T)], text: &str) -> Option<T> {
     known.map(|(_, value)| *value).or_else(|| text.parse().ok())
 }
 
-fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> Option<&'static str> {
-    let known = names.iter().find(|(_, other)| *other == value);
-    known.map(|(name, _)| *name)
+/// Writes a name, or the number if it has none.
+fn write_named<T: PartialEq + fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    names: &[(&str, T)],
+    value: T,
+) -> fmt::Result {
+    match names.iter().find(|(_, other)| *other == value) {
+        Some((name, _)) => f.write_str(name),
+        None => value.fmt(f),
+    }
 }
 
 /// An invalid text; the expected form.
@@ -252,10 +259,7 @@ impl FromStr for EtherType {
 
 impl fmt::Display for EtherType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match name_of(&ETHERTYPES, self.0) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "{}", self.0),
-        }
+        write_named(f, &ETHERTYPES, self.0)
     }
 }
 
@@ -275,10 +279,7 @@ impl FromStr for Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match name_of(&PROTOCOLS, self.0) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "{}", self.0),
-        }
+        write_named(f, &PROTOCOLS, self.0)
     }
 }
 

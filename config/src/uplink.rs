@@ -1,7 +1,6 @@
 //! Forwarded ports in text form.
 
 use abi::machine::{Forward, Transport};
-use std::fmt;
 use std::str::FromStr;
 
 /// Default limit of the open connections of each guest through address translation: three percent
@@ -13,14 +12,9 @@ pub const CONNECTIONS: u32 = 8192;
 pub struct Forwarded(pub Forward);
 
 /// An invalid text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a protocol, a port, and an address with a port")]
 pub struct InvalidForward;
-
-impl fmt::Display for InvalidForward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a protocol, a port, and an address with a port")
-    }
-}
 
 impl FromStr for Forwarded {
     type Err = InvalidForward;

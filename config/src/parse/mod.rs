@@ -107,12 +107,15 @@ fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 /// Parses a text that consists of NICs.
 pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
-    let read = |root: &Table<'_, '_>| {
-        let tables = root.tables("nic", "nic", ConfigPart::Nic).into_iter();
-        let nics = tables.enumerate().map(|(n, table)| nic::read(n, table));
-        nics.collect()
-    };
-    read_alone(text, "write the keys of a section [[nic]]", read)
+    read_alone(text, "write the keys of a section [[nic]]", nics)
+}
+
+fn nics(root: &Table<'_, '_>) -> Vec<Nic> {
+    let tables = root.tables("nic", "nic", ConfigPart::Nic).into_iter();
+    tables
+        .enumerate()
+        .map(|(n, table)| nic::read(n, table))
+        .collect()
 }
 
 /// Parses a text that consists of one guest, as guest number `g`.
@@ -152,30 +155,23 @@ fn read_alone<T: Default>(
 }
 
 fn machine(root: &Table<'_, '_>) -> Config {
-    let (mut name, mut look_group, mut change_group, mut metrics_port) = (None, None, None, None);
-    if let Some(t) = root.table("machine", "machine", ConfigPart::Machine) {
-        name = t.text("name");
-        look_group = t.text("look_group");
-        change_group = t.text("change_group");
-        metrics_port = t.number("metrics_port");
-        t.finish();
-    }
+    let machine = section(root, "machine", ConfigPart::Machine, |t| {
+        let (name, look_group) = (t.text("name"), t.text("look_group"));
+        (
+            name,
+            look_group,
+            t.text("change_group"),
+            t.number("metrics_port"),
+        )
+    });
+    let (name, look_group, change_group, metrics_port) = machine;
     let driver = section(root, "driver", ConfigPart::Driver, driver::read);
     let (buffers, size) = section(root, "buffers", ConfigPart::Buffers, driver::buffers);
     let ring = section(root, "ring", ConfigPart::Ring, driver::ring);
     let lro = section(root, "lro", ConfigPart::Lro, driver::lro);
-    let nics = root.tables("nic", "nic", ConfigPart::Nic);
-    let nics = nics
-        .into_iter()
-        .enumerate()
-        .map(|(n, t)| nic::read(n, t))
-        .collect();
-    let guests = root.tables("guest", "guest", ConfigPart::Guest);
-    let guests = guests
-        .into_iter()
-        .enumerate()
-        .map(|(g, t)| guest::read(g, t))
-        .collect();
+    let nics = nics(root);
+    let guests = root.tables("guest", "guest", ConfigPart::Guest).into_iter();
+    let guests = guests.enumerate().map(|(g, t)| guest::read(g, t)).collect();
     let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
     let mut config = Config {
         name,
