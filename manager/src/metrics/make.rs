@@ -1,7 +1,7 @@
 //! Parts of families.
 
 use super::gather::Snapshot;
-use super::text::{Family, MetricType, Number, Part, Sample};
+use super::text::{Family, Part, Sample};
 use config::domain::VifConfig;
 use std::collections::BTreeSet;
 
@@ -21,11 +21,6 @@ impl Families {
         let (kind, help) = row
             .and_then(|row| row.trim_start().split_once(' '))
             .unwrap_or_default();
-        let kind = match kind {
-            "gauge" => MetricType::Gauge,
-            "histogram" => MetricType::Histogram,
-            _ => MetricType::Counter,
-        };
         let mut units = ["seconds", "bytes"].into_iter();
         let unit = units.find(|unit| name.ends_with(unit));
         let help = help.trim_start();
@@ -40,13 +35,16 @@ impl Families {
 }
 
 pub(super) fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
-    let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Whole(value), Part::Whole)
+    whole(labels, value.to_string())
 }
 
 pub(super) fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> Sample {
+    whole(labels, (ns as f64 / 1e9).to_string())
+}
+
+fn whole<const N: usize>(labels: [(&'static str, &str); N], value: String) -> Sample {
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), Number::Real(ns as f64 / 1e9), Part::Whole)
+    Sample(labels.into(), value, Part::Whole)
 }
 
 /// Names of the ports of guests' interfaces, from the core's connections.

@@ -94,7 +94,7 @@ fn promtool_accepts_the_text() {
 fn the_page_lists_exactly_the_families() {
     let families = families::all(&snapshot(DRIVER), &mut Names::default());
     let suffix = |family: &text::Family| match family.kind {
-        text::MetricType::Counter => "_total",
+        "counter" => "_total",
         _ => "",
     };
     let there: BTreeSet<String> = families

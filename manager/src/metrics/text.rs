@@ -4,7 +4,7 @@
 //! types here, so neither is written with others. node_exporter and `promtool check metrics` read
 //! the older one; `prometheus-client`, the Prometheus project's crate, writes only the newer one.
 
-use std::fmt::{self, Display, Formatter, Write as _};
+use std::fmt::{self, Write as _};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,31 +25,11 @@ impl Format {
     }
 }
 
-/// The type of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricType {
-    /// Only grows, except when its source restarts.
-    Counter,
-    /// Rises and falls.
-    Gauge,
-    /// Counts values up to each bound.
-    Histogram,
-}
-
-impl MetricType {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
 /// A family of metrics. A name ends in its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
-    pub(crate) kind: MetricType,
+    /// `counter`, `gauge` or `histogram`.
+    pub(crate) kind: &'static str,
     /// Without the `_total` of a counter.
     pub(crate) name: &'static str,
     pub(crate) unit: Option<&'static str>,
@@ -57,29 +37,11 @@ pub(crate) struct Family {
     pub(crate) help: &'static str,
 }
 
-/// A value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Number {
-    /// A count.
-    Whole(u64),
-    /// Seconds.
-    Real(f64),
-}
-
-impl Display for Number {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole(number) => number.fmt(f),
-            Self::Real(number) => number.fmt(f),
-        }
-    }
-}
-
 /// A sample: names and values of its labels, its value, and the part that it is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample(
     pub(crate) Vec<(&'static str, String)>,
-    pub(crate) Number,
+    pub(crate) String,
     pub(crate) Part,
 );
 
@@ -124,7 +86,7 @@ impl Text {
         self.head(family);
         for sample in samples {
             let suffix = match (sample.2, family.kind) {
-                (Part::Whole, MetricType::Counter) => "_total",
+                (Part::Whole, "counter") => "_total",
                 (Part::Whole, _) => "",
                 (Part::Bucket, _) => "_bucket",
                 (Part::Sum, _) => "_sum",
@@ -142,11 +104,11 @@ impl Text {
             help,
         } = family;
         let suffix = match (self.format, kind) {
-            (Format::Text, MetricType::Counter) => "_total",
+            (Format::Text, &"counter") => "_total",
             _ => "",
         };
         self.line(format_args!("# HELP {name}{suffix} {help}"));
-        self.line(format_args!("# TYPE {name}{suffix} {}", kind.name()));
+        self.line(format_args!("# TYPE {name}{suffix} {kind}"));
         if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
             self.line(format_args!("# UNIT {name} {unit}"));
         }
@@ -207,30 +169,25 @@ mod tests {
         let label = |name, value: &str| (name, value.to_owned());
         let bytes = vec![label("domain", "a\"b\\c\nd"), label("port", "p")];
         text.family(
-            &family(MetricType::Counter, "x_bytes", Some("bytes"), "Bytes."),
-            &[Sample(bytes, Number::Whole(7), Part::Whole)],
+            &family("counter", "x_bytes", Some("bytes"), "Bytes."),
+            &[Sample(bytes, "7".to_owned(), Part::Whole)],
         );
         text.family(
-            &family(MetricType::Gauge, "x_up", None, "Up."),
-            &[Sample(Vec::new(), Number::Real(0.5), Part::Whole)],
+            &family("gauge", "x_up", None, "Up."),
+            &[Sample(Vec::new(), "0.5".to_owned(), Part::Whole)],
         );
-        let bucket = |le, count| {
+        let bucket = |le, count: u64| {
             let labels = vec![label("domain", "d"), label("le", le)];
-            Sample(labels, Number::Whole(count), Part::Bucket)
+            Sample(labels, count.to_string(), Part::Bucket)
         };
         text.family(
-            &family(
-                MetricType::Histogram,
-                "x_wait_seconds",
-                Some("seconds"),
-                "Waits.",
-            ),
+            &family("histogram", "x_wait_seconds", Some("seconds"), "Waits."),
             &[
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
                 // A whole number of seconds has a decimal point.
-                Sample(vec![label("domain", "d")], Number::Whole(2), Part::Sum),
-                Sample(vec![label("domain", "d")], Number::Whole(5), Part::Count),
+                Sample(vec![label("domain", "d")], "2".to_owned(), Part::Sum),
+                Sample(vec![label("domain", "d")], "5".to_owned(), Part::Count),
             ],
         );
         text.finish()
