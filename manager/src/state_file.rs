@@ -20,8 +20,6 @@ pub(crate) struct StateFile {
     written: Option<Vec<u8>>,
     /// Whether the guests may have changed since then.
     is_stale: bool,
-    /// Whether an attempt has failed and the next one is not due yet.
-    is_put_off: bool,
     /// Why the last attempt failed, if it did.
     failure: Option<String>,
 }
@@ -36,10 +34,9 @@ impl StateFile {
         self.is_stale |= is_stale;
     }
 
-    /// Returns the content to write, if it differs from the file and an attempt is due.
+    /// Returns the content to write, if it differs from the file.
     pub(crate) fn due(&mut self, name: &str, spec: &Spec) -> Option<Vec<u8>> {
-        let is_current = !self.is_stale && self.written.is_some();
-        if self.is_put_off || is_current {
+        if !self.is_stale && self.written.is_some() {
             return None;
         }
         self.is_stale = false;
@@ -47,13 +44,8 @@ impl StateFile {
         (self.written.as_ref() != Some(&text)).then_some(text)
     }
 
-    /// Makes the next attempt due after one that has failed.
-    pub(crate) fn retry(&mut self) {
-        self.is_put_off = false;
-    }
-
     /// Records whether the core has written the file. Returns a line for the log when this changes.
-    /// After a failure [`StateFile::retry`] is due in [`AGAIN_NS`].
+    /// After a failure the next attempt is due in [`AGAIN_NS`].
     pub(crate) fn wrote(
         &mut self,
         text: Vec<u8>,
@@ -69,7 +61,6 @@ impl StateFile {
             return failed.map(|_| (Level::Info, line().to_owned()));
         };
         self.written = None;
-        self.is_put_off = true;
         let line = format!("what is attached cannot be written for the next core: {why}");
         self.failure = Some(why);
         failed.is_none().then_some((Level::Warning, line))
@@ -133,9 +124,6 @@ mod tests {
             warning.contains("(No space left on device): guest a does not"),
             "{warning}"
         );
-        state.mark_stale(true);
-        assert_eq!(state.due("m", &spec), None, "too soon");
-        state.retry();
         assert_eq!(state.due("m", &spec), nothing);
         assert_eq!(state.wrote(Vec::new(), full()), None);
         let (level, said) = state.wrote(Vec::new(), Ok(())).unwrap();

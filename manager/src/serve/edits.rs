@@ -21,14 +21,6 @@ pub(super) enum EditOrigin {
     Before,
 }
 
-/// The attempts to attach a guest of the machine before.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReattachAttempts {
-    pub(super) times: u32,
-    /// Whether the next attempt can begin: none is under way, and the pause after one is over.
-    pub(super) is_due: bool,
-}
-
 /// An edit of one guest.
 #[derive(Debug)]
 pub(super) struct Edit {

@@ -32,7 +32,7 @@ use abi::core::{CoreMessage, CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::machine::{Ended, Restarts};
 use config::live::LiveConfig;
-use edits::{Edit, OpeningNics, ReattachAttempts, Reload, Restarting};
+use edits::{Edit, OpeningNics, Reload, Restarting};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,8 +115,8 @@ pub(crate) struct Server<'a> {
     opening_nics: Option<OpeningNics>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
-    /// Attempts to attach guests of the machine before.
-    begun: BTreeMap<String, ReattachAttempts>,
+    /// Attempts to attach guests of the machine before, by name.
+    begun: BTreeMap<String, u32>,
     /// The state file, for the next core's manager.
     state_file: StateFile,
     /// Why the state file could not be removed on request of the end.
@@ -275,9 +275,11 @@ impl<'a> Server<'a> {
         let Self {
             state_file, state, ..
         } = self;
-        let due = state_file.due(&state.name, state.spec());
         // A machine that ends leaves no further state.
-        let Some(text) = due.filter(|_| self.ending.is_none()) else {
+        if self.ending.is_some() || self.deadlines.has(&Deadline::StateFile) {
+            return;
+        }
+        let Some(text) = state_file.due(&state.name, state.spec()) else {
             return;
         };
         let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
@@ -497,12 +499,15 @@ impl<'a> Server<'a> {
                 Deadline::Edit(name) => self.edit_is_late(&name, now),
                 Deadline::Restart(number) => self.restart_is_late(number, now),
                 Deadline::Nics => self.refuse_nics("netd did not answer within 20 s".into(), now),
-                Deadline::Reattach(name) => self.retry_reattach(&name),
-                Deadline::StateFile => self.state_file.retry(),
                 Deadline::Client(id) => self.client_is_due(id, now),
                 Deadline::Console(place) => self.consoles.watch(place),
                 // These only wake the loop.
-                Deadline::Domain(_) | Deadline::Reload | Deadline::Trouble | Deadline::Accept => {}
+                Deadline::Domain(_)
+                | Deadline::Reload
+                | Deadline::Reattach(_)
+                | Deadline::StateFile
+                | Deadline::Trouble
+                | Deadline::Accept => {}
             }
         }
         was_due

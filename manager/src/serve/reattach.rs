@@ -38,8 +38,8 @@ impl Server<'_> {
         let edits = self.edits.values();
         let attaching = edits.filter(|edit| matches!(edit.kind, EditKind::Attach(_)));
         let can = has_driver && self.restarts_now() && attaching.count() < AT_ONCE;
-        let is_due = |name: &str| self.begun.get(name).is_none_or(|tried| tried.is_due);
-        let waits = |name: &str| is_due(name) && !spec.is_changing(name);
+        let pauses = |name: &str| self.deadlines.has(&Deadline::Reattach(name.to_owned()));
+        let waits = |name: &str| !spec.is_changing(name) && !pauses(name);
         let is_next = |saved: &&SavedGuest| can && saved.name().is_some_and(waits);
         spec.saved_guests().iter().find(is_next)
     }
@@ -53,9 +53,7 @@ impl Server<'_> {
                 self.forget_saved_guest(&name);
                 continue;
             }
-            let tried = self.begun.entry(name.clone()).or_default();
-            tried.times += 1;
-            tried.is_due = false;
+            *self.begun.entry(name.clone()).or_default() += 1;
             if let Err(why) = self.begin_attach(EditOrigin::Before, &next.guest, now) {
                 self.has_failed(&name, &why, now);
             }
@@ -77,20 +75,13 @@ impl Server<'_> {
 
     /// Records that an attempt has failed.
     pub(super) fn has_failed(&mut self, name: &str, why: &str, now: u64) {
-        match self.begun.get_mut(name) {
-            Some(tried) if tried.times < TRIES => {
+        match self.begun.get(name) {
+            Some(tried) if *tried < TRIES => {
                 let again_ns = now.saturating_add(PAUSE_NS);
                 self.deadlines
                     .set(Deadline::Reattach(name.to_owned()), again_ns);
             }
             _ => self.give_up_reattach(name, why),
-        }
-    }
-
-    /// Makes the next attempt due.
-    pub(super) fn retry_reattach(&mut self, name: &str) {
-        if let Some(tried) = self.begun.get_mut(name) {
-            tried.is_due = true;
         }
     }
 
