@@ -8,9 +8,10 @@ use crate::core::CoreError;
 use crate::life::Life;
 use crate::mailbox::Reply;
 use abi::DomId;
-use abi::core::{CoreRequest, CoreStatus, report_of};
+use abi::core::{CoreRequest, CoreStatus, Field, report_of};
 use abi::machine::{Audit, Control, ControlError, DomainStatus, Relayed, Status};
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 
 /// How long a relayed request waits for room in the mailbox.
 const ROOM_NS: u64 = 1_500_000_000;
@@ -46,14 +47,14 @@ impl Server<'_> {
             return self.answer(id, &refusal(why.to_owned()), now);
         }
         match request {
-            Ok(Control::Status) => match self.status(now) {
-                Ok(status) => self.answer(id, &status, now),
-                Err(error) => self.answer(id, &refusal(error.why), now),
-            },
-            Ok(Control::Grants) => match self.audit() {
-                Ok(audit) => self.answer(id, &audit, now),
-                Err(error) => self.answer(id, &refusal(error.why), now),
-            },
+            Ok(Control::Status) => {
+                let status = self.status(now);
+                self.answer_with(id, status, now);
+            }
+            Ok(Control::Grants) => {
+                let audit = self.report::<Audit>(CoreRequest::Audit {}, "audit");
+                self.answer_with(id, audit, now);
+            }
             Ok(Control::Relay { domain, request }) => match self.state.find(&domain) {
                 Some(to) => {
                     let relay = Relay {
@@ -124,11 +125,19 @@ impl Server<'_> {
         }
     }
 
-    pub(super) fn answer(&mut self, id: u64, answer: &impl serde::Serialize, now: u64) {
+    pub(super) fn answer(&mut self, id: u64, answer: &impl Serialize, now: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.answer(answer, now);
             self.deadlines
                 .set(Deadline::Client(id), client.deadline_ns());
+        }
+    }
+
+    /// Answers a request with its result.
+    fn answer_with<T: Serialize>(&mut self, id: u64, result: Result<T, CoreError>, now: u64) {
+        match result {
+            Ok(answer) => self.answer(id, &answer, now),
+            Err(error) => self.answer(id, &refusal(error.why), now),
         }
     }
 
@@ -196,19 +205,13 @@ impl Server<'_> {
     }
 
     pub(super) fn core_status(&mut self) -> Result<CoreStatus, CoreError> {
-        let bytes = self
-            .core
-            .ask(CoreRequest::Status {}, &[])?
-            .bytes(BYTES_MAX)?;
-        Ok(report_of(&bytes).ok_or("the core's status makes no sense".to_owned())?)
+        self.report(CoreRequest::Status {}, "status")
     }
 
-    fn audit(&mut self) -> Result<Audit, CoreError> {
-        let bytes = self
-            .core
-            .ask(CoreRequest::Audit {}, &[])?
-            .bytes(BYTES_MAX)?;
-        Ok(report_of(&bytes).ok_or("the core's audit makes no sense".to_owned())?)
+    /// Returns a report of the core, which `what` names.
+    fn report<T: Field>(&mut self, request: CoreRequest, what: &str) -> Result<T, CoreError> {
+        let bytes = self.core.ask(request, &[])?.bytes(BYTES_MAX)?;
+        Ok(report_of(&bytes).ok_or_else(|| format!("the core's {what} makes no sense"))?)
     }
 
     fn status(&mut self, now: u64) -> Result<Status, CoreError> {
