@@ -96,50 +96,26 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The core's first message.
-struct Given {
-    core_pid: u32,
-    began_ns: u64,
-    user: u32,
-    own_user: u32,
-    machine: OwnedFd,
-    kept: Option<OwnedFd>,
-    held: Vec<OwnedFd>,
-}
-
-fn welcome(core: &mut Core) -> Option<Given> {
-    let (tell, fds) = core.first()?;
+fn run(core: &mut Core) -> Result<(), String> {
+    let nothing = || "the core has said nothing".to_owned();
+    let (first, fds) = core.first().ok_or_else(nothing)?;
     let CoreMessage::Welcome {
         pid,
         began_ns,
         user,
         has_kept,
         own_user,
-    } = tell
+    } = first
     else {
-        return None;
+        return Err(nothing());
     };
     let mut fds = fds.into_iter();
-    let machine = fds.next()?;
-    let kept = match has_kept {
-        true => Some(fds.next()?),
-        false => None,
-    };
-    Some(Given {
-        core_pid: pid,
-        began_ns,
-        user,
-        own_user,
-        machine,
-        kept,
-        held: fds.collect(),
-    })
-}
-
-fn run(core: &mut Core) -> Result<(), String> {
-    let given = welcome(core).ok_or("the core has said nothing")?;
+    let machine = fds.next().ok_or_else(nothing)?;
+    let kept = has_kept.then(|| fds.next().ok_or_else(nothing));
+    let kept = kept.transpose()?;
+    let held: Vec<OwnedFd> = fds.collect();
     let args = Args::parse(std::env::args().skip(1))?;
-    let opened = match given.held.is_empty() {
+    let opened = match held.is_empty() {
         true => {
             let opened = Listeners::new(&args)?;
             let held = core.ask(CoreRequest::Hold {}, &opened.fds());
@@ -150,14 +126,16 @@ fn run(core: &mut Core) -> Result<(), String> {
             })?;
             opened
         }
-        false => Listeners::held(&args, given.held).ok_or("the core holds no socket")?,
+        false => Listeners::held(&args, held).ok_or("the core holds no socket")?,
     };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
     // Before the right to make sockets is given up.
-    let metrics = metrics::prepare(opened.metrics, given.user).map_err(of_metrics)?;
+    let metrics = metrics::prepare(opened.metrics, user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
-    let user = is_root.then_some(given.own_user);
-    let rights = Rights { user, ..MANAGER };
+    let rights = Rights {
+        user: is_root.then_some(own_user),
+        ..MANAGER
+    };
     let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;
     // Takes 20 ms. Without the thread the first domain waits for it.
     let _ = std::thread::Builder::new().spawn(shmem::time::tsc_hz);
@@ -165,19 +143,19 @@ fn run(core: &mut Core) -> Result<(), String> {
         missing.push("a separate user for the manager".into());
     }
     let log = Log::start(opened.log).map_err(|e| format!("the log: {e}"))?;
-    let text = sealed::read(&given.machine, MACHINE_MAX).map_err(|e| e.to_string())?;
+    let text = sealed::read(&machine, MACHINE_MAX).map_err(|e| e.to_string())?;
     let machine: Machine =
         serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
     check(&machine)?;
     let mut state = State::new(machine);
     state.missing.extend(missing);
-    let who = (given.core_pid, given.user, given.began_ns);
+    let who = (pid, user, began_ns);
     let mut server = Server::new(core, state, opened.control, log, who)?;
     if let Some((metrics, asks)) = metrics {
         server.serve_always(asks);
         metrics.start().map_err(of_metrics)?;
     }
-    match given.kept {
+    match kept {
         // Another manager has written it: parsed as far as it is valid.
         Some(kept) => server.resume_state(SavedState::read(&kept)),
         None => {
