@@ -207,13 +207,12 @@ impl State {
         self.ids.values().copied()
     }
 
-    /// Records the stage of a domain. Returns the one before.
-    pub(crate) fn live(&mut self, id: DomId, stage: Stage, text: &str) -> Option<Stage> {
+    /// Records the stage of a domain.
+    pub(crate) fn live(&mut self, id: DomId, stage: Stage, text: &str) {
         if stage != Stage::Running {
             self.connected.remove(&id);
         }
-        let before = self.lives.insert(id, (stage, text.to_owned()));
-        before.map(|(stage, _)| stage)
+        self.lives.insert(id, (stage, text.to_owned()));
     }
 
     /// Records that all connections of a domain are up.

@@ -29,7 +29,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
+    /// Returns a step without a section.
+    pub(crate) fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
         let public = ReloadStep {
             step,
             domain: domain.to_owned(),
@@ -88,10 +89,6 @@ impl Step {
         format!("{what} {}: {why}", self.public.domain)
     }
 
-    fn detach(domain: &str, why: StepReason, changes: Vec<String>) -> Self {
-        Self::new(StepKind::Detach, domain, why, changes)
-    }
-
     fn change(listed: FileGuest) -> Self {
         let changes = listed.changes.unwrap_or_default();
         let guest = Some(listed.guest);
@@ -104,11 +101,6 @@ impl Step {
         let step = Self::new(StepKind::Nics, "driver", StepReason::Changed, changes);
         let nics = Some(nics);
         Self { nics, ..step }
-    }
-
-    /// Returns a step that restarts a domain, one of whose interfaces was removed.
-    pub(crate) fn restart(domain: &str, changes: Vec<String>) -> Self {
-        Self::new(StepKind::Restart, domain, StepReason::Changed, changes)
     }
 
     fn attach(listed: FileGuest) -> Self {
@@ -281,7 +273,8 @@ impl Trial<'_> {
         }
         self.config.remove(name);
         self.windows.free(name);
-        self.steps.push(Step::detach(name, why, changes));
+        let step = Step::new(StepKind::Detach, name, why, changes);
+        self.steps.push(step);
         true
     }
 

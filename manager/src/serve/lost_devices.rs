@@ -4,6 +4,7 @@
 use super::Server;
 use crate::reload::Step;
 use abi::journal::Level::Warning;
+use abi::reload::{StepKind, StepReason};
 use shmem::time::monotonic_ns;
 
 impl Server<'_> {
@@ -50,7 +51,8 @@ impl Server<'_> {
             let restarts = is_named || is_worker && has_other_nics;
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
-                remaking.push(Step::restart(&domain.name, changes.collect()));
+                let (kind, why) = (StepKind::Restart, StepReason::Changed);
+                remaking.push(Step::new(kind, &domain.name, why, changes.collect()));
             }
         }
         remaking
