@@ -8,7 +8,6 @@ use crate::nics::NicPort;
 use crate::offences;
 use crate::ports::Port;
 use crate::switch::Switch;
-use crate::traffic::Traffic;
 use crate::vifs::VifPort;
 use crate::vmq::Queues;
 use net::bridge::{Count, DropReason};
@@ -139,19 +138,10 @@ fn denied_before(switch: &Switch, denied: &[Count], port: usize) -> u64 {
     of_port.map(|(_, count)| count.frames).sum()
 }
 
-fn traffic(traffic: &Traffic) -> Value {
-    json!({
-        "in_packets": traffic.in_packets,
-        "in_bytes": traffic.in_bytes,
-        "out_packets": traffic.out_packets,
-        "out_bytes": traffic.out_bytes,
-    })
-}
-
 fn nic_stat(nic: &NicPort, drops: &mut DropTable) -> Value {
     drops.add_device(&nic.sent);
     json!({
-        "traffic": traffic(&nic.traffic),
+        "traffic": nic.traffic,
         "device": report::device(&nic.sent, nic.counters()),
         "buffers_free": nic.buffers_free(),
         "acks": nic.acks.all,
@@ -170,7 +160,7 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
     json!({
         "state": vif.state(),
         "trouble": vif.trouble,
-        "traffic": traffic(&vif.traffic),
+        "traffic": vif.traffic,
         "counters": report::counters(&counters),
         "not_connected": vif.not_connected,
         "egress_queue": vif.egress.stat(shmem::time::monotonic_ns()),

@@ -7,6 +7,7 @@ use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKindConfig, Vif
 use config::rule::{self, Firewall, Rule};
 use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Polling interval of a draining queue without other work.
@@ -96,7 +97,8 @@ pub struct AssignedQueue {
 }
 
 /// Phase of a queue's reassignment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Older frames for its guest may be in the shared queue.
     Joining,
@@ -104,16 +106,6 @@ pub enum Phase {
     Active,
     /// Draining.
     Leaving,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Joining => "joining",
-            Self::Active => "active",
-            Self::Leaving => "leaving",
-        }
-    }
 }
 
 impl Assignment {
@@ -229,7 +221,7 @@ impl Assignment {
             json!({
                 "queue": held.queue.0,
                 "guest": held.port.and_then(|port| ports.name(port)).unwrap_or(""),
-                "phase": held.phase.name(),
+                "phase": held.phase,
                 "split": held.split,
             })
         });
