@@ -44,8 +44,8 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
                 nic.lro.add_to(&mut lro);
                 let mut value = nic_stat(nic, &mut drops);
                 if let Some(queues) = sources.queues.iter().find(|queues| queues.nic == number) {
-                    drops.add("misdirected", queues.misdirected());
-                    queues.add_lro(&mut lro);
+                    drops.add("misdirected", queues.in_place.misdirected());
+                    queues.in_place.add_lro(&mut lro);
                     value["vmq"] = queues.stat(&switch.ports);
                 }
                 value
@@ -58,10 +58,10 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
                 }
                 let mut dedicated = sources.dedicated.iter();
                 if let Some(receiver) = dedicated.find(|receiver| receiver.ports.guest == number) {
-                    drops.add("misdirected", receiver.misdirected());
-                    receiver.add_lro(&mut lro);
+                    drops.add("misdirected", receiver.in_place.misdirected());
+                    receiver.in_place.add_lro(&mut lro);
                     if let Some(queue) = value["queue"].as_object_mut() {
-                        queue.extend(receiver.stat());
+                        queue.extend(receiver.in_place.stat());
                     }
                 }
                 value

@@ -461,7 +461,7 @@ impl<W: Wait> Driver<W> {
                     nic.set_lro(lro);
                 }
                 for queues in &mut self.queues {
-                    queues.set_lro(lro);
+                    queues.in_place.set_lro(lro);
                 }
                 for receiver in &mut self.dedicated {
                     receiver.set_lro(lro);

@@ -9,8 +9,6 @@ use crate::switch::Switch;
 use config::domain::Lro;
 use nic::Frame;
 use runtime::ledger::Hop;
-use runtime::lro::Sums;
-use serde_json::{Map, Value};
 use vif::netback::DeliveryReport;
 use vif::netif::MAX_SLOTS;
 
@@ -19,7 +17,8 @@ use vif::netif::MAX_SLOTS;
 pub struct DedicatedReceiver {
     /// Ports of the wire and the guest.
     pub ports: InPlacePorts,
-    in_place: InPlace,
+    /// Frames in the guest's pages.
+    pub in_place: InPlace,
 }
 
 impl DedicatedReceiver {
@@ -35,23 +34,6 @@ impl DedicatedReceiver {
     /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, lro: &Lro) {
         self.in_place.set_lro(&bounded(lro));
-    }
-
-    /// Adds the counters of large receive offload to `sums`.
-    pub fn add_lro(&self, sums: &mut Sums) {
-        self.in_place.add_lro(sums);
-    }
-
-    /// Returns the number of frames in the guest's pages that the bridge forwarded elsewhere.
-    #[must_use]
-    pub fn misdirected(&self) -> u64 {
-        self.in_place.misdirected()
-    }
-
-    /// Returns state and counters as JSON.
-    #[must_use]
-    pub fn stat(&self) -> Map<String, Value> {
-        self.in_place.stat()
     }
 
     /// Delivers the queue's received frames, after the shared queue of the wire, and lends the

@@ -30,7 +30,6 @@ use net::bridge::Verdict;
 use nic::Frame;
 use posting::Posting;
 use runtime::ledger::Hop;
-use runtime::lro::Sums;
 use serde_json::{Value, json};
 
 /// The queues of one NIC.
@@ -40,7 +39,7 @@ pub struct Queues {
     pub nic: usize,
     assignment: Assignment,
     /// Frames in the guest's pages.
-    in_place: InPlace,
+    pub in_place: InPlace,
     /// Frames of a batch in the driver's buffers; empty between batches.
     bounced: Vec<Frame>,
     bounced_packets: u64,
@@ -78,22 +77,6 @@ impl Queues {
     /// Removes the guest at `port`.
     pub fn remove_guest(&mut self, ports: &mut Ports, port: usize) {
         self.assignment.remove_guest(ports, port);
-    }
-
-    /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, lro: &Lro) {
-        self.in_place.set_lro(lro);
-    }
-
-    /// Adds the counters of large receive offload to `sums`.
-    pub fn add_lro(&self, sums: &mut Sums) {
-        self.in_place.add_lro(sums);
-    }
-
-    /// Returns the number of frames in guests' pages that the bridge forwarded elsewhere.
-    #[must_use]
-    pub fn misdirected(&self) -> u64 {
-        self.in_place.misdirected()
     }
 
     /// Counts frames of the shared queue.
