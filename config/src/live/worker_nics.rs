@@ -9,6 +9,7 @@ use crate::problem::Problems;
 use crate::sizes::{nic_pages, rings_slots};
 use abi::machine::{Device, Domain, Setting};
 use std::collections::BTreeSet;
+use std::iter;
 use std::ops::Range;
 
 impl LiveConfig {
@@ -47,8 +48,8 @@ impl LiveConfig {
             is_there && !added.contains(name)
         };
         for nic in present.iter().filter(|nic| !stays(&nic.name)) {
-            for number in numbers(&nic.kind) {
-                if let Some(device) = domain.devices.get_mut(number as usize) {
+            for number in numbers(&mut nic.kind.clone()) {
+                if let Some(device) = domain.devices.get_mut(*number as usize) {
                     *device = Device::Nothing;
                 }
             }
@@ -60,21 +61,19 @@ impl LiveConfig {
         for nic in &mut nics {
             match present.iter().find(|before| before.name == nic.name) {
                 Some(before) if stays(&nic.name) => {
-                    let own = number(&mut nic.kind).map(|number| *number as usize);
-                    let own = own.and_then(|number| devices.get(number));
+                    let first = |kind: &mut NicKindConfig| Some(**numbers(kind).first()? as usize);
+                    let own = first(&mut nic.kind).and_then(|number| devices.get(number));
                     nic.kind.clone_from(&before.kind);
-                    let place = number(&mut nic.kind).map(|number| *number as usize);
-                    let device = place.and_then(|place| domain.devices.get_mut(place));
+                    let device = first(&mut nic.kind);
+                    let device = device.and_then(|number| domain.devices.get_mut(number));
                     // Its buffers follow those of the NICs before it.
                     if let (Some(Device::Xdp(now)), Some(Device::Xdp(own))) = (device, own) {
                         now.first_frame = own.first_frame;
                     }
                 }
                 _ => {
-                    let own = numbers(&nic.kind);
-                    let own = own
-                        .iter()
-                        .filter_map(|number| devices.get(*number as usize));
+                    let own = numbers(&mut nic.kind).into_iter();
+                    let own = own.filter_map(|number| devices.get(*number as usize));
                     let mut own: Vec<Device> = own.cloned().collect();
                     if let (NicKindConfig::Xdp { rings_slot, .. }, [Device::Xdp(own)]) =
                         (&mut nic.kind, &mut own[..])
@@ -125,28 +124,14 @@ fn rings(kind: &NicKindConfig) -> Option<Range<u32>> {
     }
 }
 
-/// Returns the number of the NIC's device, if the device outlives a domain.
-fn number(kind: &mut NicKindConfig) -> Option<&mut u32> {
+/// Returns the numbers of a NIC's devices, the interface's first.
+fn numbers(kind: &mut NicKindConfig) -> Vec<&mut u32> {
     match kind {
-        NicKindConfig::Tap { device, .. }
-        | NicKindConfig::Local { device, .. }
-        | NicKindConfig::Vfio { device, .. }
-        | NicKindConfig::Xdp { device, .. } => Some(device),
-        NicKindConfig::Sim(_)
-        | NicKindConfig::Soft { .. }
-        | NicKindConfig::Device { .. }
-        | NicKindConfig::Pcap(_) => None,
-    }
-}
-
-/// Returns the numbers of all of a NIC's devices.
-fn numbers(kind: &NicKindConfig) -> Vec<u32> {
-    match kind {
-        NicKindConfig::Tap { device, queues, .. } => [&[*device], &queues[..]].concat(),
+        NicKindConfig::Tap { device, queues, .. } => iter::once(device).chain(queues).collect(),
         NicKindConfig::Local { device, .. }
         | NicKindConfig::Vfio { device, .. }
-        | NicKindConfig::Xdp { device, .. } => vec![*device],
-        NicKindConfig::Pcap(files) => files.read.into_iter().chain(files.write).collect(),
+        | NicKindConfig::Xdp { device, .. } => vec![device],
+        NicKindConfig::Pcap(files) => files.read.iter_mut().chain(&mut files.write).collect(),
         NicKindConfig::Sim(_) | NicKindConfig::Soft { .. } | NicKindConfig::Device { .. } => {
             Vec::new()
         }
@@ -156,21 +141,16 @@ fn numbers(kind: &NicKindConfig) -> Vec<u32> {
 /// Places a NIC's devices consecutively among a domain's: in a gap that removed ones left, or at
 /// the end.
 fn take_over(nic: &mut NicKindConfig, own: Vec<Device>, to: &mut Vec<Device>) {
-    let Some(number) = number(nic).filter(|_| !own.is_empty()) else {
+    if own.is_empty() {
         return;
-    };
+    }
     let is_free = |devices: &[Device]| devices.iter().all(|device| *device == Device::Nothing);
     let count = own.len();
     let free = to.windows(count).position(is_free);
     let last = to.iter().rposition(|device| *device != Device::Nothing);
     let place = free.unwrap_or(last.map_or(0, |last| last + 1));
     to.splice(place..(place + count).min(to.len()), own);
-    *number = place as u32;
-    if let NicKindConfig::Tap { queues, .. } = nic {
-        let behind = place as u32 + 1..;
-        queues
-            .iter_mut()
-            .zip(behind)
-            .for_each(|(queue, at)| *queue = at);
+    for (number, place) in numbers(nic).into_iter().zip(place as u32..) {
+        *number = place;
     }
 }
