@@ -103,8 +103,6 @@ pub struct ResolvedGuest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveConfig {
     config: Config,
-    /// Guests that were attached.
-    attached: BTreeSet<String>,
     /// Addresses of removed guests, with the MACs under which others may know them.
     left: BTreeMap<IpAddr, Mac>,
 }
@@ -130,19 +128,12 @@ impl LiveConfig {
                 *guest = read_guest(0, &written(changed))?;
             }
         }
-        let mut attached = BTreeSet::new();
-        for (name, guest) in &live.attached {
-            config
-                .guests
-                .push(read_guest(config.guests.len(), &written(guest))?);
-            attached.insert(name.clone());
+        for guest in live.attached.values() {
+            let guest = read_guest(config.guests.len(), &written(guest))?;
+            config.guests.push(guest);
         }
         let left = BTreeMap::new();
-        Ok(Self {
-            config,
-            attached,
-            left,
-        })
+        Ok(Self { config, left })
     }
 
     /// Adds a guest, described as in a section `[[guest]]`. An interface may have a key `network`
@@ -158,18 +149,11 @@ impl LiveConfig {
         let mut guest = read_guest(g, &written(described)).map_err(named)?;
         self.refuse(&guest)?;
         let macs = self.assign_macs(&mut guest);
-        let name = guest.name.clone();
         self.config.guests.push(guest);
-        match self.resolved(g, described, macs) {
-            Ok(resolved) => {
-                self.attached.insert(name);
-                Ok(resolved)
-            }
-            Err(wrong) => {
-                self.config.guests.pop();
-                Err(self.by_name(described, &wrong.to_string()))
-            }
-        }
+        self.resolved(g, described, macs).map_err(|wrong| {
+            self.config.guests.pop();
+            self.by_name(described, &wrong.to_string())
+        })
     }
 
     /// Replaces sections in the mistakes of a new guest by guests' names, because there is no file
@@ -298,12 +282,6 @@ impl LiveConfig {
         }
     }
 
-    /// Returns whether a guest was attached while the machine ran.
-    #[must_use]
-    pub fn is_attached(&self, name: &str) -> bool {
-        self.attached.contains(name)
-    }
-
     /// Removes a guest.
     pub fn remove(&mut self, name: &str) {
         let guests = self.config.guests.iter().enumerate();
@@ -318,7 +296,6 @@ impl LiveConfig {
             self.left.pop_first();
         }
         self.config.guests.retain(|guest| guest.name != name);
-        self.attached.remove(name);
     }
 }
 
@@ -397,11 +374,8 @@ fn name_macs(config: &mut Config) {
         let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
         for v in 0..vifs {
             let mac = config.vif_mac(g, v);
-            let vif = config
-                .guests
-                .get_mut(g)
-                .and_then(|guest| guest.vifs.get_mut(v));
-            if let Some(vif) = vif {
+            let guest = config.guests.get_mut(g);
+            if let Some(vif) = guest.and_then(|guest| guest.vifs.get_mut(v)) {
                 vif.mac = mac;
             }
         }
@@ -419,9 +393,7 @@ fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
         && let Some(Setting::List(vifs)) = keys.get_mut("vif")
     {
         for (vif, mac) in vifs.iter_mut().zip(macs) {
-            if let Setting::Section(keys) = vif {
-                keys.insert("mac".into(), Setting::Text(mac.to_string()));
-            }
+            *vif = nics::with_mac(vif, Some(*mac));
         }
     }
     guest

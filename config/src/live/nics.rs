@@ -180,7 +180,7 @@ fn mac_of(nic: &Nic) -> Option<Mac> {
 }
 
 /// Returns the description with this MAC.
-fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
+pub(super) fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
     let mut nic = nic.clone();
     if let (Setting::Section(keys), Some(mac)) = (&mut nic, mac) {
         keys.insert("mac".into(), Setting::Text(mac.to_string()));

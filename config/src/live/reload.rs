@@ -92,7 +92,8 @@ pub fn difference(
     }
     let unnamed = running.config.guests.iter().map(|guest| &guest.name);
     let unnamed = unnamed.filter(|name| !named.contains(*name)).cloned();
-    let by_hand = |name: &String| running.is_attached(name) && !live.of_files.contains(name);
+    let is_attached = |name: &String| live.attached.contains_key(name);
+    let by_hand = |name: &String| is_attached(name) && !live.of_files.contains(name);
     let (kept, to_detach) = unnamed.partition(by_hand);
     Ok(Difference {
         to_detach,

@@ -24,7 +24,7 @@ impl LiveConfig {
         let present = guests.find(|guest| guest.name == name);
         let missing = || format!("no guest is named {name}");
         let present = present.ok_or_else(missing)?;
-        if !self.is_attached(name) || live.of_files.contains(name) {
+        if !live.attached.contains_key(name) || live.of_files.contains(name) {
             return Err(format!(
                 "guest {name} belongs to the machine's files: change its rules there, then run \
                  `grantway reload`"
