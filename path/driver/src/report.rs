@@ -17,23 +17,15 @@ use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Sources of the counters.
-#[derive(Debug)]
-pub struct ReportSources<'a> {
-    /// Ports, bridge and queues.
-    pub switch: &'a Switch,
-    /// Dedicated queues of NICs.
-    pub queues: &'a [Queues],
-    /// Dedicated queues of AF_XDP wires.
-    pub dedicated: &'a [DedicatedReceiver],
-    /// Hypercalls, if this domain counts them.
-    pub counts: &'a [HypercallCount],
-}
-
-/// Returns all counters of the driver.
+/// Returns all counters of the driver: of its ports, bridge and queues, of the dedicated queues of
+/// NICs and of AF_XDP wires, and of its hypercalls, if it counts them.
 #[must_use]
-pub fn stat(sources: &ReportSources<'_>) -> Value {
-    let switch = sources.switch;
+pub fn stat(
+    switch: &Switch,
+    queues: &[Queues],
+    dedicated: &[DedicatedReceiver],
+    counts: &[HypercallCount],
+) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut ports = serde_json::Map::new();
@@ -43,7 +35,7 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
             Port::Nic(nic) => {
                 nic.lro.add_to(&mut lro);
                 let mut value = nic_stat(nic, &mut drops);
-                if let Some(queues) = sources.queues.iter().find(|queues| queues.nic == number) {
+                if let Some(queues) = queues.iter().find(|queues| queues.nic == number) {
                     drops.add("misdirected", queues.in_place.misdirected());
                     queues.in_place.add_lro(&mut lro);
                     value["vmq"] = queues.stat(&switch.ports);
@@ -56,8 +48,8 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
                     value["queue"] = queue.stat();
                     value["queue"]["denied"] = denied_before(switch, &denied, number).into();
                 }
-                let mut dedicated = sources.dedicated.iter();
-                if let Some(receiver) = dedicated.find(|receiver| receiver.ports.guest == number) {
+                let mut receivers = dedicated.iter();
+                if let Some(receiver) = receivers.find(|receiver| receiver.ports.guest == number) {
                     drops.add("misdirected", receiver.in_place.misdirected());
                     receiver.in_place.add_lro(&mut lro);
                     if let Some(queue) = value["queue"].as_object_mut() {
@@ -103,8 +95,8 @@ pub fn stat(sources: &ReportSources<'_>) -> Value {
         "drops": Value::from(drops),
         "lro": Value::from(lro),
     });
-    if !sources.counts.is_empty() {
-        stat["hypercalls"] = hypercalls(sources.counts);
+    if !counts.is_empty() {
+        stat["hypercalls"] = hypercalls(counts);
     }
     stat
 }

@@ -426,12 +426,11 @@ impl<W: Wait> Driver<W> {
 
     pub(crate) fn answer(&mut self, request: &Request) -> Result<Value, String> {
         match request {
-            Request::Stat => Ok(report::stat(&report::ReportSources {
-                switch: &self.switch,
-                queues: &self.queues,
-                dedicated: &self.dedicated,
-                counts: &self.platform.hypercall_counts(),
-            })),
+            Request::Stat => {
+                let counts = self.platform.hypercall_counts();
+                let (queues, dedicated) = (&self.queues, &self.dedicated);
+                Ok(report::stat(&self.switch, queues, dedicated, &counts))
+            }
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Flows { of, first } => flow_report::flows(
                 &self.switch.ports,
