@@ -18,8 +18,6 @@ pub(crate) const AGAIN_NS: u64 = 1_000_000_000;
 pub(crate) struct StateFile {
     /// The content; `None`: unknown.
     written: Option<Vec<u8>>,
-    /// Whether the guests may have changed since then.
-    is_stale: bool,
     /// Why the last attempt failed, if it did.
     failure: Option<String>,
 }
@@ -29,17 +27,12 @@ pub(crate) struct StateFile {
 pub(crate) const LACK: &str = "that attached guests come back after an end of the core";
 
 impl StateFile {
-    /// Records whether the guests may have changed.
-    pub(crate) fn mark_stale(&mut self, is_stale: bool) {
-        self.is_stale |= is_stale;
-    }
-
-    /// Returns the content to write, if it differs from the file.
-    pub(crate) fn due(&mut self, name: &str, spec: &Spec) -> Option<Vec<u8>> {
-        if !self.is_stale && self.written.is_some() {
+    /// Returns the content to write, if it differs from the file. `is_stale`: whether the guests
+    /// may have changed since the last call.
+    pub(crate) fn due(&self, name: &str, spec: &Spec, is_stale: bool) -> Option<Vec<u8>> {
+        if !is_stale && self.written.is_some() {
             return None;
         }
-        self.is_stale = false;
         let text = state::write(name, &left(spec));
         (self.written.as_ref() != Some(&text)).then_some(text)
     }
@@ -110,7 +103,7 @@ mod tests {
         let spec = Spec::default();
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
-        assert_eq!(state.due("m", &spec), nothing, "of another core");
+        assert_eq!(state.due("m", &spec, false), nothing, "of another core");
         let (level, said) = state.wrote(Vec::new(), full()).unwrap();
         assert_eq!(level, Level::Warning);
         assert!(said.contains("No space left"), "{said}");
@@ -124,18 +117,14 @@ mod tests {
             warning.contains("(No space left on device): guest a does not"),
             "{warning}"
         );
-        assert_eq!(state.due("m", &spec), nothing);
+        assert_eq!(state.due("m", &spec, false), nothing);
         assert_eq!(state.wrote(Vec::new(), full()), None);
         let (level, said) = state.wrote(Vec::new(), Ok(())).unwrap();
         assert_eq!(level, Level::Info);
         assert!(said.contains("written again"), "{said}");
         assert_eq!((state.lack(), state.warning("x")), (None, None));
         assert_eq!(state.wrote(Vec::new(), Ok(())), None);
-        assert_eq!(state.due("m", &spec), None);
-        state.mark_stale(false);
-        assert!(!state.is_stale);
-        state.mark_stale(true);
-        assert!(state.is_stale);
-        assert_eq!(state.due("m", &spec), None, "the same");
+        assert_eq!(state.due("m", &spec, false), None);
+        assert_eq!(state.due("m", &spec, true), None, "the same");
     }
 }

@@ -260,7 +260,6 @@ impl<'a> Server<'a> {
         let Some(complete_ns) = self.complete_ns else {
             return Ok(());
         };
-        self.state_file.mark_stale(self.state.take_file_stale());
         if !self.kept.has(&self.state) {
             let Self { kept, state, .. } = self;
             kept.keep(self.core, complete_ns, state, &self.lives)?;
@@ -279,7 +278,8 @@ impl<'a> Server<'a> {
         if self.ending.is_some() || self.deadlines.has(&Deadline::StateFile) {
             return;
         }
-        let Some(text) = state_file.due(&state.name, state.spec()) else {
+        let is_stale = state.take_file_stale();
+        let Some(text) = state_file.due(&state.name, state.spec(), is_stale) else {
             return;
         };
         let written = self.core.ask_with(CoreRequest::Leave {}, &text).map(drop);
