@@ -1,11 +1,10 @@
 //! Hostile peers of the metrics, for the fuzzers: an HTTP client, and the domains whose counters
 //! the text shows.
 
-use super::families;
 use super::gather::Snapshot;
 use super::names::Names;
 use super::request::{self, HttpRequest, REQUEST_MAX, ResponsePart};
-use super::text::{Format, Text};
+use super::texts;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -92,13 +91,8 @@ pub fn hostile_counts(driver: &[u8], web: &[u8]) {
             stats: named.filter_map(read).collect(),
             took: Duration::from_millis(1),
         };
-        let families = families::all(&snapshot, &mut names);
-        for format in [Format::OpenMetrics, Format::Text] {
-            let mut text = Text::new(format);
-            for (family, samples) in &families.0 {
-                text.family(family, samples);
-            }
-            a_collector_takes(&text.finish());
+        for text in texts(&snapshot, &mut names) {
+            a_collector_takes(&text);
         }
     }
 }

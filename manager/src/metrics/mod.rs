@@ -129,7 +129,7 @@ impl Source {
             Some(last) => last,
             None => {
                 let snapshot = self.asker.gather()?;
-                let texts = self.write(&snapshot);
+                let texts = texts(&snapshot, &mut self.names);
                 let at = Instant::now();
                 Last { at, texts }
             }
@@ -142,17 +142,18 @@ impl Source {
         self.last = Some(last);
         Ok(text)
     }
+}
 
-    fn write(&mut self, snapshot: &Snapshot) -> [Arc<str>; 2] {
-        let families = families::all(snapshot, &mut self.names);
-        [Format::OpenMetrics, Format::Text].map(|format| {
-            let mut text = Text::new(format);
-            for (family, samples) in &families.0 {
-                text.family(family, samples);
-            }
-            text.finish().into()
-        })
-    }
+/// Returns the text in each format.
+fn texts(snapshot: &Snapshot, names: &mut Names) -> [Arc<str>; 2] {
+    let families = families::all(snapshot, names);
+    [Format::OpenMetrics, Format::Text].map(|format| {
+        let mut text = Text::new(format);
+        for (family, samples) in &families.0 {
+            text.family(family, samples);
+        }
+        text.finish().into()
+    })
 }
 
 #[cfg(test)]

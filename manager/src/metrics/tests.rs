@@ -27,7 +27,7 @@ fn source() -> Source {
 
 /// Returns both texts of a running machine.
 fn texts() -> [Arc<str>; 2] {
-    source().write(&snapshot(DRIVER))
+    super::texts(&snapshot(DRIVER), &mut Names::default())
 }
 
 /// Returns the lines of a text that have a value.
@@ -119,7 +119,7 @@ fn the_page_lists_exactly_the_families() {
 /// A hostile domain can neither break a line nor add series without bound.
 #[test]
 fn a_hostile_domain_affects_only_its_own_samples() {
-    let mut source = source();
+    let mut names = Names::default();
     let mut series = BTreeSet::new();
     for round in 0..20 {
         let many: Vec<String> = (0..200)
@@ -132,7 +132,7 @@ fn a_hostile_domain_affects_only_its_own_samples() {
                "segments": -1, "waits_ns": {{"x": 1, "-1": 2, "5": 18446744073709551615,
                "6": 3}}}}, "ledger": {{"tsc_hz": 0, "hops": {{"nic": {{"cycles": 5}}}}}}}}"#
         );
-        let [open, _] = source.write(&snapshot(&driver));
+        let [open, _] = super::texts(&snapshot(&driver), &mut names);
         assert!(
             !open.lines().any(|line| line.starts_with("grantway_up ")),
             "{open}"
@@ -149,7 +149,7 @@ fn a_hostile_domain_affects_only_its_own_samples() {
         "[]",
         r#"{"ports": [1], "drops": 3, "lro": "x", "ledger": null}"#,
     ] {
-        source.write(&snapshot(nonsense));
+        super::texts(&snapshot(nonsense), &mut names);
     }
 }
 
