@@ -11,7 +11,7 @@ use crate::netif::features::{FrontendChoice, FrontendQueue, QUEUES_MAX, offered}
 use crate::platform::{QueueResourceList, RINGS, Xen};
 use abi::{ConnId, GrantRef};
 use driver::vifs::hashing::Hashing;
-use driver::vifs::memory::{GuestAccess, Mechanism, OpenedMemory, OpenedQueue};
+use driver::vifs::memory::{GuestAccess, OpenedMemory, OpenedQueue};
 use runtime::ledger::Ledger;
 use runtime::platform::Peer;
 use shmem::Span;
@@ -92,7 +92,7 @@ impl XenGuestAccess {
             Some(window) => Box::new(GrantMap::new(copy, window.ok_or("out of queues")?)),
         };
         Ok(OpenedQueue {
-            mechanism: Mechanism(mechanism),
+            mechanism,
             pages: ring_pages,
             journals: Some(kept.journals),
         })

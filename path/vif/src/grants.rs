@@ -5,6 +5,7 @@ use abi::{GrantRef, GrantStatus};
 use nic::SmallFrame;
 use nic::frame::HOT;
 use shmem::Span;
+use std::fmt::Debug;
 
 /// Access to a part of a granted page, for one batch.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +88,7 @@ impl CopyOut {
 }
 
 /// One grant mechanism, for one guest.
-pub trait Grants {
+pub trait Grants: Debug {
     /// Makes every access of the batch usable or records an error in it. The caller reads the
     /// ranges next, so a mechanism prefetches each range as soon as it knows the address.
     fn read_begin(&mut self, accesses: &mut [GrantAccess]);

@@ -194,7 +194,7 @@ fn netback(
     let (tx, rest) = queue.pages.split_at(front.tx_ring.len());
     let (rx, event) = rest.split_at(front.rx_ring.len());
     let event = event.first().copied().unwrap_or(Span::EMPTY);
-    let netback = Netback::new(negotiated, tx, rx, event, queue.mechanism.0);
+    let netback = Netback::new(negotiated, tx, rx, event, queue.mechanism);
     let mut netback = netback.map_err(|error| error.to_string())?;
     if let Some(journals) = queue.journals {
         netback.resume(journals);

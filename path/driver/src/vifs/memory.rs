@@ -15,7 +15,7 @@ use runtime::ledger::Ledger;
 use runtime::platform::{Peer, Platform};
 use shmem::{Area, Span};
 use std::cell::RefCell;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::rc::Rc;
 use vif::grants::Grants;
 use vif::netback::MulticastFilter;
@@ -75,7 +75,7 @@ pub struct OpenedMemory {
 #[derive(Debug)]
 pub struct OpenedQueue {
     /// The grant mechanism.
-    pub mechanism: Mechanism,
+    pub mechanism: Box<dyn Grants>,
     /// Pages of both rings and of the event channel, as the guest's record lists them.
     pub pages: Vec<Span>,
     /// Journals of the ring from the guest and of the ring to it, if a backend takes over from a
@@ -88,7 +88,7 @@ impl OpenedMemory {
     #[must_use]
     pub fn new(mechanism: Box<dyn Grants>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
         let first = OpenedQueue {
-            mechanism: Mechanism(mechanism),
+            mechanism,
             pages,
             journals: None,
         };
@@ -99,15 +99,6 @@ impl OpenedMemory {
             hashing: None,
             held,
         }
-    }
-}
-
-/// A grant mechanism, for one guest.
-pub struct Mechanism(pub Box<dyn Grants>);
-
-impl Debug for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mechanism")
     }
 }
 
@@ -189,15 +180,10 @@ impl Shared {
 }
 
 /// Pages that the monitor has mapped for this domain, until it is dropped.
+#[derive(Debug)]
 struct MappedPages {
     calls: Rc<RefCell<Calls>>,
     slots: Vec<UnmapOp>,
-}
-
-impl Debug for MappedPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MappedPages").field(&self.slots).finish()
-    }
 }
 
 impl Drop for MappedPages {
