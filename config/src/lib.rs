@@ -33,8 +33,7 @@ pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::File;
 pub use model::{
     Buffers, Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode,
-    Guest, KernelPort, Nic, NicKind, PortSecurity, Queues, Ring, SourceGuard, Vif, VirtualMachine,
-    XdpWire,
+    Guest, KernelPort, Nic, NicKind, PortSecurity, Ring, SourceGuard, Vif, VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;

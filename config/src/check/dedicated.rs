@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use crate::domain::{GrantMode, Vmq};
-use crate::model::{Config, NicKind, Queues};
+use crate::model::{Config, NicKind};
 use crate::pdev::Pdev;
 use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ fn contradiction(
         let what = format!("`pdev` is \"{pdev}\", but no NIC is named {}", pdev.nic);
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
-    let queues = match (&nic.kind, nic.queues) {
-        (NicKind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,
+    let queues = match (&nic.kind, nic.vmq) {
+        (NicKind::Xdp { .. }, Some(Vmq { queues, .. })) => queues,
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
             let remedy = "leave it out, or use a NIC of kind = \"xdp\" with queues = \"vmq\" \

@@ -8,7 +8,7 @@ use crate::domain::{
     FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, PCI_MTU_MAX, Rings, Vmq, XDP_MTU_MAX,
 };
 use crate::lro::Meta;
-use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, XdpWire};
 use crate::problem::ConfigPart;
 use crate::variants;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         if let Moderation::Tick(tick) = nic.moderation {
             found.range(part, "tick_us", tick, 1..=100_000);
         }
-        if let Queues::Vmq(of_nic) = nic.queues {
+        if let Some(of_nic) = nic.vmq {
             vmq(config, found, part, nic, of_nic);
         }
         shared_by_workers(config, found, part, nic);
@@ -213,7 +213,7 @@ fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, ni
         let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
         found.add(part, "kind", what, remedy);
     }
-    if matches!(nic.queues, Queues::Vmq(_)) {
+    if nic.vmq.is_some() {
         let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
         let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either directs \
                       frames to guests or spreads flows over workers";

@@ -7,7 +7,7 @@ use super::format::write;
 use super::sections::{Sections, differences, find, list};
 use crate::Mac;
 use crate::domain::NicConfig;
-use crate::model::{Config, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Config, Nic, NicKind, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
 use abi::machine::{Domain, HotplugState, Setting};
@@ -125,7 +125,7 @@ fn can_be_added(nic: &Nic) -> bool {
 /// a queue of it, and its buffers may move.
 fn can_be_removed(nic: &Nic) -> bool {
     match nic.kind {
-        NicKind::Xdp { .. } => nic.queues == Queues::Shared,
+        NicKind::Xdp { .. } => nic.vmq.is_none(),
         NicKind::Vfio { .. } => false,
         _ => true,
     }

@@ -5,7 +5,7 @@ use super::dedicated::{self, DedicatedQueues};
 use super::devices::{Devices, tap};
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
-use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
@@ -182,10 +182,7 @@ pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
 
 /// Returns a NIC's dedicated queues that are assigned by load; an AF_XDP NIC has none of these.
 fn vmq(nic: &Nic) -> Option<Vmq> {
-    match nic.queues {
-        Queues::Vmq(vmq) if !matches!(nic.kind, NicKind::Xdp { .. }) => Some(vmq),
-        _ => None,
-    }
+    nic.vmq.filter(|_| !matches!(nic.kind, NicKind::Xdp { .. }))
 }
 
 /// Returns addresses without their prefixes.

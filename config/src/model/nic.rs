@@ -25,22 +25,12 @@ pub struct Nic {
     pub moderation: Moderation,
     /// Buffers of its receive pool, of 2048 bytes.
     pub buffers: u32,
-    /// Its queues.
-    pub queues: Queues,
+    /// Dedicated queues for as many guests as there are queues, if any.
+    pub vmq: Option<Vmq>,
     /// Firewall rules: the first match decides; unmatched frames pass.
     pub rules: Vec<Rule>,
     /// The uplink that joins the kernel's end to the network of its namespace, if any.
     pub uplink: Option<Uplink>,
-}
-
-/// Receive queues of a NIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Queues {
-    /// One queue for everything.
-    #[default]
-    Shared,
-    /// Dedicated queues for as many guests as there are queues.
-    Vmq(Vmq),
 }
 
 impl Nic {
@@ -56,7 +46,7 @@ impl Nic {
             burst_bytes: 65_536,
             moderation: Moderation::Event,
             buffers,
-            queues: Queues::Shared,
+            vmq: None,
             rules: Vec::new(),
             uplink: None,
         }
@@ -75,10 +65,7 @@ impl Nic {
     /// Returns the number of its dedicated queues.
     #[must_use]
     pub fn dedicated_queues(&self) -> u32 {
-        match self.queues {
-            Queues::Shared => 0,
-            Queues::Vmq(vmq) => vmq.queues,
-        }
+        self.vmq.map_or(0, |vmq| vmq.queues)
     }
 
     /// Returns the routers to which the stations behind it send, as far as they are known.

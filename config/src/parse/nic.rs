@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Rings, Vmq};
-use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, Queues, XdpWire};
+use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{Table, TextOrTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
@@ -48,7 +48,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
         moderation: moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
-        queues: queues(&t, matches!(kind, Some(NicKind::Xdp { .. }))),
+        vmq: vmq(&t, matches!(kind, Some(NicKind::Xdp { .. }))),
         rules: rule::read(
             t.tables("rule", "nic.rule", |r| ConfigPart::NicRule(n, r)),
             &rule::OF_NIC,
@@ -167,19 +167,14 @@ fn moderation(t: &Table<'_, '_>) -> Moderation {
     }
 }
 
-/// Reads queues. `given`: whether the configuration assigns them to guests.
-fn queues(t: &Table<'_, '_>, given: bool) -> Queues {
-    let usual = Vmq {
-        queues: 8,
-        rebalance_ms: if given { 0 } else { 100 },
-    };
-    let words = [("shared", Queues::Shared), ("vmq", Queues::Vmq(usual))];
+/// Reads dedicated queues. `given`: whether the configuration assigns them to guests.
+fn vmq(t: &Table<'_, '_>, given: bool) -> Option<Vmq> {
     t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
-    match t.choice("queues", &words).unwrap_or_default() {
-        Queues::Shared => Queues::Shared,
-        Queues::Vmq(usual) => Queues::Vmq(Vmq {
-            queues: t.number("vmq_queues").unwrap_or(usual.queues),
-            rebalance_ms: t.number("vmq_rebalance_ms").unwrap_or(usual.rebalance_ms),
-        }),
-    }
+    let has_own = t.choice("queues", &[("shared", false), ("vmq", true)]);
+    has_own.unwrap_or(false).then(|| Vmq {
+        queues: t.number("vmq_queues").unwrap_or(8),
+        rebalance_ms: t
+            .number("vmq_rebalance_ms")
+            .unwrap_or(if given { 0 } else { 100 }),
+    })
 }

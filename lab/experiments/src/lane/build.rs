@@ -7,7 +7,7 @@ use crate::ns::Namespace;
 use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
 use config::domain::{self, Offloads, Vmq};
 use config::rule::{Direction, Ports, Rule, State};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Queues, Vif, XdpWire};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Vif, XdpWire};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -237,7 +237,7 @@ fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
 /// Dedicates a queue of the wire to each guest.
 fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
-        nic.queues = Queues::Vmq(Vmq {
+        nic.vmq = Some(Vmq {
             queues: guests,
             // Every guest has a queue, so the driver reassigns none.
             rebalance_ms: 0,
