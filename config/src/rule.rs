@@ -75,7 +75,7 @@ pub fn keep_state(rules: &[Rule]) -> bool {
 
 /// A rule: decides about frames that match all of its conditions, unless an earlier rule has
 /// decided.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Its name in counters, unique among the rules of its port.
@@ -115,14 +115,7 @@ impl Rule {
         Self {
             name: name.into(),
             allow,
-            direction: None,
-            state: None,
-            ethertype: None,
-            protocol: None,
-            source: None,
-            destination: None,
-            source_ports: None,
-            destination_ports: None,
+            ..Self::default()
         }
     }
 
