@@ -443,13 +443,14 @@ impl<'r, 't> Table<'r, 't> {
         })
     }
 
-    /// Reads a list of nested tables.
-    pub(crate) fn tables(
+    /// Reads a list of nested tables: each by `read`, with its number.
+    pub(crate) fn tables<T>(
         &self,
         key: &'static str,
         section: &'static str,
         part: impl Fn(usize) -> ConfigPart,
-    ) -> Vec<Table<'r, 't>> {
+        read: impl Fn(usize, Table<'r, 't>) -> T,
+    ) -> Vec<T> {
         let Some(value) = self.get(key) else {
             return Vec::new();
         };
@@ -463,7 +464,8 @@ impl<'r, 't> Table<'r, 't> {
             match one.get_ref().as_table() {
                 Some(table) => {
                     let part = part(tables.len());
-                    tables.push(Table::new(self.reader, table, one.span(), section, part));
+                    let table = Table::new(self.reader, table, one.span(), section, part);
+                    tables.push(read(tables.len(), table));
                 }
                 None => self.wrong(key, one, remedy.clone()),
             }

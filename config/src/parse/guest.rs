@@ -14,17 +14,14 @@ use serde::Deserialize;
 /// Reads a section `[[guest]]`.
 pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     let name = t.required("name", t.text("name"), "give it a name, like \"web\"");
-    let vifs = t.tables("vif", "guest.vif", |vif| ConfigPart::Vif(g, vif));
+    let part = |v| ConfigPart::Vif(g, v);
+    let vifs = t.tables("vif", "guest.vif", part, |v, t| vif(g, v, t));
     let guest = Guest {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
         spin_us: t.number("spin_us"),
         restart: t.flag("restart").unwrap_or(true),
-        vifs: vifs
-            .into_iter()
-            .enumerate()
-            .map(|(v, t)| vif(g, v, t))
-            .collect(),
+        vifs,
     };
     t.finish();
     guest
@@ -63,6 +60,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
     );
     let endpoint = word.map(|word| endpoint((g, v), &t, word));
     let usual = Vif::new(Endpoint::Echo);
+    let rule_part = |r| ConfigPart::VifRule(g, v, r);
     let firewall = t.choice("firewall", &FIREWALLS);
     let (firewall, stateful) = firewall.unwrap_or((usual.firewall, usual.stateful));
     let vif = Vif {
@@ -84,10 +82,9 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
             dhcp_server: t.flag("dhcp_server"),
         },
         pdev: t.parsed("pdev", "wire:1"),
-        rules: rule::read(
-            t.tables("rule", "guest.vif.rule", |r| ConfigPart::VifRule(g, v, r)),
-            &rule::OF_VIF,
-        ),
+        rules: t.tables("rule", "guest.vif.rule", rule_part, |r, t| {
+            rule::read(r, t, &rule::OF_VIF)
+        }),
         firewall,
         stateful,
         inbound: t.choice("inbound", &INBOUND),

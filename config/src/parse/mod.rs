@@ -111,19 +111,15 @@ pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
 }
 
 fn nics(root: &Table<'_, '_>) -> Vec<Nic> {
-    let tables = root.tables("nic", "nic", ConfigPart::Nic).into_iter();
-    tables
-        .enumerate()
-        .map(|(n, table)| nic::read(n, table))
-        .collect()
+    root.tables("nic", "nic", ConfigPart::Nic, nic::read)
 }
 
 /// Parses a text that consists of one guest, as guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
     let read = |root: &Table<'_, '_>| {
-        let tables = root.tables("guest", "guest", |_| ConfigPart::Guest(g));
-        let guests = tables.into_iter().map(|table| guest::read(g, table));
-        guests.last().unwrap_or_default()
+        let part = |_| ConfigPart::Guest(g);
+        let mut guests = root.tables("guest", "guest", part, |_, table| guest::read(g, table));
+        guests.pop().unwrap_or_default()
     };
     read_alone(text, "write the keys of a section [[guest]]", read)
 }
@@ -170,8 +166,7 @@ fn machine(root: &Table<'_, '_>) -> Config {
     let ring = section(root, "ring", ConfigPart::Ring, driver::ring);
     let lro = section(root, "lro", ConfigPart::Lro, driver::lro);
     let nics = nics(root);
-    let guests = root.tables("guest", "guest", ConfigPart::Guest).into_iter();
-    let guests = guests.enumerate().map(|(g, t)| guest::read(g, t)).collect();
+    let guests = root.tables("guest", "guest", ConfigPart::Guest, guest::read);
     let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
     let mut config = Config {
         name,

@@ -38,6 +38,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         _ => None,
     };
     let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
+    let rule_part = |r| ConfigPart::NicRule(n, r);
     let some = || NicKind::Pcap(CaptureFiles::default());
     let usual = Nic::new("", kind.clone().unwrap_or_else(some));
     let nic = Nic {
@@ -49,10 +50,9 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         moderation: moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
         vmq: vmq(&t, matches!(kind, Some(NicKind::Xdp { .. }))),
-        rules: rule::read(
-            t.tables("rule", "nic.rule", |r| ConfigPart::NicRule(n, r)),
-            &rule::OF_NIC,
-        ),
+        rules: t.tables("rule", "nic.rule", rule_part, |r, t| {
+            rule::read(r, t, &rule::OF_NIC)
+        }),
         uplink,
     };
     match kind {

@@ -18,29 +18,25 @@ const STATES: [(&str, State); 3] = [
     ("related", State::Related),
 ];
 
-/// Reads the rules of a port whose directions have these names.
-pub(crate) fn read(tables: Vec<Table<'_, '_>>, directions: &[(&str, Direction)]) -> Vec<Rule> {
-    let numbered = tables.into_iter().enumerate();
-    let read = |(n, t): (usize, Table<'_, '_>)| {
-        let action = t.choice("action", &[("allow", true), ("deny", false)]);
-        let remedy = "write action = \"allow\" or \"deny\"";
-        let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
-        let rule = Rule {
-            name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
-            allow: t.required("action", action, remedy).unwrap_or(false),
-            direction: t.choice("direction", directions),
-            state: t.choice("state", &STATES),
-            ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
-            protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
-            source: t.cidr("source"),
-            destination: t.cidr("destination"),
-            source_ports: t.parsed_any("source_ports", ports),
-            destination_ports: t.parsed_any("destination_ports", ports),
-        };
-        t.finish();
-        rule
+/// Reads rule number `n` of a port whose directions have these names.
+pub(crate) fn read(n: usize, t: Table<'_, '_>, directions: &[(&str, Direction)]) -> Rule {
+    let action = t.choice("action", &[("allow", true), ("deny", false)]);
+    let remedy = "write action = \"allow\" or \"deny\"";
+    let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
+    let rule = Rule {
+        name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
+        allow: t.required("action", action, remedy).unwrap_or(false),
+        direction: t.choice("direction", directions),
+        state: t.choice("state", &STATES),
+        ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
+        protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
+        source: t.cidr("source"),
+        destination: t.cidr("destination"),
+        source_ports: t.parsed_any("source_ports", ports),
+        destination_ports: t.parsed_any("destination_ports", ports),
     };
-    numbered.map(read).collect()
+    t.finish();
+    rule
 }
 
 fn by_name<T>(names: &[(&str, T)]) -> String {

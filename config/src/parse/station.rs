@@ -47,9 +47,9 @@ pub(super) fn station(
         addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t
-            .tables("app", section, part)
+            .tables("app", section, part, |_, t| app(t))
             .into_iter()
-            .filter_map(app)
+            .flatten()
             .collect(),
     }
 }
