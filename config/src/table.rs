@@ -38,6 +38,7 @@ impl LineStarts {
 
 /// The files of a configuration. Their bytes are counted consecutively, so that a span identifies
 /// its file.
+#[derive(Default)]
 pub(crate) struct Reader {
     starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
@@ -74,11 +75,8 @@ impl Reader {
         });
         Self {
             starts: starts.collect(),
-            problems: RefCell::default(),
-            warnings: RefCell::default(),
             lines: RefCell::new(Lines::new(files.iter().map(|file| file.name.clone()))),
-            unread: RefCell::default(),
-            known: RefCell::default(),
+            ..Self::default()
         }
     }
 

@@ -8,7 +8,7 @@ use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
     /// The instance's name.
     pub(crate) name: String,
@@ -37,14 +37,9 @@ impl State {
                 machine.domains.into_iter().enumerate().collect(),
                 machine.live,
             ),
-            changes: Vec::new(),
-            is_file_stale: false,
             access: machine.access,
             connections: machine.connections,
-            ids: BTreeMap::new(),
-            lives: BTreeMap::new(),
-            connected: BTreeSet::new(),
-            missing: BTreeSet::new(),
+            ..Self::default()
         }
     }
 

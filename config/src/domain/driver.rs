@@ -254,9 +254,7 @@ impl NicConfig {
             .saturating_add(pages(HEADER_BYTES).saturating_mul(dedicated))
             .saturating_add(sent)
     }
-}
 
-impl NicConfig {
     /// Returns the pages of two virtqueues and of frames to send.
     fn virtqueue_pages(&self, entries: u32) -> u32 {
         let pages = |bytes: u32| {
@@ -324,7 +322,7 @@ pub struct Limit {
 /// During an upgrade, a driver domain and a manager of different versions work together. A driver
 /// accepts the configuration of an older manager: every key that a version adds has a default with
 /// the old behaviour. It rejects unknown keys, because ignoring one could lift a restriction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VifConfig {
     /// Number of the driver's connection.
@@ -408,26 +406,9 @@ impl VifConfig {
             conn,
             name,
             mac,
-            extra_macs: Vec::new(),
-            addresses: Vec::new(),
-            gateways: Vec::new(),
-            confined: false,
-            sources: None,
-            dhcp_server: false,
-            announces: false,
-            rate_mbps: None,
             burst_bytes: BURST_BYTES,
-            to_guest: None,
             weight: 1,
-            first_slot: 0,
-            slots: 0,
-            tables_slot: 0,
-            flip_pages: 0,
-            staging_pages: 0,
-            forwards: false,
-            rules: Vec::new(),
-            firewall: Firewall::default(),
-            queue: None,
+            ..Self::default()
         }
     }
 

@@ -2,7 +2,6 @@
 
 use abi::PAGE;
 use abi::machine::VhostUser;
-use std::fmt;
 use std::str::FromStr;
 
 /// Permissions of a file, written in octal: `"0660"`.
@@ -17,12 +16,6 @@ impl FromStr for FileMode {
         mode.filter(|mode| *mode <= 0o777)
             .map(Self)
             .ok_or("not an octal number up to 0777, like 0660")
-    }
-}
-
-impl fmt::Display for FileMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0{:03o}", self.0)
     }
 }
 
