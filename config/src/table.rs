@@ -234,13 +234,14 @@ impl<'r, 't> Table<'r, 't> {
         self.reader.unread.borrow_mut().add(self.part, key);
     }
 
-    /// Reads a required key; reports it if it is missing.
+    /// Reads a required key by `read`; reports it if it is missing.
     pub(crate) fn required<T>(
         &self,
         key: &'static str,
-        value: Option<T>,
+        read: impl FnOnce(&Self, &'static str) -> Option<T>,
         remedy: &str,
     ) -> Option<T> {
+        let value = read(self, key);
         let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
         if value.is_none() && !there {
             // In a file with syntax errors, the missing key may be in the unreadable part.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 /// Reads a section `[[guest]]`.
 pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
-    let name = t.required("name", t.text("name"), "give it a name, like \"web\"");
+    let name = t.required("name", Table::text, "give it a name, like \"web\"");
     let part = |v| ConfigPart::Vif(g, v);
     let vifs = t.tables("vif", "guest.vif", part, |v, t| vif(g, v, t));
     let guest = Guest {
@@ -52,12 +52,8 @@ enum EndpointWord {
 }
 
 fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
-    let word = t.word("endpoint");
-    let word = t.required(
-        "endpoint",
-        word,
-        "write its endpoint, like endpoint = \"tap\"",
-    );
+    let remedy = "write its endpoint, like endpoint = \"tap\"";
+    let word = t.required("endpoint", Table::word, remedy);
     let endpoint = word.map(|word| endpoint((g, v), &t, word));
     let usual = Vif::new(Endpoint::Echo);
     let rule_part = |r| ConfigPart::VifRule(g, v, r);
@@ -113,12 +109,8 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
             touch: t.flag("touch").unwrap_or(false),
         },
         EndpointWord::Source => {
-            let to = t.parsed("to", MAC);
-            let to = t.required(
-                "to",
-                to,
-                "write the MAC to send to: to = \"02:00:00:00:00:01\"",
-            );
+            let remedy = "write the MAC to send to: to = \"02:00:00:00:00:01\"";
+            let to = t.required("to", |t, key| t.parsed(key, MAC), remedy);
             Endpoint::Source(Source {
                 to: to.unwrap_or(Mac([0; 6])),
                 size: t.number("size").unwrap_or(60),
@@ -139,7 +131,7 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
 fn virtual_machine(t: &Table<'_, '_>) -> VirtualMachine {
     let socket = t.required(
         "socket",
-        t.text("socket"),
+        Table::text,
         "write the path of its socket: socket = \"/run/grantway/vhost/web.sock\"",
     );
     let modes = [("server", false), ("client", true)];

@@ -26,11 +26,10 @@ enum NicKindKey {
 
 /// Reads a section `[[nic]]`.
 pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
-    let name = t.required("name", t.text("name"), "give it a name, like \"wire\"");
-    let word = t.word("kind");
+    let name = t.required("name", Table::text, "give it a name, like \"wire\"");
     let word = t.required(
         "kind",
-        word,
+        Table::word,
         "write kind = \"tap\", \"xdp\", \"vfio\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let uplink = match word {
@@ -70,8 +69,7 @@ fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
     };
     let forward = table.parsed_list("forward", "tcp:8080=10.0.0.2:80");
     let connections = table.number("connections").unwrap_or(CONNECTIONS);
-    let nat = table.flag("nat");
-    let nat = table.required("nat", nat, "write nat = true, or uplink = \"br0\"");
+    let nat = table.required("nat", Table::flag, "write nat = true, or uplink = \"br0\"");
     table.finish();
     let forward = forward.into_iter().map(|Forwarded(forward)| forward);
     nat?.then(|| {
@@ -111,8 +109,8 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind 
             place: place(t),
         },
         NicKindKey::Vfio => {
-            let device = t.text("device");
-            let device = t.required("device", device, "write device = \"0000:00:03.0\"");
+            let remedy = "write device = \"0000:00:03.0\"";
+            let device = t.required("device", Table::text, remedy);
             let usual = Rings::default().descriptors;
             NicKind::Vfio {
                 device: device.unwrap_or_default(),

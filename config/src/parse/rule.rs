@@ -20,12 +20,13 @@ const STATES: [(&str, State); 3] = [
 
 /// Reads rule number `n` of a port whose directions have these names.
 pub(crate) fn read(n: usize, t: Table<'_, '_>, directions: &[(&str, Direction)]) -> Rule {
-    let action = t.choice("action", &[("allow", true), ("deny", false)]);
+    let actions = [("allow", true), ("deny", false)];
     let remedy = "write action = \"allow\" or \"deny\"";
+    let allow = t.required("action", |t, key| t.choice(key, &actions), remedy);
     let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
     let rule = Rule {
         name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
-        allow: t.required("action", action, remedy).unwrap_or(false),
+        allow: allow.unwrap_or(false),
         direction: t.choice("direction", directions),
         state: t.choice("state", &STATES),
         ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),

@@ -68,14 +68,13 @@ enum StackAppKey {
 fn app(t: Table<'_, '_>) -> Option<StackApp> {
     const PORT: &str = "write the port, like port = 5001";
     const TO: &str = "write the destination, like to = \"10.0.0.1:5001\"";
-    let word = t.word("kind");
-    let word = t.required("kind", word, "write the program, like kind = \"tcp-echo\"");
-    let Some(word) = word else {
+    const KIND: &str = "write the program, like kind = \"tcp-echo\"";
+    let Some(word) = t.required("kind", Table::word, KIND) else {
         t.finish_unknown("kind");
         return None;
     };
-    let port = || t.required("port", t.number("port"), PORT);
-    let to = || t.required("to", t.parsed("to", SOCKET), TO);
+    let port = || t.required("port", Table::number, PORT);
+    let to = || t.required("to", |t, key| t.parsed(key, SOCKET), TO);
     let seconds = || t.number("seconds").unwrap_or(10);
     let after_s = || t.number("after_s").unwrap_or(0);
     let app = match word {
@@ -102,8 +101,8 @@ fn app(t: Table<'_, '_>) -> Option<StackApp> {
             })
         }
         StackAppKey::Ping => {
-            let to = t.parsed("to", PLAIN_ADDRESS);
-            let to = t.required("to", to, "write the destination, like to = \"10.0.0.1\"");
+            let remedy = "write the destination, like to = \"10.0.0.1\"";
+            let to = t.required("to", |t, key| t.parsed(key, PLAIN_ADDRESS), remedy);
             let (count, after_s) = (t.number("count").unwrap_or(3), after_s());
             let to = to.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
             Some(StackApp::Ping { to, count, after_s })
