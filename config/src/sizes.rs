@@ -40,6 +40,11 @@ pub(crate) fn flow_pages(config: &Config) -> u32 {
 /// at once.
 const FROM_GUEST_PAGES_TSO: u32 = 64;
 
+/// Returns a sum, or the maximum if it is larger.
+pub(crate) fn sum(parts: impl IntoIterator<Item = u32>) -> u32 {
+    parts.into_iter().fold(0, u32::saturating_add)
+}
+
 /// Returns the name of a worker of the driver domain.
 pub(crate) fn worker_name(worker: u32) -> String {
     match worker {
@@ -79,14 +84,11 @@ pub(crate) fn ring_pages(config: &Config) -> u32 {
 /// Returns the pages of one vif's pool.
 pub(crate) fn pool_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
-    let pages = buffers
-        .to_guest
-        .saturating_add(buffers.from_guest)
-        .div_ceil(buffers.size.per_page());
+    let pages = sum([buffers.to_guest, buffers.from_guest]).div_ceil(buffers.size.per_page());
     if config.driver.offloads < Offloads::Tso {
         return pages;
     }
-    pages.max(rx_pages(config).saturating_add(FROM_GUEST_PAGES_TSO))
+    pages.max(sum([rx_pages(config), FROM_GUEST_PAGES_TSO]))
 }
 
 /// Returns the pages of one vif's buffers that are granted on demand.
@@ -128,10 +130,7 @@ pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
     let rx = rx_pages(config);
     let tx = pool_pages(config).saturating_sub(rx).max(2);
     let before = ring_pages(config).saturating_add(1);
-    let pages = before
-        .saturating_add(rx)
-        .saturating_add(tx)
-        .saturating_add(spare_pages(config));
+    let pages = sum([before, rx, tx, spare_pages(config)]);
     pages.saturating_mul(vif as u32).saturating_add(before)
 }
 
@@ -150,33 +149,21 @@ pub(crate) fn file_pages(vif: &Vif) -> u32 {
 
 /// Returns the page frames of a guest.
 pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
-    let pages = pool_pages(config)
-        .saturating_add(spare_pages(config))
-        .saturating_add(ring_pages(config));
-    pages
-        .saturating_mul(queues(config, guest))
-        .saturating_add(
-            guest
-                .vifs
-                .iter()
-                .map(file_pages)
-                .fold(0, u32::saturating_add),
-        )
-        .saturating_add(SPARE_FRAMES)
+    let pages = sum([pool_pages(config), spare_pages(config), ring_pages(config)]);
+    let pages = pages.saturating_mul(queues(config, guest));
+    let files = sum(guest.vifs.iter().map(file_pages));
+    sum([pages, files, SPARE_FRAMES])
 }
 
 /// Returns the entries of a guest's grant table: two for each page that it may grant, so that no
 /// reference has to be reused at once.
 pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
-    let pages = pool_pages(config)
-        .saturating_add(spare_pages(config))
-        .saturating_mul(2)
-        .saturating_add(ring_pages(config));
+    let buffers = sum([pool_pages(config), spare_pages(config)]);
+    let pages = sum([buffers, buffers, ring_pages(config)]);
     let files = guest.vifs.iter().filter(|vif| file_pages(vif) > 0).count() as u32;
-    let wanted = pages
-        .saturating_mul(queues(config, guest))
-        .saturating_add(files.saturating_mul(domain::FILE_GRANTS))
-        .saturating_add(RESERVED_GRANTS);
+    let pages = pages.saturating_mul(queues(config, guest));
+    let files = files.saturating_mul(domain::FILE_GRANTS);
+    let wanted = sum([pages, files, RESERVED_GRANTS]);
     wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 

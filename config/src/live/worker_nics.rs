@@ -6,7 +6,7 @@ use crate::check;
 use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use crate::machine;
 use crate::problem::Problems;
-use crate::sizes::{nic_pages, rings_slots};
+use crate::sizes::{nic_pages, rings_slots, sum};
 use abi::machine::{Device, Domain, Setting};
 use std::collections::BTreeSet;
 use std::iter;
@@ -87,10 +87,7 @@ impl LiveConfig {
                 }
             }
         }
-        let pages = |nics: &[NicConfig]| -> u32 {
-            let each = nics.iter().map(nic_pages);
-            each.fold(0, u32::saturating_add)
-        };
+        let pages = |nics: &[NicConfig]| sum(nics.iter().map(nic_pages));
         let other = domain.frames.saturating_sub(pages(present));
         domain.frames = other.saturating_add(pages(&nics));
         let whole = DriverConfig {

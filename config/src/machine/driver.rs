@@ -7,7 +7,7 @@ use crate::domain::{DriverConfig, Limit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
     COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, device_pages, flip_pages,
-    flow_pages, grant_entries, ring_pages, rx_pages, staging_pages, table_slots, worker_name,
+    flow_pages, grant_entries, ring_pages, rx_pages, staging_pages, sum, table_slots, worker_name,
 };
 use abi::machine::{Domain, Program};
 
@@ -41,11 +41,13 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
     Domain {
         name: worker_name(worker),
         program: Program::Driver,
-        frames: SPARE_FRAMES
-            .saturating_add(nics.frames)
-            .saturating_add(staged)
-            .saturating_add(QUEUE_PAGES)
-            .saturating_add(flow_pages(config)),
+        frames: sum([
+            SPARE_FRAMES,
+            nics.frames,
+            staged,
+            QUEUE_PAGES,
+            flow_pages(config),
+        ]),
         grant_entries: RESERVED_GRANTS.max(granted),
         window_slots: nics.window_slots,
         collateral: collateral(config),
@@ -124,9 +126,7 @@ fn collateral(config: &Config) -> u32 {
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let shares = vifs.map(|vif| {
         let posted = vif.pdev.as_ref().map_or(0, |_| rx_pages(config));
-        ring_pages(config)
-            .saturating_add(COLLATERAL_PAGES)
-            .saturating_add(posted)
+        sum([ring_pages(config), COLLATERAL_PAGES, posted])
     });
-    shares.fold(0, u32::saturating_add)
+    sum(shares)
 }

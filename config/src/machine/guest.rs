@@ -6,7 +6,7 @@ use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
 use crate::sizes::{
-    file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool,
+    file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool, sum,
 };
 use abi::machine::{Device, Domain, Ipv6, Program, Tap};
 
@@ -18,7 +18,6 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
         .collect();
     let spin = Spin::of_guest(config, guest);
-    let weights = guest.vifs.iter().map(|vif| vif.weight);
     let config_text = GuestConfig {
         vifs,
         spin_us: spin.us,
@@ -36,7 +35,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
         foreign_pages: foreign_pages(guest),
-        weight: weights.fold(0, u32::saturating_add).max(1),
+        weight: sum(guest.vifs.iter().map(|vif| vif.weight)).max(1),
         restart_pause_ms: guest.restart.then_some(config.driver.restart_pause_ms),
         cpus: guest.cpus.clone(),
         devices: devices.0,
@@ -46,11 +45,10 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
 
 /// Returns the pages of virtual machines' memory that the guest may have mapped.
 fn foreign_pages(guest: &Guest) -> u32 {
-    let pages = guest.vifs.iter().map(|vif| match &vif.endpoint {
+    sum(guest.vifs.iter().map(|vif| match &vif.endpoint {
         Endpoint::VhostUser(machine) => machine.pages(),
         _ => 0,
-    });
-    pages.fold(0, u32::saturating_add)
+    }))
 }
 
 /// Returns the guest's configuration of an interface; adds its devices.
