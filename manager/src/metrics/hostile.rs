@@ -3,7 +3,7 @@
 
 use super::gather::Snapshot;
 use super::names::Names;
-use super::request::{self, HttpRequest, REQUEST_MAX, ResponsePart};
+use super::request::{self, HttpRequest, REQUEST_MAX};
 use super::texts;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -24,38 +24,30 @@ pub fn hostile_client(bytes: &[u8], step: usize) {
     let last = request::read(whole);
     let steps = (0..whole.len()).step_by(step.max(1));
     let arrived = steps.map(|len| request::read(whole.get(..len).unwrap_or(whole)));
-    let first = arrived
-        .chain([last])
-        .find(|verdict| *verdict != HttpRequest::Unfinished);
-    let verdict = first.unwrap_or(HttpRequest::Unfinished);
+    let verdict = arrived.chain([last]).flatten().next();
     assert_eq!(verdict, last, "a verdict changed: {}", whole.escape_ascii());
-    let (status, answer, text, how) = match verdict {
-        HttpRequest::Unfinished => {
-            assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
-            return;
-        }
-        HttpRequest::Metrics { format, how } => {
+    let Some(HttpRequest { wants, has_text }) = verdict else {
+        assert!(whole.len() < REQUEST_MAX, "a full request waits for more");
+        return;
+    };
+    let (status, answer, text) = match wants {
+        Ok(format) => {
             let line = whole.trim_ascii_start();
             assert!(line.starts_with(b"GET /metrics") || line.starts_with(b"HEAD /metrics"));
             let text = "x 1\n";
-            let answer = request::answer("200 OK", format.content_type(), text, how);
-            (200, answer, text, how)
+            let answer = request::answer("200 OK", format.content_type(), text, has_text);
+            (200, answer, text)
         }
-        HttpRequest::Else { status, why, how } => {
+        Err((status, why)) => {
             let code = status.get(..3).and_then(|code| code.parse().ok());
-            let answer = request::sentence(status, why, how);
-            (
-                code.expect("a status begins with its code"),
-                answer,
-                why,
-                how,
-            )
+            let code = code.expect("a status begins with its code");
+            (code, request::sentence(status, why, has_text), why)
         }
     };
-    is_one_response(&answer, status, text, how);
+    is_one_response(&answer, status, text, has_text);
 }
 
-fn is_one_response(answer: &[u8], status: u16, text: &str, how: ResponsePart) {
+fn is_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
     let mut headers = [httparse::EMPTY_HEADER; 8];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(answer).expect("a response");
@@ -65,10 +57,7 @@ fn is_one_response(answer: &[u8], status: u16, text: &str, how: ResponsePart) {
     let length = response.headers.iter().find(|h| h.name == "Content-Length");
     let length = length.map(|header| String::from_utf8_lossy(header.value).into_owned());
     assert_eq!(length, Some(text.len().to_string()));
-    let body = match how {
-        ResponsePart::Whole => text.as_bytes(),
-        ResponsePart::Head => &[],
-    };
+    let body = if has_text { text.as_bytes() } else { &[] };
     assert_eq!(answer.get(head..), Some(body));
 }
 

@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Reads from the connection. Returns the request, as far as it is known.
-    fn receive(&mut self) -> HttpRequest {
+    fn receive(&mut self) -> Option<HttpRequest> {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
         let chunk = chunk.get_mut(..room).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.is_over = true,
         }
-        HttpRequest::Unfinished
+        None
     }
 
     /// Begins to send the answer.
@@ -250,20 +250,20 @@ fn see_to(
         connection.send();
         return Ok(());
     }
-    let answer = match connection.receive() {
-        HttpRequest::Unfinished => return Ok(()),
-        HttpRequest::Else { status, why, how } => request::sentence(status, why, how),
-        HttpRequest::Metrics { format, how } => match text(format) {
-            Ok(text) => request::answer("200 OK", format.content_type(), &text, how),
-            Err(GatherError::Gone) => return Err(GatherError::Gone),
-            Err(GatherError::Late) => {
-                let why = "the core has not answered in time\n";
-                request::sentence("503 Service Unavailable", why, how)
-            }
-            Err(GatherError::Refused(why)) => {
-                request::sentence("503 Service Unavailable", &format!("{why}\n"), how)
-            }
-        },
+    let Some(HttpRequest { wants, has_text }) = connection.receive() else {
+        return Ok(());
+    };
+    let answer = match wants.map(|format| (format, text(format))) {
+        Err((status, why)) => request::sentence(status, why, has_text),
+        Ok((format, Ok(text))) => request::answer("200 OK", format.content_type(), &text, has_text),
+        Ok((_, Err(GatherError::Gone))) => return Err(GatherError::Gone),
+        Ok((_, Err(GatherError::Late))) => {
+            let why = "the core has not answered in time\n";
+            request::sentence("503 Service Unavailable", why, has_text)
+        }
+        Ok((_, Err(GatherError::Refused(why)))) => {
+            request::sentence("503 Service Unavailable", &format!("{why}\n"), has_text)
+        }
     };
     connection.answer(answer);
     Ok(())

@@ -8,43 +8,26 @@ pub(crate) const REQUEST_MAX: usize = 8 * 1024;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// A request, as far as it has arrived.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HttpRequest {
-    /// It is incomplete.
-    Unfinished,
-    /// A request for the metrics.
-    Metrics { format: Format, how: ResponsePart },
-    /// Any other request: the status and the sentence of its answer.
-    Else {
-        status: &'static str,
-        why: &'static str,
-        how: ResponsePart,
-    },
+pub(crate) struct HttpRequest {
+    /// The format of the metrics, or the status and the sentence of the answer to another request.
+    pub(crate) wants: Result<Format, (&'static str, &'static str)>,
+    /// Whether the answer has its text; that to `HEAD` has none.
+    pub(crate) has_text: bool,
 }
 
-/// The part of an answer that is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponsePart {
-    /// Head and text.
-    Whole,
-    /// The head alone, for `HEAD`.
-    Head,
-}
-
-/// Parses a request.
-pub(crate) fn read(bytes: &[u8]) -> HttpRequest {
+/// Parses a request; `None` if it is incomplete.
+pub(crate) fn read(bytes: &[u8]) -> Option<HttpRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let parsed = request.parse(bytes);
-    let how = match request.method {
-        Some("HEAD") => ResponsePart::Head,
-        _ => ResponsePart::Whole,
-    };
-    let refused = |status, why| HttpRequest::Else { status, why, how };
+    let has_text = request.method != Some("HEAD");
+    let answered = |wants| Some(HttpRequest { wants, has_text });
+    let refused = |status, why| answered(Err((status, why)));
     match parsed {
         Ok(Status::Complete(_)) => {}
-        Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return HttpRequest::Unfinished,
+        Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return None,
         Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             let status = "431 Request Header Fields Too Large";
             return refused(status, "the request is too long\n");
@@ -71,26 +54,26 @@ pub(crate) fn read(bytes: &[u8]) -> HttpRequest {
         true => Format::OpenMetrics,
         false => Format::Text,
     };
-    HttpRequest::Metrics { format, how }
+    answered(Ok(format))
 }
 
 /// Returns the bytes of an answer. The connection is closed after it.
-pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: ResponsePart) -> Vec<u8> {
+pub(crate) fn answer(status: &str, content_type: &str, text: &str, has_text: bool) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         text.len()
     );
     let mut bytes = head.into_bytes();
-    if how == ResponsePart::Whole {
+    if has_text {
         bytes.extend_from_slice(text.as_bytes());
     }
     bytes
 }
 
 /// Returns an answer that consists of a sentence.
-pub(crate) fn sentence(status: &str, text: &str, how: ResponsePart) -> Vec<u8> {
-    answer(status, "text/plain; charset=utf-8", text, how)
+pub(crate) fn sentence(status: &str, text: &str, has_text: bool) -> Vec<u8> {
+    answer(status, "text/plain; charset=utf-8", text, has_text)
 }
 
 #[cfg(test)]
@@ -99,27 +82,23 @@ mod tests {
 
     #[test]
     fn requests_are_distinguished() {
-        use ResponsePart::{Head, Whole};
-        let metrics = |format, how| HttpRequest::Metrics { format, how };
+        let metrics = |format, has_text| {
+            let wants = Ok(format);
+            Some(HttpRequest { wants, has_text })
+        };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         for (request, expected) in [
-            (
-                "GET /metrics HTTP/1.1\r\n\r\n",
-                metrics(Format::Text, Whole),
-            ),
+            ("GET /metrics HTTP/1.1\r\n\r\n", metrics(Format::Text, true)),
             (
                 "HEAD /metrics HTTP/1.0\r\n\r\n",
-                metrics(Format::Text, Head),
+                metrics(Format::Text, false),
             ),
             (
                 &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: {open}\r\n\r\n"),
-                metrics(Format::OpenMetrics, Whole),
+                metrics(Format::OpenMetrics, true),
             ),
-            ("", HttpRequest::Unfinished),
-            (
-                "GET /metrics HTTP/1.1\r\nHost: a\r\n",
-                HttpRequest::Unfinished,
-            ),
+            ("", None),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", None),
         ] {
             assert_eq!(read(request.as_bytes()), expected, "{request}");
         }
@@ -136,32 +115,31 @@ mod tests {
             (&many, "431"),
             (&long, "431"),
         ] {
-            assert_eq!(refused(request), (status, Whole), "{request}");
+            assert_eq!(refused(request), (status, true), "{request}");
         }
         // An answer to HEAD has no text.
         for request in ["HEAD / HTTP/1.1\r\n\r\n", &format!("HEAD{}", &long[3..])] {
-            assert_eq!(refused(request).1, Head, "{request}");
+            assert!(!refused(request).1, "{request}");
         }
     }
 
-    /// Returns the status of a rejected request, and the part that is sent.
-    fn refused(request: &str) -> (&'static str, ResponsePart) {
-        let HttpRequest::Else { status, why, how } = read(request.as_bytes()) else {
-            panic!("{request}")
-        };
+    /// Returns the status of a rejected request, and whether its answer has a text.
+    fn refused(request: &str) -> (&'static str, bool) {
+        let HttpRequest { wants, has_text } = read(request.as_bytes()).unwrap();
+        let (status, why) = wants.unwrap_err();
         assert!(why.ends_with('\n'), "{why}");
-        (status.split(' ').next().unwrap(), how)
+        (status.split(' ').next().unwrap(), has_text)
     }
 
     #[test]
     fn an_answer_to_head_has_the_length_of_the_text() {
-        let head = answer("200 OK", "text/plain", "abc", ResponsePart::Head);
+        let head = answer("200 OK", "text/plain", "abc", false);
         let text = String::from_utf8(head).unwrap();
         assert!(
             text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\n"),
             "{text}"
         );
-        let whole = sentence("404 Not Found", "no\n", ResponsePart::Whole);
+        let whole = sentence("404 Not Found", "no\n", true);
         let text = String::from_utf8(whole).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\nno\n"));
     }
