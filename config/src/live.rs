@@ -20,7 +20,7 @@ use crate::machine;
 use crate::model::{Config, Guest};
 use crate::parse::{parse_with_source, read_guest};
 use crate::problem::{ConfigPart, Finding, Problems};
-use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, table_slots};
+use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
 use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, HotplugState, Machine, Program, Setting};
@@ -56,9 +56,9 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
         ..Guest::default()
     };
     let entries = grant_entries(config, &guest);
-    let slots = entries.saturating_add(table_slots(config, entries));
+    let slots = sum([entries, table_slots(config, entries)]);
     let collateral = match config.driver.grants.has_tables() {
-        true => ring_pages(config).saturating_add(COLLATERAL_PAGES),
+        true => sum([ring_pages(config), COLLATERAL_PAGES]),
         false => 0,
     };
     let room = match config.buffers.release_threshold {
@@ -67,13 +67,9 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     };
     let drivers = machine.domains.iter_mut();
     for driver in drivers.filter(|domain| domain.program == Program::Driver) {
-        let slots = driver
-            .window_slots
-            .saturating_add(slots.saturating_mul(room))
-            .saturating_add(RINGS_SLOTS);
+        let slots = sum([driver.window_slots, slots.saturating_mul(room), RINGS_SLOTS]);
         driver.window_slots = slots.min(WINDOW_SLOTS_MAX);
-        let collateral = collateral.saturating_mul(room);
-        driver.collateral = driver.collateral.saturating_add(collateral);
+        driver.collateral = sum([driver.collateral, collateral.saturating_mul(room)]);
     }
     machine.live = Some(HotplugState {
         files: files.iter().map(|file| file.text.clone()).collect(),
