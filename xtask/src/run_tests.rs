@@ -14,6 +14,9 @@ const LIST: &str = "skipped-tests.txt";
 /// The test program that runs beside all others: it takes longest and waits most.
 const BESIDE: &str = "traffic";
 
+/// Number of its tests that run at the same time: `AT_ONCE` of `cli/tests/traffic/machine.rs`.
+const BESIDE_AT_ONCE: &str = "3";
+
 /// Runs all tests of the workspace, with the programs that they use. A failing test does not stop
 /// the others. With `--require` a skipped test fails; all other arguments are cargo's. If these
 /// select no tests, [`BESIDE`] runs at the same time as the others.
@@ -90,6 +93,7 @@ fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result
     let others = others.flat_map(|name| ["--test", name]);
     let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(others).collect();
     let mut beside = cargo(&["--test", BESIDE]);
+    beside.env("RUST_TEST_THREADS", BESIDE_AT_ONCE);
     std::thread::scope(|scope| {
         let beside = scope.spawn(move || {
             // Printed at the end, so that lines do not mix.
@@ -243,6 +247,14 @@ mod tests {
         for args in [&[][..], &["--locked"], &["nat::", "--", "-p"]] {
             assert!(!names_packages(args), "{args:?}");
         }
+    }
+
+    #[test]
+    fn as_many_tests_run_as_may_have_a_machine() {
+        let file = workspace::root().join("cli/tests/traffic/machine.rs");
+        let text = fs::read_to_string(file).unwrap();
+        let limit = format!("const AT_ONCE: usize = {BESIDE_AT_ONCE};");
+        assert!(text.contains(&limit), "{limit}");
     }
 
     #[test]

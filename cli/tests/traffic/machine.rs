@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_until};
@@ -18,12 +18,33 @@ use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_
 /// How long a program may run.
 const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
-/// One machine at a time: tests share few CPUs.
-static ONE: Mutex<()> = Mutex::new(());
+/// Number of tests that may run a machine at the same time: they mostly wait, but share few CPUs.
+const AT_ONCE: usize = 3;
 
-/// Waits until no other machine of these tests runs.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The number of running tests with a machine.
+static BUSY: Mutex<usize> = Mutex::new(0);
+
+/// Signalled when [`BUSY`] falls.
+static FREED: Condvar = Condvar::new();
+
+/// The right to run a machine, until it is dropped.
+pub(crate) struct Turn(());
+
+impl Turn {
+    /// Waits until fewer than [`AT_ONCE`] other tests run a machine.
+    pub(crate) fn wait() -> Self {
+        let busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = FREED.wait_while(busy, |busy| *busy >= AT_ONCE);
+        *free.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *BUSY.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREED.notify_one();
+    }
 }
 
 /// A running machine, and the namespaces of its TAPs.
@@ -34,7 +55,7 @@ pub(crate) struct Machine {
     pub(crate) folder: TempDir,
     /// Namespaces with one TAP each, of the given name.
     pub(crate) places: Vec<(Namespace, String)>,
-    _one: Option<MutexGuard<'static, ()>>,
+    _turn: Option<Turn>,
 }
 
 impl Machine {
@@ -56,7 +77,7 @@ impl Machine {
         names: &[N],
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
-        let one = alone();
+        let turn = Turn::wait();
         require!(machine);
         default_signals();
         for needed in needed {
@@ -72,7 +93,7 @@ impl Machine {
             require!(program("grantwayd-lab"));
         }
         let options = if needs_lab { &["--lab"][..] } else { &[] };
-        Some(Self::launch(&config, options, places, Some(one)))
+        Some(Self::launch(&config, options, places, Some(turn)))
     }
 
     /// Starts another machine, without places, beside this one.
@@ -86,7 +107,7 @@ impl Machine {
         config: &str,
         options: &[&str],
         places: Vec<(Namespace, String)>,
-        one: Option<MutexGuard<'static, ()>>,
+        turn: Option<Turn>,
     ) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("machine.toml");
@@ -102,7 +123,7 @@ impl Machine {
             up,
             folder,
             places,
-            _one: one,
+            _turn: turn,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Kills each part of a machine that may die alone at random moments under streams both ways and a
 //! probe, like `cargo xtask soak`, which runs for hours.
 
-use crate::machine::{alone, grantway, in_folder, text};
+use crate::machine::{Turn, grantway, in_folder, text};
 use serde_json::{Value, json};
 use std::process::Command;
 use tempfile::TempDir;
@@ -9,7 +9,7 @@ use testing::require;
 
 /// Returns the records that `cargo xtask soak` would receive.
 pub(crate) fn records(task: &str, spec: &str) -> Vec<Value> {
-    let _one = alone();
+    let _turn = Turn::wait();
     let folder = TempDir::new().unwrap();
     let mut command = Command::new(grantway().with_file_name("grantway-lab"));
     let run = in_folder(command.args(["internal", task, spec]), folder.path())

@@ -1,6 +1,6 @@
 //! Installs other programs while a machine with attached guests carries streams.
 
-use crate::machine::{alone, grantway, in_folder, text};
+use crate::machine::{Turn, grantway, in_folder, text};
 use crate::processes::kill;
 use netdev::netns::Namespace;
 use serde_json::Value;
@@ -230,7 +230,7 @@ fn all_continue(received: &[AtomicU64]) {
 #[test]
 fn streams_of_attached_guests_outlive_an_upgrade() {
     require!(machine);
-    let _one = alone();
+    let _turn = Turn::wait();
     let installed = Installed::new(false);
     with_streams(&installed, |received| {
         all_continue(received);
@@ -275,7 +275,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
 #[test]
 fn streams_of_attached_guests_outlive_another_core() {
     require!(machine);
-    let _one = alone();
+    let _turn = Turn::wait();
     let installed = Installed::new(true);
     with_streams(&installed, |received| {
         all_continue(received);
@@ -327,7 +327,7 @@ fn streams_of_attached_guests_outlive_another_core() {
 #[test]
 fn rules_without_a_driver_are_undone() {
     require!(machine);
-    let _one = alone();
+    let _turn = Turn::wait();
     let installed = Installed::new(false);
     let file = |name: &str| {
         let rule = format!("[[vif]]\n[[vif.rule]]\nname = \"{name}\"\naction = \"allow\"\n");
