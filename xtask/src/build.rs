@@ -80,6 +80,25 @@ pub(crate) fn demo(args: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }
 
+/// A small test program, see [`as_tested`].
+const ANY_TEST: [&str; 2] = ["--test", "by_hand"];
+
+/// Builds `targets`, which are cargo's arguments, from the same crates as `cargo xtask test`, so
+/// that no crate is built twice. Returns the folder of the programs.
+///
+/// Cargo gives a crate the features that all selected packages need, and those that
+/// dev-dependencies need only if a test is selected. So this selects all packages and a test.
+pub(crate) fn as_tested(targets: &[&str]) -> Result<PathBuf> {
+    let built = workspace::cargo()
+        .args(["build", "--quiet", "--workspace"])
+        .args(targets)
+        .args(ANY_TEST)
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "the build failed");
+    Ok(workspace::target_directory()?.join("x86_64-unknown-linux-gnu/debug"))
+}
+
 /// Builds; returns the paths of the built programs.
 pub(crate) fn executables_of(command: &mut Command) -> Result<Vec<PathBuf>> {
     let mut child = command

@@ -1,18 +1,18 @@
 //! Runs each fuzz target briefly.
 
-use crate::workspace;
+use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Default seconds of each target.
 const SECONDS: u32 = 5;
 
-/// Properties that need more than memory, and therefore stay in their crates: name, package and
-/// test. This one checks that the kernel's filter program decides as the bridge does.
-const PROPERTIES: [(&str, &str, &str); 1] = [(
+/// Properties that need more than memory, and therefore stay in their crates: name and test. This
+/// one checks that the kernel's filter program decides as the bridge does.
+const PROPERTIES: [(&str, &str); 1] = [(
     "xdp-rules",
-    "netdev",
     "xdp::rules::tests::the_kernel_decides_like_the_bridge",
 )];
 
@@ -41,10 +41,12 @@ pub(crate) fn smoke(args: &[String]) -> Result<()> {
 
 /// Runs the bodies' own program: changed corpus inputs, and random ones.
 fn plain(seconds: u32, named: &[String]) -> Result<()> {
-    for (name, package, test) in PROPERTIES {
+    for (name, test) in PROPERTIES {
         if named.is_empty() || named.iter().any(|one| one == name) {
             let status = workspace::cargo()
-                .args(["test", "--quiet", "--package", package, "--lib", "--"])
+                // The test programs of `cargo xtask test`: those of one package alone would be
+                // others, see `build::as_tested`.
+                .args(["test", "--quiet", "--workspace", "--lib", "--"])
                 .args(["--exact", test])
                 .env("GRANTWAY_FUZZ_SECONDS", seconds.to_string())
                 .status()
@@ -52,25 +54,17 @@ fn plain(seconds: u32, named: &[String]) -> Result<()> {
             ensure!(status.success(), "{name} has a finding");
         }
     }
-    let is_body = |name: &&String| PROPERTIES.iter().all(|(property, ..)| property != name);
+    let is_body = |name: &&String| PROPERTIES.iter().all(|(property, _)| property != name);
     let bodies: Vec<&String> = named.iter().filter(is_body).collect();
     if bodies.is_empty() && !named.is_empty() {
         return Ok(());
     }
-    let status = workspace::cargo()
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "fuzz-bodies",
-            "--bin",
-            "smoke",
-            "--",
-        ])
+    let folder = build::as_tested(&["--bin", "smoke"])?;
+    let status = Command::new(folder.join("smoke"))
         .arg(seconds.to_string())
         .args(bodies)
         .status()
-        .context("cannot run cargo")?;
+        .context("cannot run smoke")?;
     ensure!(status.success(), "a fuzz target has a finding");
     Ok(())
 }

@@ -71,16 +71,10 @@ pub(super) fn ready(home: &Path) -> Result<Components> {
 
 /// Builds Grantway's programs as its tests use them, and returns their folder.
 fn build() -> Result<PathBuf> {
-    let mut command = workspace::cargo();
-    command.arg("build");
-    for (package, program, purpose) in build::PROGRAMS {
-        if purpose == build::Purpose::Use {
-            command.args(["--package", package, "--bin", program]);
-        }
-    }
-    let built = build::executables_of(&mut command)?;
-    let folder = built.first().and_then(|program| program.parent());
-    Ok(folder.context("cargo built nothing")?.to_owned())
+    let installed = build::PROGRAMS.iter();
+    let installed = installed.filter(|(.., purpose)| *purpose == build::Purpose::Use);
+    let targets: Vec<&str> = installed.flat_map(|(_, name, _)| ["--bin", name]).collect();
+    build::as_tested(&targets)
 }
 
 fn sources() -> PathBuf {

@@ -3,11 +3,10 @@
 use super::images::{self, Programs};
 use super::kernels::{self, Kernels};
 use super::packages::{self, Packages};
-use crate::workspace;
+use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// The parts of a machine.
 pub(super) struct Laboratory {
@@ -75,24 +74,19 @@ pub(super) fn slowness() -> Result<u32> {
 }
 
 /// Builds the programs that run inside, the driver domain in the release profile if requested.
-/// Builds examples in a separate run, because they need crates that no program links.
 fn build(release: bool) -> Result<Programs> {
-    let driver = ["-p", "xen", "--bin", "grantway-xen"];
-    let cli = ["-p", "cli", "--bin", "grantway"];
-    let examples = ["-p", "xen", "--examples"];
-    let profile: &[&str] = if release { &["--release"] } else { &[] };
-    let driver = [&driver, profile].concat();
-    for chosen in [driver.as_slice(), &cli, &examples] {
-        let mut command: Command = workspace::cargo();
-        command.args(["build", "--quiet"]).args(chosen);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "the build failed");
+    let programs = ["--bin", "grantway-xen", "--bin", "grantway"];
+    let examples = ["--example", "hostile-front", "--example", "xen-window"];
+    let debug = build::as_tested(&[programs, examples].concat())?;
+    let mut driver = debug.join("grantway-xen");
+    if release {
+        let mut command = workspace::cargo();
+        command.args(["build", "--release", "-p", "xen", "--bin", "grantway-xen"]);
+        let built = build::executables_of(&mut command)?;
+        driver = built.first().context("cargo built nothing")?.clone();
     }
-    let folder = workspace::target_directory()?.join("x86_64-unknown-linux-gnu");
-    let debug = folder.join("debug");
-    let of_driver = if release { "release" } else { "debug" };
     Ok(Programs {
-        driver: folder.join(of_driver).join("grantway-xen"),
+        driver,
         cli: debug.join("grantway"),
         hostile: debug.join("examples/hostile-front"),
         window: debug.join("examples/xen-window"),
