@@ -1,6 +1,7 @@
 //! `smoke SECONDS [BODY…]`: runs each body (none named: all) for this many seconds on mutated
-//! inputs from the corpus, and on random ones. Needs no other compiler or tool, but lacks the
-//! guidance of libFuzzer, which searches for inputs that reach new code.
+//! inputs from the corpus, and on random ones; as many bodies at a time as there are CPUs. Needs no
+//! other compiler or tool, but lacks the guidance of libFuzzer, which searches for inputs that reach
+//! new code.
 //!
 //! An input on which a body panics or hangs is written to `regressions/`, which the tests use from
 //! then on.
@@ -12,6 +13,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,20 +38,25 @@ fn main() -> ExitCode {
         eprintln!("no body {name}; there is: {}", bodies.join(", "));
         return ExitCode::from(2);
     }
-    let mut found = 0;
-    for (name, body) in BODIES {
-        if !named.is_empty() && named.iter().all(|one| one != name) {
-            continue;
-        }
-        match smoke(name, body, Duration::from_secs(seconds)) {
-            Ok(inputs) => println!("{name}: {inputs} inputs"),
-            Err(why) => {
-                println!("{name}: {why}");
-                found += 1;
+    let is_chosen = |(name, _): &(&str, Body)| named.is_empty() || named.iter().any(|n| n == name);
+    let queue = Mutex::new(BODIES.into_iter().filter(is_chosen));
+    let has_findings = AtomicBool::new(false);
+    let run = || {
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((name, body)) = next else { return };
+            match smoke(name, body, Duration::from_secs(seconds)) {
+                Ok(inputs) => println!("{name}: {inputs} inputs"),
+                Err(why) => {
+                    println!("{name}: {why}");
+                    has_findings.store(true, Ordering::Relaxed);
+                }
             }
         }
-    }
-    ExitCode::from(u8::from(found > 0))
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..cpus).for_each(|_| drop(scope.spawn(run))));
+    ExitCode::from(u8::from(has_findings.into_inner()))
 }
 
 fn folder() -> PathBuf {
