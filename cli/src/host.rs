@@ -10,6 +10,7 @@ use anyhow::Context;
 use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, XdpWire};
 use netdev::SetupError;
 use netdev::netns;
+use netdev::pci::PciBus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -60,6 +61,7 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
                     &mut found,
                 );
             }
+            NicKind::Vfio { device, .. } => pci(ConfigPart::Nic(n), device, &mut found),
             kind => {
                 if let Some(port) = kind.port() {
                     namespace(ConfigPart::Nic(n), port.netns.as_deref(), &mut found);
@@ -295,6 +297,18 @@ fn netdev(
         key: "netdev",
         what,
         remedy,
+    });
+}
+
+fn pci(part: ConfigPart, address: &str, found: &mut Vec<Finding>) {
+    let Err(error) = PciBus::default().inspect(address) else {
+        return;
+    };
+    found.push(Finding {
+        part,
+        key: "device",
+        what: error.to_string(),
+        remedy: "docs/nics.md describes how to prepare a device".to_owned(),
     });
 }
 

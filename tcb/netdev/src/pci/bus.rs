@@ -1,5 +1,6 @@
 //! The kernel's files of PCI devices, by which a device gets another driver.
 
+use super::registers::Registers;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -13,6 +14,8 @@ const NO_IOMMU: &str = "vfio-noiommu";
 const VIRTIO: u16 = 0x1af4;
 /// A virtio-net device that supports only the modern interface, and one that supports both.
 const NET: [u16; 2] = [0x1041, 0x1000];
+/// Why a device that cannot be reset is refused.
+pub(super) const NO_RESET: &str = "it cannot be reset, so the next domain could not take it over";
 /// The class of bridges, which may share a group.
 const BRIDGE: u32 = 0x06;
 
@@ -116,6 +119,33 @@ impl Default for PciBus {
 }
 
 impl PciBus {
+    /// Checks whether a device can be given to a domain, as far as this is known before it is bound
+    /// to the driver.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn inspect(&self, address: &str) -> Result<(), PciError> {
+        self.check(address)?;
+        let is_bound = self.driver(address).as_deref() == Some(DRIVER);
+        if !is_bound && !self.root.join("drivers").join(DRIVER).exists() {
+            return Err(PciError::NoDriver(address.to_owned()));
+        }
+        let unusable = |what| PciError::Unusable {
+            address: address.to_owned(),
+            what,
+        };
+        let device = self.path(address);
+        if !device.join("reset").exists() {
+            return Err(unusable(NO_RESET));
+        }
+        // Only root can read the capabilities.
+        let config = fs::read(device.join("config")).unwrap_or_default();
+        if let Some(config) = config.first_chunk() {
+            Registers::find(config).map_err(unusable)?;
+        }
+        Ok(())
+    }
+
     /// Binds a device to the driver, and opens its group. A device that has another driver is left
     /// alone, and one that cannot be opened has no driver again.
     ///

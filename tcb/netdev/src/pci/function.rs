@@ -1,6 +1,6 @@
 //! An open PCI device. While no domain has it, its bus master is off, so it accesses no memory.
 
-use super::bus::{PciError, system};
+use super::bus::{NO_RESET, PciError, system};
 use super::calls::{self, CONFIG_SPACE};
 use super::registers::{CONFIG_BYTES, Registers};
 use abi::PAGE;
@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{pread, pwrite};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Place of the command register.
 const COMMAND_AT: u64 = 4;
@@ -29,6 +30,10 @@ pub struct Function {
     /// The first page of each structure in the device's descriptor.
     pages: [u32; Structure::ALL.len()],
     address: String,
+    /// Whether it was stopped, and not started since.
+    is_stopped: AtomicBool,
+    /// The number of times that it was started, at least.
+    starts: AtomicU64,
 }
 
 impl Function {
@@ -52,14 +57,14 @@ impl Function {
         let device = calls::open_device(&group, address);
         let device = device.map_err(system(address, "opening it"))?;
         if !calls::has_reset(&device).map_err(system(address, "reading its features"))? {
-            return Err(unusable(
-                "it cannot be reset, so the next domain could not take it over",
-            ));
+            return Err(unusable(NO_RESET));
         }
-        Self::adopt(container, group, device, address)
+        let opened = Self::adopt(container, group, device, address)?;
+        opened.starts.store(0, Ordering::Relaxed);
+        Ok(opened)
     }
 
-    /// Adopts a device that another process has opened.
+    /// Adopts a device that another process has opened, and probably started.
     ///
     /// # Errors
     /// The device has no suitable registers, or the system refused.
@@ -101,6 +106,8 @@ impl Function {
             config_at,
             pages,
             address: address.to_owned(),
+            is_stopped: AtomicBool::new(false),
+            starts: AtomicU64::new(1),
         })
     }
 
@@ -151,12 +158,20 @@ impl Function {
         self.registers.multiplier
     }
 
+    /// Returns whether it was started more than once, so that another domain has had it.
+    #[must_use]
+    pub fn has_served(&self) -> bool {
+        self.starts.load(Ordering::Relaxed) > 1
+    }
+
     /// Starts the device: from now on it may access the memory that is mapped for it. Returns the
     /// descriptor that reports its interrupts.
     ///
     /// # Errors
     /// The system refused; the device is stopped.
     pub fn start(&self) -> Result<OwnedFd, PciError> {
+        self.is_stopped.store(false, Ordering::Relaxed);
+        self.starts.fetch_add(1, Ordering::Relaxed);
         let start = || {
             let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             calls::set_interrupt(&self.device, Some(&interrupt))?;
@@ -166,11 +181,15 @@ impl Function {
         start().map_err(system(&self.address, "starting it"))
     }
 
-    /// Stops the device and resets it: it accesses no memory when this returns.
+    /// Stops the device and resets it, unless it is stopped: it accesses no memory when this
+    /// returns.
     ///
     /// # Errors
     /// The system refused; the device may be running.
     pub fn stop(&self) -> Result<(), PciError> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let stop = || {
             self.set_command(0, BUS_MASTER)?;
             // Fails if no interrupt was set.
@@ -179,7 +198,9 @@ impl Function {
             // A reset restores the command register; this makes sure of it.
             self.set_command(0, BUS_MASTER)
         };
-        stop().map_err(system(&self.address, "stopping it"))
+        stop().map_err(system(&self.address, "stopping it"))?;
+        self.is_stopped.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn set_command(&self, set: u16, clear: u16) -> io::Result<()> {

@@ -160,6 +160,27 @@ fn group_with_a_device_in_use_is_refused() {
 }
 
 #[test]
+fn inspection_refuses_what_binding_or_opening_would() {
+    let tree = Tree::new();
+    let of = |name: &str| format!("pci/devices/{ADDRESS}/{name}");
+    let inspect = || tree.bus.inspect(ADDRESS).map_err(|error| error.to_string());
+    assert!(inspect().unwrap_err().contains("cannot be reset"));
+    tree.write(&of("reset"), "");
+    // Other users than root read only the first bytes.
+    tree.write(&of("config"), &"\0".repeat(64));
+    inspect().unwrap();
+    tree.write(&of("config"), &"\0".repeat(256));
+    assert!(inspect().unwrap_err().contains("no registers"));
+    tree.remove(&of("config"));
+    tree.remove("pci/drivers/vfio-pci");
+    assert!(inspect().unwrap_err().contains("modprobe vfio-pci"));
+    tree.set_driver(ADDRESS, "virtio-pci");
+    assert!(inspect().unwrap_err().contains("in use by the driver"));
+    assert_eq!(tree.read("pci/drivers_probe"), "");
+    assert_eq!(tree.read(&of("driver_override")), "");
+}
+
+#[test]
 fn device_is_bound_and_unbound() {
     let tree = Tree::new();
     // The kernel would now probe the driver; here nothing does.
