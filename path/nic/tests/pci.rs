@@ -2,7 +2,7 @@
 //! every rule.
 
 use nic::dma::pci::ring::queue_bytes;
-use nic::dma::pci::{PciNic, PciSetup, Register, Registers, StartupError};
+use nic::dma::pci::{CloseReason, PciNic, PciSetup, Register, Registers, StartupError};
 use nic::dma::{IoAddr, QueueName};
 use nic::{Buffers, Checksum, Frame, Nic, Offload, Pool};
 use proptest::prelude::*;
@@ -428,6 +428,32 @@ fn invalid_return_of_a_sent_frame_closes_the_nic() {
     poll(&mut nic, &mut pool);
     assert_eq!(pool.available(), BUFFERS);
     assert_eq!(nic.next_due(7), None);
+}
+
+/// D-28: a device that needs a reset, and one whose registers read as all ones because it was
+/// removed.
+#[test]
+fn failed_device_closes_the_nic_and_can_be_restarted() {
+    for status in [15 | 64, 0xff] {
+        let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
+        assert_eq!(device.0.raw(Register::ConfigVector), 0);
+        poll(&mut nic, &mut pool);
+        device.receive([0; 12], &frame(11, 3));
+        poll(&mut nic, &mut pool);
+        nic.check();
+        assert_eq!(nic.closed(), None);
+        device.set(Register::Status, status).unwrap();
+        nic.check();
+        assert_eq!(nic.closed(), Some(CloseReason::NeedsReset));
+        assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
+        poll(&mut nic, &mut pool);
+        assert_eq!(pool.available(), BUFFERS);
+        nic.restart().unwrap();
+        assert_eq!((nic.closed(), counter(&nic, "rx_malformed")), (None, 1));
+        poll(&mut nic, &mut pool);
+        device.receive([0; 12], &frame(64, 3));
+        assert_eq!(poll(&mut nic, &mut pool).len(), 1);
+    }
 }
 
 /// D-29.

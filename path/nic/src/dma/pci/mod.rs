@@ -14,6 +14,6 @@ pub mod nic;
 pub mod registers;
 pub mod ring;
 
-pub use nic::{PciNic, PciSetup, StartupError};
+pub use nic::{CloseReason, PciNic, PciSetup, StartupError};
 pub use registers::{Register, Registers, Window};
 pub use ring::SplitQueue;

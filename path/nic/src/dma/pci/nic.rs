@@ -26,12 +26,15 @@ const ACKNOWLEDGE: u32 = 1;
 const DRIVER: u32 = 2;
 const DRIVER_OK: u32 = 4;
 const FEATURES_OK: u32 = 8;
+const NEEDS_RESET: u32 = 64;
 /// Feature bits.
 const CSUM: u64 = 1 << 0;
 const GUEST_CSUM: u64 = 1 << 1;
 const VERSION_1: u64 = 1 << 32;
 const ACCESS_PLATFORM: u64 = 1 << 33;
 const ORDER_PLATFORM: u64 = 1 << 36;
+/// The vector of received frames and of changes of the configuration.
+const VECTOR: u32 = 0;
 /// Number of no vector.
 const NO_VECTOR: u32 = 0xffff;
 /// How long a reset may take.
@@ -67,6 +70,20 @@ pub enum StartupError {
     Memory,
 }
 
+/// Why a NIC is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// The device violates the rules of a queue.
+    #[error(transparent)]
+    Queue(#[from] DmaError),
+    /// The device has failed, for example because it could not access memory.
+    #[error("the device has failed and needs a reset")]
+    NeedsReset,
+    /// The registers are inaccessible.
+    #[error("the device's registers are not accessible")]
+    Registers,
+}
+
 impl From<Fault> for StartupError {
     fn from(_: Fault) -> Self {
         Self::Registers
@@ -90,6 +107,12 @@ impl PciSetup {
     pub fn bytes(&self) -> usize {
         let (_, queue) = queue_bytes(self.entries);
         2 * queue + usize::from(self.entries) * self.chunk_bytes()
+    }
+
+    /// Returns the most bytes of a frame without a VLAN tag.
+    #[must_use]
+    pub fn max_frame(&self) -> usize {
+        self.mtu + ETHERNET
     }
 
     fn chunk_bytes(&self) -> usize {
@@ -117,6 +140,8 @@ pub struct PciNic<R> {
     registers: R,
     /// The memory of the buffers, whose first byte has the first I/O address.
     pool: Area,
+    /// The memory of the queues and of frames to send.
+    memory: Area,
     receive: SplitQueue<Buffer>,
     transmit: SplitQueue<u32>,
     /// Numbers of the queues' notification addresses.
@@ -124,7 +149,7 @@ pub struct PciNic<R> {
     chunks: Chunks,
     has_checksum: bool,
     /// Why the NIC is closed.
-    closed: Option<DmaError>,
+    closed: Option<CloseReason>,
     /// Whether the driver polls without an interrupt.
     polls: bool,
     counters: Counters,
@@ -146,7 +171,8 @@ impl<R: Registers> PciNic<R> {
         registers.set(Register::Status, ACKNOWLEDGE)?;
         registers.set(Register::Status, ACKNOWLEDGE | DRIVER)?;
         let features = negotiate(&registers)?;
-        registers.set(Register::ConfigVector, NO_VECTOR)?;
+        // The device reports its failure as a change of its configuration.
+        registers.set(Register::ConfigVector, VECTOR)?;
         let part = |at: usize, bytes: usize| {
             let span = memory.at(at, bytes)?;
             let distance = span.addr().checked_sub(pool.span().addr())?;
@@ -171,6 +197,7 @@ impl<R: Registers> PciNic<R> {
             setup,
             registers,
             pool,
+            memory,
             receive,
             transmit,
             notify: [of_receive, of_transmit],
@@ -184,8 +211,40 @@ impl<R: Registers> PciNic<R> {
 
     /// Returns why the NIC is closed, or `None` if it works.
     #[must_use]
-    pub fn closed(&self) -> Option<DmaError> {
+    pub fn closed(&self) -> Option<CloseReason> {
         self.closed
+    }
+
+    /// Starts the device of a closed NIC again. [`Nic::rx`] has returned its buffers before.
+    ///
+    /// # Errors
+    /// As [`PciNic::start`].
+    pub fn restart(&mut self) -> Result<(), StartupError>
+    where
+        R: Clone,
+    {
+        let (registers, counters) = (self.registers.clone(), self.counters);
+        let next = Self::start(self.setup, registers, self.pool, self.memory)?;
+        *self = Self { counters, ..next };
+        Ok(())
+    }
+
+    /// Reads the device's status, and closes the NIC if the device has failed.
+    pub fn check(&mut self) {
+        let reason = match self.registers.get(Register::Status) {
+            Ok(status) if status & NEEDS_RESET == 0 => return,
+            Ok(_) => CloseReason::NeedsReset,
+            Err(Fault) => CloseReason::Registers,
+        };
+        if self.closed.is_none() {
+            self.close(reason);
+        }
+    }
+
+    /// Closes the NIC. The next [`Nic::rx`] has the supply, to which the posted buffers return.
+    fn close(&mut self, reason: CloseReason) {
+        self.closed = Some(reason);
+        self.polls = true;
     }
 
     /// Stops the device, and then returns all posted buffers to their supply.
@@ -381,7 +440,7 @@ fn queue<T>(
             .map_err(|_| StartupError::Memory)?;
     }
     registers.set(Register::QueueSize, entries.into())?;
-    let vector = if number == RECEIVE { 0 } else { NO_VECTOR };
+    let vector = if number == RECEIVE { VECTOR } else { NO_VECTOR };
     registers.set(Register::QueueVector, vector)?;
     if registers.get(Register::QueueVector)? != vector {
         return Err(StartupError::Queue(name));
@@ -416,7 +475,7 @@ impl<R: Registers> Nic for PciNic<R> {
         Caps {
             checksum: self.has_checksum,
             tso: false,
-            max_frame: self.setup.mtu + ETHERNET,
+            max_frame: self.setup.max_frame(),
         }
     }
 
@@ -436,7 +495,7 @@ impl<R: Registers> Nic for PciNic<R> {
         let before = out.len();
         let polled = self.poll(budget, buffers, out);
         polled.unwrap_or_else(|error| {
-            self.closed = Some(error);
+            self.closed = Some(error.into());
             self.stop(buffers);
             out.len() - before
         })
@@ -448,9 +507,7 @@ impl<R: Registers> Nic for PciNic<R> {
             return refused;
         }
         self.send(frames, pick).unwrap_or_else(|error| {
-            self.closed = Some(error);
-            // The next `rx` has the supply, to which the posted buffers return.
-            self.polls = true;
+            self.close(error.into());
             refused
         })
     }
