@@ -49,13 +49,18 @@ pub(crate) struct PendingGive {
     /// The opened file, which the domain gets then; `None`: a socket, which the core has given to
     /// the domain.
     file: Option<u32>,
+    /// Whether a domain that starts again can start without it.
+    pub(crate) is_dispensable: bool,
 }
 
-#[cfg(test)]
 impl PendingGive {
-    /// Returns the gift that the answer to a token ends.
+    /// Returns a socket that the domain has when the core answers to a token.
     pub(crate) fn of_token(token: u32) -> Self {
-        Self { token, file: None }
+        Self {
+            token,
+            file: None,
+            is_dispensable: false,
+        }
     }
 }
 
@@ -292,6 +297,13 @@ pub(crate) fn take_given(
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 
+/// Gives the domain at a place nothing for a device that it was refused.
+pub(crate) fn give_nothing(core: &mut Core, state: &State, place: usize) -> Result<(), CoreError> {
+    let domain = state.id(place);
+    let domain = domain.ok_or("the domain was not built".to_owned())?;
+    core.ask(CoreRequest::GiveNothing { domain }, &[]).map(drop)
+}
+
 /// A device that netd opens for a domain first; `None`: the domain has the device.
 type AssignResult = Result<Option<PendingGive>, CoreError>;
 
@@ -344,7 +356,10 @@ impl DeviceAssignment<'_> {
                 .post_with(give, &describe(device, self.life, None)?)?,
             None => self.core.post(give, &[]),
         };
-        Ok(Some(PendingGive { token, file: None }))
+        Ok(Some(PendingGive {
+            is_dispensable: socket.is_pci,
+            ..PendingGive::of_token(token)
+        }))
     }
 
     fn give(self, number: usize, device: &Device) -> AssignResult {
@@ -448,7 +463,10 @@ impl DeviceAssignment<'_> {
         let open = CoreRequest::Open { unit };
         let token = self.core.post_with(open, &description)?;
         let file = Some(unit);
-        Ok(Some(PendingGive { token, file }))
+        Ok(Some(PendingGive {
+            file,
+            ..PendingGive::of_token(token)
+        }))
     }
 }
 

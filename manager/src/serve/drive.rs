@@ -133,7 +133,16 @@ impl Server<'_> {
         }
         let (core, state, place) = (&mut *self.core, &self.state, life.place);
         let giving = life.giving.as_ref();
-        if let Some(given) = giving.and_then(|it| build::take_given(core, state, place, it)) {
+        let is_dispensable = !life.is_first && giving.is_some_and(|it| it.is_dispensable);
+        if let Some(mut given) = giving.and_then(|it| build::take_given(core, state, place, it)) {
+            if let Err(refusal) = &given
+                && is_dispensable
+                && !refusal.is_busy
+            {
+                let line = format!("starts without a NIC: {}", refusal.why);
+                events.push(Event::Line(line));
+                given = build::give_nothing(core, state, place);
+            }
             events.extend(life.gave(given, now));
         }
         for number in 0..life.calls.len() {

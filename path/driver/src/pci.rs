@@ -1,26 +1,53 @@
 //! A NIC whose device is a PCI device behind an IOMMU. The monitor has mapped its registers and its
 //! memory; its interrupt is an eventfd.
+//!
+//! A device that fails closes only this NIC, which is started again later.
 
 use crate::xdp::ask;
 use abi::pci::{IO_BASE, PciControl, Structure, StructureLayout};
 use abi::{PAGE, pci};
 use nic::dma::IoAddr;
-use nic::dma::pci::{PciNic, PciSetup, Window};
-use nic::{Buffers, Frame, Middleware, Nic as _};
-use runtime::device::attach;
+use nic::dma::pci::{PciNic, PciSetup, StartupError, Window};
+use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use runtime::device::attach_if_there;
 use runtime::platform::Platform;
 use runtime::start::{StartError, print_line, refused};
 use shmem::{Area, Span};
 use std::fs::File;
 use std::io::{self, Read};
 
-/// The NIC, and the descriptor of its interrupt.
+/// How long after an interrupt the device's status is read, at most. Reading it is expensive.
+const CHECK_NS: u64 = 100_000_000;
+/// The delay of the first restart of a closed NIC, and of later ones: each doubles.
+const RESTART_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
+
+/// The NIC, which may be closed.
 #[derive(Debug)]
 pub struct PciPort {
     name: String,
-    nic: PciNic<Window>,
+    setup: PciSetup,
+    /// Areas of its pool and of its queues, in the order of their I/O addresses.
+    memory: [Area; 2],
+    /// `None` if the monitor has no device for this NIC.
+    device: Option<PciDevice>,
+    /// `None` until the device was started for the first time.
+    nic: Option<PciNic<Window>>,
+    /// When to start the closed NIC again.
+    restart_ns: Option<u64>,
+    /// The delay of the next restart.
+    delay_ns: u64,
+    /// When the device was started.
+    started_ns: u64,
+}
+
+/// A device that the monitor has provided.
+#[derive(Debug)]
+struct PciDevice {
+    window: Window,
     interrupt: File,
-    is_reported: bool,
+    /// When the status was last read, and when it is due.
+    checked_ns: u64,
+    check_ns: Option<u64>,
 }
 
 /// Returns the properties of a NIC with queues of `descriptors` entries.
@@ -36,52 +63,98 @@ impl PciPort {
     /// Starts a device. `place` is its number, and the first slot of its registers; `memory` are
     /// the areas of its pool and of its queues, in the order of their I/O addresses.
     ///
+    /// A device that an earlier driver domain has used may be missing or fail: then the NIC is
+    /// closed.
+    ///
     /// # Errors
     /// The monitor has mapped no registers, or the device cannot be used.
     pub fn start(
         name: String,
-        (device, slot): (u32, u32),
+        place: (u32, u32),
         setup: PciSetup,
         memory: [Area; 2],
         platform: &dyn Platform,
     ) -> Result<Self, StartError> {
-        let interrupt = File::from(attach(platform, device)?);
-        let what = "the registers of a PCI device";
-        let multiplier = ask(
-            what,
-            device,
-            PciControl::NotifyMultiplier.encode(),
-            platform,
-        )?;
-        let window = |structure| {
-            let word = ask(
-                what,
-                device,
-                PciControl::Layout(structure).encode(),
-                platform,
-            )?;
-            let place = registers(
-                structure.slot(slot),
-                StructureLayout::decode(word),
-                platform,
-            );
-            place.ok_or(StartError::Damaged("a PCI device's registers do not fit"))
-        };
-        let window = Window {
-            common: window(Structure::Common)?,
-            notify: window(Structure::Notify)?,
-            multiplier: multiplier as u32,
-        };
-        let [pool, queues] = memory;
-        let nic = PciNic::start(setup, window, pool, queues);
-        let nic = nic.map_err(|why| refused(&format!("nic.{name}"), io::Error::other(why)))?;
-        Ok(Self {
+        let mut port = Self {
             name,
-            nic,
-            interrupt,
-            is_reported: false,
-        })
+            setup,
+            memory,
+            device: None,
+            nic: None,
+            restart_ns: None,
+            delay_ns: RESTART_NS[0],
+            started_ns: 0,
+        };
+        let Some(interrupt) = attach_if_there(platform, place.0)? else {
+            port.log(format_args!("the NIC has no device, and is closed"));
+            return Ok(port);
+        };
+        port.device = Some(PciDevice {
+            window: window(place, platform)?,
+            interrupt: File::from(interrupt),
+            checked_ns: 0,
+            check_ns: None,
+        });
+        let now_ns = shmem::time::monotonic_ns();
+        if let Err(why) = port.try_start(now_ns) {
+            let has_served = PciControl::HasServed.encode();
+            if ask(REGISTERS, place.0, has_served, platform)? == 0 {
+                let what = format!("nic.{}", port.name);
+                return Err(refused(&what, io::Error::other(why)));
+            }
+            port.close(why, now_ns);
+        }
+        Ok(port)
     }
+
+    fn log(&self, what: std::fmt::Arguments<'_>) {
+        print_line(format_args!("nic.{}: {what}", self.name));
+    }
+
+    fn try_start(&mut self, now_ns: u64) -> Result<(), StartupError> {
+        let Some(device) = &self.device else {
+            return Ok(());
+        };
+        let [pool, queues] = self.memory;
+        match &mut self.nic {
+            Some(nic) => nic.restart()?,
+            none => *none = Some(PciNic::start(self.setup, device.window, pool, queues)?),
+        }
+        (self.restart_ns, self.started_ns) = (None, now_ns);
+        Ok(())
+    }
+
+    /// Records that the NIC is closed.
+    fn close(&mut self, why: impl std::fmt::Display, now_ns: u64) {
+        let [first, most] = RESTART_NS;
+        if now_ns.saturating_sub(self.started_ns) >= most {
+            self.delay_ns = first;
+        }
+        let delay_ns = self.delay_ns;
+        self.restart_ns = Some(now_ns.saturating_add(delay_ns));
+        self.delay_ns = delay_ns.saturating_mul(2).min(most);
+        let delay_s = delay_ns / 1_000_000_000;
+        self.log(format_args!(
+            "{why}; the NIC is closed, and is started again in {delay_s} s"
+        ));
+    }
+}
+
+const REGISTERS: &str = "the registers of a PCI device";
+
+/// Returns the registers of a device, and waits until they are mapped.
+fn window((device, slot): (u32, u32), platform: &dyn Platform) -> Result<Window, StartError> {
+    let ask = |control: PciControl| ask(REGISTERS, device, control.encode(), platform);
+    let of = |structure: Structure| {
+        let layout = StructureLayout::decode(ask(PciControl::Layout(structure))?);
+        let span = registers(structure.slot(slot), layout, platform);
+        span.ok_or(StartError::Damaged("a PCI device's registers do not fit"))
+    };
+    Ok(Window {
+        common: of(Structure::Common)?,
+        notify: of(Structure::Notify)?,
+        multiplier: ask(PciControl::NotifyMultiplier)? as u32,
+    })
 }
 
 /// Returns the place of a structure of registers in the window.
@@ -91,15 +164,30 @@ fn registers(slot: u32, layout: StructureLayout, platform: &dyn Platform) -> Opt
     slots.sub(layout.offset.into(), layout.bytes as usize)
 }
 
-impl Middleware for PciPort {
-    type Inner = PciNic<Window>;
-
-    fn inner(&self) -> &PciNic<Window> {
-        &self.nic
+impl PciDevice {
+    /// Returns whether to read the device's status: some time after an interrupt, which also
+    /// reports that the device has failed.
+    fn is_check_due(&mut self, now_ns: u64) -> bool {
+        // Without an interrupt, the eventfd has nothing to read.
+        let is_interrupted = self.interrupt.read(&mut [0; 8]).is_ok();
+        if is_interrupted && self.check_ns.is_none() {
+            self.check_ns = Some(self.checked_ns.saturating_add(CHECK_NS));
+        }
+        let is_due = self.check_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        if is_due {
+            (self.checked_ns, self.check_ns) = (now_ns, None);
+        }
+        is_due
     }
+}
 
-    fn inner_mut(&mut self) -> &mut PciNic<Window> {
-        &mut self.nic
+impl Nic for PciPort {
+    fn caps(&self) -> Caps {
+        let none = || Caps {
+            max_frame: self.setup.max_frame(),
+            ..Caps::default()
+        };
+        self.nic.as_ref().map_or_else(none, Nic::caps)
     }
 
     fn rx(
@@ -109,16 +197,58 @@ impl Middleware for PciPort {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        // Without an interrupt, the eventfd has nothing to read.
-        let _ = self.interrupt.read(&mut [0; 8]);
-        let taken = self.nic.rx(now_ns, budget, buffers, out);
-        if let Some(error) = self.nic.closed()
-            && !self.is_reported
-        {
-            self.is_reported = true;
-            let name = &self.name;
-            print_line(format_args!("nic.{name}: {error}; the NIC is closed"));
+        let Some(device) = &mut self.device else {
+            return 0;
+        };
+        let is_check_due = device.is_check_due(now_ns);
+        if let Some(restart_ns) = self.restart_ns {
+            if now_ns < restart_ns {
+                return 0;
+            }
+            match self.try_start(now_ns) {
+                Ok(()) => self.log(format_args!("the NIC works again")),
+                Err(why) => self.close(why, now_ns),
+            }
+        }
+        let Some(nic) = &mut self.nic else {
+            return 0;
+        };
+        if is_check_due {
+            nic.check();
+        }
+        let taken = nic.rx(now_ns, budget, buffers, out);
+        if let (Some(why), None) = (nic.closed(), self.restart_ns) {
+            self.close(why, now_ns);
         }
         taken
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        match &mut self.nic {
+            Some(nic) => nic.tx(now_ns, frames, pick),
+            None => TxReport::all_refused(pick),
+        }
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        if self.restart_ns.is_some() {
+            return self.restart_ns;
+        }
+        let of_nic = self.nic.as_ref().and_then(|nic| nic.next_due(now_ns));
+        let of_check = self.device.as_ref().and_then(|device| device.check_ns);
+        of_nic.into_iter().chain(of_check).min()
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        if let Some(nic) = &mut self.nic {
+            nic.release(buffers);
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        match &self.nic {
+            Some(nic) => nic.counters(),
+            None => vec![("closed", 1)],
+        }
     }
 }

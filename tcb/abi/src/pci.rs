@@ -76,11 +76,14 @@ pub enum PciControl {
     Layout(Structure),
     /// Return the bytes between the notification addresses of two queues.
     NotifyMultiplier,
+    /// Return 1 if the device has had another domain before, or else 0.
+    HasServed,
 }
 
 impl PciControl {
     const LAYOUT: u64 = 1;
     const NOTIFY_MULTIPLIER: u64 = 2;
+    const HAS_SERVED: u64 = 3;
 
     /// Encodes it as words 1 and 2 of a hypercall.
     #[must_use]
@@ -88,6 +91,7 @@ impl PciControl {
         match self {
             Self::Layout(structure) => [Self::LAYOUT, structure as u64],
             Self::NotifyMultiplier => [Self::NOTIFY_MULTIPLIER, 0],
+            Self::HasServed => [Self::HAS_SERVED, 0],
         }
     }
 
@@ -101,6 +105,7 @@ impl PciControl {
                 Some(Self::Layout(structure))
             }
             [Self::NOTIFY_MULTIPLIER, 0] => Some(Self::NotifyMultiplier),
+            [Self::HAS_SERVED, 0] => Some(Self::HasServed),
             _ => None,
         }
     }
@@ -116,10 +121,11 @@ mod tests {
             PciControl::Layout(Structure::Common),
             PciControl::Layout(Structure::Notify),
             PciControl::NotifyMultiplier,
+            PciControl::HasServed,
         ] {
             assert_eq!(PciControl::decode(call.encode()), Some(call));
         }
-        for nonsense in [[0, 0], [1, 2], [2, 1], [u64::MAX, 0]] {
+        for nonsense in [[0, 0], [1, 2], [2, 1], [3, 1], [u64::MAX, 0]] {
             assert_eq!(PciControl::decode(nonsense), None, "{nonsense:?}");
         }
         let (offset, bytes) = (0x0fff, u32::MAX);

@@ -54,6 +54,15 @@ impl From<io::Error> for TaskError {
     }
 }
 
+/// How far the end of a started PCI device is. The core requests the end until it succeeds.
+#[derive(Debug, Default)]
+pub(crate) struct PciEnd {
+    /// Whether the device was stopped: a repeated request does not stop it for its next domain.
+    is_over: AtomicBool,
+    /// Whether an error was logged.
+    has_failed: AtomicBool,
+}
+
 /// A device or socket.
 #[derive(Debug)]
 pub(crate) enum NetDev {
@@ -79,9 +88,8 @@ pub(crate) enum NetDev {
     /// A PCI device that is to be started for a domain.
     PciStopped(Arc<Function>),
     /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
-    /// whether it was stopped again. A repeated request to end it does not stop it for its next
-    /// domain.
-    PciStarted(Arc<Function>, OwnedFd, AtomicBool),
+    /// its end.
+    PciStarted(Arc<Function>, OwnedFd, PciEnd),
     /// A file, which is only a descriptor.
     File,
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
@@ -367,7 +375,7 @@ impl NetDev {
         Ok(match self {
             Self::PciStopped(function) => {
                 let interrupt = function.start()?;
-                Self::PciStarted(function, interrupt, AtomicBool::new(false))
+                Self::PciStarted(function, interrupt, PciEnd::default())
             }
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
@@ -385,8 +393,8 @@ impl NetDev {
         if let Self::Pci(function, _) = self {
             let interrupt = rest.into_iter().nth(1);
             let interrupt = interrupt.ok_or_else(|| "no interrupt of the device".to_owned())?;
-            let ended = AtomicBool::new(false);
-            return Ok(Self::PciStarted(Arc::clone(function), interrupt, ended));
+            let end = PciEnd::default();
+            return Ok(Self::PciStarted(Arc::clone(function), interrupt, end));
         }
         let Self::Wire(wire) = self else {
             return Err("this device has no sockets".to_owned().into());
@@ -467,12 +475,14 @@ impl NetDev {
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
-            Self::PciStarted(function, _, ended) if !ended.load(Ordering::Relaxed) => {
+            Self::PciStarted(function, _, end) if !end.is_over.load(Ordering::Relaxed) => {
                 if let Err(error) = function.stop() {
-                    eprintln!("grantway-netd: {error}");
+                    if !end.has_failed.swap(true, Ordering::Relaxed) {
+                        eprintln!("grantway-netd: {error}");
+                    }
                     return NetdReply::Failed { errno: IO };
                 }
-                ended.store(true, Ordering::Relaxed);
+                end.is_over.store(true, Ordering::Relaxed);
             }
             Self::Stuck => return NetdReply::Failed { errno: INVAL },
             _ => {}
@@ -508,6 +518,7 @@ fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
     Ok(match PciControl::decode(words).ok_or(INVAL)? {
         PciControl::Layout(structure) => function.layout(structure).encode(),
         PciControl::NotifyMultiplier => function.notify_multiplier().into(),
+        PciControl::HasServed => function.has_served().into(),
     })
 }
 
