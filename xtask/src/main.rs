@@ -60,6 +60,7 @@ usage: cargo xtask <task>
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
+    end_with_reader();
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -67,6 +68,18 @@ fn main() -> ExitCode {
             ExitCode::from(figures::exit_code(&error))
         }
     }
+}
+
+/// Makes the process end quietly when a reader of its output ends, as in `cargo xtask tcb | head`.
+fn end_with_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or_default();
+        if message.starts_with("failed printing to stdout: Broken pipe") {
+            std::process::exit(0);
+        }
+        usual(panic);
+    }));
 }
 
 fn run(args: &[String]) -> Result<()> {

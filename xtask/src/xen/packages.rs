@@ -116,8 +116,14 @@ fn release(root: &Path) -> Result<String> {
         .with_context(|| format!("{}", modules.display()))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
-    all.sort();
+    all.sort_by_cached_key(|release| numbers(release));
     all.pop().context("no kernel was unpacked")
+}
+
+/// Returns the numbers in the name of a kernel, by which the newest one is last.
+pub(crate) fn numbers(name: &str) -> Vec<u64> {
+    let digits = name.split(|letter: char| !letter.is_ascii_digit());
+    digits.filter_map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -133,5 +139,23 @@ mod tests {
             names(text, |program| program == "qemu-system"),
             ["xl", "less"]
         );
+    }
+
+    #[test]
+    fn newest_kernel_is_last() {
+        let mut names = [
+            "vmlinuz-6.1.0-10-amd64",
+            "vmlinuz-6.12.3-amd64",
+            "vmlinuz-6.1.0-9-cloud-amd64",
+            "System.map",
+        ];
+        names.sort_by_key(|name| numbers(name));
+        let expected = [
+            "System.map",
+            "vmlinuz-6.1.0-9-cloud-amd64",
+            "vmlinuz-6.1.0-10-amd64",
+            "vmlinuz-6.12.3-amd64",
+        ];
+        assert_eq!(names, expected);
     }
 }
