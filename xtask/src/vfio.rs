@@ -5,7 +5,7 @@
 use crate::workspace;
 use crate::xen::archive::Archive;
 use crate::xen::machine::Console;
-use crate::xen::packages::find;
+use crate::xen::packages::{find, numbers};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,39 @@ const USAGE: &str = "\
 usage: cargo xtask vfio
 
 Boots this system's newest kernel in QEMU's software emulation, with an IOMMU and two virtio-net
-devices that a cable joins, and runs a machine of this tree whose NIC is one of them: a device in
-use is refused; ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums; the driver
-domain is killed in the middle of a stream; the IOMMU reports no fault. Needs qemu-system-x86_64,
-busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all deadlines (default: 3).";
+devices that a cable joins, and runs machines of this tree whose NIC is one of them:
+
+  refused   a device in use is refused, by `up` and by `up --check`
+  ping tcp  ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums
+  kill      the driver domain is killed ten times during a stream
+  helpers   manager and netd are killed
+  faults    the IOMMU has reported no fault
+  unmapped  the device of a dead driver domain runs on: the IOMMU faults
+  reset     the driver domain starts without a device that cannot be reset
+  down      the device is released
+  core      the core is killed, and the next machine takes the device
+  attack    a hostile driver domain has the device access other memory: the IOMMU faults, guests
+            reach each other without a loss, and an ordinary driver domain takes the device up
+
+Needs qemu-system-x86_64, busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all
+deadlines (default: 3).";
 
 /// The tests, in their order.
-const TESTS: [&str; 7] = ["boot", "refused", "ping", "tcp", "kill", "faults", "down"];
+const TESTS: [&str; 12] = [
+    "boot", "refused", "ping", "tcp", "kill", "helpers", "faults", "unmapped", "reset", "down",
+    "core", "attack",
+];
 /// Deadline on a system without load, seconds.
 const DEADLINE_S: u64 = 240;
-/// Packages and programs that run inside.
-const PACKAGES: [&str; 6] = ["cli", "grantwayd", "netd", "manager", "driver", "guest"];
-const PROGRAMS: [&str; 6] = [
-    "grantway",
-    "grantwayd",
-    "grantway-netd",
-    "grantway-manager",
-    "driver",
-    "guest",
+/// Programs that run inside, each with its package.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("grantway", "cli"),
+    ("grantwayd", "grantwayd"),
+    ("grantway-netd", "netd"),
+    ("grantway-manager", "manager"),
+    ("driver", "driver"),
+    ("guest", "guest"),
+    ("hostile-pci", "hostile"),
 ];
 /// Modules of the kernel, in the order in which they are loaded.
 const MODULES: [&str; 15] = [
@@ -118,7 +133,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let mut command = Command::new(&parts.emulator);
     // The kernel's test of the timer fails at random in an emulated system.
     let line = format!("console=ttyS0 panic=5 intel_iommu=on no_timer_check SLOW={slow}");
+    let messages = home.join("emulator.log");
     command
+        .stderr(fs::File::create(&messages).with_context(|| messages.display().to_string())?)
         .args(SYSTEM)
         .arg(&parts.kernel)
         .arg("-initrd")
@@ -128,7 +145,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         log: &home.join("console.log"),
         deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
     };
-    console.run(command, &TESTS, &mut |_| Ok(()))
+    let passed = console.run(command, &TESTS, &mut |_| Ok(()));
+    passed.with_context(|| format!("the emulator's messages: {}", messages.display()))
 }
 
 /// The parts of this system that a run uses.
@@ -145,7 +163,7 @@ impl Parts {
         let emulator = find("qemu-system-x86_64")?;
         let busybox = find("busybox")?;
         let mut kernels: Vec<_> = fs::read_dir("/boot").ok()?.filter_map(Result::ok).collect();
-        kernels.sort_by_key(fs::DirEntry::file_name);
+        kernels.sort_by_cached_key(|entry| numbers(&entry.file_name().to_string_lossy()));
         kernels.into_iter().rev().find_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let release = name.strip_prefix("vmlinuz-")?;
@@ -167,7 +185,7 @@ impl Parts {
             image.folder(folder);
         }
         image.copy("bin/busybox", &self.busybox)?;
-        for program in PROGRAMS {
+        for (program, _) in PROGRAMS {
             let stripped = home.join(program);
             let from = programs.join(program);
             // Debug information is most of a program.
@@ -199,9 +217,9 @@ fn file(modules: &Path, module: &str) -> PathBuf {
 /// Builds the programs that run inside; returns their folder.
 fn build() -> Result<PathBuf> {
     let mut command = workspace::cargo();
-    command.args(["build", "--quiet", "--bins"]);
-    for package in PACKAGES {
-        command.args(["-p", package]);
+    command.args(["build", "--quiet"]);
+    for (program, package) in PROGRAMS {
+        command.args(["-p", package, "--bin", program]);
     }
     let status = command.status().context("cannot run cargo")?;
     ensure!(status.success(), "the build failed");
