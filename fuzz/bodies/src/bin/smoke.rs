@@ -1,7 +1,7 @@
 //! `smoke SECONDS [BODY…]`: runs each body (none named: all) for this many seconds on mutated
 //! inputs from the corpus, and on random ones; as many bodies at a time as there are CPUs. Needs no
-//! other compiler or tool, but lacks the guidance of libFuzzer, which searches for inputs that reach
-//! new code.
+//! other compiler or tool, but lacks the guidance of libFuzzer, which searches for inputs that
+//! reach new code.
 //!
 //! An input on which a body panics or hangs is written to `regressions/`, which the tests use from
 //! then on.
