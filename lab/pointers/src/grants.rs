@@ -127,6 +127,7 @@ mod tests {
             .map(|frame| GrantedPage {
                 frame,
                 readonly: false,
+                io: false,
                 exchanged: false,
                 entry: None,
             })

@@ -145,6 +145,7 @@ impl DevicePort {
             index,
             frame: frame as u32,
             readonly: false,
+            io: false,
         };
         let grants: Vec<_> = (0..).zip(frames).map(grant).collect();
         let mut made = Vec::new();

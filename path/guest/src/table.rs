@@ -57,6 +57,7 @@ impl Granter for CountedTable {
                     .unwrap_or_else(|| page.frame.wrapping_sub(self.first_frame)),
                 frame: page.frame,
                 readonly: page.readonly,
+                io: page.io,
             })
             .collect();
         let mut outcomes = Vec::with_capacity(ops.len());

@@ -4,7 +4,7 @@ use crate::platform::{NO_RECORD, Peer, Record};
 use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
-    OPS_MAX, REQUEST, RESULT, Revoke, STATUS_WORD,
+    OPS_MAX, REQUEST, RESULT, Revoke, STATUS_WORD, Share,
 };
 use abi::{
     ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,
@@ -124,6 +124,14 @@ impl Calls {
     /// The monitor's status.
     pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
         self.single(HypercallKind::TableBind, bind.encode())
+    }
+
+    /// Shows the pages of a bound table that are granted for I/O to a device of this domain's.
+    ///
+    /// # Errors
+    /// The monitor's status.
+    pub fn share_table(&mut self, share: &Share) -> Result<(), GrantStatus> {
+        self.single(HypercallKind::TableShare, share.encode())
     }
 
     /// Ends this domain's part in a table or an exchange.

@@ -3,7 +3,7 @@
 
 use crate::counted::Translation;
 use crate::grant::GrantStatus;
-use crate::hypercall::{Attach, Bind, Create, ForeignMap, Revoke, TapControl};
+use crate::hypercall::{Attach, Bind, Create, ForeignMap, Revoke, Share, TapControl};
 use crate::ids::GrantRef;
 
 impl Bind {
@@ -25,7 +25,19 @@ impl Create {
         [
             (self.table.0 as u64) << 32 | self.index as u64,
             self.frame as u64,
-            self.readonly as u64,
+            self.readonly as u64 | (self.io as u64) << 1,
+        ]
+    }
+}
+
+impl Share {
+    /// Encodes it as words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.conn.0 as u64) << 32 | self.table.0 as u64,
+            self.first.0 as u64,
+            0,
         ]
     }
 }

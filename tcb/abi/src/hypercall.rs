@@ -93,6 +93,10 @@ pub enum HypercallKind {
     /// Unmap a memory file. One operation: word 0 the page of [`layout::FOREIGN`] where it is
     /// mapped. `-ENOENT`: nothing is mapped there.
     ForeignUnmap = 19,
+    /// Show the pages of a bound table that are granted for I/O to a device of the user's. One
+    /// operation: [`Share`]. The pages leave the device's window when they are revoked, and all of
+    /// them when either half of the table ends.
+    TableShare = 20,
 }
 
 impl HypercallKind {
@@ -117,6 +121,7 @@ impl HypercallKind {
             17 => Self::DeviceEnd,
             18 => Self::ForeignMap,
             19 => Self::ForeignUnmap,
+            20 => Self::TableShare,
             _ => return None,
         })
     }
@@ -178,6 +183,9 @@ pub struct Create {
     pub frame: u32,
     /// Whether the user may only read.
     pub readonly: bool,
+    /// Whether the page is granted for I/O: a device of the user may access it as well
+    /// ([`Share`]).
+    pub io: bool,
 }
 
 impl Create {
@@ -189,6 +197,31 @@ impl Create {
             index: words[0] as u32,
             frame: words[1] as u32,
             readonly: words[2] & 1 != 0,
+            io: words[2] & 2 != 0,
+        }
+    }
+}
+
+/// Show a bound table's pages that are granted for I/O in the window of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The table, which the caller has bound.
+    pub table: Handle,
+    /// The caller's connection to the device.
+    pub conn: ConnId,
+    /// The slot of the device's window for entry 0; entry `n` is at slot `first + n`. All of these
+    /// slots must be free.
+    pub first: Slot,
+}
+
+impl Share {
+    /// Decodes words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            table: Handle(words[0] as u32),
+            conn: ConnId((words[0] >> 32) as u32),
+            first: Slot(words[1] as u32),
         }
     }
 }

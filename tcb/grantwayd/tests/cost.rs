@@ -44,6 +44,7 @@ fn cost_of_counted_grants() {
             index,
             frame,
             readonly: false,
+            io: false,
         };
         create.encode()
     };

@@ -153,6 +153,7 @@ fn exhausted_collateral_costs_one_restart() {
                 index,
                 frame,
                 readonly,
+                io: false,
             }
             .encode();
             let made = daemon.calls("g0", HypercallKind::GrantCreate, &[create]);

@@ -46,6 +46,7 @@ impl<'a> Table<'a> {
             index,
             frame: 3 + index,
             readonly,
+            io: false,
         };
         let made = self
             .daemon
@@ -270,6 +271,7 @@ fn tables_belong_to_their_two_ends_only() {
         index: 1,
         frame: 0,
         readonly: false,
+        io: false,
     };
     let bind = Bind {
         granter: DomId(1),

@@ -45,6 +45,7 @@ fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
             index,
             frame: index % 2 * 2,
             readonly: false,
+            io: false,
         };
         let ops: Vec<_> = part.iter().map(|index| create(index).encode()).collect();
         let statuses = daemon.statuses("g0", HypercallKind::GrantCreate, &ops);
@@ -86,6 +87,7 @@ fn one_guest_cannot_exhaust_driver_mappings() {
         index,
         frame: index,
         readonly: false,
+        io: false,
     };
     let ops: Vec<_> = (0..FEW).map(|index| own(index).encode()).collect();
     let made = daemon.calls("g1", HypercallKind::GrantCreate, &ops);

@@ -115,6 +115,7 @@ impl Granter {
             index,
             frame: index,
             readonly: false,
+            io: false,
         };
         self.call(HypercallKind::GrantCreate, &[create.encode()])[0]
     }

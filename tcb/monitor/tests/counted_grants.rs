@@ -308,6 +308,7 @@ fn a_pinned_frame_is_exchanged_once() {
         index: 1,
         frame: 1,
         readonly: false,
+        io: false,
     };
     assert_eq!(
         rig.counted.create(DomId(1), &[again])[0].0,

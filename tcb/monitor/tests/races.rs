@@ -151,6 +151,7 @@ fn attack_27_a_table_is_bound_in_its_own_size() {
         index,
         frame: 0,
         readonly: false,
+        io: false,
     };
     let past: Vec<_> = [ENTRIES / 2, u32::MAX].map(create).into();
     let made = rig.counted.create(DomId(1), &past);

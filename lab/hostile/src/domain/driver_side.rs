@@ -48,6 +48,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
             index: n,
             frame: n,
             readonly: false,
+            io: false,
         });
         flood();
         if round % KEPT == KEPT - 1 {

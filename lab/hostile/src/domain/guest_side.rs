@@ -51,6 +51,7 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
             index: n.wrapping_mul(0x9e37_79b9),
             frame: n << (round % 24),
             readonly: n.is_multiple_of(2),
+            io: n.is_multiple_of(3),
         });
         if let Some(table) = table {
             churn(&calls, table);
@@ -77,6 +78,7 @@ fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
         index,
         frame: index,
         readonly: false,
+        io: false,
     };
     let ops: Vec<Create> = (0..GRANTS).map(create).collect();
     let mut made = Vec::new();

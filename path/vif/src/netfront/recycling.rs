@@ -68,6 +68,7 @@ impl Netfront {
             .map(|&frame| GrantedPage {
                 frame,
                 readonly: false,
+                io: true,
                 exchanged: false,
                 entry: None,
             })

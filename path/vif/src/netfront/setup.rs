@@ -104,6 +104,8 @@ impl PageLayout {
             granted.push(GrantedPage {
                 frame: first + at,
                 readonly: n >= layout.tx_small().start,
+                // A dedicated queue of a NIC receives into the pool.
+                io: layout.rx_pool().contains(&n),
                 exchanged: exchange.is_some(),
                 entry: None,
             });

@@ -29,6 +29,8 @@ pub struct GrantedPage {
     pub frame: u32,
     /// Whether the grant is read-only.
     pub readonly: bool,
+    /// Whether a device of the backend may access the page as well.
+    pub io: bool,
     /// Whether the page is exchanged: `frame` is then its slot in the domain's window, and the
     /// reference accepts no page until the netfront offers it.
     pub exchanged: bool,

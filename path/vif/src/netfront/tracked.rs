@@ -162,6 +162,7 @@ impl PageGrants for ByGranter<'_> {
         let page = GrantedPage {
             frame: self.outside.first_frame + page,
             readonly: true,
+            io: false,
             exchanged: false,
             entry: Some(self.outside.first_entry + entry),
         };

@@ -242,6 +242,7 @@ impl Daemon {
             index: 0,
             frame: 3,
             readonly: false,
+            io: false,
         };
         assert_eq!(
             self.call("g0", HypercallKind::GrantCreate, create.encode())

@@ -68,9 +68,9 @@ impl Cost {
     fn of_work(call: &Call<'_>) -> Self {
         let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
         let (units, churn) = match call {
-            Call::Other(HypercallKind::ExchangeCreate, _) | Call::TableCreate(..) => {
-                (MAKING_CALL, CHURN_TABLE)
-            }
+            Call::Other(HypercallKind::ExchangeCreate, _)
+            | Call::TableCreate(..)
+            | Call::TableShare(_) => (MAKING_CALL, CHURN_TABLE),
             Call::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
             Call::ConnectGet(_) => (control(1), 0),
             Call::DeviceControl(ops) => (control(ops.len()), 0),

@@ -3,7 +3,7 @@
 //! Decoding is pure and total: every input yields a call or `EINVAL`. Access is checked later, when
 //! the call is executed.
 
-use abi::hypercall::{Bind, Create, ForeignMap, HypercallKind, OPS_MAX, Revoke};
+use abi::hypercall::{Bind, Create, ForeignMap, HypercallKind, OPS_MAX, Revoke, Share};
 use abi::{ConnId, Handle, XenbusState};
 use rustix::io::Errno;
 
@@ -25,6 +25,8 @@ pub enum Call<'a> {
     TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
     TableBind(Bind),
+    /// Shows a table's pages to a device.
+    TableShare(Share),
     /// Ends the caller's half of a table or an exchange.
     TableEnd(Handle),
     /// Creates counted grants.
@@ -91,6 +93,7 @@ impl Operations {
                 Call::TableCreate(ConnId(narrow(conn)), narrow(entries))
             }
             HypercallKind::TableBind => Call::TableBind(Bind::decode(words(0))),
+            HypercallKind::TableShare => Call::TableShare(Share::decode(words(0))),
             HypercallKind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
             HypercallKind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
             HypercallKind::ForeignMap => Call::ForeignMap(ForeignMap::decode(words(0))),

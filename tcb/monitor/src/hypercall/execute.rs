@@ -6,7 +6,7 @@ use super::shared::Shared;
 use crate::device;
 use crate::grant::mechanism::{Done, Ends, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind};
+use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind, Share};
 use abi::layout::fd;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
@@ -31,6 +31,7 @@ impl<S: AddressSpace> Server<S> {
             Call::Ready => self.has_news |= !self.counters.ready.swap(true, Ordering::Release),
             Call::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
             Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
+            Call::TableShare(op) => self.answer(self.share(&op).map(|()| 0), ANSWER_WORD),
             Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
             Call::GrantCreate(ops) => self.grant_create(ops),
             Call::GrantRevoke(ops) => {
@@ -102,6 +103,11 @@ impl<S: AddressSpace> Server<S> {
         let other = self.shared.mechanism.as_ref();
         let other = other.and_then(|other| other.bind(self.id, op));
         other.unwrap_or_else(|| self.shared.counted.bind(self.id, op))
+    }
+
+    fn share(&self, op: &Share) -> Result<(), GrantStatus> {
+        let (_, device) = ends(&self.shared, self.id, op.conn)?;
+        self.shared.counted.share(self.id, device, op)
     }
 
     /// Ends the caller's half of the table or exchange with this handle.

@@ -314,6 +314,7 @@ impl Rig {
                 index,
                 frame,
                 readonly,
+                io: false,
             })
             .collect();
         self.spy.lock().unwrap().fake.refuse_next = refused;

@@ -110,6 +110,7 @@ impl Rig {
             index,
             frame,
             readonly: false,
+            io: false,
         };
         let ops: Vec<_> = pages.iter().map(create).collect();
         self.counted.create(DomId(granter), &ops)

@@ -63,7 +63,7 @@ impl CountedGrants {
 
     fn create_in(&self, table: &Table, ops: &[Create], answers: &mut [(GrantStatus, GrantRef)]) {
         let _op = table.op();
-        let (mut made, mut maps) = (0, Vec::new());
+        let (mut made, mut maps, mut for_io) = (0, Vec::new(), Vec::new());
         {
             let mut state = table.state();
             if state.granter_done || state.user_done {
@@ -75,6 +75,7 @@ impl CountedGrants {
                 let granted = Granted {
                     frame: op.frame,
                     readonly: op.readonly,
+                    io: op.io,
                 };
                 *status = if !state.entries.get(op.index).is_some_and(free) {
                     GrantStatus::BadRef
@@ -86,7 +87,8 @@ impl CountedGrants {
                     GrantStatus::NoSpace
                 } else {
                     made += 1;
-                    maps.extend(bound.map(|bound| table.page(bound, op.index, granted)));
+                    maps.extend(bound.map(|bound| table.page(bound.first, op.index, granted)));
+                    for_io.extend(granted.io.then_some((op.index, granted)));
                     GrantStatus::Okay
                 };
             }
@@ -97,6 +99,9 @@ impl CountedGrants {
                 .grants
                 .change(table.user, |space| space.map(&maps))
                 .is_ok();
+        if mapped {
+            self.show_to_device(table, &for_io);
+        }
         let mut state = table.state();
         for (op, (status, gref)) in ops.iter().zip(answers) {
             if *status != GrantStatus::Okay {
@@ -142,7 +147,10 @@ impl CountedGrants {
     pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
         let runs = self.runs(granter, ops, |op| op.table);
         let mapped = runs.filter(|(table, ..)| self.is_mapped(table));
-        mapped.map(|(_, _, run)| run.len() as u32).sum()
+        let windows = |table: &Table| 1 + u32::from(table.state().shared.is_some());
+        mapped
+            .map(|(table, _, run)| run.len() as u32 * windows(&table))
+            .sum()
     }
 
     /// Revokes by force everything that a table grants.
@@ -210,8 +218,9 @@ impl CountedGrants {
         }
     }
 
-    /// Unmaps pages from the user's window. Returns whether the user lives.
+    /// Unmaps pages from the windows of the user and its device. Returns whether the user lives.
     fn take_away(&self, table: &Table, leaving: &[RevokedEntry]) -> bool {
+        self.hide_from_device(table, leaving.iter().map(|leaving| leaving.index));
         let Some(bound) = table.state().bound else {
             return true;
         };

@@ -23,6 +23,8 @@ pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
 pub(super) struct Granted {
     pub(super) frame: u32,
     pub(super) readonly: bool,
+    /// Whether the page is granted for I/O.
+    pub(super) io: bool,
 }
 
 /// One entry: the generation of its last grant, and its current grant, if any.
@@ -167,7 +169,11 @@ mod tests {
 
     fn frame(frame: u32) -> Granted {
         let readonly = frame.is_multiple_of(7);
-        Granted { frame, readonly }
+        Granted {
+            frame,
+            readonly,
+            io: false,
+        }
     }
 
     /// Counts pieces by a scan of all entries.

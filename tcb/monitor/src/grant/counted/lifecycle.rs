@@ -3,6 +3,7 @@
 
 use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
+use super::share::Shared;
 use super::table::{Bound, Table};
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
@@ -77,7 +78,7 @@ impl CountedGrants {
         self.reserve(&table, bound)?;
         let mut maps: Vec<_> = table.own_pages(bound).collect();
         for (index, _, granted) in table.state().entries.granted() {
-            maps.push(table.page(bound, index, granted));
+            maps.push(table.page(bound.first, index, granted));
         }
         let (own, frames) = (table.own_memory(), table.frames_memory());
         let (rw, ro) = (table.region.fd(), table.region_readonly.as_fd());
@@ -123,9 +124,12 @@ impl CountedGrants {
         let table = table.filter(|t| t.granter == granter && self.is_mapped(t));
         table.map_or(0, |table| {
             let state = table.state();
+            let of_device = state.shared.as_ref().map_or(0, Shared::pages);
             // An empty table counts as one piece, but its end interrupts no processor.
-            let some = state.entries.granted().next().is_some();
-            if some { state.entries.pieces() } else { 0 }
+            match state.entries.granted().next() {
+                Some(_) => state.entries.pieces().saturating_add(of_device),
+                None => 0,
+            }
         })
     }
 
@@ -134,11 +138,13 @@ impl CountedGrants {
         let tables: Vec<_> = {
             let mut registry = self.registry();
             registry.quarantines.remove(&id);
-            let part = |t: &&Arc<Table>| t.granter == id || t.user == id;
-            registry.tables.values().filter(part).cloned().collect()
+            registry.tables.values().cloned().collect()
         };
         for table in tables {
             let _op = table.op();
+            if table.is_shared_with(id) {
+                self.end_share(&table);
+            }
             if table.granter == id && !table.state().granter_done {
                 self.granter_ends(&table);
             } else if table.user == id {
@@ -155,6 +161,7 @@ impl CountedGrants {
 
     /// Marks the granter's half as ended, after all its grants were revoked. The caller holds `op`.
     pub(super) fn granter_is_done(&self, table: &Arc<Table>) {
+        self.end_share(table);
         if table.state().bound.is_some() {
             // Unmap its memory with the last page, even if the user keeps the table.
             let frames = table.frames_memory();
@@ -206,6 +213,7 @@ impl CountedGrants {
     /// Marks the user's half as ended. The table is no longer in the user's address space, or that
     /// address space no longer exists. The caller holds `op`.
     pub(super) fn end_user(&self, table: &Arc<Table>) {
+        self.end_share(table);
         let (left, bound, over) = {
             let mut state = table.state();
             let left = state.entries.revoke_all();

@@ -8,6 +8,7 @@
 //! | `entries` | the grants of the entries, and how many mappings they take |
 //! | `lifecycle` | creation, binding, end and teardown of a table |
 //! | `change` | creation and revocation of grants, in batches |
+//! | `share` | the device of a user, which reaches pages granted for I/O |
 //! | `quarantine` | the collateral and the waiting time of forced revocations |
 //!
 //! The granter's worker changes the user's address space, through the user's agent.
@@ -26,6 +27,7 @@ mod entries;
 mod lifecycle;
 mod quarantine;
 mod registry;
+mod share;
 mod table;
 
 pub use registry::{CountedCounters, CountedGrants};

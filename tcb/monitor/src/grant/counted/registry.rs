@@ -98,11 +98,17 @@ impl CountedGrants {
     /// Returns whether a table, a quarantine or a pin names a domain.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
-        let registry = self.registry();
-        let mut tables = registry.tables.values();
-        tables.any(|table| table.granter == id || table.user == id)
-            || registry.quarantines.contains_key(&id)
-            || self.pins.names(id)
+        let tables: Vec<_> = {
+            let registry = self.registry();
+            if registry.quarantines.contains_key(&id) {
+                return true;
+            }
+            registry.tables.values().cloned().collect()
+        };
+        let of_table = |table: &Arc<Table>| {
+            table.granter == id || table.user == id || table.is_shared_with(id)
+        };
+        tables.iter().any(of_table) || self.pins.names(id)
     }
 
     /// Returns whether a domain has created a table for this connection.
@@ -124,7 +130,12 @@ impl CountedGrants {
         };
         for table in tables {
             let state = table.state();
-            for (_, _, granted) in state.entries.granted() {
+            let shared = state.shared.as_ref();
+            for (index, _, granted) in state.entries.granted() {
+                if let Some(shared) = shared.filter(|shared| shared.shows(index)) {
+                    let device = all.entry(shared.device).or_default();
+                    device.mapped.insert((table.granter, granted.frame));
+                }
                 let granter = all.entry(table.granter).or_default();
                 granter.granted.insert(granted.frame);
                 if state.bound.is_some() {

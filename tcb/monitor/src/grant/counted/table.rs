@@ -1,6 +1,7 @@
 //! One table of counted grants: its sub-tables, and the monitor's state of each entry.
 
 use super::entries::{Entries, Entry, Granted};
+use super::share::Shared;
 use crate::memory::Memory;
 use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
@@ -29,6 +30,8 @@ pub(super) struct TableState {
     pub(super) granter_done: bool,
     /// Whether the user's half has ended.
     pub(super) user_done: bool,
+    /// The user's device that may access pages granted for I/O.
+    pub(super) shared: Option<Shared>,
     pub(super) entries: Entries,
 }
 
@@ -88,6 +91,7 @@ impl Table {
                 bound: None,
                 granter_done: false,
                 user_done: false,
+                shared: None,
                 entries: Entries::new(entries),
             }),
         })
@@ -125,10 +129,10 @@ impl Table {
         self.own_memory().wrapping_add(1)
     }
 
-    /// Returns the mapping of an entry that grants something.
-    pub(super) fn page(&self, bound: Bound, index: u32, granted: Granted) -> PageMap {
+    /// Returns the mapping of an entry that grants something, where entry 0 is at slot `first`.
+    pub(super) fn page(&self, first: u32, index: u32, granted: Granted) -> PageMap {
         PageMap {
-            slot: Slot(bound.first + index),
+            slot: Slot(first + index),
             memory: self.frames_memory(),
             frame: granted.frame,
             writable: !granted.readonly,

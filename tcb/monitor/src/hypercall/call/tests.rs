@@ -64,6 +64,15 @@ const SINGLE: &[(HypercallKind, [u64; 3], Call<'static>)] = &[
         }),
     ),
     (
+        HypercallKind::TableShare,
+        [2 << 32 | 5, WIDE | 10, 0],
+        Call::TableShare(Share {
+            table: Handle(5),
+            conn: ConnId(2),
+            first: Slot(10),
+        }),
+    ),
+    (
         HypercallKind::TableEnd,
         [WIDE | 4, 0, 0],
         Call::TableEnd(Handle(4)),
@@ -110,6 +119,7 @@ fn a_batch_is_decoded_in_order() {
         index: 2,
         frame: 3,
         readonly: false,
+        io: true,
     };
     let revoke = Revoke {
         table: Handle(1),
@@ -170,7 +180,7 @@ fn a_batch_is_decoded_in_order() {
 fn an_invalid_call_is_rejected_unread() {
     let mut buffers = Operations::default();
     let unread = |_| -> [u64; 3] { panic!("an operation was read") };
-    for kind in [0, 14, 15, 20, u32::MAX] {
+    for kind in [0, 14, 15, 21, u32::MAX] {
         assert_eq!(buffers.decode(kind, 1, unread), Err(Errno::INVAL), "{kind}");
     }
     for count in [OPS_MAX + 1, u32::MAX as usize] {
@@ -184,7 +194,7 @@ proptest! {
     /// twice.
     #[test]
     fn every_input_is_decoded_or_rejected(
-        kind in 0u32..22,
+        kind in 0u32..23,
         count in 0..OPS_MAX + 2,
         words in prop::array::uniform3(any::<u64>()),
     ) {

@@ -1,0 +1,192 @@
+//! A user's device, which reaches the pages of a table that are granted for I/O.
+//!
+//! The user names the device and the place in its window once. From then on the device's mappings
+//! follow the table: a page is mapped when it is granted for I/O, and unmapped when it is revoked.
+//! The device counts no uses. While it may access a page, the user counts one for it.
+
+use super::entries::{Granted, pieces_max};
+use super::registry::CountedGrants;
+use super::table::Table;
+use crate::grant::window::WindowSlot;
+use crate::space::{SpaceError, enter};
+use abi::hypercall::Share;
+use abi::{DomId, GrantStatus, Slot};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// The device of a table.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) device: DomId,
+    /// The slots of the entries in its window.
+    slots: Range<u32>,
+    /// The entries whose pages are mapped there.
+    mapped: BTreeSet<u32>,
+}
+
+impl Shared {
+    /// Returns whether the device reaches the page of an entry.
+    pub(super) fn shows(&self, index: u32) -> bool {
+        self.mapped.contains(&index)
+    }
+
+    /// Returns the number of pages that the device reaches.
+    pub(super) fn pages(&self) -> u32 {
+        self.mapped.len() as u32
+    }
+}
+
+impl Table {
+    /// Returns whether a domain is the device of the table.
+    pub(super) fn is_shared_with(&self, id: DomId) -> bool {
+        let state = self.state();
+        state
+            .shared
+            .as_ref()
+            .is_some_and(|shared| shared.device == id)
+    }
+}
+
+impl CountedGrants {
+    /// Maps the pages of a table that are granted for I/O, now or later, into the window of
+    /// `device`. Repeating the call changes nothing.
+    ///
+    /// # Errors
+    /// `BadHandle`: the caller has not bound such a table, or it has another device, or the
+    /// granter has ended it. `BadDomain`: the device or the granter is dead. `BadSlot`: a slot of
+    /// the device's window does not exist or is not free. `NoSpace`: the table's pages may take too
+    /// many mappings of the device, or its address space rejects them.
+    pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
+        let table = self.table(op.table).filter(|table| table.user == user);
+        let table = table.ok_or(GrantStatus::BadHandle)?;
+        let _op = table.op();
+        {
+            let state = table.state();
+            match &state.shared {
+                Some(shared) if shared.device == device && shared.slots.start == op.first.0 => {
+                    return Ok(());
+                }
+                None if state.bound.is_some() && !state.granter_done => {}
+                _ => return Err(GrantStatus::BadHandle),
+            }
+        }
+        let end = op.first.0.checked_add(table.entries);
+        let slots = op.first.0..end.ok_or(GrantStatus::BadSlot)?;
+        self.reserve_for_device(&table, device, &slots)?;
+        let for_io: Vec<_> = {
+            let state = table.state();
+            let granted = state.entries.granted();
+            let granted = granted.filter(|(.., granted)| granted.io);
+            granted
+                .map(|(index, _, granted)| (index, granted))
+                .collect()
+        };
+        let page = |&(index, granted): &(u32, Granted)| table.page(slots.start, index, granted);
+        let maps: Vec<_> = for_io.iter().map(page).collect();
+        let frames = table.frames_memory();
+        let mapped = self.grants.change(device, |space| {
+            enter(space, frames, table.memory.frames_fds(), &maps)
+        });
+        if mapped.is_err() {
+            self.unreserve_for_device(&table, device, slots);
+            return Err(GrantStatus::NoSpace);
+        }
+        table.state().shared = Some(Shared {
+            device,
+            slots,
+            mapped: for_io.into_iter().map(|(index, _)| index).collect(),
+        });
+        Ok(())
+    }
+
+    /// Maps newly granted pages into the window of the table's device, which is killed if that
+    /// fails. The caller holds `op`.
+    pub(super) fn show_to_device(&self, table: &Table, pages: &[(u32, Granted)]) {
+        let (device, maps): (_, Vec<_>) = {
+            let mut state = table.state();
+            let Some(shared) = state.shared.as_mut().filter(|_| !pages.is_empty()) else {
+                return;
+            };
+            shared.mapped.extend(pages.iter().map(|(index, _)| index));
+            let first = shared.slots.start;
+            let page = |&(index, granted): &(u32, Granted)| table.page(first, index, granted);
+            (shared.device, pages.iter().map(page).collect())
+        };
+        let _ = self
+            .grants
+            .change(device, |space| space.map(&maps).map_err(SpaceError::fatal));
+    }
+
+    /// Unmaps pages from the window of the table's device, which is killed if that fails. The
+    /// caller holds `op`.
+    pub(super) fn hide_from_device(&self, table: &Table, indices: impl Iterator<Item = u32>) {
+        let (device, slots): (_, Vec<_>) = {
+            let mut state = table.state();
+            let Some(shared) = &mut state.shared else {
+                return;
+            };
+            let shown = indices.filter(|index| shared.mapped.remove(index));
+            let first = shared.slots.start;
+            (
+                shared.device,
+                shown.map(|index| Slot(first + index)).collect(),
+            )
+        };
+        if !slots.is_empty() {
+            let _ = self.grants.change(device, |space| {
+                space.unmap(&slots).map_err(SpaceError::fatal)
+            });
+        }
+    }
+
+    /// Takes all pages and the granter's memory from the table's device. The caller holds `op`.
+    pub(super) fn end_share(&self, table: &Table) {
+        let Some(shared) = table.state().shared.take() else {
+            return;
+        };
+        let first = shared.slots.start;
+        let slots: Vec<_> = shared
+            .mapped
+            .iter()
+            .map(|index| Slot(first + index))
+            .collect();
+        // If this fails, the device is dead afterwards.
+        let _ = self.grants.change(shared.device, |space| {
+            space.unmap(&slots).map_err(SpaceError::fatal)?;
+            let frames = table.frames_memory();
+            space.remove_memory(frames).map_err(SpaceError::fatal)
+        });
+        self.unreserve_for_device(table, shared.device, shared.slots);
+    }
+
+    /// Reserves slots of a device's window, and holds the granter's memory.
+    fn reserve_for_device(
+        &self,
+        table: &Table,
+        device: DomId,
+        slots: &Range<u32>,
+    ) -> Result<(), GrantStatus> {
+        let mut accounts = self.grants.lock();
+        let account = accounts.alive(device).ok_or(GrantStatus::BadDomain)?;
+        let window_slots = account.window.slot_count();
+        if accounts.alive(table.granter).is_none() {
+            return Err(GrantStatus::BadDomain);
+        }
+        // Every page may be a mapping.
+        if pieces_max(table.entries, window_slots, self.mappings) < table.entries {
+            return Err(GrantStatus::NoSpace);
+        }
+        let holds = WindowSlot::Table(table.handle);
+        if !accounts.reserve(device, holds, std::slice::from_ref(slots)) {
+            return Err(GrantStatus::BadSlot);
+        }
+        let held = accounts.hold_memory(table.granter);
+        held.map(drop).ok_or(GrantStatus::BadDomain)
+    }
+
+    fn unreserve_for_device(&self, table: &Table, device: DomId, slots: Range<u32>) {
+        let mut accounts = self.grants.lock();
+        accounts.unreserve(device, &[slots]);
+        accounts.release_memory(table.granter);
+    }
+}

@@ -1,0 +1,331 @@
+//! Tables whose pages are granted for I/O, and the device of their user (IO-1 … IO-6).
+
+use abi::counted::Revocation;
+use abi::hypercall::{Bind, Create, Revoke, Share};
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
+use monitor::fake::SharedFake;
+use monitor::grant::{CountedGrants, Grants};
+use monitor::memory::Memory;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const USER: DomId = DomId(0);
+const GRANTER: DomId = DomId(1);
+const DEVICE: DomId = DomId(2);
+const ENTRIES: u32 = 8;
+/// The slot of entry 0 in the device's window.
+const FIRST: u32 = 3;
+
+struct Rig {
+    grants: Arc<Grants>,
+    counted: CountedGrants,
+    user: SharedFake,
+    device: SharedFake,
+    table: Handle,
+}
+
+impl Rig {
+    /// Creates a bound table that grants nothing.
+    fn new() -> Self {
+        let grants = Arc::new(Grants::default());
+        let counted = CountedGrants::new(Arc::clone(&grants));
+        for id in [USER, GRANTER, DEVICE] {
+            let memory = Memory::create(id, ENTRIES, ENTRIES, &[], None).unwrap();
+            grants.lock().insert(id, Arc::new(memory), 32);
+        }
+        let [user, device] = [USER, DEVICE].map(|id| {
+            let space = SharedFake::default();
+            let shared: Arc<_> = Arc::clone(&space);
+            grants.lock().set_space(id, Some(shared));
+            counted.insert(id, ENTRIES);
+            space
+        });
+        let table = counted.create_table((GRANTER, ConnId(0)), USER, ENTRIES);
+        let rig = Self {
+            grants,
+            counted,
+            user,
+            device,
+            table: table.unwrap(),
+        };
+        let bind = Bind {
+            granter: GRANTER,
+            table: rig.table,
+            first: Slot(0),
+            tables: Slot(ENTRIES),
+            entries: ENTRIES,
+        };
+        assert_eq!(rig.counted.bind(USER, &bind), Ok(()));
+        rig
+    }
+
+    fn share(&self, user: DomId, device: DomId, first: u32) -> Result<(), GrantStatus> {
+        let share = Share {
+            table: self.table,
+            conn: ConnId(0),
+            first: Slot(first),
+        };
+        let shared = self.counted.share(user, device, &share);
+        self.check();
+        shared
+    }
+
+    /// Grants a frame by the entry of the same number.
+    fn grant(&self, index: u32, io: bool, readonly: bool) -> (GrantStatus, GrantRef) {
+        let create = Create {
+            table: self.table,
+            index,
+            frame: index,
+            readonly,
+            io,
+        };
+        let made = self.counted.create(GRANTER, &[create])[0];
+        self.check();
+        made
+    }
+
+    fn revoke(&self, gref: GrantRef) -> GrantStatus {
+        let revoke = Revoke {
+            table: self.table,
+            gref,
+            how: Revocation::Force,
+        };
+        let status = self.counted.revoke(GRANTER, &[revoke])[0];
+        self.check();
+        status
+    }
+
+    fn die(&self, id: DomId) {
+        self.grants.lock().fence(id);
+        self.grants.lock().set_space(id, None);
+        self.counted.tear_down(id);
+        self.grants.lock().clear(id);
+        self.check();
+    }
+
+    /// Returns the frames that the device reaches, and whether it may write them.
+    fn reached(&self) -> Vec<(u32, bool)> {
+        let space = self.device.lock().unwrap();
+        let pages = space.mapped.values();
+        pages.map(|page| (page.frame, page.writable)).collect()
+    }
+
+    /// Nothing leaks, and the audit knows what the device reaches.
+    fn check(&self) {
+        let (audit, leaked) = self.grants.audit(&self.counted, None);
+        assert_eq!(leaked, 0);
+        if let Some(device) = audit.get(&DEVICE) {
+            let frames = device.mapped.iter().map(|(granter, frame)| {
+                assert_eq!(*granter, GRANTER);
+                *frame
+            });
+            let reached = self.reached().into_iter().map(|(frame, _)| frame);
+            assert!(frames.eq(reached));
+        }
+    }
+}
+
+/// IO-1, IO-2: the device reaches exactly the pages that are granted for I/O, whether they were
+/// granted before the table was shared or after that, and no longer than they are granted.
+#[test]
+fn device_reaches_pages_granted_for_io() {
+    let rig = Rig::new();
+    let before = rig.grant(0, true, false).1;
+    rig.grant(1, false, false);
+    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
+    assert_eq!(rig.reached(), [(0, true)]);
+    let after = rig.grant(2, true, false).1;
+    rig.grant(3, false, false);
+    rig.grant(4, true, true);
+    assert_eq!(rig.reached(), [(0, true), (2, true), (4, false)]);
+    for gref in [before, after] {
+        assert_eq!(rig.revoke(gref), GrantStatus::Okay);
+    }
+    assert_eq!(rig.reached(), [(4, false)]);
+    // The entry is free for another grant, which may be none for I/O.
+    rig.grant(2, false, false);
+    assert_eq!(rig.reached(), [(4, false)]);
+}
+
+/// IO-1: only the user of a bound table names its device, once, and at free slots.
+#[test]
+fn table_is_shared_once_by_its_user() {
+    let rig = Rig::new();
+    rig.grant(0, true, false);
+    for caller in [GRANTER, DEVICE] {
+        let refused = rig.share(caller, DEVICE, FIRST);
+        assert_eq!(refused, Err(GrantStatus::BadHandle));
+    }
+    for first in [32 - ENTRIES + 1, u32::MAX] {
+        let refused = rig.share(USER, DEVICE, first);
+        assert_eq!(refused, Err(GrantStatus::BadSlot));
+    }
+    assert_eq!(
+        rig.share(USER, DomId(9), FIRST),
+        Err(GrantStatus::BadDomain)
+    );
+    rig.device.lock().unwrap().refuse_next = true;
+    assert_eq!(rig.share(USER, DEVICE, FIRST), Err(GrantStatus::NoSpace));
+    assert_eq!(rig.reached(), []);
+    for _ in 0..2 {
+        assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
+        assert_eq!(rig.reached(), [(0, true)]);
+    }
+    assert_eq!(
+        rig.share(USER, DEVICE, FIRST + ENTRIES),
+        Err(GrantStatus::BadHandle)
+    );
+    let unbound = rig
+        .counted
+        .create_table((GRANTER, ConnId(1)), USER, ENTRIES);
+    let share = Share {
+        table: unbound.unwrap(),
+        conn: ConnId(0),
+        first: Slot(FIRST + ENTRIES),
+    };
+    let refused = rig.counted.share(USER, DEVICE, &share);
+    assert_eq!(refused, Err(GrantStatus::BadHandle));
+}
+
+/// IO-4: whichever half of the table ends, or whichever domain dies, the device loses all pages.
+#[test]
+fn end_of_a_table_takes_all_pages_from_the_device() {
+    let ends: [fn(&Rig); 4] = [
+        |rig| rig.counted.end_table(GRANTER, rig.table).unwrap(),
+        |rig| rig.counted.end_table(USER, rig.table).unwrap(),
+        |rig| rig.die(GRANTER),
+        |rig| rig.die(USER),
+    ];
+    for end in ends {
+        let rig = Rig::new();
+        rig.grant(0, true, false);
+        rig.share(USER, DEVICE, FIRST).unwrap();
+        rig.grant(1, true, false);
+        end(&rig);
+        rig.check();
+        assert_eq!(rig.reached(), []);
+        assert_eq!(rig.device.lock().unwrap().memories.len(), 0);
+        assert_eq!(rig.device.lock().unwrap().destroyed, None);
+        for id in [USER, GRANTER, DEVICE] {
+            rig.die(id);
+        }
+        assert!(!rig.counted.names(GRANTER) && !rig.grants.lock().knows(GRANTER));
+    }
+}
+
+/// IO-5: after the death of a device the table has none, and its user names the next one.
+#[test]
+fn next_device_gets_the_pages_of_a_dead_one() {
+    let rig = Rig::new();
+    rig.grant(0, true, false);
+    rig.share(USER, DEVICE, FIRST).unwrap();
+    assert!(rig.counted.names(DEVICE));
+    rig.die(DEVICE);
+    assert!(!rig.counted.names(DEVICE) && !rig.grants.lock().knows(DEVICE));
+    // The user's own mappings are untouched, and revocations reach only them.
+    assert!(rig.user.lock().unwrap().mapped.contains_key(&Slot(0)));
+    rig.grant(1, true, false);
+    let memory = Memory::create(DEVICE, 1, 1, &[], None).unwrap();
+    rig.grants.lock().insert(DEVICE, Arc::new(memory), 32);
+    let next: Arc<_> = SharedFake::default();
+    let space: Arc<_> = Arc::clone(&next);
+    rig.grants.lock().set_space(DEVICE, Some(space));
+    let share = Share {
+        table: rig.table,
+        conn: ConnId(0),
+        first: Slot(FIRST),
+    };
+    assert_eq!(rig.counted.share(USER, DEVICE, &share), Ok(()));
+    assert_eq!(next.lock().unwrap().mapped.len(), 2);
+}
+
+/// IO-3: a device from which a page cannot be unmapped is killed before the revocation succeeds.
+#[test]
+fn device_that_keeps_a_revoked_page_is_killed() {
+    let rig = Rig::new();
+    let gref = rig.grant(0, true, false).1;
+    rig.share(USER, DEVICE, FIRST).unwrap();
+    rig.device.lock().unwrap().lose_next = true;
+    assert_eq!(rig.revoke(gref), GrantStatus::Okay);
+    assert!(rig.device.lock().unwrap().destroyed.is_some());
+    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.user.lock().unwrap().destroyed, None);
+}
+
+/// A step of a random sequence.
+#[derive(Clone, Debug)]
+enum Op {
+    Share(u32),
+    Grant(u32, bool),
+    Revoke(u32),
+    End(DomId),
+    Die(DomId),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        2 => (0..32u32).prop_map(Op::Share),
+        8 => (0..ENTRIES, any::<bool>()).prop_map(|(index, io)| Op::Grant(index, io)),
+        6 => (0..ENTRIES).prop_map(Op::Revoke),
+        1 => (0..2u16).prop_map(|id| Op::End(DomId(id))),
+        1 => (0..3u16).prop_map(|id| Op::Die(DomId(id))),
+    ]
+}
+
+proptest! {
+    /// IO-2: in any order of actions, the device reaches the pages that are granted for I/O while
+    /// the table is shared, and no other page.
+    #[test]
+    fn device_reaches_what_the_model_grants(ops in prop::collection::vec(op(), 1..40)) {
+        let rig = Rig::new();
+        let (mut grefs, mut for_io) = ([None; ENTRIES as usize], [false; ENTRIES as usize]);
+        let (mut shared, mut dead) = (None, [false; 3]);
+        for op in ops {
+            match op {
+                Op::Share(first) if !dead[2] => {
+                    if rig.share(USER, DEVICE, first).is_ok() {
+                        shared = Some(first);
+                    }
+                }
+                Op::Grant(index, io) => {
+                    let (status, gref) = rig.grant(index, io, false);
+                    if status == GrantStatus::Okay {
+                        grefs[index as usize] = Some(gref);
+                        for_io[index as usize] = io;
+                    }
+                }
+                Op::Revoke(index) => {
+                    if let Some(gref) = grefs[index as usize].take() {
+                        rig.revoke(gref);
+                    }
+                }
+                Op::End(id) => {
+                    if rig.counted.end_table(id, rig.table).is_ok() {
+                        (grefs, shared) = ([None; ENTRIES as usize], None);
+                    }
+                }
+                Op::Die(id) if !dead[usize::from(id.0)] => {
+                    dead[usize::from(id.0)] = true;
+                    rig.die(id);
+                    shared = None;
+                    if id != DEVICE {
+                        grefs = [None; ENTRIES as usize];
+                    }
+                }
+                Op::Share(_) | Op::Die(_) => {}
+            }
+            let expected: Vec<_> = match shared {
+                Some(first) => (0..ENTRIES)
+                    .filter(|&n| grefs[n as usize].is_some() && for_io[n as usize])
+                    .map(|n| Slot(first + n))
+                    .collect(),
+                None => Vec::new(),
+            };
+            if !dead[2] {
+                let space = rig.device.lock().unwrap();
+                prop_assert!(space.mapped.keys().eq(&expected), "{:?}", space.mapped);
+            }
+        }
+    }
+}
