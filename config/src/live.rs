@@ -227,9 +227,7 @@ impl LiveConfig {
         }
         if guest.vifs.iter().any(|vif| vif.pdev.is_some()) {
             return Err(
-                "`pdev`: the queues of an AF_XDP NIC are assigned at the start; add the guest to \
-                 the file"
-                    .into(),
+                "`pdev`: these queues are assigned at the start; add the guest to the file".into(),
             );
         }
         Ok(())

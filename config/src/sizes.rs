@@ -71,6 +71,13 @@ pub(crate) fn device_pages(nic: &NicConfig) -> u32 {
     }
 }
 
+/// Returns the first slot of a device domain's window for grants of guests, behind those of the
+/// driver domain and their table.
+pub(crate) fn guests_slot(nic: &NicConfig) -> u32 {
+    let pages = device_pages(nic);
+    pages.saturating_add(abi::counted::table_slots(pages))
+}
+
 /// Returns the name of the domain of a NIC's device.
 pub(crate) fn device_name(nic: &str) -> String {
     format!("device-{nic}")

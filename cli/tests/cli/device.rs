@@ -6,9 +6,10 @@ use serde_json::Value;
 
 const DEVICE: &str = "device-wire";
 
-fn up(place: &TestDir) -> Running {
-    let soft = "kind = \"soft\"\nrate_mbps = 10000\ninterrupt_us = 20";
-    let file = place.file("m.toml", &SIM.replacen("kind = \"sim\"", soft, 1));
+const SOFT: &str = "kind = \"soft\"\nrate_mbps = 10000\ninterrupt_us = 20";
+
+fn up(place: &TestDir, machine: &str) -> Running {
+    let file = place.file("m.toml", &machine.replacen("kind = \"sim\"", SOFT, 1));
     let running = place.start(&["up", &file]);
     place.wait_for_output(&running, "is up");
     running
@@ -52,7 +53,7 @@ fn wait_for_answers(place: &TestDir) {
 #[test]
 fn traffic_survives_deaths_of_device_and_driver() {
     let place = TestDir::with_machine();
-    let running = up(&place);
+    let running = up(&place, SIM);
     wait_for_answers(&place);
     let link = |of: &str| number(&json(&place, &["stat", of, "--json"]), "link");
     assert_eq!([link("driver"), link(DEVICE)], [Some(1); 2]);
@@ -75,6 +76,55 @@ fn traffic_survives_deaths_of_device_and_driver() {
         log.contains("nic.wire: the device has closed; the link is down"),
         "{log}"
     );
+    let end = running.terminate();
+    assert!(end.ok(), "{end:?}");
+}
+
+/// Returns a machine whose guest has a dedicated queue of the device.
+fn with_queue() -> String {
+    let wire = "kind = \"sim\"\nqueues = \"vmq\"\nvmq_queues = 2";
+    let machine = SIM.replacen("kind = \"sim\"", wire, 1);
+    let vif = "[[guest.vif]]\npdev = \"wire:2\"";
+    let machine = machine.replacen("[[guest.vif]]", vif, 1);
+    format!("[driver]\ngrants = \"counted\"\n{machine}")
+}
+
+/// Returns the driver's report about the guest's dedicated queue.
+fn queue(place: &TestDir) -> Value {
+    let stat = json(place, &["stat", "driver", "--json"]);
+    stat["driver"]["ports"]["vif.web-0"]["queue"].clone()
+}
+
+/// Waits until the device has stored further frames in the guest's pages.
+fn wait_for_direct_frames(place: &TestDir) {
+    let direct = || {
+        let queue = queue(place);
+        let is_open = queue["state"] == "open";
+        queue["direct_packets"].as_u64().filter(|_| is_open)
+    };
+    let before = wait(direct);
+    wait(|| direct().filter(|now| *now > before + 2));
+}
+
+/// D-32 to D-34: a device writes into pages of a guest, and continues to do so after the death of
+/// the device, the driver domain or the guest, with buffers posted.
+#[test]
+fn dedicated_queue_survives_each_death() {
+    let place = TestDir::with_machine();
+    let running = up(&place, &with_queue());
+    wait_for_answers(&place);
+    wait_for_direct_frames(&place);
+    for killed in [DEVICE, "driver", "web", DEVICE] {
+        let (pid, before) = domain(&place, killed).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        wait(|| domain(&place, killed).filter(|(_, restarts)| *restarts == before + 1));
+        wait_for_answers(&place);
+        wait_for_direct_frames(&place);
+        let audit = json(&place, &["grants", "--json"]);
+        assert_eq!(audit["leaked"], 0, "{killed}: {audit}");
+    }
+    let device = json(&place, &["stat", DEVICE, "--json"]);
+    assert_eq!(number(&device, "io_faults"), Some(0), "{device}");
     let end = running.terminate();
     assert!(end.ok(), "{end:?}");
 }

@@ -2,9 +2,10 @@
 
 use super::findings::Findings;
 use crate::domain::{GrantMode, Vmq};
-use crate::model::{Config, NicKind};
+use crate::model::{Config, Nic, Vif};
 use crate::pdev::Pdev;
 use crate::problem::ConfigPart;
+use crate::rule::Direction;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -13,7 +14,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         for (v, vif) in guest.vifs.iter().enumerate() {
             let Some(pdev) = &vif.pdev else { continue };
             let part = ConfigPart::Vif(g, v);
-            if let Some((what, remedy)) = contradiction(pdev, config, &taken) {
+            if let Some((what, remedy)) = contradiction(pdev, vif, config, &taken) {
                 found.add(part, "pdev", what, remedy);
             }
             taken.insert(pdev, part.to_string());
@@ -25,6 +26,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 /// are the interfaces that already have queues.
 fn contradiction(
     pdev: &Pdev,
+    vif: &Vif,
     config: &Config,
     taken: &BTreeMap<&Pdev, String>,
 ) -> Option<(String, String)> {
@@ -33,12 +35,12 @@ fn contradiction(
         let what = format!("`pdev` is \"{pdev}\", but no NIC is named {}", pdev.nic);
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
-    let queues = match (&nic.kind, nic.vmq) {
-        (NicKind::Xdp { .. }, Some(Vmq { queues, .. })) => queues,
+    let queues = match nic.vmq {
+        Some(Vmq { queues, .. }) if nic.assigns_by_pdev() => queues,
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
-            let remedy = "leave it out, or use a NIC of kind = \"xdp\" with queues = \"vmq\" \
-                          (those of a TAP go to the busiest guests by themselves)";
+            let remedy = "leave it out, or use a NIC of kind = \"xdp\" or \"soft\" with queues = \
+                          \"vmq\" (those of a TAP go to the busiest guests by themselves)";
             return Some((what, remedy.into()));
         }
     };
@@ -61,6 +63,14 @@ fn contradiction(
                       know the guest's frame of a posted page, and count its uses";
         return Some((what, remedy.into()));
     }
+    if nic.has_device_domain() {
+        return before_queue(nic, vif).then(|| {
+            let what = with("rules apply to frames from this NIC to this interface");
+            let remedy = "leave one of them out: a device writes a frame into the guest's page \
+                          before any rule is evaluated";
+            (what, remedy.into())
+        });
+    }
     let buffers = config.buffers;
     if buffers.spare > 0 || buffers.release_threshold.is_some() {
         let what = with("[buffers] has `spare` or `release_threshold`");
@@ -69,4 +79,12 @@ fn contradiction(
         return Some((what, remedy.into()));
     }
     None
+}
+
+/// Returns whether a rule applies to frames from a NIC to a guest's interface.
+fn before_queue(nic: &Nic, vif: &Vif) -> bool {
+    let mut from_wire = nic.rules.iter();
+    let mut to_guest = vif.all_rules().into_iter();
+    from_wire.any(|rule| rule.is_for(Direction::In))
+        || to_guest.any(|rule| rule.is_for(Direction::Out))
 }

@@ -8,7 +8,7 @@ use crate::domain::{
     FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, PCI_MTU_MAX, Rings, Vmq, XDP_MTU_MAX,
 };
 use crate::lro::Meta;
-use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, XdpWire};
+use crate::model::{Cable, Config, Nic, NicKind, XdpWire};
 use crate::problem::ConfigPart;
 use crate::variants;
 use std::collections::BTreeMap;
@@ -143,21 +143,15 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
     found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
     let wrong = "`queues` is \"vmq\"";
     match nic.kind {
-        NicKind::Soft {
-            place: DevicePlace::Domain,
-            ..
-        } => {
-            let remedy = "write device = \"driver\", or queues = \"shared\": a device in a \
-                          separate domain has no dedicated queues";
-            found.add(part, "queues", wrong, remedy);
+        _ if nic.assigns_by_pdev() => {
+            if vmq.rebalance_ms > 0 {
+                let remedy =
+                    "leave it out: a guest permanently has the queue that its `pdev` names";
+                let what = "`vmq_rebalance_ms` is set";
+                found.add(part, "vmq_rebalance_ms", what, remedy);
+            }
         }
-        NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Soft { .. } => {}
-        NicKind::Xdp { .. } if vmq.rebalance_ms > 0 => {
-            let what = "`kind` is \"xdp\" and `vmq_rebalance_ms` is set";
-            let remedy = "leave it out: a guest permanently has the queue that its `pdev` names";
-            found.add(part, "vmq_rebalance_ms", what, remedy);
-        }
-        NicKind::Xdp { .. } => {}
+        NicKind::Tap { .. } | NicKind::Sim(_) | NicKind::Soft { .. } | NicKind::Xdp { .. } => {}
         NicKind::Pcap(_) | NicKind::Local { .. } | NicKind::Vfio { .. } => {
             let remedy =
                 "leave it out, or use a NIC of kind = \"tap\", \"xdp\", \"sim\" or \"soft\"";

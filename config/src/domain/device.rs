@@ -18,6 +18,15 @@ pub struct DeviceConfig {
     pub rings: Rings,
     /// The number of pages that the driver domain may grant to it.
     pub pages: u32,
+    /// First slot of its window for pages of guests with dedicated queues.
+    #[serde(default)]
+    pub guests_slot: u32,
+    /// Number of these slots.
+    #[serde(default)]
+    pub guests_slots: u32,
+    /// Number of dedicated queues.
+    #[serde(default)]
+    pub queues: u32,
     /// Buffers of the station at the cable's far end.
     pub buffers: u32,
 }

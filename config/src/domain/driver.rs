@@ -176,6 +176,9 @@ pub enum NicKindConfig {
         conn: u32,
         /// Entries of each ring, a power of two.
         descriptors: u32,
+        /// Number of dedicated queues.
+        #[serde(default)]
+        queues: u32,
     },
     /// A PCI device, which accesses the NIC's buffers and rings through an IOMMU.
     Vfio {
@@ -247,11 +250,16 @@ impl NicConfig {
             _ => return 0,
         };
         let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
-        let dedicated = self.vmq.map_or(0, |vmq| vmq.queues);
+        // Only the headers of queues that are assigned by load are split.
+        let split = self.vmq.map_or(0, |vmq| vmq.queues);
+        let dedicated = match self.kind {
+            NicKindConfig::Device { queues, .. } => queues,
+            _ => split,
+        };
         let ring = 1 + pages(DESCRIPTOR_BYTES) + pages(COMPLETION_BYTES);
         let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));
         ring.saturating_mul(dedicated + 2)
-            .saturating_add(pages(HEADER_BYTES).saturating_mul(dedicated))
+            .saturating_add(pages(HEADER_BYTES).saturating_mul(split))
             .saturating_add(sent)
     }
 
@@ -387,6 +395,9 @@ pub struct VifConfig {
     /// Its dedicated queue of an AF_XDP NIC, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<DedicatedQueue>,
+    /// Its dedicated queue of a device in a separate domain, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_queue: Option<DeviceQueue>,
 }
 
 impl VifConfig {
@@ -424,6 +435,22 @@ impl VifConfig {
     pub fn guest_of(name: &str) -> Option<&str> {
         name.rsplit_once('-').map(|(guest, _)| guest)
     }
+}
+
+/// A dedicated queue of a device in a separate domain, which receives into the pages of one guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceQueue {
+    /// Index of the NIC.
+    pub nic: u32,
+    /// Number of the queue, from 1.
+    pub queue: u32,
+    /// Number of the driver's connection to the device.
+    pub conn: u32,
+    /// Slot of the device's window for entry 0 of the guest's grants.
+    pub first_slot: u32,
+    /// Number of the guest's receive buffers.
+    pub buffers: u32,
 }
 
 /// A queue of an AF_XDP NIC that receives into the pages of one guest.

@@ -18,9 +18,9 @@ pub use crate::lro::Lro;
 pub use capture::Capture;
 pub use device::DeviceConfig;
 pub use driver::{
-    BURST_BYTES, CableConfig, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES,
-    LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig, PCI_MTU_MAX,
-    QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
+    BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,
+    GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig,
+    PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
 pub use link::{

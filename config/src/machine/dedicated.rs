@@ -1,10 +1,11 @@
-//! Dedicated queues of AF_XDP NICs, each of which receives into the pages of one guest.
+//! Dedicated queues of AF_XDP NICs and of devices in separate domains, each of which receives into
+//! the pages of one guest.
 
 use super::devices::Devices;
-use crate::domain::DedicatedQueue;
+use crate::domain::{DedicatedQueue, DeviceQueue};
 use crate::model::{Config, Nic};
 use crate::rule::{self, Direction, Rule};
-use crate::sizes::{rx_pages, rx_pool};
+use crate::sizes::{grant_entries, rx_pages, rx_pool};
 use abi::firewall;
 use abi::machine::{Device, XdpQueue};
 use abi::xdp::Ring;
@@ -12,6 +13,48 @@ use std::collections::BTreeMap;
 
 /// The dedicated queues of all guests, by guest and vif.
 pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueue>;
+
+/// The dedicated queues of devices in separate domains, by guest and vif.
+pub(super) type DeviceQueues = BTreeMap<(usize, usize), DeviceQueue>;
+
+/// Records the dedicated queues of the NIC `model` in `queues`. `device` is the NIC's number, the
+/// driver's connection to the device, and the first slot of the device's window for guests' grants.
+pub(super) fn add_to_device(
+    config: &Config,
+    model: &Nic,
+    (nic, conn, mut first_slot): (u32, u32, u32),
+    queues: &mut DeviceQueues,
+) {
+    for (place, queue, slots) in slots_of_guests(config, model) {
+        let buffers = config.buffers.to_guest;
+        let queue = DeviceQueue {
+            nic,
+            queue,
+            conn,
+            first_slot,
+            buffers,
+        };
+        queues.insert(place, queue);
+        first_slot = first_slot.saturating_add(slots);
+    }
+}
+
+/// Returns the guests' interfaces that have a dedicated queue of this NIC, by guest and vif, each
+/// with the queue's number and the number of its grants.
+pub(super) fn slots_of_guests(
+    config: &Config,
+    nic: &Nic,
+) -> impl Iterator<Item = ((usize, usize), u32, u32)> {
+    let guests = config.guests.iter().enumerate();
+    guests.flat_map(move |(g, guest)| {
+        let slots = grant_entries(config, guest);
+        let vifs = guest.vifs.iter().enumerate();
+        vifs.filter_map(move |(v, vif)| {
+            let pdev = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name)?;
+            Some(((g, v), pdev.queue, slots))
+        })
+    })
+}
 
 /// Adds the devices of NIC number `n`'s dedicated queues, and records the queues in `queues`. Their
 /// rings start at slot `window_slots` of the grant window.

@@ -75,6 +75,7 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
                 first_slot,
                 tables_slot,
                 queue: nics.dedicated.get(&(g, v)).copied(),
+                device_queue: nics.device_queues.get(&(g, v)).copied(),
                 ..told_of(config, (g, v), vif)
             });
         }
@@ -114,6 +115,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         rules: vif.all_rules(),
         firewall: vif.firewall,
         queue: None,
+        device_queue: None,
     }
 }
 

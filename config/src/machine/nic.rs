@@ -1,12 +1,12 @@
 //! The driver domain's NICs: the configuration of each, their devices, and the frames and slots of
 //! the grant window that they take.
 
-use super::dedicated::{self, DedicatedQueues};
+use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{Devices, tap};
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
 use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, XdpWire};
-use crate::sizes::{BUFFERS_PER_PAGE, nic_pages, rings_slots};
+use crate::sizes::{BUFFERS_PER_PAGE, guests_slot, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
 use std::net::IpAddr;
@@ -23,6 +23,7 @@ pub(super) struct Nics {
     /// Slots of the grant window for their rings.
     pub(super) window_slots: u32,
     pub(super) dedicated: DedicatedQueues,
+    pub(super) device_queues: DeviceQueues,
     /// Number of devices that are domains. The connections to these are the driver's first ones.
     pub(super) device_domains: u32,
 }
@@ -33,6 +34,7 @@ impl Nics {
         let mut all = Self::default();
         for (n, nic) in config.nics.iter().enumerate() {
             let kind = all.kind(config, n, nic, worker);
+            let model = nic;
             let nic = NicConfig {
                 name: nic.name.clone(),
                 kind,
@@ -51,6 +53,11 @@ impl Nics {
             {
                 // Its rings follow its buffers.
                 pci.frames = pci.frames.saturating_add(nic.ring_pages());
+            }
+            if let NicKindConfig::Device { conn, .. } = nic.kind {
+                let first_slot = guests_slot(&nic);
+                let device = (n as u32, conn, first_slot);
+                dedicated::add_to_device(config, model, device, &mut all.device_queues);
             }
             all.frames = all.frames.saturating_add(nic_pages(&nic));
             all.nics.push(nic);
@@ -112,6 +119,7 @@ impl Nics {
                 NicKindConfig::Device {
                     conn,
                     descriptors: rings.descriptors,
+                    queues: nic.dedicated_queues(),
                 }
             }
             NicKind::Vfio {
@@ -180,9 +188,10 @@ pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
     }
 }
 
-/// Returns a NIC's dedicated queues that are assigned by load; an AF_XDP NIC has none of these.
+/// Returns a NIC's dedicated queues that are assigned by load. Those of an AF_XDP NIC and of a
+/// device domain are assigned by `pdev`.
 fn vmq(nic: &Nic) -> Option<Vmq> {
-    nic.vmq.filter(|_| !matches!(nic.kind, NicKind::Xdp { .. }))
+    nic.vmq.filter(|_| !nic.assigns_by_pdev())
 }
 
 /// Returns addresses without their prefixes.

@@ -55,11 +55,13 @@ impl Nic {
     /// Returns whether its device is a domain.
     #[must_use]
     pub fn has_device_domain(&self) -> bool {
-        let place = match self.kind {
-            NicKind::Soft { place, .. } => Some(place),
-            _ => None,
-        };
-        place == Some(DevicePlace::Domain)
+        self.kind.has_device_domain()
+    }
+
+    /// Returns whether each of its dedicated queues belongs to the interface whose `pdev` names it.
+    #[must_use]
+    pub fn assigns_by_pdev(&self) -> bool {
+        self.kind.assigns_by_pdev()
     }
 
     /// Returns the number of its dedicated queues.
@@ -176,6 +178,19 @@ pub enum XdpWire {
 }
 
 impl NicKind {
+    fn has_device_domain(&self) -> bool {
+        let place = match self {
+            Self::Soft { place, .. } => Some(*place),
+            _ => None,
+        };
+        place == Some(DevicePlace::Domain)
+    }
+
+    /// See [`Nic::assigns_by_pdev`].
+    pub(crate) fn assigns_by_pdev(&self) -> bool {
+        self.has_device_domain() || matches!(self, Self::Xdp { .. })
+    }
+
     /// Returns the default number of receive buffers. A segment of 64 KB takes 33 buffers; segments
     /// that wait for guests must leave enough buffers to the NIC.
     #[must_use]

@@ -48,7 +48,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
         moderation: moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
-        vmq: vmq(&t, matches!(kind, Some(NicKind::Xdp { .. }))),
+        vmq: vmq(&t, kind.as_ref().is_some_and(NicKind::assigns_by_pdev)),
         rules: t.tables("rule", "nic.rule", rule_part, |r, t| {
             rule::read(r, t, &rule::OF_NIC)
         }),

@@ -129,6 +129,7 @@ fn every_kind_survives_json() {
         NicKindConfig::Device {
             conn: 1,
             descriptors: 256,
+            queues: 2,
         },
         NicKindConfig::Pcap(Capture {
             read: Some(1),
@@ -195,6 +196,13 @@ fn every_kind_survives_json() {
             forwards: false,
             rules: vec![Rule::any("all", false)],
             firewall: Firewall::Shared,
+            device_queue: Some(DeviceQueue {
+                nic: 2,
+                queue: 1,
+                conn: 0,
+                first_slot: 900,
+                buffers: 512,
+            }),
             queue: Some(DedicatedQueue {
                 nic: 0,
                 device: 3,

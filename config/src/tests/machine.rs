@@ -355,7 +355,10 @@ fn device_of_a_nic_is_a_domain() {
             driver.vifs.iter().map(|v| v.conn).collect::<Vec<_>>(),
             [1, 2]
         );
-        let NicKindConfig::Device { conn, descriptors } = driver.nics[0].kind else {
+        let NicKindConfig::Device {
+            conn, descriptors, ..
+        } = driver.nics[0].kind
+        else {
             panic!("{:?}", driver.nics[0].kind);
         };
         assert_eq!((conn, descriptors), (0, 512));

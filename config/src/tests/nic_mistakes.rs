@@ -273,9 +273,9 @@ fn rings_of_a_device_are_checked() {
             "from 0 to 4096",
         ),
         (
-            "queues = \"vmq\"",
-            "`queues` is \"vmq\"",
-            "write device = \"driver\"",
+            "vmq_rebalance_ms = 1\nqueues = \"vmq\"",
+            "`vmq_rebalance_ms` is set",
+            "a guest permanently has the queue",
         ),
         (
             "interrupt_us = 50\nmoderation = \"spin\"",

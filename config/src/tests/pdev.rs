@@ -1,6 +1,6 @@
-//! Dedicated queues of AF_XDP NICs.
+//! Dedicated queues of AF_XDP NICs and of devices in separate domains.
 
-use crate::domain::{BufferSize, DriverConfig, GuestConfig};
+use crate::domain::{BufferSize, DeviceConfig, DriverConfig, GuestConfig};
 use crate::parse;
 use abi::firewall::{Prefix, Rule, Rules};
 use abi::machine::Device;
@@ -179,4 +179,45 @@ fn invalid_queues_have_a_line_and_a_remedy() {
         assert!(first.starts_with(&format!("f.toml:{line}: ")), "{text}");
         assert!(first.contains(what) && first.contains(remedy), "{text}");
     }
+}
+
+/// A device in a separate domain has a part of its window for each guest with a queue, behind the
+/// driver domain's pages.
+#[test]
+fn device_has_room_for_the_grants_of_guests() {
+    let text = MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", "kind = \"soft\"", 1);
+    let spare = format!("[buffers]\nto_guest = 300\nspare = 8\n{text}");
+    let machine = parse("f", &spare).unwrap().machine().unwrap();
+    let [driver, .., device] = machine.domains.as_slice() else {
+        panic!("{machine:?}")
+    };
+    let driver: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    let told: DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    assert_eq!(told.queues, 3);
+    let [Some(of_a), None, Some(of_b)] = [0, 1, 2].map(|vif| driver.vifs[vif].device_queue) else {
+        panic!("{:?}", driver.vifs)
+    };
+    assert_eq!((of_a.queue, of_b.queue), (2, 1));
+    assert_eq!((of_a.nic, of_a.conn, of_a.buffers), (0, 0, 300));
+    assert_eq!(of_a.first_slot, told.guests_slot);
+    assert_eq!(of_b.first_slot, of_a.first_slot + driver.vifs[0].slots);
+    let all = driver.vifs[0].slots + driver.vifs[2].slots;
+    assert_eq!(told.guests_slots, all);
+    assert_eq!(device.window_slots, told.guests_slot + all);
+    assert!(told.guests_slot > told.pages);
+}
+
+/// A device writes a frame into the guest's page before any rule is evaluated.
+#[test]
+fn rules_before_a_device_queue_are_refused() {
+    let soft = MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", "kind = \"soft\"", 1);
+    assert!(parse("f", &soft).is_ok());
+    let of_nic = "[[nic.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n[[guest]]";
+    let of_vif = "pdev = \"wire:1\"\n[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n";
+    for (from, to) in [("[[guest]]", of_nic), ("pdev = \"wire:1\"\n", of_vif)] {
+        let text = parse("f", &soft.replacen(from, to, 1)).unwrap_err();
+        assert!(text.to_string().contains("rules apply to frames"), "{text}");
+    }
+    let sent = of_vif.replace("\"udp\"", "\"udp\"\ndirection = \"from-guest\"");
+    assert!(parse("f", &soft.replacen("pdev = \"wire:1\"\n", &sent, 1)).is_ok());
 }

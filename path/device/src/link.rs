@@ -10,7 +10,7 @@
 use abi::counted::{status_bytes, table_slots, translation_bytes};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, Handle, PAGE, Slot, XenbusState};
-use nic::dma::{GrantedMemory, QueueRecord};
+use nic::dma::{GrantedMemory, IoAddr, QueueRecord};
 use runtime::call::Calls;
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform};
 use runtime::start::print_line;
@@ -28,6 +28,10 @@ pub struct Limits {
     pub descriptors: u32,
     /// The largest number of granted pages.
     pub pages: u32,
+    /// Slots of the window where the monitor maps guests' pages: the first, and their number.
+    pub guests: (u32, u32),
+    /// The largest number of dedicated queues.
+    pub queues: u32,
 }
 
 /// A bound table of counted grants. Dropping it unmaps its pages.
@@ -149,8 +153,12 @@ impl Link {
             table,
             pages,
             descriptors,
+            queues: dedicated,
             ..
         } = queues;
+        if dedicated > self.limits.queues {
+            return Err(format!("{dedicated} dedicated queues are too many"));
+        }
         if descriptors != self.limits.descriptors {
             return Err(format!("{descriptors} descriptors do not match"));
         }
@@ -174,7 +182,9 @@ impl Link {
             Entries::of(translation_span, status_span, pages)
         });
         let span = window.at(0, at);
-        let (Some(entries), Some(span)) = (entries, span) else {
+        let (first, slots) = self.limits.guests;
+        let guests = window.at(first as usize * PAGE, slots as usize * PAGE);
+        let (Some(entries), Some(span), Some(guests)) = (entries, span, guests) else {
             let slots = pages.saturating_add(table_slots(pages));
             return Err(format!("the window has fewer than {slots} slots"));
         };
@@ -188,7 +198,7 @@ impl Link {
         let bound = self.calls.borrow_mut().bind_table(&bind);
         bound.map_err(|why| format!("the grant table cannot be bound: {}", why.name()))?;
         Ok(Granted {
-            memory: GrantedMemory::new(entries, span),
+            memory: GrantedMemory::new(entries, span, (IoAddr::of_page(first), guests)),
             queues,
             _table: BoundTable {
                 calls: Rc::clone(&self.calls),

@@ -72,6 +72,8 @@ fn assemble<W>(
     let limits = Limits {
         descriptors: rings.descriptors,
         pages: config.pages,
+        guests: (config.guests_slot, config.guests_slots),
+        queues: config.queues,
     };
     let device = Device {
         device,
@@ -93,6 +95,7 @@ impl<W: Wait> Device<W> {
         let Self { device, link, .. } = self;
         match link.granted() {
             Some(granted) => {
+                device.follow_controls(&granted.memory);
                 device.work(now_ns, &granted.memory);
                 if device.raise(now_ns, &granted.memory) {
                     link.interrupt();
@@ -157,7 +160,7 @@ impl<W: Wait> Device<W> {
 
     fn advance(&mut self) {
         let Self { device, link, .. } = self;
-        link.advance(|queues| device.connect(&[queues.receive], queues.transmit));
+        link.advance(|queues| device.connect(&queues.receive_queues(), queues.transmit));
     }
 
     fn answer(&self, request: &Request) -> Result<Value, String> {

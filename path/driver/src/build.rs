@@ -5,7 +5,9 @@
 //! flow tables and the buffers of guests' queued frames. The monitor relies on this order to create
 //! AF_XDP sockets over the pools of NICs.
 
+use crate::dedicated::device::DeviceQueue;
 use crate::dedicated::queue::DedicatedQueue;
+use crate::dedicated::socket::SocketQueue;
 use crate::device_port::OwnDomain;
 use crate::devices;
 use crate::flow_memory::FlowMemory;
@@ -123,6 +125,18 @@ pub(crate) fn build<W: Wait>(
         {
             driver.add_dedicated(wire, (number, vif), queue);
         }
+        if let Some(queue) = vif.device_queue
+            && let Some(&wire) = wires.get(queue.nic as usize)
+        {
+            let end = driver.device_queue(wire.0, queue.queue);
+            let end = end.ok_or(StartError::Damaged(
+                "a guest's dedicated queue does not fit",
+            ))?;
+            let calls = Rc::clone(&own.calls);
+            let queue = DeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
+            let queue = DedicatedQueue::Device(Box::new(queue));
+            driver.add_dedicated(wire, (number, vif), queue);
+        }
     }
     Ok((driver, platform))
 }
@@ -140,7 +154,10 @@ fn dedicated_queue(
     platform: &Rc<dyn Platform>,
 ) -> Result<Option<DedicatedQueue>, StartError> {
     match platform.attach(queue.device) {
-        Ok(fd) => DedicatedQueue::new(queue, fd, mtu, platform).map(Some),
+        Ok(fd) => {
+            let queue = SocketQueue::new(queue, fd, mtu, platform)?;
+            Ok(Some(DedicatedQueue::Socket(Box::new(queue))))
+        }
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(why) => Err(refused("a guest's dedicated queue", why)),
     }

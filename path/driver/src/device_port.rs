@@ -4,7 +4,7 @@
 use abi::hypercall::Create;
 use abi::{Handle, PAGE, XenbusState};
 use nic::dma::record::QueueRecord;
-use nic::dma::{Bell, RemoteNic};
+use nic::dma::{Bell, RemoteNic, RemoteQueue};
 use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::call::Calls;
 use runtime::frontend::{Connection, HandshakeStep};
@@ -159,6 +159,8 @@ impl DevicePort {
             descriptors: self.nic.entries(),
             receive: queues.receive,
             transmit: queues.transmit,
+            dedicated: queues.dedicated,
+            queues: self.nic.dedicated_queues(),
         };
         Ok(record.encode())
     }
@@ -201,6 +203,10 @@ impl Middleware for DevicePort {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         self.nic.next_due(now_ns).filter(|_| self.table.is_some())
+    }
+
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        self.nic.dedicated(number)
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {

@@ -101,10 +101,15 @@ pub fn nic(
             let near = soft(config, *of, near, (rings, received), platform)?;
             Box::new(Wire::new(near, far, station, pool(0, eighth)?))
         }
-        NicKindConfig::Device { conn, descriptors } => {
+        NicKindConfig::Device {
+            conn,
+            descriptors,
+            queues,
+        } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = Connection::new(ConnId(*conn), Rc::clone(platform));
-            remote(config, *descriptors, link, [rings, received], domain)?
+            let size = (*descriptors, *queues);
+            remote(config, size, link, [rings, received], domain)?
         }
         NicKindConfig::Vfio {
             device,
@@ -147,14 +152,15 @@ fn with_rate(
 /// `granted`, and it receives into the second.
 fn remote(
     config: &NicConfig,
-    descriptors: u32,
+    (entries, queues): (u32, u32),
     link: Connection,
     granted: [Area; 2],
     domain: &OwnDomain,
 ) -> Result<Box<dyn Nic>, StartError> {
     let setup = RemoteSetup {
-        entries: descriptors,
+        entries,
         mtu: config.mtu as usize,
+        queues,
     };
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);

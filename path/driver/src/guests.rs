@@ -61,7 +61,7 @@ impl Guests for MonitorGuests {
         if vif.staging_pages > 0 {
             return Err("with grants = \"copy\", staging pages are assigned at the start".into());
         }
-        if vif.queue.is_some() {
+        if vif.queue.is_some() || vif.device_queue.is_some() {
             return Err("dedicated queues of a NIC are assigned at the start".into());
         }
         Ok(Box::new(GuestMemory::new(vif, &self.shared, Span::EMPTY)))

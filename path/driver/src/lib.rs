@@ -20,7 +20,7 @@
 //! | [`path_mtu`] | errors to senders of packets that exceed a NIC's MTU |
 //! | [`fast_path`] | small frames from guest to guest |
 //! | [`vmq`] | dedicated queues of a NIC: assignment, frames straight into guest pages |
-//! | [`dedicated`] | dedicated queues of AF_XDP wires: the kernel writes into a guest's pages |
+//! | [`dedicated`] | queues of one guest each: kernel or device write into the guest's pages |
 //! | [`in_place`] | frames in a guest's pages: merging, verdicts, delivery |
 //! | [`merge`] | large receive offload of frames in guests' pages |
 //! | [`vifs`] | ports that are guests: handshake, netback, doorbell |

@@ -7,6 +7,7 @@ use crate::traffic::Traffic;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
 use net::packet::checksum::finish_beyond_reach;
+use nic::dma::RemoteQueue;
 use nic::moderation::{Moderator, Policy, Wake};
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
@@ -104,6 +105,11 @@ impl NicPort {
     /// Returns the NIC's dedicated queues, if it has any, and the pool.
     pub fn vmq(&mut self) -> Option<(&mut dyn Vmq, &mut Pool)> {
         Some((self.nic.vmq()?, &mut self.pool))
+    }
+
+    /// Returns the driver's end of dedicated queue `number` of a device in another domain.
+    pub fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        self.nic.dedicated(number)
     }
 
     /// Returns the state of the shared queue after the last [`NicPort::take`].

@@ -4,6 +4,7 @@
 //! (behind its netfront).
 
 use crate::buffer::{Buffers, Piece};
+use crate::dma::RemoteQueue;
 use crate::frame::Frame;
 use crate::offload::Checksum;
 use crate::vmq::Vmq;
@@ -145,6 +146,13 @@ pub trait Nic {
         None
     }
 
+    /// Returns the driver's end of dedicated queue `number`, from 1, if the device is in another
+    /// domain and has this queue. It is called before the device connects.
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        let _ = number;
+        None
+    }
+
     /// Returns the device's fast path, if it has one. Small frames may also pass [`Nic::rx`] and
     /// [`Nic::tx`].
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
@@ -257,6 +265,12 @@ pub trait Middleware {
         None
     }
 
+    /// See [`Nic::dedicated`].
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        let _ = number;
+        None
+    }
+
     /// See [`Nic::small_frames`].
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         None
@@ -315,6 +329,10 @@ impl<M: Middleware> Nic for M {
         Middleware::vmq(self)
     }
 
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        Middleware::dedicated(self, number)
+    }
+
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         Middleware::small_frames(self)
     }
@@ -337,6 +355,10 @@ impl<N: Nic + ?Sized> Middleware for Box<N> {
 
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {
         (**self).vmq()
+    }
+
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        (**self).dedicated(number)
     }
 
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {

@@ -17,6 +17,7 @@ const BUFFERS: usize = 32;
 const SETUP: RemoteSetup = RemoteSetup {
     entries: ENTRIES,
     mtu: 1500,
+    queues: 0,
 };
 
 /// Counts how often it was rung.

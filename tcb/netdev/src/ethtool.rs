@@ -1,5 +1,5 @@
 //! The required part of SIOCETHTOOL: the number of an interface's queues, and switches for its
-//! checksums and VLAN tags (linux/ethtool.h).
+//! checksums, segmentation and VLAN tags (linux/ethtool.h).
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -19,6 +19,15 @@ const ETH_SS_FEATURES: u32 = 4;
 pub(super) const RECEIVES_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 /// Features that pass VLAN tags of sent frames to the interface separately.
 pub(super) const SENDS_TAGS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+
+/// Features that pass TCP segments above the MTU to the interface.
+pub(super) const SENDS_SEGMENTS: [&str; 5] = [
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp-accecn-segmentation",
+];
 
 /// The largest number of features supported here (Linux 6.18 has 64), and bytes of a name.
 const FEATURES_MAX: usize = 128;

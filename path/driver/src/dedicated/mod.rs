@@ -1,7 +1,10 @@
-//! Dedicated queues of AF_XDP wires: delivers their frames in place, in the guest's pages to which
-//! the kernel has written them. [`queue`] has the queue itself.
+//! Dedicated queues that each belong to one guest: delivers their frames in place, in the guest's
+//! pages to which the kernel ([`socket`]) or a device in another domain ([`device`]) has written
+//! them. [`queue`] is a queue of either kind.
 
+pub mod device;
 pub mod queue;
+pub mod socket;
 
 use crate::in_place::{Buffers, InPlace, InPlacePorts};
 use crate::nics::PollResult;
@@ -37,7 +40,7 @@ impl DedicatedReceiver {
     }
 
     /// Delivers the queue's received frames, after the shared queue of the wire, and lends the
-    /// kernel newly posted buffers. Returns the number of frames.
+    /// kernel or the device newly posted buffers. Returns the number of frames.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let InPlacePorts { nic, guest } = self.ports;
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {

@@ -16,6 +16,7 @@ use crate::vmq::Queues;
 use config::domain::{NicConfig, VifConfig};
 use config::rule::{Rule, keep_state};
 use net::bridge;
+use nic::dma::RemoteQueue;
 use runtime::platform::Wait;
 use std::rc::Rc;
 
@@ -53,6 +54,11 @@ impl<W: Wait> Driver<W> {
             queues.add_guest(number, vif);
         }
         Ok(number)
+    }
+
+    /// Returns the driver's end of a queue of the device behind the wire at a port.
+    pub(crate) fn device_queue(&mut self, wire: usize, number: u32) -> Option<RemoteQueue> {
+        self.switch.ports.nic_mut(wire)?.dedicated(number)
     }
 
     /// Assigns a dedicated queue of the wire at one port to the guest at another.

@@ -145,6 +145,9 @@ impl VifPort {
                 .for_each(|queue| queue.offer_groups(groups));
         }
         self.link = Some(Link { queues, held });
+        if let Some(queue) = &mut self.queue {
+            queue.connected(front.table);
+        }
         self.trouble.clear();
         Ok(())
     }

@@ -21,17 +21,32 @@ pub struct GrantedMemory {
     entries: Entries,
     /// The pages, entry by entry.
     pages: Span,
+    /// The pages of guests, and the I/O address of the first one.
+    guests: (u64, Span),
 }
 
 /// A page in use, by the reference with which its use was counted.
 type Use = (Words, GrantRef);
 
 impl GrantedMemory {
-    /// Creates the memory from the sub-tables of a bound table, and the part of the window where
-    /// its pages are.
+    /// Creates the memory from the sub-tables of a bound table, the part of the window where its
+    /// pages are, and the part where the monitor maps pages that guests have granted for I/O. The
+    /// latter begins at I/O address `guests_at`, behind the table's pages. An access to a page that
+    /// is not mapped there returns a [`shmem::Fault`].
     #[must_use]
-    pub fn new(entries: Entries, pages: Span) -> Self {
-        Self { entries, pages }
+    pub fn new(entries: Entries, pages: Span, (guests_at, guests): (IoAddr, Span)) -> Self {
+        Self {
+            entries,
+            pages,
+            guests: (guests_at.bits(), guests),
+        }
+    }
+
+    /// Returns the memory of a range of guests' pages. The driver counts their uses.
+    fn of_guests(&self, address: IoAddr, len: usize) -> Option<Span> {
+        let (first, guests) = self.guests;
+        let offset = address.bits().checked_sub(first)?;
+        guests.sub(usize::try_from(offset).ok()?, len)
     }
 
     /// Counts a use of each page of a range. Returns false if a page is not granted.
@@ -66,6 +81,9 @@ impl IoMemory for GrantedMemory {
         act: impl FnOnce(Span) -> T,
     ) -> Result<T, IoFault> {
         let fault = IoFault { address, len };
+        if let Some(span) = self.of_guests(address, len).filter(|_| len > 0) {
+            return Ok(act(span));
+        }
         let offset = usize::try_from(address.bits()).map_err(|_| fault)?;
         let span = self.pages.sub(offset, len).filter(|_| len > 0);
         let span = span.ok_or(fault)?;
@@ -98,7 +116,8 @@ mod tests {
             words.translation.store(entry.0, Ordering::Relaxed);
         }
         let pages = area.span().take(ENTRIES as usize * PAGE);
-        (GrantedMemory::new(entries, pages), entries, pages)
+        let none = (IoAddr::of_page(ENTRIES), Span::EMPTY);
+        (GrantedMemory::new(entries, pages, none), entries, pages)
     }
 
     fn used(entries: Entries) -> [u32; ENTRIES as usize] {
@@ -137,6 +156,26 @@ mod tests {
             assert_eq!(accessed, Err(IoFault { address, len }));
             assert_eq!(used(entries), [0; 4]);
         }
+    }
+
+    /// D-32: guests' pages have the I/O addresses behind the table, and nothing beyond them is
+    /// accessible.
+    #[test]
+    fn guests_pages_follow_the_table() {
+        let (memory, entries, pages) = granted();
+        let guests = Area::anonymous(2 * PAGE).unwrap().span();
+        let first = IoAddr::of_page(ENTRIES + 5);
+        let memory = GrantedMemory::new(entries, memory.pages, (first, guests));
+        let access = |address: IoAddr, len| memory.access(address, len, |span| span);
+        assert_eq!(access(first, 2 * PAGE), Ok(guests));
+        let second = first.add(PAGE + 8).unwrap();
+        assert_eq!(access(second, 4), Ok(guests.sub(PAGE + 8, 4).unwrap()));
+        assert_eq!(used(entries), [0; 4], "the driver counts their uses");
+        let before = IoAddr::from_bits(first.bits() - 1);
+        for (address, len) in [(first, 0), (first, 2 * PAGE + 1), (before, 1), (before, 2)] {
+            assert_eq!(access(address, len), Err(IoFault { address, len }));
+        }
+        assert_eq!(access(IoAddr::of_page(1), PAGE), Ok(pages.page(1).unwrap()));
     }
 
     /// D-4: a page that is being revoked, is read-only, or was granted anew.

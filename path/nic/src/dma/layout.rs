@@ -5,15 +5,18 @@
 //!             64  completed  index of the next completion; the device writes it
 //!            128  acknowledged  index of the next completion that the driver takes; it writes it
 //!            192  wake       descriptor whose posting wakes the device; the device writes it
+//!            256  control    which frames a dedicated queue receives; the driver writes it
+//!            320  effective  the control word in effect; the device writes it
 //!   then       descriptors, 32 bytes each, in whole pages; the driver writes them
 //!   then       completions, 16 bytes each, in whole pages; the device writes them
 //! ```
 
 use super::addr::IoAddr;
+use super::control::Control;
 use super::table::IoMemory;
 use abi::PAGE;
 use shmem::{Fault, Span};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Words of a descriptor.
 pub const DESCRIPTOR_WORDS: usize = 8;
@@ -27,6 +30,10 @@ const COMPLETED_AT: usize = 64;
 const ACKNOWLEDGED_AT: usize = 128;
 /// Place of the word `wake`, in a fourth one.
 const WAKE_AT: usize = 192;
+/// Place of the word `control`, in a fifth one.
+const CONTROL_AT: usize = 256;
+/// Place of the word `effective`, in a sixth one.
+const EFFECTIVE_AT: usize = 320;
 /// Place of the descriptors.
 const DESCRIPTORS_AT: usize = PAGE;
 
@@ -223,6 +230,8 @@ pub struct OwnMemory {
     completed: &'static AtomicU32,
     acknowledged: &'static AtomicU32,
     wake: &'static AtomicU32,
+    control: &'static AtomicU64,
+    effective: &'static AtomicU64,
     descriptors: Span,
     completions: Span,
 }
@@ -242,6 +251,8 @@ impl OwnMemory {
             completed: span.u32(COMPLETED_AT)?,
             acknowledged: span.u32(ACKNOWLEDGED_AT)?,
             wake: span.u32(WAKE_AT)?,
+            control: span.u64(CONTROL_AT)?,
+            effective: span.u64(EFFECTIVE_AT)?,
             descriptors: part(DESCRIPTORS_AT, DESCRIPTOR_WORDS)?,
             completions: part(completions_at(entries), COMPLETION_WORDS)?,
         };
@@ -253,7 +264,29 @@ impl OwnMemory {
         ] {
             word.store(0, Ordering::Release);
         }
+        for word in [memory.control, memory.effective] {
+            word.store(0, Ordering::Release);
+        }
         Some(memory)
+    }
+
+    /// Sets the index words that the driver writes to those of an empty queue. The device has reset
+    /// its own ones, and uses none until the queue is enabled.
+    pub fn reset(&self) {
+        for word in [self.posted, self.acknowledged] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Publishes a control word, and everything written before it.
+    pub fn set_control(&self, control: Control) {
+        self.control.store(control.encode(), Ordering::Release);
+    }
+
+    /// Returns the control word in effect.
+    #[must_use]
+    pub fn effective(&self) -> Control {
+        Control::decode(self.effective.load(Ordering::Acquire))
     }
 }
 
@@ -324,6 +357,24 @@ impl<M: IoMemory> MappedMemory<'_, M> {
 
     fn load(&self, offset: usize) -> Result<u32, Fault> {
         self.access(offset, 4, |span| span.load_u32(0))
+    }
+
+    /// Reads the control word.
+    ///
+    /// # Errors
+    /// The memory is inaccessible.
+    pub fn control(&self) -> Result<Control, Fault> {
+        let word = self.access(CONTROL_AT, 8, |span| span.load_u64(0));
+        word.map(Control::decode)
+    }
+
+    /// Publishes the control word in effect, and everything written before it.
+    ///
+    /// # Errors
+    /// The memory is inaccessible.
+    pub fn set_effective(&self, control: Control) -> Result<(), Fault> {
+        let word = control.encode();
+        self.access(EFFECTIVE_AT, 8, |span| span.store_u64(0, word))
     }
 
     fn store(&self, offset: usize, value: u32) -> Result<(), Fault> {

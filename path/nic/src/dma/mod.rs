@@ -25,15 +25,19 @@
 //! | [`layout`] | descriptors, completions, and their place in a queue's memory |
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
+//! | [`control`] | control words of dedicated queues |
 //! | `chunks` | memory for frames to send |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
 //! | [`pci`] | the driver of a virtio-net device on a PCI bus |
 //! | [`granted`] | the I/O page table of a device in a separate domain |
 //! | [`remote`] | the driver of such a device |
+//! | [`dedicated`] | the driver's end of a dedicated queue of such a device |
 //! | [`record`] | where the device finds the queues |
 
 pub mod addr;
 mod chunks;
+pub mod control;
+pub mod dedicated;
 pub mod granted;
 pub mod layout;
 pub mod pci;
@@ -46,6 +50,7 @@ pub mod table;
 pub mod transmit;
 
 pub use addr::IoAddr;
+pub use dedicated::RemoteQueue;
 pub use granted::GrantedMemory;
 pub use queue::{DmaError, Misuse, QueueName};
 pub use receive::ReceiveQueue;

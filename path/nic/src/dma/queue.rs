@@ -43,6 +43,9 @@ pub enum Misuse {
         /// Maximum.
         most: u32,
     },
+    /// A frame in a dedicated queue continues behind its buffer.
+    #[error("the frame continues behind its buffer")]
+    Continued,
     /// The length of the header does not fit the frame or the descriptor.
     #[error("a header of {0} bytes does not fit")]
     BadHeader(u16),

@@ -1,10 +1,11 @@
 //! The record by which a driver domain describes its queues to a device in another domain.
 
 use super::addr::IoAddr;
+use super::layout::queue_bytes;
 use abi::{Handle, RECORD_BYTES};
 
 /// The version of the layouts of records and queues.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where a driver's queues are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +20,31 @@ pub struct QueueRecord {
     pub receive: IoAddr,
     /// Memory of the transmit queue.
     pub transmit: IoAddr,
+    /// Memory of the first dedicated receive queue, which that of the others follows.
+    pub dedicated: IoAddr,
+    /// Number of dedicated receive queues.
+    pub queues: u32,
 }
 
 impl QueueRecord {
+    /// Returns the I/O addresses of all receive queues, the shared one first. A queue beyond the
+    /// end of the address space has address 0.
+    #[must_use]
+    pub fn receive_queues(&self) -> Vec<IoAddr> {
+        let bytes = queue_bytes(self.descriptors);
+        let dedicated = (0..self.queues as usize).map(|queue| {
+            let offset = queue.checked_mul(bytes);
+            let address = offset.and_then(|offset| self.dedicated.add(offset));
+            address.unwrap_or(IoAddr::of_page(0))
+        });
+        std::iter::once(self.receive).chain(dedicated).collect()
+    }
+
     /// Encodes the record, as little-endian words.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
-        let [receive, transmit] = [self.receive, self.transmit].map(IoAddr::bits);
+        let addresses = [self.receive, self.transmit, self.dedicated];
+        let [receive, transmit, dedicated] = addresses.map(IoAddr::bits);
         let words = [
             VERSION,
             self.table.0,
@@ -35,6 +54,9 @@ impl QueueRecord {
             (receive >> 32) as u32,
             transmit as u32,
             (transmit >> 32) as u32,
+            dedicated as u32,
+            (dedicated >> 32) as u32,
+            self.queues,
         ];
         let mut body = [0; RECORD_BYTES];
         for (to, word) in body.chunks_exact_mut(4).zip(words) {
@@ -56,12 +78,15 @@ impl QueueRecord {
         }
         let (table, pages, descriptors) = (Handle(next()), next(), next());
         let mut address = || IoAddr::from_bits(u64::from(next()) | u64::from(next()) << 32);
+        let (receive, transmit, dedicated) = (address(), address(), address());
         Some(Self {
             table,
             pages,
             descriptors,
-            receive: address(),
-            transmit: address(),
+            receive,
+            transmit,
+            dedicated,
+            queues: next(),
         })
     }
 }
@@ -76,7 +101,7 @@ mod tests {
         #[test]
         fn record_decodes_as_encoded(
             (table, pages, descriptors) in any::<(u32, u32, u32)>(),
-            (receive, transmit) in any::<(u64, u64)>(),
+            (receive, transmit, dedicated, queues) in any::<(u64, u64, u64, u32)>(),
         ) {
             let record = QueueRecord {
                 table: Handle(table),
@@ -84,10 +109,12 @@ mod tests {
                 descriptors,
                 receive: IoAddr::from_bits(receive),
                 transmit: IoAddr::from_bits(transmit),
+                dedicated: IoAddr::from_bits(dedicated),
+                queues,
             };
             let mut body = record.encode();
             prop_assert_eq!(QueueRecord::decode(&body), Some(record));
-            body[0] ^= 2;
+            body[0] ^= 1;
             prop_assert_eq!(QueueRecord::decode(&body), None);
         }
     }

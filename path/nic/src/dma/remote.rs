@@ -1,7 +1,8 @@
 //! The driver's side of a NIC whose device is in another domain.
 
 use super::addr::IoAddr;
-use super::layout::queue_bytes;
+use super::dedicated::RemoteQueue;
+use super::layout::{OwnMemory, queue_bytes};
 use super::queue::DmaError;
 use super::receive::{ReceiveQueue, ReceiveSetup};
 use super::table::IoTable;
@@ -10,7 +11,8 @@ use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
 use crate::frame::Frame;
 use abi::PAGE;
-use shmem::Area;
+use shmem::{Area, Span};
+use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
 
@@ -32,6 +34,8 @@ pub struct RemoteSetup {
     pub entries: u32,
     /// Bytes of IP in the longest frame.
     pub mtu: usize,
+    /// Number of dedicated queues.
+    pub queues: u32,
 }
 
 impl RemoteSetup {
@@ -51,7 +55,55 @@ impl RemoteSetup {
     /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        2 * queue_bytes(self.entries) + self.chunks_bytes()
+        self.dedicated_at(self.queues)
+    }
+
+    /// Place of a dedicated queue's memory.
+    const fn dedicated_at(&self, queue: u32) -> usize {
+        (2 + queue as usize) * queue_bytes(self.entries) + self.chunks_bytes()
+    }
+}
+
+/// The link to the device, which all queues of the NIC have in common.
+#[derive(Debug, Default)]
+pub struct RemoteLink {
+    /// Set while the link is up.
+    bell: RefCell<Option<Rc<dyn Bell>>>,
+    /// Number of times that the link was set down.
+    connection: Cell<u32>,
+    /// Why the NIC is closed.
+    closed: Cell<Option<DmaError>>,
+}
+
+impl RemoteLink {
+    /// Returns whether the link is up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.bell.borrow().is_some()
+    }
+
+    /// Returns whether the link is up and the NIC is not closed.
+    #[must_use]
+    pub fn works(&self) -> bool {
+        self.is_up() && self.closed.get().is_none()
+    }
+
+    /// Returns a number that changes when the link is set down.
+    #[must_use]
+    pub fn connection(&self) -> u32 {
+        self.connection.get()
+    }
+
+    /// Wakes the device.
+    pub fn ring(&self) {
+        if let Some(bell) = &*self.bell.borrow() {
+            bell.ring();
+        }
+    }
+
+    /// Closes the NIC because of an error.
+    pub fn close(&self, error: DmaError) {
+        self.closed.set(self.closed.get().or(Some(error)));
     }
 }
 
@@ -70,6 +122,8 @@ pub struct QueuePlaces {
     pub receive: IoAddr,
     /// The transmit queue.
     pub transmit: IoAddr,
+    /// The first dedicated queue.
+    pub dedicated: IoAddr,
 }
 
 /// A NIC whose device is in another domain. Its link is down until [`RemoteNic::connect`].
@@ -81,10 +135,7 @@ pub struct RemoteNic {
     /// access is the monitor's.
     table: IoTable,
     queues: QueuePair,
-    /// Set while the link is up.
-    bell: Option<Rc<dyn Bell>>,
-    /// Why the NIC is closed.
-    closed: Option<DmaError>,
+    link: Rc<RemoteLink>,
     /// Whether the driver polls without an interrupt.
     polls: bool,
 }
@@ -103,8 +154,7 @@ impl RemoteNic {
             memory,
             table,
             queues: QueuePair::new(setup, memory)?,
-            bell: None,
-            closed: None,
+            link: Rc::default(),
             polls: false,
         })
     }
@@ -113,19 +163,48 @@ impl RemoteNic {
     #[must_use]
     pub fn lay_out(&mut self) -> Option<QueuePlaces> {
         self.queues = QueuePair::new(self.setup, self.memory)?;
-        self.closed = None;
+        for queue in 0..self.setup.queues {
+            OwnMemory::new(self.dedicated_memory(queue)?, self.setup.entries)?;
+        }
+        self.link.closed.set(None);
         Some(self.queues.places)
+    }
+
+    fn dedicated_memory(&self, queue: u32) -> Option<Span> {
+        let at = self.setup.dedicated_at(queue);
+        self.memory.at(at, queue_bytes(self.setup.entries))
+    }
+
+    /// Returns the driver's end of dedicated queue `number`, from 1, or `None` if it does not
+    /// exist. The link must be down.
+    #[must_use]
+    pub fn dedicated(&self, number: u32) -> Option<RemoteQueue> {
+        let queue = number
+            .checked_sub(1)
+            .filter(|queue| *queue < self.setup.queues)?;
+        let memory = self.dedicated_memory(queue)?;
+        let size = (number, self.setup.entries);
+        RemoteQueue::new(size, self.setup.longest(), memory, Rc::clone(&self.link))
+    }
+
+    /// Returns the number of dedicated queues.
+    #[must_use]
+    pub fn dedicated_queues(&self) -> u32 {
+        self.setup.queues
     }
 
     /// Sets the link up: the device has the queues, and `bell` wakes it.
     pub fn connect(&mut self, bell: Rc<dyn Bell>) {
-        self.bell = Some(bell);
+        self.link.bell.replace(Some(bell));
     }
 
     /// Sets the link down, and returns all posted buffers to their supply. The device must not be
     /// able to access them any more.
     pub fn disconnect(&mut self, buffers: &mut dyn Buffers) {
-        self.bell = None;
+        self.link.bell.replace(None);
+        self.link
+            .connection
+            .set(self.link.connection().wrapping_add(1));
         self.polls = false;
         let receive = &mut self.queues.receive;
         receive.withdraw(&mut self.table, |id| buffers.put(id));
@@ -140,7 +219,13 @@ impl RemoteNic {
     /// Returns why the NIC is closed, or `None` if it works.
     #[must_use]
     pub fn closed(&self) -> Option<DmaError> {
-        self.closed
+        self.link.closed.get()
+    }
+
+    /// Returns the doorbell if frames may flow.
+    fn bell(&self) -> Option<Rc<dyn Bell>> {
+        let bell = self.link.bell.borrow().clone();
+        bell.filter(|_| self.link.works())
     }
 
     fn poll(
@@ -208,6 +293,7 @@ impl QueuePair {
             places: QueuePlaces {
                 receive: receive_at,
                 transmit: transmit_at,
+                dedicated: start.add(setup.dedicated_at(0))?,
             },
         })
     }
@@ -229,32 +315,36 @@ impl Nic for RemoteNic {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        let Some(bell) = self.bell.clone().filter(|_| self.closed.is_none()) else {
+        let Some(bell) = self.bell() else {
             return 0;
         };
         let before = out.len();
         let polled = self.poll(&*bell, budget, buffers, out);
         polled.unwrap_or_else(|error| {
-            self.closed = Some(error);
+            self.link.close(error);
             out.len() - before
         })
     }
 
     fn tx(&mut self, _: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         let refused = TxReport::all_refused(pick);
-        let Some(bell) = self.bell.clone().filter(|_| self.closed.is_none()) else {
+        let Some(bell) = self.bell() else {
             return refused;
         };
         let sent = self.send(&*bell, frames, pick);
         sent.unwrap_or_else(|error| {
-            self.closed = Some(error);
+            self.link.close(error);
             refused
         })
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         // The owner of a closed NIC disconnects it.
-        (self.polls || self.closed.is_some()).then_some(now_ns)
+        (self.polls || self.closed().is_some()).then_some(now_ns)
+    }
+
+    fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
+        Self::dedicated(self, number)
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {
@@ -264,13 +354,13 @@ impl Nic for RemoteNic {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let receive = &self.queues.receive;
         vec![
-            ("link", self.bell.is_some().into()),
+            ("link", self.link.is_up().into()),
             ("rx_io_error", receive.counters().io_error),
             ("rx_malformed", receive.counters().malformed),
             ("rx_foreign", receive.counters().foreign),
             ("rx_posted", receive.posted() as u64),
             ("tx_io_error", self.queues.transmit.io_errors()),
-            ("closed", self.closed.is_some().into()),
+            ("closed", self.closed().is_some().into()),
         ]
     }
 }

@@ -73,6 +73,7 @@ impl<G: Grants> Netback<G> {
                     out.push(DeviceBuffer {
                         id,
                         frame,
+                        entry: access.gref.index(),
                         offset,
                         span,
                     });

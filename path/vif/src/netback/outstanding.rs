@@ -13,6 +13,8 @@ pub struct DeviceBuffer {
     pub id: BufferId,
     /// The guest's page frame that holds it, from the grant mechanism.
     pub frame: u32,
+    /// The entry of the guest's table by which the page is granted.
+    pub entry: u32,
     /// First byte within the page.
     pub offset: u16,
     /// The buffer as mapped into this domain.

@@ -5,7 +5,7 @@ use super::shared::{QUEUE, RingPages};
 use super::socket::{self, Socket};
 use crate::bpf::attach_xdp;
 use crate::error::SetupError;
-use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_TAGS};
+use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_SEGMENTS, SENDS_TAGS};
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Namespace};
@@ -532,6 +532,9 @@ impl Pair {
         let made = near.enter(|| {
             let mut netlink = Netlink::open()?;
             netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd(), queues)?;
+            // The far end aggregates (GRO) only if this end does not send segments above the MTU,
+            // which an AF_XDP socket never does.
+            Ethtool::open(NEAR)?.switch_off(&SENDS_SEGMENTS)?;
             let index = netlink.index(NEAR)?;
             netlink.set_link(index, None, far.mtu, 0)
         });

@@ -1,6 +1,6 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::{Raised, SoftDevice};
+use super::device::{FIFO_BYTES, Raised, SoftDevice};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
@@ -27,21 +27,76 @@ impl<W: Wire> SoftDevice<W> {
         }
     }
 
-    /// Returns whether to raise the interrupt of the shared receive queue now. It is raised once
-    /// for each index that the driver acknowledges.
+    /// Enables and disables dedicated queues as their control words say. A disabled queue is reset,
+    /// and its waiting frames move to the shared queue.
+    pub fn follow_controls(&mut self, io: &impl IoMemory) {
+        for queue in 1..self.receive.len() {
+            if self.follow_control(queue, io).is_err() {
+                self.stop_queue(queue);
+            }
+        }
+    }
+
+    fn follow_control(&mut self, queue: usize, io: &impl IoMemory) -> Result<(), Fault> {
+        let Some((shared, dedicated)) = self.receive.split_first_mut() else {
+            return Ok(());
+        };
+        let Some(receive) = dedicated.get_mut(queue - 1) else {
+            return Ok(());
+        };
+        let memory = receive.unit.memory(io);
+        let control = match receive.unit.is_stopped {
+            true => return Ok(()),
+            false => memory.control()?,
+        };
+        if control == receive.control {
+            return Ok(());
+        }
+        receive.control = control;
+        self.filter.retain(|_, to| *to != queue);
+        if receive.stored > 0 {
+            receive.drop_first();
+        }
+        receive.fifo_bytes = 0;
+        for frame in receive.fifo.drain(..) {
+            if shared.fifo_bytes + frame.len() > FIFO_BYTES {
+                self.counters.missed += 1;
+            } else {
+                shared.fifo_bytes += frame.len();
+                shared.fifo.push_back(frame);
+            }
+        }
+        receive.unit.reset(0);
+        receive.unit.queue.publish(&memory)?;
+        if let Some(mac) = control.mac {
+            self.filter.insert(mac, queue);
+        }
+        memory.set_effective(control)
+    }
+
+    /// Returns the number of completions of a receive queue that the driver has not acknowledged,
+    /// and the index that it has acknowledged last.
+    fn unacknowledged(&mut self, queue: usize, io: &impl IoMemory) -> (u32, u32) {
+        let Some(receive) = self.receive.get(queue).filter(|one| !one.unit.is_stopped) else {
+            return (0, 0);
+        };
+        let memory = receive.unit.memory(io);
+        let counts = receive.unit.queue.unacknowledged(&memory);
+        counts.unwrap_or_else(|Fault| {
+            self.stop_queue(queue);
+            (0, 0)
+        })
+    }
+
+    /// Returns whether to raise the interrupt now. It is raised once for each acknowledgement of
+    /// the driver in any receive queue.
     pub fn raise(&mut self, now_ns: u64, io: &impl IoMemory) -> bool {
-        let Some(shared) = self
-            .receive
-            .first()
-            .filter(|shared| !shared.unit.is_stopped)
-        else {
-            return false;
-        };
-        let memory = shared.unit.memory(io);
-        let Ok((pending, acknowledged)) = shared.unit.queue.unacknowledged(&memory) else {
-            self.stop_queue(0);
-            return false;
-        };
+        let (mut pending, mut acknowledged) = (0_u32, 0_u32);
+        for queue in 0..self.receive.len() {
+            let (of_queue, index) = self.unacknowledged(queue, io);
+            pending = pending.saturating_add(of_queue);
+            acknowledged = acknowledged.wrapping_add(index);
+        }
         let is_new = self.raised.acknowledged != acknowledged;
         self.raised = Raised {
             acknowledged,

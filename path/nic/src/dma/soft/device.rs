@@ -3,6 +3,7 @@
 use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
+use crate::dma::control::Control;
 use crate::dma::layout::{Completion, Descriptor, MappedMemory};
 use crate::dma::queue::{DeviceQueue, QueueName};
 use crate::dma::table::{IoFault, IoMemory};
@@ -12,7 +13,7 @@ use shmem::{Fault, Span};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes that a receive queue keeps in the device while no buffer is posted.
-const FIFO_BYTES: usize = 512 << 10;
+pub(super) const FIFO_BYTES: usize = 512 << 10;
 /// The maximum number of frames sent per call.
 const SEND_BATCH: usize = 256;
 
@@ -61,6 +62,11 @@ impl Unit {
         }
     }
 
+    /// Forgets all posted descriptors, and expects the next one at index `start`.
+    pub(super) fn reset(&mut self, start: u32) {
+        self.queue = DeviceQueue::new(self.entries, start);
+    }
+
     pub(super) fn memory<'m, M>(&self, io: &'m M) -> MappedMemory<'m, M> {
         MappedMemory {
             io,
@@ -75,15 +81,17 @@ impl Unit {
 pub(super) struct ReceiveUnit {
     pub(super) unit: Unit,
     pub(super) fifo: VecDeque<Vec<u8>>,
-    fifo_bytes: usize,
+    pub(super) fifo_bytes: usize,
+    /// The control word in effect, if the queue is a dedicated one of a driver in another domain.
+    pub(super) control: Control,
     /// Bytes of the first frame that are stored already.
-    stored: usize,
+    pub(super) stored: usize,
 }
 
-/// Interrupts of the shared receive queue, as far as the driver acknowledges them in its memory.
+/// Interrupts of the receive queues, as far as the driver acknowledges them in its memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raised {
-    /// The index that the driver had acknowledged last.
+    /// The sum of the indices that the driver had acknowledged last.
     pub(super) acknowledged: u32,
     /// Whether the interrupt was raised since then.
     pub(super) is_raised: bool,
@@ -100,7 +108,7 @@ pub struct SoftDevice<W> {
     /// Number of entries of each queue.
     entries: u32,
     /// Receive queue by destination MAC; others use queue 0.
-    filter: BTreeMap<[u8; 6], usize>,
+    pub(super) filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
     interrupts: Interrupts,
     /// Time at which the first frame arrived since the last acknowledgement.
@@ -152,10 +160,12 @@ impl<W: Wire> SoftDevice<W> {
             unit: Unit::new(QueueName::Receive(number as u32), *base, entries),
             fifo: VecDeque::new(),
             fifo_bytes: 0,
+            control: Control::default(),
             stored: 0,
         };
         self.receive = receive.iter().enumerate().map(unit).collect();
         self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
+        self.filter.clear();
         (self.since_ns, self.arrived) = (None, 0);
     }
 
@@ -204,7 +214,7 @@ impl<W: Wire> SoftDevice<W> {
         let Some(receive) = self.receive.get_mut(queue) else {
             return;
         };
-        receive.unit.queue = DeviceQueue::new(receive.unit.entries, start);
+        receive.unit.reset(start);
         if receive.stored > 0 {
             receive.drop_first();
         }
@@ -421,8 +431,13 @@ impl<W: Wire> SoftDevice<W> {
                 to_header.write(header).and_then(|_| to_rest.write(rest))
             })
         });
-        let stored = self.counted(name, stored.flatten());
-        stored.is_some_and(|written| written.is_ok())
+        // A guest's page that is not mapped.
+        let fault = |Fault| IoFault {
+            address: descriptor.address,
+            len: part.len(),
+        };
+        let stored = stored.flatten().and_then(|written| written.map_err(fault));
+        self.counted(name, stored).is_some()
     }
 
     /// Counts a fault, and returns the result otherwise.
@@ -481,7 +496,7 @@ fn at<T>(
 }
 
 impl ReceiveUnit {
-    fn drop_first(&mut self) {
+    pub(super) fn drop_first(&mut self) {
         if let Some(frame) = self.fifo.pop_front() {
             self.fifo_bytes -= frame.len();
         }

@@ -103,7 +103,7 @@ fn denials_are_counted_to_the_end() {
     };
     let calls = Rc::new(RefCell::new(Calls::over(page)));
     let platform: Rc<dyn Platform> = Rc::new(Processes::new(calls, window));
-    let mut queue = DedicatedQueue::new(config, fd, 1500, &platform).unwrap();
+    let mut queue = SocketQueue::new(config, fd, 1500, &platform).unwrap();
     RULES.iter().for_each(|rule| queue.count_denied(*rule));
     assert_eq!(queue.denied().len(), RULES.len());
     queue.end();

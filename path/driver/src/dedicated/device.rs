@@ -1,0 +1,227 @@
+//! A guest's dedicated queue of a device in another domain: the device writes received frames into
+//! the guest's posted pages (`specs/dma.md`).
+//!
+//! The guest grants the pages of its receive pool for I/O. This domain tells the monitor once per
+//! connection which device may access them; after that, no frame takes a hypercall. The driver can
+//! only name I/O addresses: a page that the guest has not granted for I/O, or has revoked, is out
+//! of the device's reach.
+//!
+//! | the guest | the link to the device | frames for the guest's MAC use |
+//! |---|---|---|
+//! | is connected | is up | the dedicated queue |
+//! | is not connected | is up | the shared queue |
+//! | any | is down | none |
+
+use abi::hypercall::Share;
+use abi::{ConnId, GrantStatus, Handle, Slot};
+use config::domain::{DeviceQueue as Config, FRAME_EXTRA_BYTES};
+use nic::dma::{IoAddr, RemoteQueue};
+use nic::{Buffer, BufferId, Frame};
+use runtime::call::Calls;
+use runtime::start::print_line;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::grants::Grants;
+use vif::netback::{DeviceBuffer, Netback, Returned};
+
+/// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
+const LEFT: usize = 64;
+/// Minimum number of buffers posted at a time, unless the device has none.
+const BATCH: usize = 16;
+/// Polling interval while the device has no buffers, because the guest does not notify of new ones,
+/// or while it has not stopped the queue of an earlier connection.
+const RETRY_NS: u64 = 100_000;
+
+/// One guest's queue.
+#[derive(Debug)]
+pub struct DeviceQueue {
+    config: Config,
+    mac: [u8; 6],
+    queue: RemoteQueue,
+    calls: Rc<RefCell<Calls>>,
+    /// The table of the connected guest.
+    table: Option<Handle>,
+    /// The link's connection for which the table is shared with the device.
+    shared: Option<u32>,
+    /// Contiguous bytes that a frame needs.
+    frame_bytes: usize,
+    /// Maximum number of buffers with the device.
+    most: usize,
+    /// Requests that stay in the guest's ring.
+    left: usize,
+    /// Why the guest cannot use the queue, as text.
+    trouble: String,
+    // Scratch lists of a turn; empty between turns.
+    device_buffers: Vec<DeviceBuffer>,
+    failed: Vec<BufferId>,
+}
+
+impl DeviceQueue {
+    /// Creates the queue of the guest with this MAC.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        mac: [u8; 6],
+        mtu: u32,
+        queue: RemoteQueue,
+        calls: Rc<RefCell<Calls>>,
+    ) -> Self {
+        let buffers = config.buffers as usize;
+        Self {
+            config,
+            mac,
+            queue,
+            calls,
+            table: None,
+            shared: None,
+            frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
+            most: buffers - buffers / 4,
+            left: LEFT.min(buffers / 4),
+            trouble: String::new(),
+            device_buffers: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Takes notice of a guest that has connected, with its table of counted grants.
+    pub fn connected(&mut self, table: Handle) {
+        self.table = Some(table).filter(|table| *table != Handle(0));
+        self.shared = None;
+        self.trouble.clear();
+    }
+
+    /// Returns the time at which the next poll is due even without a frame.
+    #[must_use]
+    pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let waits = self.table.is_some() && self.trouble.is_empty();
+        let starved = waits && self.queue.outstanding() == 0 && self.queue.is_up();
+        starved.then(|| now_ns.saturating_add(RETRY_NS))
+    }
+
+    /// Returns state and counters as JSON.
+    #[must_use]
+    pub fn stat(&self) -> Value {
+        let counters = self.queue.counters();
+        json!({
+            "state": if self.queue.is_started() { "open" } else { "waiting" },
+            "lent": self.queue.outstanding(),
+            "trouble": self.trouble,
+            "device": {
+                "rx_io_error": counters.io_error,
+                "rx_malformed": counters.malformed,
+                "rx_foreign": counters.foreign,
+            },
+        })
+    }
+
+    /// Lends the device the guest's posted buffers, and starts the queue if it can be started.
+    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
+        self.follow_link(netback);
+        if !self.queue.is_started() && !self.start(netback) {
+            return;
+        }
+        let outstanding = self.queue.outstanding();
+        let room = self.most.saturating_sub(outstanding);
+        let room = room.min(self.queue.room());
+        if room < BATCH && outstanding > 0 {
+            return;
+        }
+        netback.post_to_device(room, self.left, &mut self.device_buffers);
+        if self.device_buffers.is_empty() {
+            return;
+        }
+        for buffer in self.device_buffers.drain(..) {
+            let DeviceBuffer {
+                id,
+                entry,
+                offset,
+                span,
+                ..
+            } = buffer;
+            let page = IoAddr::of_page(self.config.first_slot.saturating_add(entry));
+            let address = page.add(offset.into());
+            let posted = address.is_some_and(|at| self.queue.post(at, Buffer { id, span }));
+            if !posted {
+                netback.return_buffer(id, Returned::Failed);
+            }
+        }
+        self.queue.publish();
+    }
+
+    /// Returns buffers that a dead device had.
+    fn follow_link<G: Grants>(&mut self, netback: &mut Netback<G>) {
+        self.queue
+            .follow_link(|id| netback.return_buffer(id, Returned::Unused));
+    }
+
+    /// Starts the queue if the device is ready. Returns whether it did.
+    fn start<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
+        let Some(table) = self.table.filter(|_| self.trouble.is_empty()) else {
+            return false;
+        };
+        if !self.queue.is_ready() {
+            return false;
+        }
+        if !netback.can_post_to_device(self.frame_bytes) {
+            self.fail(
+                "the frontend requires its buffers back in posting order, or supports no offsets; \
+                 the guest uses the shared queue",
+            );
+            return false;
+        }
+        let connection = self.queue.connection();
+        if self.shared != Some(connection) {
+            if let Err(why) = self.share(table) {
+                self.fail(&format!(
+                    "the guest's pages cannot be shared with the device: {}",
+                    why.name()
+                ));
+                return false;
+            }
+            self.shared = Some(connection);
+        }
+        self.queue.start(self.mac);
+        true
+    }
+
+    fn fail(&mut self, why: &str) {
+        why.clone_into(&mut self.trouble);
+        print_line(format_args!("dedicated queue {}: {why}", self.config.queue));
+    }
+
+    /// Has the monitor map the guest's pages that are granted for I/O in the device's window.
+    fn share(&self, table: Handle) -> Result<(), GrantStatus> {
+        self.calls.borrow_mut().share_table(&Share {
+            table,
+            conn: ConnId(self.config.conn),
+            first: Slot(self.config.first_slot),
+        })
+    }
+
+    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
+    /// the number of buffers that the device has completed.
+    pub fn receive<G: Grants>(
+        &mut self,
+        budget: usize,
+        netback: &mut Netback<G>,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        self.follow_link(netback);
+        let taken = self.queue.receive(budget, out, &mut self.failed);
+        for id in self.failed.drain(..) {
+            netback.return_buffer(id, Returned::Failed);
+        }
+        taken
+    }
+
+    /// Stops the queue, because the guest's connection ends. The device loses the guest's pages
+    /// with the guest's table.
+    pub fn end(&mut self) {
+        self.queue.stop();
+        self.table = None;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A queue with a mock monitor and a connected guest; the device does nothing.
+
+use super::*;
+use abi::PAGE;
+use abi::hypercall::HypercallKind;
+use nic::dma::{Bell, RemoteNic, RemoteSetup};
+use nic::{Nic as _, Pool};
+use runtime::testing::answer;
+use shmem::Area;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vif::netif::Features;
+use vif::testing::{Rig, back_record, sizes};
+
+const SETUP: RemoteSetup = RemoteSetup {
+    entries: 64,
+    mtu: 1500,
+    queues: 1,
+};
+const CONFIG: Config = Config {
+    nic: 0,
+    queue: 1,
+    conn: 4,
+    first_slot: 900,
+    buffers: 128,
+};
+const TABLE: Handle = Handle(33);
+
+#[derive(Debug)]
+struct Silent;
+
+impl Bell for Silent {
+    fn ring(&self) {}
+}
+
+/// Runs `act` with a queue whose monitor answers calls with `status`, the NIC of its device, and
+/// that NIC's pool. Returns the words of all calls.
+fn calls_of(
+    status: GrantStatus,
+    act: impl FnOnce(&mut DeviceQueue, &mut RemoteNic, &mut Pool),
+) -> Vec<[u64; 3]> {
+    let page = Area::anonymous(2 * PAGE).unwrap().span();
+    let (over, made) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            answer(page, &over, |kind, ops| {
+                assert_eq!(kind, HypercallKind::TableShare);
+                made.lock().unwrap().extend_from_slice(ops);
+                vec![(status as i64, 0); ops.len()]
+            });
+        });
+        let area = |bytes| Area::anonymous(bytes).unwrap();
+        let pool = area(64 * PAGE);
+        let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
+        let end = nic.dedicated(1).unwrap();
+        let calls = Rc::new(RefCell::new(Calls::over(page)));
+        let mut queue = DeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
+        act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
+        over.store(true, Ordering::Relaxed);
+    });
+    made.into_inner().unwrap()
+}
+
+/// A guest that accepts its buffers back in any order if `any_order`.
+fn guest(any_order: bool) -> Rig {
+    let front = match any_order {
+        true => Features::ALL.with(Features::RX_ANY_ORDER),
+        false => Features::ALL,
+    };
+    Rig::with_record(sizes(), front, back_record(front))
+}
+
+fn connect(nic: &mut RemoteNic) {
+    nic.lay_out().unwrap();
+    nic.connect(Rc::new(Silent));
+}
+
+/// D-32, D-34: the table is shared once with each device, not by frame or by buffer, and buffers
+/// return when a device dies.
+#[test]
+fn table_is_shared_once_with_each_device() {
+    let share = Share {
+        table: TABLE,
+        conn: ConnId(CONFIG.conn),
+        first: Slot(CONFIG.first_slot),
+    };
+    let calls = calls_of(GrantStatus::Okay, |queue, nic, pool| {
+        let mut rig = guest(true);
+        queue.post_to_device(&mut rig.back);
+        queue.connected(TABLE);
+        queue.post_to_device(&mut rig.back);
+        assert_eq!(queue.due_ns(5), None, "the link is down");
+        for _ in 0..2 {
+            connect(nic);
+            for _ in 0..3 {
+                queue.post_to_device(&mut rig.back);
+                assert_eq!(rig.back.outstanding(), 64);
+            }
+            nic.release(pool);
+            assert_eq!(queue.receive(64, &mut rig.back, &mut Vec::new()), 0);
+            assert_eq!(rig.back.outstanding(), 0);
+            assert_eq!(rig.back.grants_mut().held, 0);
+        }
+    });
+    assert_eq!(calls, [share.encode(); 2]);
+}
+
+/// A guest whose pages cannot be shared, or that cannot accept its buffers in any order, uses the
+/// shared queue.
+#[test]
+fn unsuitable_guest_uses_the_shared_queue() {
+    let cases = [
+        (GrantStatus::NoSpace, true, "cannot be shared", 1),
+        (GrantStatus::Okay, false, "in posting order", 0),
+    ];
+    for (status, any_order, why, count) in cases {
+        let calls = calls_of(status, |queue, nic, _| {
+            let mut rig = guest(any_order);
+            connect(nic);
+            queue.connected(TABLE);
+            for _ in 0..2 {
+                queue.post_to_device(&mut rig.back);
+            }
+            assert_eq!(rig.back.outstanding(), 0);
+            assert!(queue.trouble.contains(why), "{}", queue.trouble);
+            assert_eq!(queue.stat()["state"], "waiting");
+            assert_eq!(queue.due_ns(5), None);
+            queue.connected(TABLE);
+            assert_eq!(
+                queue.due_ns(5),
+                Some(5 + RETRY_NS),
+                "another guest may be suitable"
+            );
+        });
+        assert_eq!(calls.len(), count, "{why}");
+    }
+}
+
+/// A queue that was stopped for one connection of the guest starts again only when the device has
+/// stopped it.
+#[test]
+fn queue_of_a_closed_connection_waits_for_the_device() {
+    calls_of(GrantStatus::Okay, |queue, nic, _| {
+        let mut rig = guest(true);
+        connect(nic);
+        queue.connected(TABLE);
+        queue.post_to_device(&mut rig.back);
+        assert_eq!(queue.stat()["lent"], 64);
+        queue.end();
+        let mut next = guest(true);
+        queue.connected(Handle(34));
+        queue.post_to_device(&mut next.back);
+        assert_eq!(next.back.outstanding(), 0);
+        assert!(queue.due_ns(0).is_some() && queue.trouble.is_empty());
+    });
+}

@@ -1,0 +1,303 @@
+//! A guest's dedicated queue of an AF_XDP wire: the kernel writes received frames into the guest's
+//! posted pages (`specs/xdp.md`).
+//!
+//! The assignment of queues to guests is fixed. A queue exists as long as the guest's first
+//! connection:
+//!
+//! | state | frames for the guest's MAC use | the guest's requests |
+//! |---|---|---|
+//! | waiting | the shared queue | belong to the netback |
+//! | open | the queue | most are with the kernel; some stay for copied frames |
+//! | over | the shared queue | belong to the netback again, until the driver domain restarts |
+//!
+//! Posted chunks cannot be taken back from a fill ring. So a queue ends with its socket: the driver
+//! closes the descriptor; the monitor steers frames elsewhere, waits until none is in transit, and
+//! unmaps the rings. Only then does the guest get its buffers back.
+
+use crate::xdp;
+use abi::PAGE;
+use abi::xdp::{Counter, Ring, XdpControl};
+use config::domain::{DedicatedQueue as Config, FRAME_EXTRA_BYTES};
+use net::bridge::Count;
+use nic::{Buffer, BufferId, Frame};
+use nic_linux::xdp::{QueueParts, XdpQueue};
+use runtime::platform::Platform;
+use runtime::start::StartError;
+use serde_json::{Value, json};
+use shmem::Span;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use vif::grants::Grants;
+use vif::netback::{DeviceBuffer, Netback, Returned};
+
+#[cfg(test)]
+mod tests;
+
+/// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
+const LEFT: usize = 64;
+/// Minimum number of chunks posted at a time, unless the kernel has none.
+const BATCH: usize = 16;
+/// Polling interval for new buffers while the kernel has none, because the guest does not notify of
+/// them.
+const RETRY_NS: u64 = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueState {
+    Waiting,
+    Open,
+    Over,
+}
+
+/// One guest's queue.
+#[derive(Debug)]
+pub struct SocketQueue {
+    config: Config,
+    platform: Rc<dyn Platform>,
+    /// The data path; `None` in state over.
+    queue: Option<XdpQueue>,
+    state: QueueState,
+    /// Contiguous bytes that a frame needs.
+    frame_bytes: usize,
+    /// Maximum number of chunks with the kernel.
+    most: usize,
+    /// Requests that stay in the guest's ring.
+    left: usize,
+    /// Rules by which the kernel denies frames, by number, with their final counts.
+    denied: Vec<(u32, Count)>,
+    /// Why the guest cannot use the queue, as text.
+    trouble: String,
+    // Scratch lists of a turn; empty between turns.
+    device_buffers: Vec<DeviceBuffer>,
+    failed: Vec<BufferId>,
+}
+
+impl SocketQueue {
+    /// Opens the queue of a device whose descriptor is `fd`.
+    ///
+    /// # Errors
+    /// The monitor has mapped no rings, or rings of another layout.
+    pub fn new(
+        config: Config,
+        fd: OwnedFd,
+        mtu: u32,
+        platform: &Rc<dyn Platform>,
+    ) -> Result<Self, StartError> {
+        const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
+        let what = "the rings of a guest's dedicated queue";
+        let layouts = xdp::layouts(what, config.device, RINGS, &**platform)?;
+        let window = platform.window();
+        let rings = xdp::rings(RINGS.len(), config.rings_slot, config.entries, window);
+        let chunks = config.frames as usize * PAGE / config.chunk_bytes.max(1) as usize;
+        let parts = QueueParts {
+            fd,
+            rings: rings.unwrap_or(Span::EMPTY),
+            layouts,
+            entries: config.entries,
+            chunk_bytes: config.chunk_bytes as usize,
+            chunks,
+        };
+        let kernel = xdp::kernel_counters(
+            config.device,
+            platform,
+            &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
+        );
+        let queue = XdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
+            "the rings of a guest's dedicated queue do not fit their place",
+        ))?;
+        Ok(Self {
+            config,
+            platform: Rc::clone(platform),
+            queue: Some(queue),
+            state: QueueState::Waiting,
+            frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
+            most: chunks - chunks / 4,
+            left: LEFT.min(chunks / 4),
+            denied: Vec::new(),
+            trouble: String::new(),
+            device_buffers: Vec::new(),
+            failed: Vec::new(),
+        })
+    }
+
+    /// Records that the rule of this number may deny frames in the kernel.
+    pub fn count_denied(&mut self, rule: u32) {
+        self.denied.push((rule, Count::default()));
+    }
+
+    /// Returns the kernel's denials by rule number.
+    #[must_use]
+    pub fn denied(&self) -> Vec<(u32, Count)> {
+        match self.queue {
+            Some(_) if !self.denied.is_empty() => self.ask_denied(),
+            _ => self.denied.clone(),
+        }
+    }
+
+    fn ask_denied(&self) -> Vec<(u32, Count)> {
+        let rules = || self.denied.iter().map(|(rule, _)| *rule);
+        let requests = |rule| {
+            [
+                XdpControl::DeniedFrames(rule),
+                XdpControl::DeniedBytes(rule),
+            ]
+        };
+        let requests: Vec<_> = rules().flat_map(requests).map(XdpControl::encode).collect();
+        let device = self.config.device;
+        let answers = self.platform.device_control_all(device, &requests);
+        let mut answers = answers.into_iter().map(|count| count.unwrap_or(0));
+        let mut next = || answers.next().unwrap_or(0);
+        let count = |rule| {
+            let (frames, bytes) = (next(), next());
+            (rule, Count { frames, bytes })
+        };
+        rules().map(count).collect()
+    }
+
+    /// Reads the final denials of each rule, before the kernel's program is removed.
+    fn count_last(&mut self) {
+        if self.denied.is_empty() {
+            return;
+        }
+        // After the answer the kernel counts no further denials, and the bridge denies frames
+        // instead.
+        let (device, requests) = (self.config.device, XdpControl::Stop.encode());
+        if let Err(why) = self.platform.device_control(device, requests) {
+            self.trouble = format!("the last denials of the rules are not counted: {why}");
+        }
+        self.denied = self.ask_denied();
+    }
+
+    /// Returns the time at which the next poll is due even without a frame.
+    #[must_use]
+    pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let starved = self
+            .queue
+            .as_ref()
+            .is_some_and(|queue| queue.outstanding() == 0);
+        (self.state == QueueState::Open && starved).then(|| now_ns.saturating_add(RETRY_NS))
+    }
+
+    /// Returns state and counters as JSON.
+    #[must_use]
+    pub fn stat(&self) -> Value {
+        let state = match self.state {
+            QueueState::Waiting => "waiting",
+            QueueState::Open => "open",
+            QueueState::Over => "over",
+        };
+        let counters = self.queue.as_ref().map(XdpQueue::counters);
+        let counters: serde_json::Map<_, _> = counters
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect();
+        json!({
+            "state": state,
+            "lent": self.queue.as_ref().map_or(0, XdpQueue::outstanding),
+            "trouble": self.trouble,
+            "device": counters,
+        })
+    }
+
+    /// Lends the kernel the guest's posted buffers, and starts the queue once the kernel has some.
+    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
+        if self.state == QueueState::Over
+            || self.state == QueueState::Waiting && !self.may_open(netback)
+        {
+            return;
+        }
+        let Some(queue) = &mut self.queue else { return };
+        let room = self
+            .most
+            .saturating_sub(queue.outstanding())
+            .min(queue.room());
+        if room < BATCH && queue.outstanding() > 0 {
+            return;
+        }
+        netback.post_to_device(room, self.left, &mut self.device_buffers);
+        if self.device_buffers.is_empty() {
+            return;
+        }
+        for buffer in self.device_buffers.drain(..) {
+            let DeviceBuffer {
+                id,
+                frame,
+                offset,
+                span,
+                ..
+            } = buffer;
+            let offset = chunk(&self.config, frame, offset);
+            if !offset.is_some_and(|offset| queue.post(offset, Buffer { id, span })) {
+                netback.return_buffer(id, Returned::Failed);
+            }
+        }
+        queue.show();
+        if self.state == QueueState::Waiting {
+            self.open();
+        }
+    }
+
+    fn may_open<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
+        let may = netback.can_post_to_device(self.frame_bytes);
+        if !may && self.trouble.is_empty() {
+            self.trouble = "the frontend requires its buffers back in posting order, or supports \
+                            no offsets; the guest uses the shared queue"
+                .into();
+            runtime::start::print_line(format_args!(
+                "dedicated queue, device {}: {}",
+                self.config.device, self.trouble
+            ));
+        }
+        may
+    }
+
+    fn open(&mut self) {
+        let requests = XdpControl::Enable.encode();
+        match self.platform.device_control(self.config.device, requests) {
+            Ok(_) => self.state = QueueState::Open,
+            Err(why) => self.trouble = format!("the monitor does not steer frames to it: {why}"),
+        }
+    }
+
+    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
+    /// the number of ring entries taken.
+    pub fn receive<G: Grants>(
+        &mut self,
+        budget: usize,
+        netback: &mut Netback<G>,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let Some(queue) = &mut self.queue else {
+            return 0;
+        };
+        let taken = queue.receive(budget, out, &mut self.failed);
+        for id in self.failed.drain(..) {
+            netback.return_buffer(id, Returned::Failed);
+        }
+        taken
+    }
+
+    /// Ends the queue. After that the kernel no longer writes to the guest's pages.
+    pub fn end(&mut self) {
+        if self.queue.is_none() {
+            return;
+        }
+        self.count_last();
+        // The monitor checks that the descriptor is closed.
+        self.queue = None;
+        self.state = QueueState::Over;
+        let ended = self.platform.end(self.config.device);
+        if let Err(why) = ended {
+            // The monitor then takes the pages away from the kernel one by one.
+            self.trouble = format!("the queue did not end: {why}");
+        }
+    }
+}
+
+/// Returns the position within the queue's memory of the buffer at `offset` of a guest's frame, if
+/// it lies there.
+fn chunk(config: &Config, frame: u32, offset: u16) -> Option<usize> {
+    let page = frame.checked_sub(config.first_frame);
+    let page = page.filter(|&page| page < config.frames)?;
+    Some(page as usize * PAGE + usize::from(offset))
+}

@@ -1,0 +1,260 @@
+//! The driver's end of a guest's dedicated queue whose device is in another domain: the guest's
+//! buffers are posted there until frames arrive, across polls.
+//!
+//! | state | the device | next state |
+//! |---|---|---|
+//! | stopped | ignores the queue | started, by [`RemoteQueue::start`] |
+//! | started | stores frames for the guest's MAC | stopping, or stopped if the link is down |
+//! | stopping | may still use posted buffers | stopped, when the device reports so |
+
+use super::addr::IoAddr;
+use super::control::Control;
+use super::layout::{Descriptor, OwnMemory};
+use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
+use super::remote::RemoteLink;
+use crate::buffer::{Buffer, BufferId, Piece};
+use crate::frame::Frame;
+use crate::offload::Checksum;
+use shmem::Span;
+use std::rc::Rc;
+
+/// Bytes of an Ethernet header, the shortest frame.
+const ETHERNET: usize = 14;
+
+/// Counters of a dedicated queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteCounters {
+    /// Buffers that the device could not write.
+    pub io_error: u64,
+    /// Frames that are shorter than an Ethernet header, or whose memory is inaccessible.
+    pub malformed: u64,
+    /// Buffers that were too short to be posted.
+    pub foreign: u64,
+}
+
+/// The driver's end of a dedicated queue.
+#[derive(Debug)]
+pub struct RemoteQueue {
+    link: Rc<RemoteLink>,
+    memory: OwnMemory,
+    name: QueueName,
+    entries: u32,
+    queue: DriverQueue<OwnMemory, Buffer>,
+    control: Control,
+    /// Number of the link's connection to which the control word belongs.
+    connection: u32,
+    /// Bytes of the longest frame.
+    longest: usize,
+    counters: RemoteCounters,
+}
+
+impl RemoteQueue {
+    /// Creates queue `number`, from 1, over `memory` of [`super::layout::queue_bytes`]. Returns
+    /// `None` if the memory has a wrong size.
+    #[must_use]
+    pub fn new(
+        (number, entries): (u32, u32),
+        longest: usize,
+        memory: Span,
+        link: Rc<RemoteLink>,
+    ) -> Option<Self> {
+        let name = QueueName::Receive(number);
+        let memory = OwnMemory::new(memory, entries)?;
+        Some(Self {
+            connection: link.connection(),
+            link,
+            memory,
+            name,
+            entries,
+            queue: DriverQueue::new(name, memory, entries, 0),
+            control: Control::default(),
+            longest,
+            counters: RemoteCounters::default(),
+        })
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counters(&self) -> RemoteCounters {
+        self.counters
+    }
+
+    /// Returns the number of posted buffers.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.queue.posted()
+    }
+
+    /// Returns the number of buffers that can be posted.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    /// Returns the number of the link's connection, which changes with each device.
+    #[must_use]
+    pub fn connection(&self) -> u32 {
+        self.link.connection()
+    }
+
+    /// Returns whether the link is up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// Returns whether the queue is started.
+    #[must_use]
+    pub fn is_started(&self) -> bool {
+        self.control.mac.is_some()
+    }
+
+    /// Takes notice of a link that has been down: stops the queue, and calls `back` for each posted
+    /// buffer. No device can access the queue's memory any more.
+    pub fn follow_link(&mut self, back: impl FnMut(BufferId)) {
+        if self.connection != self.link.connection() {
+            self.connection = self.link.connection();
+            self.control = Control::default();
+            self.forget(back);
+        }
+    }
+
+    /// Returns whether [`RemoteQueue::start`] would start the queue.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.link.is_up()
+            && self.connection == self.link.connection()
+            && !self.is_started()
+            && self.memory.effective() == self.control
+    }
+
+    /// Has the device store frames for `mac` in the queue, if it is [ready](RemoteQueue::is_ready).
+    pub fn start(&mut self, mac: [u8; 6]) {
+        if self.is_ready() {
+            self.memory.reset();
+            self.forget(|_| ());
+            self.change(Some(mac));
+        }
+    }
+
+    /// Has the device store frames in the shared queue, and forgets all posted buffers. The device
+    /// may access these until it has lost their pages.
+    pub fn stop(&mut self) {
+        self.follow_link(|_| ());
+        if self.is_started() {
+            self.change(None);
+        }
+        self.forget(|_| ());
+    }
+
+    fn change(&mut self, mac: Option<[u8; 6]>) {
+        self.control = self.control.next(mac);
+        self.memory.set_control(self.control);
+        self.link.ring();
+    }
+
+    /// Empties the driver's end.
+    fn forget(&mut self, mut back: impl FnMut(BufferId)) {
+        self.queue.withdraw(|buffer, _| back(buffer.id));
+        self.queue = DriverQueue::new(self.name, self.memory, self.entries, 0);
+    }
+
+    /// Posts a buffer at an I/O address; [`RemoteQueue::publish`] shows it to the device. Returns
+    /// false if it is too short, or if the queue is full or not started.
+    pub fn post(&mut self, address: IoAddr, buffer: Buffer) -> bool {
+        if buffer.span.len() < self.longest {
+            self.counters.foreign += 1;
+            return false;
+        }
+        let descriptor = Descriptor {
+            address,
+            len: buffer.span.len() as u32,
+            header: None,
+            checksum: None,
+        };
+        self.is_started() && self.queue.post(buffer, descriptor).is_ok()
+    }
+
+    /// Shows all posted buffers to the device, and wakes it if frames wait for them.
+    pub fn publish(&mut self) {
+        let wakes = self.queue.publish().and_then(|()| self.queue.wakes());
+        match wakes {
+            Ok(true) => self.link.ring(),
+            Ok(false) => {}
+            Err(error) => self.link.close(error),
+        }
+    }
+
+    /// Appends up to `budget` received frames to `out`, each in one posted buffer, and buffers
+    /// without a valid frame to `failed`. Returns the number of completions. If it is below
+    /// `budget`, the device raises an interrupt with the next one. A violation of the rules closes
+    /// the NIC; its owner then sets the link down.
+    pub fn receive(
+        &mut self,
+        budget: usize,
+        out: &mut Vec<Frame>,
+        failed: &mut Vec<BufferId>,
+    ) -> usize {
+        if !self.is_started() || !self.link.works() {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < budget {
+            match self.take(out, failed) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(error) => {
+                    self.link.close(error);
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    /// Takes the next completion. Returns false if there is none, which is acknowledged.
+    fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
+        let index = self.queue.next_index();
+        let (buffer, _, completion) = match self.queue.take()? {
+            Some(completed) => completed,
+            // The device may have completed more before it read the acknowledgement.
+            None if self.queue.acknowledge()? => match self.queue.take()? {
+                Some(completed) => completed,
+                None => return Ok(false),
+            },
+            None => return Ok(false),
+        };
+        let misuse = match completion.header_len {
+            0 if completion.more => Some(Misuse::Continued),
+            0 => None,
+            bytes => Some(Misuse::BadHeader(bytes)),
+        };
+        if let Some(misuse) = misuse {
+            failed.push(buffer.id);
+            return Err(self.queue.error(index, misuse));
+        }
+        let len = completion.len as usize;
+        let piece = Piece {
+            span: buffer.span.take(len),
+            buffer: buffer.id,
+        };
+        let frame = Frame::new(piece, len).ok().filter(|_| len >= ETHERNET);
+        match frame {
+            _ if completion.error => {
+                self.counters.io_error += 1;
+                failed.push(buffer.id);
+            }
+            Some(mut frame) => {
+                if completion.valid {
+                    frame.offload.checksum = Checksum::Valid;
+                }
+                out.push(frame);
+            }
+            None => {
+                self.counters.malformed += 1;
+                failed.push(buffer.id);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,379 @@
+//! Dedicated queues of a device beside its driver: the device writes into pages of a guest.
+
+mod common;
+
+use abi::PAGE;
+use common::{Cord, bytes, contents};
+use nic::dma::soft::{Interrupts, SoftDevice};
+use nic::dma::{Bell, IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
+use nic::{Buffer, BufferId, Frame, Nic, Pool};
+use shmem::{Area, Span};
+use std::cell::Cell;
+use std::rc::Rc;
+
+const ENTRIES: u32 = 8;
+const SETUP: RemoteSetup = RemoteSetup {
+    entries: ENTRIES,
+    mtu: 1500,
+    queues: 2,
+};
+/// Bytes of a guest's buffer.
+const BUFFER: usize = 2048;
+/// Buffers of the guest.
+const BUFFERS: u32 = 6;
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Counts how often it was rung.
+#[derive(Debug, Default)]
+struct Counted(Cell<u32>);
+
+impl Bell for Counted {
+    fn ring(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// The driver's side with one guest's queue, and the device with the pages that it may access.
+struct Rig {
+    nic: RemoteNic,
+    queue: RemoteQueue,
+    pool: Pool,
+    bell: Rc<Counted>,
+    cord: Cord,
+    device: SoftDevice<Cord>,
+    granted: IoTable,
+    memory: Area,
+    /// Place of the queue's memory in `memory`.
+    at: usize,
+    guest: Area,
+    guest_at: IoAddr,
+    failed: Vec<BufferId>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let area = |bytes| Area::anonymous(bytes).unwrap();
+        let (memory, pool) = (area(SETUP.bytes()), area(32 * BUFFER));
+        let guest = area(BUFFERS as usize * BUFFER);
+        let mut granted = IoTable::default();
+        let (own, buffers) = (granted.add(memory), granted.add(pool));
+        granted.map(own, memory.len()).unwrap();
+        granted.map(buffers, pool.len()).unwrap();
+        let guest_at = granted.add(guest);
+        granted.map(guest_at, guest.len()).unwrap();
+        let cord = Cord::default();
+        let interrupts = Interrupts::default();
+        let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+        let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
+        assert!(nic.dedicated(0).is_none() && nic.dedicated(3).is_none());
+        let queue = nic.dedicated(2).unwrap();
+        let places = nic.lay_out().unwrap();
+        let bytes = nic::dma::layout::queue_bytes(ENTRIES);
+        let mut rig = Self {
+            nic,
+            queue,
+            pool: Pool::new(pool, BUFFER),
+            bell: Rc::default(),
+            cord,
+            device,
+            granted,
+            memory,
+            at: places.dedicated.bits() as usize + bytes,
+            guest,
+            guest_at,
+            failed: Vec::new(),
+        };
+        rig.connect();
+        rig
+    }
+
+    fn connect(&mut self) {
+        let places = self.nic.lay_out().unwrap();
+        let bytes = nic::dma::layout::queue_bytes(ENTRIES);
+        let second = places.dedicated.add(bytes).unwrap();
+        let queues = [places.receive, places.dedicated, second];
+        self.device.connect(&queues, places.transmit);
+        self.nic.connect(self.bell.clone());
+        self.queue
+            .follow_link(|id| panic!("{id:?} is still posted"));
+    }
+
+    fn start(&mut self) {
+        assert!(self.queue.is_ready());
+        self.queue.start(MAC);
+        self.work();
+    }
+
+    /// Returns buffer `n` of the guest.
+    fn buffer(&self, n: u32) -> (IoAddr, Buffer) {
+        let at = n as usize * BUFFER;
+        let span = self.guest.at(at, BUFFER).unwrap();
+        let id = BufferId(n);
+        (self.guest_at.add(at).unwrap(), Buffer { id, span })
+    }
+
+    fn post(&mut self, numbers: std::ops::Range<u32>) {
+        for n in numbers {
+            let (address, buffer) = self.buffer(n);
+            assert!(self.queue.post(address, buffer));
+        }
+        self.queue.publish();
+    }
+
+    /// Lets the device work. Returns whether it raises its interrupt.
+    fn work(&mut self) -> bool {
+        self.device.follow_controls(&self.granted);
+        self.device.work(0, &self.granted);
+        self.device.raise(0, &self.granted)
+    }
+
+    /// A frame for the guest arrives.
+    fn arrive(&self, mark: u8) -> Vec<u8> {
+        let mut frame = bytes(mark, 100);
+        frame[..6].copy_from_slice(&MAC);
+        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        frame
+    }
+
+    fn receive(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.queue.receive(64, &mut frames, &mut self.failed);
+        frames
+    }
+
+    /// Returns the frames in the shared queue.
+    fn shared(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.nic.rx(0, 64, &mut self.pool, &mut frames);
+        let found = contents(&frames);
+        for frame in &mut frames {
+            frame.recycle(&mut self.pool);
+        }
+        found
+    }
+
+    /// The memory of the guest's queue.
+    fn words(&self) -> Span {
+        self.memory.span().skip(self.at)
+    }
+
+    /// The guest's memory.
+    fn guest_bytes(&self) -> Vec<u8> {
+        let mut all = vec![0; self.guest.len()];
+        self.guest.span().read(&mut all).unwrap();
+        all
+    }
+}
+
+/// D-32, D-33: a frame for the guest's MAC is written into the posted page, any other frame into
+/// the driver's buffers, and one interrupt is for both.
+#[test]
+fn frames_for_a_guest_arrive_in_its_posted_pages() {
+    let mut rig = Rig::new();
+    rig.shared();
+    let early = rig.arrive(1);
+    rig.work();
+    assert_eq!(rig.shared(), [early], "the queue is not started");
+    rig.start();
+    rig.post(0..3);
+    let frames = [rig.arrive(2), rig.arrive(3)];
+    let other = bytes(4, 100);
+    rig.cord.arriving.borrow_mut().push_back(other.clone());
+    assert!(rig.work());
+    assert!(!rig.work());
+    assert_eq!(rig.shared(), [other]);
+    let received = rig.receive();
+    assert_eq!(contents(&received), frames);
+    let places: Vec<_> = received
+        .iter()
+        .map(|frame| frame.pieces[0].buffer)
+        .collect();
+    assert_eq!(places, [BufferId(0), BufferId(1)]);
+    assert_eq!(rig.queue.outstanding(), 1);
+    rig.receive();
+    rig.arrive(5);
+    assert!(rig.work(), "both queues are acknowledged");
+}
+
+/// D-4, D-32: a posted page that is not granted for I/O, or no longer, stays as it is. Its
+/// descriptor completes with an error, and other frames arrive.
+#[test]
+fn page_outside_the_io_page_table_is_not_written() {
+    let mut rig = Rig::new();
+    rig.start();
+    rig.post(0..2);
+    let (revoked, _) = rig.buffer(0);
+    rig.granted.unmap(revoked, PAGE).unwrap();
+    let before = rig.guest_bytes();
+    rig.arrive(1);
+    rig.arrive(2);
+    rig.work();
+    assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
+    assert_eq!(
+        rig.failed,
+        [BufferId(0), BufferId(1)],
+        "both lie in that page"
+    );
+    assert_eq!(rig.guest_bytes(), before);
+    assert_eq!(rig.queue.counters().io_error, 2);
+    rig.post(2..3);
+    let next = rig.arrive(3);
+    rig.work();
+    assert_eq!(contents(&rig.receive()), [next]);
+    assert_eq!(rig.nic.closed(), None);
+}
+
+/// A page that is posted twice gets two frames, the second over the first: the driver harms only
+/// the guest whose frames these are.
+#[test]
+fn page_posted_twice_is_written_twice() {
+    let mut rig = Rig::new();
+    rig.start();
+    let (address, buffer) = rig.buffer(0);
+    for id in [7, 8] {
+        let twice = Buffer {
+            id: BufferId(id),
+            ..buffer
+        };
+        assert!(rig.queue.post(address, twice));
+    }
+    rig.queue.publish();
+    rig.arrive(1);
+    let last = rig.arrive(2);
+    rig.work();
+    let received = rig.receive();
+    assert_eq!(contents(&received), [last.clone(), last]);
+    let rest = &rig.guest_bytes()[BUFFER..];
+    assert!(rest.iter().all(|byte| *byte == 0));
+}
+
+/// D-10, D-11, D-13, D-14, D-34: what a hostile device completes closes the NIC, and no buffer
+/// counts twice.
+#[test]
+fn invalid_completion_in_a_dedicated_queue_closes_the_nic() {
+    let completions = nic::dma::layout::queue_bytes(ENTRIES) - PAGE;
+    // Index of the completion, length, flags, length of the header; and the number of completions.
+    let cases: [([u32; 4], u32, &str); 7] = [
+        ([0, 60, 0, 0], 4, "completed but not posted"),
+        ([9, 60, 0, 0], 1, "completed but not posted"),
+        ([u32::MAX, 60, 0, 0], 1, "completed twice"),
+        ([1, 60, 0, 0], 1, "completed before index 0"),
+        ([0, 2049, 0, 0], 1, "2049 bytes where 2048 fit"),
+        ([0, 2048, 1, 0], 1, "the frame continues behind its buffer"),
+        ([0, 60, 0, 60], 1, "a header of 60 bytes does not fit"),
+    ];
+    for (words, completed, why) in cases {
+        let mut rig = Rig::new();
+        rig.start();
+        rig.post(0..3);
+        rig.words().write_words(completions, &words).unwrap();
+        rig.words().store_u32(64, completed).unwrap();
+        assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
+        let closed = rig.nic.closed().unwrap().to_string();
+        assert!(
+            closed.starts_with("receive queue 2") && closed.ends_with(why),
+            "{closed}"
+        );
+        assert!(rig.receive().is_empty(), "it receives nothing any more");
+        rig.nic.disconnect(&mut rig.pool);
+        let mut back = std::mem::take(&mut rig.failed);
+        rig.queue.follow_link(|id| back.push(id));
+        back.sort_by_key(|id| id.0);
+        assert_eq!(back, [0, 1, 2].map(BufferId), "{why}");
+        rig.connect();
+        rig.start();
+        rig.post(0..1);
+        let frame = rig.arrive(1);
+        rig.work();
+        assert_eq!(contents(&rig.receive()), [frame], "the next device works");
+    }
+}
+
+/// D-33: a stopped queue starts again only when the device has reset it. Frames that waited for
+/// buffers move to the shared queue.
+#[test]
+fn stopped_queue_waits_for_the_device() {
+    let mut rig = Rig::new();
+    rig.shared();
+    rig.start();
+    rig.post(0..1);
+    let frames = [rig.arrive(1), rig.arrive(2), rig.arrive(3)];
+    rig.work();
+    let rung = rig.bell.0.get();
+    rig.queue.stop();
+    assert_eq!(rig.bell.0.get(), rung + 1, "a sleeping device takes notice");
+    assert_eq!(rig.queue.outstanding(), 0);
+    assert!(!rig.queue.is_ready());
+    rig.queue.start(MAC);
+    assert!(!rig.queue.is_started());
+    rig.work();
+    assert_eq!(rig.shared(), frames[1..]);
+    let late = rig.arrive(4);
+    rig.work();
+    assert_eq!(rig.shared(), [late]);
+    rig.start();
+    rig.post(3..5);
+    let next = rig.arrive(5);
+    rig.work();
+    let received = rig.receive();
+    assert_eq!(contents(&received), [next]);
+    assert_eq!(received[0].pieces[0].buffer, BufferId(3));
+}
+
+/// D-26, D-34: after the death of a device every buffer returns once, and the next device starts
+/// with an empty, disabled queue.
+#[test]
+fn buffers_return_when_the_link_is_down() {
+    let mut rig = Rig::new();
+    rig.start();
+    rig.post(0..4);
+    rig.arrive(1);
+    rig.work();
+    rig.nic.disconnect(&mut rig.pool);
+    assert!(rig.receive().is_empty());
+    let mut back = Vec::new();
+    rig.queue.follow_link(|id| back.push(id));
+    assert_eq!(back, [0, 1, 2, 3].map(BufferId));
+    assert!(!rig.queue.is_started() && !rig.queue.is_ready());
+    rig.connect();
+    assert!(!rig.queue.is_started());
+    rig.start();
+    rig.post(0..1);
+    let frame = rig.arrive(2);
+    rig.work();
+    assert_eq!(contents(&rig.receive()), [frame]);
+}
+
+/// D-25: buffers for frames that wait wake a device that sleeps.
+#[test]
+fn buffers_for_waiting_frames_wake_the_device() {
+    let mut rig = Rig::new();
+    rig.start();
+    let frame = rig.arrive(1);
+    rig.work();
+    assert!(!rig.device.arm(&rig.granted));
+    let rung = rig.bell.0.get();
+    rig.post(0..1);
+    assert_eq!(rig.bell.0.get(), rung + 1);
+    rig.work();
+    assert_eq!(contents(&rig.receive()), [frame]);
+    assert!(!rig.device.arm(&rig.granted));
+    rig.post(1..2);
+    assert_eq!(rig.bell.0.get(), rung + 1, "no frame waits");
+}
+
+/// D-34: buffers that are too short for a frame are not posted.
+#[test]
+fn short_buffer_is_not_posted() {
+    let mut rig = Rig::new();
+    let (address, buffer) = rig.buffer(0);
+    assert!(!rig.queue.post(address, buffer), "the queue is not started");
+    rig.start();
+    let short = Buffer {
+        span: buffer.span.take(1517),
+        ..buffer
+    };
+    assert!(!rig.queue.post(address, short));
+    assert_eq!(rig.queue.counters().foreign, 1);
+    assert!(rig.queue.post(address, buffer));
+}
