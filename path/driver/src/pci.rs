@@ -33,8 +33,14 @@ pub struct PciPort {
     device: Option<PciDevice>,
     /// `None` until the device was started for the first time.
     nic: Option<PciNic<Window>>,
-    /// When to start the closed NIC again.
-    restart_ns: Option<u64>,
+    restarts: Restarts,
+}
+
+/// When a closed NIC is started again.
+#[derive(Debug)]
+struct Restarts {
+    /// When to start it, if it is closed.
+    due_ns: Option<u64>,
     /// The delay of the next restart.
     delay_ns: u64,
     /// When the device was started.
@@ -82,9 +88,7 @@ impl PciPort {
             memory,
             device: None,
             nic: None,
-            restart_ns: None,
-            delay_ns: RESTART_NS[0],
-            started_ns: 0,
+            restarts: Restarts::new(),
         };
         let Some(interrupt) = attach_if_there(platform, place.0)? else {
             port.log(format_args!("the NIC has no device, and is closed"));
@@ -121,23 +125,45 @@ impl PciPort {
             Some(nic) => nic.restart()?,
             none => *none = Some(PciNic::start(self.setup, device.window, pool, queues)?),
         }
-        (self.restart_ns, self.started_ns) = (None, now_ns);
+        self.restarts.open(now_ns);
         Ok(())
     }
 
     /// Records that the NIC is closed.
     fn close(&mut self, why: impl std::fmt::Display, now_ns: u64) {
-        let [first, most] = RESTART_NS;
-        if now_ns.saturating_sub(self.started_ns) >= most {
-            self.delay_ns = first;
-        }
-        let delay_ns = self.delay_ns;
-        self.restart_ns = Some(now_ns.saturating_add(delay_ns));
-        self.delay_ns = delay_ns.saturating_mul(2).min(most);
-        let delay_s = delay_ns / 1_000_000_000;
+        let delay_s = self.restarts.close(now_ns) / 1_000_000_000;
         self.log(format_args!(
             "{why}; the NIC is closed, and is started again in {delay_s} s"
         ));
+    }
+}
+
+impl Restarts {
+    fn new() -> Self {
+        Self {
+            due_ns: None,
+            delay_ns: RESTART_NS[0],
+            started_ns: 0,
+        }
+    }
+
+    /// Records that the device was started.
+    fn open(&mut self, now_ns: u64) {
+        (self.due_ns, self.started_ns) = (None, now_ns);
+    }
+
+    /// Records that the NIC is closed, or that a restart has failed. Returns the delay of the next
+    /// restart. The delays begin anew if the NIC was open for the longest delay.
+    fn close(&mut self, now_ns: u64) -> u64 {
+        let [first, most] = RESTART_NS;
+        let was_open = self.due_ns.is_none();
+        if was_open && now_ns.saturating_sub(self.started_ns) >= most {
+            self.delay_ns = first;
+        }
+        let delay_ns = self.delay_ns;
+        self.due_ns = Some(now_ns.saturating_add(delay_ns));
+        self.delay_ns = delay_ns.saturating_mul(2).min(most);
+        delay_ns
     }
 }
 
@@ -202,7 +228,7 @@ impl Nic for PciPort {
             return 0;
         };
         let is_check_due = device.is_check_due(now_ns);
-        if let Some(restart_ns) = self.restart_ns {
+        if let Some(restart_ns) = self.restarts.due_ns {
             if now_ns < restart_ns {
                 return 0;
             }
@@ -218,7 +244,7 @@ impl Nic for PciPort {
             nic.check();
         }
         let taken = nic.rx(now_ns, budget, buffers, out);
-        if let (Some(why), None) = (nic.closed(), self.restart_ns) {
+        if let (Some(why), None) = (nic.closed(), self.restarts.due_ns) {
             self.close(why, now_ns);
         }
         taken
@@ -232,8 +258,8 @@ impl Nic for PciPort {
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        if self.restart_ns.is_some() {
-            return self.restart_ns;
+        if self.restarts.due_ns.is_some() {
+            return self.restarts.due_ns;
         }
         let of_nic = self.nic.as_ref().and_then(|nic| nic.next_due(now_ns));
         let of_check = self.device.as_ref().and_then(|device| device.check_ns);
@@ -250,6 +276,46 @@ impl Nic for PciPort {
         match &self.nic {
             Some(nic) => nic.counters(),
             None => vec![("closed", 1)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Lets `count` restarts fail, each when it is due. Returns the delays in seconds.
+    fn fail(restarts: &mut Restarts, count: usize) -> Vec<u64> {
+        let delays = std::iter::repeat_with(|| {
+            let now_ns = restarts.due_ns.unwrap();
+            restarts.close(now_ns) / SECOND_NS
+        });
+        delays.take(count).collect()
+    }
+
+    /// D-28.
+    #[test]
+    fn delays_of_restarts_double_while_they_fail() {
+        let mut restarts = Restarts::new();
+        restarts.open(5 * SECOND_NS);
+        assert_eq!(restarts.close(100 * SECOND_NS), SECOND_NS);
+        assert_eq!(restarts.due_ns, Some(101 * SECOND_NS));
+        assert_eq!(fail(&mut restarts, 8), [2, 4, 8, 16, 32, 64, 64, 64]);
+    }
+
+    #[test]
+    fn delays_begin_anew_after_a_long_time_without_failure() {
+        let mut restarts = Restarts::new();
+        restarts.close(0);
+        assert_eq!(fail(&mut restarts, 2), [2, 4]);
+        for (open_s, delay_s) in [(63, 8), (64, 1), (63, 2)] {
+            let now_ns = restarts.due_ns.unwrap();
+            restarts.open(now_ns);
+            assert_eq!(restarts.due_ns, None);
+            let delay_ns = restarts.close(now_ns + open_s * SECOND_NS);
+            assert_eq!(delay_ns, delay_s * SECOND_NS, "open for {open_s} s");
         }
     }
 }
