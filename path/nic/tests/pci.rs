@@ -430,11 +430,15 @@ fn invalid_return_of_a_sent_frame_closes_the_nic() {
     assert_eq!(nic.next_due(7), None);
 }
 
-/// D-28: a device that needs a reset, and one whose registers read as all ones because it was
-/// removed.
+/// D-28: a device that needs a reset, one whose registers read as all ones because it was removed,
+/// and one that has reset itself.
 #[test]
 fn failed_device_closes_the_nic_and_can_be_restarted() {
-    for status in [15 | 64, 0xff] {
+    for (status, reason) in [
+        (15 | 64, CloseReason::NeedsReset),
+        (0xff, CloseReason::NeedsReset),
+        (0, CloseReason::Stopped),
+    ] {
         let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
         assert_eq!(device.0.raw(Register::ConfigVector), 0);
         poll(&mut nic, &mut pool);
@@ -444,7 +448,7 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
         assert_eq!(nic.closed(), None);
         device.set(Register::Status, status).unwrap();
         nic.check();
-        assert_eq!(nic.closed(), Some(CloseReason::NeedsReset));
+        assert_eq!(nic.closed(), Some(reason));
         assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
         poll(&mut nic, &mut pool);
         assert_eq!(pool.available(), BUFFERS);

@@ -79,6 +79,9 @@ pub enum CloseReason {
     /// The device has failed, for example because it could not access memory.
     #[error("the device has failed and needs a reset")]
     NeedsReset,
+    /// The device has stopped, for example because it has reset itself.
+    #[error("the device has stopped by itself")]
+    Stopped,
     /// The registers are inaccessible.
     #[error("the device's registers are not accessible")]
     Registers,
@@ -231,13 +234,14 @@ impl<R: Registers> PciNic<R> {
 
     /// Reads the device's status, and closes the NIC if the device has failed.
     pub fn check(&mut self) {
-        let reason = match self.registers.get(Register::Status) {
-            Ok(status) if status & NEEDS_RESET == 0 => return,
-            Ok(_) => CloseReason::NeedsReset,
-            Err(Fault) => CloseReason::Registers,
-        };
-        if self.closed.is_none() {
-            self.close(reason);
+        if self.closed.is_some() {
+            return;
+        }
+        match self.registers.get(Register::Status) {
+            Ok(status) if status & NEEDS_RESET != 0 => self.close(CloseReason::NeedsReset),
+            Ok(status) if status & DRIVER_OK == 0 => self.close(CloseReason::Stopped),
+            Ok(_) => {}
+            Err(Fault) => self.close(CloseReason::Registers),
         }
     }
 
