@@ -26,6 +26,13 @@ pub(crate) struct TaskError {
     pub(crate) is_busy: bool,
 }
 
+impl PciEnd {
+    fn new(start: u64) -> Self {
+        let has_failed = AtomicBool::new(false);
+        Self { start, has_failed }
+    }
+}
+
 impl From<String> for TaskError {
     fn from(why: String) -> Self {
         let is_busy = false;
@@ -54,11 +61,11 @@ impl From<io::Error> for TaskError {
     }
 }
 
-/// How far the end of a started PCI device is. The core requests the end until it succeeds.
-#[derive(Debug, Default)]
+/// How a started PCI device ends. The core requests the end until it succeeds.
+#[derive(Debug)]
 pub(crate) struct PciEnd {
-    /// Whether the device was stopped: a repeated request does not stop it for its next domain.
-    is_over: AtomicBool,
+    /// The number of the start, which a request does not end for a later domain.
+    start: u64,
     /// Whether an error was logged.
     has_failed: AtomicBool,
 }
@@ -317,7 +324,7 @@ impl NetDev {
     /// does neither.
     pub(crate) fn unlink(&self, broker: &Broker) {
         if let Self::Pci(function, _) = self
-            && let Err(error) = function.stop()
+            && let Err(error) = function.stop_running()
         {
             eprintln!("grantway-netd: {error}");
         }
@@ -353,7 +360,7 @@ impl NetDev {
         match self {
             Self::Wire(wire) => Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue)),
             Self::Pci(function, _) => {
-                // Its previous domain may have left it running.
+                // Its previous domain may have left it running, or changed its registers.
                 function.stop()?;
                 Ok(Self::PciStopped(Arc::clone(function)))
             }
@@ -374,8 +381,8 @@ impl NetDev {
     pub(crate) fn bind(self) -> Result<Self, TaskError> {
         Ok(match self {
             Self::PciStopped(function) => {
-                let interrupt = function.start()?;
-                Self::PciStarted(function, interrupt, PciEnd::default())
+                let (interrupt, start) = function.start()?;
+                Self::PciStarted(function, interrupt, PciEnd::new(start))
             }
             Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
             Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
@@ -393,7 +400,7 @@ impl NetDev {
         if let Self::Pci(function, _) = self {
             let interrupt = rest.into_iter().nth(1);
             let interrupt = interrupt.ok_or_else(|| "no interrupt of the device".to_owned())?;
-            let end = PciEnd::default();
+            let end = PciEnd::new(function.adopt_start());
             return Ok(Self::PciStarted(Arc::clone(function), interrupt, end));
         }
         let Self::Wire(wire) = self else {
@@ -475,14 +482,13 @@ impl NetDev {
     pub(crate) fn end(&self) -> NetdReply {
         match self {
             Self::Queue(queue) => queue.end(),
-            Self::PciStarted(function, _, end) if !end.is_over.load(Ordering::Relaxed) => {
-                if let Err(error) = function.stop() {
+            Self::PciStarted(function, _, end) => {
+                if let Err(error) = function.end(end.start) {
                     if !end.has_failed.swap(true, Ordering::Relaxed) {
                         eprintln!("grantway-netd: {error}");
                     }
                     return NetdReply::Failed { errno: IO };
                 }
-                end.is_over.store(true, Ordering::Relaxed);
             }
             Self::Stuck => return NetdReply::Failed { errno: INVAL },
             _ => {}

@@ -331,7 +331,10 @@ impl Server {
             .into_iter()
             .map(|fd| fd.try_clone_to_owned())
             .collect();
-        let kept = kept?;
+        // Closing its descriptors would not stop a PCI device.
+        let kept = kept.inspect_err(|_| {
+            let _ = bound.end();
+        })?;
         self.insert(number, bound);
         Ok((NetdReply::Bound { rings, lasts }, kept))
     }

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{pread, pwrite};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Place of the command register.
 const COMMAND_AT: u64 = 4;
@@ -30,10 +30,16 @@ pub struct Function {
     /// The first page of each structure in the device's descriptor.
     pages: [u32; Structure::ALL.len()],
     address: String,
+    /// Locked while the device is started or stopped.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
     /// Whether it was stopped, and not started since.
-    is_stopped: AtomicBool,
-    /// The number of times that it was started, at least.
-    starts: AtomicU64,
+    is_stopped: bool,
+    /// The number of times that it was started, at least; also the number of its last start.
+    starts: u64,
 }
 
 impl Function {
@@ -60,7 +66,7 @@ impl Function {
             return Err(unusable(NO_RESET));
         }
         let opened = Self::adopt(container, group, device, address)?;
-        opened.starts.store(0, Ordering::Relaxed);
+        opened.lock().starts = 0;
         Ok(opened)
     }
 
@@ -106,9 +112,15 @@ impl Function {
             config_at,
             pages,
             address: address.to_owned(),
-            is_stopped: AtomicBool::new(false),
-            starts: AtomicU64::new(1),
+            state: Mutex::new(State {
+                is_stopped: false,
+                starts: 1,
+            }),
         })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the descriptors that another process needs to adopt it: container, group, device.
@@ -161,35 +173,73 @@ impl Function {
     /// Returns whether it was started more than once, so that another domain has had it.
     #[must_use]
     pub fn has_served(&self) -> bool {
-        self.starts.load(Ordering::Relaxed) > 1
+        self.lock().starts > 1
     }
 
     /// Starts the device: from now on it may access the memory that is mapped for it. Returns the
-    /// descriptor that reports its interrupts.
+    /// descriptor that reports its interrupts, and the number of this start.
     ///
     /// # Errors
-    /// The system refused; the device is stopped.
-    pub fn start(&self) -> Result<OwnedFd, PciError> {
-        self.is_stopped.store(false, Ordering::Relaxed);
-        self.starts.fetch_add(1, Ordering::Relaxed);
+    /// The system refused; the device accesses no memory.
+    pub fn start(&self) -> Result<(OwnedFd, u64), PciError> {
+        let mut state = self.lock();
+        state.is_stopped = false;
+        state.starts += 1;
         let start = || {
             let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             calls::set_interrupt(&self.device, Some(&interrupt))?;
             self.set_command(MEMORY | BUS_MASTER, 0)?;
             Ok(interrupt)
         };
-        start().map_err(system(&self.address, "starting it"))
+        let interrupt = start().map_err(system(&self.address, "starting it"))?;
+        Ok((interrupt, state.starts))
     }
 
-    /// Stops the device and resets it, unless it is stopped: it accesses no memory when this
-    /// returns.
+    /// Returns the number of a start by another process. Starts are adopted in their order.
+    #[must_use]
+    pub fn adopt_start(&self) -> u64 {
+        let mut state = self.lock();
+        state.starts += 1;
+        state.starts
+    }
+
+    /// Stops the device and resets it: it accesses no memory when this returns.
+    ///
+    /// A stopped device is reset, too. Until its previous domain has ended, that domain can still
+    /// write to the registers.
     ///
     /// # Errors
     /// The system refused; the device may be running.
     pub fn stop(&self) -> Result<(), PciError> {
-        if self.is_stopped.load(Ordering::Relaxed) {
-            return Ok(());
+        self.stop_locked(&mut self.lock())
+    }
+
+    /// Stops the device as [`Function::stop`] does, unless it is stopped.
+    ///
+    /// # Errors
+    /// As [`Function::stop`].
+    pub fn stop_running(&self) -> Result<(), PciError> {
+        let mut state = self.lock();
+        match state.is_stopped {
+            true => Ok(()),
+            false => self.stop_locked(&mut state),
         }
+    }
+
+    /// Stops the device as [`Function::stop`] does, unless it was stopped or started after `start`,
+    /// the number of a start.
+    ///
+    /// # Errors
+    /// As [`Function::stop`].
+    pub fn end(&self, start: u64) -> Result<(), PciError> {
+        let mut state = self.lock();
+        match state.is_stopped || state.starts != start {
+            true => Ok(()),
+            false => self.stop_locked(&mut state),
+        }
+    }
+
+    fn stop_locked(&self, state: &mut State) -> Result<(), PciError> {
         let stop = || {
             self.set_command(0, BUS_MASTER)?;
             // Fails if no interrupt was set.
@@ -199,7 +249,7 @@ impl Function {
             self.set_command(0, BUS_MASTER)
         };
         stop().map_err(system(&self.address, "stopping it"))?;
-        self.is_stopped.store(true, Ordering::Relaxed);
+        state.is_stopped = true;
         Ok(())
     }
 
@@ -214,5 +264,74 @@ impl Function {
             2 => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registers::BarRange;
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    /// Returns a device that is a file with a set bus master bit, which the system cannot reset.
+    fn function() -> Function {
+        let file = tempfile::tempfile().unwrap();
+        let fd = || OwnedFd::from(file.try_clone().unwrap());
+        let range = BarRange {
+            bar: 0,
+            offset: 0,
+            bytes: 0,
+        };
+        let function = Function {
+            container: fd(),
+            group: fd(),
+            device: fd(),
+            registers: Registers {
+                common: range,
+                notify: range,
+                multiplier: 0,
+            },
+            config_at: 0,
+            pages: [0; Structure::ALL.len()],
+            address: "0000:00:03.0".to_owned(),
+            state: Mutex::new(State {
+                is_stopped: false,
+                starts: 1,
+            }),
+        };
+        file.set_len(CONFIG_BYTES as u64).unwrap();
+        function.set_command(MEMORY | BUS_MASTER, 0).unwrap();
+        function
+    }
+
+    fn command(function: &Function) -> u16 {
+        let mut bytes = [0; 2];
+        let file = File::from(function.device.try_clone().unwrap());
+        file.read_exact_at(&mut bytes, COMMAND_AT).unwrap();
+        u16::from_le_bytes(bytes)
+    }
+
+    /// Its previous domain may have changed its registers after it was stopped.
+    #[test]
+    fn stopped_device_is_reset_before_the_next_start() {
+        let function = function();
+        function.lock().is_stopped = true;
+        function.stop_running().unwrap();
+        assert_eq!(command(&function), MEMORY | BUS_MASTER);
+        function.stop().unwrap_err();
+        assert_eq!(command(&function), MEMORY);
+    }
+
+    #[test]
+    fn device_of_a_later_domain_is_not_ended() {
+        let function = function();
+        let (first, second) = (function.adopt_start(), function.adopt_start());
+        function.end(first).unwrap();
+        assert_eq!(command(&function), MEMORY | BUS_MASTER);
+        function.end(second).unwrap_err();
+        assert_eq!(command(&function), MEMORY);
+        function.lock().is_stopped = true;
+        function.end(second).unwrap();
     }
 }
