@@ -70,13 +70,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the process end quietly when a reader of its output ends, as in `cargo xtask tcb | head`.
+/// Status of a process whose output nobody reads: 128 + SIGPIPE, as a shell reports it.
+const BROKEN_PIPE: i32 = 128 + 13;
+
+/// Makes the process end without a message when the reader of its output ends, as in
+/// `cargo xtask tcb | head`. It fails, since its task is not complete.
 fn end_with_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
         if message.starts_with("failed printing to stdout: Broken pipe") {
-            std::process::exit(0);
+            std::process::exit(BROKEN_PIPE);
         }
         usual(panic);
     }));
