@@ -120,10 +120,15 @@ fn release(root: &Path) -> Result<String> {
     all.pop().context("no kernel was unpacked")
 }
 
-/// Returns the numbers in the name of a kernel, by which the newest one is last.
+/// Returns the numbers of the version in the name of a kernel, by which the newest one is last. The
+/// version ends before the first part without a leading digit: `amd64` is none of it.
 pub(crate) fn numbers(name: &str) -> Vec<u64> {
-    let digits = name.split(|letter: char| !letter.is_ascii_digit());
-    digits.filter_map(|number| number.parse().ok()).collect()
+    let number = |part: &str| {
+        let digits = part.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    };
+    let parts = name.split(['.', '-', '+']).map(number);
+    parts.skip_while(Option::is_none).map_while(|n| n).collect()
 }
 
 #[cfg(test)]
@@ -146,6 +151,7 @@ mod tests {
         let mut names = [
             "vmlinuz-6.1.0-10-amd64",
             "vmlinuz-6.12.3-amd64",
+            "vmlinuz-6.12-amd64",
             "vmlinuz-6.1.0-9-cloud-amd64",
             "System.map",
         ];
@@ -154,6 +160,7 @@ mod tests {
             "System.map",
             "vmlinuz-6.1.0-9-cloud-amd64",
             "vmlinuz-6.1.0-10-amd64",
+            "vmlinuz-6.12-amd64",
             "vmlinuz-6.12.3-amd64",
         ];
         assert_eq!(names, expected);
