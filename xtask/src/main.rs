@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Status of a process whose output nobody reads: 128 + SIGPIPE, as a shell reports it.
+/// Status of a process whose output has lost its reader: 128 + SIGPIPE, as a shell reports it.
 const BROKEN_PIPE: i32 = 128 + 13;
 
 /// Makes the process end without a message when the reader of its output ends, as in
