@@ -61,12 +61,8 @@ pub fn nic(
             tso,
             queues,
         } => {
-            let nic = tap(
-                platform,
-                (*device, queues),
-                (*vnet_header, *checksum, *tso),
-                mtu,
-            )?;
+            let offloads = (*vnet_header, *checksum, *tso);
+            let nic = tap(platform, (*device, queues), offloads, mtu)?;
             match queues.is_empty() || nic.is_removed() {
                 true => Box::new(nic),
                 false => Box::new(with_queues(nic, config, *device, queues, platform)?),
@@ -77,12 +73,9 @@ pub fn nic(
             rings_slot,
             entries,
         } => {
-            let send_bytes = match config.rate_mbps {
-                Some(_) => eighth,
-                None => 2 * eighth,
-            };
+            let eighths = if config.rate_mbps.is_some() { 1 } else { 2 };
             let rings = (*rings_slot, *entries);
-            socket(platform, (*device, rings), area, send_bytes, mtu)?
+            socket(platform, (*device, rings), area, eighths * eighth, mtu)?
         }
         NicKindConfig::Local { device, .. } => {
             Box::new(tap(platform, (*device, &[]), (true, true, true), mtu)?)

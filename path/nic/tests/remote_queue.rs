@@ -247,8 +247,8 @@ fn page_posted_twice_is_written_twice() {
     assert!(rest.iter().all(|byte| *byte == 0));
 }
 
-/// D-10, D-11, D-13, D-14, D-34: what a hostile device completes closes the NIC, and no buffer
-/// counts twice.
+/// D-10, D-11, D-13, D-14, D-34: a wrong completion by a hostile device closes the NIC, and no
+/// buffer counts twice.
 #[test]
 fn invalid_completion_in_a_dedicated_queue_closes_the_nic() {
     let completions = nic::dma::layout::queue_bytes(ENTRIES) - PAGE;

@@ -1,4 +1,4 @@
-//! The control word of a dedicated queue: which frames the device stores in it.
+//! The control word of a dedicated queue: it selects the frames that the device stores there.
 
 /// Bit of a word: the queue is enabled.
 const ENABLED: u64 = 1 << 48;

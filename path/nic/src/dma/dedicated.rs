@@ -11,7 +11,7 @@ use super::addr::IoAddr;
 use super::control::Control;
 use super::layout::{Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
-use super::remote::RemoteLink;
+use super::remote_link::RemoteLink;
 use crate::buffer::{Buffer, BufferId, Piece};
 use crate::frame::Frame;
 use crate::offload::Checksum;

@@ -5,6 +5,7 @@ use super::dedicated::RemoteQueue;
 use super::layout::{OwnMemory, queue_bytes};
 use super::queue::DmaError;
 use super::receive::{ReceiveQueue, ReceiveSetup};
+use super::remote_link::{Bell, RemoteLink};
 use super::table::IoTable;
 use super::transmit::TransmitQueue;
 use crate::buffer::Buffers;
@@ -12,7 +13,6 @@ use crate::device::{Caps, Nic, TxReport};
 use crate::frame::Frame;
 use abi::PAGE;
 use shmem::{Area, Span};
-use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
 
@@ -20,12 +20,6 @@ use std::rc::Rc;
 const ETHERNET: usize = 14;
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
-
-/// Wakes a device that sleeps.
-pub trait Bell: Debug {
-    /// Wakes the device.
-    fn ring(&self);
-}
 
 /// Properties of the NIC.
 #[derive(Clone, Copy, Debug)]
@@ -61,49 +55,6 @@ impl RemoteSetup {
     /// Place of a dedicated queue's memory.
     const fn dedicated_at(&self, queue: u32) -> usize {
         (2 + queue as usize) * queue_bytes(self.entries) + self.chunks_bytes()
-    }
-}
-
-/// The link to the device, which all queues of the NIC have in common.
-#[derive(Debug, Default)]
-pub struct RemoteLink {
-    /// Set while the link is up.
-    bell: RefCell<Option<Rc<dyn Bell>>>,
-    /// Number of times that the link was set down.
-    connection: Cell<u32>,
-    /// Why the NIC is closed.
-    closed: Cell<Option<DmaError>>,
-}
-
-impl RemoteLink {
-    /// Returns whether the link is up.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        self.bell.borrow().is_some()
-    }
-
-    /// Returns whether the link is up and the NIC is not closed.
-    #[must_use]
-    pub fn works(&self) -> bool {
-        self.is_up() && self.closed.get().is_none()
-    }
-
-    /// Returns a number that changes when the link is set down.
-    #[must_use]
-    pub fn connection(&self) -> u32 {
-        self.connection.get()
-    }
-
-    /// Wakes the device.
-    pub fn ring(&self) {
-        if let Some(bell) = &*self.bell.borrow() {
-            bell.ring();
-        }
-    }
-
-    /// Closes the NIC because of an error.
-    pub fn close(&self, error: DmaError) {
-        self.closed.set(self.closed.get().or(Some(error)));
     }
 }
 
