@@ -1,9 +1,9 @@
 //! A table's life: its granter creates it, its user binds it, each ends its own half, and the
 //! monitor ends the half of an end that dies.
 
+use super::device_pages::DevicePages;
 use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
-use super::share::Shared;
 use super::table::{Bound, Table};
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
@@ -124,7 +124,7 @@ impl CountedGrants {
         let table = table.filter(|t| t.granter == granter && self.is_mapped(t));
         table.map_or(0, |table| {
             let state = table.state();
-            let of_device = state.shared.as_ref().map_or(0, Shared::pages);
+            let of_device = state.shared.as_ref().map_or(0, DevicePages::pages);
             // An empty table counts as one piece, but its end interrupts no processor.
             match state.entries.granted().next() {
                 Some(_) => state.entries.pieces().saturating_add(of_device),

@@ -8,6 +8,7 @@
 //! | `entries` | the grants of the entries, and how many mappings they take |
 //! | `lifecycle` | creation, binding, end and teardown of a table |
 //! | `change` | creation and revocation of grants, in batches |
+//! | `device_pages` | the pages of a table that a device reaches |
 //! | `share` | the device of a user, which reaches pages granted for I/O |
 //! | `quarantine` | the collateral and the waiting time of forced revocations |
 //!
@@ -23,6 +24,7 @@
 //! does not end its uses within its patience is killed; by then it has lost access to the pages.
 
 mod change;
+mod device_pages;
 mod entries;
 mod lifecycle;
 mod quarantine;

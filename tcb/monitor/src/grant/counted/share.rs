@@ -4,6 +4,7 @@
 //! follow the table: a page is mapped when it is granted for I/O, and unmapped when it is revoked.
 //! The device counts no uses. While it may access a page, the user counts one for it.
 
+use super::device_pages::DevicePages;
 use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
 use super::table::Table;
@@ -11,30 +12,7 @@ use crate::grant::window::WindowSlot;
 use crate::space::{SpaceError, enter};
 use abi::hypercall::Share;
 use abi::{DomId, GrantStatus, Slot};
-use std::collections::BTreeSet;
 use std::ops::Range;
-
-/// The device of a table.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) device: DomId,
-    /// The slots of the entries in its window.
-    slots: Range<u32>,
-    /// The entries whose pages are mapped there.
-    mapped: BTreeSet<u32>,
-}
-
-impl Shared {
-    /// Returns whether the device reaches the page of an entry.
-    pub(super) fn shows(&self, index: u32) -> bool {
-        self.mapped.contains(&index)
-    }
-
-    /// Returns the number of pages that the device reaches.
-    pub(super) fn pages(&self) -> u32 {
-        self.mapped.len() as u32
-    }
-}
 
 impl Table {
     /// Returns whether a domain is the device of the table.
@@ -91,7 +69,7 @@ impl CountedGrants {
             self.unreserve_for_device(&table, device, slots);
             return Err(GrantStatus::NoSpace);
         }
-        table.state().shared = Some(Shared {
+        table.state().shared = Some(DevicePages {
             device,
             slots,
             mapped: for_io.into_iter().map(|(index, _)| index).collect(),

@@ -1,7 +1,7 @@
 //! One table of counted grants: its sub-tables, and the monitor's state of each entry.
 
+use super::device_pages::DevicePages;
 use super::entries::{Entries, Entry, Granted};
-use super::share::Shared;
 use crate::memory::Memory;
 use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
@@ -31,7 +31,7 @@ pub(super) struct TableState {
     /// Whether the user's half has ended.
     pub(super) user_done: bool,
     /// The user's device that may access pages granted for I/O.
-    pub(super) shared: Option<Shared>,
+    pub(super) shared: Option<DevicePages>,
     pub(super) entries: Entries,
 }
 
