@@ -1,7 +1,6 @@
 //! The ends of a lane: namespaces and their addresses.
 
 use super::cores::Cores;
-use super::kernel_path::aggregate;
 use crate::kernel::need;
 use crate::ns::Namespace;
 use crate::plan::Faults;
@@ -125,22 +124,11 @@ impl Ends {
             .map_err(|error| format!("{WIRE_INSIDE} ({error:#})"))
     }
 
-    /// Has a kernel thread on the wire's core aggregate the frames that arrive at each wire's end,
-    /// as behind a bridge with threaded NAPI; returns the threads.
+    /// Runs `with` for each wire's namespace.
     ///
     /// # Errors
-    /// If this user may not, or `ethtool` is not installed.
-    pub(super) fn aggregate_at_wires(&mut self, cores: Cores) -> anyhow::Result<Vec<i32>> {
-        need(&["ethtool"])?;
-        let mut threads = Vec::new();
-        self.each_wire(|wire| {
-            threads.extend(aggregate(wire, IFNAME, cores.wire)?);
-            Ok(())
-        })?;
-        Ok(threads)
-    }
-
-    fn each_wire(
+    /// The first error of `with`.
+    pub(super) fn each_wire(
         &mut self,
         with: impl FnMut(&mut Namespace) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {

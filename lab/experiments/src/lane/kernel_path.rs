@@ -153,13 +153,20 @@ fn interface(
     }
 }
 
-/// Has a kernel thread on `core` aggregate what the far end of a wire receives; returns the thread.
+/// Has a kernel thread on the wire's core aggregate the frames that arrive at each wire's end, as
+/// behind a bridge with threaded NAPI; returns the threads.
 ///
 /// # Errors
-/// If this user may not, or cannot see the thread.
-pub(super) fn aggregate(end: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
-    offloads(end, name, "on", false)?;
-    thread(end, name, core)
+/// If this user may not, or `ethtool` is not installed.
+pub(super) fn aggregate_at_wires(ends: &mut Ends, cores: Cores) -> anyhow::Result<Vec<i32>> {
+    need(&["ethtool"])?;
+    let mut threads = Vec::new();
+    ends.each_wire(|wire| {
+        offloads(wire, IFNAME, "on", false)?;
+        threads.extend(thread(wire, IFNAME, cores.wire)?);
+        Ok(())
+    })?;
+    Ok(threads)
 }
 
 /// Moves the NAPI processing of an interface to a kernel thread on `core`; returns the thread.

@@ -4,6 +4,7 @@
 use super::build::{OnWire, add_wires, apply, config};
 use super::cores::Cores;
 use super::ends::{Ends, IFNAME, WIRE_INSIDE};
+use super::kernel_path::aggregate_at_wires;
 use super::running::Running;
 use super::{Lane, Loads};
 use crate::plan::{Place, Topology, Wire, WireNic};
@@ -45,10 +46,13 @@ fn between(
     let mut threads = Vec::new();
     let remark = match (wire.apart, wire.nic) {
         (true, WireNic::Tap) => ends.wire_apart(cores).err(),
-        (true, WireNic::Xdp) => {
-            threads = ends.aggregate_at_wires(cores)?;
-            None
-        }
+        (true, WireNic::Xdp) => match aggregate_at_wires(&mut ends, cores) {
+            Ok(all) => {
+                threads = all;
+                None
+            }
+            Err(error) => Some(format!("the wire's end does not aggregate ({error:#})")),
+        },
         (false, _) => Some(WIRE_INSIDE.to_owned()),
     };
     let lane = Lane::new(ends, Box::new(running), cores, loads)?;

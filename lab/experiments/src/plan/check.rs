@@ -116,6 +116,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.offload != WireOffload::None && !(carries && column.nic == WireNic::Tap) {
         return Err("`offload` belongs to bridge, and to machine with a TAP for a wire");
     }
+    if column.offload == WireOffload::Checksum && !is_machine {
+        return Err("`offload`: veth pairs leave checksums to the other end in any case");
+    }
     column.faults.unwrap_or_default().check()?;
     // With an empty list there would be no machine to measure.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
