@@ -15,7 +15,7 @@ const LIST: &str = "skipped-tests.txt";
 const BESIDE: &str = "traffic";
 
 /// Number of its tests that run at the same time: `AT_ONCE` of `cli/tests/traffic/machine.rs`.
-const BESIDE_AT_ONCE: &str = "3";
+const BESIDE_AT_ONCE: &str = "2";
 
 /// Runs all tests of the workspace, with the programs that they use. A failing test does not stop
 /// the others. With `--require` a skipped test fails; all other arguments are cargo's. If these

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 use testing::wait_until;
 
 /// Returns a machine with one guest, a place for another, its resources, and its control socket.
+///
+/// No other test runs beside it: requests name namespaces by descriptors of this process, whose
+/// numbers another test could reuse.
 fn with_one() -> Option<(Machine, ResourceUsage, PathBuf)> {
-    let machine = Machine::start(&["ping"], &["c0", "c1"], |_| {
+    let machine = Machine::start_alone(&["ping"], &["c0", "c1"], |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
     })?;
     attach(&machine, 0);

@@ -19,31 +19,49 @@ use testing::{PATIENCE, Tied, default_signals, end_of, output_of, require, wait_
 const LONGEST: Duration = Duration::from_secs(5 * PATIENCE.as_secs());
 
 /// Number of tests that may run a machine at the same time: they mostly wait, but share few CPUs.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 2;
 
-/// The number of running tests with a machine.
-static BUSY: Mutex<usize> = Mutex::new(0);
+/// Tests with a machine.
+static TURNS: Mutex<Turns> = Mutex::new(Turns { busy: 0, alone: 0 });
 
-/// Signalled when [`BUSY`] falls.
+/// Signalled when a turn ends.
 static FREED: Condvar = Condvar::new();
 
-/// The right to run a machine, until it is dropped.
-pub(crate) struct Turn(());
+/// Tests with a machine: the places that they take, and those that wait to be alone.
+struct Turns {
+    busy: usize,
+    alone: usize,
+}
+
+/// The right to run a machine, until it is dropped: the number of places that it takes.
+pub(crate) struct Turn(usize);
 
 impl Turn {
-    /// Waits until fewer than [`AT_ONCE`] other tests run a machine.
+    /// Waits until fewer than [`AT_ONCE`] other tests run a machine, and none waits to be alone.
     pub(crate) fn wait() -> Self {
-        let busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = FREED.wait_while(busy, |busy| *busy >= AT_ONCE);
-        *free.unwrap_or_else(PoisonError::into_inner) += 1;
-        Self(())
+        let turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = FREED.wait_while(turns, |it| it.busy >= AT_ONCE || it.alone > 0);
+        free.unwrap_or_else(PoisonError::into_inner).busy += 1;
+        Self(1)
+    }
+
+    /// Waits until no other test runs a machine, and keeps others from starting one: for tests that
+    /// need the CPUs.
+    pub(crate) fn alone() -> Self {
+        let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.alone += 1;
+        let free = FREED.wait_while(turns, |it| it.busy > 0);
+        let mut turns = free.unwrap_or_else(PoisonError::into_inner);
+        turns.alone -= 1;
+        turns.busy = AT_ONCE;
+        Self(AT_ONCE)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *BUSY.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        FREED.notify_one();
+        TURNS.lock().unwrap_or_else(PoisonError::into_inner).busy -= self.0;
+        FREED.notify_all();
     }
 }
 
@@ -71,13 +89,32 @@ impl Machine {
         Some(machine)
     }
 
+    /// Like [`Machine::start`], while no other test runs a machine.
+    pub(crate) fn start_alone<N: ToString>(
+        needed: &[&str],
+        names: &[N],
+        config: impl FnOnce(&[String]) -> String,
+    ) -> Option<Self> {
+        let machine = Self::in_turn(Turn::alone(), needed, names, config)?;
+        machine.wait_until_up();
+        Some(machine)
+    }
+
     /// Starts a machine without waiting until it is ready.
     pub(crate) fn begin<N: ToString>(
         needed: &[&str],
         names: &[N],
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
-        let turn = Turn::wait();
+        Self::in_turn(Turn::wait(), needed, names, config)
+    }
+
+    fn in_turn<N: ToString>(
+        turn: Turn,
+        needed: &[&str],
+        names: &[N],
+        config: impl FnOnce(&[String]) -> String,
+    ) -> Option<Self> {
         require!(machine);
         default_signals();
         for needed in needed {

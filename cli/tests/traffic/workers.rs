@@ -312,7 +312,7 @@ fn on_one_core_nothing_is_lost() {
         }
         config
     };
-    let Some(machine) = Machine::start::<&str>(&[], &[], config) else {
+    let Some(machine) = Machine::start_alone::<&str>(&[], &[], config) else {
         return;
     };
     let taken = || {
