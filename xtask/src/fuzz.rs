@@ -4,7 +4,7 @@ use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Default seconds of each target.
 const SECONDS: u32 = 5;
@@ -43,15 +43,18 @@ pub(crate) fn smoke(args: &[String]) -> Result<()> {
 fn plain(seconds: u32, named: &[String]) -> Result<()> {
     for (name, test) in PROPERTIES {
         if named.is_empty() || named.iter().any(|one| one == name) {
-            let status = workspace::cargo()
+            let run = workspace::cargo()
                 // The test programs of `cargo xtask test`: those of one package alone would be
                 // others, see `build::as_tested`.
                 .args(["test", "--quiet", "--workspace", "--lib", "--"])
                 .args(["--exact", test])
                 .env("GRANTWAY_FUZZ_SECONDS", seconds.to_string())
-                .status()
+                .stderr(Stdio::inherit())
+                .output()
                 .context("cannot run cargo")?;
-            ensure!(status.success(), "{name} has a finding");
+            let output = String::from_utf8_lossy(&run.stdout);
+            ensure!(run.status.success(), "{name} has a finding:\n{output}");
+            ensure!(output.contains("1 passed"), "no test is called {test}");
         }
     }
     let is_body = |name: &&String| PROPERTIES.iter().all(|(property, _)| property != name);
