@@ -15,13 +15,12 @@ use serde::Deserialize;
 pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     let name = t.required("name", Table::text, "give it a name, like \"web\"");
     let part = |v| ConfigPart::Vif(g, v);
-    let vifs = t.tables("vif", "guest.vif", part, |v, t| vif(g, v, t));
     let guest = Guest {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
         spin_us: t.number("spin_us"),
         restart: t.flag("restart").unwrap_or(true),
-        vifs,
+        vifs: t.tables("vif", "guest.vif", part, |v, t| vif(g, v, t)),
     };
     t.finish();
     guest

@@ -181,12 +181,17 @@ fn invalid_queues_have_a_line_and_a_remedy() {
     }
 }
 
+/// Returns the machine with a device domain as its wire.
+fn with_soft_wire() -> String {
+    let wire = "kind = \"soft\"\naddresses = [\"10.0.0.9/24\"]";
+    MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", wire, 1)
+}
+
 /// A device in a separate domain has a part of its window for each guest with a queue, behind the
 /// driver domain's pages.
 #[test]
 fn device_has_room_for_the_grants_of_guests() {
-    let text = MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", "kind = \"soft\"", 1);
-    let spare = format!("[buffers]\nto_guest = 300\nspare = 8\n{text}");
+    let spare = format!("[buffers]\nto_guest = 300\nspare = 8\n{}", with_soft_wire());
     let machine = parse("f", &spare).unwrap().machine().unwrap();
     let [driver, .., device] = machine.domains.as_slice() else {
         panic!("{machine:?}")
@@ -210,7 +215,7 @@ fn device_has_room_for_the_grants_of_guests() {
 /// A device writes a frame into the guest's page before any rule is evaluated.
 #[test]
 fn rules_before_a_device_queue_are_refused() {
-    let soft = MACHINE.replacen("kind = \"xdp\"\nnetns = \"w\"", "kind = \"soft\"", 1);
+    let soft = with_soft_wire();
     assert!(parse("f", &soft).is_ok());
     let of_nic = "[[nic.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n[[guest]]";
     let of_vif = "pdev = \"wire:1\"\n[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n";
