@@ -223,6 +223,7 @@ impl Grants for MappedGrants {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        debug_assert!(self.batch.is_empty(), "a batch of reads is open");
         let before = self.guest.ledger.enter(Hop::Grant);
         for op in &*copies {
             self.want(op.gref, false);
