@@ -165,6 +165,11 @@ fn table_is_shared_once_by_its_user() {
         rig.share(USER, DomId(9), FIRST),
         Err(GrantStatus::BadDomain)
     );
+    let space: Arc<_> = SharedFake::default();
+    rig.grants.lock().set_space(GRANTER, Some(space));
+    rig.counted.insert(GRANTER, ENTRIES);
+    let refused = rig.share(USER, GRANTER, FIRST);
+    assert_eq!(refused, Err(GrantStatus::BadDomain));
     rig.device.lock().unwrap().refuse_next = true;
     assert_eq!(rig.share(USER, DEVICE, FIRST), Err(GrantStatus::NoSpace));
     assert_eq!(rig.reached(), []);

@@ -31,12 +31,17 @@ impl CountedGrants {
     ///
     /// # Errors
     /// `BadHandle`: the caller has not bound such a table, or it has another device, or the
-    /// granter has ended it. `BadDomain`: the device or the granter is dead. `BadSlot`: a slot of
-    /// the device's window does not exist or is not free. `NoSpace`: the table's pages may take too
-    /// many mappings of the device, or its address space rejects them.
+    /// granter has ended it. `BadDomain`: the device is the granter, or one of them is dead.
+    /// `BadSlot`: a slot of the device's window does not exist or is not free. `NoSpace`: the
+    /// table's pages may take too many mappings of the device, or its address space rejects them.
     pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;
+        // A device is the user of the driver domain's table: it would take slots of the driver
+        // domain's window.
+        if device == table.granter {
+            return Err(GrantStatus::BadDomain);
+        }
         let _op = table.op();
         {
             let state = table.state();
