@@ -44,6 +44,8 @@ pub struct DeviceQueue {
     table: Option<Handle>,
     /// The link's connection for which the table is shared with the device.
     shared: Option<u32>,
+    /// The link's connection for which the monitor refused to share the table.
+    refused: Option<u32>,
     /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
     /// Maximum number of buffers with the device.
@@ -75,6 +77,7 @@ impl DeviceQueue {
             calls,
             table: None,
             shared: None,
+            refused: None,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
             most: buffers - buffers / 4,
             left: LEFT.min(buffers / 4),
@@ -88,6 +91,7 @@ impl DeviceQueue {
     pub fn connected(&mut self, table: Handle) {
         self.table = Some(table).filter(|table| *table != Handle(0));
         self.shared = None;
+        self.refused = None;
         self.trouble.clear();
     }
 
@@ -149,8 +153,12 @@ impl DeviceQueue {
         self.queue.publish();
     }
 
-    /// Returns buffers that a dead device had.
+    /// Returns buffers that a dead device had. The guest's pages may be shared with the next one.
     fn follow_link<G: Grants>(&mut self, netback: &mut Netback<G>) {
+        if self.refused.is_some_and(|at| at != self.queue.connection()) {
+            self.refused = None;
+            self.trouble.clear();
+        }
         self.queue
             .follow_link(|id| netback.return_buffer(id, Returned::Unused));
     }
@@ -173,6 +181,7 @@ impl DeviceQueue {
         let connection = self.queue.connection();
         if self.shared != Some(connection) {
             if let Err(why) = self.share(table) {
+                self.refused = Some(connection);
                 self.fail(&format!(
                     "the guest's pages cannot be shared with the device: {}",
                     why.name()

@@ -62,9 +62,10 @@ impl DedicatedReceiver {
             taken
         });
         if taken == 0 {
-            // Serving may have detected a corrupt ring.
-            if netback.fatal().is_some() {
+            // Serving may have detected a corrupt ring, or returned buffers of a dead device.
+            if netback.fatal().is_some() || netback.is_dirty() {
                 vif.delivered(&DeliveryReport::default());
+                switch.dirty.mark(guest);
             }
             return 0;
         }

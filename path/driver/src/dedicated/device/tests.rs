@@ -100,13 +100,13 @@ fn table_is_shared_once_with_each_device() {
         queue.connected(TABLE);
         queue.post_to_device(&mut rig.back);
         assert_eq!(queue.due_ns(5), None, "the link is down");
-        for _ in 0..2 {
+        // Of the guest's 128 requests, 32 stay in its ring; it does not post returned ones again.
+        for posted in [64, 32] {
             connect(nic);
             for _ in 0..3 {
                 queue.post_to_device(&mut rig.back);
             }
-            // The guest posts 64 buffers, of which a quarter of its pool stays in its ring.
-            assert_eq!(rig.back.outstanding(), 32);
+            assert_eq!(rig.back.outstanding(), posted);
             nic.release(pool);
             assert_eq!(queue.receive(64, &mut rig.back, &mut Vec::new()), 0);
             assert_eq!(rig.back.outstanding(), 0);
@@ -145,6 +145,24 @@ fn unsuitable_guest_uses_the_shared_queue() {
         });
         assert_eq!(calls.len(), count, "{why}");
     }
+}
+
+/// D-35: a refusal concerns one device; the table is shared with the next one.
+#[test]
+fn next_device_is_tried_after_a_refusal() {
+    let calls = calls_of(GrantStatus::NoSpace, |queue, nic, pool| {
+        let mut rig = guest(true);
+        queue.connected(TABLE);
+        for _ in 0..2 {
+            connect(nic);
+            for _ in 0..2 {
+                queue.post_to_device(&mut rig.back);
+                assert!(queue.trouble.contains("cannot be shared"));
+            }
+            nic.release(pool);
+        }
+    });
+    assert_eq!(calls.len(), 2);
 }
 
 /// A queue that was stopped for one connection of the guest starts again only when the device has
