@@ -12,26 +12,19 @@
 //! | is not connected | is up | the shared queue |
 //! | any | is down | none |
 
+use super::lending::{Lending, RETRY_NS, UNSUITABLE};
 use abi::hypercall::Share;
 use abi::{ConnId, GrantStatus, Handle, Slot};
 use config::domain::{DeviceQueue as Config, FRAME_EXTRA_BYTES};
 use nic::dma::{IoAddr, RemoteQueue};
-use nic::{Buffer, BufferId, Frame};
+use nic::{Buffer, Frame};
 use runtime::call::Calls;
 use runtime::start::print_line;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::grants::Grants;
-use vif::netback::{DeviceBuffer, Netback, Returned};
-
-/// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
-const LEFT: usize = 64;
-/// Minimum number of buffers posted at a time, unless the device has none.
-const BATCH: usize = 16;
-/// Polling interval while the device has no buffers, because the guest does not notify of new ones,
-/// or while it has not stopped the queue of an earlier connection.
-const RETRY_NS: u64 = 100_000;
+use vif::netback::{Netback, Returned};
 
 /// One guest's queue.
 #[derive(Debug)]
@@ -42,21 +35,13 @@ pub struct DeviceQueue {
     calls: Rc<RefCell<Calls>>,
     /// The table of the connected guest.
     table: Option<Handle>,
-    /// The link's connection for which the table is shared with the device.
-    shared: Option<u32>,
-    /// The link's connection for which the monitor refused to share the table.
-    refused: Option<u32>,
+    /// The link's connection for which the monitor was asked to share the table with the device.
+    asked: Option<u32>,
     /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
-    /// Maximum number of buffers with the device.
-    most: usize,
-    /// Requests that stay in the guest's ring.
-    left: usize,
+    lending: Lending,
     /// Why the guest cannot use the queue, as text.
     trouble: String,
-    // Scratch lists of a turn; empty between turns.
-    device_buffers: Vec<DeviceBuffer>,
-    failed: Vec<BufferId>,
 }
 
 impl DeviceQueue {
@@ -69,29 +54,23 @@ impl DeviceQueue {
         queue: RemoteQueue,
         calls: Rc<RefCell<Calls>>,
     ) -> Self {
-        let buffers = config.buffers as usize;
         Self {
+            lending: Lending::new(config.buffers as usize),
             config,
             mac,
             queue,
             calls,
             table: None,
-            shared: None,
-            refused: None,
+            asked: None,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
-            most: buffers - buffers / 4,
-            left: LEFT.min(buffers / 4),
             trouble: String::new(),
-            device_buffers: Vec::new(),
-            failed: Vec::new(),
         }
     }
 
     /// Takes notice of a guest that has connected, with its table of counted grants.
     pub fn connected(&mut self, table: Handle) {
         self.table = Some(table).filter(|table| *table != Handle(0));
-        self.shared = None;
-        self.refused = None;
+        self.asked = None;
         self.trouble.clear();
     }
 
@@ -125,38 +104,23 @@ impl DeviceQueue {
         if !self.queue.is_started() && !self.start(netback) {
             return;
         }
-        let outstanding = self.queue.outstanding();
-        let room = self.most.saturating_sub(outstanding);
-        let room = room.min(self.queue.room());
-        if room < BATCH && outstanding > 0 {
-            return;
+        let Self { queue, config, .. } = self;
+        let size = (queue.outstanding(), queue.room());
+        let lent = self.lending.lend(netback, size, |buffer| {
+            let page = IoAddr::of_page(config.first_slot.saturating_add(buffer.entry));
+            let (id, span) = (buffer.id, buffer.span);
+            let address = page.add(buffer.offset.into());
+            address.is_some_and(|at| queue.post(at, Buffer { id, span }))
+        });
+        if lent {
+            self.queue.publish();
         }
-        netback.post_to_device(room, self.left, &mut self.device_buffers);
-        if self.device_buffers.is_empty() {
-            return;
-        }
-        for buffer in self.device_buffers.drain(..) {
-            let DeviceBuffer {
-                id,
-                entry,
-                offset,
-                span,
-                ..
-            } = buffer;
-            let page = IoAddr::of_page(self.config.first_slot.saturating_add(entry));
-            let address = page.add(offset.into());
-            let posted = address.is_some_and(|at| self.queue.post(at, Buffer { id, span }));
-            if !posted {
-                netback.return_buffer(id, Returned::Failed);
-            }
-        }
-        self.queue.publish();
     }
 
     /// Returns buffers that a dead device had. The guest's pages may be shared with the next one.
     fn follow_link<G: Grants>(&mut self, netback: &mut Netback<G>) {
-        if self.refused.is_some_and(|at| at != self.queue.connection()) {
-            self.refused = None;
+        if self.asked.is_some_and(|at| at != self.queue.connection()) {
+            self.asked = None;
             self.trouble.clear();
         }
         self.queue
@@ -172,23 +136,18 @@ impl DeviceQueue {
             return false;
         }
         if !netback.can_post_to_device(self.frame_bytes) {
-            self.fail(
-                "the frontend requires its buffers back in posting order, or supports no offsets; \
-                 the guest uses the shared queue",
-            );
+            self.fail(UNSUITABLE);
             return false;
         }
         let connection = self.queue.connection();
-        if self.shared != Some(connection) {
-            if let Err(why) = self.share(table) {
-                self.refused = Some(connection);
-                self.fail(&format!(
-                    "the guest's pages cannot be shared with the device: {}",
-                    why.name()
-                ));
-                return false;
-            }
-            self.shared = Some(connection);
+        if self.asked.replace(connection) != Some(connection)
+            && let Err(why) = self.share(table)
+        {
+            self.fail(&format!(
+                "the guest's pages cannot be shared with the device: {}",
+                why.name()
+            ));
+            return false;
         }
         self.queue.start(self.mac);
         true
@@ -217,11 +176,9 @@ impl DeviceQueue {
         out: &mut Vec<Frame>,
     ) -> usize {
         self.follow_link(netback);
-        let taken = self.queue.receive(budget, out, &mut self.failed);
-        for id in self.failed.drain(..) {
-            netback.return_buffer(id, Returned::Failed);
-        }
-        taken
+        let queue = &mut self.queue;
+        self.lending
+            .receive(netback, |failed| queue.receive(budget, out, failed))
     }
 
     /// Stops the queue, because the guest's connection ends. The device loses the guest's pages

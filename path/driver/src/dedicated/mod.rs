@@ -3,6 +3,7 @@
 //! them. [`queue`] is a queue of either kind.
 
 pub mod device;
+mod lending;
 pub mod queue;
 pub mod socket;
 

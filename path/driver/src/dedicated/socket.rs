@@ -14,12 +14,13 @@
 //! closes the descriptor; the monitor steers frames elsewhere, waits until none is in transit, and
 //! unmaps the rings. Only then does the guest get its buffers back.
 
+use super::lending::{Lending, RETRY_NS, UNSUITABLE};
 use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
 use config::domain::{DedicatedQueue as Config, FRAME_EXTRA_BYTES};
 use net::bridge::Count;
-use nic::{Buffer, BufferId, Frame};
+use nic::{Buffer, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
 use runtime::platform::Platform;
 use runtime::start::StartError;
@@ -28,18 +29,10 @@ use shmem::Span;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use vif::grants::Grants;
-use vif::netback::{DeviceBuffer, Netback, Returned};
+use vif::netback::Netback;
 
 #[cfg(test)]
 mod tests;
-
-/// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
-const LEFT: usize = 64;
-/// Minimum number of chunks posted at a time, unless the kernel has none.
-const BATCH: usize = 16;
-/// Polling interval for new buffers while the kernel has none, because the guest does not notify of
-/// them.
-const RETRY_NS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueState {
@@ -58,17 +51,11 @@ pub struct SocketQueue {
     state: QueueState,
     /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
-    /// Maximum number of chunks with the kernel.
-    most: usize,
-    /// Requests that stay in the guest's ring.
-    left: usize,
+    lending: Lending,
     /// Rules by which the kernel denies frames, by number, with their final counts.
     denied: Vec<(u32, Count)>,
     /// Why the guest cannot use the queue, as text.
     trouble: String,
-    // Scratch lists of a turn; empty between turns.
-    device_buffers: Vec<DeviceBuffer>,
-    failed: Vec<BufferId>,
 }
 
 impl SocketQueue {
@@ -110,12 +97,9 @@ impl SocketQueue {
             queue: Some(queue),
             state: QueueState::Waiting,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
-            most: chunks - chunks / 4,
-            left: LEFT.min(chunks / 4),
+            lending: Lending::new(chunks),
             denied: Vec::new(),
             trouble: String::new(),
-            device_buffers: Vec::new(),
-            failed: Vec::new(),
         })
     }
 
@@ -207,29 +191,14 @@ impl SocketQueue {
             return;
         }
         let Some(queue) = &mut self.queue else { return };
-        let room = self
-            .most
-            .saturating_sub(queue.outstanding())
-            .min(queue.room());
-        if room < BATCH && queue.outstanding() > 0 {
+        let (config, size) = (&self.config, (queue.outstanding(), queue.room()));
+        let lent = self.lending.lend(netback, size, |buffer| {
+            let (id, span) = (buffer.id, buffer.span);
+            let place = chunk(config, buffer.frame, buffer.offset);
+            place.is_some_and(|place| queue.post(place, Buffer { id, span }))
+        });
+        if !lent {
             return;
-        }
-        netback.post_to_device(room, self.left, &mut self.device_buffers);
-        if self.device_buffers.is_empty() {
-            return;
-        }
-        for buffer in self.device_buffers.drain(..) {
-            let DeviceBuffer {
-                id,
-                frame,
-                offset,
-                span,
-                ..
-            } = buffer;
-            let offset = chunk(&self.config, frame, offset);
-            if !offset.is_some_and(|offset| queue.post(offset, Buffer { id, span })) {
-                netback.return_buffer(id, Returned::Failed);
-            }
         }
         queue.show();
         if self.state == QueueState::Waiting {
@@ -240,9 +209,7 @@ impl SocketQueue {
     fn may_open<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
         let may = netback.can_post_to_device(self.frame_bytes);
         if !may && self.trouble.is_empty() {
-            self.trouble = "the frontend requires its buffers back in posting order, or supports \
-                            no offsets; the guest uses the shared queue"
-                .into();
+            self.trouble = UNSUITABLE.into();
             runtime::start::print_line(format_args!(
                 "dedicated queue, device {}: {}",
                 self.config.device, self.trouble
@@ -270,11 +237,8 @@ impl SocketQueue {
         let Some(queue) = &mut self.queue else {
             return 0;
         };
-        let taken = queue.receive(budget, out, &mut self.failed);
-        for id in self.failed.drain(..) {
-            netback.return_buffer(id, Returned::Failed);
-        }
-        taken
+        self.lending
+            .receive(netback, |failed| queue.receive(budget, out, failed))
     }
 
     /// Ends the queue. After that the kernel no longer writes to the guest's pages.
