@@ -11,12 +11,11 @@ use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::testing::answer;
+use runtime::testing::Answering;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
 
@@ -102,11 +101,10 @@ impl TestWorld {
     }
 }
 
-/// The monitor's thread; dropping it ends the thread.
+/// The monitor's side.
 struct Monitor {
     world: Arc<Mutex<TestWorld>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _answering: Answering,
     guest: Guest,
 }
 
@@ -118,20 +116,16 @@ impl Monitor {
             window: Some(window),
             ..TestWorld::default()
         }));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            answer(page, &stopped, |kind, ops| {
-                let mut world = shared.lock().unwrap();
-                world.calls.push(format!("{kind:?} {}", ops.len()));
-                let served = ops.iter().map(|words| world.serve(kind, *words));
-                served.map(|status| (i64::from(status as i16), 0)).collect()
-            });
+        let shared = Arc::clone(&world);
+        let answering = Answering::start(page, move |kind, ops| {
+            let mut world = shared.lock().unwrap();
+            world.calls.push(format!("{kind:?} {}", ops.len()));
+            let served = ops.iter().map(|words| world.serve(kind, *words));
+            served.map(|status| (i64::from(status as i16), 0)).collect()
         });
         Self {
             world,
-            stop,
-            thread: Some(thread),
+            _answering: answering,
             guest: Guest {
                 calls: Rc::new(RefCell::new(Calls::over(page))),
                 domain: DOMAIN,
@@ -149,15 +143,6 @@ impl Monitor {
 
     fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.world.lock().unwrap().calls)
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
     }
 }
 

@@ -4,12 +4,51 @@ use abi::hypercall::{
     ANSWER_WORD, COUNT, DONE, HypercallKind, KIND, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD,
 };
 use shmem::{Span, futex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Answers calls until `stop`. `serve` returns the status and the answers for a call's kind and
-/// operations.
-pub fn answer(
+/// A thread that answers the calls of a page. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Answering {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Answering {
+    /// Starts the thread. `serve` returns the status and the answers for a call's kind and
+    /// operations.
+    #[must_use]
+    pub fn start(
+        page: Span,
+        serve: impl FnMut(HypercallKind, &[[u64; 3]]) -> Vec<(i64, u64)> + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || answer(page, &stopped, serve));
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Answering {
+    /// # Panics
+    /// The thread has panicked.
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        // A second panic would abort the tests without the message of the first one.
+        if !std::thread::panicking() {
+            ended.transpose().unwrap();
+        }
+    }
+}
+
+/// Answers calls until `stop`.
+fn answer(
     page: Span,
     stop: &AtomicBool,
     mut serve: impl FnMut(HypercallKind, &[[u64; 3]]) -> Vec<(i64, u64)>,

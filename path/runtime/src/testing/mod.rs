@@ -3,7 +3,7 @@
 
 mod answering;
 
-pub use answering::answer;
+pub use answering::Answering;
 
 use config::domain::Lro;
 use config::lro::{Flush, Placement};

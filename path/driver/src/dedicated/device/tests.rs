@@ -5,10 +5,9 @@ use abi::PAGE;
 use abi::hypercall::HypercallKind;
 use nic::dma::{Bell, RemoteNic, RemoteSetup};
 use nic::{Nic as _, Pool};
-use runtime::testing::answer;
+use runtime::testing::Answering;
 use shmem::Area;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use vif::netif::Features;
 use vif::testing::{Rig, back_record, sizes};
 
@@ -33,16 +32,6 @@ impl Bell for Silent {
     fn ring(&self) {}
 }
 
-/// Sets a flag when it is dropped, also by a panic: otherwise the scope would wait for the thread
-/// that reads it.
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Runs `act` with a queue whose monitor answers calls with `status`, the NIC of its device, and
 /// that NIC's pool. Returns the words of all calls.
 fn calls_of(
@@ -50,25 +39,22 @@ fn calls_of(
     act: impl FnOnce(&mut DeviceQueue, &mut RemoteNic, &mut Pool),
 ) -> Vec<[u64; 3]> {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
-    let (over, made) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            answer(page, &over, |kind, ops| {
-                assert_eq!(kind, HypercallKind::TableShare);
-                made.lock().unwrap().extend_from_slice(ops);
-                vec![(status as i64, 0); ops.len()]
-            });
-        });
-        let _end = SetAtEnd(&over);
-        let area = |bytes| Area::anonymous(bytes).unwrap();
-        let pool = area(64 * PAGE);
-        let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
-        let end = nic.dedicated(1).unwrap();
-        let calls = Rc::new(RefCell::new(Calls::over(page)));
-        let mut queue = DeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
-        act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&made);
+    let answering = Answering::start(page, move |kind, ops| {
+        assert_eq!(kind, HypercallKind::TableShare);
+        shared.lock().unwrap().extend_from_slice(ops);
+        vec![(status as i64, 0); ops.len()]
     });
-    made.into_inner().unwrap()
+    let area = |bytes| Area::anonymous(bytes).unwrap();
+    let pool = area(64 * PAGE);
+    let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
+    let end = nic.dedicated(1).unwrap();
+    let calls = Rc::new(RefCell::new(Calls::over(page)));
+    let mut queue = DeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
+    act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
+    drop(answering);
+    std::mem::take(&mut made.lock().unwrap())
 }
 
 /// A guest that accepts its buffers back in any order if `any_order`.
@@ -100,7 +86,7 @@ fn table_is_shared_once_with_each_device() {
         queue.connected(TABLE);
         queue.post_to_device(&mut rig.back);
         assert_eq!(queue.due_ns(5), None, "the link is down");
-        // Of the guest's 128 requests, 32 stay in its ring; it does not post returned ones again.
+        // The guest posts 128 buffers once, and the driver leaves 32 of them in the ring.
         for posted in [64, 32] {
             connect(nic);
             for _ in 0..3 {

@@ -5,12 +5,12 @@ use abi::hypercall::HypercallKind;
 use abi::xdp::RingLayout;
 use runtime::call::Calls;
 use runtime::processes::Processes;
-use runtime::testing::answer;
+use runtime::testing::Answering;
 use rustix::io::Errno;
 use shmem::Area;
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const ENTRIES: u32 = 32;
 const RULES: [u32; 3] = [0, 3, 700];
@@ -61,19 +61,13 @@ impl TestWorld {
         }
     }
 
-    /// Answers calls until the queue has ended.
-    fn run(mut self, page: Span) -> Self {
-        let ended = AtomicBool::new(false);
-        answer(page, &ended, |kind, ops| {
-            let result = ops.iter().map(|words| match self.serve(kind, *words) {
-                Ok(result) => (0, result),
-                Err(errno) => (-i64::from(errno.raw_os_error()), 0),
-            });
-            let result = result.collect();
-            ended.store(self.ended, Ordering::Relaxed);
-            result
-        });
-        self
+    /// Returns the status and the answer of each operation of a call.
+    fn answers(&mut self, kind: HypercallKind, ops: &[[u64; 3]]) -> Vec<(i64, u64)> {
+        let answer = |words: &[u64; 3]| match self.serve(kind, *words) {
+            Ok(result) => (0, result),
+            Err(errno) => (-i64::from(errno.raw_os_error()), 0),
+        };
+        ops.iter().map(answer).collect()
     }
 }
 
@@ -85,13 +79,16 @@ fn denials_are_counted_to_the_end() {
     let fd: OwnedFd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     // A number that no other descriptor gets after this one is closed.
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 800).unwrap();
-    let world = TestWorld {
+    let world = Arc::new(Mutex::new(TestWorld {
         descriptor: fd.as_raw_fd(),
         denied: 0,
         stopped: false,
         ended: false,
-    };
-    let monitor = std::thread::spawn(move || world.run(page));
+    }));
+    let shared = Arc::clone(&world);
+    let answering = Answering::start(page, move |kind, ops| {
+        shared.lock().unwrap().answers(kind, ops)
+    });
     let config = Config {
         nic: 0,
         device: 4,
@@ -107,7 +104,9 @@ fn denials_are_counted_to_the_end() {
     RULES.iter().for_each(|rule| queue.count_denied(*rule));
     assert_eq!(queue.denied().len(), RULES.len());
     queue.end();
-    let world = monitor.join().unwrap();
+    drop(answering);
+    let world = world.lock().unwrap();
+    assert!(world.ended);
     let last = Count {
         frames: world.denied,
         bytes: world.denied * BYTES,

@@ -6,13 +6,12 @@ use abi::PAGE;
 use abi::classic::MapOp;
 use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, Handle};
-use runtime::testing::answer;
+use runtime::testing::Answering;
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use vif::netif::Features;
 
 /// State of the monitor's thread.
@@ -20,7 +19,6 @@ use vif::netif::Features;
 struct Monitor {
     mapped: Mutex<BTreeSet<u32>>,
     calls: AtomicU32,
-    stop: AtomicBool,
 }
 
 /// References from this one on cannot be mapped.
@@ -55,22 +53,16 @@ struct TestWorld {
     _answering: Answering,
 }
 
-/// The thread that answers calls.
-struct Answering(Arc<Monitor>, Option<JoinHandle<()>>);
-
 impl TestWorld {
     fn new() -> Self {
         let call = Area::anonymous(2 * PAGE).unwrap().span();
         let system = System::new();
         let monitor = Arc::new(Monitor::default());
         let served = Arc::clone(&monitor);
-        let served_by = Arc::clone(&monitor);
-        let thread = std::thread::spawn(move || {
-            answer(call, &served.stop, |kind, ops| {
-                served.calls.fetch_add(1, Ordering::Relaxed);
-                let all = ops.iter().map(|words| served.serve(kind, *words));
-                all.map(|status| (i64::from(status as i16), 0)).collect()
-            });
+        let answering = Answering::start(call, move |kind, ops| {
+            served.calls.fetch_add(1, Ordering::Relaxed);
+            let all = ops.iter().map(|words| served.serve(kind, *words));
+            all.map(|status| (i64::from(status as i16), 0)).collect()
         });
         let mut port = vif_port_on(Rc::clone(&system), call, "g0", mac(0));
         port.advance();
@@ -79,7 +71,7 @@ impl TestWorld {
             port,
             system,
             monitor,
-            _answering: Answering(served_by, Some(thread)),
+            _answering: answering,
         }
     }
 
@@ -96,15 +88,6 @@ impl TestWorld {
 
     fn calls(&self) -> u32 {
         self.monitor.calls.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.1.take() {
-            thread.join().unwrap();
-        }
     }
 }
 
