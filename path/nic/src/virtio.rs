@@ -2,13 +2,11 @@
 //! bytes, little endian).
 
 use crate::Frame;
+use crate::frame::ETHERNET;
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
 /// Bytes of the header.
 pub const BYTES: usize = 10;
-
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;

@@ -3,12 +3,11 @@
 mod common;
 
 use abi::PAGE;
-use common::{Cord, bytes, contents, counter};
+use common::{Cord, CountingBell, bytes, counter, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
-use nic::dma::{Bell, IoAddr, IoTable, RemoteNic, RemoteSetup};
+use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteSetup};
 use nic::{Frame, Nic, Pool, TxReport};
 use shmem::Area;
-use std::cell::Cell;
 use std::rc::Rc;
 
 const ENTRIES: u32 = 8;
@@ -20,21 +19,11 @@ const SETUP: RemoteSetup = RemoteSetup {
     queues: 0,
 };
 
-/// Counts how often it was rung.
-#[derive(Debug, Default)]
-struct Counted(Cell<u32>);
-
-impl Bell for Counted {
-    fn ring(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-}
-
 /// The driver's side, and the device with the pages that it was granted.
 struct Rig {
     nic: RemoteNic,
     pool: Pool,
-    bell: Rc<Counted>,
+    bell: Rc<CountingBell>,
     cord: Cord,
     device: SoftDevice<Cord>,
     granted: IoTable,
@@ -73,13 +62,7 @@ impl Rig {
     }
 
     fn receive(&mut self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        self.nic.rx(0, 64, &mut self.pool, &mut frames);
-        let found = contents(&frames);
-        for frame in &mut frames {
-            frame.recycle(&mut self.pool);
-        }
-        found
+        received(&mut self.nic, &mut self.pool)
     }
 
     fn send(&mut self, bytes: &[u8]) -> TxReport {

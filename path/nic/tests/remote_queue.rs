@@ -3,12 +3,11 @@
 mod common;
 
 use abi::PAGE;
-use common::{Cord, bytes, contents};
+use common::{Cord, CountingBell, bytes, contents, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
-use nic::dma::{Bell, IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
-use nic::{Buffer, BufferId, Frame, Nic, Pool};
+use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
+use nic::{Buffer, BufferId, Frame, Pool};
 use shmem::{Area, Span};
-use std::cell::Cell;
 use std::rc::Rc;
 
 const ENTRIES: u32 = 8;
@@ -23,22 +22,12 @@ const BUFFER: usize = 2048;
 const BUFFERS: u32 = 6;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Counts how often it was rung.
-#[derive(Debug, Default)]
-struct Counted(Cell<u32>);
-
-impl Bell for Counted {
-    fn ring(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-}
-
 /// The driver's side with one guest's queue, and the device with the pages that it may access.
 struct Rig {
     nic: RemoteNic,
     queue: RemoteQueue,
     pool: Pool,
-    bell: Rc<Counted>,
+    bell: Rc<CountingBell>,
     cord: Cord,
     device: SoftDevice<Cord>,
     granted: IoTable,
@@ -143,13 +132,7 @@ impl Rig {
 
     /// Returns the frames in the shared queue.
     fn shared(&mut self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        self.nic.rx(0, 64, &mut self.pool, &mut frames);
-        let found = contents(&frames);
-        for frame in &mut frames {
-            frame.recycle(&mut self.pool);
-        }
-        found
+        received(&mut self.nic, &mut self.pool)
     }
 
     /// The memory of the guest's queue.

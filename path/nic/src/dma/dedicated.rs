@@ -13,13 +13,10 @@ use super::layout::{Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
 use super::remote_link::RemoteLink;
 use crate::buffer::{Buffer, BufferId, Piece};
-use crate::frame::Frame;
+use crate::frame::{ETHERNET, Frame};
 use crate::offload::Checksum;
 use shmem::Span;
 use std::rc::Rc;
-
-/// Bytes of an Ethernet header, the shortest frame.
-const ETHERNET: usize = 14;
 
 /// Counters of a dedicated queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

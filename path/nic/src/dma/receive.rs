@@ -5,12 +5,10 @@ use super::layout::{Completion, Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
 use super::table::IoTable;
 use crate::buffer::{Buffer, BufferId, Buffers, Piece};
+use crate::frame::ETHERNET;
 use crate::frame::{Frame, SNAPSHOT};
 use crate::offload::Checksum;
 use shmem::Span;
-
-/// Bytes of an Ethernet header, the shortest frame.
-const ETHERNET: usize = 14;
 
 /// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,16 +10,11 @@ use super::table::IoTable;
 use super::transmit::TransmitQueue;
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::Frame;
+use crate::frame::{ETHERNET, Frame, TAG};
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::fmt::Debug;
 use std::rc::Rc;
-
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
-/// Bytes of a VLAN tag.
-const TAG: usize = 4;
 
 /// Properties of the NIC.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,10 @@ use crate::offload::Offload;
 use shmem::{Fault, Span};
 use smallvec::SmallVec;
 
+/// Bytes of an Ethernet header, the shortest frame.
+pub(crate) const ETHERNET: usize = 14;
+/// Bytes of a VLAN tag.
+pub(crate) const TAG: usize = 4;
 /// Header bytes that are always copied: enough for Ethernet with a VLAN tag, IPv6, and TCP with
 /// timestamps. One cache line is too short by two bytes, even for IPv4 and TCP with timestamps.
 pub const HOT: usize = 96;

@@ -1,7 +1,7 @@
 //! Common parts of the device tests.
 #![allow(dead_code, unreachable_pub)]
 
-use nic::dma::Wire;
+use nic::dma::{Bell, RemoteNic, Wire};
 use nic::{Buffers, Caps, Frame, Nic, Pool, TxReport};
 use shmem::Area;
 use std::cell::{Cell, RefCell};
@@ -26,6 +26,27 @@ pub fn bytes(mark: u8, len: usize) -> Vec<u8> {
 
 pub fn contents(frames: &[Frame]) -> Vec<Vec<u8>> {
     frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
+}
+
+/// Returns the frames that a NIC has received. Their buffers return to `pool`.
+pub fn received(nic: &mut RemoteNic, pool: &mut Pool) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    nic.rx(0, 64, pool, &mut frames);
+    let found = contents(&frames);
+    for frame in &mut frames {
+        frame.recycle(pool);
+    }
+    found
+}
+
+/// A bell that counts how often it was rung.
+#[derive(Debug, Default)]
+pub struct CountingBell(pub Cell<u32>);
+
+impl Bell for CountingBell {
+    fn ring(&self) {
+        self.0.set(self.0.get() + 1);
+    }
 }
 
 /// A device that receives frames from the test and hands sent ones to it.

@@ -7,14 +7,12 @@ use crate::device::{Caps, Nic, TxReport};
 use crate::dma::addr::IoAddr;
 use crate::dma::chunks::Chunks;
 use crate::dma::queue::{DmaError, QueueName};
-use crate::frame::Frame;
+use crate::frame::{ETHERNET, Frame};
 use crate::offload::{Checksum, Offload};
 use crate::virtio;
 use shmem::time::monotonic_ns;
 use shmem::{Area, Fault, Span};
 
-/// Bytes of an Ethernet header, the shortest frame.
-const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
 /// Bytes before each frame: the header of virtio-net, and its number of buffers.
 const HEADER: usize = virtio::BYTES + 2;

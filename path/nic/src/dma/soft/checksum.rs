@@ -1,9 +1,9 @@
 //! Checksum offloads of the device: completing those of sent frames, and verifying those of
 //! received ones.
 
+use crate::frame::ETHERNET;
 use shmem::{fold_ones_sum as fold, ones_sum_bytes};
 
-const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;

@@ -12,17 +12,13 @@ use crate::dma::queue::{DmaError, QueueName};
 use crate::dma::receive::{ReceiveQueue, ReceiveSetup};
 use crate::dma::table::{IoFault, IoTable};
 use crate::dma::transmit::TransmitQueue;
+use crate::frame::{ETHERNET, TAG};
 use crate::frame::{Frame, SNAPSHOT};
 use crate::vmq::{MultiQueue, Vmq};
 use abi::PAGE;
 use shmem::Area;
 use std::cell::RefCell;
 use std::rc::Rc;
-
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
-/// Bytes of a VLAN tag.
-const TAG: usize = 4;
 
 /// Properties of the NIC.
 #[derive(Clone, Copy, Debug)]
