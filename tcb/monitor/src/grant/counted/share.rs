@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::grant::window::WindowSlot;
 use crate::space::{SpaceError, enter};
 use abi::hypercall::Share;
-use abi::{DomId, GrantStatus, Slot};
+use abi::{DomId, GrantStatus};
 use std::ops::Range;
 
 impl Table {
@@ -108,12 +108,8 @@ impl CountedGrants {
             let Some(shared) = &mut state.shared else {
                 return;
             };
-            let shown = indices.filter(|index| shared.mapped.remove(index));
-            let first = shared.slots.start;
-            (
-                shared.device,
-                shown.map(|index| Slot(first + index)).collect(),
-            )
+            let slots = indices.filter_map(|index| shared.hide(index)).collect();
+            (shared.device, slots)
         };
         if !slots.is_empty() {
             let _ = self.grants.change(device, |space| {
@@ -127,12 +123,7 @@ impl CountedGrants {
         let Some(shared) = table.state().shared.take() else {
             return;
         };
-        let first = shared.slots.start;
-        let slots: Vec<_> = shared
-            .mapped
-            .iter()
-            .map(|index| Slot(first + index))
-            .collect();
+        let slots = shared.mapped_slots();
         // If this fails, the device is dead afterwards.
         let _ = self.grants.change(shared.device, |space| {
             space.unmap(&slots).map_err(SpaceError::fatal)?;
