@@ -5,7 +5,7 @@ use super::encode::json;
 use super::nic::{Nics, in_memory};
 use crate::domain::DeviceConfig;
 use crate::model::{Config, Nic, NicKind};
-use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot};
+use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
 use abi::machine::{Domain, Program};
 
 /// Buffers of the station at the far end of a device's cable.
@@ -22,8 +22,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
     let nics = Nics::build(config, 0);
     let pages = nics.nics.get(n).map_or(0, device_pages);
     let guests_slot = nics.nics.get(n).map_or(0, guests_slot);
-    let guests_slots = slots_of_guests(config, nic).map(|(.., slots)| slots);
-    let guests_slots = guests_slots.fold(0, u32::saturating_add);
+    let guests_slots = sum(slots_of_guests(config, nic).map(|(.., slots)| slots));
     let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
     let told = DeviceConfig {
         mtu: nic.mtu,
@@ -41,7 +40,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
         program: Program::Device,
         frames: SPARE_FRAMES.saturating_add(STATION_BUFFERS.div_ceil(BUFFERS_PER_PAGE)),
         grant_entries: 0,
-        window_slots: guests_slot.saturating_add(guests_slots),
+        window_slots: sum([guests_slot, guests_slots]),
         // A driver domain may revoke all of its pages while the device uses them.
         collateral: pages,
         foreign_pages: 0,
