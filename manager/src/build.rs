@@ -438,8 +438,7 @@ impl DeviceAssignment<'_> {
     }
 
     fn nothing(self) -> AssignResult {
-        let nothing = CoreRequest::GiveNothing { domain: self.id };
-        self.core.ask(nothing, &[]).map(|_| None)
+        give_nothing(self.core, self.state, self.place).map(|()| None)
     }
 
     fn descriptor(self, unit: u32, place: u32, controls: bool) -> AssignResult {
