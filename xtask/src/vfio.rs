@@ -2,10 +2,10 @@
 //!
 //! The script `xtask/vfio/init` runs inside. It uses the newest kernel of this system.
 
-use crate::workspace;
 use crate::xen::archive::Archive;
 use crate::xen::machine::Console;
 use crate::xen::packages::{find, numbers};
+use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,15 +40,15 @@ const TESTS: [&str; 12] = [
 ];
 /// Deadline on a system without load, seconds.
 const DEADLINE_S: u64 = 240;
-/// Programs that run inside, each with its package.
-const PROGRAMS: [(&str, &str); 7] = [
-    ("grantway", "cli"),
-    ("grantwayd", "grantwayd"),
-    ("grantway-netd", "netd"),
-    ("grantway-manager", "manager"),
-    ("driver", "driver"),
-    ("guest", "guest"),
-    ("hostile-pci", "hostile"),
+/// Programs that run inside.
+const PROGRAMS: [&str; 7] = [
+    "grantway",
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+    "hostile-pci",
 ];
 /// Modules of the kernel, in the order in which they are loaded.
 const MODULES: [&str; 15] = [
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     ensure!((1..=100).contains(&slow), "GRANTWAY_VFIO_SLOW is 1 to 100");
     let home = workspace::target_directory()?.join("vfio");
     fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
-    let image = parts.image(&home, &build()?)?;
+    let image = parts.image(&home, &programs()?)?;
     let mut command = Command::new(&parts.emulator);
     // The kernel's test of the timer fails at random in an emulated system.
     let line = format!("console=ttyS0 panic=5 intel_iommu=on no_timer_check SLOW={slow}");
@@ -185,7 +185,7 @@ impl Parts {
             image.folder(folder);
         }
         image.copy("bin/busybox", &self.busybox)?;
-        for (program, _) in PROGRAMS {
+        for program in PROGRAMS {
             let stripped = home.join(program);
             let from = programs.join(program);
             // Debug information is most of a program.
@@ -215,13 +215,7 @@ fn file(modules: &Path, module: &str) -> PathBuf {
 }
 
 /// Builds the programs that run inside; returns their folder.
-fn build() -> Result<PathBuf> {
-    let mut command = workspace::cargo();
-    command.args(["build", "--quiet"]);
-    for (program, package) in PROGRAMS {
-        command.args(["-p", package, "--bin", program]);
-    }
-    let status = command.status().context("cannot run cargo")?;
-    ensure!(status.success(), "the build failed");
-    Ok(workspace::target_directory()?.join("x86_64-unknown-linux-gnu/debug"))
+fn programs() -> Result<PathBuf> {
+    let targets: Vec<&str> = PROGRAMS.iter().flat_map(|name| ["--bin", name]).collect();
+    build::as_tested(&targets)
 }
