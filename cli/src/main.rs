@@ -96,7 +96,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             table,
             instance,
         } => {
-            let form = show::Form::of(json, table);
+            let form = show::OutputForm::of(json, table);
             show::stat(&instance.name, domain.as_deref(), form, nonzero)
         }
         Command::Grants { all, instance } => show::grants(&instance.name, all, json),

@@ -100,13 +100,13 @@ pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::R
 
 /// Output form of counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputForm {
     Lines,
     Table,
     Json,
 }
 
-impl Form {
+impl OutputForm {
     /// Returns the form for the flags `--json` and `--table`.
     pub(crate) const fn of(json: bool, table: bool) -> Self {
         match (json, table) {
@@ -121,7 +121,7 @@ impl Form {
 pub(crate) fn stat(
     name: &str,
     domain: Option<&str>,
-    form: Form,
+    form: OutputForm,
     nonzero: bool,
 ) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
@@ -146,9 +146,9 @@ pub(crate) fn stat(
     }
     let stats = Value::Object(stats);
     match form {
-        Form::Json => output::json(&stats),
-        Form::Lines => output::print(&tables::stat_lines(&stats)),
-        Form::Table => output::print(&tables::stat_table(&stats)),
+        OutputForm::Json => output::json(&stats),
+        OutputForm::Lines => output::print(&tables::stat_lines(&stats)),
+        OutputForm::Table => output::print(&tables::stat_table(&stats)),
     }
 }
 

@@ -158,9 +158,9 @@ fn start_options(options: &UpOptions, config: &Config) -> anyhow::Result<client:
             false => client::MONITOR,
         },
         log: match &options.log {
-            Some(file) => client::Log::File(file.clone()),
-            None if output::is_journal() => client::Log::Stderr,
-            None => client::Log::Usual,
+            Some(file) => client::LogDestination::File(file.clone()),
+            None if output::is_journal() => client::LogDestination::Stderr,
+            None => client::LogDestination::Usual,
         },
         metrics_port: options.metrics_port.or(config.metrics_port),
         detach: options.detach,

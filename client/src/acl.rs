@@ -35,9 +35,9 @@ const ALL: u16 = 7;
 
 /// A list: permissions by tag and id, in the kernel's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct List(BTreeMap<(u16, u32), u16>);
+struct AclEntries(BTreeMap<(u16, u32), u16>);
 
-impl List {
+impl AclEntries {
     /// Returns a list for the owner alone.
     fn new(owner: u16) -> Self {
         Self(BTreeMap::from([
@@ -90,11 +90,11 @@ impl List {
 /// Lets members of the groups find and use the socket. On a file system without access control
 /// lists every user may connect, and the manager disconnects those without rights.
 pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Result<(), Error> {
-    let mut of_socket = List::new(READ_WRITE);
+    let mut of_socket = AclEntries::new(READ_WRITE);
     of_socket.allow(access, READ_WRITE);
     // Machines of other groups may have opened the folder already. Reading it stays forbidden,
     // because a reader could hold its lock.
-    let mut of_dir = list_of(dir).unwrap_or_else(|| List::new(ALL));
+    let mut of_dir = list_of(dir).unwrap_or_else(|| AclEntries::new(ALL));
     of_dir.allow(access, SEARCH);
     // The folder is opened first, because a socket in a closed folder cannot be found.
     for (path, list, without) in [(dir, of_dir, 0o711), (socket, of_socket, 0o666)] {
@@ -108,10 +108,10 @@ pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Resu
 }
 
 /// Returns the list of a file, if it has one.
-fn list_of(path: &Path) -> Option<List> {
+fn list_of(path: &Path) -> Option<AclEntries> {
     let mut bytes = vec![0; LIST_MAX];
     let length = getxattr(path, NAME, &mut bytes[..]).ok()?;
-    List::read(bytes.get(..length)?)
+    AclEntries::read(bytes.get(..length)?)
 }
 
 #[cfg(test)]
@@ -167,17 +167,17 @@ mod tests {
 
     #[test]
     fn lists_of_another_format_are_not_read() {
-        let mut list = List::new(ALL);
+        let mut list = AclEntries::new(ALL);
         list.allow(&access(1, 2, &[3, 4]), SEARCH);
         let bytes = list.written();
-        assert_eq!(List::read(&bytes), Some(list));
+        assert_eq!(AclEntries::read(&bytes), Some(list));
         for wrong in [
             &bytes[..0],
             &bytes[..3],
             &bytes[..bytes.len() - 1],
             &[3, 0, 0, 0],
         ] {
-            assert_eq!(List::read(wrong), None, "{wrong:?}");
+            assert_eq!(AclEntries::read(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// Destination of the monitor's log.
 #[derive(Clone, Debug, Default)]
-pub enum Log {
+pub enum LogDestination {
     /// `NAME.log` in the runtime directory.
     #[default]
     Usual,
@@ -46,7 +46,7 @@ pub struct Options {
     /// The monitor's program.
     pub program: &'static str,
     /// Destination of the monitor's log.
-    pub log: Log,
+    pub log: LogDestination,
     /// A port of the loopback address that serves metrics, in addition to `NAME.metrics`.
     pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
@@ -65,7 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             program: MONITOR,
-            log: Log::Usual,
+            log: LogDestination::Usual,
             metrics_port: None,
             detach: false,
             leaves: false,
@@ -133,9 +133,9 @@ impl Instance {
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
         let log = match &options.log {
-            Log::Usual => Some(dir.join(format!("{}.log", machine.name))),
-            Log::File(file) => Some(file.clone()),
-            Log::Stderr => None,
+            LogDestination::Usual => Some(dir.join(format!("{}.log", machine.name))),
+            LogDestination::File(file) => Some(file.clone()),
+            LogDestination::Stderr => None,
         };
 
         let lock = lock_of(&dir, options.limit)?;

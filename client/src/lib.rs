@@ -24,7 +24,7 @@ pub use control::ask;
 pub use driver_access::DriverAccess;
 pub use error::Error;
 pub use host_notes::{clear_notes, note_of, write_note};
-pub use instance::{Instance, Log, Options};
+pub use instance::{Instance, LogDestination, Options};
 pub use limits::{check_limits, check_smallest};
 pub use log::last_log_line;
 pub use metrics::MetricsFormat;

@@ -16,13 +16,13 @@ pub struct Lro {
     /// Where packets are merged.
     pub at: Placement,
     /// The packets that may be merged.
-    pub rules: Rules,
+    pub rules: RulesKey,
     /// Whether PSH ends an aggregate.
     pub psh: Psh,
     /// The structure of an aggregate.
-    pub buffers: Form,
+    pub buffers: FormKey,
     /// How it passes the bridge.
-    pub backend: Backend,
+    pub backend: AggregateDelivery,
     /// Where its segment size is stored on a ring.
     pub meta: Meta,
     /// How long it waits for more packets.
@@ -38,10 +38,10 @@ impl Default for Lro {
         Self {
             // These rules merge reversibly, so any port may receive the result.
             at: Placement::Physical,
-            rules: Rules::Gro,
+            rules: RulesKey::Gro,
             psh: Psh::Flush,
-            buffers: Form::Skb,
-            backend: Backend::Scatter,
+            buffers: FormKey::Skb,
+            backend: AggregateDelivery::Scatter,
             meta: Meta::Response,
             // Adaptive: sparse packets pass at once, and dense ones wait for more.
             flush: Flush::Adaptive,
@@ -82,7 +82,7 @@ impl Placement {
 /// The packets that may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rules {
+pub enum RulesKey {
     /// Only packets that segmentation restores byte for byte, so aggregates may be forwarded.
     Gro,
     /// Like Linux' `inet_lro` (the papers): only if the guest is the packets' final receiver.
@@ -102,7 +102,7 @@ pub enum Psh {
 /// Structure of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub enum FormKey {
     /// Every packet's buffer, chained.
     Skb,
     /// The first packet's header, and payload fragments.
@@ -112,7 +112,7 @@ pub enum Form {
 /// How an aggregate passes the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Backend {
+pub enum AggregateDelivery {
     /// Copied into one buffer first.
     Linearize,
     /// As a chain of buffers.
@@ -240,11 +240,11 @@ impl Lro {
         }
     }
 
-    /// Returns whether its aggregates must not be forwarded: those of [`Rules::Lro`] cannot be
+    /// Returns whether its aggregates must not be forwarded: those of [`RulesKey::Lro`] cannot be
     /// segmented into the original packets.
     #[must_use]
     pub fn spoils_forwarding(&self) -> bool {
-        self.rules == Rules::Lro && self.at != Placement::None
+        self.rules == RulesKey::Lro && self.at != Placement::None
     }
 }
 
@@ -302,10 +302,10 @@ mod tests {
         }
         let wanted = Lro {
             at: Placement::Both,
-            rules: Rules::Lro,
+            rules: RulesKey::Lro,
             psh: Psh::Merge,
-            buffers: Form::Page,
-            backend: Backend::Linearize,
+            buffers: FormKey::Page,
+            backend: AggregateDelivery::Linearize,
             meta: Meta::Response,
             flush: Flush::Polls(2),
             segments: 32,
@@ -339,7 +339,7 @@ mod tests {
             ..Lro::default()
         };
         assert!(!lro.spoils_forwarding());
-        lro.rules = Rules::Lro;
+        lro.rules = RulesKey::Lro;
         assert!(lro.spoils_forwarding());
         lro.at = Placement::None;
         assert!(!lro.spoils_forwarding());

@@ -23,7 +23,7 @@ pub(crate) const ETHERTYPES: [(&str, u16); 3] =
 /// Direction of the frames that a rule applies to, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub enum RuleDirection {
     /// Frames that enter by the port: from the wire, from the guest.
     In,
     /// Frames that leave by the port: to the wire, to the guest.
@@ -33,7 +33,7 @@ pub enum Direction {
 /// The relation of a frame to the flows of the port, for the condition `state` of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RuleState {
     /// It may begin a flow.
     New,
     /// It belongs to a flow that was admitted.
@@ -60,8 +60,8 @@ impl Inbound {
     #[must_use]
     pub fn rule(self) -> Rule {
         Rule {
-            direction: Some(Direction::Out),
-            state: Some(State::New),
+            direction: Some(RuleDirection::Out),
+            state: Some(RuleState::New),
             ..Rule::any(INBOUND, self == Self::Allow)
         }
     }
@@ -84,10 +84,10 @@ pub struct Rule {
     pub allow: bool,
     /// The direction; `None`: both.
     #[serde(rename = "way", default, skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<RuleDirection>,
     /// The relation to the port's flows; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<State>,
+    pub state: Option<RuleState>,
     /// The EtherType after VLAN tags; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
@@ -102,10 +102,10 @@ pub struct Rule {
     pub destination: Option<Cidr>,
     /// The source ports; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_ports: Option<Ports>,
+    pub source_ports: Option<PortRange>,
     /// The destination ports; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub destination_ports: Option<Ports>,
+    pub destination_ports: Option<PortRange>,
 }
 
 impl Rule {
@@ -121,18 +121,18 @@ impl Rule {
 
     /// Returns whether it applies to frames in this direction.
     #[must_use]
-    pub fn is_for(&self, direction: Direction) -> bool {
+    pub fn is_for(&self, direction: RuleDirection) -> bool {
         self.direction.is_none_or(|only| only == direction)
     }
 
     /// Returns the rule in the form that the monitor compiles: without name and direction.
-    pub(crate) fn compiled(&self) -> firewall::Rule {
+    pub(crate) fn compiled(&self) -> firewall::RuleRecord {
         let prefix = |cidr: Cidr| firewall::Prefix {
             address: cidr.address,
             bits: cidr.prefix,
         };
-        let ports = |ports: &Ports| (*ports.0.start(), *ports.0.end());
-        firewall::Rule {
+        let ports = |ports: &PortRange| (*ports.0.start(), *ports.0.end());
+        firewall::RuleRecord {
             allow: self.allow,
             ethertype: self.ethertype.map(|ethertype| ethertype.0),
             protocol: self.protocol.map(|protocol| protocol.0),
@@ -188,7 +188,10 @@ impl Rule {
 }
 
 /// Returns a port's rules for this direction, with their indices.
-pub fn for_direction(rules: &[Rule], direction: Direction) -> impl Iterator<Item = (usize, &Rule)> {
+pub fn for_direction(
+    rules: &[Rule],
+    direction: RuleDirection,
+) -> impl Iterator<Item = (usize, &Rule)> {
     let all = rules.iter().enumerate();
     all.filter(move |(_, rule)| rule.is_for(direction))
 }
@@ -196,7 +199,7 @@ pub fn for_direction(rules: &[Rule], direction: Direction) -> impl Iterator<Item
 /// Effect of rules on a guest that could have a dedicated queue of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Firewall {
+pub enum FirewallPlace {
     /// It may have one: the driver writes a frame's header into the guest's page only after the
     /// rules have allowed the frame.
     #[default]
@@ -205,7 +208,7 @@ pub enum Firewall {
     Shared,
 }
 
-impl Firewall {
+impl FirewallPlace {
     /// Returns whether it is the default.
     #[must_use]
     pub fn is_default(&self) -> bool {
@@ -279,9 +282,9 @@ impl fmt::Display for Protocol {
 /// A port, or a range of them, written `22` or `1024-65535`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct Ports(pub RangeInclusive<u16>);
+pub struct PortRange(pub RangeInclusive<u16>);
 
-impl FromStr for Ports {
+impl FromStr for PortRange {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
@@ -296,7 +299,7 @@ impl FromStr for Ports {
     }
 }
 
-impl fmt::Display for Ports {
+impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, last) = (self.0.start(), self.0.end());
         match first == last {
@@ -306,7 +309,7 @@ impl fmt::Display for Ports {
     }
 }
 
-as_text!(EtherType, Protocol, Ports);
+as_text!(EtherType, Protocol, PortRange);
 
 #[cfg(test)]
 mod tests {
@@ -330,11 +333,11 @@ mod tests {
             ("0-65535", 0..=65_535),
             ("1024-2048", 1024..=2048),
         ] {
-            let ports: Ports = text.parse().unwrap();
+            let ports: PortRange = text.parse().unwrap();
             assert_eq!((ports.0.clone(), ports.to_string().as_str()), (range, text));
         }
         for text in ["", "-", "2-1", "1-", "65536", "http", "1-2-3", "-1"] {
-            assert!(text.parse::<Ports>().is_err(), "{text}");
+            assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
         for text in ["", "256", "TCP", "-1", "6.0"] {
             assert!(text.parse::<Protocol>().is_err(), "{text}");
@@ -390,7 +393,7 @@ mod tests {
         );
         let ports = |number| Rule {
             protocol: protocol(number),
-            source_ports: Some(Ports(1..=2)),
+            source_ports: Some(PortRange(1..=2)),
             ..Rule::any("r", false)
         };
         assert_eq!(key(ports(1)), Some("protocol"));
@@ -400,9 +403,9 @@ mod tests {
     #[test]
     fn a_rule_survives_json_without_defaults() {
         let rule = Rule {
-            direction: Some(Direction::Out),
+            direction: Some(RuleDirection::Out),
             protocol: Some(Protocol(17)),
-            destination_ports: Some(Ports(53..=54)),
+            destination_ports: Some(PortRange(53..=54)),
             ..Rule::any("dns", false)
         };
         let text = serde_json::to_string(&rule).unwrap();
@@ -414,6 +417,6 @@ mod tests {
             )
         );
         assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
-        assert!(rule.is_for(Direction::Out) && !rule.is_for(Direction::In));
+        assert!(rule.is_for(RuleDirection::Out) && !rule.is_for(RuleDirection::In));
     }
 }

@@ -39,7 +39,7 @@ impl LineStarts {
 /// The files of a configuration. Their bytes are counted consecutively, so that a span identifies
 /// its file.
 #[derive(Default)]
-pub(crate) struct Reader {
+pub(crate) struct ConfigFiles {
     starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
@@ -64,7 +64,7 @@ pub(crate) struct Reading {
     pub(crate) known: BTreeSet<(&'static str, &'static str)>,
 }
 
-impl Reader {
+impl ConfigFiles {
     pub(crate) fn new(files: &[File]) -> Self {
         let mut begin = 0;
         let starts = files.iter().map(|file| {
@@ -155,12 +155,12 @@ impl Reader {
 /// The value of a key with a short and a long form.
 pub(crate) enum TextOrTable<'r, 't> {
     Text(String),
-    Table(Table<'r, 't>),
+    Table(TomlTable<'r, 't>),
 }
 
 /// One table of the file.
-pub(crate) struct Table<'r, 't> {
-    reader: &'r Reader,
+pub(crate) struct TomlTable<'r, 't> {
+    reader: &'r ConfigFiles,
     table: &'t DeTable<'t>,
     /// The section's name in the documentation: `guest.vif`.
     section: &'static str,
@@ -171,10 +171,10 @@ pub(crate) struct Table<'r, 't> {
     dependent: RefCell<Vec<(&'static str, &'static str)>>,
 }
 
-impl<'r, 't> Table<'r, 't> {
+impl<'r, 't> TomlTable<'r, 't> {
     /// Starts reading; findings are reported at `part`.
     pub(crate) fn new(
-        reader: &'r Reader,
+        reader: &'r ConfigFiles,
         table: &'t DeTable<'t>,
         span: Range<usize>,
         section: &'static str,
@@ -416,11 +416,15 @@ impl<'r, 't> Table<'r, 't> {
         key: &'static str,
         section: &'static str,
         part: ConfigPart,
-    ) -> Option<Table<'r, 't>> {
+    ) -> Option<TomlTable<'r, 't>> {
         self.read(key, |value| match value.get_ref() {
-            DeValue::Table(table) => {
-                Ok(Table::new(self.reader, table, value.span(), section, part))
-            }
+            DeValue::Table(table) => Ok(TomlTable::new(
+                self.reader,
+                table,
+                value.span(),
+                section,
+                part,
+            )),
             _ => Err(format!("write a section [{section}]")),
         })
     }
@@ -435,7 +439,7 @@ impl<'r, 't> Table<'r, 't> {
         self.read(key, |value| match value.get_ref() {
             DeValue::String(text) => Ok(TextOrTable::Text(text.to_string())),
             DeValue::Table(table) => {
-                let table = Table::new(self.reader, table, value.span(), section, part);
+                let table = TomlTable::new(self.reader, table, value.span(), section, part);
                 Ok(TextOrTable::Table(table))
             }
             _ => Err(format!("write a text in quotes or a section [{section}]")),
@@ -448,7 +452,7 @@ impl<'r, 't> Table<'r, 't> {
         key: &'static str,
         section: &'static str,
         part: impl Fn(usize) -> ConfigPart,
-        read: impl Fn(usize, Table<'r, 't>) -> T,
+        read: impl Fn(usize, TomlTable<'r, 't>) -> T,
     ) -> Vec<T> {
         let Some(value) = self.get(key) else {
             return Vec::new();
@@ -463,7 +467,7 @@ impl<'r, 't> Table<'r, 't> {
             match one.get_ref().as_table() {
                 Some(table) => {
                     let part = part(tables.len());
-                    let table = Table::new(self.reader, table, one.span(), section, part);
+                    let table = TomlTable::new(self.reader, table, one.span(), section, part);
                     tables.push(read(tables.len(), table));
                 }
                 None => self.wrong(key, one, remedy.clone()),

@@ -16,12 +16,12 @@ pub(crate) enum Right {
 
 /// User and group of a client when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub(crate) struct ClientIdentity {
     uid: u32,
     gid: u32,
 }
 
-impl Peer {
+impl ClientIdentity {
     /// Its user.
     pub(crate) fn user(self) -> u32 {
         self.uid
@@ -39,8 +39,8 @@ impl Peer {
 
 /// Returns the right of a client; `None` if it has none. Root and `user`, the machine's user, have
 /// every right.
-pub(crate) fn of_client(access: &Access, user: u32, client: Peer) -> Option<Right> {
-    let Peer { uid, gid } = client;
+pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> Option<Right> {
+    let ClientIdentity { uid, gid } = client;
     let belongs = |group: &Option<Group>| {
         let group = group.as_ref();
         group.is_some_and(|group| group.id == gid || group.members.contains(&uid))
@@ -68,8 +68,8 @@ pub(crate) fn of_request(request: &Control) -> Right {
 mod tests {
     use super::*;
 
-    fn client(uid: u32, gid: u32) -> Peer {
-        Peer { uid, gid }
+    fn client(uid: u32, gid: u32) -> ClientIdentity {
+        ClientIdentity { uid, gid }
     }
 
     fn group(id: u32, members: &[u32]) -> Option<Group> {

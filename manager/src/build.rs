@@ -1,7 +1,7 @@
 //! Requests to the core and netd for one domain: build, connect, devices, start, end.
 
-use crate::core::{Core, CoreError, Done};
-use crate::machine_state::State;
+use crate::core::{CoreAnswer, CoreError, CoreLink};
+use crate::machine_state::MachineState;
 use crate::spec::lasts;
 use abi::DomId;
 use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
@@ -70,7 +70,11 @@ fn unit(place: usize, device: usize) -> u32 {
 }
 
 /// Connects the domain at a place to those that serve it from the start of the machine.
-pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<(), CoreError> {
+pub(crate) fn connect(
+    core: &mut CoreLink,
+    state: &MachineState,
+    place: usize,
+) -> Result<(), CoreError> {
     let domain = domain(state, place)?;
     let served = state.connections.iter();
     for connection in served.filter(|connection| connection.frontend == domain.name) {
@@ -88,8 +92,8 @@ pub(crate) fn connect(core: &mut Core, state: &State, place: usize) -> Result<()
 /// Takes netd's answers about these devices, as far as they have arrived. Returns the refused
 /// devices.
 pub(crate) fn take_opened(
-    core: &mut Core,
-    state: &mut State,
+    core: &mut CoreLink,
+    state: &mut MachineState,
     opening: &mut Vec<PendingOpen>,
 ) -> Vec<(DeviceId, CoreError)> {
     let mut refused = Vec::new();
@@ -118,13 +122,13 @@ pub(crate) fn take_opened(
     refused
 }
 
-fn notes(done: &Done) -> Result<OpenedNotes, CoreError> {
+fn notes(done: &CoreAnswer) -> Result<OpenedNotes, CoreError> {
     let notes = serde_json::from_slice(&done.bytes(NOTES_MAX)?);
     Ok(notes.map_err(|error| format!("what netd says of it makes no sense: {error}"))?)
 }
 
 /// Returns the devices of the domain at a place that outlive it.
-pub(crate) fn lasting_devices(state: &State, place: usize) -> Vec<(usize, usize)> {
+pub(crate) fn lasting_devices(state: &MachineState, place: usize) -> Vec<(usize, usize)> {
     let devices = state.domain(place).into_iter();
     let devices = devices.flat_map(|domain| domain.devices.iter().enumerate());
     let lasting = devices.filter(|(_, device)| lasts(device));
@@ -138,7 +142,7 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
 
 /// Closes a device. The core answers when netd has opened a device that it still opens, so the
 /// answer is not awaited: later requests for the device are carried out after this one.
-pub(crate) fn close(core: &mut Core, (place, number): DeviceId) {
+pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);
 }
@@ -146,8 +150,8 @@ pub(crate) fn close(core: &mut Core, (place, number): DeviceId) {
 /// Asks netd to open devices, given by their domains' places and their numbers there, and does not
 /// wait.
 pub(crate) fn open(
-    core: &mut Core,
-    state: &State,
+    core: &mut CoreLink,
+    state: &MachineState,
     devices: impl IntoIterator<Item = (usize, usize)>,
 ) -> Result<Vec<PendingOpen>, CoreError> {
     let mut opened = Vec::new();
@@ -196,8 +200,8 @@ fn describe(device: &Device, life: u64, expected: Option<NetnsId>) -> Result<Vec
 
 /// Builds a domain. With `replaces` it takes the place of a dead one and its connections.
 pub(crate) fn create(
-    core: &mut Core,
-    state: &mut State,
+    core: &mut CoreLink,
+    state: &mut MachineState,
     place: usize,
     replaces: Option<DomId>,
 ) -> Result<DomId, CoreError> {
@@ -225,7 +229,7 @@ pub(crate) fn create(
     Ok(id)
 }
 
-fn domain(state: &State, place: usize) -> Result<&Domain, CoreError> {
+fn domain(state: &MachineState, place: usize) -> Result<&Domain, CoreError> {
     let found = state.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
@@ -244,8 +248,8 @@ fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
 /// to open, which is returned. `life` processes had them before. After a refusal as busy, the same
 /// call tries again.
 pub(crate) fn give(
-    core: &mut Core,
-    state: &State,
+    core: &mut CoreLink,
+    state: &MachineState,
     place: usize,
     life: u64,
     given: &mut usize,
@@ -275,8 +279,8 @@ pub(crate) fn give(
 
 /// Takes the answer about a device of the domain at a place, if it has arrived.
 pub(crate) fn take_given(
-    core: &mut Core,
-    state: &State,
+    core: &mut CoreLink,
+    state: &MachineState,
     place: usize,
     pending: &PendingGive,
 ) -> Option<Result<(), CoreError>> {
@@ -298,7 +302,11 @@ pub(crate) fn take_given(
 }
 
 /// Gives the domain at a place nothing for a device that it was refused.
-pub(crate) fn give_nothing(core: &mut Core, state: &State, place: usize) -> Result<(), CoreError> {
+pub(crate) fn give_nothing(
+    core: &mut CoreLink,
+    state: &MachineState,
+    place: usize,
+) -> Result<(), CoreError> {
     let domain = state.id(place);
     let domain = domain.ok_or("the domain was not built".to_owned())?;
     core.ask(CoreRequest::GiveNothing { domain }, &[]).map(drop)
@@ -309,8 +317,8 @@ type AssignResult = Result<Option<PendingGive>, CoreError>;
 
 /// One device and the domain that gets it.
 struct DeviceAssignment<'a> {
-    core: &'a mut Core,
-    state: &'a State,
+    core: &'a mut CoreLink,
+    state: &'a MachineState,
     id: DomId,
     place: usize,
     life: u64,
@@ -471,7 +479,7 @@ impl DeviceAssignment<'_> {
 
 /// Ends the process at a place, or clears away what was built for one. A refusal means that there
 /// is nothing to end.
-pub(crate) fn end(core: &mut Core, state: &State, place: usize, why: &str) {
+pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: &str) {
     let Some(domain) = state.id(place) else {
         return;
     };
@@ -491,8 +499,8 @@ pub(crate) fn end(core: &mut Core, state: &State, place: usize, why: &str) {
 
 /// Starts the domain at a place. Returns its console.
 pub(crate) fn start(
-    core: &mut Core,
-    state: &mut State,
+    core: &mut CoreLink,
+    state: &mut MachineState,
     place: usize,
 ) -> Result<OwnedFd, CoreError> {
     let domain = state

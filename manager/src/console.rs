@@ -2,7 +2,7 @@
 //! split, control characters replaced, and output above the rate is dropped and counted. The rate
 //! applies to the log's bytes: replacements and stamps are longer than the domain's output.
 
-use crate::log::{Log, STAMP_BYTES};
+use crate::log::{LogSender, STAMP_BYTES};
 use abi::journal::Level;
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
@@ -61,7 +61,7 @@ impl Console {
     }
 
     /// Reads one chunk. Returns whether there was one.
-    pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) -> bool {
+    pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
         let mut bytes = match rustix::io::read(pipe, &mut chunk) {
@@ -94,7 +94,7 @@ impl Console {
     }
 
     /// Reads the rest after the domain's end.
-    pub(crate) fn drain(&mut self, log: &mut Log, now_ns: u64) {
+    pub(crate) fn drain(&mut self, log: &mut LogSender, now_ns: u64) {
         // At most a pipe's capacity: another holder of the pipe may keep writing.
         for _ in 0..8 {
             if !self.take(log, now_ns) {
@@ -105,7 +105,7 @@ impl Console {
     }
 
     /// Writes the line, if any. Returns false if it is dropped because of the rate.
-    fn end_line(&mut self, log: &mut Log, now_ns: u64) -> bool {
+    fn end_line(&mut self, log: &mut LogSender, now_ns: u64) -> bool {
         if self.line.is_empty() {
             return true;
         }
@@ -156,7 +156,7 @@ mod tests {
     fn printed(bytes: &[u8]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::start(Some(crate::log::tests::files(&path))).unwrap();
+        let mut log = LogSender::start(Some(crate::log::tests::files(&path))).unwrap();
         let (mut console, theirs) = create();
         rustix::io::write(&theirs, bytes).unwrap();
         drop(theirs);
@@ -181,7 +181,7 @@ mod tests {
     fn flood(chunk: &[u8]) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::start(Some(crate::log::tests::files(&path))).unwrap();
+        let mut log = LogSender::start(Some(crate::log::tests::files(&path))).unwrap();
         let (mut console, theirs) = create();
         while console.pause_until_ns == 0 {
             rustix::io::write(&theirs, chunk).unwrap();

@@ -5,7 +5,7 @@
 //! although the core holds its pipe.
 
 use crate::console::Console;
-use crate::log::Log;
+use crate::log::LogSender;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -57,7 +57,7 @@ impl Consoles {
     }
 
     /// Reads the rest after the end of the domain at a place.
-    pub(crate) fn drain(&mut self, place: usize, log: &mut Log, now_ns: u64) {
+    pub(crate) fn drain(&mut self, place: usize, log: &mut LogSender, now_ns: u64) {
         if let Some(console) = self.all.get_mut(&place) {
             console.drain(log, now_ns);
         }
@@ -65,7 +65,7 @@ impl Consoles {
 
     /// Reads once from each console that is ready. Returns the places of consoles that pause, and
     /// when to watch them again.
-    pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) -> Vec<(usize, u64)> {
+    pub(crate) fn take(&mut self, log: &mut LogSender, now_ns: u64) -> Vec<(usize, u64)> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         let ready = epoll::wait(&self.set, &mut events, Some(&Timespec::default()));
         let mut pauses = Vec::new();
@@ -124,7 +124,7 @@ mod tests {
     fn each_console_is_read_until_it_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::start(Some(files(&path))).unwrap();
+        let mut log = LogSender::start(Some(files(&path))).unwrap();
         let mut consoles = Consoles::create().unwrap();
         let (one, to_one, _one) = console("one");
         let (two, to_two, _two) = console("two");
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_flooding_console_does_not_delay_others() {
-        let mut log = Log::start(None).unwrap();
+        let mut log = LogSender::start(None).unwrap();
         let mut consoles = Consoles::create().unwrap();
         let (loud, to_loud, _loud) = console("loud");
         let (quiet, to_quiet, _quiet) = console("quiet");

@@ -17,12 +17,12 @@ const LOOK_NS: u64 = 500_000;
 
 /// A successful answer: a number and descriptors.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CoreAnswer {
     pub(crate) value: u64,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-impl Done {
+impl CoreAnswer {
     /// Returns the bytes of the first descriptor.
     pub(crate) fn bytes(&self, max: usize) -> Result<Vec<u8>, CoreError> {
         let beside = self
@@ -37,11 +37,11 @@ fn not_running() -> CoreError {
     CoreError::from("the domain is not running".to_owned())
 }
 
-pub(crate) type Answer = Result<Done, CoreError>;
+pub(crate) type Answer = Result<CoreAnswer, CoreError>;
 
 /// The link to the core, and the mailboxes of the domains.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct CoreLink {
     link: Link,
     tokens: u32,
     /// Reports of the core, in order.
@@ -56,7 +56,7 @@ pub(crate) struct Core {
     is_gone: bool,
 }
 
-impl Core {
+impl CoreLink {
     pub(crate) fn new(link: Link) -> Self {
         Self {
             link,
@@ -163,13 +163,13 @@ impl Core {
         self.await_answer(token)
     }
 
-    /// As [`Core::ask`], with bytes beside the request.
+    /// As [`CoreLink::ask`], with bytes beside the request.
     pub(crate) fn ask_with(&mut self, message: CoreRequest, bytes: &[u8]) -> Answer {
         let token = self.post_with(message, bytes)?;
         self.await_answer(token)
     }
 
-    /// As [`Core::post`], with bytes beside the request.
+    /// As [`CoreLink::post`], with bytes beside the request.
     pub(crate) fn post_with(
         &mut self,
         message: CoreRequest,
@@ -234,7 +234,7 @@ impl Core {
     fn keep(&mut self, received: Received<CoreMessage>) {
         let Received { record, fds } = received;
         let answer = match record.message {
-            CoreMessage::Done { value } => Ok(Done { value, fds }),
+            CoreMessage::Done { value } => Ok(CoreAnswer { value, fds }),
             CoreMessage::Refused { is_busy } => {
                 let why = fds.first().map(|fd| sealed::read(fd, WHY_MAX));
                 let why = why.and_then(Result::ok).unwrap_or_default();

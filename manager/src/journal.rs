@@ -5,9 +5,9 @@
 //! written line is kept at once, without a request to the core. So an attach costs lines about one
 //! guest, however many others exist. A file that is much longer than its first line is begun anew.
 
-use crate::core::{Core, CoreError};
+use crate::core::{CoreError, CoreLink};
 use crate::life::Life;
-use crate::machine_state::State;
+use crate::machine_state::MachineState;
 use crate::spec::{Spec, SpecChange};
 use abi::core::{CoreRequest, KEPT_MAX};
 use abi::machine::Restarts;
@@ -120,7 +120,7 @@ impl Journal {
 
     /// Whether the file is up to date. Its cost, in every turn, does not depend on the number of
     /// domains.
-    pub(crate) fn has(&self, state: &State) -> bool {
+    pub(crate) fn has(&self, state: &MachineState) -> bool {
         let has_changed = self.looks_again || state.has_changed();
         self.file.is_some() && !has_changed && self.missing == state.missing
     }
@@ -128,9 +128,9 @@ impl Journal {
     /// Writes the changes since the last call.
     pub(crate) fn keep(
         &mut self,
-        core: &mut Core,
+        core: &mut CoreLink,
         complete_ns: u64,
-        state: &mut State,
+        state: &mut MachineState,
         lives: &BTreeMap<usize, Life>,
     ) -> Result<(), CoreError> {
         let changes = state.take_changes();
@@ -162,7 +162,7 @@ impl Journal {
     fn lines(
         &mut self,
         changes: Vec<SpecChange>,
-        state: &State,
+        state: &MachineState,
         lives: &BTreeMap<usize, Life>,
     ) -> Vec<JournalLine> {
         self.looks_again = false;
@@ -190,7 +190,12 @@ impl Journal {
     }
 
     /// Begins a file.
-    fn begin(&mut self, core: &mut Core, complete_ns: u64, state: &State) -> Result<(), CoreError> {
+    fn begin(
+        &mut self,
+        core: &mut CoreLink,
+        complete_ns: u64,
+        state: &MachineState,
+    ) -> Result<(), CoreError> {
         let whole = SavedState {
             complete_ns,
             missing: Cow::Borrowed(&self.missing),
@@ -292,7 +297,7 @@ mod tests {
     }
 
     /// Returns a core that keeps files, and a handle that returns them.
-    fn keeping_core() -> (Core, JoinHandle<Vec<OwnedFd>>) {
+    fn keeping_core() -> (CoreLink, JoinHandle<Vec<OwnedFd>>) {
         let (ours, its) = Link::pair().unwrap();
         let keeps = std::thread::spawn(move || {
             let mut files = Vec::new();
@@ -311,21 +316,21 @@ mod tests {
                 }
             }
         });
-        (Core::new(ours), keeps)
+        (CoreLink::new(ours), keeps)
     }
 
-    fn state() -> State {
+    fn state() -> MachineState {
         let text = "[driver]\n[[guest]]\nname = \"first\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
         let file = config::File {
             name: "f".into(),
             text: text.into(),
         };
         let config = config::parse("f", text).unwrap();
-        State::new(config::live::machine(&config, &[file]).unwrap())
+        MachineState::new(config::live::machine(&config, &[file]).unwrap())
     }
 
     /// Attaches a guest in the specification. Returns its place.
-    fn attach(state: &mut State, config: &mut LiveConfig, name: &str) -> usize {
+    fn attach(state: &mut MachineState, config: &mut LiveConfig, name: &str) -> usize {
         let json = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
         let guest = serde_json::from_str(&json).unwrap();
         let admitted = state.admit(config, &guest, Some(7)).unwrap();

@@ -52,7 +52,7 @@ mod windows;
 #[cfg(feature = "testing")]
 pub use metrics::hostile as testing;
 
-use crate::core::Core;
+use crate::core::CoreLink;
 use abi::core::{CoreMessage, CoreRequest, MACHINE_MAX};
 use abi::machine::Machine;
 use args::Args;
@@ -61,9 +61,9 @@ use confine::{Rights, confine};
 use journal::SavedState;
 use link::sealed;
 use listeners::Listeners;
-use log::Log;
-use machine_state::State;
-use serve::Server;
+use log::LogSender;
+use machine_state::MachineState;
+use serve::ManagerServer;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
     let Ok(link) = link else {
         return ExitCode::FAILURE;
     };
-    let mut core = Core::new(link.into());
+    let mut core = CoreLink::new(link.into());
     // Before this process gives up the rights that the probe needs.
     let lacks = confine::probe().err();
     match run(&mut core) {
@@ -96,7 +96,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(core: &mut Core) -> Result<(), String> {
+fn run(core: &mut CoreLink) -> Result<(), String> {
     let nothing = || "the core has said nothing".to_owned();
     let (first, fds) = core.first().ok_or_else(nothing)?;
     let CoreMessage::Welcome {
@@ -142,15 +142,15 @@ fn run(core: &mut Core) -> Result<(), String> {
     if !is_root {
         missing.push("a separate user for the manager".into());
     }
-    let log = Log::start(opened.log).map_err(|e| format!("the log: {e}"))?;
+    let log = LogSender::start(opened.log).map_err(|e| format!("the log: {e}"))?;
     let text = sealed::read(&machine, MACHINE_MAX).map_err(|e| e.to_string())?;
     let machine: Machine =
         serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
     check(&machine)?;
-    let mut state = State::new(machine);
+    let mut state = MachineState::new(machine);
     state.missing.extend(missing);
     let who = (pid, user, began_ns);
-    let mut server = Server::new(core, state, opened.control, log, who)?;
+    let mut server = ManagerServer::new(core, state, opened.control, log, who)?;
     if let Some((metrics, asks)) = metrics {
         server.serve_always(asks);
         metrics.start().map_err(of_metrics)?;

@@ -13,8 +13,8 @@ mod call;
 mod step;
 mod view;
 
-pub(crate) use call::{Call, CallState};
-pub(crate) use step::{Action, Next, step};
+pub(crate) use call::{CallState, WorkerCall};
+pub(crate) use step::{LifeAction, LifeStep, step};
 pub(crate) use view::{DomainView, StartStage, Worker};
 
 use crate::build::{DeviceId, PendingGive, PendingOpen};
@@ -53,7 +53,7 @@ pub(crate) enum Goal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LifePhase {
     Up {
         since_ns: u64,
     },
@@ -74,7 +74,7 @@ enum Phase {
 
 /// The devices that netd has to open before the domain gets them.
 #[derive(Debug, Default)]
-pub(crate) enum Devices {
+pub(crate) enum NeededDevices {
     #[default]
     /// netd was not asked yet.
     Closed,
@@ -88,7 +88,7 @@ pub(crate) enum Devices {
 
 /// An event of a domain that the server handles.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum DomainEvent {
     /// A line for the log.
     Line(String),
     /// The domain is up for the first time.
@@ -105,7 +105,7 @@ pub(crate) struct Life {
     /// The domain's place in the machine.
     pub(crate) place: usize,
     pub(crate) goal: Goal,
-    phase: Phase,
+    phase: LifePhase,
     /// The longest pause before a restart, unless starts keep failing; `None`: the domain is not
     /// restarted.
     pause_ns: Option<u64>,
@@ -113,7 +113,7 @@ pub(crate) struct Life {
     pub(crate) known: Restarts,
     /// Whether the domain has never been up: a failure is final.
     pub(crate) is_first: bool,
-    pub(crate) devices: Devices,
+    pub(crate) devices: NeededDevices,
     /// The domain that this manager has built, and the number of devices that it was given.
     built: Option<DomId>,
     pub(crate) given: usize,
@@ -122,7 +122,7 @@ pub(crate) struct Life {
     /// Whether the core has the domain's connections. It keeps them over restarts.
     pub(crate) is_connected: bool,
     /// Calls to workers of the driver domain about this guest.
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<WorkerCall>,
     /// Why the last start failed.
     trouble: String,
     /// Starts in a row whose process was never ready.
@@ -157,14 +157,14 @@ impl Life {
         now_ns: u64,
     ) -> Self {
         let phase = match stage {
-            Some(Stage::Starting) => Phase::Starting {
+            Some(Stage::Starting) => LifePhase::Starting {
                 died_ns: now_ns,
                 ready_ns: None,
             },
-            Some(Stage::Running) => Phase::Up { since_ns: now_ns },
+            Some(Stage::Running) => LifePhase::Up { since_ns: now_ns },
             // A domain that was only built may have some of its devices: it is built anew.
             _ if pause_ms.is_some() => down(now_ns, now_ns, RELEASE_NS),
-            _ => Phase::Dead,
+            _ => LifePhase::Dead,
         };
         Self {
             phase,
@@ -182,13 +182,13 @@ impl Life {
 
     /// Whether the domain's start is complete.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.phase, Phase::Up { .. })
+        matches!(self.phase, LifePhase::Up { .. })
     }
 
     /// Whether nothing remains to be done until the domain ends.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_there = matches!(self.phase, Phase::Up { .. } | Phase::Dead);
-        let is_quiet = self.end.is_none() && self.calls.iter().all(Call::is_done);
+        let is_there = matches!(self.phase, LifePhase::Up { .. } | LifePhase::Dead);
+        let is_quiet = self.end.is_none() && self.calls.iter().all(WorkerCall::is_done);
         self.goal == Goal::Up && is_there && is_quiet
     }
 
@@ -201,13 +201,13 @@ impl Life {
         self.built = None;
         (self.known.in_a_row, self.failed_starts) = (0, 0);
         self.trouble.clear();
-        if let Phase::Down { start_ns, .. } = &mut self.phase {
+        if let LifePhase::Down { start_ns, .. } = &mut self.phase {
             *start_ns = 0;
         }
     }
 
     /// Requests that the domain is removed. `calls` have the workers release its ports.
-    pub(crate) fn remove(&mut self, why: &str, calls: Vec<Call>) {
+    pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());
         self.calls = calls;
@@ -216,12 +216,12 @@ impl Life {
     /// Returns the tokens of all answers that the domain waits for.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = u32> {
         let opening = match &self.devices {
-            Devices::Opening(opening, _) => &opening[..],
+            NeededDevices::Opening(opening, _) => &opening[..],
             _ => &[],
         };
         let opening = opening.iter().map(|opening| opening.token);
         let giving = self.giving.iter().map(|giving| giving.token);
-        let calls = self.calls.iter().filter_map(Call::token);
+        let calls = self.calls.iter().filter_map(WorkerCall::token);
         opening.chain(giving).chain(calls)
     }
 
@@ -243,7 +243,7 @@ impl Life {
         if !self.restarts() {
             return;
         }
-        if let Phase::Down { start_ns, .. } = self.phase {
+        if let LifePhase::Down { start_ns, .. } = self.phase {
             let ms = start_ns.saturating_sub(now_ns) / 1_000_000;
             let state = &mut status.report.state;
             *state = format!("{state}; starts again in {ms} ms");
@@ -255,17 +255,17 @@ impl Life {
     }
 
     /// Follows what the core reports of the domain.
-    pub(crate) fn observe(&mut self, view: &DomainView<'_>, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn observe(&mut self, view: &DomainView<'_>, now_ns: u64) -> Vec<DomainEvent> {
         if self.goal == Goal::Gone {
             return Vec::new();
         }
         let is_over = view.stage.is_some_and(Stage::is_over);
         match self.phase {
-            Phase::Up { since_ns } if is_over => self.ended(now_ns, Some(since_ns), now_ns),
-            Phase::Starting { died_ns, ready_ns } if is_over => {
+            LifePhase::Up { since_ns } if is_over => self.ended(now_ns, Some(since_ns), now_ns),
+            LifePhase::Starting { died_ns, ready_ns } if is_over => {
                 self.ended(died_ns, ready_ns, now_ns)
             }
-            Phase::Starting { died_ns, ready_ns } => {
+            LifePhase::Starting { died_ns, ready_ns } => {
                 self.connected(view, (died_ns, ready_ns), now_ns)
             }
             _ => Vec::new(),
@@ -273,13 +273,13 @@ impl Life {
     }
 
     /// Records an end of a process that was ready at `ready_ns`; the outage began at `died_ns`.
-    fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<Event> {
+    fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<DomainEvent> {
         if self.is_first {
-            self.phase = Phase::Dead;
-            return vec![Event::Failed(None)];
+            self.phase = LifePhase::Dead;
+            return vec![DomainEvent::Failed(None)];
         }
         let Some(limit_ns) = self.pause_ns else {
-            self.phase = Phase::Dead;
+            self.phase = LifePhase::Dead;
             return Vec::new();
         };
         let is_steady = |ready_ns| now_ns.saturating_sub(ready_ns) >= STEADY_NS;
@@ -293,7 +293,7 @@ impl Life {
         self.pause(died_ns, limit_ns, now_ns)
     }
 
-    fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<Event> {
+    fn pause(&mut self, died_ns: u64, limit_ns: u64, now_ns: u64) -> Vec<DomainEvent> {
         let pause_ns = match std::mem::take(&mut self.is_asked) {
             true => 0,
             false => {
@@ -305,13 +305,13 @@ impl Life {
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         self.phase = down(died_ns, now_ns.saturating_add(pause_ns), RELEASE_NS);
         // The devices that have lost their interfaces are opened again.
-        self.devices = Devices::Closed;
+        self.devices = NeededDevices::Closed;
         if pause_ns == 0 {
             return Vec::new();
         }
         let (ms, in_a_row) = (pause_ns / 1_000_000, self.known.in_a_row);
         let line = format!("starts again in {ms} ms: start {in_a_row} in a row");
-        vec![Event::Line(line)]
+        vec![DomainEvent::Line(line)]
     }
 
     /// Records that the new process is ready and that its connections are up.
@@ -320,7 +320,7 @@ impl Life {
         view: &DomainView<'_>,
         (died_ns, mut ready_ns): (u64, Option<u64>),
         now_ns: u64,
-    ) -> Vec<Event> {
+    ) -> Vec<DomainEvent> {
         let mut events = Vec::new();
         let away_ns = now_ns.saturating_sub(died_ns);
         let ms = away_ns as f64 / 1e6;
@@ -331,24 +331,26 @@ impl Life {
                 self.known.ready_ns = Some(away_ns);
                 let count = self.known.count;
                 let line = format!("started again (restart {count}): ready after {ms:.1} ms");
-                events.push(Event::Line(line));
+                events.push(DomainEvent::Line(line));
             }
         }
-        self.phase = Phase::Starting { died_ns, ready_ns };
+        self.phase = LifePhase::Starting { died_ns, ready_ns };
         let Some(since_ns) = ready_ns.filter(|_| view.is_connected) else {
             return events;
         };
         if !self.is_first {
             self.known.connected_ns = Some(away_ns);
             note_outage(&mut self.known, away_ns);
-            events.push(Event::Line(format!("connected again after {ms:.1} ms")));
-        } else if !self.calls.iter().all(Call::is_done) {
+            events.push(DomainEvent::Line(format!(
+                "connected again after {ms:.1} ms"
+            )));
+        } else if !self.calls.iter().all(WorkerCall::is_done) {
             return events;
         } else {
             self.is_first = false;
-            events.push(Event::Up);
+            events.push(DomainEvent::Up);
         }
-        self.phase = Phase::Up { since_ns };
+        self.phase = LifePhase::Up { since_ns };
         events
     }
 
@@ -360,8 +362,8 @@ impl Life {
         &mut self,
         refused: Vec<(DeviceId, CoreError)>,
         now_ns: u64,
-    ) -> Vec<Event> {
-        self.devices = Devices::Open;
+    ) -> Vec<DomainEvent> {
+        self.devices = NeededDevices::Open;
         if refused.is_empty() || self.goal == Goal::Gone {
             return Vec::new();
         }
@@ -369,7 +371,8 @@ impl Life {
         let failure = refused.iter().find(is_final).or(refused.first());
         let failure = failure.filter(|_| self.is_first).cloned();
         if self.is_releasing(now_ns) && !refused.iter().any(|one| is_final(&one)) {
-            self.devices = Devices::Busy(refused.into_iter().map(|(device, _)| device).collect());
+            self.devices =
+                NeededDevices::Busy(refused.into_iter().map(|(device, _)| device).collect());
             self.put_off(now_ns);
             return Vec::new();
         }
@@ -377,7 +380,7 @@ impl Life {
             return self.failed(refusal, now_ns);
         }
         let line = |(_, refusal): (DeviceId, CoreError)| {
-            Event::Line(format!("runs without an interface: {}", refusal.why))
+            DomainEvent::Line(format!("runs without an interface: {}", refusal.why))
         };
         refused.into_iter().map(line).collect()
     }
@@ -388,16 +391,16 @@ impl Life {
         number: usize,
         reply: Result<Vec<u8>, CoreError>,
         now_ns: u64,
-    ) -> Vec<Event> {
+    ) -> Vec<DomainEvent> {
         let must = self.goal == Goal::Gone;
         let Some(call) = self.calls.get_mut(number) else {
             return Vec::new();
         };
         match call.replied(reply, must, now_ns) {
-            Err(why) if self.is_first => vec![Event::Failed(Some(why.into()))],
-            Err(why) => vec![Event::Called(Err(why))],
-            Ok(()) if !self.is_first && !must && self.calls.iter().all(Call::is_done) => {
-                vec![Event::Called(Ok(()))]
+            Err(why) if self.is_first => vec![DomainEvent::Failed(Some(why.into()))],
+            Err(why) => vec![DomainEvent::Called(Err(why))],
+            Ok(()) if !self.is_first && !must && self.calls.iter().all(WorkerCall::is_done) => {
+                vec![DomainEvent::Called(Ok(()))]
             }
             Ok(()) => Vec::new(),
         }
@@ -411,7 +414,7 @@ impl Life {
     }
 
     /// Records whether the domain got the device that netd was to open for it.
-    pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<DomainEvent> {
         self.giving = None;
         if self.built.is_none() || self.goal == Goal::Gone {
             // The domain that it was for does not start any more.
@@ -426,7 +429,7 @@ impl Life {
 
     /// Returns whether netd has opened the devices, or the domain runs without them.
     pub(crate) fn has_opened(&self) -> bool {
-        matches!(self.devices, Devices::Open)
+        matches!(self.devices, NeededDevices::Open)
     }
 
     /// Returns how far the first start of a domain with `devices` devices is.
@@ -452,14 +455,14 @@ impl Life {
     pub(crate) fn started(&mut self, now_ns: u64) {
         self.trouble.clear();
         let died_ns = match self.phase {
-            Phase::Down { died_ns, .. } => died_ns,
+            LifePhase::Down { died_ns, .. } => died_ns,
             _ => now_ns,
         };
         if !self.is_first {
             self.known.count += 1;
         }
         self.end = None;
-        self.phase = Phase::Starting {
+        self.phase = LifePhase::Starting {
             died_ns,
             ready_ns: None,
         };
@@ -467,7 +470,7 @@ impl Life {
 
     /// Tries again in a moment.
     pub(crate) fn put_off(&mut self, now_ns: u64) {
-        if let Phase::Down { start_ns, .. } = &mut self.phase {
+        if let LifePhase::Down { start_ns, .. } = &mut self.phase {
             *start_ns = now_ns.saturating_add(BUSY_NS).max(*start_ns);
         }
     }
@@ -479,28 +482,28 @@ impl Life {
     }
 
     fn is_releasing(&self, now_ns: u64) -> bool {
-        matches!(self.phase, Phase::Down { release_ns, .. } if now_ns < release_ns)
+        matches!(self.phase, LifePhase::Down { release_ns, .. } if now_ns < release_ns)
     }
 
     /// Records that a request for the start was refused. A request for something busy is repeated.
     /// Otherwise a first start fails, and any other start is retried after a pause.
-    pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<Event> {
+    pub(crate) fn failed(&mut self, refusal: CoreError, now_ns: u64) -> Vec<DomainEvent> {
         if refusal.is_busy && self.is_releasing(now_ns) {
             self.put_off(now_ns);
             return Vec::new();
         }
         if self.is_first {
-            return vec![Event::Failed(Some(refusal))];
+            return vec![DomainEvent::Failed(Some(refusal))];
         }
         let mut events = Vec::new();
         if refusal.why != self.trouble {
             let line = format!("did not start again: {}", refusal.why);
-            events.push(Event::Line(line));
+            events.push(DomainEvent::Line(line));
         }
         self.end = Some(refusal.why.clone());
         self.trouble = refusal.why;
         self.built = None;
-        if let (Phase::Down { died_ns, .. }, Some(limit_ns)) = (self.phase, self.pause_ns) {
+        if let (LifePhase::Down { died_ns, .. }, Some(limit_ns)) = (self.phase, self.pause_ns) {
             self.failed_starts = self.failed_starts.saturating_add(1);
             events.extend(self.pause(died_ns, limit_ns, now_ns));
         }
@@ -508,7 +511,7 @@ impl Life {
     }
 }
 
-impl Default for Phase {
+impl Default for LifePhase {
     fn default() -> Self {
         down(0, 0, RELEASE_NS)
     }
@@ -516,8 +519,8 @@ impl Default for Phase {
 
 /// Returns the phase of a domain that starts at a time, and whose devices may be busy for
 /// `release_ns` from then on.
-fn down(died_ns: u64, start_ns: u64, release_ns: u64) -> Phase {
-    Phase::Down {
+fn down(died_ns: u64, start_ns: u64, release_ns: u64) -> LifePhase {
+    LifePhase::Down {
         died_ns,
         start_ns,
         release_ns: start_ns.saturating_add(release_ns),

@@ -29,9 +29,9 @@ pub(crate) const STAMP_BYTES: usize = 31;
 
 /// The sending end of the log.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct LogSender {
     /// `None` during the end.
-    lines: Option<Sender<Line>>,
+    lines: Option<Sender<LogLine>>,
     /// Bytes that wait.
     waiting: Arc<AtomicUsize>,
     /// Lines that were lost and not reported by a line yet.
@@ -44,16 +44,16 @@ pub(crate) struct Log {
 
 /// A line, and the number of lines that were lost before it.
 #[derive(Debug)]
-struct Line {
+struct LogLine {
     text: String,
     lost: u64,
 }
 
-impl Log {
+impl LogSender {
     /// Starts a log that writes to a file and the one before it, or to standard error.
     pub(crate) fn start(files: Option<[File; 2]>) -> io::Result<Self> {
         let is_journal = files.is_none() && is_journal();
-        let files = files.map(|[now, before]| Files { now, before });
+        let files = files.map(|[now, before]| LogFiles { now, before });
         let (lines, to_write) = channel();
         let (until_dropped, written) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -87,7 +87,7 @@ impl Log {
             return;
         }
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        let _ = lines.send(Line { text, lost });
+        let _ = lines.send(LogLine { text, lost });
     }
 
     /// Returns the beginning of a line.
@@ -107,7 +107,7 @@ fn is_journal() -> bool {
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }
 
-impl Drop for Log {
+impl Drop for LogSender {
     fn drop(&mut self) {
         self.lines = None;
         let _ = self.written.recv_timeout(END);
@@ -115,12 +115,12 @@ impl Drop for Log {
 }
 
 fn write_all(
-    mut files: Option<Files>,
-    to_write: &Receiver<Line>,
+    mut files: Option<LogFiles>,
+    to_write: &Receiver<LogLine>,
     waiting: &AtomicUsize,
     all_lost: &AtomicU64,
 ) {
-    while let Ok(Line { text, lost }) = to_write.recv() {
+    while let Ok(LogLine { text, lost }) = to_write.recv() {
         let written = match &mut files {
             Some(files) => files.write(text.as_bytes()),
             None => io::stderr().write_all(text.as_bytes()),
@@ -135,12 +135,12 @@ fn write_all(
 
 /// A file that is appended to, and its predecessor.
 #[derive(Debug)]
-struct Files {
+struct LogFiles {
     now: File,
     before: File,
 }
 
-impl Files {
+impl LogFiles {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         // Read from the file: another process may append as well.
         let bytes = self.now.metadata()?.len();
@@ -199,7 +199,7 @@ pub(crate) mod tests {
         let [now, before] = files(&path);
         let full = File::options().append(true).open("/dev/full").unwrap();
         let kept = before.try_clone().unwrap();
-        let mut log = Log::start(Some([full, kept])).unwrap();
+        let mut log = LogSender::start(Some([full, kept])).unwrap();
         for text in ["a", "b", "c"] {
             log.line(Level::Info, "who", text);
             let lost = text.as_bytes()[0] - b'a' + 1;
@@ -208,7 +208,7 @@ pub(crate) mod tests {
             });
         }
         let lost = Arc::clone(&log.lost);
-        let mut log = Log::start(Some([now, before])).unwrap();
+        let mut log = LogSender::start(Some([now, before])).unwrap();
         log.lost = lost;
         log.line(Level::Info, "who", "there is room");
         drop(log);
@@ -221,7 +221,7 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let [now, before] = files(&path);
-        let mut files = Files { now, before };
+        let mut files = LogFiles { now, before };
         let line = [b'x'; 4096];
         let lines = FILE_MAX / line.len() as u64;
         for _ in 0..lines {
@@ -242,7 +242,7 @@ pub(crate) mod tests {
     fn lines_are_written_before_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::start(Some(files(&path))).unwrap();
+        let mut log = LogSender::start(Some(files(&path))).unwrap();
         for n in 0..100 {
             log.line(Level::Info, "d", &n.to_string());
         }
@@ -256,7 +256,7 @@ pub(crate) mod tests {
         let (lines, to_write) = channel();
         let (_until_dropped, written) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let mut log = Log {
+        let mut log = LogSender {
             lines: Some(lines),
             waiting: Arc::clone(&waiting),
             lost: Arc::default(),

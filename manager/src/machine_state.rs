@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct MachineState {
     /// The instance's name.
     pub(crate) name: String,
     spec: Spec,
@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) missing: BTreeSet<String>,
 }
 
-impl State {
+impl MachineState {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
             name: machine.name,

@@ -35,11 +35,11 @@ pub(crate) struct Mailbox {
     /// Number of the newest request.
     number: u32,
     /// The request whose reply is awaited.
-    waits: Option<Request>,
+    waits: Option<MailboxRequest>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct MailboxRequest {
     /// `None`: an earlier manager has sent the request.
     token: Option<u32>,
     again_ns: u64,
@@ -47,7 +47,7 @@ struct Request {
     pauses: u32,
 }
 
-impl Request {
+impl MailboxRequest {
     fn new(token: Option<u32>, now_ns: u64) -> Self {
         Self {
             token,
@@ -66,7 +66,7 @@ impl Mailbox {
         Self {
             file,
             number: number.unwrap_or_default(),
-            waits: waits.then(|| Request::new(None, now_ns)),
+            waits: waits.then(|| MailboxRequest::new(None, now_ns)),
         }
     }
 
@@ -91,7 +91,7 @@ impl Mailbox {
             .and_then(|()| self.write(mailbox::REQUEST_BYTES, &bytes))
             .and_then(|()| self.write(mailbox::REQUEST, &number))
             .map_err(|error| format!("the domain's mailbox: {error}"))?;
-        self.waits = Some(Request::new(Some(token), now_ns));
+        self.waits = Some(MailboxRequest::new(Some(token), now_ns));
         Ok(())
     }
 

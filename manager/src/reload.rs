@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct ReloadRequest {
     /// The step as clients see it.
     pub(crate) public: ReloadStep,
     /// The section of an attached or changed guest.
@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) user: Option<u32>,
 }
 
-impl Step {
+impl ReloadRequest {
     /// Returns a step without a section.
     pub(crate) fn new(step: StepKind, domain: &str, why: StepReason, changes: Vec<String>) -> Self {
         let public = ReloadStep {
@@ -117,11 +117,11 @@ impl Step {
 /// The course of a reload: all steps are carried out, or those before a failed one are undone.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadProgress {
-    left: VecDeque<Step>,
+    left: VecDeque<ReloadRequest>,
     /// The step under way, and the one that undoes it.
-    present: Option<(Step, Option<Step>)>,
+    present: Option<(ReloadRequest, Option<ReloadRequest>)>,
     /// The steps that undo those carried out, the last one first.
-    undo: VecDeque<Step>,
+    undo: VecDeque<ReloadRequest>,
     /// The number of steps carried out.
     pub(crate) done: usize,
     /// Why a step failed.
@@ -131,7 +131,7 @@ pub(crate) struct ReloadProgress {
 }
 
 impl ReloadProgress {
-    pub(crate) fn new(steps: Vec<Step>) -> Self {
+    pub(crate) fn new(steps: Vec<ReloadRequest>) -> Self {
         Self {
             left: steps.into(),
             ..Self::default()
@@ -144,7 +144,7 @@ impl ReloadProgress {
     }
 
     /// Begins the next step in the present machine.
-    pub(crate) fn next(&mut self, spec: &Spec, config: &LiveConfig) -> Option<Step> {
+    pub(crate) fn next(&mut self, spec: &Spec, config: &LiveConfig) -> Option<ReloadRequest> {
         let step = self.left.pop_front()?;
         let undo = step.undo(spec, config);
         self.present = Some((step.clone(), undo));
@@ -192,7 +192,7 @@ pub(crate) fn steps(
     spec: &Spec,
     config: &LiveConfig,
     difference: Difference,
-) -> Result<Vec<Step>, String> {
+) -> Result<Vec<ReloadRequest>, String> {
     let mut trial = Trial {
         config: config.clone(),
         windows: spec.windows()?,
@@ -208,7 +208,7 @@ pub(crate) fn steps(
         match set.and_then(|()| becomes.nic_change(&trial.config, &step)) {
             Ok(nic_change) => {
                 becomes.to_mut().apply(nic_change);
-                trial.steps.push(Step::nics(step));
+                trial.steps.push(ReloadRequest::nics(step));
             }
             Err(wrong) => trial.wrong.push(wrong),
         }
@@ -225,14 +225,14 @@ pub(crate) fn steps(
             continue;
         }
         match trial.attach(&listed.guest) {
-            Ok(()) => trial.steps.push(Step::attach(listed)),
+            Ok(()) => trial.steps.push(ReloadRequest::attach(listed)),
             Err(_) => late.push(listed),
         }
     }
     // By now every guest that is removed has released what it had.
     for listed in late {
         match trial.attach(&listed.guest) {
-            Ok(()) => trial.steps.push(Step::attach(listed)),
+            Ok(()) => trial.steps.push(ReloadRequest::attach(listed)),
             Err(why) => {
                 let name = &listed.name;
                 let lines = why.lines().map(|line| format!("guest {name}: {line}"));
@@ -250,7 +250,7 @@ pub(crate) fn steps(
 struct Trial<'a> {
     config: LiveConfig,
     windows: Windows<'a>,
-    steps: Vec<Step>,
+    steps: Vec<ReloadRequest>,
     wrong: Vec<String>,
 }
 
@@ -260,7 +260,7 @@ impl Trial<'_> {
         // A guest with a queue of a NIC cannot change.
         let may = self.config.check_removable(&listed.name);
         match may.and_then(|()| self.config.change(&listed.guest)) {
-            Ok(_) => self.steps.push(Step::change(listed)),
+            Ok(_) => self.steps.push(ReloadRequest::change(listed)),
             Err(wrong) => self.wrong.push(wrong),
         }
     }
@@ -273,7 +273,7 @@ impl Trial<'_> {
         }
         self.config.remove(name);
         self.windows.free(name);
-        let step = Step::new(StepKind::Detach, name, why, changes);
+        let step = ReloadRequest::new(StepKind::Detach, name, why, changes);
         self.steps.push(step);
         true
     }
@@ -333,7 +333,7 @@ mod tests {
         )
     }
 
-    fn steps_to(spec: &Spec, text: &str) -> Result<Vec<Step>, String> {
+    fn steps_to(spec: &Spec, text: &str) -> Result<Vec<ReloadRequest>, String> {
         let config = spec.config()?;
         let live: &HotplugState = spec.live().unwrap();
         let difference = reload::difference(live, &config, &file(text))?;
@@ -343,7 +343,7 @@ mod tests {
     /// Returns the steps as `-NAME` and `+NAME`.
     fn planned(spec: &Spec, text: &str) -> Result<String, String> {
         let steps = steps_to(spec, text)?;
-        let sign = |step: &Step| match step.public.step {
+        let sign = |step: &ReloadRequest| match step.public.step {
             StepKind::Detach => format!("-{}", step.public.domain),
             StepKind::Attach => format!("+{}", step.public.domain),
             StepKind::Change => format!("={}", step.public.domain),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     /// Carries out a step on the specification, as the server does on the machine.
-    fn carry_out(step: &Step, spec: &mut Spec, config: &mut LiveConfig) {
+    fn carry_out(step: &ReloadRequest, spec: &mut Spec, config: &mut LiveConfig) {
         let name = step.public.domain.clone();
         match (step.public.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {

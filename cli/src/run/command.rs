@@ -23,7 +23,7 @@ use tool::Failure;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// An event of the command or the machine.
-enum Event {
+enum RunEvent {
     /// The first process runs.
     Started(Pid1),
     /// The first process has ended.
@@ -67,11 +67,11 @@ pub(super) fn run(
             let ended = netns.enter(|| run_to_exit(&mut pid1, &of_command));
             let ended = ended.map_err(anyhow::Error::from).and_then(|ended| ended);
             // The receiver waits for this event.
-            let _ = of_command.send(Event::Ended(ended));
+            let _ = of_command.send(RunEvent::Ended(ended));
         });
         scope.spawn(move || {
             for signal in signals::signals_to_forward(&mut signals) {
-                let _ = events.send(Event::Signal(signal));
+                let _ = events.send(RunEvent::Signal(signal));
             }
         });
         let status = watch(&happened, machine);
@@ -82,7 +82,7 @@ pub(super) fn run(
 
 /// Starts the first process in new namespaces, and waits for it. The first process ends when this
 /// thread, its parent, does.
-fn run_to_exit(pid1: &mut Command, events: &Sender<Event>) -> anyhow::Result<ExitStatus> {
+fn run_to_exit(pid1: &mut Command, events: &Sender<RunEvent>) -> anyhow::Result<ExitStatus> {
     unshare().map_err(|e| {
         Failure::CannotRun(format!(
             "cannot create namespaces for the command's processes and mounts ({e})"
@@ -91,7 +91,7 @@ fn run_to_exit(pid1: &mut Command, events: &Sender<Event>) -> anyhow::Result<Exi
     let mut child = pid1.spawn().context("start the command")?;
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     // The receiver exists until this returns.
-    let _ = events.send(Event::Started(Pid1 {
+    let _ = events.send(RunEvent::Started(Pid1 {
         pid: child.id(),
         pidfd: pidfd.context("watch the command")?,
     }));
@@ -107,22 +107,22 @@ fn unshare() -> rustix::io::Result<()> {
     rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWPID)
 }
 
-fn watch(happened: &Receiver<Event>, machine: &mut CommandMachine) -> anyhow::Result<u8> {
+fn watch(happened: &Receiver<RunEvent>, machine: &mut CommandMachine) -> anyhow::Result<u8> {
     let mut pid1: Option<Pid1> = None;
     let mut early = Vec::new();
     loop {
         match happened.recv_timeout(LOOK) {
-            Ok(Event::Started(started)) => {
+            Ok(RunEvent::Started(started)) => {
                 early
                     .drain(..)
                     .for_each(|signal| started.forward_signal(signal));
                 pid1 = Some(started);
             }
-            Ok(Event::Signal(signal)) => match &pid1 {
+            Ok(RunEvent::Signal(signal)) => match &pid1 {
                 Some(pid1) => pid1.forward_signal(signal),
                 None => early.push(signal),
             },
-            Ok(Event::Ended(ended)) => return Ok(exit::status(ended?)),
+            Ok(RunEvent::Ended(ended)) => return Ok(exit::status(ended?)),
             Err(RecvTimeoutError::Timeout) => {
                 // Sent once, and only when the first process exists.
                 if let Some(pid1) = &pid1

@@ -3,8 +3,8 @@
 
 use super::RunArgs;
 use super::netns_holder::NetnsHolder;
-use super::network::{GUEST, IFNAME, Network};
-use super::report::{Findings, TrafficTotals};
+use super::network::{GUEST, IFNAME, RunNetwork};
+use super::report::{StartFindings, TrafficTotals};
 use crate::live::AttachArgs;
 use crate::{output, restore};
 use abi::journal::Level;
@@ -50,7 +50,7 @@ impl CommandMachine {
     /// packets.
     pub(super) fn start(
         name: Option<&str>,
-        network: &Network,
+        network: &RunNetwork,
         netns: &Namespace,
     ) -> anyhow::Result<Self> {
         let name = match name {
@@ -169,7 +169,7 @@ impl CommandMachine {
     }
 
     /// Returns the driver domain's access and the traffic.
-    pub(super) fn findings(&self) -> anyhow::Result<Findings> {
+    pub(super) fn findings(&self) -> anyhow::Result<StartFindings> {
         let instance = self.instance.as_ref().context("the machine has ended")?;
         let status = instance.status()?;
         let drivers = status.domains.iter();
@@ -180,7 +180,7 @@ impl CommandMachine {
             Ownership::Own(_) => (GUEST, false, instance.up_ms().unwrap_or(0.0)),
             Ownership::Shared { guest, took_ms, .. } => (guest.as_str(), true, *took_ms),
         };
-        Ok(Findings {
+        Ok(StartFindings {
             access: DriverAccess::of(&status, &instance.grants()?),
             totals: TrafficTotals::of(&drivers?, (guest, &stat(guest)?), is_attached),
             up_ms,

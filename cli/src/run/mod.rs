@@ -48,7 +48,7 @@ use machine::CommandMachine;
 use messages::Messages;
 use namespaces::Namespaces;
 use netdev::netns::Namespace;
-use network::{Families, Network};
+use network::{HostFamilies, RunNetwork};
 use signals::Signals;
 use std::fs;
 use std::process::ExitCode;
@@ -66,9 +66,9 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         let signals = signals::watch().context("signals")?;
         let netns = namespace()?;
         let machine = CommandMachine::attach(instance, args, &netns)?;
-        let families = netns.enter(Families::reached)?;
+        let families = netns.enter(HostFamilies::reached)?;
         let resolver = resolver(args, families, &messages);
-        let ready = Ready {
+        let ready = PreparedRun {
             namespaces,
             signals,
             netns,
@@ -84,11 +84,11 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     if let Some(why) = namespaces.no_outside() {
         messages.write(&format!("no connection to the outside: {why}"));
     }
-    let network = Network::choose(args, namespaces.has_uplink())?;
+    let network = RunNetwork::choose(args, namespaces.has_uplink())?;
     let resolver = resolver(args, network.families(), &messages);
     let netns = namespace()?;
     let machine = CommandMachine::start(args.name.as_deref(), &network, &netns)?;
-    let ready = Ready {
+    let ready = PreparedRun {
         namespaces,
         signals,
         netns,
@@ -106,7 +106,7 @@ fn namespace() -> anyhow::Result<Namespace> {
 }
 
 /// Everything that the command needs to start.
-struct Ready {
+struct PreparedRun {
     namespaces: Namespaces,
     signals: Signals,
     netns: Namespace,
@@ -115,7 +115,7 @@ struct Ready {
     resolver: Option<String>,
 }
 
-impl Ready {
+impl PreparedRun {
     /// Runs the command, then ends everything started for it.
     fn run(self, args: &RunArgs, json: bool) -> anyhow::Result<u8> {
         let Self {
@@ -162,7 +162,7 @@ impl Ready {
 }
 
 /// Returns the resolv.conf that the command gets instead of the system's, if it needs one.
-fn resolver(args: &RunArgs, reached: Families, messages: &Messages) -> Option<String> {
+fn resolver(args: &RunArgs, reached: HostFamilies, messages: &Messages) -> Option<String> {
     let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
     let found = match (args.dns.is_empty(), reached.is_any()) {

@@ -19,7 +19,7 @@ pub(super) const IFNAME: &str = "eth0";
 
 /// The network between the command and this system.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct RunNetwork {
     /// The command's address.
     own: Cidr,
     /// This system's end; `None`: the machine has no uplink.
@@ -32,12 +32,12 @@ pub(super) struct Network {
 
 /// The address families by which the command can reach others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Families {
+pub(super) struct HostFamilies {
     pub(super) ipv4: bool,
     pub(super) ipv6: bool,
 }
 
-impl Network {
+impl RunNetwork {
     /// Returns the requested network, or a free one.
     pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
         let own = match args.ip {
@@ -71,9 +71,9 @@ impl Network {
         })
     }
 
-    pub(super) fn families(&self) -> Families {
+    pub(super) fn families(&self) -> HostFamilies {
         let leads_out = self.gateway.is_some();
-        Families {
+        HostFamilies {
             ipv4: leads_out && self.own.address.is_ipv4(),
             ipv6: leads_out && self.own.address.is_ipv6(),
         }
@@ -136,7 +136,7 @@ impl Network {
     }
 }
 
-impl Families {
+impl HostFamilies {
     /// Returns the families for which the calling thread's network namespace has a default route.
     pub(super) fn reached() -> Self {
         let read = |file: &str| {
@@ -294,7 +294,7 @@ mod tests {
             else {
                 panic!("{typed:?}")
             };
-            let error = Network::choose(&args, false).unwrap_err().to_string();
+            let error = RunNetwork::choose(&args, false).unwrap_err().to_string();
             assert!(error.contains(ip) && error.contains(why), "{error}");
         }
     }
@@ -323,7 +323,7 @@ mod tests {
             ((near, ipv6("eth0")), (false, true)),
             (("", String::new()), (false, false)),
         ] {
-            let found = Families::in_tables(tables.0, &tables.1);
+            let found = HostFamilies::in_tables(tables.0, &tables.1);
             assert_eq!((found.ipv4, found.ipv6), reached, "{tables:?}");
         }
     }

@@ -5,7 +5,7 @@
 //! the namespace that it serves. So a process between the two, the keeper, ends pasta when
 //! `grantway run` ends for any reason.
 
-use super::network::{self, Families};
+use super::network::{self, HostFamilies};
 use abi::machine::{Forward, Transport};
 use anyhow::Context;
 use config::Cidr;
@@ -84,7 +84,7 @@ impl PastaSupervisor {
             let _ = stdin.write_all(b"\n");
         }
         let start = Instant::now();
-        while !Families::reached().is_any() {
+        while !HostFamilies::reached().is_any() {
             if let Ok(Some(status)) = child.try_wait() {
                 self.0 = None;
                 return Err(format!("pasta cannot be used ({status})"));

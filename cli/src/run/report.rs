@@ -11,7 +11,7 @@ use tool::clean;
 use tool::number;
 
 /// Results of the report.
-pub(super) struct Findings {
+pub(super) struct StartFindings {
     pub(super) access: DriverAccess,
     pub(super) totals: TrafficTotals,
     pub(super) up_ms: f64,
@@ -60,7 +60,7 @@ impl TrafficTotals {
 }
 
 /// Prints to standard error: standard output is the command's.
-pub(super) fn show(found: &Findings, as_json: bool) -> anyhow::Result<()> {
+pub(super) fn show(found: &StartFindings, as_json: bool) -> anyhow::Result<()> {
     let text = match as_json {
         true => format!("{}\n", clean::json(&json(found).to_string())),
         false => clean::lines(&text(found)).into_owned(),
@@ -68,7 +68,7 @@ pub(super) fn show(found: &Findings, as_json: bool) -> anyhow::Result<()> {
     Ok(std::io::stderr().lock().write_all(text.as_bytes())?)
 }
 
-fn text(found: &Findings) -> String {
+fn text(found: &StartFindings) -> String {
     let totals = &found.totals;
     let mut text = format!("\n{}\nTraffic, frames (bytes)\n", found.access.text(number));
     let mut line = |what: &str, to: Volume, from: Volume| {
@@ -102,7 +102,7 @@ fn text(found: &Findings) -> String {
     text
 }
 
-fn json(found: &Findings) -> Value {
+fn json(found: &StartFindings) -> Value {
     let volume = |v: Volume| json!({ "frames": v.frames, "bytes": v.bytes });
     let (access, totals) = (&found.access, &found.totals);
     json!({
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(totals.from_command, from_command);
         assert_eq!(totals.outside.unwrap()[0].frames, 10);
         assert_eq!(totals.drops.len(), 2);
-        let found = Findings {
+        let found = StartFindings {
             access: DriverAccess::default(),
             totals,
             up_ms: 12.0,

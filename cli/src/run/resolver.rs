@@ -1,7 +1,7 @@
 //! Selects the command's name servers: this system's, as far as another network namespace can reach
 //! them. A server on the loopback is not reachable.
 
-use super::network::Families;
+use super::network::HostFamilies;
 use std::net::IpAddr;
 
 /// The result of the selection.
@@ -22,7 +22,7 @@ pub(super) fn with(dns: &[IpAddr], system: &str) -> Resolver {
 
 /// `system`: the system's resolv.conf. `upstream`: systemd-resolved's file with its own upstream
 /// servers, if it exists.
-pub(super) fn find(system: &str, upstream: Option<&str>, families: Families) -> Resolver {
+pub(super) fn find(system: &str, upstream: Option<&str>, families: HostFamilies) -> Resolver {
     let all: Vec<IpAddr> = servers(system).collect();
     let usable = |text: &str| -> Vec<IpAddr> {
         let reached = |ip: &IpAddr| match ip {
@@ -84,7 +84,7 @@ fn text(servers: &[IpAddr], system: &str) -> String {
 mod tests {
     use super::*;
 
-    const IPV4: Families = Families {
+    const IPV4: HostFamilies = HostFamilies {
         ipv4: true,
         ipv6: false,
     };

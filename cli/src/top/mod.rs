@@ -8,8 +8,8 @@ use crate::instance_arg::InstanceArg;
 use crate::{lab, output, trace};
 use clap::Args;
 use client::Instance;
-use sample::{Interval, Row, RowKind, Sample};
-use screen::{Key, Keys, Screen};
+use sample::{Interval, RowKind, TopRow, TopSample};
+use screen::{KeyPress, Keys, Screen};
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 use table::Order;
@@ -65,9 +65,9 @@ pub(crate) fn top(options: &TopOptions, json: bool) -> anyhow::Result<()> {
 }
 
 fn once(instance: &Instance, options: &TopOptions, json: bool) -> anyhow::Result<()> {
-    let before = Sample::take(instance)?;
+    let before = TopSample::take(instance)?;
     interrupt::sleep(options.interval())?;
-    let mut span = Sample::take(instance)?.since(&before);
+    let mut span = TopSample::take(instance)?.since(&before);
     table::sort(&mut span.rows, options.sort);
     if json {
         return output::json(&span.json());
@@ -80,7 +80,7 @@ fn once(instance: &Instance, options: &TopOptions, json: bool) -> anyhow::Result
 struct LiveView<'a> {
     instance: &'a Instance,
     order: Order,
-    last: Sample,
+    last: TopSample,
     span: Option<Interval>,
     /// The selected row, by its identity, since rows change their places.
     selected: Option<(RowKind, String)>,
@@ -88,7 +88,7 @@ struct LiveView<'a> {
 
 /// The user's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum UserAction {
     GoOn,
     Trace,
     Profile,
@@ -99,7 +99,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
     let mut view = LiveView {
         instance,
         order: options.sort,
-        last: Sample::take(instance)?,
+        last: TopSample::take(instance)?,
         span: None,
         selected: None,
     };
@@ -123,9 +123,9 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
         is_stale = true;
         let next = view.press(key);
         match next {
-            Next::GoOn => {}
-            Next::End => return Ok(()),
-            Next::Trace | Next::Profile => {
+            UserAction::GoOn => {}
+            UserAction::End => return Ok(()),
+            UserAction::Trace | UserAction::Profile => {
                 // Restores the terminal.
                 drop(screen);
                 view.look_closer(next)?;
@@ -139,7 +139,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
 
 impl LiveView<'_> {
     fn sample(&mut self) -> anyhow::Result<()> {
-        let now = Sample::take(self.instance)?;
+        let now = TopSample::take(self.instance)?;
         let mut span = now.since(&self.last);
         table::sort(&mut span.rows, self.order);
         self.span = Some(span);
@@ -147,13 +147,13 @@ impl LiveView<'_> {
         Ok(())
     }
 
-    fn rows(&self) -> &[Row] {
+    fn rows(&self) -> &[TopRow] {
         self.span.as_ref().map_or(&[], |span| &span.rows)
     }
 
     /// Returns the place of the selected row, or the first one if it no longer exists.
     fn place(&self) -> usize {
-        let is_selected = |row: &Row| {
+        let is_selected = |row: &TopRow| {
             let selected = self.selected.as_ref();
             selected.is_some_and(|(kind, name)| *kind == row.kind && *name == row.name)
         };
@@ -173,21 +173,23 @@ impl LiveView<'_> {
         screen.draw(&head, &rows, self.place())
     }
 
-    fn press(&mut self, key: Key) -> Next {
+    fn press(&mut self, key: KeyPress) -> UserAction {
         match key {
-            Key::Letter('q') | Key::Escape | Key::Interrupt | Key::Gone => return Next::End,
-            Key::Letter('t') if !self.rows().is_empty() => return Next::Trace,
-            Key::Letter('p') if !self.rows().is_empty() => return Next::Profile,
-            Key::Letter('s') => self.order(Order::Sends),
-            Key::Letter('r') => self.order(Order::Receives),
-            Key::Letter('d') => self.order(Order::Drops),
-            Key::Letter('c') => self.order(Order::Cpu),
-            Key::Letter('n') => self.order(Order::Name),
-            Key::Up | Key::Letter('k') => self.select(self.place().saturating_sub(1)),
-            Key::Down | Key::Letter('j') => self.select(self.place().saturating_add(1)),
-            Key::Letter(_) | Key::Return | Key::Resized => {}
+            KeyPress::Letter('q') | KeyPress::Escape | KeyPress::Interrupt | KeyPress::Gone => {
+                return UserAction::End;
+            }
+            KeyPress::Letter('t') if !self.rows().is_empty() => return UserAction::Trace,
+            KeyPress::Letter('p') if !self.rows().is_empty() => return UserAction::Profile,
+            KeyPress::Letter('s') => self.order(Order::Sends),
+            KeyPress::Letter('r') => self.order(Order::Receives),
+            KeyPress::Letter('d') => self.order(Order::Drops),
+            KeyPress::Letter('c') => self.order(Order::Cpu),
+            KeyPress::Letter('n') => self.order(Order::Name),
+            KeyPress::Up | KeyPress::Letter('k') => self.select(self.place().saturating_sub(1)),
+            KeyPress::Down | KeyPress::Letter('j') => self.select(self.place().saturating_add(1)),
+            KeyPress::Letter(_) | KeyPress::Return | KeyPress::Resized => {}
         }
-        Next::GoOn
+        UserAction::GoOn
     }
 
     fn order(&mut self, order: Order) {
@@ -204,15 +206,15 @@ impl LiveView<'_> {
         }
     }
 
-    fn selected_row(&self) -> Option<&Row> {
+    fn selected_row(&self) -> Option<&TopRow> {
         self.rows().get(self.place())
     }
 
     /// Traces or profiles the selected row, and returns when the user leaves that view.
-    fn look_closer(&self, next: Next) -> anyhow::Result<()> {
+    fn look_closer(&self, next: UserAction) -> anyhow::Result<()> {
         let row = self.selected_row();
         let done = match next {
-            Next::Profile => row.map_or(Ok(()), |row| {
+            UserAction::Profile => row.map_or(Ok(()), |row| {
                 let domain = profiled(row);
                 let seconds = PROFILE.as_secs();
                 let said = clean::line(domain);
@@ -250,15 +252,15 @@ fn wait_to_go_back() -> anyhow::Result<()> {
     loop {
         interrupt::check()?;
         match keys.key(LOOK)? {
-            Some(Key::Letter('q') | Key::Escape | Key::Return) => return Ok(()),
-            Some(Key::Interrupt | Key::Gone) => return Err(Failure::Interrupted.into()),
+            Some(KeyPress::Letter('q') | KeyPress::Escape | KeyPress::Return) => return Ok(()),
+            Some(KeyPress::Interrupt | KeyPress::Gone) => return Err(Failure::Interrupted.into()),
             _ => {}
         }
     }
 }
 
 /// Returns the domain whose CPU time a row shows.
-fn profiled(row: &Row) -> &str {
+fn profiled(row: &TopRow) -> &str {
     match row.kind {
         RowKind::Guest | RowKind::Driver | RowKind::Device => row.name.as_str(),
         RowKind::Nic => "driver",

@@ -113,14 +113,14 @@ type All = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters>>;
 
 /// The counters of all rows at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct TopSample {
     at: Instant,
     all: All,
     /// Running domains that have not answered: their current counters are unknown.
     silent: BTreeSet<DomainRun>,
 }
 
-impl Sample {
+impl TopSample {
     /// Queries all domains. Other domains report the traffic of a domain that does not answer, and
     /// the monitor its CPU time.
     pub(crate) fn take(instance: &Instance) -> Result<Self, client::Error> {
@@ -165,7 +165,7 @@ impl Sample {
                 counted.add(&since);
             }
             let (kind, name) = key.clone();
-            Row {
+            TopRow {
                 kind,
                 name,
                 counted,
@@ -279,7 +279,7 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
 
 /// A row over an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct TopRow {
     pub(crate) kind: RowKind,
     pub(crate) name: String,
     pub(crate) counted: RowCounters,
@@ -289,7 +289,7 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) time: Duration,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<TopRow>,
 }
 
 impl Interval {
@@ -379,9 +379,9 @@ pub(crate) mod tests {
         })
     }
 
-    fn sample(n: u64) -> Sample {
+    fn sample(n: u64) -> TopSample {
         let stats = [("driver".into(), driver(n)), ("driver-1".into(), driver(n))];
-        Sample::of(Instant::now(), &status(1), &stats.into())
+        TopSample::of(Instant::now(), &status(1), &stats.into())
     }
 
     pub(crate) fn span(time: Duration) -> Interval {
@@ -390,7 +390,7 @@ pub(crate) mod tests {
         after.since(&before)
     }
 
-    fn find<'a>(span: &'a Interval, name: &str) -> &'a Row {
+    fn find<'a>(span: &'a Interval, name: &str) -> &'a TopRow {
         span.rows.iter().find(|row| row.name == name).unwrap()
     }
 
@@ -426,7 +426,7 @@ pub(crate) mod tests {
     #[test]
     fn a_restarted_worker_does_not_hide_others() {
         let stats = [("driver".into(), driver(5)), ("driver-1".into(), driver(1))];
-        let after = Sample::of(Instant::now(), &status(9), &stats.into());
+        let after = TopSample::of(Instant::now(), &status(9), &stats.into());
         let web = after.since(&sample(3));
         let web = &find(&web, "web-2").counted;
         assert_eq!(web.received.frames, 2 * 7 + 7);
@@ -436,7 +436,7 @@ pub(crate) mod tests {
     #[test]
     fn old_counts_of_a_silent_worker_are_not_new() {
         let stats = [("driver".into(), driver(3))];
-        let silent = Sample::of(Instant::now(), &status(1), &stats.into());
+        let silent = TopSample::of(Instant::now(), &status(1), &stats.into());
         for (before, after) in [(&silent, &sample(4)), (&sample(3), &silent)] {
             let span = after.since(before);
             let frames = find(&span, "web-2").counted.received.frames;
@@ -456,7 +456,7 @@ pub(crate) mod tests {
         let stat = json!({"drops": {"no_request": most}, "ports": ports});
         let names = ["driver", "driver-1", "web-2"];
         let all = names.map(|name| (name.to_owned(), stat.clone()));
-        let after = Sample::of(Instant::now(), &status(1), &all.into());
+        let after = TopSample::of(Instant::now(), &status(1), &all.into());
         let span = after.since(&sample(1));
         let web = &find(&span, "web-2").counted;
         assert_eq!((web.sent.frames, web.dropped()), (most, most));
@@ -464,7 +464,7 @@ pub(crate) mod tests {
 
         let mut guest = driver(7);
         guest["drops"] = json!({"runt": 3});
-        let after = Sample::of(
+        let after = TopSample::of(
             Instant::now(),
             &status(1),
             &[("web-2".into(), guest)].into(),

@@ -30,7 +30,7 @@ pub(crate) struct Keys {
 
 /// A key press, or another event of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum KeyPress {
     /// A letter.
     Letter(char),
     Up,
@@ -61,13 +61,13 @@ impl Keys {
     }
 
     /// Returns the next key, or `None` if none is pressed in time.
-    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<Key>> {
+    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<KeyPress>> {
         let within = match self.has_read {
             true => Duration::ZERO,
             false => within,
         };
         if wait_for_hangup(within)? {
-            return Ok(Some(Key::Gone));
+            return Ok(Some(KeyPress::Gone));
         }
         self.has_read = match poll(Duration::ZERO) {
             // A signal arrived, for which the loop checks next.
@@ -78,16 +78,16 @@ impl Keys {
             return Ok(None);
         }
         Ok(match read()? {
-            Event::Resize(..) => Some(Key::Resized),
+            Event::Resize(..) => Some(KeyPress::Resized),
             Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                    Some(Key::Interrupt)
+                    Some(KeyPress::Interrupt)
                 }
-                KeyCode::Esc => Some(Key::Escape),
-                KeyCode::Enter => Some(Key::Return),
-                KeyCode::Up => Some(Key::Up),
-                KeyCode::Down => Some(Key::Down),
-                KeyCode::Char(letter) => Some(Key::Letter(letter)),
+                KeyCode::Esc => Some(KeyPress::Escape),
+                KeyCode::Enter => Some(KeyPress::Return),
+                KeyCode::Up => Some(KeyPress::Up),
+                KeyCode::Down => Some(KeyPress::Down),
+                KeyCode::Char(letter) => Some(KeyPress::Letter(letter)),
                 _ => None,
             },
             _ => None,
@@ -106,7 +106,7 @@ impl Screen {
     }
 
     /// Returns the next key, or `None` if none is pressed in time.
-    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<Key>> {
+    pub(crate) fn key(&mut self, within: Duration) -> io::Result<Option<KeyPress>> {
         self.keys.key(within)
     }
 

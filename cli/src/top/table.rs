@@ -1,6 +1,6 @@
 //! The table of `grantway top`.
 
-use super::sample::{Interval, Row};
+use super::sample::{Interval, TopRow};
 use crate::tables;
 use comfy_table::CellAlignment;
 use std::cmp::Reverse;
@@ -25,9 +25,9 @@ pub(crate) enum Order {
 pub(crate) const HEADER: usize = 2;
 
 /// Sorts rows; equal ones stay in the order of kinds and names.
-pub(crate) fn sort(rows: &mut [Row], order: Order) {
+pub(crate) fn sort(rows: &mut [TopRow], order: Order) {
     rows.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-    let key = |row: &Row| match order {
+    let key = |row: &TopRow| match order {
         Order::Sends => row.counted.sent.bytes,
         Order::Receives => row.counted.received.bytes,
         Order::Drops => row.counted.dropped(),

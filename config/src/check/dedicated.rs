@@ -5,7 +5,7 @@ use crate::domain::{GrantMode, Vmq};
 use crate::model::{Config, Nic, Vif};
 use crate::pdev::Pdev;
 use crate::problem::ConfigPart;
-use crate::rule::Direction;
+use crate::rule::RuleDirection;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -85,6 +85,6 @@ fn contradiction(
 fn before_queue(nic: &Nic, vif: &Vif) -> bool {
     let mut from_wire = nic.rules.iter();
     let mut to_guest = vif.all_rules().into_iter();
-    from_wire.any(|rule| rule.is_for(Direction::In))
-        || to_guest.any(|rule| rule.is_for(Direction::Out))
+    from_wire.any(|rule| rule.is_for(RuleDirection::In))
+        || to_guest.any(|rule| rule.is_for(RuleDirection::Out))
 }

@@ -5,7 +5,7 @@ use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
 use super::station::Stack;
 use crate::address::Cidr;
 use crate::lro::Lro;
-use crate::rule::{Firewall, Rule};
+use crate::rule::{FirewallPlace, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -318,7 +318,7 @@ fn is_usual_burst(bytes: &u32) -> bool {
 /// A limit on frames, as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limit {
+pub struct FrameLimit {
     /// Megabits of frames a second.
     pub rate_mbps: f64,
     /// Bytes of frames that may pass at once after a pause.
@@ -369,7 +369,7 @@ pub struct VifConfig {
     pub burst_bytes: u32,
     /// Limit of the traffic to the guest; `None`: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_guest: Option<Limit>,
+    pub to_guest: Option<FrameLimit>,
     /// Its share relative to other vifs when the driver is busy, 1 … 1000.
     pub weight: u32,
     /// First slot of the grant window for this vif's grants.
@@ -390,8 +390,8 @@ pub struct VifConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// Effect of the rules on its queues of NICs.
-    #[serde(default, skip_serializing_if = "Firewall::is_default")]
-    pub firewall: Firewall,
+    #[serde(default, skip_serializing_if = "FirewallPlace::is_default")]
+    pub firewall: FirewallPlace,
     /// Its dedicated queue of an AF_XDP NIC, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<DedicatedQueue>,

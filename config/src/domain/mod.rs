@@ -19,7 +19,7 @@ pub use capture::Capture;
 pub use device::DeviceConfig;
 pub use driver::{
     BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,
-    GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Limit, Moderation, NicConfig, NicKindConfig,
+    FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation, NicConfig, NicKindConfig,
     PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};

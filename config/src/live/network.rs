@@ -15,7 +15,7 @@ const KEY: &str = "network";
 
 /// A network of a NIC or guest, and the gateway out of it.
 #[derive(Clone, Copy)]
-struct Network {
+struct GuestNetwork {
     of: Cidr,
     gateway: Option<IpAddr>,
 }
@@ -75,30 +75,30 @@ fn give(
 }
 
 /// Returns the network of a NIC; its kernel end is the gateway.
-fn of_nic(config: &Config, name: &str) -> Result<Network, String> {
+fn of_nic(config: &Config, name: &str) -> Result<GuestNetwork, String> {
     let nic = config.nics.iter().find(|nic| nic.name == name);
     let nic = nic.ok_or_else(|| format!("no NIC is named {name}"))?;
     let network = at_kernel(&nic.kind);
     network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
 }
 
-fn at_kernel(kind: &NicKind) -> Option<Network> {
+fn at_kernel(kind: &NicKind) -> Option<GuestNetwork> {
     let of = *kind.port()?.addresses.first()?;
-    Some(Network {
+    Some(GuestNetwork {
         of,
         gateway: Some(of.address),
     })
 }
 
 /// Returns the network of the first NIC with a gateway, else of the first guest with an address.
-fn any(config: &Config) -> Option<Network> {
+fn any(config: &Config) -> Option<GuestNetwork> {
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let of_guests = vifs.filter_map(|vif| {
         let (addresses, gateway) = vif.addresses();
         let of = *addresses.first()?;
         let is_in = |gateway: &IpAddr| of.contains(*gateway);
         let gateway = gateway.filter(is_in);
-        Some(Network { of, gateway })
+        Some(GuestNetwork { of, gateway })
     });
     let of_nics = config.nics.iter().filter_map(|nic| at_kernel(&nic.kind));
     of_nics.chain(of_guests).next()

@@ -72,7 +72,7 @@ struct Head {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Whole<G> {
+struct WholeState<G> {
     form: u32,
     machine: String,
     guests: G,
@@ -84,7 +84,7 @@ pub fn write(machine: &str, guests: &[SavedGuestRef<'_>]) -> Vec<u8> {
     if guests.is_empty() {
         return Vec::new();
     }
-    let whole = Whole {
+    let whole = WholeState {
         form: FORM,
         machine: machine.to_owned(),
         guests,
@@ -110,7 +110,7 @@ pub fn read(machine: &str, text: &str) -> Result<Vec<SavedGuest>, String> {
     if head.machine != machine {
         return Err(format!("it belongs to a machine {:?}", head.machine));
     }
-    let Whole::<Vec<SavedGuest>> { guests, .. } = serde_json::from_str(text).map_err(wrong)?;
+    let WholeState::<Vec<SavedGuest>> { guests, .. } = serde_json::from_str(text).map_err(wrong)?;
     if guests.len() > GUESTS_MAX {
         let count = guests.len();
         return Err(format!("it has {count} guests; the limit is {GUESTS_MAX}"));

@@ -1,10 +1,10 @@
 //! Dedicated queues of AF_XDP NICs and of devices in separate domains, each of which receives into
 //! the pages of one guest.
 
-use super::devices::Devices;
+use super::devices::DeviceList;
 use crate::domain::{DedicatedQueue, DeviceQueue};
 use crate::model::{Config, Nic};
-use crate::rule::{self, Direction, Rule};
+use crate::rule::{self, Rule, RuleDirection};
 use crate::sizes::{grant_entries, rx_pages, rx_pool};
 use abi::firewall;
 use abi::machine::{Device, XdpQueue};
@@ -61,7 +61,7 @@ pub(super) fn slots_of_guests(
 pub(super) fn add(
     config: &Config,
     (n, nic): (usize, &Nic),
-    devices: &mut Devices,
+    devices: &mut DeviceList,
     window_slots: &mut u32,
     queues: &mut DedicatedQueues,
 ) {
@@ -85,9 +85,9 @@ pub(super) fn add(
                 chunk_bytes,
                 entries,
                 rings_slot,
-                rules: firewall::Rules {
-                    from_wire: compiled(&nic.rules, Direction::In),
-                    to_guest: compiled(&vif.rules, Direction::Out),
+                rules: firewall::RuleLists {
+                    from_wire: compiled(&nic.rules, RuleDirection::In),
+                    to_guest: compiled(&vif.rules, RuleDirection::Out),
                 },
             }));
             let queue = DedicatedQueue {
@@ -105,7 +105,7 @@ pub(super) fn add(
 }
 
 /// Returns the rules of a port for this direction, in the monitor's form.
-fn compiled(rules: &[Rule], direction: Direction) -> Vec<firewall::Rule> {
+fn compiled(rules: &[Rule], direction: RuleDirection) -> Vec<firewall::RuleRecord> {
     let rules = rule::for_direction(rules, direction);
     rules.map(|(_, rule)| rule.compiled()).collect()
 }

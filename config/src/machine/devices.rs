@@ -6,9 +6,9 @@ use abi::machine::{Device, Tap};
 
 /// The devices of a domain, numbered as they are added.
 #[derive(Default)]
-pub(super) struct Devices(pub(super) Vec<Device>);
+pub(super) struct DeviceList(pub(super) Vec<Device>);
 
-impl Devices {
+impl DeviceList {
     pub(super) fn add(&mut self, device: Device) -> u32 {
         self.0.push(device);
         self.0.len() as u32 - 1

@@ -3,7 +3,7 @@
 use super::encode::json;
 use super::nic::{Nics, plain};
 use super::polling::{Spin, notify_us};
-use crate::domain::{DriverConfig, Limit, VifConfig};
+use crate::domain::{DriverConfig, FrameLimit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
     COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, device_pages, flip_pages,
@@ -101,7 +101,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         announces: false,
         rate_mbps: vif.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
         burst_bytes: vif.burst_bytes,
-        to_guest: vif.limit_to_guest().map(|limit| Limit {
+        to_guest: vif.limit_to_guest().map(|limit| FrameLimit {
             rate_mbps: config.driver.share_of(limit.rate_mbps),
             ..limit
         }),

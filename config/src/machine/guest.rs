@@ -1,6 +1,6 @@
 //! A guest domain.
 
-use super::devices::{Devices, tap};
+use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
@@ -12,7 +12,7 @@ use abi::machine::{Device, Domain, Ipv6, Program, Tap};
 
 /// Returns the domain of guest number `g`.
 pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
-    let mut devices = Devices::default();
+    let mut devices = DeviceList::default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs
         .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
@@ -52,7 +52,12 @@ fn foreign_pages(guest: &Guest) -> u32 {
 }
 
 /// Returns the guest's configuration of an interface; adds its devices.
-fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Devices) -> GuestVif {
+fn told_of(
+    config: &Config,
+    (g, v): (usize, usize),
+    vif: &Vif,
+    devices: &mut DeviceList,
+) -> GuestVif {
     let workers = config.driver.workers.max(1);
     GuestVif {
         conns: (0..workers)
@@ -95,7 +100,7 @@ fn endpoint(
     config: &Config,
     (g, v): (usize, usize),
     vif: &Vif,
-    devices: &mut Devices,
+    devices: &mut DeviceList,
 ) -> EndpointConfig {
     match &vif.endpoint {
         Endpoint::Tap { port } => {

@@ -2,7 +2,7 @@
 //! the grant window that they take.
 
 use super::dedicated::{self, DedicatedQueues, DeviceQueues};
-use super::devices::{Devices, tap};
+use super::devices::{DeviceList, tap};
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
 use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, XdpWire};
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<NicConfig>,
-    pub(super) devices: Devices,
+    pub(super) devices: DeviceList,
     /// Frames of their buffers.
     pub(super) frames: u32,
     /// Slots of the grant window for their rings.

@@ -5,9 +5,9 @@ use super::port_security::{PortSecurity, SourceGuard};
 use super::station::KernelPort;
 use super::vhost::VirtualMachine;
 use crate::address::{Cidr, Mac};
-use crate::domain::{BURST_BYTES, Limit, Offloads, Source, Stack};
+use crate::domain::{BURST_BYTES, FrameLimit, Offloads, Source, Stack};
 use crate::pdev::Pdev;
-use crate::rule::{Firewall, Inbound, Rule};
+use crate::rule::{FirewallPlace, Inbound, Rule};
 use std::net::IpAddr;
 
 /// One guest domain.
@@ -57,7 +57,7 @@ pub struct Vif {
     /// Firewall rules: the first match decides; unmatched frames pass.
     pub rules: Vec<Rule>,
     /// Effect of the rules on its queues of NICs.
-    pub firewall: Firewall,
+    pub firewall: FirewallPlace,
     /// Whether its firewall keeps state by default.
     pub stateful: bool,
     /// Verdict of a stateful firewall on flows that others begin; `None`: the default.
@@ -82,7 +82,7 @@ impl Vif {
             security: PortSecurity::default(),
             pdev: None,
             rules: Vec::new(),
-            firewall: Firewall::default(),
+            firewall: FirewallPlace::default(),
             stateful: false,
             inbound: None,
         }
@@ -115,11 +115,11 @@ impl Vif {
     /// at once resumes after 200 ms or more, so a small bucket would make it much slower than the
     /// rate: the default bucket holds a tenth of a second.
     #[must_use]
-    pub fn limit_to_guest(&self) -> Option<Limit> {
+    pub fn limit_to_guest(&self) -> Option<FrameLimit> {
         let rate_mbps = self.rate_to_guest_mbps?;
         // The product saturates at the maximum of a word.
         let tenth = (rate_mbps * 1e6 / 8.0 / 10.0) as u32;
-        Some(Limit {
+        Some(FrameLimit {
             rate_mbps,
             burst_bytes: self.burst_to_guest_bytes.unwrap_or(tenth.max(BURST_BYTES)),
         })

@@ -1,9 +1,9 @@
 //! Capture files.
 
 use crate::model::CaptureFiles;
-use crate::table::Table;
+use crate::table::TomlTable;
 
-pub(super) fn files(t: &Table<'_, '_>) -> CaptureFiles {
+pub(super) fn files(t: &TomlTable<'_, '_>) -> CaptureFiles {
     let usual = CaptureFiles::default();
     CaptureFiles {
         read: t.text("read"),

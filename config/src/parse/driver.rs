@@ -4,9 +4,9 @@ use crate::deprecated;
 use crate::domain::BufferSize;
 use crate::lro::{FLUSH_REMEDY, Lro};
 use crate::model::{Buffers, Driver, Ring};
-use crate::table::Table;
+use crate::table::TomlTable;
 
-pub(super) fn read(t: &Table<'_, '_>) -> Driver {
+pub(super) fn read(t: &TomlTable<'_, '_>) -> Driver {
     let usual = Driver::default();
     Driver {
         cpus: t.numbers("cpus"),
@@ -28,7 +28,7 @@ pub(super) fn read(t: &Table<'_, '_>) -> Driver {
     }
 }
 
-pub(super) fn lro(t: &Table<'_, '_>) -> Lro {
+pub(super) fn lro(t: &TomlTable<'_, '_>) -> Lro {
     let usual = Lro::default();
     Lro {
         at: t.word("at").unwrap_or(usual.at),
@@ -44,7 +44,7 @@ pub(super) fn lro(t: &Table<'_, '_>) -> Lro {
 }
 
 /// Reads buffers, and their size if it is written.
-pub(super) fn buffers(t: &Table<'_, '_>) -> (Buffers, Option<BufferSize>) {
+pub(super) fn buffers(t: &TomlTable<'_, '_>) -> (Buffers, Option<BufferSize>) {
     let usual = Buffers::default();
     let size = t.word("size");
     let buffers = Buffers {
@@ -58,7 +58,7 @@ pub(super) fn buffers(t: &Table<'_, '_>) -> (Buffers, Option<BufferSize>) {
     (buffers, size)
 }
 
-pub(super) fn ring(t: &Table<'_, '_>) -> Ring {
+pub(super) fn ring(t: &TomlTable<'_, '_>) -> Ring {
     let usual = Ring::default();
     Ring {
         slots: t.number("slots").unwrap_or(usual.slots),

@@ -7,13 +7,13 @@ use crate::address::Mac;
 use crate::domain::Source;
 use crate::model::{Endpoint, Guest, KernelPort, PortSecurity, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
-use crate::rule::{Firewall, Inbound};
-use crate::table::Table;
+use crate::rule::{FirewallPlace, Inbound};
+use crate::table::TomlTable;
 use serde::Deserialize;
 
 /// Reads a section `[[guest]]`.
-pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
-    let name = t.required("name", Table::text, "give it a name, like \"web\"");
+pub(super) fn read(g: usize, t: TomlTable<'_, '_>) -> Guest {
+    let name = t.required("name", TomlTable::text, "give it a name, like \"web\"");
     let part = |v| ConfigPart::Vif(g, v);
     let guest = Guest {
         name: name.unwrap_or_default(),
@@ -27,10 +27,10 @@ pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
 }
 
 /// Values of `firewall`: the effect on queues, and whether the firewall keeps state.
-const FIREWALLS: [(&str, (Firewall, bool)); 3] = [
-    ("split", (Firewall::Split, false)),
-    ("shared", (Firewall::Shared, false)),
-    ("stateful", (Firewall::Split, true)),
+const FIREWALLS: [(&str, (FirewallPlace, bool)); 3] = [
+    ("split", (FirewallPlace::Split, false)),
+    ("shared", (FirewallPlace::Shared, false)),
+    ("stateful", (FirewallPlace::Split, true)),
 ];
 
 /// Values of `inbound`.
@@ -50,9 +50,9 @@ enum EndpointWord {
     VhostUser,
 }
 
-fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
+fn vif(g: usize, v: usize, t: TomlTable<'_, '_>) -> Vif {
     let remedy = "write its endpoint, like endpoint = \"tap\"";
-    let word = t.required("endpoint", Table::word, remedy);
+    let word = t.required("endpoint", TomlTable::word, remedy);
     let endpoint = word.map(|word| endpoint((g, v), &t, word));
     let usual = Vif::new(Endpoint::Echo);
     let rule_part = |r| ConfigPart::VifRule(g, v, r);
@@ -92,7 +92,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
 }
 
 /// Reads the keys of one endpoint.
-fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> Endpoint {
+fn endpoint((g, v): (usize, usize), t: &TomlTable<'_, '_>, word: EndpointWord) -> Endpoint {
     match word {
         EndpointWord::Tap => Endpoint::Tap {
             port: KernelPort {
@@ -127,10 +127,10 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> En
 }
 
 /// Returns the keys of a virtual machine.
-fn virtual_machine(t: &Table<'_, '_>) -> VirtualMachine {
+fn virtual_machine(t: &TomlTable<'_, '_>) -> VirtualMachine {
     let socket = t.required(
         "socket",
-        Table::text,
+        TomlTable::text,
         "write the path of its socket: socket = \"/run/grantway/vhost/web.sock\"",
     );
     let modes = [("server", false), ("client", true)];

@@ -10,7 +10,7 @@ mod station;
 use crate::files::{File, merge};
 use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
 use crate::problem::{ConfigPart, Finding, Lines, Problem, Problems, SourceInfo};
-use crate::table::{Reader, Reading, Table};
+use crate::table::{ConfigFiles, Reading, TomlTable};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
@@ -48,7 +48,7 @@ pub(crate) fn one(name: &str, text: &str) -> [File; 1] {
 
 /// Like [`parse_with_source`], and also returns the reader's results.
 pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
-    let reader = Reader::new(files);
+    let reader = ConfigFiles::new(files);
     let texts = reader.shifted(files);
     let mut root = DeTable::new();
     for text in &texts {
@@ -58,7 +58,7 @@ pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
         }
         merge(&mut root, table.into_inner());
     }
-    let root = Table::new(&reader, &root, 0..0, "", ConfigPart::Machine);
+    let root = TomlTable::new(&reader, &root, 0..0, "", ConfigPart::Machine);
     let config = machine(&root);
     root.finish();
     let mut reading = reader.finish();
@@ -110,13 +110,13 @@ pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
     read_alone(text, "write the keys of a section [[nic]]", nics)
 }
 
-fn nics(root: &Table<'_, '_>) -> Vec<Nic> {
+fn nics(root: &TomlTable<'_, '_>) -> Vec<Nic> {
     root.tables("nic", "nic", ConfigPart::Nic, nic::read)
 }
 
 /// Parses a text that consists of one guest, as guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
-    let read = |root: &Table<'_, '_>| {
+    let read = |root: &TomlTable<'_, '_>| {
         let part = |_| ConfigPart::Guest(g);
         let mut guests = root.tables("guest", "guest", part, |_, table| guest::read(g, table));
         guests.pop().unwrap_or_default()
@@ -128,9 +128,9 @@ pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
 fn read_alone<T: Default>(
     text: &str,
     remedy: &str,
-    read: impl FnOnce(&Table<'_, '_>) -> T,
+    read: impl FnOnce(&TomlTable<'_, '_>) -> T,
 ) -> Result<T, Problems> {
-    let reader = Reader::new(&one("", text));
+    let reader = ConfigFiles::new(&one("", text));
     let (root, errors) = DeTable::parse_recoverable(text);
     let root = root.into_inner();
     for error in &errors {
@@ -138,7 +138,7 @@ fn read_alone<T: Default>(
     }
     let mut found = T::default();
     if errors.is_empty() {
-        let root = Table::new(&reader, &root, 0..0, "", ConfigPart::Machine);
+        let root = TomlTable::new(&reader, &root, 0..0, "", ConfigPart::Machine);
         found = read(&root);
         root.finish();
     }
@@ -150,7 +150,7 @@ fn read_alone<T: Default>(
     Problems::or(problems, found)
 }
 
-fn machine(root: &Table<'_, '_>) -> Config {
+fn machine(root: &TomlTable<'_, '_>) -> Config {
     let machine = section(root, "machine", ConfigPart::Machine, |t| {
         let (name, look_group) = (t.text("name"), t.text("look_group"));
         (
@@ -186,10 +186,10 @@ fn machine(root: &Table<'_, '_>) -> Config {
 
 /// Reads an optional section.
 fn section<T: Default>(
-    root: &Table<'_, '_>,
+    root: &TomlTable<'_, '_>,
     name: &'static str,
     part: ConfigPart,
-    read: impl FnOnce(&Table<'_, '_>) -> T,
+    read: impl FnOnce(&TomlTable<'_, '_>) -> T,
 ) -> T {
     let Some(table) = root.table(name, name, part) else {
         return T::default();

@@ -6,7 +6,7 @@ use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Rings, Vmq};
 use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, XdpWire};
 use crate::problem::ConfigPart;
-use crate::table::{Table, TextOrTable};
+use crate::table::{TextOrTable, TomlTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
 use abi::machine::{Nat, Uplink};
 use serde::Deserialize;
@@ -25,11 +25,11 @@ enum NicKindKey {
 }
 
 /// Reads a section `[[nic]]`.
-pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
-    let name = t.required("name", Table::text, "give it a name, like \"wire\"");
+pub(super) fn read(n: usize, t: TomlTable<'_, '_>) -> Nic {
+    let name = t.required("name", TomlTable::text, "give it a name, like \"wire\"");
     let word = t.required(
         "kind",
-        Table::word,
+        TomlTable::word,
         "write kind = \"tap\", \"xdp\", \"vfio\", \"sim\", \"soft\", \"pcap\" or \"local\"",
     );
     let uplink = match word {
@@ -62,14 +62,18 @@ pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
 }
 
 /// Reads an uplink: the name of a bridge, or a table.
-fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
+fn uplink(n: usize, t: &TomlTable<'_, '_>) -> Option<Uplink> {
     let table = match t.text_or_table("uplink", "nic.uplink", ConfigPart::Nic(n))? {
         TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
         TextOrTable::Table(table) => table,
     };
     let forward = table.parsed_list("forward", "tcp:8080=10.0.0.2:80");
     let connections = table.number("connections").unwrap_or(CONNECTIONS);
-    let nat = table.required("nat", Table::flag, "write nat = true, or uplink = \"br0\"");
+    let nat = table.required(
+        "nat",
+        TomlTable::flag,
+        "write nat = true, or uplink = \"br0\"",
+    );
     table.finish();
     let forward = forward.into_iter().map(|Forwarded(forward)| forward);
     nat?.then(|| {
@@ -81,7 +85,7 @@ fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
 }
 
 /// Reads the keys of one kind. `joined`: whether the NIC has an `uplink`.
-fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind {
+fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicKind {
     match word {
         NicKindKey::Tap => NicKind::Tap {
             port: port(t, true),
@@ -110,7 +114,7 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind 
         },
         NicKindKey::Vfio => {
             let remedy = "write device = \"0000:00:03.0\"";
-            let device = t.required("device", Table::text, remedy);
+            let device = t.required("device", TomlTable::text, remedy);
             let usual = Rings::default().descriptors;
             NicKind::Vfio {
                 device: device.unwrap_or_default(),
@@ -121,7 +125,7 @@ fn kind(n: usize, t: &Table<'_, '_>, word: NicKindKey, joined: bool) -> NicKind 
     }
 }
 
-fn cable(n: usize, t: &Table<'_, '_>) -> Cable {
+fn cable(n: usize, t: &TomlTable<'_, '_>) -> Cable {
     Cable {
         delay_us: t.number("delay_us").unwrap_or(0),
         loss: t.real("loss").unwrap_or(0.0),
@@ -131,7 +135,7 @@ fn cable(n: usize, t: &Table<'_, '_>) -> Cable {
     }
 }
 
-fn rings(t: &Table<'_, '_>) -> Rings {
+fn rings(t: &TomlTable<'_, '_>) -> Rings {
     let usual = Rings::default();
     Rings {
         descriptors: t.number("descriptors").unwrap_or(usual.descriptors),
@@ -142,7 +146,7 @@ fn rings(t: &Table<'_, '_>) -> Rings {
     }
 }
 
-fn place(t: &Table<'_, '_>) -> DevicePlace {
+fn place(t: &TomlTable<'_, '_>) -> DevicePlace {
     let words = [
         ("domain", DevicePlace::Domain),
         ("driver", DevicePlace::Driver),
@@ -150,7 +154,7 @@ fn place(t: &Table<'_, '_>) -> DevicePlace {
     t.choice("device", &words).unwrap_or_default()
 }
 
-fn moderation(t: &Table<'_, '_>) -> Moderation {
+fn moderation(t: &TomlTable<'_, '_>) -> Moderation {
     /// The default interval, that of the interrupts of an ordinary NIC.
     const USUAL_TICK_US: u32 = 50;
     let words = [
@@ -166,7 +170,7 @@ fn moderation(t: &Table<'_, '_>) -> Moderation {
 }
 
 /// Reads dedicated queues. `given`: whether the configuration assigns them to guests.
-fn vmq(t: &Table<'_, '_>, given: bool) -> Option<Vmq> {
+fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<Vmq> {
     t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
     let has_own = t.choice("queues", &[("shared", false), ("vmq", true)]);
     has_own.unwrap_or(false).then(|| Vmq {

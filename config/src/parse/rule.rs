@@ -1,25 +1,29 @@
 //! Firewall rules of a port.
 
-use crate::rule::{Direction, ETHERTYPES, PROTOCOLS, Rule, State};
-use crate::table::Table;
+use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, RuleDirection, RuleState};
+use crate::table::TomlTable;
 use crate::variants::alternatives;
 
 /// Directions of a NIC's rules, by name.
-pub(crate) const OF_NIC: [(&str, Direction); 2] =
-    [("from-wire", Direction::In), ("to-wire", Direction::Out)];
+pub(crate) const OF_NIC: [(&str, RuleDirection); 2] = [
+    ("from-wire", RuleDirection::In),
+    ("to-wire", RuleDirection::Out),
+];
 /// Directions of a guest interface's rules, by name.
-pub(crate) const OF_VIF: [(&str, Direction); 2] =
-    [("from-guest", Direction::In), ("to-guest", Direction::Out)];
+pub(crate) const OF_VIF: [(&str, RuleDirection); 2] = [
+    ("from-guest", RuleDirection::In),
+    ("to-guest", RuleDirection::Out),
+];
 
 /// States, by name.
-const STATES: [(&str, State); 3] = [
-    ("new", State::New),
-    ("established", State::Established),
-    ("related", State::Related),
+const STATES: [(&str, RuleState); 3] = [
+    ("new", RuleState::New),
+    ("established", RuleState::Established),
+    ("related", RuleState::Related),
 ];
 
 /// Reads rule number `n` of a port whose directions have these names.
-pub(crate) fn read(n: usize, t: Table<'_, '_>, directions: &[(&str, Direction)]) -> Rule {
+pub(crate) fn read(n: usize, t: TomlTable<'_, '_>, directions: &[(&str, RuleDirection)]) -> Rule {
     let actions = [("allow", true), ("deny", false)];
     let remedy = "write action = \"allow\" or \"deny\"";
     let allow = t.required("action", |t, key| t.choice(key, &actions), remedy);

@@ -3,7 +3,7 @@
 use crate::domain::{Stack, StackApp};
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
-use crate::table::Table;
+use crate::table::TomlTable;
 use abi::machine::Ipv6;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ const PLAIN_ADDRESS: &str = "10.0.0.1";
 const ROUTE: &str = "10.1.0.0/16 via 10.0.0.1";
 const SOCKET: &str = "10.0.0.1:5001";
 
-pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
+pub(super) fn port(t: &TomlTable<'_, '_>, own_mac: bool) -> KernelPort {
     KernelPort {
         ifname: t.text("ifname"),
         netns: t.text("netns"),
@@ -30,7 +30,7 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
 }
 
 /// Reads the IPv6 settings of a guest's interface.
-pub(super) fn ipv6(t: &Table<'_, '_>) -> Ipv6 {
+pub(super) fn ipv6(t: &TomlTable<'_, '_>) -> Ipv6 {
     Ipv6 {
         accept_ra: t.number("accept_ra"),
         accept_dad: t.number("accept_dad"),
@@ -39,7 +39,7 @@ pub(super) fn ipv6(t: &Table<'_, '_>) -> Ipv6 {
 }
 
 pub(super) fn station(
-    t: &Table<'_, '_>,
+    t: &TomlTable<'_, '_>,
     section: &'static str,
     part: impl Fn(usize) -> ConfigPart,
 ) -> Stack {
@@ -65,15 +65,15 @@ enum StackAppKey {
     Ping,
 }
 
-fn app(t: Table<'_, '_>) -> Option<StackApp> {
+fn app(t: TomlTable<'_, '_>) -> Option<StackApp> {
     const PORT: &str = "write the port, like port = 5001";
     const TO: &str = "write the destination, like to = \"10.0.0.1:5001\"";
     const KIND: &str = "write the program, like kind = \"tcp-echo\"";
-    let Some(word) = t.required("kind", Table::word, KIND) else {
+    let Some(word) = t.required("kind", TomlTable::word, KIND) else {
         t.finish_unknown("kind");
         return None;
     };
-    let port = || t.required("port", Table::number, PORT);
+    let port = || t.required("port", TomlTable::number, PORT);
     let to = || t.required("to", |t, key| t.parsed(key, SOCKET), TO);
     let seconds = || t.number("seconds").unwrap_or(10);
     let after_s = || t.number("after_s").unwrap_or(0);

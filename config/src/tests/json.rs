@@ -3,7 +3,7 @@
 use crate::address::Mac;
 use crate::domain::*;
 use crate::lro::Flush;
-use crate::rule::{Firewall, Rule};
+use crate::rule::{FirewallPlace, Rule};
 
 #[test]
 fn every_kind_survives_json() {
@@ -183,7 +183,7 @@ fn every_kind_survives_json() {
             announces: false,
             rate_mbps: None,
             burst_bytes: 9000,
-            to_guest: Some(Limit {
+            to_guest: Some(FrameLimit {
                 rate_mbps: 0.5,
                 burst_bytes: 1,
             }),
@@ -195,7 +195,7 @@ fn every_kind_survives_json() {
             staging_pages: 0,
             forwards: false,
             rules: vec![Rule::any("all", false)],
-            firewall: Firewall::Shared,
+            firewall: FirewallPlace::Shared,
             device_queue: Some(DeviceQueue {
                 nic: 2,
                 queue: 1,

@@ -1,7 +1,7 @@
 //! Limits of a guest's interface in each direction.
 
 use super::{errors, mistake};
-use crate::domain::{BURST_BYTES, DriverConfig, Limit, VifConfig};
+use crate::domain::{BURST_BYTES, DriverConfig, FrameLimit, VifConfig};
 use crate::live::{self, reload};
 use crate::parse::{one, parse};
 
@@ -29,7 +29,7 @@ fn each_direction_has_a_rate_and_a_burst() {
     let all = "rate_mbps = 8\nburst_bytes = 1\nrate_to_guest_mbps = 2.5\n\
                burst_to_guest_bytes = 4294967295\n";
     let limit = |rate_mbps, burst_bytes| {
-        Some(Limit {
+        Some(FrameLimit {
             rate_mbps,
             burst_bytes,
         })

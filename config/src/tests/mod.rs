@@ -160,11 +160,19 @@ fn defaults_are_as_documented() {
     let lro = config.lro;
     assert_eq!(
         (lro.at, lro.rules, lro.psh),
-        (lro::Placement::Physical, lro::Rules::Gro, lro::Psh::Flush)
+        (
+            lro::Placement::Physical,
+            lro::RulesKey::Gro,
+            lro::Psh::Flush
+        )
     );
     assert_eq!(
         (lro.buffers, lro.backend, lro.flush),
-        (lro::Form::Skb, lro::Backend::Scatter, lro::Flush::Adaptive)
+        (
+            lro::FormKey::Skb,
+            lro::AggregateDelivery::Scatter,
+            lro::Flush::Adaptive
+        )
     );
     assert_eq!(
         (lro.hold_max_us(), lro.flows, lro.segments),

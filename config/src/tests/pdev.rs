@@ -2,7 +2,7 @@
 
 use crate::domain::{BufferSize, DeviceConfig, DriverConfig, GuestConfig};
 use crate::parse;
-use abi::firewall::{Prefix, Rule, Rules};
+use abi::firewall::{Prefix, RuleLists, RuleRecord};
 use abi::machine::Device;
 
 const MACHINE: &str = r#"
@@ -109,21 +109,21 @@ fn the_monitor_gets_the_rules_before_a_queue() {
         .iter()
         .map(|device| match device {
             Device::XdpQueue(queue) => queue.rules.clone(),
-            _ => Rules::default(),
+            _ => RuleLists::default(),
         });
     let [wire, of_a, of_b] = &rules.collect::<Vec<_>>()[..] else {
         panic!("{machine:?}")
     };
     assert!(wire.is_empty());
-    let any = |allow, protocol| Rule {
+    let any = |allow, protocol| RuleRecord {
         allow,
         protocol: Some(protocol),
-        ..Rule::default()
+        ..RuleRecord::default()
     };
     assert_eq!(of_a.from_wire, [any(true, 6)]);
     assert_eq!(of_a.to_guest, []);
     assert_eq!(of_b.from_wire, of_a.from_wire);
-    let denied = Rule {
+    let denied = RuleRecord {
         source: Some(Prefix {
             address: [10, 0, 0, 0].into(),
             bits: 8,

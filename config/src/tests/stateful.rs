@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::DriverConfig;
-use crate::rule::{Direction, Inbound, Rule, State, keep_state};
+use crate::rule::{Inbound, Rule, RuleDirection, RuleState, keep_state};
 
 /// Keys of the interface of guest `a`, for insertion after its other keys.
 const ADDRESSES: &str = "addresses = [\"10.0.0.2/24\"]\n";
@@ -16,8 +16,8 @@ fn driver_config(keys: &str) -> DriverConfig {
 #[test]
 fn a_stateful_firewall_is_a_rule_behind_all_others() {
     let inbound = |allow| Rule {
-        direction: Some(Direction::Out),
-        state: Some(State::New),
+        direction: Some(RuleDirection::Out),
+        state: Some(RuleState::New),
         ..Rule::any("inbound", allow)
     };
     assert!(driver_config("").vifs[0].rules.is_empty());
@@ -33,7 +33,7 @@ fn a_stateful_firewall_is_a_rule_behind_all_others() {
         );
         let vif = &driver_config(&keys).vifs[0];
         let first = Rule {
-            state: Some(State::Established),
+            state: Some(RuleState::Established),
             ..Rule::any("first", false)
         };
         assert_eq!(vif.rules, [first, inbound(allow)]);

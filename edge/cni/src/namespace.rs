@@ -29,7 +29,7 @@ pub(crate) fn inspect(netns: &str, ifname: &str) -> io::Result<Option<InterfaceS
 
 /// An interface that was found by its MAC.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundInterface {
     /// Its name.
     pub ifname: String,
     /// Its number, which no later interface of the namespace has.
@@ -43,11 +43,11 @@ pub struct Found {
 /// # Errors
 ///
 /// The namespace does not exist, or cannot be entered.
-pub fn find(netns: &str, mac: &str) -> io::Result<Option<Found>> {
+pub fn find(netns: &str, mac: &str) -> io::Result<Option<FoundInterface>> {
     in_netns(netns, || found(mac)).map_err(io::Error::other)?
 }
 
-fn found(mac: &str) -> io::Result<Option<Found>> {
+fn found(mac: &str) -> io::Result<Option<FoundInterface>> {
     let has_it = |part: &InterfaceAddress| {
         let link = part
             .address
@@ -58,7 +58,7 @@ fn found(mac: &str) -> io::Result<Option<Found>> {
     let Some(part) = getifaddrs()?.find(has_it) else {
         return Ok(None);
     };
-    Ok(Some(Found {
+    Ok(Some(FoundInterface {
         index: if_nametoindex(part.interface_name.as_str())?,
         is_up: part.flags.contains(InterfaceFlags::IFF_UP),
         ifname: part.interface_name,

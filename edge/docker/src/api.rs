@@ -83,13 +83,13 @@ pub(crate) struct CreateEndpoint {
     #[serde(rename = "EndpointID")]
     pub(crate) endpoint: Id,
     #[serde(rename = "Interface")]
-    pub(crate) interface: Option<Interface>,
+    pub(crate) interface: Option<EndpointInterface>,
 }
 
 /// The interface of an endpoint; empty texts are unset.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Interface {
+pub(crate) struct EndpointInterface {
     #[serde(rename = "Address")]
     pub(crate) address: String,
     #[serde(rename = "AddressIPv6")]

@@ -2,7 +2,7 @@
 //! again after the machine has lost it.
 
 use crate::api::Id;
-use crate::driver::{Driver, SharedEndpoint, locked, report};
+use crate::driver::{RemoteDriver, SharedEndpoint, locked, report};
 use crate::record::{AttachedInterface, Endpoint};
 use cni::attachment::{Attachment, MachineInfo, machine_info};
 use cni::namespace::find;
@@ -28,7 +28,7 @@ pub(crate) enum AttachState {
     Attached,
 }
 
-impl Driver {
+impl RemoteDriver {
     /// Watches the namespace of an endpoint until its guest is attached. A failure is logged; the
     /// reconciler retries.
     pub(crate) fn watch(self: &Arc<Self>, id: Id, slot: SharedEndpoint) {

@@ -1,7 +1,7 @@
 //! The driver: networks and endpoints, in memory and on disk.
 
 use crate::api::{CreateNetwork, DeleteNetwork, Id};
-use crate::network::Network;
+use crate::network::DockerNetwork;
 use crate::record::Endpoint;
 use crate::store::Store;
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ pub(crate) type SharedEndpoint = Arc<Mutex<Endpoint>>;
 
 /// The driver.
 #[derive(Debug)]
-pub struct Driver {
-    networks: Mutex<BTreeMap<Id, Network>>,
+pub struct RemoteDriver {
+    networks: Mutex<BTreeMap<Id, DockerNetwork>>,
     stored_networks: Store,
     slots: Mutex<BTreeMap<Id, SharedEndpoint>>,
     pub(crate) stored_endpoints: Store,
@@ -37,7 +37,7 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Driver {
+impl RemoteDriver {
     /// Opens the driver with the records of an earlier one.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Driver {
 
     /// Records a network.
     pub(crate) fn create_network(&self, call: &CreateNetwork) -> Result<(), String> {
-        let network = Network::of(call)?;
+        let network = DockerNetwork::of(call)?;
         let stored = self.stored_networks.put(&call.network, &network);
         stored.map_err(|error| error.to_string())?;
         locked(&self.networks).insert(call.network.clone(), network);
@@ -80,7 +80,7 @@ impl Driver {
         Ok(())
     }
 
-    pub(crate) fn network(&self, id: &Id) -> Option<Network> {
+    pub(crate) fn network(&self, id: &Id) -> Option<DockerNetwork> {
         locked(&self.networks).get(id).cloned()
     }
 

@@ -1,7 +1,7 @@
 //! Calls about endpoints, and their undoing.
 
 use crate::api::{CreateEndpoint, EndpointCall, Id, Join, ProgramExternalConnectivity};
-use crate::driver::{Driver, locked, report};
+use crate::driver::{RemoteDriver, locked, report};
 use crate::network::unknown;
 use crate::ports::published;
 use crate::record::{Endpoint, JoinedContainer};
@@ -27,7 +27,7 @@ fn mac(id: &Id) -> String {
     format!("02{}", bytes.collect::<String>())
 }
 
-impl Driver {
+impl RemoteDriver {
     /// Records an endpoint. An earlier one with its address is a leftover: Docker assigns an
     /// address only once, but announces no end of containers that were killed with it.
     pub(crate) fn create_endpoint(&self, call: CreateEndpoint) -> Result<Value, String> {

@@ -23,6 +23,6 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use driver::{Driver, Folders};
+pub use driver::{Folders, RemoteDriver};
 pub use reconciler::reconcile;
 pub use server::serve;

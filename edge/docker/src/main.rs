@@ -1,6 +1,6 @@
 //! The program `grantway-docker`: see the crate `docker`.
 
-use docker::{Driver, Folders, reconcile, serve};
+use docker::{Folders, RemoteDriver, reconcile, serve};
 use std::ffi::OsString;
 use std::io::{self, stdin};
 use std::os::fd::AsFd;
@@ -94,7 +94,7 @@ fn run(args: Args) -> io::Result<()> {
              grantway-docker.socket"
         ))
     })?;
-    let driver = Arc::new(Driver::open(&args.folders)?);
+    let driver = Arc::new(RemoteDriver::open(&args.folders)?);
     let kept = Arc::clone(&driver);
     thread::spawn(move || reconcile(&kept));
     serve(&listener, &driver)

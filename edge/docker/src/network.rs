@@ -19,14 +19,14 @@ const DEFAULT_MTU: u32 = 1500;
 /// A network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Network {
+pub(crate) struct DockerNetwork {
     /// Its configuration in CNI's form.
     conf: Value,
     /// The gateways of containers, without prefix lengths; none for an internal network.
     pub(crate) gateways: Vec<String>,
 }
 
-impl Network {
+impl DockerNetwork {
     /// Returns the network of a call.
     pub(crate) fn of(call: &CreateNetwork) -> Result<Self, String> {
         let given = call.options.as_ref();
@@ -108,7 +108,7 @@ pub(crate) fn unknown(network: &Id) -> String {
 mod tests {
     use super::*;
 
-    fn network(options: Value) -> Result<Network, String> {
+    fn network(options: Value) -> Result<DockerNetwork, String> {
         let call = json!({
             "NetworkID": "a".repeat(64),
             "Options": options,
@@ -116,7 +116,7 @@ mod tests {
                 "Gateway": "10.88.7.1/24", "AuxAddresses": {} }],
             "IPv6Data": null,
         });
-        Network::of(&serde_json::from_value(call).unwrap())
+        DockerNetwork::of(&serde_json::from_value(call).unwrap())
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::api::Id;
 use crate::attach::AttachState;
-use crate::driver::{Driver, SharedEndpoint, report};
+use crate::driver::{RemoteDriver, SharedEndpoint, report};
 use cni::attachment::{MachineInfo, machine_info};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct EndpointHistory {
 }
 
 /// Repairs until the process ends.
-pub fn reconcile(driver: &Arc<Driver>) {
+pub fn reconcile(driver: &Arc<RemoteDriver>) {
     let mut history = BTreeMap::new();
     loop {
         thread::sleep(ROUND);
@@ -37,7 +37,7 @@ pub fn reconcile(driver: &Arc<Driver>) {
     }
 }
 
-fn round(driver: &Driver, history: &mut BTreeMap<Id, EndpointHistory>) {
+fn round(driver: &RemoteDriver, history: &mut BTreeMap<Id, EndpointHistory>) {
     let all = driver.all();
     let before = std::mem::take(history);
     let known = |(id, _): &(Id, EndpointHistory)| all.iter().any(|(other, _)| other == id);
@@ -51,7 +51,7 @@ fn round(driver: &Driver, history: &mut BTreeMap<Id, EndpointHistory>) {
 
 /// Tends an endpoint. A machine that does not answer is queried once in a round.
 fn reconcile_endpoint(
-    driver: &Driver,
+    driver: &RemoteDriver,
     id: &Id,
     slot: &SharedEndpoint,
     history: &mut EndpointHistory,

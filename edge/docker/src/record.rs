@@ -1,7 +1,7 @@
 //! Endpoints: interfaces of containers in networks.
 
 use crate::api::Id;
-use crate::network::Network;
+use crate::network::DockerNetwork;
 use cni::Mapping;
 use cni::attachment::InterfaceAddresses;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Endpoint {
     pub(crate) network_id: Id,
-    pub(crate) network: Network,
+    pub(crate) network: DockerNetwork,
     /// Addresses with prefix lengths, which Docker has assigned.
     pub(crate) addresses: Vec<String>,
     pub(crate) mac: String,

@@ -1,12 +1,12 @@
 //! Executes calls: decodes the argument, encodes the answer.
 
-use crate::driver::Driver;
+use crate::driver::RemoteDriver;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Returns the answer of a call, or `None` if the driver has no call of this name.
-pub(crate) fn answered(driver: &Arc<Driver>, name: &str, body: &[u8]) -> Option<Value> {
+pub(crate) fn answered(driver: &Arc<RemoteDriver>, name: &str, body: &[u8]) -> Option<Value> {
     let nothing = |()| json!({});
     let done = match name {
         "Plugin.Activate" => Ok(json!({ "Implements": ["NetworkDriver"] })),

@@ -1,6 +1,6 @@
 //! Serves the socket: one request for each connection, each with a deadline and a bounded length.
 
-use crate::driver::Driver;
+use crate::driver::RemoteDriver;
 use crate::http::{BODY_MAX, HEAD_MAX, Parsed, answer, parse};
 use crate::response::answered;
 use serde_json::json;
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 ///
 /// The listening socket is invalid.
-pub fn serve(listener: &UnixListener, driver: &Arc<Driver>) -> io::Result<()> {
+pub fn serve(listener: &UnixListener, driver: &Arc<RemoteDriver>) -> io::Result<()> {
     let places = Arc::new(());
     loop {
         // The loop holds one reference, each connection another.
@@ -49,7 +49,7 @@ pub fn serve(listener: &UnixListener, driver: &Arc<Driver>) -> io::Result<()> {
     }
 }
 
-fn serve_one(mut stream: UnixStream, driver: &Arc<Driver>) -> io::Result<()> {
+fn serve_one(mut stream: UnixStream, driver: &Arc<RemoteDriver>) -> io::Result<()> {
     let bytes = received(&mut stream)?;
     let bytes = match parse(&bytes) {
         Parsed::Unfinished => return Ok(()),

@@ -3,7 +3,7 @@
 
 use crate::api::{CreateEndpoint, CreateNetwork, Join, ProgramExternalConnectivity};
 use crate::http::{BODY_MAX, Parsed, parse};
-use crate::network::Network;
+use crate::network::DockerNetwork;
 use crate::ports::published;
 use serde_json::from_slice;
 
@@ -19,7 +19,7 @@ pub fn hostile_docker(bytes: &[u8]) {
 fn arguments(bytes: &[u8]) {
     // A rejection is an answer, too.
     if let Ok(call) = from_slice::<CreateNetwork>(bytes)
-        && let Ok(network) = Network::of(&call)
+        && let Ok(network) = DockerNetwork::of(&call)
     {
         let _conf = network.conf("02:00:00:00:00:01", "/run");
     }

@@ -2,7 +2,7 @@
 //! full disks.
 
 use crate::http::HEAD_MAX;
-use crate::{Driver, Folders, serve};
+use crate::{Folders, RemoteDriver, serve};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ impl Bench {
             state: self.path("state"),
             run: self.path("run"),
         };
-        let driver = Arc::new(Driver::open(&folders).unwrap());
+        let driver = Arc::new(RemoteDriver::open(&folders).unwrap());
         thread::spawn(move || serve(&listener, &driver));
     }
 

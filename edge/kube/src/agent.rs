@@ -6,10 +6,10 @@
 
 use crate::api::ObjectName;
 use crate::compile::{Cluster, Policies};
-use crate::machine::{GuestState, Machine};
+use crate::machine::{GuestState, NodeMachine};
 use crate::object::Kind;
-use crate::server::Server;
-use crate::watch::{Change, follow};
+use crate::server::ApiServer;
+use crate::watch::{ClusterChange, follow};
 use client::pods::PodRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct Settings {
 }
 
 /// Runs for ever. `report` gets messages for the user.
-pub fn run(server: &Server, settings: Settings, report: impl Fn(&str)) -> ! {
+pub fn run(server: &ApiServer, settings: Settings, report: impl Fn(&str)) -> ! {
     let (to, changes) = sync_channel(CHANGES_MAX);
     for kind in Kind::ALL {
         let (server, to) = (server.clone(), to.clone());
@@ -52,7 +52,7 @@ pub fn run(server: &Server, settings: Settings, report: impl Fn(&str)) -> ! {
 
 struct Agent {
     settings: Settings,
-    machine: Machine,
+    machine: NodeMachine,
     cluster: Cluster,
     /// Kinds that were listed.
     listed: BTreeSet<Kind>,
@@ -68,7 +68,7 @@ struct Agent {
 
 impl Agent {
     fn new(settings: Settings) -> Self {
-        let machine = Machine::new(settings.socket.clone());
+        let machine = NodeMachine::new(settings.socket.clone());
         Self {
             settings,
             machine,
@@ -82,7 +82,7 @@ impl Agent {
     }
 
     /// Waits for changes and carries them out. Returns messages for the user.
-    fn turn(&mut self, changes: &Receiver<Change>) -> Vec<String> {
+    fn turn(&mut self, changes: &Receiver<ClusterChange>) -> Vec<String> {
         let mut notes = Vec::new();
         let mut wait = LOOK;
         let mut end = None;
@@ -101,18 +101,18 @@ impl Agent {
         notes
     }
 
-    fn apply(&mut self, change: Change, notes: &mut Vec<String>) {
+    fn apply(&mut self, change: ClusterChange, notes: &mut Vec<String>) {
         match change {
-            Change::Note(note) => return notes.push(note),
-            Change::Listed(kind, objects) => {
+            ClusterChange::Note(note) => return notes.push(note),
+            ClusterChange::Listed(kind, objects) => {
                 self.cluster.clear(kind);
                 for (name, object) in objects {
                     self.cluster.put(name, object);
                 }
                 self.listed.insert(kind);
             }
-            Change::Put(name, object) => self.cluster.put(name, object),
-            Change::Removed(kind, name) => self.cluster.remove(kind, &name),
+            ClusterChange::Put(name, object) => self.cluster.put(name, object),
+            ClusterChange::Removed(kind, name) => self.cluster.remove(kind, &name),
         }
         self.is_due = true;
     }

@@ -6,9 +6,9 @@
 
 use crate::api::{Node, ObjectName, Pod, Protocol};
 use crate::object::{Kind, Object};
-use crate::policy::{Peer, Policy, PolicyPort, PolicyRule};
+use crate::policy::{Policy, PolicyPeer, PolicyPort, PolicyRule};
 use crate::prefix::{Prefix, merged};
-use crate::rule::{Direction, PodRules, Rule};
+use crate::rule::{PodRule, PodRules, PolicyDirection};
 use crate::selector::{LabelSelector, Labels};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,14 +62,14 @@ impl Cluster {
 
 /// Ports of an allowed peer, in the order in which they are emitted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Ports {
+enum PeerPorts {
     /// Everything, also protocols without ports.
     Everything,
     Of(PolicyPort),
 }
 
 /// The peers that a policy, or all policies of a pod, allow in one direction, by port.
-type Allowed = BTreeMap<Ports, Vec<Prefix>>;
+type Allowed = BTreeMap<PeerPorts, Vec<Prefix>>;
 
 /// A policy with its peers as addresses.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl<'c> Policies<'c> {
         let needed = cluster.policies.iter();
         for (name, policy) in needed.filter(|(name, policy)| is_needed(name, policy)) {
             let mut is_whole = true;
-            let mut resolved = |direction: Direction, rules: &Option<Vec<PolicyRule>>| {
+            let mut resolved = |direction: PolicyDirection, rules: &Option<Vec<PolicyRule>>| {
                 let rules = rules.as_ref()?;
                 let mut allowed = Allowed::new();
                 for rule in rules {
@@ -132,8 +132,8 @@ impl<'c> Policies<'c> {
             };
             let compiled = Compiled {
                 selector: policy.selector.as_ref(),
-                ingress: resolved(Direction::ToPod, &policy.ingress),
-                egress: resolved(Direction::FromPod, &policy.egress),
+                ingress: resolved(PolicyDirection::ToPod, &policy.ingress),
+                egress: resolved(PolicyDirection::FromPod, &policy.egress),
             };
             let of = policies.by_namespace.entry(&name.namespace).or_default();
             of.push(compiled);
@@ -156,16 +156,19 @@ impl<'c> Policies<'c> {
             .flatten()
             .filter(|policy| selects(policy.selector, &pod.labels))
             .collect();
-        let rules_for = |direction: Direction| {
+        let rules_for = |direction: PolicyDirection| {
             let allowed = selecting.iter().filter_map(|policy| match direction {
-                Direction::ToPod => policy.ingress.as_ref(),
-                Direction::FromPod => policy.egress.as_ref(),
+                PolicyDirection::ToPod => policy.ingress.as_ref(),
+                PolicyDirection::FromPod => policy.egress.as_ref(),
             });
             let allowed: Vec<&Allowed> = allowed.collect();
             let is_isolated = !allowed.is_empty();
             is_isolated.then(|| allowing(direction, joined(&allowed, pod), node))?
         };
-        PodRules::of(rules_for(Direction::ToPod), rules_for(Direction::FromPod))
+        PodRules::of(
+            rules_for(PolicyDirection::ToPod),
+            rules_for(PolicyDirection::FromPod),
+        )
     }
 }
 
@@ -178,18 +181,19 @@ fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
 fn resolve(
     cluster: &Cluster,
     namespace: &str,
-    direction: Direction,
+    direction: PolicyDirection,
     rule: &PolicyRule,
     to: &mut Allowed,
 ) -> bool {
-    let all_ports = [Ports::Everything];
-    let ports: Vec<Ports> = match &rule.ports {
+    let all_ports = [PeerPorts::Everything];
+    let ports: Vec<PeerPorts> = match &rule.ports {
         None => all_ports.to_vec(),
-        Some(ports) => ports.iter().cloned().map(Ports::Of).collect(),
+        Some(ports) => ports.iter().cloned().map(PeerPorts::Of).collect(),
     };
     // The names of ports are those of the receiver, which for egress is the peer.
-    let (named, plain): (Vec<Ports>, Vec<Ports>) = ports.into_iter().partition(|ports| {
-        direction == Direction::FromPod && matches!(ports, Ports::Of(PolicyPort::Named(..)))
+    let (named, plain): (Vec<PeerPorts>, Vec<PeerPorts>) = ports.into_iter().partition(|ports| {
+        direction == PolicyDirection::FromPod
+            && matches!(ports, PeerPorts::Of(PolicyPort::Named(..)))
     });
     let mut is_whole = true;
     let mut prefixes = Vec::new();
@@ -202,10 +206,10 @@ fn resolve(
         Some(peers) => {
             for peer in peers {
                 match peer {
-                    Peer::Block { cidr, except } => {
+                    PolicyPeer::Block { cidr, except } => {
                         is_whole &= cidr.without(except, PREFIXES_MAX, &mut prefixes);
                     }
-                    Peer::Pods {
+                    PolicyPeer::Pods {
                         namespaces,
                         pods: of,
                     } => {
@@ -222,7 +226,7 @@ fn resolve(
         }
     }
     let prefixes = merged(prefixes);
-    let mut add = |ports: Ports, new: &[Prefix]| {
+    let mut add = |ports: PeerPorts, new: &[Prefix]| {
         let of = to.entry(ports).or_default();
         let room = PREFIXES_MAX.saturating_sub(of.len());
         of.extend(new.iter().take(room));
@@ -232,14 +236,14 @@ fn resolve(
         add(ports, &prefixes);
     }
     for ports in named {
-        let Ports::Of(PolicyPort::Named(protocol, name)) = ports else {
+        let PeerPorts::Of(PolicyPort::Named(protocol, name)) = ports else {
             continue;
         };
         for pod in &pods {
             let hosts: Vec<Prefix> = pod.addresses.iter().copied().map(Prefix::host).collect();
             for number in numbers(pod, protocol, &name) {
                 add(
-                    Ports::Of(PolicyPort::Range(protocol, number, number)),
+                    PeerPorts::Of(PolicyPort::Range(protocol, number, number)),
                     &hosts,
                 );
             }
@@ -290,11 +294,11 @@ fn numbers(pod: &Pod, protocol: Protocol, name: &str) -> impl Iterator<Item = u1
 fn joined(all: &[&Allowed], pod: &Pod) -> Allowed {
     let mut joined = Allowed::new();
     for (ports, prefixes) in all.iter().copied().flatten() {
-        let mut add = |ports: Ports| joined.entry(ports).or_default().extend(prefixes);
+        let mut add = |ports: PeerPorts| joined.entry(ports).or_default().extend(prefixes);
         match ports {
-            Ports::Of(PolicyPort::Named(protocol, name)) => {
+            PeerPorts::Of(PolicyPort::Named(protocol, name)) => {
                 for number in numbers(pod, *protocol, name) {
-                    add(Ports::Of(PolicyPort::Range(*protocol, number, number)));
+                    add(PeerPorts::Of(PolicyPort::Range(*protocol, number, number)));
                 }
             }
             ports => add(ports.clone()),
@@ -305,14 +309,14 @@ fn joined(all: &[&Allowed], pod: &Pod) -> Allowed {
 
 /// Returns the rules that allow traffic in a direction in which a pod is isolated; `None` if they
 /// allow everything.
-fn allowing(direction: Direction, mut allowed: Allowed, node: &Node) -> Option<Vec<Rule>> {
-    let everything = merged(allowed.remove(&Ports::Everything).unwrap_or_default());
+fn allowing(direction: PolicyDirection, mut allowed: Allowed, node: &Node) -> Option<Vec<PodRule>> {
+    let everything = merged(allowed.remove(&PeerPorts::Everything).unwrap_or_default());
     if everything == Prefix::everything() {
         return None;
     }
     let nodes = node.addresses.iter().copied().map(Prefix::host);
     let nodes = merged(nodes.collect());
-    let mut rules: Vec<Rule> = Vec::new();
+    let mut rules: Vec<PodRule> = Vec::new();
     let mut numbers = 1..;
     let mut add = |kind: &str, ports: Option<&PolicyPort>, prefixes: &[Prefix]| {
         let peers: Vec<Option<Prefix>> = match prefixes == Prefix::everything() {
@@ -322,7 +326,7 @@ fn allowing(direction: Direction, mut allowed: Allowed, node: &Node) -> Option<V
         for peer in peers {
             let number = numbers.next().unwrap_or_default();
             let name = format!("{}{kind}-{number}", direction.policy_type());
-            rules.push(Rule::allow(name, direction, ports.cloned(), peer));
+            rules.push(PodRule::allow(name, direction, ports.cloned(), peer));
         }
     };
     // A pod and its node always reach each other: the kubelet probes the pod.
@@ -332,7 +336,9 @@ fn allowing(direction: Direction, mut allowed: Allowed, node: &Node) -> Option<V
     let mut of_protocol: BTreeMap<Protocol, Vec<Prefix>> = BTreeMap::new();
     // All ports of a protocol precede single ones.
     for (ports, prefixes) in allowed {
-        let Ports::Of(ports) = ports else { continue };
+        let PeerPorts::Of(ports) = ports else {
+            continue;
+        };
         let of = of_protocol.entry(ports.protocol()).or_default();
         let mut prefixes = merged(prefixes);
         prefixes.retain(|one| !of_all.iter().chain(&*of).any(|all| all.covers(*one)));

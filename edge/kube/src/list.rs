@@ -17,7 +17,7 @@ use std::fmt;
 /// The text is not a list, or one of its objects is of another kind, has no name, occurs twice or
 /// is a pod that is not understood. The error says which and where.
 pub fn cluster(text: &[u8]) -> Result<Cluster, String> {
-    let list: List = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let list: ObjectList = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if list.kind != "List" {
         return Err(format!("its `kind` is `{}` instead of `List`", list.kind));
     }
@@ -29,7 +29,7 @@ pub fn cluster(text: &[u8]) -> Result<Cluster, String> {
 }
 
 #[derive(Deserialize)]
-struct List {
+struct ObjectList {
     kind: String,
     items: Items,
 }

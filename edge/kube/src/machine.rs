@@ -61,7 +61,7 @@ impl GuestState {
 
 /// A machine, which may not be running.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct NodeMachine {
     socket: PathBuf,
     /// Identifies the socket.
     identity: Option<[i64; 4]>,
@@ -69,7 +69,7 @@ pub(crate) struct Machine {
     is_away: bool,
 }
 
-impl Machine {
+impl NodeMachine {
     pub(crate) fn new(socket: PathBuf) -> Self {
         Self {
             socket,

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use kube_edge::agent::{self, Settings};
 use kube_edge::compile::{Cluster, Policies};
 use kube_edge::list;
-use kube_edge::server::{Login, Material, Server};
+use kube_edge::server::{ApiServer, Login, Material};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -96,15 +96,15 @@ struct AgentArgs {
 }
 
 impl AgentArgs {
-    fn server(&self) -> Result<Server, String> {
+    fn server(&self) -> Result<ApiServer, String> {
         match (&self.kubeconfig, &self.server) {
-            (Some(path), _) => Server::of_kubeconfig(path),
+            (Some(path), _) => ApiServer::of_kubeconfig(path),
             (None, Some(url)) => {
                 let file = |path: &Option<PathBuf>| path.clone().map(Material::File);
                 let login = file(&self.token_file).map_or(Login::Anonymous, Login::Token);
-                Server::new(url.parse()?, file(&self.ca_file), login)
+                ApiServer::new(url.parse()?, file(&self.ca_file), login)
             }
-            (None, None) => Server::of_pod(|name| std::env::var(name).ok()),
+            (None, None) => ApiServer::of_pod(|name| std::env::var(name).ok()),
         }
     }
 

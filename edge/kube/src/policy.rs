@@ -28,14 +28,14 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyRule {
     /// `None`: all.
-    pub peers: Option<Vec<Peer>>,
+    pub peers: Option<Vec<PolicyPeer>>,
     /// `None`: all protocols and ports.
     pub ports: Option<Vec<PolicyPort>>,
 }
 
 /// Peers of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub enum PolicyPeer {
     /// Addresses.
     Block {
         /// All addresses of the block.
@@ -212,21 +212,21 @@ fn port_of(port: &Value) -> Option<PolicyPort> {
     }
 }
 
-fn peer_of(peer: &Value) -> Option<Peer> {
+fn peer_of(peer: &Value) -> Option<PolicyPeer> {
     let raw: RawPeer = decoded(peer)?;
     let is_clear =
         |selector: &Option<LabelSelector>| selector.as_ref().is_none_or(LabelSelector::is_clear);
     match (raw.ip_block, raw.namespace_selector, raw.pod_selector) {
         (Some(block), None, None) => {
             let except = block.except.iter().map(|one| one.parse().ok());
-            Some(Peer::Block {
+            Some(PolicyPeer::Block {
                 cidr: block.cidr.parse().ok()?,
                 except: except.collect::<Option<_>>()?,
             })
         }
         (None, None, None) | (Some(_), ..) => None,
         (None, namespaces, pods) if is_clear(&namespaces) && is_clear(&pods) => {
-            Some(Peer::Pods { namespaces, pods })
+            Some(PolicyPeer::Pods { namespaces, pods })
         }
         (None, ..) => None,
     }

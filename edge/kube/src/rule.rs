@@ -10,14 +10,14 @@ pub const RULES_MAX: usize = 256;
 
 /// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
+pub enum PolicyDirection {
     /// Ingress.
     ToPod,
     /// Egress.
     FromPod,
 }
 
-impl Direction {
+impl PolicyDirection {
     /// Returns its name among a policy's types, in lower case.
     #[must_use]
     pub const fn policy_type(self) -> &'static str {
@@ -30,10 +30,10 @@ impl Direction {
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct PodRule {
     name: String,
     is_allow: bool,
-    direction: Direction,
+    direction: PolicyDirection,
     /// Whether it decides only about packets that begin a flow, or belong to none.
     is_for_new: bool,
     ports: Option<PolicyPort>,
@@ -41,11 +41,11 @@ pub struct Rule {
     peer: Option<Prefix>,
 }
 
-impl Rule {
+impl PodRule {
     /// Returns a rule that allows flows.
     pub(crate) fn allow(
         name: String,
-        direction: Direction,
+        direction: PolicyDirection,
         ports: Option<PolicyPort>,
         peer: Option<Prefix>,
     ) -> Self {
@@ -54,14 +54,14 @@ impl Rule {
             is_allow: true,
             direction,
             // Segments to an allowed port pass although a flood has filled the table of flows.
-            is_for_new: direction == Direction::FromPod,
+            is_for_new: direction == PolicyDirection::FromPod,
             ports,
             peer,
         }
     }
 
     /// Returns the rule that denies all other flows.
-    pub(crate) fn deny(direction: Direction) -> Self {
+    pub(crate) fn deny(direction: PolicyDirection) -> Self {
         Self {
             name: direction.policy_type().to_owned(),
             is_allow: false,
@@ -84,8 +84,8 @@ impl Rule {
         ]);
         let mut put = |key: &str, value: Setting| drop(keys.insert(key.to_owned(), value));
         let (direction, peer) = match self.direction {
-            Direction::ToPod => ("to-guest", "source"),
-            Direction::FromPod => ("from-guest", "destination"),
+            PolicyDirection::ToPod => ("to-guest", "source"),
+            PolicyDirection::FromPod => ("from-guest", "destination"),
         };
         put("direction", text(direction));
         if self.is_for_new {
@@ -114,7 +114,7 @@ impl Rule {
 /// All rules of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRules {
-    rules: Vec<Rule>,
+    rules: Vec<PodRule>,
     /// The number of rules that exceed the limit and are left out: their traffic is denied.
     pub left_out: usize,
 }
@@ -122,20 +122,23 @@ pub struct PodRules {
 impl PodRules {
     /// Returns the rules of a pod from those that allow traffic; `None` for a direction in which
     /// everything passes. A direction may use what the other leaves, and at least half.
-    pub(crate) fn of(to_pod: Option<Vec<Rule>>, from_pod: Option<Vec<Rule>>) -> Self {
+    pub(crate) fn of(to_pod: Option<Vec<PodRule>>, from_pod: Option<Vec<PodRule>>) -> Self {
         let mut all = Self::default();
         // One rule of each direction denies.
         let half = RULES_MAX / 2 - 1;
-        let length = |rules: &Option<Vec<Rule>>| rules.as_ref().map_or(0, Vec::len);
+        let length = |rules: &Option<Vec<PodRule>>| rules.as_ref().map_or(0, Vec::len);
         let free = |other: usize| half + half.saturating_sub(other);
         let limits = [free(length(&from_pod)), free(length(&to_pod))];
-        let directions = [(Direction::ToPod, to_pod), (Direction::FromPod, from_pod)];
+        let directions = [
+            (PolicyDirection::ToPod, to_pod),
+            (PolicyDirection::FromPod, from_pod),
+        ];
         for ((direction, rules), limit) in directions.into_iter().zip(limits) {
             let Some(mut rules) = rules else { continue };
             all.left_out += rules.len().saturating_sub(limit);
             rules.truncate(limit);
             all.rules.append(&mut rules);
-            all.rules.push(Rule::deny(direction));
+            all.rules.push(PodRule::deny(direction));
         }
         all
     }
@@ -143,7 +146,7 @@ impl PodRules {
     /// Returns the interface's section of a request to the control socket.
     #[must_use]
     pub fn section(&self) -> Setting {
-        let rules = self.rules.iter().map(Rule::section);
+        let rules = self.rules.iter().map(PodRule::section);
         let rules = Setting::List(rules.collect());
         Setting::Section(BTreeMap::from([("rule".to_owned(), rules)]))
     }

@@ -5,7 +5,7 @@
 
 use crate::api::ObjectName;
 use crate::object::{Kind, Object, decoded, named};
-use crate::server::{Body, Limits, Server};
+use crate::server::{ApiServer, Body, Limits};
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt;
@@ -45,7 +45,7 @@ const WATCH_MIN: Duration = Duration::from_secs(5);
 
 /// A change of the cluster.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum ClusterChange {
     /// These are all objects of a kind.
     Listed(Kind, Vec<(ObjectName, Object)>),
     /// An object is new or different.
@@ -61,7 +61,7 @@ pub(crate) enum Change {
 pub(crate) struct NoReceiver;
 
 /// Why a list or a watch ended.
-enum End {
+enum WatchEnd {
     /// The connection ended, or could not be made. The last version may still be known.
     Connection(io::Error),
     /// The server no longer has the version.
@@ -71,7 +71,7 @@ enum End {
     NoReceiver,
 }
 
-impl From<io::Error> for End {
+impl From<io::Error> for WatchEnd {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::InvalidData => Self::Answer(error.to_string()),
@@ -80,7 +80,7 @@ impl From<io::Error> for End {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for WatchEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connection(error) => error.fmt(f),
@@ -92,7 +92,7 @@ impl fmt::Display for End {
 }
 
 /// Sends all objects of a kind and their changes. Returns when the receiver no longer exists.
-pub(crate) fn follow(server: &Server, kind: Kind, to: &SyncSender<Change>) -> NoReceiver {
+pub(crate) fn follow(server: &ApiServer, kind: Kind, to: &SyncSender<ClusterChange>) -> NoReceiver {
     let mut follower = Follower {
         server,
         kind,
@@ -109,9 +109,9 @@ pub(crate) fn follow(server: &Server, kind: Kind, to: &SyncSender<Change>) -> No
 }
 
 struct Follower<'a> {
-    server: &'a Server,
+    server: &'a ApiServer,
     kind: Kind,
-    to: &'a SyncSender<Change>,
+    to: &'a SyncSender<ClusterChange>,
     /// The last known version; `None`: a list is due.
     version: Option<String>,
     /// Failures in a row.
@@ -144,10 +144,10 @@ impl Follower<'_> {
             // The server ends each watch some time.
             Ok(()) if is_good => return Ok(()),
             Ok(()) => {}
-            Err(End::NoReceiver) => return Err(NoReceiver),
-            Err(End::Expired) => self.version = None,
+            Err(WatchEnd::NoReceiver) => return Err(NoReceiver),
+            Err(WatchEnd::Expired) => self.version = None,
             Err(end) => {
-                if matches!(end, End::Answer(_)) {
+                if matches!(end, WatchEnd::Answer(_)) {
                     self.version = None;
                 }
                 let why = end.to_string();
@@ -164,15 +164,17 @@ impl Follower<'_> {
 
     fn note(&self, text: String) -> Result<(), NoReceiver> {
         let note = format!("{}: {text}", self.kind.path());
-        self.to.send(Change::Note(note)).map_err(|_| NoReceiver)
+        self.to
+            .send(ClusterChange::Note(note))
+            .map_err(|_| NoReceiver)
     }
 
-    fn send(&self, change: Change) -> Result<(), End> {
-        self.to.send(change).map_err(|_| End::NoReceiver)
+    fn send(&self, change: ClusterChange) -> Result<(), WatchEnd> {
+        self.to.send(change).map_err(|_| WatchEnd::NoReceiver)
     }
 
     /// Requests all objects, a page at a time.
-    fn list(&mut self) -> Result<(), End> {
+    fn list(&mut self) -> Result<(), WatchEnd> {
         let mut all = Vec::new();
         let mut next = String::new();
         loop {
@@ -189,8 +191,8 @@ impl Follower<'_> {
                 match decoded(self.kind, object) {
                     Ok(object) => all.push(object),
                     Err(why) => {
-                        named(self.kind, object).map_err(End::Answer)?;
-                        self.note(why).map_err(|_| End::NoReceiver)?;
+                        named(self.kind, object).map_err(WatchEnd::Answer)?;
+                        self.note(why).map_err(|_| WatchEnd::NoReceiver)?;
                     }
                 }
             }
@@ -198,10 +200,10 @@ impl Follower<'_> {
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(more) => next = more,
                 None if version.is_empty() => {
-                    return Err(End::Answer("a list has no version".into()));
+                    return Err(WatchEnd::Answer("a list has no version".into()));
                 }
                 None => {
-                    self.send(Change::Listed(self.kind, all))?;
+                    self.send(ClusterChange::Listed(self.kind, all))?;
                     self.version = Some(version);
                     return Ok(());
                 }
@@ -210,7 +212,7 @@ impl Follower<'_> {
     }
 
     /// Receives changes after this version until the watch ends.
-    fn watch(&mut self, version: &str) -> Result<(), End> {
+    fn watch(&mut self, version: &str) -> Result<(), WatchEnd> {
         let path = format!(
             "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
             self.kind.path(),
@@ -221,7 +223,7 @@ impl Follower<'_> {
         let mut events = BufReader::new(accepted(status, body)?);
         if self.reported.take().is_some() {
             self.note("the API server answers again".to_owned())
-                .map_err(|_| End::NoReceiver)?;
+                .map_err(|_| WatchEnd::NoReceiver)?;
         }
         let mut line = Vec::new();
         loop {
@@ -232,40 +234,40 @@ impl Follower<'_> {
                 None => return Ok(()),
                 Some(b'\n') => {}
                 Some(_) if line.len() as u64 == EVENT_BYTES_MAX => {
-                    return Err(End::Answer("an event exceeds 16 MiB".into()));
+                    return Err(WatchEnd::Answer("an event exceeds 16 MiB".into()));
                 }
                 // The server ended within an event, which the next watch repeats.
                 Some(_) => return Ok(()),
             }
             let event = serde_json::from_slice(&line);
-            let event = event.map_err(|error| End::Answer(format!("an event: {error}")))?;
+            let event = event.map_err(|error| WatchEnd::Answer(format!("an event: {error}")))?;
             self.apply(&event)?;
         }
     }
 
-    fn apply(&mut self, event: &Event) -> Result<(), End> {
+    fn apply(&mut self, event: &ApiEvent) -> Result<(), WatchEnd> {
         let object = &event.object;
         match event.kind.as_str() {
             "ADDED" | "MODIFIED" => match decoded(self.kind, object) {
-                Ok((name, object)) => self.send(Change::Put(name, object))?,
+                Ok((name, object)) => self.send(ClusterChange::Put(name, object))?,
                 Err(why) => {
-                    let (name, _) = named(self.kind, object).map_err(End::Answer)?;
-                    self.note(why).map_err(|_| End::NoReceiver)?;
-                    self.send(Change::Removed(self.kind, name))?;
+                    let (name, _) = named(self.kind, object).map_err(WatchEnd::Answer)?;
+                    self.note(why).map_err(|_| WatchEnd::NoReceiver)?;
+                    self.send(ClusterChange::Removed(self.kind, name))?;
                 }
             },
             "DELETED" => {
-                let (name, _) = named(self.kind, object).map_err(End::Answer)?;
-                self.send(Change::Removed(self.kind, name))?;
+                let (name, _) = named(self.kind, object).map_err(WatchEnd::Answer)?;
+                self.send(ClusterChange::Removed(self.kind, name))?;
             }
             "BOOKMARK" => {}
             "ERROR" => return Err(failure(object)),
-            other => return Err(End::Answer(format!("an event of the type `{other}`"))),
+            other => return Err(WatchEnd::Answer(format!("an event of the type `{other}`"))),
         }
         let version = object.pointer("/metadata/resourceVersion");
         match version.and_then(Value::as_str) {
             Some(version) if !version.is_empty() => self.version = Some(version.to_owned()),
-            _ => return Err(End::Answer("an event has no version".into())),
+            _ => return Err(WatchEnd::Answer("an event has no version".into())),
         }
         Ok(())
     }
@@ -289,45 +291,47 @@ struct PageMetadata {
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct ApiEvent {
     #[serde(rename = "type")]
     kind: String,
     object: Value,
 }
 
 /// Returns the body of an answer that is no error.
-fn accepted<R: Read>(status: u16, body: Body<R>) -> Result<Body<R>, End> {
+fn accepted<R: Read>(status: u16, body: Body<R>) -> Result<Body<R>, WatchEnd> {
     if status == 200 {
         return Ok(body);
     }
     let failure = match parsed::<Value>(body, REASON_BYTES_MAX) {
         Ok(object) if status != 410 => failure(&object),
-        _ if status == 410 => End::Expired,
-        _ => End::Answer("no reason is given".into()),
+        _ if status == 410 => WatchEnd::Expired,
+        _ => WatchEnd::Answer("no reason is given".into()),
     };
     Err(match failure {
-        End::Answer(why) => End::Answer(format!("the API server answers {status}: {why}")),
+        WatchEnd::Answer(why) => {
+            WatchEnd::Answer(format!("the API server answers {status}: {why}"))
+        }
         other => other,
     })
 }
 
 /// Returns the failure that a `Status` of the API describes.
-fn failure(status: &Value) -> End {
+fn failure(status: &Value) -> WatchEnd {
     if status.get("code").and_then(Value::as_u64) == Some(410) {
-        return End::Expired;
+        return WatchEnd::Expired;
     }
     let message = status.get("message").and_then(Value::as_str);
-    End::Answer(message.unwrap_or("no reason is given").to_owned())
+    WatchEnd::Answer(message.unwrap_or("no reason is given").to_owned())
 }
 
 /// Decodes a whole body.
-fn parsed<T: for<'de> Deserialize<'de>>(body: impl Read, limit: u64) -> Result<T, End> {
+fn parsed<T: for<'de> Deserialize<'de>>(body: impl Read, limit: u64) -> Result<T, WatchEnd> {
     let mut text = Vec::new();
     body.take(limit + 1).read_to_end(&mut text)?;
     if text.len() as u64 > limit {
-        return Err(End::Answer(format!("an answer exceeds {limit} bytes")));
+        return Err(WatchEnd::Answer(format!("an answer exceeds {limit} bytes")));
     }
-    serde_json::from_slice(&text).map_err(|error| End::Answer(format!("an answer: {error}")))
+    serde_json::from_slice(&text).map_err(|error| WatchEnd::Answer(format!("an answer: {error}")))
 }
 
 /// Returns the text as a part of a query.

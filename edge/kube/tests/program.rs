@@ -2,7 +2,7 @@
 
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
-use config::rule::{Direction, Rule, State};
+use config::rule::{Rule, RuleDirection, RuleState};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write as _;
@@ -75,7 +75,7 @@ fn check(output: &Output) {
     assert_eq!(as_replaced(&pods[1]["rules"]), vec![]);
 
     let rules = as_replaced(&pods[0]["rules"]);
-    let is_to_guest = |rule: &Rule| rule.direction == Some(Direction::Out);
+    let is_to_guest = |rule: &Rule| rule.direction == Some(RuleDirection::Out);
     assert!(rules.iter().all(is_to_guest), "{rules:?}");
     let shown: Vec<_> = rules
         .iter()
@@ -97,7 +97,7 @@ fn check(output: &Output) {
         (true, host("192.0.2.11"), None, None, None),
         (true, host("10.244.1.7"), Some(6), sql.clone(), None),
         (true, host("10.244.2.9"), Some(6), sql, None),
-        (false, None, None, None, Some(State::New)),
+        (false, None, None, None, Some(RuleState::New)),
     ];
     assert_eq!(shown, expected);
 }

@@ -1,9 +1,9 @@
 //! Connections, one after the other.
 
 use crate::ProtocolError;
-use crate::connection::Connection;
+use crate::connection::VmmConnection;
 use crate::features::Offer;
-use crate::link::Link;
+use crate::link::VmLink;
 use crate::queue::RingError;
 use crate::socket;
 use crate::system::System;
@@ -23,7 +23,7 @@ const ASK: &[u8] = b"C";
 
 /// Where connections are from.
 #[derive(Debug)]
-pub enum Source {
+pub enum ConnectionSource {
     /// A listening socket: the front end connects.
     Listener(OwnedFd),
     /// One end of a pair of `SOCK_SEQPACKET`: the manager connects to the front end, and sends each
@@ -31,7 +31,7 @@ pub enum Source {
     Manager(OwnedFd),
 }
 
-impl AsFd for Source {
+impl AsFd for ConnectionSource {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
             Self::Listener(fd) | Self::Manager(fd) => fd.as_fd(),
@@ -39,7 +39,7 @@ impl AsFd for Source {
     }
 }
 
-impl Source {
+impl ConnectionSource {
     /// The next connection, if there is one.
     fn next(&self) -> Result<Option<OwnedFd>, Errno> {
         match self {
@@ -65,12 +65,12 @@ impl Source {
 /// The server of one virtual machine. It has at most one connection at a time; a second front end
 /// that connects is refused and leaves the first one alone.
 #[derive(Debug)]
-pub struct Backend<S> {
+pub struct VhostBackend<S> {
     system: S,
-    source: Source,
+    source: ConnectionSource,
     offer: Offer,
-    pub(crate) connection: Option<Connection>,
-    link: Link,
+    pub(crate) connection: Option<VmmConnection>,
+    link: VmLink,
     /// Queue pairs in use when the console last named them.
     told_pairs: u16,
     /// Whether the manager knows that a connection is wanted.
@@ -81,33 +81,38 @@ pub struct Backend<S> {
     pub(crate) moved: bool,
     /// Prints a line on the shim's console.
     tell: fn(std::fmt::Arguments<'_>),
-    pub(crate) counters: Counters,
+    pub(crate) counters: BackendCounters,
 }
 
 /// Events of all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub(crate) struct BackendCounters {
     pub(crate) connections: u64,
     pub(crate) refused: u64,
     pub(crate) broken_rings: u64,
 }
 
-impl<S: System> Backend<S> {
+impl<S: System> VhostBackend<S> {
     /// A back end without a connection; `tell` prints a line on the shim's console.
     #[must_use]
-    pub fn new(system: S, source: Source, offer: Offer, tell: fn(std::fmt::Arguments<'_>)) -> Self {
+    pub fn new(
+        system: S,
+        source: ConnectionSource,
+        offer: Offer,
+        tell: fn(std::fmt::Arguments<'_>),
+    ) -> Self {
         Self {
             system,
             source,
             offer,
             connection: None,
-            link: Link::default(),
+            link: VmLink::default(),
             told_pairs: 0,
             has_asked: false,
             read_ns: 0,
             moved: false,
             tell,
-            counters: Counters::default(),
+            counters: BackendCounters::default(),
         }
     }
 
@@ -143,7 +148,7 @@ impl<S: System> Backend<S> {
     pub(crate) fn state(&self) -> [(&'static str, u64); 5] {
         let connection = self.connection.as_ref();
         let features = connection.map_or(0, |connection| connection.features.0);
-        let pairs = connection.map_or(0, Connection::pairs_in_use);
+        let pairs = connection.map_or(0, VmmConnection::pairs_in_use);
         [
             ("vm_connected", u64::from(connection.is_some())),
             ("vm_link_up", u64::from(self.link.is_up())),
@@ -187,7 +192,7 @@ impl<S: System> Backend<S> {
         ));
     }
 
-    /// Makes the next call of [`Backend::serve`] read the sockets.
+    /// Makes the next call of [`VhostBackend::serve`] read the sockets.
     fn read_soon(&mut self) {
         self.read_ns = 0;
     }
@@ -224,7 +229,7 @@ impl<S: System> Backend<S> {
     /// Executes the driver's commands of the control queue; returns whether there were any.
     fn serve_control(&mut self) -> bool {
         let connection = self.connection.as_mut();
-        match connection.map(Connection::serve_control) {
+        match connection.map(VmmConnection::serve_control) {
             Some(Err((ring, broken))) => {
                 self.fail(ring, broken);
                 true
@@ -237,7 +242,7 @@ impl<S: System> Backend<S> {
     /// Takes connections: the first one is served, others are refused.
     fn accept(&mut self) -> bool {
         let mut accepted = false;
-        if let (None, false, Source::Manager(manager)) =
+        if let (None, false, ConnectionSource::Manager(manager)) =
             (&self.connection, self.has_asked, &self.source)
         {
             // A full queue holds a question that was not read yet.
@@ -265,8 +270,8 @@ impl<S: System> Backend<S> {
         accepted
     }
 
-    fn open(&mut self, socket: OwnedFd) -> Result<Connection, ProtocolError> {
-        let connection = Connection::new(socket, self.offer, self.link.is_up())?;
+    fn open(&mut self, socket: OwnedFd) -> Result<VmmConnection, ProtocolError> {
+        let connection = VmmConnection::new(socket, self.offer, self.link.is_up())?;
         self.system
             .watch(connection.fd(), false)
             .map_err(ProtocolError::Socket)?;

@@ -1,14 +1,14 @@
 //! The state of one connection, and the answer to each request.
 
 use crate::ProtocolError;
-use crate::control::Control;
+use crate::control::ControlQueue;
 use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
 use crate::log::DirtyLog;
-use crate::memory::{Description, Memory, REGIONS_MAX};
-use crate::message::{CONFIG_CHANGED, FDS_MAX, Message, reply};
+use crate::memory::{Description, REGIONS_MAX, VmMemory};
+use crate::message::{CONFIG_CHANGED, FDS_MAX, VhostMessage, reply};
 use crate::queue::{Addresses, RingError, SIZE_MAX};
 use crate::request::Request;
-use crate::socket::{Socket, nonblocking};
+use crate::socket::{VmmSocket, nonblocking};
 use crate::system::System;
 use crate::vring::Vring;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,15 +30,15 @@ const RING_MASK: u64 = 0xff;
 
 /// A connection with a virtual machine's monitor.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    socket: Socket,
+pub(crate) struct VmmConnection {
+    socket: VmmSocket,
     offer: Offer,
     pub(crate) features: Features,
     protocol: u64,
-    pub(crate) memory: Memory,
+    pub(crate) memory: VmMemory,
     /// Receive queue 0, transmit queue 0, receive queue 1, …; the control queue.
     pub(crate) vrings: Vec<Vring>,
-    control: Control,
+    control: ControlQueue,
     is_link_up: bool,
     /// For requests of the back end's; kept open because the front end polls its other end.
     backend_req: Option<OwnedFd>,
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 }
 
 /// How a request is answered.
-enum Answer {
+enum RequestOutcome {
     /// Not at all, unless an acknowledgement was asked for.
     Done,
     /// The request failed, and the connection continues.
@@ -58,13 +58,13 @@ enum Answer {
     With(Vec<u8>),
 }
 
-impl Answer {
+impl RequestOutcome {
     fn u64(value: u64) -> Self {
         Self::With(value.to_le_bytes().to_vec())
     }
 }
 
-impl Connection {
+impl VmmConnection {
     pub(crate) fn new(
         socket: OwnedFd,
         offer: Offer,
@@ -72,13 +72,13 @@ impl Connection {
     ) -> Result<Self, ProtocolError> {
         let rings = offer.rings();
         Ok(Self {
-            socket: Socket::new(socket)?,
+            socket: VmmSocket::new(socket)?,
             offer,
             features: Features::default(),
             protocol: 0,
-            memory: Memory::new(offer.memory_max),
+            memory: VmMemory::new(offer.memory_max),
             vrings: (0..rings).map(|_| Vring::default()).collect(),
-            control: Control::default(),
+            control: ControlQueue::default(),
             is_link_up,
             backend_req: None,
             has_run: false,
@@ -105,9 +105,9 @@ impl Connection {
             let acknowledges =
                 message.header.needs_reply && self.protocol & protocol::REPLY_ACK != 0;
             match answer {
-                Ok(Answer::With(payload)) => self.socket.send(&reply(request, &payload))?,
+                Ok(RequestOutcome::With(payload)) => self.socket.send(&reply(request, &payload))?,
                 Ok(answer) if acknowledges => {
-                    let status = u64::from(matches!(answer, Answer::Failed));
+                    let status = u64::from(matches!(answer, RequestOutcome::Failed));
                     self.socket.send(&reply(request, &status.to_le_bytes()))?;
                 }
                 Ok(_) => {}
@@ -134,18 +134,18 @@ impl Connection {
 
     fn answer(
         &mut self,
-        message: &mut Message,
+        message: &mut VhostMessage,
         system: &mut dyn System,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<RequestOutcome, ProtocolError> {
         match message.header.request {
-            Request::GetFeatures => return Ok(Answer::u64(self.offer.features())),
+            Request::GetFeatures => return Ok(RequestOutcome::u64(self.offer.features())),
             Request::SetFeatures => self.set_features(message.u64(0)?)?,
             Request::GetProtocolFeatures => {
-                return Ok(Answer::u64(self.offer.protocol_features()));
+                return Ok(RequestOutcome::u64(self.offer.protocol_features()));
             }
             Request::SetProtocolFeatures => self.set_protocol_features(message.u64(0)?)?,
-            Request::GetQueueNum => return Ok(Answer::u64(self.offer.queue_pairs.into())),
-            Request::GetMaxMemSlots => return Ok(Answer::u64(REGIONS_MAX as u64)),
+            Request::GetQueueNum => return Ok(RequestOutcome::u64(self.offer.queue_pairs.into())),
+            Request::GetMaxMemSlots => return Ok(RequestOutcome::u64(REGIONS_MAX as u64)),
             Request::SetOwner => {}
             Request::ResetOwner => self.reset(system),
             Request::SetMemTable => self.set_mem_table(message, system)?,
@@ -165,7 +165,7 @@ impl Connection {
             Request::SetLogFd => drop(message.fd()?),
             Request::NetSetMtu => {
                 if message.u64(0)? > self.offer.mtu.into() {
-                    return Ok(Answer::Failed);
+                    return Ok(RequestOutcome::Failed);
                 }
             }
             // The front end's MAC is not needed: the driver has the interface's.
@@ -180,19 +180,21 @@ impl Connection {
             Request::SetConfig => {}
             // Chains are returned in order, so nothing is in flight after a restart. QEMU takes an
             // empty buffer for that.
-            Request::GetInflightFd => return Ok(Answer::With(vec![0; message.payload().len()])),
+            Request::GetInflightFd => {
+                return Ok(RequestOutcome::With(vec![0; message.payload().len()]));
+            }
             Request::SetInflightFd => {}
             _ => return self.answer_for_ring(message, system),
         }
-        Ok(Answer::Done)
+        Ok(RequestOutcome::Done)
     }
 
     /// Answers a request about a ring.
     fn answer_for_ring(
         &mut self,
-        message: &mut Message,
+        message: &mut VhostMessage,
         system: &mut dyn System,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<RequestOutcome, ProtocolError> {
         let request = message.header.request;
         let number = match request {
             Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
@@ -222,7 +224,7 @@ impl Connection {
                     memory.set_log(None, system);
                 }
                 let words = [number, base.into()];
-                return Ok(Answer::With(
+                return Ok(RequestOutcome::With(
                     words.into_iter().flat_map(u32::to_le_bytes).collect(),
                 ));
             }
@@ -248,7 +250,7 @@ impl Connection {
         vring.refresh(memory, *features);
         match vring.is_lost(memory) {
             true => Err(ProtocolError::RingAddress(at)),
-            false => Ok(Answer::Done),
+            false => Ok(RequestOutcome::Done),
         }
     }
 
@@ -257,7 +259,7 @@ impl Connection {
             0 => {
                 // A migration that begins or ends is not the driver's.
                 if self.features.0 ^ features != virtio::LOG_ALL {
-                    self.control = Control::default();
+                    self.control = ControlQueue::default();
                 }
                 self.features = Features(features);
             }
@@ -285,12 +287,12 @@ impl Connection {
         self.features = Features::default();
         self.memory.set_logging(false);
         self.memory.set_log(None, system);
-        self.control = Control::default();
+        self.control = ControlQueue::default();
     }
 
     fn set_mem_table(
         &mut self,
-        message: &mut Message,
+        message: &mut VhostMessage,
         system: &mut dyn System,
     ) -> Result<(), ProtocolError> {
         let count = message.u32(0)? as usize;
@@ -318,18 +320,18 @@ impl Connection {
 
     fn set_log_base(
         &mut self,
-        message: &mut Message,
+        message: &mut VhostMessage,
         system: &mut dyn System,
-    ) -> Result<Answer, ProtocolError> {
+    ) -> Result<RequestOutcome, ProtocolError> {
         let (bytes, offset) = (message.u64(0)?, message.u64(8)?);
         let file = message.fd()?;
         let log = DirtyLog::new(file.as_fd(), offset, bytes, self.offer.memory_max, system)?;
         self.memory.set_log(Some(log), system);
         self.refresh();
-        Ok(Answer::u64(0))
+        Ok(RequestOutcome::u64(0))
     }
 
-    fn get_config(&self, message: &Message) -> Result<Answer, ProtocolError> {
+    fn get_config(&self, message: &VhostMessage) -> Result<RequestOutcome, ProtocolError> {
         let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
         let space = self.offer.config_space(self.is_link_up);
         let mut payload = message.payload().to_vec();
@@ -340,9 +342,9 @@ impl Connection {
         match (to, end.and_then(|end| space.get(offset..end))) {
             (Some(to), Some(from)) => to.copy_from_slice(from),
             // A reply without payload says that the request failed.
-            _ => return Ok(Answer::With(Vec::new())),
+            _ => return Ok(RequestOutcome::With(Vec::new())),
         }
-        Ok(Answer::With(payload))
+        Ok(RequestOutcome::With(payload))
     }
 
     /// Rings depend on features and memory. One without its memory stops until a region returns it.
@@ -420,7 +422,7 @@ impl Connection {
 }
 
 /// The region at an offset of a payload.
-fn region(message: &Message, at: usize) -> Result<Description, ProtocolError> {
+fn region(message: &VhostMessage, at: usize) -> Result<Description, ProtocolError> {
     Ok(Description {
         gpa: message.u64(at)?,
         bytes: message.u64(at + 8)?,
@@ -437,7 +439,7 @@ fn ring_size(size: u32) -> Result<u16, ProtocolError> {
 }
 
 /// The descriptor of a message about a ring, if it has one.
-fn ring_fd(message: &mut Message) -> Result<Option<OwnedFd>, ProtocolError> {
+fn ring_fd(message: &mut VhostMessage) -> Result<Option<OwnedFd>, ProtocolError> {
     if message.u64(0)? & NO_FD == 0 {
         return message.fd().map(Some);
     }

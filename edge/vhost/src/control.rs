@@ -1,7 +1,7 @@
 //! The control queue, where the virtual machine's monitor leaves it to the back end.
 
-use crate::memory::Memory;
-use crate::queue::{Chain, Direction, Queue, RingError};
+use crate::memory::VmMemory;
+use crate::queue::{Chain, CopyDirection, RingError, SplitRing};
 
 /// Commands of one turn.
 const COMMANDS: usize = 16;
@@ -14,13 +14,13 @@ const ERROR: u8 = 1;
 
 /// The driver's settings.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlQueue {
     /// Queue pairs that the driver uses.
     pub(crate) pairs: u16,
     chain: Chain,
 }
 
-impl Default for Control {
+impl Default for ControlQueue {
     fn default() -> Self {
         Self {
             // The driver uses the first pair until it says otherwise.
@@ -39,17 +39,17 @@ pub(crate) struct Served {
     pub(crate) is_called: bool,
 }
 
-impl Control {
+impl ControlQueue {
     /// Executes the driver's commands. The driver may set up to `pairs_max` pairs; the device
     /// rejects every other command.
     pub(crate) fn serve(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
+        (queue, memory): (&mut SplitRing, &VmMemory),
         pairs_max: u16,
     ) -> Result<Served, RingError> {
         let mut commands = 0;
         while commands < COMMANDS {
-            let written = match queue.take(memory, Direction::Both, &mut self.chain)? {
+            let written = match queue.take(memory, CopyDirection::Both, &mut self.chain)? {
                 None => break,
                 Some(Ok(())) => self.execute(memory, pairs_max),
                 Some(Err(_)) => 0,
@@ -65,7 +65,7 @@ impl Control {
     }
 
     /// Executes one command, and returns how many bytes of answer were written.
-    fn execute(&mut self, memory: &Memory, pairs_max: u16) -> u32 {
+    fn execute(&mut self, memory: &VmMemory, pairs_max: u16) -> u32 {
         let answer = match self.pairs_wanted() {
             Some(pairs) if (1..=pairs_max).contains(&pairs) => {
                 self.pairs = pairs;

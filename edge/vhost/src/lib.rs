@@ -50,8 +50,8 @@ pub mod system;
 pub mod testing;
 mod vring;
 
-pub use backend::{Backend, Source};
-pub use device::Port;
+pub use backend::{ConnectionSource, VhostBackend};
+pub use device::QueueDevice;
 pub use features::Offer;
 pub use link::DOWN_AFTER_NS;
 pub use protocol_error::ProtocolError;

@@ -7,13 +7,13 @@ pub const DOWN_AFTER_NS: u64 = 1_000_000_000;
 
 /// The link, as the virtual machine sees it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct VmLink {
     is_up: bool,
     /// When the interface lost its driver domain.
     lost_ns: Option<u64>,
 }
 
-impl Default for Link {
+impl Default for VmLink {
     fn default() -> Self {
         Self {
             is_up: true,
@@ -22,7 +22,7 @@ impl Default for Link {
     }
 }
 
-impl Link {
+impl VmLink {
     /// Whether the link is up.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_short_outage_leaves_the_link_up() {
-        let mut link = Link::default();
+        let mut link = VmLink::default();
         assert!(!link.set(false, 5));
         assert_eq!(link.due_ns(), Some(5 + DOWN_AFTER_NS));
         assert!(!link.set(false, 4 + DOWN_AFTER_NS));
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_long_outage_takes_it_down_until_its_end() {
-        let mut link = Link::default();
+        let mut link = VmLink::default();
         link.set(false, 5);
         assert!(link.set(false, 5 + DOWN_AFTER_NS));
         assert!(!link.is_up());

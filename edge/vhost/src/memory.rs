@@ -45,15 +45,15 @@ impl Description {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct VmRegion {
     description: Description,
     span: Span,
 }
 
 /// A virtual machine's memory as the shim has mapped it.
 #[derive(Debug, Default)]
-pub struct Memory {
-    regions: Vec<Region>,
+pub struct VmMemory {
+    regions: Vec<VmRegion>,
     bytes_max: u64,
     /// The region that the last address was found in.
     last: Cell<usize>,
@@ -64,7 +64,7 @@ pub struct Memory {
     unlogged: Cell<Option<u64>>,
 }
 
-impl Memory {
+impl VmMemory {
     /// No memory yet, and at most `bytes_max` bytes later.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
@@ -99,7 +99,7 @@ impl Memory {
         if self.has(&region) {
             return Ok(());
         }
-        let overlaps = |known: &Region| known.description.overlaps(&region);
+        let overlaps = |known: &VmRegion| known.description.overlaps(&region);
         if !region.is_sound() || self.regions.iter().any(overlaps) {
             let Description { gpa, bytes, .. } = region;
             return Err(ProtocolError::Region { gpa, bytes });
@@ -116,7 +116,7 @@ impl Memory {
         let span = system
             .map(file, region.offset, region.bytes)
             .map_err(ProtocolError::Map)?;
-        self.regions.push(Region {
+        self.regions.push(VmRegion {
             description: region,
             span,
         });
@@ -126,7 +126,7 @@ impl Memory {
     /// Unmaps a region, if it is mapped.
     pub fn remove(&mut self, region: &Description, system: &mut dyn System) {
         // The offset may differ: a front end need not repeat it.
-        let is_it = |known: &Region| {
+        let is_it = |known: &VmRegion| {
             let known = known.description;
             (known.gpa, known.bytes, known.uva) == (region.gpa, region.bytes, region.uva)
         };
@@ -153,7 +153,7 @@ impl Memory {
     #[must_use]
     #[inline]
     pub fn at(&self, gpa: u64, bytes: usize) -> Option<Span> {
-        let found = |region: &Region| {
+        let found = |region: &VmRegion| {
             let inside = gpa.checked_sub(region.description.gpa)?;
             if inside >= region.description.bytes {
                 return None;

@@ -19,13 +19,13 @@ const NEED_REPLY: u32 = 1 << 3;
 
 /// A header, checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct VhostHeader {
     pub(crate) request: Request,
     pub(crate) needs_reply: bool,
     pub(crate) payload_bytes: usize,
 }
 
-impl Header {
+impl VhostHeader {
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
         let [r0, r1, r2, r3, f0, f1, f2, f3, p0, p1, p2, p3] = *bytes;
         let code = u32::from_le_bytes([r0, r1, r2, r3]);
@@ -49,13 +49,13 @@ impl Header {
 
 /// A request with its payload and its descriptors.
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub(crate) header: Header,
+pub(crate) struct VhostMessage {
+    pub(crate) header: VhostHeader,
     pub(crate) payload: [u8; PAYLOAD_MAX],
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-impl Message {
+impl VhostMessage {
     /// The payload.
     pub(crate) fn payload(&self) -> &[u8] {
         self.payload.get(..self.header.payload_bytes).unwrap_or(&[])

@@ -1,7 +1,7 @@
 //! Messages and descriptors from a stream, without ever blocking.
 
 use crate::ProtocolError;
-use crate::message::{FDS_MAX, HEADER_BYTES, Header, Message, PAYLOAD_MAX};
+use crate::message::{FDS_MAX, HEADER_BYTES, PAYLOAD_MAX, VhostHeader, VhostMessage};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A connection's socket, and the message that arrives.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct VmmSocket {
     fd: OwnedFd,
     header: [u8; HEADER_BYTES],
     payload: [u8; PAYLOAD_MAX],
@@ -22,7 +22,7 @@ pub(crate) struct Socket {
     excess: bool,
 }
 
-impl Socket {
+impl VmmSocket {
     /// Takes a connected stream, and makes it nonblocking.
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, ProtocolError> {
         nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
@@ -37,11 +37,11 @@ impl Socket {
     }
 
     /// The next message, if it has arrived whole.
-    pub(crate) fn receive(&mut self) -> Result<Option<Message>, ProtocolError> {
+    pub(crate) fn receive(&mut self) -> Result<Option<VhostMessage>, ProtocolError> {
         if self.have < HEADER_BYTES && !self.fill(HEADER_BYTES)? {
             return Ok(None);
         }
-        let header = Header::decode(&self.header)?;
+        let header = VhostHeader::decode(&self.header)?;
         if !self.fill(HEADER_BYTES + header.payload_bytes)? {
             return Ok(None);
         }
@@ -51,7 +51,7 @@ impl Socket {
         }
         self.have = 0;
         let payload = self.payload;
-        Ok(Some(Message {
+        Ok(Some(VhostMessage {
             header,
             payload,
             fds,
@@ -96,7 +96,7 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for VmmSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -2,8 +2,8 @@
 
 use crate::ProtocolError;
 use crate::features::{Features, virtio};
-use crate::memory::Memory;
-use crate::queue::{Addresses, Queue, RingError};
+use crate::memory::VmMemory;
+use crate::queue::{Addresses, RingError, SplitRing};
 use crate::socket::nonblocking;
 use crate::system::System;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,14 +20,14 @@ pub(crate) struct Vring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     /// The ring in memory, while it runs.
-    pub(crate) queue: Option<Queue>,
+    pub(crate) queue: Option<SplitRing>,
     /// Why the ring has stopped, until the front end sets it up again.
     pub(crate) broken: Option<RingError>,
 }
 
 impl Vring {
     /// Starts, stops or moves the ring, after something that it depends on has changed.
-    pub(crate) fn refresh(&mut self, memory: &Memory, features: Features) {
+    pub(crate) fn refresh(&mut self, memory: &VmMemory, features: Features) {
         let was_running = self.queue.is_some();
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();
@@ -46,7 +46,7 @@ impl Vring {
             ..*addresses
         };
         let event_idx = features.has(virtio::EVENT_IDX);
-        self.queue = Queue::new(memory, &addresses, self.size, event_idx, self.base);
+        self.queue = SplitRing::new(memory, &addresses, self.size, event_idx, self.base);
         if self.queue.is_some() && !was_running {
             // A back end before this one may have died between returning a chain and saying so.
             self.call();
@@ -54,7 +54,7 @@ impl Vring {
     }
 
     /// Whether the ring lacks nothing but memory.
-    pub(crate) fn is_lost(&self, memory: &Memory) -> bool {
+    pub(crate) fn is_lost(&self, memory: &VmMemory) -> bool {
         let is_set_up = self.kick.is_some() && self.addresses.is_some();
         is_set_up
             && self.enabled
@@ -106,9 +106,9 @@ impl Vring {
     }
 
     /// The ring and its notifier, while it runs.
-    pub(crate) fn running(&mut self) -> Option<(Notifier<'_>, &mut Queue)> {
+    pub(crate) fn running(&mut self) -> Option<(VringNotifier<'_>, &mut SplitRing)> {
         let queue = self.queue.as_mut()?;
-        Some((Notifier(self.call.as_ref()), queue))
+        Some((VringNotifier(self.call.as_ref()), queue))
     }
 
     /// Stops the ring for good, and notifies the front end of the error.
@@ -134,9 +134,9 @@ impl Vring {
 
 /// Notifies the driver of a ring that runs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Notifier<'a>(Option<&'a OwnedFd>);
+pub(crate) struct VringNotifier<'a>(Option<&'a OwnedFd>);
 
-impl Notifier<'_> {
+impl VringNotifier<'_> {
     pub(crate) fn call(self) {
         notify(self.0);
     }

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::AsFd;
-use vhost_edge::memory::{Description, Memory};
-use vhost_edge::queue::{Addresses, Chain, Direction, Queue};
+use vhost_edge::memory::{Description, VmMemory};
+use vhost_edge::queue::{Addresses, Chain, CopyDirection, SplitRing};
 use vhost_edge::testing::front::{GPA, RING_BYTES, UVA};
 use vhost_edge::testing::{FrontEnd, ProcessSystem};
 use virtio_queue::{Queue as OracleQueue, QueueT};
@@ -44,8 +44,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 struct Both {
     fronts: [FrontEnd; 2],
-    memory: Memory,
-    queue: Queue,
+    memory: VmMemory,
+    queue: SplitRing,
     oracle_memory: GuestMemoryMmap,
     oracle: OracleQueue,
     event_idx: bool,
@@ -63,7 +63,7 @@ impl Both {
         let driver = &fronts[0].rings[RING].ring;
         let (avail, used) = (at(driver.avail_at()), at(driver.used_at()));
 
-        let mut memory = Memory::new(1 << 30);
+        let mut memory = VmMemory::new(1 << 30);
         let [gpa, bytes, uva, offset] = fronts[0].region();
         let region = Description {
             gpa,
@@ -81,7 +81,7 @@ impl Both {
             used: UVA + used,
             log: None,
         };
-        let queue = Queue::new(&memory, &addresses, SIZE, event_idx, 0).unwrap();
+        let queue = SplitRing::new(&memory, &addresses, SIZE, event_idx, 0).unwrap();
 
         let file = File::from(fronts[1].file.try_clone().unwrap());
         let range = (
@@ -119,7 +119,7 @@ impl Both {
     fn serve(&mut self, chain: &mut Chain) -> bool {
         let taken = self
             .queue
-            .take(&self.memory, Direction::Read, chain)
+            .take(&self.memory, CopyDirection::Read, chain)
             .unwrap();
         let expected = self.oracle.pop_descriptor_chain(&self.oracle_memory);
         assert_eq!(taken.is_some(), expected.is_some());

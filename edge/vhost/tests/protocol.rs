@@ -12,7 +12,7 @@ use vhost_edge::features::{protocol, virtio};
 use vhost_edge::testing::front::{GPA, UVA, send};
 use vhost_edge::testing::rig::offer;
 use vhost_edge::testing::{ProcessSystem, Rig, Session};
-use vhost_edge::{Backend, Port, Source};
+use vhost_edge::{ConnectionSource, QueueDevice, VhostBackend};
 
 const FEATURES: u64 = virtio::VERSION_1 | virtio::MRG_RXBUF;
 
@@ -268,9 +268,9 @@ fn a_second_front_end_is_refused_and_the_next_served() {
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let source = Source::Listener(listener.into());
-    let backend = Backend::new(ProcessSystem::default(), source, offer(1), |_| {});
-    let mut ports = Port::all(backend, 1);
+    let source = ConnectionSource::Listener(listener.into());
+    let backend = VhostBackend::new(ProcessSystem::default(), source, offer(1), |_| {});
+    let mut ports = QueueDevice::all(backend, 1);
     let mut now_ns = 1;
     let mut serve = || {
         now_ns += 10_000_000;

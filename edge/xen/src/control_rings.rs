@@ -1,7 +1,7 @@
 //! Control rings of guests: maps and binds them, and serves them between the driver's turns.
 
 use crate::dev::{
-    CopySegment, Evtchn, EvtchnPort, Gntdev, GrantedRange, Mapped, PageRights, Window,
+    CopySegment, Evtchn, EvtchnPort, ForeignWindow, Gntdev, GrantedRange, Mapped, PageRights,
 };
 use crate::netif::control::{ControlRing, ReadGranted, TakenRequest};
 use crate::netif::features::ControlPage;
@@ -30,7 +30,7 @@ pub struct ControlOwner {
 #[derive(Clone, Copy, Debug)]
 pub struct ControlMemory {
     /// A page.
-    pub window: Window,
+    pub window: ForeignWindow,
     /// A page of this process that nothing else uses.
     pub staging: Span,
 }
@@ -69,7 +69,7 @@ impl ControlRings {
         let mut bound = BoundControlRing {
             ring: ControlRing::new(pages, of.taken),
             port,
-            granted: Granted {
+            granted: GrantedRing {
                 gntdev: Rc::clone(gntdev),
                 domain,
                 staging: room.staging,
@@ -110,7 +110,7 @@ impl ControlRings {
 struct BoundControlRing {
     ring: ControlRing,
     port: EvtchnPort,
-    granted: Granted,
+    granted: GrantedRing,
     of: ControlOwner,
     /// The mapping of the ring, which lasts as long as this value.
     _map: Mapped,
@@ -129,13 +129,13 @@ impl BoundControlRing {
 
 /// Read access to pages that one guest has granted.
 #[derive(Debug)]
-struct Granted {
+struct GrantedRing {
     gntdev: Rc<Gntdev>,
     domain: u16,
     staging: Span,
 }
 
-impl ReadGranted for Granted {
+impl ReadGranted for GrantedRing {
     fn fetch(&self, gref: u32, bytes: &mut [u8]) -> bool {
         let from = GrantedRange {
             domain: self.domain,

@@ -2,12 +2,12 @@
 //! This module does what the monitor does on Linux: it maps the rings of AF_XDP sockets and
 //! describes them.
 
-use crate::dev::{PageRights, Window};
+use crate::dev::{ForeignWindow, PageRights};
 use abi::PAGE;
 use abi::machine::{Device, Domain, Xdp};
 use abi::xdp::{Ring, XdpControl};
 use netdev::Uplink;
-use netdev::xdp::{Wire, XdpDevice};
+use netdev::xdp::{XdpDevice, XdpInterface};
 use shmem::Area;
 use shmem::umem::{self, Umem};
 use std::cell::RefCell;
@@ -25,18 +25,18 @@ pub type OpenError = Box<dyn std::error::Error>;
 
 /// The devices of a driver domain, by number.
 #[derive(Debug)]
-pub struct Devices {
+pub struct XenDevices {
     /// Descriptors that have not been attached yet.
     descriptors: RefCell<Vec<Option<OwnedFd>>>,
     /// The devices that are AF_XDP sockets.
     sockets: Vec<Option<XdpDevice>>,
     /// The mapped rings of the sockets.
-    rings: Window,
+    rings: ForeignWindow,
     /// Joins TAPs to networks of this domain, until it is dropped.
     _uplinks: Vec<Uplink>,
 }
 
-impl Devices {
+impl XenDevices {
     /// Opens the devices of `domain`. AF_XDP sockets receive into `frames`, the domain's own
     /// memory.
     ///
@@ -44,7 +44,7 @@ impl Devices {
     ///
     /// Names the device that cannot be opened, and the reason.
     pub fn open(domain: &Domain, frames: Area) -> Result<Self, OpenError> {
-        let rings = Window::new((domain.window_slots as usize).max(1))?;
+        let rings = ForeignWindow::new((domain.window_slots as usize).max(1))?;
         let (mut descriptors, mut sockets, mut uplinks) = (Vec::new(), Vec::new(), Vec::new());
         for device in &domain.devices {
             let mut socket = None;
@@ -115,11 +115,11 @@ impl Devices {
 }
 
 /// Opens an AF_XDP socket, and maps its rings at their places in `rings`.
-fn open_socket(xdp: &Xdp, frames: Area, rings: Window) -> Result<XdpDevice, OpenError> {
+fn open_socket(xdp: &Xdp, frames: Area, rings: ForeignWindow) -> Result<XdpDevice, OpenError> {
     let (first, count) = (xdp.first_frame as usize, xdp.frames as usize);
     let packets = frames.at(first * PAGE, count * PAGE);
     let packets = packets.ok_or("the driver domain has too few frames")?;
-    let wire = Arc::new(Wire::open(xdp)?);
+    let wire = Arc::new(XdpInterface::open(xdp)?);
     for lack in wire.lacks() {
         eprintln!("not available on this system: {lack}");
     }
@@ -153,7 +153,7 @@ mod tests {
 
     const PAGES: u32 = 32;
 
-    fn opened(device: Device) -> Result<Devices, OpenError> {
+    fn opened(device: Device) -> Result<XenDevices, OpenError> {
         let domain = Domain {
             name: "driver".into(),
             program: Program::Driver,
@@ -168,7 +168,7 @@ mod tests {
             devices: vec![device],
             config: String::new(),
         };
-        Devices::open(&domain, Area::anonymous(PAGES as usize * PAGE).unwrap())
+        XenDevices::open(&domain, Area::anonymous(PAGES as usize * PAGE).unwrap())
     }
 
     fn tap(namespace: &Namespace) -> Tap {

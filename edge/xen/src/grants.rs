@@ -4,7 +4,9 @@
 //! Optionally, pages that a guest sends are mapped for a batch. Then nothing is copied on the way
 //! to a NIC, but each batch needs four system calls, with which the kernel makes four hypercalls.
 
-use crate::dev::{CopySegment, Gntdev, GrantedRange, MAPPED_MAX, Mapped, PageRights, Window};
+use crate::dev::{
+    CopySegment, ForeignWindow, Gntdev, GrantedRange, MAPPED_MAX, Mapped, PageRights,
+};
 use abi::{GrantRef, GrantStatus, PAGE};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
@@ -212,7 +214,7 @@ impl Grants for GrantCopy {
 pub struct GrantMap {
     copy: GrantCopy,
     /// Window with a page for each access of a batch.
-    window: Window,
+    window: ForeignWindow,
     /// The mapped pages of the batch.
     mapped: Option<Mapped>,
 }
@@ -220,7 +222,7 @@ pub struct GrantMap {
 impl GrantMap {
     /// Returns the mechanism for the guest of `copy`. The guest's pages are mapped in `window`.
     #[must_use]
-    pub fn new(copy: GrantCopy, window: Window) -> Self {
+    pub fn new(copy: GrantCopy, window: ForeignWindow) -> Self {
         Self {
             copy,
             window,

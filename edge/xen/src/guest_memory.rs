@@ -2,7 +2,7 @@
 //! the journals.
 
 use crate::control_rings::ControlOwner;
-use crate::dev::{Mapped, PageRights, Window};
+use crate::dev::{ForeignWindow, Mapped, PageRights};
 use crate::grants::{GrantCopy, GrantMap};
 use crate::interfaces::InterfaceId;
 use crate::journals::ConnectionId;
@@ -13,7 +13,7 @@ use abi::{ConnId, GrantRef};
 use driver::vifs::hashing::Hashing;
 use driver::vifs::memory::{GuestAccess, OpenedMemory, OpenedQueue};
 use runtime::ledger::Ledger;
-use runtime::platform::Peer;
+use runtime::platform::PeerEnd;
 use shmem::Span;
 use std::io;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ impl XenGuestAccess {
         let first = (self.conn.0 as usize * QUEUES_MAX + number) * RINGS;
         let places = (first..first + RINGS).map(|at| self.xen.window.part(at, 1));
         let rings = queue.rings.iter().zip(places);
-        let map = |(gref, place): (&GrantRef, Option<Window>)| {
+        let map = |(gref, place): (&GrantRef, Option<ForeignWindow>)| {
             let place = place.ok_or(io::ErrorKind::OutOfMemory)?;
             let grefs = std::iter::once(*gref);
             self.xen
@@ -83,7 +83,7 @@ impl XenGuestAccess {
         let ring_pages = rings.chain([words]).collect();
         held.maps.extend(maps);
         let gntdev = Rc::clone(&xen.gntdev);
-        let mapped = xen.mapped_pages.map_or(Span::EMPTY, Window::span);
+        let mapped = xen.mapped_pages.map_or(Span::EMPTY, ForeignWindow::span);
         let copy = GrantCopy::new(gntdev, domain, place.staging, mapped, Rc::clone(ledger));
         let pages = (self.conn.0 as usize * QUEUES_MAX + number) * ACCESSES_MAX;
         let window = xen.mapped_pages.map(|all| all.part(pages, ACCESSES_MAX));
@@ -136,7 +136,7 @@ impl GuestAccess for XenGuestAccess {
 
     fn open(
         &mut self,
-        _: &Peer,
+        _: &PeerEnd,
         _: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {

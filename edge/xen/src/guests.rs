@@ -1,11 +1,11 @@
 //! Reports to the driver which guests the toolstack creates and removes.
 
 use crate::guest_memory::XenGuestAccess;
-use crate::interfaces::{Interface, InterfaceChange};
+use crate::interfaces::{InterfaceChange, XenInterface};
 use crate::platform::Xen;
 use abi::ConnId;
 use config::domain::VifConfig;
-use driver::guests::{Change, Guests};
+use driver::guests::{GuestChange, Guests};
 use driver::vifs::memory::GuestAccess;
 use shmem::time::monotonic_ns;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub struct XenGuests(pub Rc<Xen>);
 
 impl Guests for XenGuests {
-    fn changes(&mut self) -> Vec<Change> {
+    fn changes(&mut self) -> Vec<GuestChange> {
         let looked = self.0.interfaces.borrow_mut().look(monotonic_ns());
         if let Err(error) = looked {
             eprintln!("{error}");
@@ -26,12 +26,12 @@ impl Guests for XenGuests {
         let mut changes = Vec::new();
         while let Some(news) = interfaces.next_change() {
             match news {
-                InterfaceChange::Removed(conn) => changes.push(Change::Removed(conn)),
+                InterfaceChange::Removed(conn) => changes.push(GuestChange::Removed(conn)),
                 InterfaceChange::Added(conn) => {
                     let Some(served) = interfaces.get(conn) else {
                         continue;
                     };
-                    changes.push(Change::Added {
+                    changes.push(GuestChange::Added {
                         vif: Box::new(vif_config(conn, served)),
                         access: Box::new(XenGuestAccess {
                             xen: Rc::clone(&self.0),
@@ -56,7 +56,7 @@ impl Guests for XenGuests {
 }
 
 /// Returns an interface in the form of the driver's configuration.
-fn vif_config(conn: ConnId, served: &Interface) -> VifConfig {
+fn vif_config(conn: ConnId, served: &XenInterface) -> VifConfig {
     let name = format!("{}.{}", served.key.domain, served.key.device);
     let is_guarded = !served.settings.addresses.is_empty();
     VifConfig {

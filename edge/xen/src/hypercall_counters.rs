@@ -36,10 +36,10 @@ impl Hypercall {
 
 /// Counts since the start of this process.
 #[derive(Debug, Default)]
-pub struct HypercallCounters([Counts; Hypercall::ALL.len()]);
+pub struct HypercallCounters([HypercallCounts; Hypercall::ALL.len()]);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct HypercallCounts {
     calls: AtomicU64,
     operations: AtomicU64,
 }

@@ -45,7 +45,7 @@ pub enum InterfaceChange {
 
 /// A served interface.
 #[derive(Debug)]
-pub struct Interface {
+pub struct XenInterface {
     /// The toolstack's name of the interface.
     pub key: InterfaceId,
     /// The toolstack's settings.
@@ -74,7 +74,7 @@ pub struct Interface {
 pub struct Interfaces<C> {
     store: Store<C>,
     /// By connection.
-    served: Vec<Option<Interface>>,
+    served: Vec<Option<XenInterface>>,
     news: VecDeque<InterfaceChange>,
     /// Interfaces that must be read again.
     stale: BTreeSet<InterfaceId>,
@@ -111,12 +111,12 @@ impl<C: Channel> Interfaces<C> {
 
     /// Returns the interface of a connection, if it exists.
     #[must_use]
-    pub fn get(&self, conn: ConnId) -> Option<&Interface> {
+    pub fn get(&self, conn: ConnId) -> Option<&XenInterface> {
         self.served.get(conn.0 as usize)?.as_ref()
     }
 
     /// Returns all served interfaces.
-    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Interface)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &XenInterface)> {
         let all = (0..).map(ConnId).zip(&self.served);
         all.filter_map(|(conn, served)| Some((conn, served.as_ref()?)))
     }
@@ -204,7 +204,7 @@ impl<C: Channel> Interfaces<C> {
             }
             return;
         }
-        let of = |served: &&Interface| {
+        let of = |served: &&XenInterface| {
             let below = path.strip_prefix(&served.frontend);
             below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
@@ -266,7 +266,7 @@ impl<C: Channel> Interfaces<C> {
                     Ok(settings) => settings,
                     Err(error) => return self.report(&backend, &error.to_string()),
                 };
-                self.serve(Interface {
+                self.serve(XenInterface {
                     key,
                     settings,
                     resumes: how == FirstAction::Resume,
@@ -283,7 +283,7 @@ impl<C: Channel> Interfaces<C> {
         }
     }
 
-    fn serve(&mut self, interface: Interface) -> Result<(), StoreError> {
+    fn serve(&mut self, interface: XenInterface) -> Result<(), StoreError> {
         let free = self.served.iter().position(Option::is_none);
         let place = free.unwrap_or(self.served.len());
         if place >= INTERFACES_MAX {
@@ -435,7 +435,7 @@ impl<C: Channel> Interfaces<C> {
         Ok(())
     }
 
-    fn take(&mut self, conn: ConnId) -> Option<Interface> {
+    fn take(&mut self, conn: ConnId) -> Option<XenInterface> {
         self.served.get_mut(conn.0 as usize)?.take()
     }
 }

@@ -13,7 +13,7 @@
 //! A cell identifies its connection. A process that takes over an interface uses the cell of the
 //! same connection. A new connection begins with an empty cell.
 
-use crate::dev::{PageRights, Window};
+use crate::dev::{ForeignWindow, PageRights};
 use crate::interfaces::{INTERFACES_MAX, InterfaceId};
 use crate::netif::control::TakenRequest;
 use crate::netif::features::{EventPorts, QUEUES_MAX};
@@ -113,7 +113,8 @@ impl Journals {
             .mode(0o600)
             .open(path)?;
         file.set_len(bytes as u64)?;
-        let memory = Window::new(bytes / PAGE)?.show(file.as_fd(), 0, PageRights::ReadWrite)?;
+        let memory =
+            ForeignWindow::new(bytes / PAGE)?.show(file.as_fd(), 0, PageRights::ReadWrite)?;
         Ok(Self::over(memory))
     }
 

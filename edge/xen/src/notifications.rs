@@ -19,13 +19,13 @@ const FRONT_ARMED: usize = 3 * WORD_STRIDE;
 
 /// The doorbell of one queue of a frontend.
 #[derive(Debug)]
-pub struct Notifier {
+pub struct ChannelNotifier {
     /// The words of the event channel.
     words: Span,
     channels: RefCell<Option<Channels>>,
 }
 
-impl Notifier {
+impl ChannelNotifier {
     /// Returns a doorbell without a frontend.
     ///
     /// # Errors

@@ -1,18 +1,18 @@
 //! Xen as the driver's platform: connections in the xenstore, event channels as doorbells.
 
 use crate::control_rings::{ControlMemory, ControlRings};
-use crate::dev::{Evtchn, Gntdev, Window};
-use crate::devices::Devices;
+use crate::dev::{Evtchn, ForeignWindow, Gntdev};
+use crate::devices::XenDevices;
 use crate::grants::Staging;
 use crate::hypercall_counters::HypercallCounters;
 use crate::interfaces::{INTERFACES_MAX, Interfaces};
 use crate::journals::Journals;
 use crate::netif::features::QUEUES_MAX;
-use crate::notifications::Notifier;
+use crate::notifications::ChannelNotifier;
 use crate::store::XenBus;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::{DriverConfig, GrantMode, Offloads};
-use runtime::platform::{Doorbell, HypercallCount, NO_RECORD, Peer, Platform, Record};
+use runtime::platform::{Doorbell, HypercallCount, NO_RECORD, PeerEnd, Platform, Record};
 use shmem::time::monotonic_ns;
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -36,15 +36,15 @@ pub struct Xen {
     pub(crate) evtchn: Rc<Evtchn>,
     tally: Arc<HypercallCounters>,
     /// Window of rings: two pages per queue, [`QUEUES_MAX`] queues per connection.
-    pub(crate) window: Window,
+    pub(crate) window: ForeignWindow,
     /// Window of mapped pages of guests, if they are mapped: [`ACCESSES_MAX`] per queue, as above.
-    pub(crate) mapped_pages: Option<Window>,
+    pub(crate) mapped_pages: Option<ForeignWindow>,
     /// Control rings of guests. Each connection has one more page for it, behind those of the other
     /// rings.
     pub(crate) control_rings: ControlRings,
     /// By connection.
     places: RefCell<Vec<QueueResourceList>>,
-    devices: Devices,
+    devices: XenDevices,
     pub(crate) offloads: Offloads,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct QueueResources {
     /// The guest's multicast groups, if this is its first queue.
     pub(crate) groups: Cell<Option<MulticastFilter>>,
     pub(crate) staging: Staging,
-    pub(crate) notifier: Notifier,
+    pub(crate) notifier: ChannelNotifier,
 }
 
 /// The doorbell of one connection.
@@ -93,19 +93,19 @@ impl Xen {
         gntdev: Gntdev,
         evtchn: Rc<Evtchn>,
         tally: Arc<HypercallCounters>,
-        devices: Devices,
+        devices: XenDevices,
         config: &DriverConfig,
     ) -> io::Result<Self> {
         let maps = config.grants == GrantMode::Map;
         let queues = INTERFACES_MAX * QUEUES_MAX;
-        let mapped_pages = maps.then(|| Window::new(queues * ACCESSES_MAX));
+        let mapped_pages = maps.then(|| ForeignWindow::new(queues * ACCESSES_MAX));
         Ok(Self {
             interfaces: RefCell::new(interfaces),
             journals: RefCell::new(journals),
             gntdev: Rc::new(gntdev),
             evtchn,
             tally,
-            window: Window::new(INTERFACES_MAX * (QUEUES_MAX * RINGS + 1))?,
+            window: ForeignWindow::new(INTERFACES_MAX * (QUEUES_MAX * RINGS + 1))?,
             mapped_pages: mapped_pages.transpose()?,
             control_rings: ControlRings::default(),
             places: RefCell::default(),
@@ -163,7 +163,7 @@ impl Xen {
                     control: Area::anonymous(PAGE)?.span(),
                     groups: Cell::new(None),
                     staging: Staging::new()?,
-                    notifier: Notifier::new()?,
+                    notifier: ChannelNotifier::new()?,
                 })
             };
             places.push((0..QUEUES_MAX).map(place).collect::<io::Result<_>>()?);
@@ -174,7 +174,7 @@ impl Xen {
 }
 
 impl Platform for Xen {
-    fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
+    fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>> {
         let mut interfaces = self.interfaces.borrow_mut();
         let Some(state) = interfaces.shown(conn) else {
             return Ok(None);
@@ -183,7 +183,7 @@ impl Platform for Xen {
             return Ok(None);
         };
         let domain = DomId(served.key.domain);
-        let mut peer = Peer {
+        let mut peer = PeerEnd {
             domain,
             state,
             record: NO_RECORD,

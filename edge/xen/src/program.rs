@@ -7,7 +7,7 @@
 use crate::calls::RIGHTS;
 use crate::control::{self, ControlServer};
 use crate::dev::{Evtchn, Gntdev};
-use crate::devices::Devices;
+use crate::devices::XenDevices;
 use crate::guests::XenGuests;
 use crate::hypercall_counters::HypercallCounters;
 use crate::interfaces::Interfaces;
@@ -105,7 +105,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
     let gntdev = Gntdev::open(Arc::clone(&tally))?;
     let journals = Journals::open(&beside(socket))?;
     let home = home(&domain)?;
-    let devices = Devices::open(&domain, home.frames);
+    let devices = XenDevices::open(&domain, home.frames);
     let devices = devices.map_err(|why| XenStartError::Text(why.to_string()))?;
     give_up_rights()?;
 

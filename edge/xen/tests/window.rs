@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;
 use std::os::fd::AsFd;
 use std::process::{Command, exit};
-use xen::dev::{PageRights, Window};
+use xen::dev::{ForeignWindow, PageRights};
 use xen::program::{PANICKED, end_on_panic};
 
 /// Environment variable that marks the process that ends.
@@ -14,7 +14,7 @@ const ENDS: &str = "GRANTWAY_TEST_ENDS";
 /// Maps a page, exhausts the mappings, and unmaps it.
 fn hides_in_vain() {
     end_on_panic();
-    let window = Window::new(1).unwrap();
+    let window = ForeignWindow::new(1).unwrap();
     let page = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&page, window.span().len() as u64).unwrap();
     let span = window.show(page.as_fd(), 0, PageRights::ReadWrite).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use net::bridge::{
-    Bridge, BridgeSettings, Direction, Port, PortKind, PortPermissions, Rule, Verdict,
+    Bridge, BridgeSettings, Direction, PortConfig, PortKind, PortPermissions, Rule, Verdict,
 };
 use net::packet::Mac;
 
@@ -19,16 +19,16 @@ const GUARDED: usize = 3;
 const ADDRESS: [u8; 4] = [10, 0, 0, 3];
 
 /// Returns the port of a guest that may send only from its address.
-fn guarded() -> Port {
+fn guarded() -> PortConfig {
     let permissions = PortPermissions {
         sources: Some(Vec::new()),
         ..PortPermissions::default()
     };
     let macs = vec![guest_mac(GUARDED)];
-    Port {
+    PortConfig {
         kind: PortKind::Guest { macs, permissions },
         addresses: vec![ADDRESS.into()],
-        ..Port::nic()
+        ..PortConfig::nic()
     }
 }
 
@@ -74,9 +74,9 @@ pub fn bridge(bytes: &[u8]) {
     let mut bridge = Bridge::new(settings);
     for port in 0..PORTS {
         let mut added = match port {
-            port if port < NICS => Port::nic(),
+            port if port < NICS => PortConfig::nic(),
             GUARDED => guarded(),
-            _ => Port::guest(guest_mac(port)),
+            _ => PortConfig::guest(guest_mac(port)),
         };
         added.rules = rules_of(port);
         bridge.add(port, &added).expect("a port of its own");

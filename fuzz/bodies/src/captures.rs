@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use abi::PAGE;
-use nic::pcap::{FRAME_BYTES, Pace, PcapError, PcapNic, Reader, Writer};
+use nic::pcap::{FRAME_BYTES, FrameReader, FrameWriter, Pace, PcapError, PcapNic};
 use nic::{Frame, Nic as _, Pool};
 use shmem::Area;
 use std::cell::RefCell;
@@ -58,7 +58,7 @@ impl Write for Written {
 }
 
 /// Returns the frames of a file, and the error that ended it.
-fn frames(mut reader: Reader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError>) {
+fn frames(mut reader: FrameReader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError>) {
     let mut frames = Vec::new();
     let mut waits = 0;
     while frames.len() < FRAMES {
@@ -90,11 +90,11 @@ pub fn captures(bytes: &[u8]) {
     let count = input.below(32);
     let parts = input.bytes(count);
     let file = file(&mut input);
-    let whole = Reader::new(&file[..]).map(frames);
+    let whole = FrameReader::new(&file[..]).map(frames);
     // The header is available at once: it is read before a domain is ready.
     let (head, rest) = file.split_at(file.len().min(24));
     let in_parts = head.chain(Parts { file: rest, parts });
-    let in_parts = Reader::new(in_parts).map(frames);
+    let in_parts = FrameReader::new(in_parts).map(frames);
     assert!(whole == in_parts, "{whole:?} {in_parts:?}");
     let Ok((frames, _)) = whole else {
         return;
@@ -111,9 +111,9 @@ pub fn captures(bytes: &[u8]) {
 /// allows.
 fn play(file: &[u8], limit: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
     let out = Written::default();
-    let writer = Writer::new(out.clone(), 0, limit).expect("memory can be written");
+    let writer = FrameWriter::new(out.clone(), 0, limit).expect("memory can be written");
     let mut player: PcapNic<_, Written> = PcapNic::new(
-        Some(Reader::new(file).expect("it was read before")),
+        Some(FrameReader::new(file).expect("it was read before")),
         Some(writer),
         Pace::Fast,
         |_| (),
@@ -134,7 +134,7 @@ fn play(file: &[u8], limit: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
     played.truncate(FRAMES);
     let out = out.0.borrow();
     assert!(out.len() as u64 <= limit.max(24), "more than its limit");
-    let (recorded, error) = frames(Reader::new(&out[..]).expect("a header"));
+    let (recorded, error) = frames(FrameReader::new(&out[..]).expect("a header"));
     assert!(
         played.starts_with(&recorded) && error.is_none(),
         "{error:?}"

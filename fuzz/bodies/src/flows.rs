@@ -3,7 +3,7 @@
 
 use crate::input::Input;
 use net::flows::{
-    Classification, Direction, FlowStatus, Flows, Phase, PlainPacket, State, Subject,
+    Classification, Direction, FlowPhase, FlowState, FlowStatus, Flows, PlainPacket, Subject,
 };
 use net::packet::{flags, protocol};
 use shmem::{Area, Span};
@@ -118,12 +118,15 @@ impl Talk {
     fn expected(self, found: Option<&FlowStatus>) -> Classification {
         let begins = flags::SYN | flags::ACK | flags::RST | flags::FIN;
         let is_syn = self.flags & begins == flags::SYN;
-        let is_over = |flow: &FlowStatus| matches!(flow.phase, Phase::Closed | Phase::Reset);
+        let is_over =
+            |flow: &FlowStatus| matches!(flow.phase, FlowPhase::Closed | FlowPhase::Reset);
         match found {
-            Some(flow) if self.is_tcp && is_syn && is_over(flow) => Classification::Is(State::New),
-            Some(_) => Classification::Is(State::Established),
+            Some(flow) if self.is_tcp && is_syn && is_over(flow) => {
+                Classification::Is(FlowState::New)
+            }
+            Some(_) => Classification::Is(FlowState::Established),
             None if self.is_tcp && !is_syn => Classification::Unknown,
-            None => Classification::Is(State::New),
+            None => Classification::Is(FlowState::New),
         }
     }
 }
@@ -185,7 +188,10 @@ fn any_frame(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64)
     if let Some(plain) = PlainPacket::of(frame)
         && table.find_established(direction, &plain, now_ns).is_some()
     {
-        assert_eq!(seen.classification, Classification::Is(State::Established));
+        assert_eq!(
+            seen.classification,
+            Classification::Is(FlowState::Established)
+        );
     }
     let _ = table.pass(direction, &subject, &seen, frame.len(), now_ns);
 }
@@ -222,7 +228,7 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
         .find(|flow| talk.is_of(flow))
         .expect("its flow");
     let counted = match (found, seen.classification) {
-        (Some(flow), Classification::Is(State::Established)) => flow.packets.wrapping_add(1),
+        (Some(flow), Classification::Is(FlowState::Established)) => flow.packets.wrapping_add(1),
         _ => 1,
     };
     assert_eq!(own.packets, counted);
@@ -233,8 +239,8 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
     assert!(lost.len() <= usize::from(found.is_none()), "{lost:?}");
     for flow in lost {
         let gives_way = match flow.phase {
-            Phase::Established | Phase::Closing => false,
-            Phase::Replied => flow.age_s.saturating_sub(flow.idle_s) <= 3,
+            FlowPhase::Established | FlowPhase::Closing => false,
+            FlowPhase::Replied => flow.age_s.saturating_sub(flow.idle_s) <= 3,
             _ => true,
         };
         assert!(gives_way, "{flow:?} is displaced");

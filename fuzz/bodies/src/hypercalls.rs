@@ -8,10 +8,10 @@ use abi::hypercall::{
 };
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
-use monitor::event::Port;
+use monitor::event::EventPort;
 use monitor::fake::{FakeSpace, SharedFake};
-use monitor::hypercall::{CallPage, Server, Shared};
-use monitor::memory::Memory;
+use monitor::hypercall::{CallPage, HypercallServer, MonitorState};
+use monitor::memory::SharedDomainMemory;
 use shmem::Span;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,14 +29,16 @@ const SECRET: u8 = 0xc5;
 
 /// The regions are created once: a fuzzer runs this millions of times.
 struct World {
-    caller: Arc<Memory>,
-    granter: Arc<Memory>,
-    bystander: Arc<Memory>,
+    caller: Arc<SharedDomainMemory>,
+    granter: Arc<SharedDomainMemory>,
+    bystander: Arc<SharedDomainMemory>,
 }
 
 impl World {
     fn new() -> Self {
-        let memory = |id| Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).expect("memory"));
+        let memory = |id| {
+            Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).expect("memory"))
+        };
         Self {
             caller: memory(CALLER),
             granter: memory(GRANTER),
@@ -76,15 +78,17 @@ pub fn hypercalls(bytes: &[u8]) {
 }
 
 /// The monitor's state: three domains, and a connection between the granter and the caller.
-fn books(world: &World) -> Arc<Shared> {
-    let shared = Arc::new(Shared::new(Some(baselines::mechanisms)));
+fn books(world: &World) -> Arc<MonitorState> {
+    let shared = Arc::new(MonitorState::new(Some(baselines::mechanisms)));
     {
         let mut tables = shared.grants.lock();
         tables.insert(CALLER, Arc::clone(&world.caller), SLOTS);
         tables.insert(GRANTER, Arc::clone(&world.granter), 0);
         tables.insert(BYSTANDER, Arc::clone(&world.bystander), 0);
     }
-    let port = |memory: &Arc<Memory>| Arc::new(Port::create(Arc::clone(memory)).expect("eventfd"));
+    let port = |memory: &Arc<SharedDomainMemory>| {
+        Arc::new(EventPort::create(Arc::clone(memory)).expect("eventfd"))
+    };
     let (back, front) = (
         (GRANTER, port(&world.granter)),
         (CALLER, port(&world.caller)),
@@ -103,7 +107,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
         ..FakeSpace::default()
     }));
     let page = CallPage::of(&world.caller).expect("a call page");
-    let mut server = Server::new(
+    let mut server = HypercallServer::new(
         CALLER,
         page,
         Arc::clone(&shared),
@@ -141,7 +145,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
 }
 
 /// Returns the frames that the monitor's audit misses.
-fn leaked(shared: &Shared) -> u64 {
+fn leaked(shared: &MonitorState) -> u64 {
     let (_, leaked) = shared.audit();
     leaked
 }

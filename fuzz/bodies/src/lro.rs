@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use abi::PAGE;
-use net::lro::{Flush, Form, Lro, Psh, Rules, Settings};
+use net::lro::{AggregateForm, Flush, Lro, MergeRules, Psh, Settings};
 use net::packet::segment;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::Area;
@@ -85,9 +85,17 @@ fn merged(frame: &Frame) -> bool {
 
 fn settings(input: &mut Input<'_>) -> Settings {
     Settings {
-        rules: if input.bool() { Rules::Gro } else { Rules::Lro },
+        rules: if input.bool() {
+            MergeRules::Gro
+        } else {
+            MergeRules::Lro
+        },
         psh: if input.bool() { Psh::Flush } else { Psh::Merge },
-        form: if input.bool() { Form::Skb } else { Form::Page },
+        form: if input.bool() {
+            AggregateForm::Skb
+        } else {
+            AggregateForm::Page
+        },
         flush: match input.below(4) {
             0 => Flush::Poll,
             1 => Flush::Polls(u32::from(input.u8())),

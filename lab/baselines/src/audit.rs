@@ -6,7 +6,7 @@ use crate::usage::{GrantUsage, Locked, UsageTables};
 use abi::DomId;
 use abi::classic::GrantEntry;
 use monitor::grant::{GrantAudit, Grants, InUse, WindowSlot};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub(crate) fn audit(
 ) -> u64 {
     let locked = UsageTables { grants, usage }.lock();
     let leaked = leaked(&locked);
-    let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
+    let mut memories: Vec<(DomId, Arc<SharedDomainMemory>)> = Vec::new();
     for (id, account) in locked.accounts.all() {
         let audit = parts.entry(id).or_default();
         if let Some(part) = locked.parts.get(id) {
@@ -51,7 +51,7 @@ pub(crate) fn audit(
 }
 
 /// Returns the frames that a domain's table grants.
-fn offered(memory: &Memory) -> impl Iterator<Item = u32> {
+fn offered(memory: &SharedDomainMemory) -> impl Iterator<Item = u32> {
     let frame_count = memory.frame_count;
     (0..memory.grant_entries)
         .filter_map(|n| Some(GrantEntry(entry::of(memory, n)?.load(Ordering::Relaxed))))

@@ -8,7 +8,7 @@ use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{HypercallKind, OPS_MAX};
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use monitor::grant::Grants;
-use monitor::grant::mechanism::{Done, OtherCall};
+use monitor::grant::mechanism::{GrantResult, OtherCall};
 use monitor::space::{AddressSpace, SpaceError};
 
 /// Serves the calls of one domain. The buffers are reused, so decoding does not allocate memory.
@@ -43,7 +43,7 @@ impl Classic {
         grants: &Grants,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
-    ) -> Result<Option<Done>, SpaceError> {
+    ) -> Result<Option<GrantResult>, SpaceError> {
         let id = self.id;
         let keeping = UsageTables { grants, usage };
         let words = call.ops.iter().copied();
@@ -69,11 +69,11 @@ impl Classic {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
-                return Ok(Some(Done::Made(Self::create(flips, call, words))));
+                return Ok(Some(GrantResult::Made(Self::create(flips, call, words))));
             }
             _ => return Ok(None),
         }
-        Ok(Some(Done::Batch(statuses)))
+        Ok(Some(GrantResult::Batch(statuses)))
     }
 
     /// Handles the death of a granter. Its memory leaves the domain's address space as soon as none

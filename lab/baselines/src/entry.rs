@@ -7,7 +7,7 @@
 use abi::classic::GrantEntry;
 use abi::layout::info;
 use abi::{DomId, GrantStatus, Slot};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of times that an entry is read while its domain keeps rewriting it.
@@ -63,7 +63,7 @@ impl Active {
 }
 
 /// Returns an entry of a domain's table, or `None` if the index is out of range.
-pub(crate) fn of(memory: &Memory, index: u32) -> Option<&'static AtomicU64> {
+pub(crate) fn of(memory: &SharedDomainMemory, index: u32) -> Option<&'static AtomicU64> {
     let at = (index < memory.grant_entries).then(|| info::GRANT_TABLE + index as usize * 8)?;
     memory.info.span().u64(at)
 }

@@ -34,7 +34,7 @@ use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle};
 use caller::Classic;
 use flip::Exchanges;
-use monitor::grant::mechanism::{Done, Mechanism, OtherCall};
+use monitor::grant::mechanism::{GrantResult, Mechanism, OtherCall};
 use monitor::grant::{GrantAudit, Grants};
 use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl Mechanism for Baselines {
         &self,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
-    ) -> Result<Option<Done>, SpaceError> {
+    ) -> Result<Option<GrantResult>, SpaceError> {
         let caller = self.caller(call.caller);
         lock(&caller).call((&self.usage, &self.flips), &self.grants, space, call)
     }

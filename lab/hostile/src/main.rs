@@ -83,7 +83,7 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
     let places: Vec<Namespace> = (0..INNOCENTS).map(|_| namespace()).collect::<Result<_>>()?;
     let folder = tempfile::tempdir()?;
     let options = Options {
-        log: client::Log::File(folder.path().join("log")),
+        log: client::LogDestination::File(folder.path().join("log")),
         ..Options::default()
     };
     let socket = folder.path().join("vm.sock");

@@ -2,7 +2,7 @@
 //! the rings directly, and each thread rings the other's doorbell.
 
 use abi::{ConnId, XenbusState};
-use runtime::platform::{Doorbell, Peer, Platform, Record};
+use runtime::platform::{Doorbell, PeerEnd, Platform, Record};
 use runtime::processes::EventDoorbell;
 use shmem::Area;
 use std::io;
@@ -25,7 +25,7 @@ impl Threads {
 
 impl Platform for Threads {
     /// Returns no peer, because no monitor makes the connections.
-    fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
+    fn peer(&self, _: ConnId) -> io::Result<Option<PeerEnd>> {
         Ok(None)
     }
 

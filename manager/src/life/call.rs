@@ -14,7 +14,7 @@ const RETRY_NS: u64 = 5_000_000;
 
 /// One request to one worker.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct WorkerCall {
     /// The worker's place in the machine.
     pub(crate) worker: usize,
     /// The worker's number of the connection.
@@ -32,7 +32,7 @@ pub(crate) enum CallState {
     Done,
 }
 
-impl Call {
+impl WorkerCall {
     /// Returns a call that is due at once.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Call {
     /// Returns a call for each port, with the request that `request` makes of its description.
     ///
     /// # Errors
-    /// As [`Call::new`].
+    /// As [`WorkerCall::new`].
     pub(crate) fn of_ports(
         ports: &Ports,
         request: impl Fn(String) -> Request,

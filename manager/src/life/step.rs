@@ -1,12 +1,12 @@
 //! The next request for a domain: a pure function of its goal and its state.
 
 use super::view::{DomainView, StartStage, Worker};
-use super::{CallState, Devices, Goal, Life, Phase};
+use super::{CallState, Goal, Life, LifePhase, NeededDevices};
 use abi::core::Stage;
 
 /// A request to the core, to netd by the core, or to a worker by its mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum LifeAction {
     /// Have netd open the devices that outlive the domain's processes.
     Open,
     /// Build the domain, in place of a dead one if there is one.
@@ -29,89 +29,89 @@ pub(crate) enum Action {
 
 /// The result of [`step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    Do(Action),
+pub(crate) enum LifeStep {
+    Do(LifeAction),
     /// Nothing until something reports, or until a time.
     Wait(Option<u64>),
 }
 
 /// Returns what a domain needs next.
-pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
-    let is_down = matches!(life.phase, Phase::Down { .. });
+pub(crate) fn step(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
+    let is_down = matches!(life.phase, LifePhase::Down { .. });
     match life.goal {
         Goal::Gone => remove(life, view, now_ns),
-        _ if life.end.is_some() && can_end(life, view) => Next::Do(Action::End),
-        Goal::Held => Next::Wait(None),
+        _ if life.end.is_some() && can_end(life, view) => LifeStep::Do(LifeAction::End),
+        Goal::Held => LifeStep::Wait(None),
         Goal::Up => {
             // The workers learn of a new guest when it has its connections.
             let is_early = is_down && life.is_first;
             let calls = calls(life, view, now_ns).filter(|_| !is_early);
             let start = match is_down {
                 true => start(life, view, now_ns),
-                false => Next::Wait(None),
+                false => LifeStep::Wait(None),
             };
-            match (calls.unwrap_or(Next::Wait(None)), start) {
-                (Next::Wait(one), Next::Wait(other)) => {
-                    Next::Wait(one.into_iter().chain(other).min())
+            match (calls.unwrap_or(LifeStep::Wait(None)), start) {
+                (LifeStep::Wait(one), LifeStep::Wait(other)) => {
+                    LifeStep::Wait(one.into_iter().chain(other).min())
                 }
-                (Next::Wait(_), start) => start,
+                (LifeStep::Wait(_), start) => start,
                 (call, _) => call,
             }
         }
     }
 }
 
-/// Whether there is something of the domain that [`Action::End`] ends.
+/// Whether there is something of the domain that [`LifeAction::End`] ends.
 fn can_end(life: &Life, view: &DomainView<'_>) -> bool {
     match view.stage {
         Some(Stage::Starting | Stage::Running) => true,
-        Some(Stage::Built) => matches!(life.phase, Phase::Down { .. }),
+        Some(Stage::Built) => matches!(life.phase, LifePhase::Down { .. }),
         Some(Stage::Ending | Stage::Gone) | None => false,
     }
 }
 
-fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
-    let Phase::Down { start_ns, .. } = life.phase else {
-        return Next::Wait(None);
+fn start(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
+    let LifePhase::Down { start_ns, .. } = life.phase else {
+        return LifeStep::Wait(None);
     };
     let is_own = life.built.is_some() && life.built == view.id;
     match view.stage {
-        Some(Stage::Starting | Stage::Running | Stage::Ending) => return Next::Wait(None),
-        _ if now_ns < start_ns => return Next::Wait(Some(start_ns)),
+        Some(Stage::Starting | Stage::Running | Stage::Ending) => return LifeStep::Wait(None),
+        _ if now_ns < start_ns => return LifeStep::Wait(Some(start_ns)),
         // It is not known which devices a domain of an earlier manager was given.
-        Some(Stage::Built) if !is_own => return Next::Do(Action::End),
+        Some(Stage::Built) if !is_own => return LifeStep::Do(LifeAction::End),
         _ => {}
     }
     if life.giving.is_some() {
-        return Next::Wait(None);
+        return LifeStep::Wait(None);
     }
-    if matches!(life.devices, Devices::Closed | Devices::Busy(_)) {
-        return Next::Do(Action::Open);
+    if matches!(life.devices, NeededDevices::Closed | NeededDevices::Busy(_)) {
+        return LifeStep::Do(LifeAction::Open);
     }
     if view.stage != Some(Stage::Built) {
-        return Next::Do(Action::Create);
+        return LifeStep::Do(LifeAction::Create);
     }
     if !life.is_connected {
-        return if_ready(view.ready >= StartStage::Built, Action::Connect);
+        return if_ready(view.ready >= StartStage::Built, LifeAction::Connect);
     }
-    if matches!(life.devices, Devices::Opening(..)) {
-        return Next::Wait(None);
+    if matches!(life.devices, NeededDevices::Opening(..)) {
+        return LifeStep::Wait(None);
     }
     match life.given < view.devices {
-        true => if_ready(view.ready >= StartStage::Connected, Action::Give),
-        false => if_ready(view.ready >= StartStage::Given, Action::Start),
+        true => if_ready(view.ready >= StartStage::Connected, LifeAction::Give),
+        false => if_ready(view.ready >= StartStage::Given, LifeAction::Start),
     }
 }
 
-fn if_ready(is_ready: bool, action: Action) -> Next {
+fn if_ready(is_ready: bool, action: LifeAction) -> LifeStep {
     match is_ready {
-        true => Next::Do(action),
-        false => Next::Wait(None),
+        true => LifeStep::Do(action),
+        false => LifeStep::Wait(None),
     }
 }
 
 /// Returns what the calls to workers need; `None` if all are done.
-fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<Next> {
+fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     let left = life.calls.iter().enumerate();
     let mut left = left.filter(|(_, call)| !call.is_done()).peekable();
     left.peek()?;
@@ -120,10 +120,10 @@ fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<Next> {
         let worker = view.workers.get(&call.worker).copied();
         match (worker.unwrap_or(Worker::Dead), call.state) {
             (Worker::Dead, _) if life.goal == Goal::Gone => {
-                return Some(Next::Do(Action::Drop(number)));
+                return Some(LifeStep::Do(LifeAction::Drop(number)));
             }
             (Worker::Running, CallState::Due(at)) if now_ns >= at => {
-                return Some(Next::Do(Action::Call(number)));
+                return Some(LifeStep::Do(LifeAction::Call(number)));
             }
             (Worker::Running, CallState::Due(at)) => {
                 wake_ns = Some(wake_ns.map_or(at, |wake| wake.min(at)));
@@ -131,24 +131,24 @@ fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<Next> {
             _ => {}
         }
     }
-    Some(Next::Wait(wake_ns))
+    Some(LifeStep::Wait(wake_ns))
 }
 
-fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Next {
+fn remove(life: &Life, view: &DomainView<'_>, now_ns: u64) -> LifeStep {
     if life.end.is_some() {
-        return Next::Do(Action::End);
+        return LifeStep::Do(LifeAction::End);
     }
     if let Some(next) = calls(life, view, now_ns) {
         return next;
     }
-    if matches!(life.devices, Devices::Opening(..)) || life.giving.is_some() {
-        return Next::Wait(None);
+    if matches!(life.devices, NeededDevices::Opening(..)) || life.giving.is_some() {
+        return LifeStep::Wait(None);
     }
     match view.stage {
-        _ if life.is_forgotten => Next::Do(Action::Close),
-        None => Next::Do(Action::Close),
-        Some(Stage::Gone) if now_ns < life.forget_ns => Next::Wait(Some(life.forget_ns)),
-        Some(Stage::Gone) => Next::Do(Action::Forget),
-        Some(_) => Next::Wait(None),
+        _ if life.is_forgotten => LifeStep::Do(LifeAction::Close),
+        None => LifeStep::Do(LifeAction::Close),
+        Some(Stage::Gone) if now_ns < life.forget_ns => LifeStep::Wait(Some(life.forget_ns)),
+        Some(Stage::Gone) => LifeStep::Do(LifeAction::Forget),
+        Some(_) => LifeStep::Wait(None),
     }
 }

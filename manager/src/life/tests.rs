@@ -49,7 +49,7 @@ fn pauses_double_up_to_their_limit() {
 fn starts_that_never_succeed_back_off_to_seconds() {
     let mut life = Life::resume(0, Some(20), Restarts::default(), Some(Stage::Gone), 0);
     let pause_ms = |life: &Life| match life.phase {
-        Phase::Down { start_ns, .. } => start_ns / 1_000_000,
+        LifePhase::Down { start_ns, .. } => start_ns / 1_000_000,
         _ => panic!("it is not down: {life:?}"),
     };
     let mut failed = |_| {
@@ -94,10 +94,10 @@ fn a_first_start_waits_for_a_busy_device() {
     let busy = || ((2, 0), refusal(true));
     let mut life = Life::new(2, Some(10), 7);
     life.opened(vec![busy()], 7);
-    assert!(matches!(&life.devices, Devices::Busy(all) if *all == [(2, 0)]));
+    assert!(matches!(&life.devices, NeededDevices::Busy(all) if *all == [(2, 0)]));
     life.opened(vec![busy()], 6 + REMOVAL_NS);
-    assert!(matches!(&life.devices, Devices::Busy(_)));
-    let failed = |refusal| vec![Event::Failed(Some(refusal))];
+    assert!(matches!(&life.devices, NeededDevices::Busy(_)));
+    let failed = |refusal| vec![DomainEvent::Failed(Some(refusal))];
     assert_eq!(
         life.opened(vec![busy()], 7 + REMOVAL_NS),
         failed(refusal(true))

@@ -2,9 +2,9 @@
 
 use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
-use super::names::Names;
+use super::names::SeriesNames;
 use super::queues;
-use super::text::{LE, Part, Sample};
+use super::text::{LE, MetricSample, SamplePart};
 use super::vm;
 use abi::XenbusState;
 use abi::machine::{DomainStatus, Program};
@@ -28,7 +28,7 @@ const WAITS: [(&str, u64); 10] = [
 const DEPTH_MAX: usize = 6;
 
 /// Returns all families of a snapshot.
-pub(crate) fn all(snapshot: &Snapshot, names: &mut Names) -> Families {
+pub(crate) fn all(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
     names.keep(|name| snapshot.status.domains.iter().any(|d| d.name == name));
     let mut all = Families::default();
     machine(snapshot, &mut all);
@@ -78,7 +78,7 @@ fn program_of(domain: &DomainStatus) -> &'static str {
 
 fn domains(snapshot: &Snapshot, all: &mut Families) {
     let status = &snapshot.status.domains;
-    let each = |value: &dyn Fn(&DomainStatus) -> u64| -> Vec<Sample> {
+    let each = |value: &dyn Fn(&DomainStatus) -> u64| -> Vec<MetricSample> {
         let sample_of = |domain| sample([("domain", name_of(domain))], value(domain));
         status.iter().map(sample_of).collect()
     };
@@ -111,7 +111,7 @@ fn domains(snapshot: &Snapshot, all: &mut Families) {
 }
 
 /// Returns the samples of a domain's outages.
-fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
+fn outages_of(domain: &DomainStatus) -> Vec<MetricSample> {
     let Some(restarts) = &domain.restarts else {
         return Vec::new();
     };
@@ -132,14 +132,14 @@ fn outages_of(domain: &DomainStatus) -> Vec<Sample> {
 }
 
 /// Returns the samples of a domain's histogram: cumulative buckets, and the sum of all values.
-fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<Sample> {
+fn samples_of(domain: &str, buckets: Vec<(String, u64)>, sum_ns: u64) -> Vec<MetricSample> {
     let all = buckets.last().map_or(0, |(_, count)| *count);
     let bucket = |(le, count): (String, u64)| {
-        sample([("domain", domain), (LE, &le)], count).of(Part::Bucket)
+        sample([("domain", domain), (LE, &le)], count).of(SamplePart::Bucket)
     };
-    let mut samples: Vec<Sample> = buckets.into_iter().map(bucket).collect();
-    samples.push(seconds([("domain", domain)], sum_ns).of(Part::Sum));
-    samples.push(sample([("domain", domain)], all).of(Part::Count));
+    let mut samples: Vec<MetricSample> = buckets.into_iter().map(bucket).collect();
+    samples.push(seconds([("domain", domain)], sum_ns).of(SamplePart::Sum));
+    samples.push(sample([("domain", domain)], all).of(SamplePart::Count));
     samples
 }
 
@@ -147,7 +147,7 @@ fn name_of(domain: &DomainStatus) -> &str {
     &domain.name
 }
 
-fn processors(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+fn processors(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     let status = &snapshot.status;
     let parts = status.domains.iter().flat_map(|domain| {
         let parts = [
@@ -178,7 +178,7 @@ fn processors(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
     all.add("grantway_hop_cpu_seconds", by_hop);
 }
 
-fn traffic(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+fn traffic(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     let (mut frames, mut bytes) = (Vec::new(), Vec::new());
     let (mut drops, mut too_big) = (Vec::new(), Vec::new());
     let vifs = vifs_of(snapshot);
@@ -216,7 +216,7 @@ fn traffic(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
     all.add("grantway_icmp_too_big", too_big);
 }
 
-fn lro(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+fn lro(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     let (mut segments, mut aggregates) = (Vec::new(), Vec::new());
     let (mut flushed, mut waits) = (Vec::new(), Vec::new());
     for (domain, stat) in &snapshot.stats {
@@ -257,7 +257,7 @@ fn find_flushed<'a>(value: &'a Value, depth: usize, found: &mut Vec<&'a Map<Stri
 }
 
 /// Returns the samples of a domain's waits. A class counts in the bucket of its largest value.
-fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<Sample> {
+fn waits_of(domain: &str, waits: &Map<String, Value>, sum_ns: u64) -> Vec<MetricSample> {
     if waits.is_empty() {
         return Vec::new();
     }

@@ -2,7 +2,7 @@
 //! the text shows.
 
 use super::gather::Snapshot;
-use super::names::Names;
+use super::names::SeriesNames;
 use super::request::{self, HttpRequest, REQUEST_MAX};
 use super::texts;
 use serde_json::Value;
@@ -67,7 +67,7 @@ fn is_one_response(answer: &[u8], status: u16, text: &str, has_text: bool) {
 /// # Panics
 /// If the text is not what a collector takes.
 pub fn hostile_counts(driver: &[u8], web: &[u8]) {
-    let mut names = Names::default();
+    let mut names = SeriesNames::default();
     for [driver, web] in [[driver, web], [web, driver]] {
         let named = [("driver", driver), ("web", web)].into_iter();
         let read = |(name, stat): (&str, &[u8])| {

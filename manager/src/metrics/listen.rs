@@ -8,7 +8,7 @@
 use super::gather::GatherError;
 use super::request::{self, HttpRequest, REQUEST_MAX};
 use super::text::Format;
-use crate::access::{self, Peer};
+use crate::access::{self, ClientIdentity};
 use abi::machine::Access;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -28,13 +28,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct ScrapeListener {
     socket: OwnedFd,
     /// The user with access, beside root; `None`: everyone who can connect.
     user: Option<u32>,
 }
 
-impl Listener {
+impl ScrapeListener {
     /// Returns the listener of a path.
     pub(crate) fn local(socket: OwnedFd, user: u32) -> Self {
         let user = Some(user);
@@ -58,7 +58,7 @@ impl Listener {
         let may = self.user.is_none_or(|user| {
             // Groups have rights at the control socket alone.
             let right = |peer| access::of_client(&Access::default(), user, peer);
-            Peer::of(&socket).and_then(right).is_some()
+            ClientIdentity::of(&socket).and_then(right).is_some()
         });
         Ok(may.then_some(socket))
     }
@@ -66,7 +66,7 @@ impl Listener {
 
 /// One connection.
 #[derive(Debug)]
-struct Connection {
+struct ScrapeConnection {
     socket: OwnedFd,
     /// The number of its listener.
     listener: usize,
@@ -79,7 +79,7 @@ struct Connection {
     is_over: bool,
 }
 
-impl Connection {
+impl ScrapeConnection {
     fn new(socket: OwnedFd, listener: usize) -> Self {
         Self {
             socket,
@@ -162,10 +162,10 @@ enum ReadySocket {
 
 /// Serves until the main loop ends.
 pub(crate) fn serve(
-    listeners: &[Listener],
+    listeners: &[ScrapeListener],
     mut text: impl FnMut(Format) -> Result<Arc<str>, GatherError>,
 ) {
-    let mut connections: Vec<Connection> = Vec::new();
+    let mut connections: Vec<ScrapeConnection> = Vec::new();
     let mut not_before = Instant::now();
     loop {
         let now = Instant::now();
@@ -179,23 +179,25 @@ pub(crate) fn serve(
                         return;
                     }
                 }
-                ReadySocket::Listener(place) => match listeners.get(place).map(Listener::accept) {
-                    Some(Ok(Some(socket))) => {
-                        make_room(&mut connections, place);
-                        connections.push(Connection::new(socket, place));
+                ReadySocket::Listener(place) => {
+                    match listeners.get(place).map(ScrapeListener::accept) {
+                        Some(Ok(Some(socket))) => {
+                            make_room(&mut connections, place);
+                            connections.push(ScrapeConnection::new(socket, place));
+                        }
+                        Some(Ok(None)) => {}
+                        // Out of descriptors, for example: it would be ready again at once.
+                        Some(Err(_)) => not_before = Instant::now() + PAUSE,
+                        None => {}
                     }
-                    Some(Ok(None)) => {}
-                    // Out of descriptors, for example: the listener would be ready again at once.
-                    Some(Err(_)) => not_before = Instant::now() + PAUSE,
-                    None => {}
-                },
+                }
             }
         }
     }
 }
 
 /// Returns the connection of a full listener that yields its place first, and when.
-fn first_to_yield(connections: &[Connection], listener: usize) -> Option<(Instant, usize)> {
+fn first_to_yield(connections: &[ScrapeConnection], listener: usize) -> Option<(Instant, usize)> {
     let own = connections.iter().enumerate();
     let own = own.filter(|(_, connection)| connection.listener == listener);
     let is_full = own.clone().count() >= CONNECTIONS_MAX;
@@ -204,7 +206,7 @@ fn first_to_yield(connections: &[Connection], listener: usize) -> Option<(Instan
 }
 
 /// Closes the connection that yields its place to a newcomer, if no place is free.
-fn make_room(connections: &mut Vec<Connection>, listener: usize) {
+fn make_room(connections: &mut Vec<ScrapeConnection>, listener: usize) {
     if let Some((at, place)) = first_to_yield(connections, listener)
         && at <= Instant::now()
     {
@@ -215,8 +217,8 @@ fn make_room(connections: &mut Vec<Connection>, listener: usize) {
 /// Waits until a source is ready, at most until the next deadline. Connections come first in the
 /// list. A listener is polled from `not_before` on, while it has a place for a newcomer.
 fn wait(
-    listeners: &[Listener],
-    connections: &[Connection],
+    listeners: &[ScrapeListener],
+    connections: &[ScrapeConnection],
     not_before: Instant,
 ) -> Vec<ReadySocket> {
     let now = Instant::now();
@@ -225,7 +227,7 @@ fn wait(
         (ReadySocket::Connection(place), fd, connection.waits_for())
     });
     let mut sources: Vec<_> = connected.collect();
-    let mut deadlines: Vec<Instant> = connections.iter().map(Connection::until).collect();
+    let mut deadlines: Vec<Instant> = connections.iter().map(ScrapeConnection::until).collect();
     for (place, listener) in listeners.iter().enumerate() {
         let yields = first_to_yield(connections, place).map(|(at, _)| at);
         let from = yields.map_or(not_before, |at| at.max(not_before));
@@ -243,7 +245,7 @@ fn wait(
 
 /// Reads from a connection, or sends to it.
 fn see_to(
-    connection: &mut Connection,
+    connection: &mut ScrapeConnection,
     text: &mut impl FnMut(Format) -> Result<Arc<str>, GatherError>,
 ) -> Result<(), GatherError> {
     if !connection.output.is_empty() {

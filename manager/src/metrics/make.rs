@@ -1,20 +1,20 @@
 //! Parts of families.
 
 use super::gather::Snapshot;
-use super::text::{Family, Part, Sample};
+use super::text::{Family, MetricSample, SamplePart};
 use config::domain::VifConfig;
 use std::collections::BTreeSet;
 
 /// Families with their samples.
 #[derive(Debug, Default)]
-pub(crate) struct Families(pub(super) Vec<(Family, Vec<Sample>)>);
+pub(crate) struct Families(pub(super) Vec<(Family, Vec<MetricSample>)>);
 
 /// Every family, a line each: name, kind, help text.
 const TABLE: &str = include_str!("families.txt");
 
 impl Families {
     /// Adds a family of [`TABLE`]. A name ends in its unit, if it has one.
-    pub(super) fn add(&mut self, name: &'static str, samples: Vec<Sample>) {
+    pub(super) fn add(&mut self, name: &'static str, samples: Vec<MetricSample>) {
         let row = TABLE
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -34,17 +34,20 @@ impl Families {
     }
 }
 
-pub(super) fn sample<const N: usize>(labels: [(&'static str, &str); N], value: u64) -> Sample {
+pub(super) fn sample<const N: usize>(
+    labels: [(&'static str, &str); N],
+    value: u64,
+) -> MetricSample {
     whole(labels, value.to_string())
 }
 
-pub(super) fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> Sample {
+pub(super) fn seconds<const N: usize>(labels: [(&'static str, &str); N], ns: u64) -> MetricSample {
     whole(labels, (ns as f64 / 1e9).to_string())
 }
 
-fn whole<const N: usize>(labels: [(&'static str, &str); N], value: String) -> Sample {
+fn whole<const N: usize>(labels: [(&'static str, &str); N], value: String) -> MetricSample {
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
-    Sample(labels.into(), value, Part::Whole)
+    MetricSample(labels.into(), value, SamplePart::Whole)
 }
 
 /// Names of the ports of guests' interfaces, from the core's connections.

@@ -30,15 +30,15 @@ mod text;
 mod vm;
 
 use gather::{Asker, GatherError, Snapshot};
-use listen::Listener;
-use names::Names;
+use listen::ScrapeListener;
+use names::SeriesNames;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use text::{Format, Text};
+use text::{Format, MetricText};
 
 /// Age up to which an answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
@@ -55,23 +55,23 @@ pub(crate) struct Sockets {
 /// Metrics that are not served yet.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    listeners: Vec<Listener>,
-    source: Source,
+    listeners: Vec<ScrapeListener>,
+    source: MetricSource,
 }
 
 /// Returns metrics to serve, if there is a socket, and the main loop's end of their connection.
 /// `user` has access at the path, beside root.
 pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
-    let local = sockets.local.map(|fd| Listener::local(fd, user));
-    let port = sockets.port.map(Listener::on_loopback);
-    let listeners: Vec<Listener> = local.into_iter().chain(port).collect();
+    let local = sockets.local.map(|fd| ScrapeListener::local(fd, user));
+    let port = sockets.port.map(ScrapeListener::on_loopback);
+    let listeners: Vec<ScrapeListener> = local.into_iter().chain(port).collect();
     if listeners.is_empty() {
         return Ok(None);
     }
     let (inside, outside) = UnixStream::pair()?;
     inside.set_nonblocking(true)?;
     outside.set_nonblocking(true)?;
-    let source = Source::new(outside);
+    let source = MetricSource::new(outside);
     Ok(Some((Metrics { listeners, source }, inside)))
 }
 
@@ -91,9 +91,9 @@ impl Metrics {
 
 /// The source of the text.
 #[derive(Debug)]
-struct Source {
+struct MetricSource {
     asker: Asker,
-    names: Names,
+    names: SeriesNames,
     last: Option<Last>,
     /// Age up to which a text is reused.
     fresh: Duration,
@@ -106,11 +106,11 @@ struct Last {
     texts: [Arc<str>; 2],
 }
 
-impl Source {
+impl MetricSource {
     fn new(control: UnixStream) -> Self {
         Self {
             asker: Asker::new(control),
-            names: Names::default(),
+            names: SeriesNames::default(),
             last: None,
             fresh: FRESH,
         }
@@ -145,10 +145,10 @@ impl Source {
 }
 
 /// Returns the text in each format.
-fn texts(snapshot: &Snapshot, names: &mut Names) -> [Arc<str>; 2] {
+fn texts(snapshot: &Snapshot, names: &mut SeriesNames) -> [Arc<str>; 2] {
     let families = families::all(snapshot, names);
     [Format::OpenMetrics, Format::Text].map(|format| {
-        let mut text = Text::new(format);
+        let mut text = MetricText::new(format);
         for (family, samples) in &families.0 {
             text.family(family, samples);
         }

@@ -13,9 +13,9 @@ pub(crate) const OTHER: &str = "other";
 
 /// The names so far, by domain and kind.
 #[derive(Debug, Default)]
-pub(crate) struct Names(BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>);
+pub(crate) struct SeriesNames(BTreeMap<String, BTreeMap<&'static str, BTreeSet<String>>>);
 
-impl Names {
+impl SeriesNames {
     /// Adds up counts by shown name.
     pub(crate) fn sums<'a>(
         &mut self,
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_number_of_names_of_a_domain_is_bounded() {
-        let mut names = Names::default();
+        let mut names = SeriesNames::default();
         let mut shown = BTreeSet::new();
         for n in 0..10 * NAMES_MAX {
             shown.insert(names.shown("driver", "reason", &format!("r{n}")).to_owned());
@@ -94,9 +94,9 @@ mod tests {
             ("ü", 8),
             (&long, 16),
         ];
-        let sums = Names::default().sums("d", "reason", counts);
+        let sums = SeriesNames::default().sums("d", "reason", counts);
         assert_eq!(sums, BTreeMap::from([("a_b.c-1", 1), (OTHER, 30)]));
-        let most = Names::default().sums("d", "reason", [("a", u64::MAX), ("a", 1)]);
+        let most = SeriesNames::default().sums("d", "reason", [("a", u64::MAX), ("a", 1)]);
         assert_eq!(most["a"], u64::MAX);
     }
 }

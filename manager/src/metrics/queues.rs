@@ -2,8 +2,8 @@
 
 use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
-use super::names::Names;
-use super::text::Sample;
+use super::names::SeriesNames;
+use super::text::MetricSample;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ const METRICS: [(&str, &str, &str); 7] = [
 
 /// Adds each port's metrics. Ports with the same shown name are added up; of times the longest
 /// counts.
-pub(super) fn add(snapshot: &Snapshot, names: &mut Names, all: &mut Families) {
+pub(super) fn add(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Families) {
     let vifs = vifs_of(snapshot);
     for (object, key, metric) in METRICS {
         let (mut samples, is_time) = (Vec::new(), key == "oldest_ns");
-        let sample: fn([_; 2], u64) -> Sample = if is_time { seconds } else { sample };
+        let sample: fn([_; 2], u64) -> MetricSample = if is_time { seconds } else { sample };
         for (domain, stat) in &snapshot.stats {
             let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
             let ports = stat.get("ports").and_then(Value::as_object);

@@ -21,13 +21,13 @@ fn snapshot(driver: &str) -> Snapshot {
     }
 }
 
-fn source() -> Source {
-    Source::new(UnixStream::pair().unwrap().0)
+fn source() -> MetricSource {
+    MetricSource::new(UnixStream::pair().unwrap().0)
 }
 
 /// Returns both texts of a running machine.
 fn texts() -> [Arc<str>; 2] {
-    super::texts(&snapshot(DRIVER), &mut Names::default())
+    super::texts(&snapshot(DRIVER), &mut SeriesNames::default())
 }
 
 /// Returns the lines of a text that have a value.
@@ -92,7 +92,7 @@ fn promtool_accepts_the_text() {
 
 #[test]
 fn the_page_lists_exactly_the_families() {
-    let families = families::all(&snapshot(DRIVER), &mut Names::default());
+    let families = families::all(&snapshot(DRIVER), &mut SeriesNames::default());
     let suffix = |family: &text::Family| match family.kind {
         "counter" => "_total",
         _ => "",
@@ -119,7 +119,7 @@ fn the_page_lists_exactly_the_families() {
 /// A hostile domain can neither break a line nor add series without bound.
 #[test]
 fn a_hostile_domain_affects_only_its_own_samples() {
-    let mut names = Names::default();
+    let mut names = SeriesNames::default();
     let mut series = BTreeSet::new();
     for round in 0..20 {
         let many: Vec<String> = (0..200)
@@ -161,7 +161,7 @@ fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let (asker, _) = main_loop(silent);
     let mut source = source();
     source.asker = asker;
-    let listener = Listener::local(listener.into(), rustix::process::geteuid().as_raw());
+    let listener = ScrapeListener::local(listener.into(), rustix::process::geteuid().as_raw());
     thread::spawn(move || listen::serve(&[listener], |format| source.text(format)));
     path
 }

@@ -39,22 +39,22 @@ pub(crate) struct Family {
 
 /// A sample: names and values of its labels, its value, and the part that it is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sample(
+pub(crate) struct MetricSample(
     pub(crate) Vec<(&'static str, String)>,
     pub(crate) String,
-    pub(crate) Part,
+    pub(crate) SamplePart,
 );
 
-impl Sample {
+impl MetricSample {
     /// Returns the same value as another part.
-    pub(super) fn of(self, part: Part) -> Self {
+    pub(super) fn of(self, part: SamplePart) -> Self {
         Self(self.0, self.1, part)
     }
 }
 
 /// The part of its family that a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SamplePart {
     /// The value of a counter or a gauge.
     Whole,
     /// A bucket of a histogram, whose last label is the bound [`LE`].
@@ -70,27 +70,27 @@ pub(crate) const LE: &str = "le";
 
 /// A text that is being written.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct MetricText {
     format: Format,
     text: String,
 }
 
-impl Text {
+impl MetricText {
     pub(crate) fn new(format: Format) -> Self {
         let text = String::new();
         Self { format, text }
     }
 
     /// Writes a family and its samples.
-    pub(crate) fn family(&mut self, family: &Family, samples: &[Sample]) {
+    pub(crate) fn family(&mut self, family: &Family, samples: &[MetricSample]) {
         self.head(family);
         for sample in samples {
             let suffix = match (sample.2, family.kind) {
-                (Part::Whole, "counter") => "_total",
-                (Part::Whole, _) => "",
-                (Part::Bucket, _) => "_bucket",
-                (Part::Sum, _) => "_sum",
-                (Part::Count, _) => "_count",
+                (SamplePart::Whole, "counter") => "_total",
+                (SamplePart::Whole, _) => "",
+                (SamplePart::Bucket, _) => "_bucket",
+                (SamplePart::Sum, _) => "_sum",
+                (SamplePart::Count, _) => "_count",
             };
             self.sample(family.name, suffix, sample);
         }
@@ -114,7 +114,7 @@ impl Text {
         }
     }
 
-    fn sample(&mut self, name: &str, suffix: &str, Sample(labels, value, _): &Sample) {
+    fn sample(&mut self, name: &str, suffix: &str, MetricSample(labels, value, _): &MetricSample) {
         self.text.push_str(name);
         self.text.push_str(suffix);
         for (at, (label, value)) in labels.iter().enumerate() {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn text(format: Format) -> String {
-        let mut text = Text::new(format);
+        let mut text = MetricText::new(format);
         let family = |kind, name, unit, help| Family {
             kind,
             name,
@@ -170,15 +170,19 @@ mod tests {
         let bytes = vec![label("domain", "a\"b\\c\nd"), label("port", "p")];
         text.family(
             &family("counter", "x_bytes", Some("bytes"), "Bytes."),
-            &[Sample(bytes, "7".to_owned(), Part::Whole)],
+            &[MetricSample(bytes, "7".to_owned(), SamplePart::Whole)],
         );
         text.family(
             &family("gauge", "x_up", None, "Up."),
-            &[Sample(Vec::new(), "0.5".to_owned(), Part::Whole)],
+            &[MetricSample(
+                Vec::new(),
+                "0.5".to_owned(),
+                SamplePart::Whole,
+            )],
         );
         let bucket = |le, count: u64| {
             let labels = vec![label("domain", "d"), label("le", le)];
-            Sample(labels, count.to_string(), Part::Bucket)
+            MetricSample(labels, count.to_string(), SamplePart::Bucket)
         };
         text.family(
             &family("histogram", "x_wait_seconds", Some("seconds"), "Waits."),
@@ -186,8 +190,12 @@ mod tests {
                 bucket("0.1", 2),
                 bucket("+Inf", 5),
                 // A whole number of seconds has a decimal point.
-                Sample(vec![label("domain", "d")], "2".to_owned(), Part::Sum),
-                Sample(vec![label("domain", "d")], "5".to_owned(), Part::Count),
+                MetricSample(vec![label("domain", "d")], "2".to_owned(), SamplePart::Sum),
+                MetricSample(
+                    vec![label("domain", "d")],
+                    "5".to_owned(),
+                    SamplePart::Count,
+                ),
             ],
         );
         text.finish()

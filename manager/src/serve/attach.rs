@@ -13,12 +13,12 @@
 //!
 //! [`step()`]: crate::life::step()
 
-use super::Server;
+use super::ManagerServer;
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
 use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
-use crate::life::{Call, Life};
+use crate::life::{Life, WorkerCall};
 use crate::spec::{AdmittedGuest, Spec, SpecChange};
 use crate::windows::Ports;
 use abi::core::CoreRequest;
@@ -27,7 +27,7 @@ use abi::machine::{Attached, Setting};
 use abi::mailbox::Request;
 use config::live::{LiveConfig, state};
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Whether a domain is a guest that was attached.
     pub(super) fn is_attached(&self, name: &str) -> bool {
         let live = self.state.spec().live();
@@ -125,7 +125,7 @@ impl Server<'_> {
         &mut self,
         place: usize,
         mut vifs: Ports,
-    ) -> Result<Vec<Call>, CoreError> {
+    ) -> Result<Vec<WorkerCall>, CoreError> {
         let frontend = self.state.id(place);
         let frontend = frontend.ok_or("the domain was not built".to_owned())?;
         let domain = self.state.domain(place);
@@ -149,7 +149,7 @@ impl Server<'_> {
                 }
             }
         }
-        let calls = Call::of_ports(&vifs, |vif| Request::Attach { vif })?;
+        let calls = WorkerCall::of_ports(&vifs, |vif| Request::Attach { vif })?;
         self.state.edit_guest(&name, |guest| guest.ports = vifs);
         Ok(calls)
     }

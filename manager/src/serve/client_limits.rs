@@ -4,8 +4,8 @@
 //! bounded number of places. A client without a request under way yields its place to a newcomer.
 
 use super::requests::refusal;
-use super::{Deadline, Server};
-use crate::access::{self, Peer, Right};
+use super::{Deadline, ManagerServer};
+use crate::access::{self, ClientIdentity, Right};
 use crate::client::Client;
 use rustix::io::Errno;
 use std::io;
@@ -33,7 +33,7 @@ enum Place {
     Nowhere,
 }
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     fn is_owner(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
@@ -125,7 +125,7 @@ impl Server<'_> {
 
     /// Returns what a client may do, and its user; `None` if it has no right.
     fn right_of(&self, stream: &UnixStream) -> Option<(Right, u32)> {
-        let peer = Peer::of(stream)?;
+        let peer = ClientIdentity::of(stream)?;
         let right = access::of_client(&self.state.access, self.user, peer)?;
         Some((right, peer.user()))
     }

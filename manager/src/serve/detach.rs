@@ -3,13 +3,13 @@
 
 use super::attach::live_config;
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::build;
 use abi::journal::Level;
 use abi::machine::{BEING_DETACHED, Detached};
 use shmem::time::monotonic_ns;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Begins to detach a guest. The asker gets its answer when nothing is left of it.
     pub(super) fn detach_for(&mut self, asker: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {

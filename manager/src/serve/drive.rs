@@ -2,18 +2,19 @@
 //! out.
 
 use super::edits::EditKind;
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::core::CoreError;
 use crate::life::{
-    Action, Call, CallState, Devices, DomainView, Event, Goal, Life, Next, StartStage, Worker, step,
+    CallState, DomainEvent, DomainView, Goal, Life, LifeAction, LifeStep, NeededDevices,
+    StartStage, Worker, WorkerCall, step,
 };
 use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
 use abi::mailbox::Request;
 use std::collections::BTreeMap;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Drives all domains until each of them waits for something.
     pub(super) fn drive(&mut self, now: u64) {
         if self.ending.is_some() || self.complete_ns.is_none() && self.early_end().is_some() {
@@ -72,21 +73,21 @@ impl Server<'_> {
             events.extend(life.observe(&view, now));
             let next = match events.is_empty() {
                 true => step(&life, &view, now),
-                false => Next::Wait(None),
+                false => LifeStep::Wait(None),
             };
-            if let Next::Do(action) = next
+            if let LifeStep::Do(action) = next
                 && let Err(refusal) = self.act(&mut life, action, now)
             {
                 events = life.failed(refusal, now);
             }
-            if let (Next::Wait(due_ns), true) = (next, events.is_empty()) {
+            if let (LifeStep::Wait(due_ns), true) = (next, events.is_empty()) {
                 self.deadlines.set(Deadline::Domain(place), due_ns);
                 self.lives.insert(place, life);
                 return has_moved;
             }
             has_moved = true;
             self.lives.insert(place, life);
-            if next == Next::Do(Action::Close) {
+            if next == LifeStep::Do(LifeAction::Close) {
                 self.gone(place, now);
             }
             for event in events {
@@ -122,9 +123,9 @@ impl Server<'_> {
     }
 
     /// Takes answers of netd and replies of workers that a domain waits for.
-    fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<Event> {
+    fn take_answers(&mut self, life: &mut Life, now: u64) -> Vec<DomainEvent> {
         let mut events = Vec::new();
-        if let Devices::Opening(opening, refused) = &mut life.devices {
+        if let NeededDevices::Opening(opening, refused) = &mut life.devices {
             refused.extend(build::take_opened(self.core, &mut self.state, opening));
             if opening.is_empty() {
                 let refused = std::mem::take(refused);
@@ -140,13 +141,13 @@ impl Server<'_> {
                 && !refusal.is_busy
             {
                 let line = format!("starts without a NIC: {}", refusal.why);
-                events.push(Event::Line(line));
+                events.push(DomainEvent::Line(line));
                 given = build::give_nothing(core, state, place);
             }
             events.extend(life.gave(given, now));
         }
         for number in 0..life.calls.len() {
-            let token = life.calls.get(number).and_then(Call::token);
+            let token = life.calls.get(number).and_then(WorkerCall::token);
             if let Some(reply) = token.and_then(|token| self.core.reply(token)) {
                 events.extend(life.replied(number, reply, now));
                 self.forget_released(life, number);
@@ -167,12 +168,12 @@ impl Server<'_> {
         }
     }
 
-    fn act(&mut self, life: &mut Life, action: Action, now: u64) -> Result<(), CoreError> {
+    fn act(&mut self, life: &mut Life, action: LifeAction, now: u64) -> Result<(), CoreError> {
         let (core, state) = (&mut *self.core, &mut self.state);
         match action {
-            Action::Open => {
+            LifeAction::Open => {
                 let devices = match std::mem::take(&mut life.devices) {
-                    Devices::Busy(devices) => devices,
+                    NeededDevices::Busy(devices) => devices,
                     _ if life.is_first => build::lasting_devices(state, life.place),
                     _ => state.spec().lost_devices(life.place),
                 };
@@ -182,48 +183,48 @@ impl Server<'_> {
                     }
                 }
                 let opening = build::open(core, state, devices)?;
-                life.devices = Devices::Opening(opening, Vec::new());
+                life.devices = NeededDevices::Opening(opening, Vec::new());
             }
-            Action::Create => {
+            LifeAction::Create => {
                 let id = build::create(core, state, life.place, state.id(life.place))?;
                 state.live(id, Stage::Built, "starting");
                 life.created(id);
             }
-            Action::Connect => {
+            LifeAction::Connect => {
                 life.calls = self.connect(life.place)?;
                 life.is_connected = true;
                 // From here on the next manager knows what the workers have to release.
                 self.keep()?;
             }
-            Action::Give => {
+            LifeAction::Give => {
                 let before = life.previous_processes();
                 life.giving = build::give(core, state, life.place, before, &mut life.given)?;
             }
-            Action::Start => {
+            LifeAction::Start => {
                 let console = build::start(core, state, life.place)?;
                 life.started(now);
                 self.consoles.drain(life.place, &mut self.log, now);
                 self.watch_console(life.place, console);
             }
-            Action::Call(number) => {
+            LifeAction::Call(number) => {
                 if let Some(call) = life.calls.get_mut(number)
                     && let Some(worker) = state.id(call.worker)
                 {
                     call.state = CallState::Sent(core.relay(worker, &call.request, now));
                 }
             }
-            Action::Drop(number) => {
+            LifeAction::Drop(number) => {
                 if let Some(call) = life.calls.get_mut(number) {
                     call.state = CallState::Done;
                 }
                 self.forget_released(life, number);
             }
-            Action::End => {
+            LifeAction::End => {
                 let why = life.end.take();
                 life.put_off(now);
                 build::end(core, state, life.place, &why.unwrap_or_default());
             }
-            Action::Forget => {
+            LifeAction::Forget => {
                 let forgotten = state.id(life.place).map(|domain| {
                     let forget = core.ask(CoreRequest::Forget { domain }, &[]);
                     forget.is_err_and(|refusal| refusal.is_busy)
@@ -232,13 +233,13 @@ impl Server<'_> {
                 life.forgot(forgotten.unwrap_or_default(), now);
             }
             // The caller releases the place.
-            Action::Close => {}
+            LifeAction::Close => {}
         }
         Ok(())
     }
 
     /// Connects a domain to those that serve it. Returns calls that have workers serve it.
-    fn connect(&mut self, place: usize) -> Result<Vec<Call>, CoreError> {
+    fn connect(&mut self, place: usize) -> Result<Vec<WorkerCall>, CoreError> {
         let name = self.state.domain(place).map(|domain| &domain.name);
         let edit = name.and_then(|name| self.edits.get_mut(name));
         if let Some(EditKind::Attach(admitted)) = edit.map(|edit| &mut edit.kind) {
@@ -249,17 +250,17 @@ impl Server<'_> {
         Ok(Vec::new())
     }
 
-    fn happened(&mut self, place: usize, event: Event, now: u64) {
+    fn happened(&mut self, place: usize, event: DomainEvent, now: u64) {
         let name = self.state.domain(place).map(|domain| domain.name.clone());
         let name = name.unwrap_or_default();
         match event {
-            Event::Line(line) => {
+            DomainEvent::Line(line) => {
                 let line = format!("{name}: {line}");
                 self.log.line(Warning, "grantwayd", &line);
             }
-            Event::Up => self.is_up(place, &name, now),
+            DomainEvent::Up => self.is_up(place, &name, now),
             // It fails the request for the domain, or the start of the machine.
-            Event::Failed(refusal) => {
+            DomainEvent::Failed(refusal) => {
                 let how = || format!("it did not start: {}", self.how_it_ended(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
                 match self.complete_ns {
@@ -267,7 +268,7 @@ impl Server<'_> {
                     Some(_) => self.fail(&name, why),
                 }
             }
-            Event::Called(outcome) => self.is_changed(&name, outcome, now),
+            DomainEvent::Called(outcome) => self.is_changed(&name, outcome, now),
         }
     }
 
@@ -295,11 +296,13 @@ impl Server<'_> {
     }
 
     /// Returns calls that have the workers release a guest's ports.
-    pub(super) fn release_calls(&self, name: &str) -> Vec<Call> {
+    pub(super) fn release_calls(&self, name: &str) -> Vec<WorkerCall> {
         let spec = self.state.spec();
         let calls = spec.workers().into_iter().flat_map(|worker| {
             let conns = spec.served(worker, name).into_iter();
-            conns.filter_map(move |conn| Call::new(worker, conn, &Request::Detach { conn }).ok())
+            conns.filter_map(move |conn| {
+                WorkerCall::new(worker, conn, &Request::Detach { conn }).ok()
+            })
         });
         calls.collect()
     }

@@ -1,13 +1,13 @@
 //! Devices that netd reports as lost: their network namespace does not exist any more, or their
 //! interface was removed. The next start of the domain, or a reload, creates the interface again.
 
-use super::Server;
-use crate::reload::Step;
+use super::ManagerServer;
+use crate::reload::ReloadRequest;
 use abi::journal::Level::Warning;
 use abi::reload::{StepKind, StepReason};
 use shmem::time::monotonic_ns;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Records that a device, given by its domain's place and its number there, is lost.
     pub(super) fn lose(&mut self, device: (usize, usize), is_removed: bool) {
         let Some(name) = self.state.domain(device.0).map(|d| d.name.clone()) else {
@@ -37,7 +37,7 @@ impl Server<'_> {
 
     /// Returns steps of a reload that restart domains with removed interfaces, except those that
     /// `steps` restart anyway.
-    pub(super) fn remaking(&self, steps: &[Step]) -> Vec<Step> {
+    pub(super) fn remaking(&self, steps: &[ReloadRequest]) -> Vec<ReloadRequest> {
         let spec = self.state.spec();
         let has_other_nics = steps.iter().any(|step| step.nics.is_some());
         let mut remaking = Vec::new();
@@ -52,7 +52,12 @@ impl Server<'_> {
             if !restarts {
                 let changes = lost.iter().map(|name| format!("{name} was removed"));
                 let (kind, why) = (StepKind::Restart, StepReason::Changed);
-                remaking.push(Step::new(kind, &domain.name, why, changes.collect()));
+                remaking.push(ReloadRequest::new(
+                    kind,
+                    &domain.name,
+                    why,
+                    changes.collect(),
+                ));
             }
         }
         remaking

@@ -20,12 +20,12 @@ use crate::build;
 use crate::client::{Client, ClientWait};
 use crate::console::Console;
 use crate::consoles::Consoles;
-use crate::core::{Core, CoreError};
+use crate::core::{CoreError, CoreLink};
 use crate::deadlines::Deadlines;
 use crate::journal::{Journal, SavedState};
 use crate::life::Life;
-use crate::log::Log;
-use crate::machine_state::State;
+use crate::log::LogSender;
+use crate::machine_state::MachineState;
 use crate::state_file::{AGAIN_NS, LACK, StateFile};
 use abi::DomId;
 use abi::core::{CoreMessage, CoreRequest, Stage};
@@ -46,7 +46,7 @@ const TROUBLE_NS: u64 = 60_000_000_000;
 
 /// A source that is ready.
 #[derive(Clone, Copy, Debug)]
-enum Ready {
+enum ReadySource {
     Core,
     Listener,
     Client(u64),
@@ -83,9 +83,9 @@ enum Deadline {
 }
 
 /// The running machine.
-pub(crate) struct Server<'a> {
-    core: &'a mut Core,
-    state: State,
+pub(crate) struct ManagerServer<'a> {
+    core: &'a mut CoreLink,
+    state: MachineState,
     consoles: Consoles,
     /// Every domain, by its place.
     lives: BTreeMap<usize, Life>,
@@ -93,7 +93,7 @@ pub(crate) struct Server<'a> {
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     deadlines: Deadlines<Deadline>,
-    log: Log,
+    log: LogSender,
     core_pid: u32,
     /// The machine's user, who has every right beside root.
     user: u32,
@@ -127,13 +127,13 @@ pub(crate) struct Server<'a> {
     ending: Option<u32>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> ManagerServer<'a> {
     /// `who`: the core's process, the machine's user, and the core's start.
     pub(crate) fn new(
-        core: &'a mut Core,
-        state: State,
+        core: &'a mut CoreLink,
+        state: MachineState,
         socket: UnixListener,
-        log: Log,
+        log: LogSender,
         who: (u32, u32, u64),
     ) -> Result<Self, String> {
         let (core_pid, user, began_ns) = who;
@@ -306,7 +306,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// As [`Server::keep`]. A failure is logged, and retried in the next turn.
+    /// As [`ManagerServer::keep`]. A failure is logged, and retried in the next turn.
     fn note(&mut self, now_ns: u64) {
         if let Err(CoreError { why, .. }) = self.keep()
             && !self.deadlines.has(&Deadline::Trouble)
@@ -531,36 +531,36 @@ impl<'a> Server<'a> {
         self.complete_ns.is_some() && self.ending.is_none()
     }
 
-    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
-        let mut sources = vec![(Ready::Core, self.core.fd(), PollFlags::IN)];
+    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<ReadySource> {
+        let mut sources = vec![(ReadySource::Core, self.core.fd(), PollFlags::IN)];
         for (id, client) in &self.clients {
             let flags = if client.has_output() {
                 PollFlags::OUT
             } else {
                 PollFlags::IN
             };
-            sources.push((Ready::Client(*id), client.fd(), flags));
+            sources.push((ReadySource::Client(*id), client.fd(), flags));
         }
-        sources.push((Ready::Consoles, self.consoles.fd(), PollFlags::IN));
+        sources.push((ReadySource::Consoles, self.consoles.fd(), PollFlags::IN));
         // Last: a client that has sent a request by now keeps its place.
         if self.accepts(now_ns) && self.ending.is_none() {
-            sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
+            sources.push((ReadySource::Listener, self.socket.as_fd(), PollFlags::IN));
         }
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
     }
 
-    fn handle(&mut self, ready: Ready) {
+    fn handle(&mut self, ready: ReadySource) {
         let now = monotonic_ns();
         match ready {
-            Ready::Core => {}
-            Ready::Listener => {
+            ReadySource::Core => {}
+            ReadySource::Listener => {
                 // A client may have sent a request since.
                 if self.accepts(now) {
                     self.accept(now);
                 }
             }
-            Ready::Client(id) => {
+            ReadySource::Client(id) => {
                 let Some(client) = self.clients.get_mut(&id) else {
                     return;
                 };
@@ -570,7 +570,7 @@ impl<'a> Server<'a> {
                     client.receive(now)
                 }
             }
-            Ready::Consoles => {
+            ReadySource::Consoles => {
                 for (place, until_ns) in self.consoles.take(&mut self.log, now) {
                     self.deadlines.set(Deadline::Console(place), until_ns);
                 }

@@ -9,7 +9,7 @@
 
 use super::attach::live_config;
 use super::edits::{EDIT_NS, EditOrigin, OpeningNics, RestartGoal};
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::core::CoreError;
 use crate::spec::{PendingNicChange, SpecChange};
@@ -19,7 +19,7 @@ use shmem::time::monotonic_ns;
 
 const OTHER_NICS: &str = "killed: restarts with other NICs";
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Begins the step of a reload that replaces all NICs.
     pub(super) fn begin_nics(&mut self, step: &NicsStep, now: u64) -> Result<(), String> {
         let mut config = live_config(&mut self.config, self.state.spec())?.clone();

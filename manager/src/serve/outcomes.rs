@@ -2,7 +2,7 @@
 
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin, RestartGoal, Restarting};
 use super::requests::refusal;
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::build;
 use crate::client::ClientWait;
 use crate::life::Goal;
@@ -14,7 +14,7 @@ use serde::Serialize;
 /// How long the answer to a change of NICs waits for the workers' connections to guests.
 const CONNECT_NS: u64 = 5_000_000_000;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Has domains end, and start again unless `goal` is [`RestartGoal::Ended`]. Returns the
     /// number of restarts before, by place.
     pub(super) fn restart_domains(

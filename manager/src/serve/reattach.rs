@@ -1,7 +1,7 @@
 //! Attaches the guests of the machine before again, after an end of the core.
 
 use super::edits::{EditKind, EditOrigin};
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::spec::SpecChange;
 use abi::journal::Level::{Info, Warning};
 use config::live::state::{self, SavedGuest};
@@ -13,7 +13,7 @@ const TRIES: u32 = 5;
 /// Pause between two attempts.
 const PAUSE_NS: u64 = 300_000_000;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Takes over the state file of the machine before.
     pub(super) fn inherit(&mut self) {
         let live = self.state.spec().live();

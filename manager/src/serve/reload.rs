@@ -2,16 +2,16 @@
 
 use super::attach::live_config;
 use super::edits::{EditOrigin, Reload, RestartGoal};
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::client::ClientWait;
 use crate::life::{Goal, Life};
-use crate::reload::{self, ReloadProgress, Step};
+use crate::reload::{self, ReloadProgress, ReloadRequest};
 use abi::journal::Level;
 use abi::reload::{Reloaded, SourceFile, StepKind};
 use config::File;
 use config::live::reload::{Difference, difference};
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Begins a reload. The client gets its answer when all steps are done; a dry run is answered
     /// at once.
     pub(super) fn begin_reload(
@@ -46,7 +46,7 @@ impl Server<'_> {
     }
 
     /// Returns the differences to the files, and the steps.
-    fn plan(&mut self, files: Vec<SourceFile>) -> Result<(Difference, Vec<Step>), String> {
+    fn plan(&mut self, files: Vec<SourceFile>) -> Result<(Difference, Vec<ReloadRequest>), String> {
         let file = |SourceFile { name, text }| File { name, text };
         let files: Vec<File> = files.into_iter().map(file).collect();
         let config = live_config(&mut self.config, self.state.spec())?.clone();
@@ -89,7 +89,7 @@ impl Server<'_> {
         }
     }
 
-    fn begin_step(&mut self, step: &Step, now: u64) -> Result<(), String> {
+    fn begin_step(&mut self, step: &ReloadRequest, now: u64) -> Result<(), String> {
         if let Some(nics) = &step.nics {
             return self.begin_nics(nics, now);
         }

@@ -1,7 +1,7 @@
 //! Serves the requests of clients.
 
 use super::edits::{EditOrigin, RestartGoal};
-use super::{Deadline, Server};
+use super::{Deadline, ManagerServer};
 use crate::access::{self, Right};
 use crate::client::{Client, ClientWait, Relay};
 use crate::core::CoreError;
@@ -20,7 +20,7 @@ const ROOM_AGAIN_NS: u64 = 1_000_000;
 /// Bytes of a status or an audit: far above those of the largest machine.
 const BYTES_MAX: usize = 256 << 20;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Serves one request of each client, and those that waited until the machine was complete.
     /// Further requests of a client wait for the next turn.
     pub(super) fn requests(&mut self, now: u64) {

@@ -1,16 +1,16 @@
 //! Changes guests that keep running: their rules and rate limits, by a reload or for a client.
 
-use super::Server;
+use super::ManagerServer;
 use super::attach::live_config;
 use super::edits::{Edit, EditKind, EditOrigin};
-use crate::life::Call;
+use crate::life::WorkerCall;
 use abi::journal::Level;
 use abi::machine::Setting;
 use abi::mailbox::Request;
 use abi::reload::RulesChanged;
 use config::live::reload::present_guest;
 
-impl Server<'_> {
+impl ManagerServer<'_> {
     /// Begins to replace the rules of an attached guest for a client.
     pub(super) fn rules_for(&mut self, id: u64, rules: &Setting, now: u64) -> Result<(), String> {
         if self.reload.is_some() {
@@ -38,7 +38,7 @@ impl Server<'_> {
             .change(guest)?;
         let (name, vifs) = (changed.domain.name, changed.vifs);
         let ports = self.state.spec().changed(&vifs);
-        let calls = Call::of_ports(&ports, |vif| Request::Change { vif })?;
+        let calls = WorkerCall::of_ports(&ports, |vif| Request::Change { vif })?;
         let place = self.state.place(&name);
         let life = place.and_then(|place| self.lives.get_mut(&place));
         let life = life.filter(|_| !self.edits.contains_key(&name));

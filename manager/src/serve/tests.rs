@@ -11,7 +11,7 @@ use std::thread;
 const FILE: &str = "[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
 
 /// Runs `test` with a server whose core carries out every request.
-fn with_server(test: impl FnOnce(&mut Server<'_>)) {
+fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
     let (ours, theirs) = Link::pair().unwrap();
     let core = thread::spawn(move || {
         while let Ok(received) = theirs.receive::<CoreRequest>() {
@@ -33,9 +33,16 @@ fn with_server(test: impl FnOnce(&mut Server<'_>)) {
     let machine = live::machine(&config::parse("f", FILE).unwrap(), &[file]).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let socket = UnixListener::bind(dir.path().join("socket")).unwrap();
-    let mut link = Core::new(ours);
-    let log = Log::start(None).unwrap();
-    let mut server = Server::new(&mut link, State::new(machine), socket, log, (1, 2, 3)).unwrap();
+    let mut link = CoreLink::new(ours);
+    let log = LogSender::start(None).unwrap();
+    let mut server = ManagerServer::new(
+        &mut link,
+        MachineState::new(machine),
+        socket,
+        log,
+        (1, 2, 3),
+    )
+    .unwrap();
     server.complete_ns = Some(1);
     test(&mut server);
     drop(link);
@@ -44,7 +51,7 @@ fn with_server(test: impl FnOnce(&mut Server<'_>)) {
 
 /// Has the worker of the driver domain restart for an asker. It runs again in the turn in which
 /// the restart is late, and is connected if the goal is [`RestartGoal::Up`].
-fn restart(server: &mut Server<'_>, asker: EditOrigin, goal: RestartGoal) {
+fn restart(server: &mut ManagerServer<'_>, asker: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set(place, id);
     server.state.live(id, Stage::Running, "runs");
@@ -69,7 +76,7 @@ fn restart(server: &mut Server<'_>, asker: EditOrigin, goal: RestartGoal) {
 }
 
 /// Returns the answer that the server has sent to its only client. Fails if there is none.
-fn answer(server: &mut Server<'_>, client: UnixStream) -> String {
+fn answer(server: &mut ManagerServer<'_>, client: UnixStream) -> String {
     server.clients.get_mut(&0).unwrap().send(6);
     client.set_nonblocking(true).unwrap();
     let mut answer = String::new();

@@ -12,9 +12,9 @@ use abi::hypercall::Bind;
 use abi::{ConnId, DomId, Handle, PAGE, Slot, XenbusState};
 use nic::dma::{GrantedMemory, IoAddr, QueueRecord};
 use runtime::call::Calls;
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform};
+use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform};
 use runtime::start::print_line;
-use shmem::uses::Entries;
+use shmem::uses::TableWords;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ const CONNECTION: ConnId = ConnId(0);
 
 /// Properties of the device that a driver domain must match.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct QueueLimits {
     /// Entries of each queue.
     pub descriptors: u32,
     /// The largest number of granted pages.
@@ -50,7 +50,7 @@ impl Drop for BoundTable {
 
 /// The granted memory of a connected driver domain.
 #[derive(Debug)]
-pub struct Granted {
+pub struct DriverGrants {
     /// The memory of the I/O pages.
     pub memory: GrantedMemory,
     /// Where the queues are in it.
@@ -60,22 +60,22 @@ pub struct Granted {
 
 /// The connection.
 #[derive(Debug)]
-pub struct Link {
+pub struct DriverLink {
     platform: Rc<dyn Platform>,
     calls: Rc<RefCell<Calls>>,
-    limits: Limits,
+    limits: QueueLimits,
     state: XenbusState,
     /// The last driver domain, and its doorbell.
     driver: Option<DomId>,
     doorbell: Option<Box<dyn Doorbell>>,
     /// Set while frames may flow.
-    granted: Option<Granted>,
+    granted: Option<DriverGrants>,
 }
 
-impl Link {
+impl DriverLink {
     /// Creates the connection.
     #[must_use]
-    pub fn new(platform: Rc<dyn Platform>, calls: Rc<RefCell<Calls>>, limits: Limits) -> Self {
+    pub fn new(platform: Rc<dyn Platform>, calls: Rc<RefCell<Calls>>, limits: QueueLimits) -> Self {
         Self {
             platform,
             calls,
@@ -89,7 +89,7 @@ impl Link {
 
     /// Returns the memory that the driver domain has granted, while it is connected.
     #[must_use]
-    pub fn granted(&self) -> Option<&Granted> {
+    pub fn granted(&self) -> Option<&DriverGrants> {
         self.granted.as_ref()
     }
 
@@ -146,7 +146,7 @@ impl Link {
         self.set(XenbusState::Closed);
     }
 
-    fn connect(&mut self, peer: &Peer) -> Result<Granted, String> {
+    fn connect(&mut self, peer: &PeerEnd) -> Result<DriverGrants, String> {
         let queues = QueueRecord::decode(&peer.record);
         let queues = queues.ok_or("the driver domain's record has another version")?;
         let QueueRecord {
@@ -179,7 +179,7 @@ impl Link {
         let at = pages as usize * PAGE;
         let entries = window.at(at, translation).and_then(|translation_span| {
             let status_span = window.at(at + translation, status)?;
-            Entries::of(translation_span, status_span, pages)
+            TableWords::of(translation_span, status_span, pages)
         });
         let span = window.at(0, at);
         let (first, slots) = self.limits.guests;
@@ -197,7 +197,7 @@ impl Link {
         };
         let bound = self.calls.borrow_mut().bind_table(&bind);
         bound.map_err(|why| format!("the grant table cannot be bound: {}", why.name()))?;
-        Ok(Granted {
+        Ok(DriverGrants {
             memory: GrantedMemory::new(entries, span, (IoAddr::of_page(first), guests)),
             queues,
             _table: BoundTable {

@@ -1,6 +1,6 @@
 //! The device's main loop.
 
-use crate::link::{Limits, Link};
+use crate::link::{DriverLink, QueueLimits};
 use abi::PAGE;
 use abi::mailbox::Request;
 use config::domain::{BUFFER_BYTES, DeviceConfig};
@@ -25,7 +25,7 @@ const HEADER: usize = 18;
 pub struct Device<W> {
     device: SoftDevice<SimNic>,
     far: FarEnd,
-    link: Link,
+    link: DriverLink,
     waiter: W,
     mailbox: Mailbox,
     has_logged_fault: bool,
@@ -69,7 +69,7 @@ fn assemble<W>(
     let nowhere = IoAddr::of_page(0);
     let longest = mtu + HEADER;
     let device = SoftDevice::new(near, rings.descriptors, &[], nowhere, longest, interrupts);
-    let limits = Limits {
+    let limits = QueueLimits {
         descriptors: rings.descriptors,
         pages: config.pages,
         guests: (config.guests_slot, config.guests_slots),
@@ -78,7 +78,7 @@ fn assemble<W>(
     let device = Device {
         device,
         far: FarEnd::new(far, station, pool),
-        link: Link::new(Rc::clone(&platform), calls, limits),
+        link: DriverLink::new(Rc::clone(&platform), calls, limits),
         waiter,
         mailbox: Mailbox::new(domain_memory.mailbox.span()),
         has_logged_fault: false,

@@ -30,7 +30,7 @@ struct Waiting {
 
 /// A guest as a sender.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sender {
+pub struct SendingGuest {
     /// The single destination of its last batch, if any.
     to: Option<usize>,
     /// Start of its wait.
@@ -41,7 +41,7 @@ pub struct Sender {
     in_vain: Option<usize>,
 }
 
-impl Sender {
+impl SendingGuest {
     /// Records the bridge's verdicts on a batch.
     pub fn sent(&mut self, verdicts: &[Verdict]) {
         self.to = match verdicts.split_first() {
@@ -90,7 +90,7 @@ impl Backpressure {
     /// [destination](Sender::destination) has no room for a packet (`!has_room`).
     pub fn waits(
         &mut self,
-        (port, sender): (usize, &mut Sender),
+        (port, sender): (usize, &mut SendingGuest),
         has_room: bool,
         now_ns: u64,
     ) -> bool {
@@ -150,7 +150,7 @@ mod tests {
     /// The sender at port 1.
     #[derive(Default)]
     struct One {
-        sender: Sender,
+        sender: SendingGuest,
         all: Backpressure,
     }
 

@@ -18,7 +18,7 @@ use crate::queueing::Queueing;
 use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
-use crate::vifs::memory::{GuestMemory, Shared};
+use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::PAGE;
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
@@ -81,7 +81,7 @@ pub fn run_joined<W: Wait>(
 /// Creates a driver without connected guests, and returns it with its system.
 pub(crate) fn build<W: Wait>(
     started: Started<DriverConfig, W>,
-    guests: impl FnOnce(Shared) -> Box<dyn Guests>,
+    guests: impl FnOnce(VifSettings) -> Box<dyn Guests>,
 ) -> Result<(Driver<W>, Rc<dyn Platform>), StartError> {
     let Started {
         domain_memory,
@@ -90,7 +90,7 @@ pub(crate) fn build<W: Wait>(
         waiter,
         config,
     } = started;
-    let mut memory = Memory {
+    let mut memory = FrameMemory {
         area: domain_memory.frames,
         used: 0,
     };
@@ -102,7 +102,7 @@ pub(crate) fn build<W: Wait>(
     let ledger = Rc::new(Ledger::new(config.ledger));
     let switch = Switch::new(bridge(&config), queueing, ledger);
     let mailbox = Mailbox::new(domain_memory.mailbox.span());
-    let shared = Shared::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
+    let shared = VifSettings::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
     let (system, guests) = (Rc::clone(&platform), guests(shared.clone()));
     let mut driver = Driver::empty(switch, waiter, mailbox, system, guests, &config);
     driver.flow_memory = flows;
@@ -164,12 +164,12 @@ fn dedicated_queue(
 }
 
 /// The driver's own frames, allocated from the first on.
-struct Memory {
+struct FrameMemory {
     area: Area,
     used: usize,
 }
 
-impl Memory {
+impl FrameMemory {
     fn take_area(&mut self, bytes: usize) -> Result<Area, StartError> {
         let area = self
             .area
@@ -198,7 +198,7 @@ impl Memory {
 fn nic_port(
     config: &NicConfig,
     lro: &Lro,
-    memory: &mut Memory,
+    memory: &mut FrameMemory,
     platform: &Rc<dyn Platform>,
     own: &OwnDomain,
 ) -> Result<NicPort, StartError> {

@@ -36,7 +36,7 @@ pub struct CaptureRequest<'a> {
 
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CaptureDirection {
     /// Into the bridge.
     In,
     /// Out of the bridge.
@@ -45,10 +45,10 @@ pub enum Direction {
 
 /// The active capture, if any.
 #[derive(Debug, Default)]
-pub struct Capture(Option<Box<Running>>);
+pub struct Capture(Option<Box<RunningCapture>>);
 
 #[derive(Debug)]
-struct Running {
+struct RunningCapture {
     id: u64,
     of: String,
     snaplen: usize,
@@ -63,7 +63,7 @@ struct Running {
 struct CapturedFrame {
     at_ns: u64,
     port: String,
-    direction: Direction,
+    direction: CaptureDirection,
     /// Length of the frame.
     len: usize,
     /// Its first bytes.
@@ -90,7 +90,7 @@ impl Capture {
             self.0 = None;
         } else {
             let running = self.0.get_or_insert_with(|| {
-                Box::new(Running {
+                Box::new(RunningCapture {
                     id: wanted.id,
                     of: wanted.of.to_owned(),
                     snaplen: FRAME_MAX.min(wanted.snaplen as usize),
@@ -128,19 +128,19 @@ impl Capture {
                 Verdict::Drop(reason) => Some(dropped_by_bridge(*reason)),
                 Verdict::Unicast(_) | Verdict::Many(_) => None,
             };
-            self.see(port, Direction::In, frame, dropped, now_ns);
+            self.see(port, CaptureDirection::In, frame, dropped, now_ns);
         }
     }
 
     /// Records a frame that left by a port or was dropped there.
     pub fn sent_by(&mut self, port: &str, frame: &Frame, dropped: Option<String>, now_ns: u64) {
-        self.see(port, Direction::Out, frame, dropped, now_ns);
+        self.see(port, CaptureDirection::Out, frame, dropped, now_ns);
     }
 
     fn see(
         &mut self,
         port: &str,
-        direction: Direction,
+        direction: CaptureDirection,
         frame: &Frame,
         dropped: Option<String>,
         now_ns: u64,
@@ -189,7 +189,7 @@ fn with_checksum(frame: &Frame) -> Option<Frame> {
     finish(&mut copy).ok().map(|()| copy)
 }
 
-impl Running {
+impl RunningCapture {
     fn sees(&self, port: &str) -> bool {
         let name = port.split_once('.').map_or(port, |(_, name)| name);
         let guest = VifConfig::guest_of(name);
@@ -209,7 +209,7 @@ impl CapturedFrame {
         json!({
             "at_ns": self.at_ns,
             "port": self.port,
-            "in": self.direction == Direction::In,
+            "in": self.direction == CaptureDirection::In,
             "bytes": self.len,
             "data": hex(&self.data),
             "dropped": self.dropped,

@@ -7,8 +7,8 @@ use nic::dma::record::QueueRecord;
 use nic::dma::{Bell, RemoteNic, RemoteQueue};
 use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::call::Calls;
-use runtime::frontend::{Connection, HandshakeStep};
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
+use runtime::frontend::{FrontendConnection, HandshakeStep};
+use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Record};
 use runtime::start::print_line;
 use shmem::Area;
 use std::cell::RefCell;
@@ -42,7 +42,7 @@ impl Drop for DeviceTable {
 pub struct DevicePort {
     name: String,
     nic: RemoteNic,
-    link: Connection,
+    link: FrontendConnection,
     /// Memory that the device may access, in the order of its I/O addresses.
     granted: [Area; 2],
     domain: OwnDomain,
@@ -66,7 +66,7 @@ impl DevicePort {
     pub fn new(
         name: String,
         nic: RemoteNic,
-        link: Connection,
+        link: FrontendConnection,
         granted: [Area; 2],
         domain: OwnDomain,
     ) -> Self {
@@ -122,7 +122,7 @@ impl DevicePort {
     }
 
     /// Empties the queues, grants them and the pool, and returns the record for the device.
-    fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
+    fn lay_out(&mut self, peer: &PeerEnd) -> Result<Record, String> {
         self.link.set_backend(peer.domain);
         let pages: usize = self.granted.iter().map(|area| area.len() / PAGE).sum();
         let calls = &self.domain.calls;

@@ -2,7 +2,7 @@
 
 use crate::device_port::{DevicePort, OwnDomain};
 use crate::pci::{self, PciPort};
-use crate::sim::Wire;
+use crate::sim::SimWire;
 use crate::soft::SoftPort;
 use crate::steering::MonitorSteering;
 use crate::xdp;
@@ -15,7 +15,7 @@ use nic::sim::SimNic;
 use nic::{Nic, Pool};
 use nic_linux::TapNic;
 use runtime::device::{attach, attach_if_there, give_up, pcap};
-use runtime::frontend::Connection;
+use runtime::frontend::FrontendConnection;
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
@@ -86,13 +86,13 @@ pub fn nic(
                 None => near,
                 Some(vmq) => near.with_queues(vmq.queues as usize, QUEUE_FRAMES),
             };
-            Box::new(Wire::new(near, far, station, pool(0, eighth)?))
+            Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
         NicKindConfig::Soft { cable, rings: of } => {
             let (near, far, station) = cable::ends(cable, config.rate_mbps, mtu);
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let near = soft(config, *of, near, (rings, received), platform)?;
-            Box::new(Wire::new(near, far, station, pool(0, eighth)?))
+            Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
         NicKindConfig::Device {
             conn,
@@ -100,7 +100,7 @@ pub fn nic(
             queues,
         } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
-            let link = Connection::new(ConnId(*conn), Rc::clone(platform));
+            let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
             let size = (*descriptors, *queues);
             remote(config, size, link, [rings, received], domain)?
         }
@@ -146,7 +146,7 @@ fn with_rate(
 fn remote(
     config: &NicConfig,
     (entries, queues): (u32, u32),
-    link: Connection,
+    link: FrontendConnection,
     granted: [Area; 2],
     domain: &OwnDomain,
 ) -> Result<Box<dyn Nic>, StartError> {
@@ -211,7 +211,7 @@ fn socket(
     let Some(fd) = attach_if_there(&**platform, device)? else {
         return Ok(Box::new(TapNic::new(None, false, false, false, mtu)));
     };
-    let socket = xdp::Socket {
+    let socket = xdp::SocketLayout {
         device,
         fd,
         rings_slot,

@@ -7,7 +7,7 @@
 //!
 //! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
-use config::domain::{Limit, bytes_per_s};
+use config::domain::{FrameLimit, bytes_per_s};
 use net::packet::ecn::mark_ce;
 use net::packet::segment::{cut, packets};
 use net::queue::codel::Params;
@@ -165,7 +165,7 @@ pub struct EgressQueue {
 
 impl EgressQueue {
     /// Replaces the limit, and starts with a full bucket.
-    pub fn set(&mut self, limit: Option<&Limit>) {
+    pub fn set(&mut self, limit: Option<&FrameLimit>) {
         self.bucket = None;
         self.params = Params::default();
         if let Some(limit) = limit {

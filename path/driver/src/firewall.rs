@@ -1,16 +1,16 @@
 //! Firewall rules between configuration and bridge: their names, and which of them the kernel
 //! enforces before a frame reaches the driver.
 
-use crate::ports::Port;
+use crate::ports::BridgePort;
 use config::domain::{NicConfig, VifConfig};
 use config::rule;
 use net::bridge::{Bridge, Count, Direction, Prefix, Rule};
-use net::flows::State;
+use net::flows::FlowState;
 use serde_json::{Map, Value, json};
 
 /// Rules that the kernel enforces. The ports have the names of all rules.
 #[derive(Debug, Default)]
-pub struct Firewall {
+pub struct KernelFirewall {
     /// Rules that deny frames of a dedicated queue.
     denying: Vec<DenyRule>,
 }
@@ -20,7 +20,7 @@ pub struct Firewall {
 pub struct DenyRule {
     /// The guest's port.
     pub queue: usize,
-    /// The rule's number in the queue's [`abi::firewall::Rules`].
+    /// The rule's number in the queue's [`abi::firewall::RuleLists`].
     pub number: u32,
     /// The port with the rule.
     port: usize,
@@ -28,7 +28,7 @@ pub struct DenyRule {
     place: usize,
 }
 
-impl Firewall {
+impl KernelFirewall {
     /// Adds rules that the kernel also enforces, for a dedicated queue.
     pub fn add_denying(&mut self, rules: &[DenyRule]) {
         self.denying.extend(rules);
@@ -50,7 +50,7 @@ impl Firewall {
     #[must_use]
     pub fn stat(
         &self,
-        (number, port): (usize, &Port),
+        (number, port): (usize, &BridgePort),
         bridge: &Bridge,
         kernel: &[Count],
     ) -> Option<Value> {
@@ -77,9 +77,10 @@ impl Firewall {
 #[must_use]
 pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
     let ((nic, wire), (vif, config)) = (wire, guest);
-    let from_wire = rule::for_direction(&wire.rules, rule::Direction::In).map(|found| (nic, found));
+    let from_wire =
+        rule::for_direction(&wire.rules, rule::RuleDirection::In).map(|found| (nic, found));
     let to_guest =
-        rule::for_direction(&config.rules, rule::Direction::Out).map(|found| (vif, found));
+        rule::for_direction(&config.rules, rule::RuleDirection::Out).map(|found| (vif, found));
     let numbered = (0..).zip(from_wire.chain(to_guest));
     let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
     let denying = denying.map(|(number, (port, (place, _)))| DenyRule {
@@ -101,14 +102,14 @@ pub fn names(rules: &[rule::Rule]) -> Vec<String> {
 #[must_use]
 pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
     let prefix = |cidr: config::Cidr| Prefix::new(cidr.address, cidr.prefix);
-    let direction = |direction: rule::Direction| match direction {
-        rule::Direction::In => Direction::In,
-        rule::Direction::Out => Direction::Out,
+    let direction = |direction: rule::RuleDirection| match direction {
+        rule::RuleDirection::In => Direction::In,
+        rule::RuleDirection::Out => Direction::Out,
     };
-    let state = |state: rule::State| match state {
-        rule::State::New => State::New,
-        rule::State::Established => State::Established,
-        rule::State::Related => State::Related,
+    let state = |state: rule::RuleState| match state {
+        rule::RuleState::New => FlowState::New,
+        rule::RuleState::Established => FlowState::Established,
+        rule::RuleState::Related => FlowState::Related,
     };
     let rules = rules.iter().map(|rule| Rule {
         allow: rule.allow,
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_a_removed_port_are_removed() {
-        let mut firewall = Firewall::default();
+        let mut firewall = KernelFirewall::default();
         for port in [0, 1] {
             firewall.add_denying(&[DenyRule {
                 queue: port,

@@ -1,6 +1,6 @@
 //! Answers to queries for the flows of ports.
 
-use crate::ports::Ports;
+use crate::ports::BridgePorts;
 use config::domain::VifConfig;
 use config::rule::Protocol;
 use net::bridge::{Bridge, Direction};
@@ -16,7 +16,7 @@ const FLOWS_MAX: usize = 1000;
 /// # Errors
 /// No port of `of` has a flow table.
 pub fn flows(
-    ports: &Ports,
+    ports: &BridgePorts,
     bridge: &Bridge,
     of: &str,
     first: u32,

@@ -1,7 +1,7 @@
 //! Guests that are added and removed while the driver runs.
 
 use crate::firewall;
-use crate::vifs::memory::{GuestAccess, GuestMemory, Shared};
+use crate::vifs::memory::{GuestAccess, GuestMemory, VifSettings};
 use abi::ConnId;
 use config::domain::{Cidr, VifConfig};
 use net::bridge;
@@ -12,7 +12,7 @@ use std::fmt::Debug;
 /// Source of changes to the set of guests. By default there are no changes.
 pub trait Guests: Debug {
     /// Returns the changes since the last call, in order.
-    fn changes(&mut self) -> Vec<Change> {
+    fn changes(&mut self) -> Vec<GuestChange> {
         Vec::new()
     }
 
@@ -28,7 +28,7 @@ pub trait Guests: Debug {
 
 /// A change to the set of guests.
 #[derive(Debug)]
-pub enum Change {
+pub enum GuestChange {
     /// A guest was added.
     Added {
         /// Its interface. None of its memory is in this domain's window yet.
@@ -53,7 +53,7 @@ impl Guests for FixedGuests {
 /// The guests that the monitor attaches to a driver domain.
 #[derive(Debug)]
 pub(crate) struct MonitorGuests {
-    pub(crate) shared: Shared,
+    pub(crate) shared: VifSettings,
 }
 
 impl Guests for MonitorGuests {
@@ -71,7 +71,7 @@ impl Guests for MonitorGuests {
 /// Returns the bridge's port for a guest with all its guards, whether the guest is in the driver's
 /// configuration or attached later. Rate limits that cause backpressure instead of drops are in
 /// `fairness`.
-pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
+pub(crate) fn guest_port(vif: &VifConfig) -> bridge::PortConfig {
     let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
     let sources = vif.sources.as_ref();
@@ -81,7 +81,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
         confined: vif.confined,
         sources: sources.map(|all| all.iter().map(prefix).collect()),
     };
-    bridge::Port {
+    bridge::PortConfig {
         kind: bridge::PortKind::Guest {
             macs: macs.into_iter().map(Mac).collect(),
             permissions,
@@ -89,7 +89,7 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
         addresses: vif.addresses.clone(),
         gateways: vif.gateways.clone(),
         rules: firewall::rules(&vif.rules),
-        ..bridge::Port::nic()
+        ..bridge::PortConfig::nic()
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use config::rule::Rule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
-    use runtime::platform::{Peer, PendingWork, Platform, Wait, WakeSource};
+    use runtime::platform::{PeerEnd, PendingWork, Platform, Wait, WakeSource};
     use runtime::start::Started;
     use serde_json::json;
     use shmem::Area;
@@ -157,7 +157,7 @@ mod tests {
 
         fn open(
             &mut self,
-            _: &Peer,
+            _: &PeerEnd,
             _: &FrontRecord,
             _: &Rc<Ledger>,
         ) -> Result<OpenedMemory, String> {
@@ -168,7 +168,7 @@ mod tests {
     /// Changes to return, call by call, and the guests that the driver has rejected.
     #[derive(Debug, Default)]
     struct ScriptedChanges {
-        changes: RefCell<Vec<Vec<Change>>>,
+        changes: RefCell<Vec<Vec<GuestChange>>>,
         refused: RefCell<Vec<ConnId>>,
     }
 
@@ -176,7 +176,7 @@ mod tests {
     struct Script(Rc<ScriptedChanges>);
 
     impl Guests for Script {
-        fn changes(&mut self) -> Vec<Change> {
+        fn changes(&mut self) -> Vec<GuestChange> {
             self.0.changes.borrow_mut().pop().unwrap_or_default()
         }
 
@@ -196,8 +196,8 @@ mod tests {
         VifConfig::new(conn, conn.to_string(), [2, 0, 0, 0, 0, mac])
     }
 
-    fn added(conn: u32, mac: u8) -> Change {
-        Change::Added {
+    fn added(conn: u32, mac: u8) -> GuestChange {
+        GuestChange::Added {
             vif: Box::new(vif(conn, mac)),
             access: Box::new(NoAccess),
         }
@@ -252,14 +252,14 @@ mod tests {
             confined: true,
             sources: Some(vec![bridge::Prefix::new(address("10.8.0.0"), 16)]),
         };
-        let guarded = bridge::Port {
+        let guarded = bridge::PortConfig {
             kind: bridge::PortKind::Guest {
                 macs: macs.to_vec(),
                 permissions,
             },
             addresses: vec![address("10.0.0.2")],
             gateways: vec![address("10.0.0.1")],
-            ..bridge::Port::nic()
+            ..bridge::PortConfig::nic()
         };
         assert_eq!(guest_port(&described), guarded);
         // One guest is attached, the other is known from the start.
@@ -288,7 +288,7 @@ mod tests {
     fn removed_guests_free_their_ports() {
         let script = Rc::new(ScriptedChanges::default());
         let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&script)))).unwrap();
-        let mut step = |changes: Vec<Change>| {
+        let mut step = |changes: Vec<GuestChange>| {
             script.changes.borrow_mut().push(changes);
             driver.serve_changes();
             let conns = driver.vifs_mut().map(|vif| vif.conn().0);
@@ -297,9 +297,12 @@ mod tests {
         assert_eq!(step(vec![added(7, 1), added(3, 2)]), (vec![7, 3], vec![]));
         // Another guest has this MAC.
         assert_eq!(step(vec![added(4, 2)]), (vec![7, 3], vec![ConnId(4)]));
-        assert_eq!(step(vec![Change::Removed(ConnId(7))]), (vec![3], vec![]));
+        assert_eq!(
+            step(vec![GuestChange::Removed(ConnId(7))]),
+            (vec![3], vec![])
+        );
         // A removed guest frees its port and its MAC; a rejected one occupied neither.
-        let next = vec![Change::Removed(ConnId(9)), added(8, 1)];
+        let next = vec![GuestChange::Removed(ConnId(9)), added(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
     }
 
@@ -414,7 +417,7 @@ mod tests {
 
     #[test]
     fn staging_pages_are_allocated_at_the_start() {
-        let shared = Shared {
+        let shared = VifSettings {
             platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
             frames: Area::anonymous(PAGE).unwrap(),

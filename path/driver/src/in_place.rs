@@ -19,7 +19,7 @@ use vif::netif::{MAX_SLOTS, transport};
 
 /// How the buffers of the frames are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffers {
+pub enum BufferLending {
     /// In the netback's batch, and answered in order.
     Posted {
         /// Whether headers are written into the guest's pages only after the verdict.
@@ -104,7 +104,7 @@ impl InPlace {
         &mut self,
         switch: &mut Switch,
         ports: InPlacePorts,
-        buffers: Buffers,
+        buffers: BufferLending,
         merging: bool,
         now_ns: u64,
     ) -> DeliveryReport {
@@ -114,7 +114,7 @@ impl InPlace {
             .for_each(|frame| fill_in_checksum(frame, buffers));
         // If headers are written late, merging needs the verdicts first. Otherwise frames are
         // merged first, so that a merged frame needs only one verdict.
-        let header_last = buffers == Buffers::Posted { header_last: true };
+        let header_last = buffers == BufferLending::Posted { header_last: true };
         if header_last {
             self.decide(switch, ports, buffers, now_ns);
         }
@@ -129,7 +129,7 @@ impl InPlace {
         report
     }
 
-    fn merge(&mut self, switch: &mut Switch, guest: usize, buffers: Buffers, now_ns: u64) {
+    fn merge(&mut self, switch: &mut Switch, guest: usize, buffers: BufferLending, now_ns: u64) {
         let Self {
             lro_stage, frames, ..
         } = self;
@@ -137,18 +137,24 @@ impl InPlace {
             return;
         };
         switch.ledger.at(Hop::Lro, || match buffers {
-            Buffers::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
+            BufferLending::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
             // The guest must accept packets of as many slots as merging may produce.
-            Buffers::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
+            BufferLending::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
                 lro_stage.merge_any(now_ns, frames);
             }
-            Buffers::Lent => {}
+            BufferLending::Lent => {}
         });
     }
 
     /// Gets the verdict on each frame. Keeps the frames for the guest and writes their headers.
     /// Rejects the buffers of the others.
-    fn decide(&mut self, switch: &mut Switch, ports: InPlacePorts, buffers: Buffers, now_ns: u64) {
+    fn decide(
+        &mut self,
+        switch: &mut Switch,
+        ports: InPlacePorts,
+        buffers: BufferLending,
+        now_ns: u64,
+    ) {
         if self.frames.is_empty() {
             return;
         }
@@ -175,7 +181,9 @@ impl InPlace {
             self.frames.retain_mut(|frame| {
                 match verdicts.next() {
                     Some(verdict) if is_for_it(verdict) => match buffers {
-                        Buffers::Posted { header_last: true } => return netback.put_header(frame),
+                        BufferLending::Posted { header_last: true } => {
+                            return netback.put_header(frame);
+                        }
                         _ => return true,
                     },
                     Some(Verdict::Drop(_)) => {}
@@ -190,19 +198,19 @@ impl InPlace {
     }
 
     /// Answers the guest's requests with the frames that were kept.
-    fn respond(&self, switch: &mut Switch, guest: usize, buffers: Buffers) -> DeliveryReport {
+    fn respond(&self, switch: &mut Switch, guest: usize, buffers: BufferLending) -> DeliveryReport {
         let mut report = DeliveryReport::default();
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
             return report;
         };
         switch.ledger.at(Hop::Netback, || match buffers {
-            Buffers::Posted { .. } => {
+            BufferLending::Posted { .. } => {
                 for frame in &self.frames {
                     netback.accept(frame);
                 }
                 netback.post_end()
             }
-            Buffers::Lent => {
+            BufferLending::Lent => {
                 for frame in &self.frames {
                     netback.deliver(frame, &mut report);
                 }
@@ -213,12 +221,12 @@ impl InPlace {
 }
 
 /// Computes a checksum that the guest would not find. Delivery of the frame reports a failure.
-fn fill_in_checksum(frame: &mut Frame, buffers: Buffers) {
+fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;
     }
     // Late headers are written after the verdict.
-    if buffers != (Buffers::Posted { header_last: true })
+    if buffers != (BufferLending::Posted { header_last: true })
         && let Some(first) = frame.pieces.first()
     {
         // The next use of a revoked page detects it.
@@ -227,11 +235,11 @@ fn fill_in_checksum(frame: &mut Frame, buffers: Buffers) {
 }
 
 /// Drops a frame and returns its buffers to the guest.
-fn refuse<G: Grants>(netback: &mut Netback<G>, frame: &Frame, buffers: Buffers) {
+fn refuse<G: Grants>(netback: &mut Netback<G>, frame: &Frame, buffers: BufferLending) {
     for piece in &frame.pieces {
         match buffers {
-            Buffers::Posted { .. } => netback.refuse(piece.buffer),
-            Buffers::Lent => netback.return_buffer(piece.buffer, Returned::Failed),
+            BufferLending::Posted { .. } => netback.refuse(piece.buffer),
+            BufferLending::Lent => netback.return_buffer(piece.buffer, Returned::Failed),
         }
     }
 }

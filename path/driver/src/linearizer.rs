@@ -1,7 +1,7 @@
 //! Linearizer: copies each aggregate into one buffer before the bridge, as the papers' Xen must. If
 //! no buffer is free, the chain continues unchanged.
 
-use config::lro::Backend;
+use config::lro::AggregateDelivery;
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use serde_json::{Map, Value};
 use shmem::Area;
@@ -13,7 +13,7 @@ const FIRST: u32 = 1 << 30;
 #[derive(Debug)]
 pub struct Linearizer {
     pool: Pool,
-    backend: Backend,
+    backend: AggregateDelivery,
     /// Aggregates copied.
     copied: u64,
     /// Aggregates not copied for lack of a buffer.
@@ -23,7 +23,7 @@ pub struct Linearizer {
 impl Linearizer {
     /// Creates buffers of `bytes` bytes in `area`.
     #[must_use]
-    pub fn new(area: Area, bytes: usize, backend: Backend) -> Self {
+    pub fn new(area: Area, bytes: usize, backend: AggregateDelivery) -> Self {
         Self {
             pool: Pool::new(area, bytes).numbered_from(FIRST),
             backend,
@@ -33,14 +33,14 @@ impl Linearizer {
     }
 
     /// Enables or disables copying.
-    pub fn set(&mut self, backend: Backend) {
+    pub fn set(&mut self, backend: AggregateDelivery) {
         self.backend = backend;
     }
 
     /// Returns whether copying is enabled.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.backend == Backend::Linearize
+        self.backend == AggregateDelivery::Linearize
     }
 
     /// Copies every chain in `frames` into one buffer, and returns the chain's buffers to `small`
@@ -134,7 +134,7 @@ mod tests {
     fn chain_is_linearized_and_buffers_return() {
         let mut small = Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048);
         let area = Area::anonymous(2 * BYTES).unwrap();
-        let mut linear = Linearizer::new(area, BYTES, Backend::Linearize);
+        let mut linear = Linearizer::new(area, BYTES, AggregateDelivery::Linearize);
         let bytes: Vec<u8> = (0..30_000u32).map(|n| (n * 7) as u8).collect();
         let mut frames = vec![
             chain(&mut small, &bytes),
@@ -161,11 +161,11 @@ mod tests {
     fn scatter_leaves_chains_alone() {
         let mut small = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let area = Area::anonymous(BYTES).unwrap();
-        let mut linear = Linearizer::new(area, BYTES, Backend::Scatter);
+        let mut linear = Linearizer::new(area, BYTES, AggregateDelivery::Scatter);
         let mut frames = vec![chain(&mut small, &[7; 6000])];
         linear.copy(&mut frames, &mut small);
         assert_eq!((frames[0].pieces.len(), linear.copied), (3, 0));
-        linear.set(Backend::Linearize);
+        linear.set(AggregateDelivery::Linearize);
         linear.copy(&mut frames, &mut small);
         assert_eq!((frames[0].pieces.len(), linear.copied), (1, 1));
         let mut none = Pool::new(Area::anonymous(4096).unwrap(), 1 << 20);

@@ -7,7 +7,7 @@
 //! buffers return at the end of each batch.
 
 use config::domain::Lro;
-use config::lro::{Flush, Form};
+use config::lro::{Flush, FormKey};
 use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
 use runtime::lro::{LroStage, Side, Sums};
@@ -32,7 +32,7 @@ pub struct QueueLro {
 /// until it is flushed.
 fn settings(lro: &Lro) -> Lro {
     Lro {
-        buffers: Form::Skb,
+        buffers: FormKey::Skb,
         flush: Flush::After(HOLD_US),
         ..*lro
     }

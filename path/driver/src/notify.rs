@@ -9,13 +9,13 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Notification of guests, with interrupt moderation.
 #[derive(Debug)]
-pub struct Notifier {
+pub struct GuestNotifier {
     /// Minimum interval between notifications while a NIC has more frames.
     period_ns: u64,
     last_notify_ns: u64,
 }
 
-impl Notifier {
+impl GuestNotifier {
     /// Creates a notifier that notifies at most once per `period_ns` while a NIC has more frames.
     #[must_use]
     pub fn new(period_ns: u64) -> Self {

@@ -1,13 +1,13 @@
 //! Reports of guests' forgeries: the first frame of each kind, with the configuration key that
 //! permits it.
 
-use crate::ports::Ports;
+use crate::ports::BridgePorts;
 use net::bridge::{Bridge, Claim, DropReason, Offence};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
 /// Prints new forgeries on the console, which is part of the log.
-pub(crate) fn report(bridge: &mut Bridge, ports: &Ports) {
+pub(crate) fn report(bridge: &mut Bridge, ports: &BridgePorts) {
     for (number, offence) in bridge.new_offences() {
         let name = ports.name(number).unwrap_or("?");
         let what = sentence(&offence, ports);
@@ -16,7 +16,7 @@ pub(crate) fn report(bridge: &mut Bridge, ports: &Ports) {
 }
 
 /// Returns the forgeries of a port's guest by reason, or `None` if there are none.
-pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Value> {
+pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &BridgePorts) -> Option<Value> {
     let offences = bridge.offences(number).iter();
     let all: Map<String, Value> = offences
         .map(|offence| {
@@ -28,7 +28,7 @@ pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &Ports) -> Option<Valu
 }
 
 /// Describes the drop, its reason, and the key that permits such frames.
-fn sentence(offence: &Offence, ports: &Ports) -> String {
+fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
     let owner = offence.owner.and_then(|port| ports.name(port));
     match (offence.reason, offence.claim) {
         (DropReason::ForgedSource, Claim::Mac(mac)) => match owner {
@@ -84,13 +84,13 @@ fn claimed(address: IpAddr, owner: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::Port;
+    use crate::ports::BridgePort;
     use crate::testing::vif_port;
 
     #[test]
     fn a_drop_names_the_key_that_allows_it() {
-        let mut ports = Ports::default();
-        ports.insert(Port::Vif(Box::new(vif_port("a"))));
+        let mut ports = BridgePorts::default();
+        ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         let owner = ports.name(0).unwrap().to_owned();
         let mac = Claim::Mac(net::packet::Mac([2, 0, 0, 0, 0, 7]));
         let v4 = Claim::Address("10.0.0.7".parse().unwrap());

@@ -4,7 +4,7 @@
 //! An error is created while its packet's memory is valid, and sent at the end of the round,
 //! because its egress port may be in the middle of a batch.
 
-use crate::ports::{Port, Ports};
+use crate::ports::{BridgePort, BridgePorts};
 use net::packet::ETHERNET_BYTES;
 use net::packet::too_big::TooBig;
 use nic::{Caps, Frame};
@@ -28,7 +28,7 @@ impl PathMtu {
     #[cold]
     pub fn report<'a>(
         &mut self,
-        (in_port, port): (usize, &mut Port),
+        (in_port, port): (usize, &mut BridgePort),
         frames: impl Iterator<Item = &'a Frame>,
         caps: Caps,
         now_ns: u64,
@@ -47,7 +47,7 @@ impl PathMtu {
     }
 
     /// Discards the pending errors of a port that is about to be removed.
-    pub fn remove(&mut self, number: usize, ports: &Ports) {
+    pub fn remove(&mut self, number: usize, ports: &BridgePorts) {
         self.waiting.retain(|(to, _)| *to != number);
         if let Some(port) = ports.get(number) {
             let too_big = &port.common().too_big;
@@ -70,7 +70,7 @@ impl PathMtu {
 
     /// Returns the numbers of errors created and of errors suppressed by the limits, as JSON.
     #[must_use]
-    pub fn stat(&self, ports: &Ports) -> Value {
+    pub fn stat(&self, ports: &BridgePorts) -> Value {
         let sum = |of: fn(&TooBig) -> u64| {
             let all = ports.iter().map(|(_, port)| of(&port.common().too_big));
             all.sum::<u64>()

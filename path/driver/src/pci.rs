@@ -7,7 +7,7 @@ use crate::xdp::ask;
 use abi::pci::{IO_BASE, PciControl, Structure, StructureLayout};
 use abi::{PAGE, pci};
 use nic::dma::IoAddr;
-use nic::dma::pci::{PciNic, PciSetup, StartupError, Window};
+use nic::dma::pci::{PciNic, PciSetup, RegisterWindow, StartupError};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use runtime::device::attach_if_there;
 use runtime::platform::Platform;
@@ -32,7 +32,7 @@ pub struct PciPort {
     /// `None` if the monitor has no device for this NIC.
     device: Option<PciDevice>,
     /// `None` until the device was started for the first time.
-    nic: Option<PciNic<Window>>,
+    nic: Option<PciNic<RegisterWindow>>,
     restarts: Restarts,
 }
 
@@ -50,7 +50,7 @@ struct Restarts {
 /// A device that the monitor has provided.
 #[derive(Debug)]
 struct PciDevice {
-    window: Window,
+    window: RegisterWindow,
     interrupt: File,
     /// When the status was last read, and when it is due.
     checked_ns: u64,
@@ -170,14 +170,17 @@ impl Restarts {
 const REGISTERS: &str = "the registers of a PCI device";
 
 /// Returns the registers of a device, and waits until they are mapped.
-fn window((device, slot): (u32, u32), platform: &dyn Platform) -> Result<Window, StartError> {
+fn window(
+    (device, slot): (u32, u32),
+    platform: &dyn Platform,
+) -> Result<RegisterWindow, StartError> {
     let ask = |control: PciControl| ask(REGISTERS, device, control.encode(), platform);
     let of = |structure: Structure| {
         let layout = StructureLayout::decode(ask(PciControl::Layout(structure))?);
         let span = registers(structure.slot(slot), layout, platform);
         span.ok_or(StartError::Damaged("a PCI device's registers do not fit"))
     };
-    Ok(Window {
+    Ok(RegisterWindow {
         common: of(Structure::Common)?,
         notify: of(Structure::Notify)?,
         multiplier: ask(PciControl::NotifyMultiplier)? as u32,

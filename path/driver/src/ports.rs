@@ -11,14 +11,14 @@ use std::net::IpAddr;
 
 /// A port of the bridge.
 #[derive(Debug)]
-pub enum Port {
+pub enum BridgePort {
     /// One of the driver domain's devices.
     Nic(Box<NicPort>),
     /// A guest.
     Vif(Box<VifPort>),
 }
 
-impl Port {
+impl BridgePort {
     /// Returns the port's name, for display.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -86,7 +86,7 @@ impl Port {
     }
 
     /// Passes on up to `budget` frames and appends the flushed ones to `out`. Returns the number of
-    /// frames handled. The port owns the frames until [`Port::done`].
+    /// frames handled. The port owns the frames until [`BridgePort::done`].
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -100,7 +100,7 @@ impl Port {
         }
     }
 
-    /// Ends the use of the frames of the last [`Port::take`].
+    /// Ends the use of the frames of the last [`BridgePort::take`].
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         match self {
             Self::Nic(nic) => nic.done(frames, ledger),
@@ -122,13 +122,13 @@ impl Port {
 
 /// All ports, by their numbers.
 #[derive(Debug, Default)]
-pub struct Ports {
-    slots: Vec<Option<Port>>,
+pub struct BridgePorts {
+    slots: Vec<Option<BridgePort>>,
 }
 
-impl Ports {
+impl BridgePorts {
     /// Adds a port with the lowest free number.
-    pub fn insert(&mut self, port: Port) -> usize {
+    pub fn insert(&mut self, port: BridgePort) -> usize {
         let free = self.slots.iter().position(Option::is_none);
         let number = free.unwrap_or(self.slots.len());
         match self.slots.get_mut(number) {
@@ -139,28 +139,28 @@ impl Ports {
     }
 
     /// Removes a port and frees its number; other numbers are unchanged.
-    pub fn remove(&mut self, number: usize) -> Option<Port> {
+    pub fn remove(&mut self, number: usize) -> Option<BridgePort> {
         self.slots.get_mut(number)?.take()
     }
 
     /// Returns a port.
     #[inline]
     #[must_use]
-    pub fn get(&self, number: usize) -> Option<&Port> {
+    pub fn get(&self, number: usize) -> Option<&BridgePort> {
         self.slots.get(number)?.as_ref()
     }
 
     /// Returns a port.
     #[inline]
     #[must_use]
-    pub fn get_mut(&mut self, number: usize) -> Option<&mut Port> {
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut BridgePort> {
         self.slots.get_mut(number)?.as_mut()
     }
 
     /// Returns the name of a port, if it exists.
     #[must_use]
     pub fn name(&self, number: usize) -> Option<&str> {
-        self.get(number).map(Port::name)
+        self.get(number).map(BridgePort::name)
     }
 
     /// Returns a port that is a NIC.
@@ -168,8 +168,8 @@ impl Ports {
     #[must_use]
     pub fn nic(&self, number: usize) -> Option<&NicPort> {
         match self.get(number)? {
-            Port::Nic(nic) => Some(nic),
-            Port::Vif(_) => None,
+            BridgePort::Nic(nic) => Some(nic),
+            BridgePort::Vif(_) => None,
         }
     }
 
@@ -178,8 +178,8 @@ impl Ports {
     #[must_use]
     pub fn nic_mut(&mut self, number: usize) -> Option<&mut NicPort> {
         match self.get_mut(number)? {
-            Port::Nic(nic) => Some(nic),
-            Port::Vif(_) => None,
+            BridgePort::Nic(nic) => Some(nic),
+            BridgePort::Vif(_) => None,
         }
     }
 
@@ -188,8 +188,8 @@ impl Ports {
     #[must_use]
     pub fn vif(&self, number: usize) -> Option<&VifPort> {
         match self.get(number)? {
-            Port::Vif(vif) => Some(vif),
-            Port::Nic(_) => None,
+            BridgePort::Vif(vif) => Some(vif),
+            BridgePort::Nic(_) => None,
         }
     }
 
@@ -198,8 +198,8 @@ impl Ports {
     #[must_use]
     pub fn vif_mut(&mut self, number: usize) -> Option<&mut VifPort> {
         match self.get_mut(number)? {
-            Port::Vif(vif) => Some(vif),
-            Port::Nic(_) => None,
+            BridgePort::Vif(vif) => Some(vif),
+            BridgePort::Nic(_) => None,
         }
     }
 
@@ -207,7 +207,7 @@ impl Ports {
     #[must_use]
     pub fn nic_and_vif(&mut self, nic: usize, vif: usize) -> Option<(&mut NicPort, &mut VifPort)> {
         match self.slots.get_disjoint_mut([nic, vif]) {
-            Ok([Some(Port::Nic(nic)), Some(Port::Vif(vif))]) => Some((nic, vif)),
+            Ok([Some(BridgePort::Nic(nic)), Some(BridgePort::Vif(vif))]) => Some((nic, vif)),
             _ => None,
         }
     }
@@ -228,7 +228,7 @@ impl Ports {
     }
 
     /// Iterates over all ports, with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &Port)> {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &BridgePort)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
     }
@@ -236,15 +236,15 @@ impl Ports {
     /// Iterates over all NICs, with their numbers.
     pub fn nics(&self) -> impl Iterator<Item = (usize, &NicPort)> {
         self.iter().filter_map(|(number, port)| match port {
-            Port::Nic(nic) => Some((number, &**nic)),
-            Port::Vif(_) => None,
+            BridgePort::Nic(nic) => Some((number, &**nic)),
+            BridgePort::Vif(_) => None,
         })
     }
 
     /// Iterates over all NICs.
     pub fn nics_mut(&mut self) -> impl Iterator<Item = &mut NicPort> {
         self.slots.iter_mut().filter_map(|slot| match slot {
-            Some(Port::Nic(nic)) => Some(&mut **nic),
+            Some(BridgePort::Nic(nic)) => Some(&mut **nic),
             _ => None,
         })
     }
@@ -252,8 +252,8 @@ impl Ports {
     /// Iterates over all guests, with their numbers.
     pub fn vifs(&self) -> impl Iterator<Item = (usize, &VifPort)> {
         self.iter().filter_map(|(number, port)| match port {
-            Port::Vif(vif) => Some((number, &**vif)),
-            Port::Nic(_) => None,
+            BridgePort::Vif(vif) => Some((number, &**vif)),
+            BridgePort::Nic(_) => None,
         })
     }
 
@@ -267,7 +267,7 @@ impl Ports {
     /// Iterates over all guests.
     pub fn vifs_mut(&mut self) -> impl Iterator<Item = &mut VifPort> {
         self.slots.iter_mut().filter_map(|slot| match slot {
-            Some(Port::Vif(vif)) => Some(&mut **vif),
+            Some(BridgePort::Vif(vif)) => Some(&mut **vif),
             _ => None,
         })
     }
@@ -278,16 +278,16 @@ mod tests {
     use super::*;
     use crate::testing::{nic_port, vif_port};
 
-    fn names(ports: &Ports) -> Vec<(usize, &str)> {
+    fn names(ports: &BridgePorts) -> Vec<(usize, &str)> {
         let all = ports.iter();
         all.map(|(number, port)| (number, port.name())).collect()
     }
 
     #[test]
     fn a_port_keeps_its_number_when_others_go_and_come() {
-        let mut ports = Ports::default();
+        let mut ports = BridgePorts::default();
         for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
-            let port = Port::Vif(Box::new(vif_port(name)));
+            let port = BridgePort::Vif(Box::new(vif_port(name)));
             assert_eq!(ports.insert(port), number);
         }
         assert_eq!(
@@ -297,17 +297,17 @@ mod tests {
         assert!(ports.remove(1).is_none() && ports.remove(9).is_none());
         assert_eq!(names(&ports), [(0, "a"), (2, "c")]);
         assert_eq!((ports.name(1), ports.name(2)), (None, Some("c")));
-        let nic = Port::Nic(Box::new(nic_port("d")));
+        let nic = BridgePort::Nic(Box::new(nic_port("d")));
         assert_eq!(ports.insert(nic), 1, "the freed number is reused");
         assert_eq!(names(&ports), [(0, "a"), (1, "d"), (2, "c")]);
     }
 
     #[test]
     fn nics_may_stand_among_guests() {
-        let mut ports = Ports::default();
-        ports.insert(Port::Vif(Box::new(vif_port("a"))));
-        ports.insert(Port::Nic(Box::new(nic_port("b"))));
-        ports.insert(Port::Vif(Box::new(vif_port("c"))));
+        let mut ports = BridgePorts::default();
+        ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
+        ports.insert(BridgePort::Nic(Box::new(nic_port("b"))));
+        ports.insert(BridgePort::Vif(Box::new(vif_port("c"))));
         assert_eq!(
             ports.nics().map(|(number, _)| number).collect::<Vec<_>>(),
             [1]

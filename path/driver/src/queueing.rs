@@ -16,7 +16,7 @@ use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
 use crate::path_mtu::PathMtu;
-use crate::ports::{Port, Ports};
+use crate::ports::{BridgePort, BridgePorts};
 use crate::share::QueueShare;
 use crate::software_offload::{PortOffloads, SoftwareOffloads};
 use crate::vifs::VifPort;
@@ -33,7 +33,7 @@ const BATCH: usize = 64;
 /// Context of sending.
 pub struct SendContext<'a> {
     /// All ports.
-    pub ports: &'a mut Ports,
+    pub ports: &'a mut BridgePorts,
     /// Software offloads.
     pub software_offload: &'a mut SoftwareOffloads,
     /// Active packet captures.
@@ -118,7 +118,7 @@ impl Queueing {
         let mut rest = std::mem::take(&mut self.rest);
         match (port, pick) {
             (_, []) => {}
-            (Port::Vif(vif), _) => match vif.caps().map(PortOffloads::of_guest) {
+            (BridgePort::Vif(vif), _) => match vif.caps().map(PortOffloads::of_guest) {
                 // The port counts them.
                 None => vif.send(frames, pick, ledger),
                 Some(takes) if vif.egress.is_open() && chosen().all(|frame| takes.takes(frame)) => {
@@ -191,14 +191,14 @@ impl Queueing {
 
     /// Returns the time at which the first queue is due even without an event.
     #[must_use]
-    pub fn due_ns(&self, ports: &Ports, now_ns: u64) -> Option<u64> {
+    pub fn due_ns(&self, ports: &BridgePorts, now_ns: u64) -> Option<u64> {
         let waiting = self.waiting.iter().filter_map(|port| ports.vif(*port));
         waiting.filter_map(|vif| vif.egress.due_ns(now_ns)).min()
     }
 
     /// Requests notifications of new receive buffers from guests whose frames wait for them, before
     /// the driver sleeps.
-    pub fn arm(&self, ports: &mut Ports) {
+    pub fn arm(&self, ports: &mut BridgePorts) {
         for number in &self.waiting {
             if let Some(vif) = ports.vif_mut(*number)
                 && matches!(vif.egress.blocked(), Blocked::Buffers(..))
@@ -209,7 +209,7 @@ impl Queueing {
     }
 
     /// Returns whether the guest has posted the buffers that a queued frame waits for.
-    pub fn has_work(&self, ports: &mut Ports) -> bool {
+    pub fn has_work(&self, ports: &mut BridgePorts) -> bool {
         self.waiting.iter().any(|number| {
             let vif = ports.vif_mut(*number);
             vif.is_none_or(|vif| match vif.egress.blocked() {
@@ -403,13 +403,17 @@ impl Queueing {
         }
     }
 
-    fn release(&mut self, ports: &mut Ports, queued: Box<Queued>) {
+    fn release(&mut self, ports: &mut BridgePorts, queued: Box<Queued>) {
         release(ports, (&mut self.pool, &mut self.share), queued);
     }
 }
 
 /// Returns the buffers of a frame that has left the queue to their owner.
-fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut QueueShare), queued: Box<Queued>) {
+fn release(
+    ports: &mut BridgePorts,
+    (pool, share): (&mut Pool, &mut QueueShare),
+    queued: Box<Queued>,
+) {
     let Queued {
         frame,
         whole,
@@ -427,7 +431,7 @@ fn release(ports: &mut Ports, (pool, share): (&mut Pool, &mut QueueShare), queue
 
 /// Sends those of `frames` whose indices are in `pick` by a port, with software offloads.
 fn send_by(
-    port: &mut Port,
+    port: &mut BridgePort,
     software_offload: &mut SoftwareOffloads,
     now_ns: u64,
     frames: &[Frame],
@@ -438,7 +442,7 @@ fn send_by(
         Some(caps) => {
             let takes = PortOffloads {
                 caps,
-                finds_checksum: matches!(port, Port::Vif(_)),
+                finds_checksum: matches!(port, BridgePort::Vif(_)),
             };
             software_offload.deliver(frames, pick, takes, |frames, pick| {
                 port.send(now_ns, frames, pick, ledger);

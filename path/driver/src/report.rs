@@ -6,10 +6,10 @@ use crate::firewall::DenyRule;
 use crate::flow_report;
 use crate::nics::NicPort;
 use crate::offences;
-use crate::ports::Port;
+use crate::ports::BridgePort;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
-use crate::vmq::Queues;
+use crate::vmq::NicQueues;
 use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
 use runtime::platform::HypercallCount;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 #[must_use]
 pub fn stat(
     switch: &Switch,
-    queues: &[Queues],
+    queues: &[NicQueues],
     dedicated: &[DedicatedReceiver],
     counts: &[HypercallCount],
 ) -> Value {
@@ -32,7 +32,7 @@ pub fn stat(
     let denied = denied(switch);
     for (number, port) in switch.ports.iter() {
         let mut value = match port {
-            Port::Nic(nic) => {
+            BridgePort::Nic(nic) => {
                 nic.lro.add_to(&mut lro);
                 let mut value = nic_stat(nic, &mut drops);
                 if let Some(queues) = queues.iter().find(|queues| queues.nic == number) {
@@ -42,7 +42,7 @@ pub fn stat(
                 }
                 value
             }
-            Port::Vif(vif) => {
+            BridgePort::Vif(vif) => {
                 let mut value = vif_stat(vif, &mut drops);
                 if let Some(queue) = &vif.queue {
                     value["queue"] = queue.stat();

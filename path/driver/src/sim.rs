@@ -11,12 +11,12 @@ use stack::cable::FarEnd;
 
 /// The NIC at the near end of a cable, and the station behind the cable.
 #[derive(Debug)]
-pub struct Wire<N> {
+pub struct SimWire<N> {
     near: N,
     far: FarEnd,
 }
 
-impl<N> Wire<N> {
+impl<N> SimWire<N> {
     /// Puts `station` behind `far`, the other end of the cable of `near`. It uses buffers of
     /// `pool`.
     #[must_use]
@@ -26,7 +26,7 @@ impl<N> Wire<N> {
     }
 }
 
-impl<N: Nic> Nic for Wire<N> {
+impl<N: Nic> Nic for SimWire<N> {
     fn caps(&self) -> Caps {
         self.near.caps()
     }

@@ -6,9 +6,9 @@
 use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
-use crate::firewall::Firewall;
+use crate::firewall::KernelFirewall;
 use crate::path_mtu::PathMtu;
-use crate::ports::{Port, Ports};
+use crate::ports::{BridgePort, BridgePorts};
 use crate::queueing::{Queueing, SendContext};
 use crate::software_offload::SoftwareOffloads;
 use net::bridge::{self, Bridge, DropReason, Verdict};
@@ -26,11 +26,11 @@ const NO_PORT: usize = usize::MAX;
 #[derive(Debug)]
 pub struct Switch {
     /// All ports, with the bridge's numbers.
-    pub ports: Ports,
+    pub ports: BridgePorts,
     /// Forwarding table, guards and rules.
     pub bridge: Bridge,
     /// Rules that the kernel enforces.
-    pub firewall: Firewall,
+    pub firewall: KernelFirewall,
     /// Software offloads.
     pub software_offload: SoftwareOffloads,
     /// Egress ports of the current batch's frames; empty between batches.
@@ -67,9 +67,9 @@ impl Switch {
     #[must_use]
     pub fn new(bridge: Bridge, queueing: Queueing, ledger: Rc<Ledger>) -> Self {
         Self {
-            ports: Ports::default(),
+            ports: BridgePorts::default(),
             bridge,
-            firewall: Firewall::default(),
+            firewall: KernelFirewall::default(),
             software_offload: SoftwareOffloads::default(),
             egress: EgressBatch::default(),
             trace: Trace::default(),
@@ -87,7 +87,7 @@ impl Switch {
     ///
     /// # Errors
     /// The bridge rejects it; nothing has changed.
-    pub fn add(&mut self, port: Port, guarded: &bridge::Port) -> Result<usize, String> {
+    pub fn add(&mut self, port: BridgePort, guarded: &bridge::PortConfig) -> Result<usize, String> {
         let number = self.ports.insert(port);
         if let Err(error) = self.bridge.add(number, guarded) {
             self.ports.remove(number);
@@ -250,7 +250,7 @@ impl Switch {
                     let drop_snapshot = context
                         .ports
                         .get(number)
-                        .map(Port::drop_snapshot)
+                        .map(BridgePort::drop_snapshot)
                         .unwrap_or_default();
                     drop_snapshot.with(context.software_offload.tx_errors.reasons())
                 };
@@ -327,7 +327,7 @@ impl Switch {
 }
 
 /// Describes the bridge's verdict in words.
-fn decision(verdict: &Verdict, ports: &Ports) -> String {
+fn decision(verdict: &Verdict, ports: &BridgePorts) -> String {
     let name = |port: usize| ports.name(port).unwrap_or("?");
     match verdict {
         Verdict::Unicast(port) => format!("forwarded to {}", name(*port)),
@@ -340,7 +340,7 @@ fn decision(verdict: &Verdict, ports: &Ports) -> String {
 }
 
 /// Describes the denial of a frame in words, with the rule if known.
-fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &Ports) -> String {
+fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &BridgePorts) -> String {
     let why = dropped_by_bridge(reason);
     let port = |(number, rule)| Some((ports.get(number)?, rule));
     match rule.and_then(port) {

@@ -3,16 +3,16 @@
 
 use crate::linearizer::Linearizer;
 use crate::nics::NicPort;
-use crate::notify::Notifier;
-use crate::ports::Port;
+use crate::notify::GuestNotifier;
+use crate::ports::BridgePort;
 use crate::queueing::Queueing;
 use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
-use crate::vifs::memory::{GuestMemory, Shared};
+use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::classic::GrantEntry;
 use abi::{ConnId, DomId, GrantRef, PAGE, XenbusState};
 use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
-use config::lro::{Backend, Meta};
+use config::lro::{AggregateDelivery, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
 use nic::moderation::Policy;
@@ -21,7 +21,7 @@ use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{LroStage, Side};
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
+use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform, Record};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,7 +32,7 @@ use vif::testing::{BACKEND, FakeGrants, Rig, sizes};
 /// A system with one other domain, which the test controls.
 #[derive(Debug)]
 pub(crate) struct System {
-    peer: RefCell<Peer>,
+    peer: RefCell<PeerEnd>,
     /// States that this end has set.
     pub(crate) states: RefCell<Vec<XenbusState>>,
     /// Connections whose other end this end has read.
@@ -50,7 +50,7 @@ const WINDOW: u32 = 64;
 impl System {
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self {
-            peer: RefCell::new(Peer {
+            peer: RefCell::new(PeerEnd {
                 domain: DomId(1),
                 state: XenbusState::Initialising,
                 record: NO_RECORD,
@@ -80,7 +80,7 @@ impl Doorbell for Counted {
 }
 
 impl Platform for System {
-    fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
+    fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>> {
         self.polled.borrow_mut().push(conn);
         Ok(Some(self.peer.borrow().clone()))
     }
@@ -108,7 +108,7 @@ pub(crate) fn vif_port(name: &str) -> VifPort {
 
 /// Like [`vif_port`], on a system of the test, with its call page and the guest's MAC.
 pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 6]) -> VifPort {
-    let shared = Shared {
+    let shared = VifSettings {
         platform: system,
         calls: Rc::new(RefCell::new(Calls::over(call))),
         frames: Area::anonymous(4 * PAGE).unwrap(),
@@ -149,7 +149,11 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         Pool::new(area, 2048),
         Policy::Spin,
         LroStage::new(Side::Physical, &Lro::default(), 1),
-        Linearizer::new(Area::anonymous(PAGE).unwrap(), PAGE, Backend::Scatter),
+        Linearizer::new(
+            Area::anonymous(PAGE).unwrap(),
+            PAGE,
+            AggregateDelivery::Scatter,
+        ),
     )
 }
 
@@ -174,7 +178,7 @@ pub(crate) struct Machine {
     pub(crate) systems: Vec<Rc<System>>,
     /// The wire's port.
     pub(crate) wire: usize,
-    notifier: Notifier,
+    notifier: GuestNotifier,
 }
 
 impl Machine {
@@ -189,17 +193,19 @@ impl Machine {
             let mut port = vif_port_on(Rc::clone(&system), call, &format!("g{n}"), mac(n));
             guests.push(join(&mut port, n));
             systems.push(system);
-            let guarded = bridge::Port::guest(Mac(mac(n)));
-            switch.add(Port::Vif(Box::new(port)), &guarded).unwrap();
+            let guarded = bridge::PortConfig::guest(Mac(mac(n)));
+            switch
+                .add(BridgePort::Vif(Box::new(port)), &guarded)
+                .unwrap();
         }
-        let wire = Port::Nic(Box::new(nic_port("wire")));
-        let wire = switch.add(wire, &bridge::Port::nic()).unwrap();
+        let wire = BridgePort::Nic(Box::new(nic_port("wire")));
+        let wire = switch.add(wire, &bridge::PortConfig::nic()).unwrap();
         Self {
             switch,
             guests,
             systems,
             wire,
-            notifier: Notifier::new(0),
+            notifier: GuestNotifier::new(0),
         }
     }
 

@@ -17,19 +17,19 @@ use crate::flow_memory::FlowMemory;
 use crate::flow_report;
 use crate::guests::Guests;
 use crate::nics::NicPort;
-use crate::notify::Notifier;
+use crate::notify::GuestNotifier;
 use crate::offences;
 use crate::poll_set::PollSet;
-use crate::ports::Port;
+use crate::ports::BridgePort;
 use crate::report;
 use crate::switch::{BatchStats, Switch};
 use crate::vifs::VifPort;
-use crate::vmq::Queues;
+use crate::vmq::NicQueues;
 use abi::ConnId;
 use abi::mailbox::Request;
 use config::domain::DriverConfig;
 use nic::moderation::Wake;
-use runtime::idle::{Idle, POLL_BUDGET, Step};
+use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::Hop;
 use runtime::mailbox::{Mailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
@@ -52,10 +52,10 @@ pub struct Driver<W> {
     pub(crate) flow_memory: FlowMemory,
     fast_path: FastPath,
     /// Dedicated queues of each NIC that has them.
-    queues: Vec<Queues>,
+    queues: Vec<NicQueues>,
     /// Each guest's dedicated queue of an AF_XDP wire.
     dedicated: Vec<DedicatedReceiver>,
-    notifier: Notifier,
+    notifier: GuestNotifier,
     fairness: Fairness,
     backpressure: Backpressure,
     poll_set: PollSet,
@@ -91,7 +91,7 @@ impl<W: Wait> Driver<W> {
             switch,
             platform,
             guests,
-            notifier: Notifier::new(u64::from(config.notify_us) * 1000),
+            notifier: GuestNotifier::new(u64::from(config.notify_us) * 1000),
             fairness: Fairness::new(POLL_BUDGET as u32),
             backpressure: Backpressure::default(),
             poll_set: PollSet::default(),
@@ -144,12 +144,12 @@ impl<W: Wait> Driver<W> {
         }
         self.switch.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
-            Step::Again => Ok(()),
-            Step::Yield => {
+            IdleStep::Again => Ok(()),
+            IdleStep::Yield => {
                 self.switch.ledger.sleep(sched_yield);
                 Ok(())
             }
-            Step::Sleep => self.sleep(now_ns),
+            IdleStep::Sleep => self.sleep(now_ns),
         };
         self.switch.ledger.enter(before);
         slept
@@ -181,9 +181,10 @@ impl<W: Wait> Driver<W> {
                 continue;
             }
             match self.switch.ports.get(number) {
-                Some(Port::Nic(nic)) if nics_wait || nic.waits_for_guests && !self.all_came => {}
-                Some(Port::Nic(_)) => moved |= self.serve_nic(number, now_ns),
-                Some(Port::Vif(vif)) => {
+                Some(BridgePort::Nic(nic))
+                    if nics_wait || nic.waits_for_guests && !self.all_came => {}
+                Some(BridgePort::Nic(_)) => moved |= self.serve_nic(number, now_ns),
+                Some(BridgePort::Vif(vif)) => {
                     let work = vif.has_work();
                     self.poll_set.found(number, work);
                     if work {
@@ -278,7 +279,7 @@ impl<W: Wait> Driver<W> {
         for receiver in dedicated.iter_mut().filter(|of| of.ports.nic == number) {
             moved |= receiver.serve(switch, now_ns, budget) > 0;
         }
-        if let Some(Port::Nic(nic)) = switch.ports.get(number) {
+        if let Some(BridgePort::Nic(nic)) = switch.ports.get(number) {
             *failure = failure.or(nic.failure());
         }
         moved

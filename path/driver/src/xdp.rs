@@ -5,7 +5,7 @@ use abi::PAGE;
 use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
 use config::domain::BUFFER_BYTES;
 use nic_linux::XdpNic;
-use nic_linux::xdp::{KernelCounters, Parts};
+use nic_linux::xdp::{KernelCounters, SocketParts};
 use runtime::platform::Platform;
 use runtime::start::{StartError, refused};
 use shmem::time::monotonic_ns;
@@ -22,7 +22,7 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// A socket and its layout.
-pub struct Socket {
+pub struct SocketLayout {
     /// Device number.
     pub device: u32,
     /// The device.
@@ -38,13 +38,13 @@ pub struct Socket {
 /// # Errors
 /// The monitor has mapped no rings, or rings of another layout.
 pub fn nic(
-    socket: Socket,
+    socket: SocketLayout,
     umem: Span,
     send_bytes: usize,
     mtu: usize,
     platform: &Rc<dyn Platform>,
 ) -> Result<XdpNic, StartError> {
-    let Socket {
+    let SocketLayout {
         device,
         fd,
         rings_slot,
@@ -58,7 +58,7 @@ pub fn nic(
         &**platform,
     )?;
     let rings = rings(Ring::ALL.len(), rings_slot, entries, platform.window());
-    let parts = Parts {
+    let parts = SocketParts {
         fd,
         umem,
         chunk_bytes,
@@ -157,7 +157,7 @@ fn name(counter: Counter) -> &'static str {
 mod tests {
     use super::*;
     use abi::{ConnId, XenbusState};
-    use runtime::platform::{Doorbell, Peer, Record};
+    use runtime::platform::{Doorbell, PeerEnd, Record};
     use std::cell::Cell;
     use std::io;
 
@@ -166,7 +166,7 @@ mod tests {
     struct Silent(Cell<u32>);
 
     impl Platform for Silent {
-        fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
+        fn peer(&self, _: ConnId) -> io::Result<Option<PeerEnd>> {
             Ok(None)
         }
 

@@ -1,6 +1,6 @@
 //! Creates endpoints from a configuration.
 
-use crate::endpoint::{Echo, SharedDevice, Sink, Source, vhost_user};
+use crate::endpoint::{Echo, FrameSource, SharedDevice, Sink, vhost_user};
 use config::domain::{EndpointConfig, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
@@ -60,7 +60,7 @@ pub fn endpoints(
         EndpointConfig::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
         EndpointConfig::Source(of) => {
             let (rate, count) = (of.rate_pps, of.count);
-            let source = Source::new(
+            let source = FrameSource::new(
                 config.mac, of.to.0, of.size, rate, of.window, count, of.touch,
             )
             .with_flows(of.flows);

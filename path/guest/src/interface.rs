@@ -28,11 +28,11 @@ use abi::XenbusState;
 use config::domain::Lro;
 use device::EndpointDevice;
 use from_guest::TxBacklog;
-use link::Link;
-use memory::Memory;
+use link::NetfrontLink;
+use memory::InterfaceMemory;
 use pass::PassInput;
-use runtime::frontend::{Connection, HandshakeStep};
-use runtime::platform::{NO_RECORD, Peer, Record};
+use runtime::frontend::{FrontendConnection, HandshakeStep};
+use runtime::platform::{NO_RECORD, PeerEnd, Record};
 use to_guest::RxPath;
 use vif::netfront::{Granter, Netfront};
 use vif::netif::BackRecord;
@@ -41,9 +41,9 @@ use vif::netif::BackRecord;
 pub struct Interface {
     /// The interface's number; with several queues, the numbers of interface and queue.
     name: String,
-    connection: Connection,
-    memory: Memory,
-    link: Link,
+    connection: FrontendConnection,
+    memory: InterfaceMemory,
+    link: NetfrontLink,
     device: EndpointDevice,
     to_guest: RxPath,
     from_guest: TxBacklog,
@@ -97,7 +97,7 @@ impl Interface {
     }
 
     /// Creates the netfront for `peer`; returns its record.
-    fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
+    fn lay_out(&mut self, peer: &PeerEnd) -> Result<Record, String> {
         self.connection.set_backend(peer.domain);
         let back = BackRecord::decode(&peer.record).map_err(|error| error.to_string())?;
         self.connection.attach_doorbell()?;

@@ -5,7 +5,7 @@ use crate::interface::{Interface, build};
 use crate::report;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
-use runtime::idle::{Idle, POLL_BUDGET, Step};
+use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
@@ -22,7 +22,7 @@ const BESIDE_NS: u64 = 500_000;
 
 /// The guest domain.
 #[derive(Debug)]
-pub struct Guest<W> {
+pub struct GuestDomain<W> {
     interfaces: Vec<Interface>,
     ledger: Ledger,
     trace: Trace,
@@ -62,7 +62,7 @@ pub fn run_joined<W: Wait>(
 /// Creates a guest without connected interfaces, and returns it with its system.
 fn assemble<W>(
     started: Started<GuestConfig, W>,
-) -> Result<(Guest<W>, Rc<dyn Platform>), StartError> {
+) -> Result<(GuestDomain<W>, Rc<dyn Platform>), StartError> {
     let Started {
         domain_memory,
         platform,
@@ -71,7 +71,7 @@ fn assemble<W>(
         config,
     } = started;
     let interfaces = build::interfaces(&domain_memory, &platform, &calls, &config)?;
-    let guest = Guest {
+    let guest = GuestDomain {
         interfaces,
         ledger: Ledger::new(config.ledger),
         trace: Trace::default(),
@@ -90,7 +90,7 @@ fn assemble<W>(
     Ok((guest, platform))
 }
 
-impl<W: Wait> Guest<W> {
+impl<W: Wait> GuestDomain<W> {
     fn run_loop(mut self) -> Result<Infallible, StartError> {
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
@@ -118,14 +118,14 @@ impl<W: Wait> Guest<W> {
         self.publish();
         self.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
-            Step::Again => Ok(()),
-            Step::Yield => {
+            IdleStep::Again => Ok(()),
+            IdleStep::Yield => {
                 self.ledger.sleep(sched_yield);
                 Ok(())
             }
             // Doorbells are requested only when there is nothing left to do.
-            Step::Sleep if moved && self.has_work() => Ok(()),
-            Step::Sleep => self.sleep(now_ns),
+            IdleStep::Sleep if moved && self.has_work() => Ok(()),
+            IdleStep::Sleep => self.sleep(now_ns),
         };
         self.ledger.enter(before);
         slept

@@ -5,8 +5,8 @@
 //! the median over rounds of a round's fastest quarter of batches; the cost of state is the median
 //! of the differences from the stateless column of the same round.
 
-use net::bridge::{Bridge, BridgeSettings, Direction, Port, Rule};
-use net::flows::{Flows, State};
+use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Rule};
+use net::flows::{FlowState, Flows};
 use net::packet::{Mac, flags, protocol};
 use nic::{BufferId, Frame, Piece, SmallBatch};
 use shmem::{Area, time};
@@ -91,7 +91,7 @@ impl Form {
     fn bridge(self, rules: Rules) -> Bridge {
         let mut bridge = Bridge::new(BridgeSettings::default());
         for (number, mac) in [(0, GUEST), (1, OTHER)] {
-            bridge.add(number, &Port::guest(mac)).expect("a port");
+            bridge.add(number, &PortConfig::guest(mac)).expect("a port");
         }
         let rule = Rule {
             direction: Some(Direction::Out),
@@ -102,7 +102,7 @@ impl Form {
             Rules::Stateless => bridge.set_rules(0, &[rule]),
             Rules::Stateful => {
                 let inbound = Rule {
-                    state: Some(State::New),
+                    state: Some(FlowState::New),
                     allow: false,
                     ..rule
                 };

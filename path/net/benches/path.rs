@@ -1,8 +1,8 @@
 //! Measures the cost of the bridge's verdict on a frame, and of segmenting 64 KB into MTU frames.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use net::bridge::{Bridge, BridgeSettings, Direction, Port, Prefix, Rule};
-use net::flows::{Flows, State};
+use net::bridge::{Bridge, BridgeSettings, Direction, PortConfig, Prefix, Rule};
+use net::flows::{FlowState, Flows};
 use net::packet::Mac;
 use net::packet::segment::segment;
 use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece};
@@ -50,11 +50,11 @@ fn bridge(rules: &[Rule]) -> Bridge {
         hash_seed: 1,
         ..BridgeSettings::default()
     });
-    bridge.add(0, &Port::nic()).expect("a port");
+    bridge.add(0, &PortConfig::nic()).expect("a port");
     for n in 0..64 {
-        let port = Port {
+        let port = PortConfig {
             rules: rules.to_vec(),
-            ..Port::guest(guest(n))
+            ..PortConfig::guest(guest(n))
         };
         bridge.add(usize::from(n) + 1, &port).expect("a port");
     }
@@ -150,7 +150,7 @@ fn stateful(c: &mut Criterion) {
     let mut verdicts = Vec::with_capacity(usize::from(FLOWS));
     for (name, state) in [
         ("stateless-rule", None),
-        ("4096-flows", Some(State::Related)),
+        ("4096-flows", Some(FlowState::Related)),
     ] {
         let mut bridge = bridge(&[]);
         bridge.set_rules(

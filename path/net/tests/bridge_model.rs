@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Build, small_frames};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Port, PortKind, PortPermissions, Verdict};
+use net::bridge::{
+    Bridge, BridgeSettings, DropReason, PortConfig, PortKind, PortPermissions, Verdict,
+};
 use net::packet::Mac;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +146,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
         match op {
             Op::AddNic(port) => {
                 let fits = !model.exists(*port) && model.nics.insert(*port);
-                assert_eq!(bridge.add(*port, &Port::nic()).is_ok(), fits);
+                assert_eq!(bridge.add(*port, &PortConfig::nic()).is_ok(), fits);
             }
             Op::AddGuest(port, macs) => {
                 let macs: Vec<_> = macs.iter().map(|n| mac(*n)).collect();
@@ -153,9 +155,9 @@ fn agree(ops: &[Op], hash_seed: u64) {
                     macs,
                     permissions: PortPermissions::default(),
                 };
-                let guest = Port {
+                let guest = PortConfig {
                     kind,
-                    ..Port::nic()
+                    ..PortConfig::nic()
                 };
                 assert_eq!(bridge.add(*port, &guest).is_ok(), fits);
             }
@@ -263,8 +265,8 @@ proptest! {
         now_ns in any::<u64>(),
     ) {
         let mut bridge = Bridge::new(BridgeSettings::default());
-        bridge.add(0, &Port::nic()).unwrap();
-        bridge.add(1, &Port::guest(common::SRC)).unwrap();
+        bridge.add(0, &PortConfig::nic()).unwrap();
+        bridge.add(1, &PortConfig::guest(common::SRC)).unwrap();
         bridge.forward(&bytes, len, port, now_ns);
         let mut spoilt = build.bytes();
         for (at, value) in flips {

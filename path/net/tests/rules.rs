@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Build, DST4, DST6, SRC4, SRC6, arp, frame_of};
-use net::bridge::{Bridge, BridgeSettings, Direction, DropReason, Port, Prefix, Rule, Verdict};
+use net::bridge::{
+    Bridge, BridgeSettings, Direction, DropReason, PortConfig, Prefix, Rule, Verdict,
+};
 use net::packet::{Mac, protocol};
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -20,10 +22,10 @@ const STATION: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 
 fn bridge(wire: Vec<Rule>, a: Vec<Rule>) -> Bridge {
     let mut bridge = Bridge::new(BridgeSettings::default());
-    let with = |rules, port| Port { rules, ..port };
-    bridge.add(WIRE, &with(wire, Port::nic())).unwrap();
-    bridge.add(A, &with(a, Port::guest(MAC_A))).unwrap();
-    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    let with = |rules, port| PortConfig { rules, ..port };
+    bridge.add(WIRE, &with(wire, PortConfig::nic())).unwrap();
+    bridge.add(A, &with(a, PortConfig::guest(MAC_A))).unwrap();
+    bridge.add(B, &PortConfig::guest(MAC_B)).unwrap();
     bridge
 }
 
@@ -231,7 +233,7 @@ fn rules_are_removed_with_their_port() {
     let mut bridge = bridge(Vec::new(), vec![deny()]);
     assert_eq!(go(&mut bridge, &to(MAC_A, udp4(1, 2)), WIRE), DENIED);
     bridge.remove(A);
-    bridge.add(A, &Port::guest(MAC_A)).unwrap();
+    bridge.add(A, &PortConfig::guest(MAC_A)).unwrap();
     assert_eq!(
         go(&mut bridge, &to(MAC_A, udp4(1, 2)), WIRE),
         Verdict::Unicast(A)

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Build, DST4, SRC4, arp, frame_of, small_frames};
-use net::bridge::{Bridge, BridgeSettings, Direction, DropReason, Port, Prefix, Rule, Verdict};
-use net::flows::{FlowStatus, Flows, State};
+use net::bridge::{
+    Bridge, BridgeSettings, Direction, DropReason, PortConfig, Prefix, Rule, Verdict,
+};
+use net::flows::{FlowState, FlowStatus, Flows};
 use net::packet::{Mac, flags, protocol};
 use proptest::prelude::*;
 use shmem::Area;
@@ -27,7 +29,7 @@ fn flows() -> Flows {
 fn inbound(allow: bool) -> Rule {
     Rule {
         direction: Some(Direction::Out),
-        state: Some(State::New),
+        state: Some(FlowState::New),
         ..Rule::any(allow)
     }
 }
@@ -35,13 +37,13 @@ fn inbound(allow: bool) -> Rule {
 /// A bridge on which guest A has these rules and a flow table.
 fn bridge(rules: Vec<Rule>) -> Bridge {
     let mut bridge = Bridge::new(BridgeSettings::default());
-    bridge.add(WIRE, &Port::nic()).unwrap();
-    let port = Port {
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
+    let port = PortConfig {
         rules,
-        ..Port::guest(MAC_A)
+        ..PortConfig::guest(MAC_A)
     };
     bridge.add(A, &port).unwrap();
-    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    bridge.add(B, &PortConfig::guest(MAC_B)).unwrap();
     assert!(bridge.set_flows(A, Some(flows())).is_none());
     bridge
 }
@@ -134,7 +136,7 @@ fn rules_match_states_in_their_order() {
     assert_eq!(open.flows(A).unwrap().flows(0).count(), 1);
 
     let no_replies = Rule {
-        state: Some(State::Established),
+        state: Some(FlowState::Established),
         ..Rule::any(false)
     };
     let mut closed = bridge(vec![no_replies]);
@@ -207,7 +209,7 @@ fn established_flows_stay_on_the_fast_path() {
         true => packet(true, MAC_B, MAC_A, Some(flags)),
     };
     let ssh = Rule {
-        state: Some(State::New),
+        state: Some(FlowState::New),
         source: Some(Prefix::new(SRC4.into(), 32)),
         ..Rule::any(true)
     };
@@ -250,7 +252,7 @@ fn established_flows_stay_on_the_fast_path() {
     for rule in [
         Rule::any(true),
         Rule {
-            state: Some(State::Established),
+            state: Some(FlowState::Established),
             ..Rule::any(false)
         },
     ] {
@@ -346,10 +348,10 @@ fn forged_errors_and_resets_end_nothing() {
 fn any_rule() -> impl Strategy<Value = Rule> {
     let state = prop::sample::select(vec![
         None,
-        Some(State::New),
-        Some(State::New),
-        Some(State::Established),
-        Some(State::Related),
+        Some(FlowState::New),
+        Some(FlowState::New),
+        Some(FlowState::Established),
+        Some(FlowState::Related),
     ]);
     let direction = prop::sample::select(vec![None, Some(Direction::In), Some(Direction::Out)]);
     let number = prop::sample::select(vec![None, None, Some(protocol::TCP)]);

@@ -4,7 +4,7 @@
 
 use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
 use netdev::netns::{Namespace, identity};
-use netdev::{Opened, SetupError, TapSpec, Uplink, open_queues, remove};
+use netdev::{OpenedTap, SetupError, TapSpec, Uplink, open_queues, remove};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -66,7 +66,7 @@ fn inside(namespace: &Namespace) -> TapSpec {
 }
 
 /// Returns `None` if TAPs are not available.
-fn open(spec: &TapSpec) -> Option<Opened> {
+fn open(spec: &TapSpec) -> Option<OpenedTap> {
     match open_queues(spec) {
         Err(error @ SetupError::NoTun { .. }) => {
             eprintln!("skipped: {error}");
@@ -78,7 +78,7 @@ fn open(spec: &TapSpec) -> Option<Opened> {
 
 /// Opens a TAP that may have been open before, and retries while it is busy: a process that another
 /// test starts concurrently holds its descriptors until it executes its program.
-fn open_again(spec: &TapSpec) -> Opened {
+fn open_again(spec: &TapSpec) -> OpenedTap {
     wait_for("it is still there", || open_queues(spec).ok())
 }
 
@@ -94,7 +94,7 @@ fn is_gone(namespace: &Namespace, ifname: &str) {
 struct Wire(File);
 
 impl Wire {
-    fn of(opened: Opened) -> (Self, Option<Uplink>) {
+    fn of(opened: OpenedTap) -> (Self, Option<Uplink>) {
         (Self(opened.shared.into()), opened.uplink)
     }
 

@@ -23,7 +23,7 @@ pub struct Faults {
 
 /// Faults so far, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Done {
+struct FaultCounts {
     dropped: u64,
     duplicated: u64,
     reordered: u64,
@@ -36,7 +36,7 @@ pub struct Faulty<N> {
     inner: N,
     faults: Faults,
     chance: Seeded,
-    done: Done,
+    done: FaultCounts,
     arrived: Vec<Frame>,
     /// Frames to receive, in order.
     pending: VecDeque<Frame>,
@@ -52,14 +52,14 @@ impl<N: Nic> Faulty<N> {
             inner,
             faults,
             chance,
-            done: Done::default(),
+            done: FaultCounts::default(),
             arrived,
             pending,
         }
     }
 
     /// Draws whether an event of this probability happens. Counts it if so.
-    fn happens(&mut self, probability: f64, count: fn(&mut Done) -> &mut u64) -> bool {
+    fn happens(&mut self, probability: f64, count: fn(&mut FaultCounts) -> &mut u64) -> bool {
         let happens = self.chance.chance(probability);
         *count(&mut self.done) += u64::from(happens);
         happens

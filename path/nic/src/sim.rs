@@ -75,12 +75,12 @@ pub struct SimNic {
     inbound: Rc<RefCell<OneWay>>,
     outbound: Rc<RefCell<OneWay>>,
     no_buffer: u64,
-    queues: Option<Queues>,
+    queues: Option<SimQueues>,
 }
 
 /// Dedicated queues of a device.
 #[derive(Debug)]
-struct Queues {
+struct SimQueues {
     rings: Rc<RefCell<Rings>>,
     vmq: MultiQueue<MacTable, InRings>,
 }
@@ -96,7 +96,7 @@ impl SimNic {
             rings: Rc::clone(&rings),
         };
         let vmq = MultiQueue::new(MacTable(Rc::clone(&rings)), receive);
-        self.queues = Some(Queues { rings, vmq });
+        self.queues = Some(SimQueues { rings, vmq });
         self
     }
 

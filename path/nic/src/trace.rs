@@ -11,7 +11,7 @@ const HEADER: usize = 64;
 
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TraceDirection {
     /// The device received it.
     Rx,
     /// The device sent it.
@@ -24,7 +24,7 @@ pub struct Summary {
     /// Time in monotonic nanoseconds.
     pub at_ns: u64,
     /// Direction.
-    pub direction: Direction,
+    pub direction: TraceDirection,
     /// Bytes of the frame.
     pub len: usize,
     /// Pieces of the frame.
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(at_ns: u64, direction: Direction, frame: &Frame) -> Self {
+    fn of(at_ns: u64, direction: TraceDirection, frame: &Frame) -> Self {
         let mut header = [0; HEADER];
         let mut header_len = 0;
         for (to, from) in header.iter_mut().zip(frame.header()) {
@@ -117,14 +117,14 @@ impl<N: Nic> Middleware for Traced<N> {
         let before = out.len();
         let taken = self.inner.rx(now_ns, budget, buffers, out);
         for frame in out.iter().skip(before) {
-            self.note(Summary::of(now_ns, Direction::Rx, frame));
+            self.note(Summary::of(now_ns, TraceDirection::Rx, frame));
         }
         taken
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            self.note(Summary::of(now_ns, Direction::Tx, frame));
+            self.note(Summary::of(now_ns, TraceDirection::Tx, frame));
         }
         self.inner.tx(now_ns, frames, pick)
     }

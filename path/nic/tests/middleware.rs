@@ -6,7 +6,7 @@ use common::{Bench, bytes, contents, counter, pool};
 use nic::fault::{Faults, Faulty};
 use nic::frame::HOT;
 use nic::limited::Limited;
-use nic::trace::{Direction, Traced};
+use nic::trace::{TraceDirection, Traced};
 use nic::{Checksum, Frame, Nic, Pool};
 use proptest::prelude::*;
 
@@ -180,7 +180,7 @@ fn a_trace_keeps_the_last_frames() {
     assert_eq!(last.len(), 3);
     assert_eq!(
         (last[0].at_ns, last[0].direction, last[0].len),
-        (1, Direction::Tx, 100)
+        (1, TraceDirection::Tx, 100)
     );
     assert_eq!(
         (last[0].pieces, last[0].offload.checksum),
@@ -189,7 +189,7 @@ fn a_trace_keeps_the_last_frames() {
     assert_eq!(last[0].header(), &bytes(0, 100)[..64]);
     assert_eq!(
         (last[2].at_ns, last[2].direction, last[2].len),
-        (2, Direction::Rx, 20)
+        (2, TraceDirection::Rx, 20)
     );
     assert_eq!(last[2].header(), bytes(2, 20));
     assert_eq!((nic.caps(), nic.next_due(0)), (bench.caps(), Some(8)));

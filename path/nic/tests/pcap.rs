@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, bytes, contents, counter, pool};
-use nic::pcap::{FRAME_BYTES, Pace, PcapError, PcapNic, Reader, Tee, Writer};
+use nic::pcap::{FRAME_BYTES, FrameReader, FrameWriter, Pace, PcapError, PcapNic, Tee};
 use nic::{Frame, Nic};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -71,7 +71,7 @@ const MUCH: u64 = 1 << 30;
 fn untold(_: &PcapError) {}
 
 fn play(file: &[u8], pace: Pace) -> PcapNic<&[u8], NoFile> {
-    PcapNic::new(Some(Reader::new(file).unwrap()), None, pace, untold)
+    PcapNic::new(Some(FrameReader::new(file).unwrap()), None, pace, untold)
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn recorded_times_are_kept() {
 fn nanoseconds_and_big_endian_are_read() {
     let mut file = header(NANO, 1);
     record(&mut file, 1, 999, 3, &[1, 2, 3]);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = FrameReader::new(&file[..]).unwrap();
     assert_eq!(reader.peek().unwrap().unwrap().at_ns, 1_000_000_999);
     assert_eq!(reader.peeked_ns(), Some(1_000_000_999));
     assert_eq!(reader.bytes(), [1, 2, 3]);
@@ -130,7 +130,7 @@ fn nanoseconds_and_big_endian_are_read() {
         0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 1,
     ]);
     file.extend([0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 8, 9]);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = FrameReader::new(&file[..]).unwrap();
     assert_eq!(reader.peek().unwrap().unwrap().at_ns, 1_000_002_000);
     assert_eq!(reader.bytes(), [8, 9]);
     reader.advance();
@@ -167,7 +167,7 @@ fn truncated_recorded_frames_are_skipped() {
 
 #[test]
 fn non_ethernet_captures_are_rejected() {
-    let error = |file: &[u8]| Reader::new(file).unwrap_err();
+    let error = |file: &[u8]| FrameReader::new(file).unwrap_err();
     assert_eq!(error(b""), PcapError::NotPcap("it is too short"));
     assert!(matches!(error(&[0; 24]), PcapError::NotPcap(_)));
     assert_eq!(
@@ -221,7 +221,7 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
         Ok(rest.to_vec()),
         Err(io::ErrorKind::ConnectionReset),
     ]);
-    let reader = Reader::new(pipe).unwrap();
+    let reader = FrameReader::new(pipe).unwrap();
     let mut nic: PcapNic<_, NoFile> = PcapNic::new(Some(reader), None, Pace::Fast, untold);
     let mut buffers = pool(4, 2048);
     let mut out = Vec::new();
@@ -239,7 +239,7 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
 #[test]
 fn sent_frames_can_be_read_back() {
     let file = Shared::default();
-    let writer = Writer::new(file.clone(), 1_000_000_000, MUCH).unwrap();
+    let writer = FrameWriter::new(file.clone(), 1_000_000_000, MUCH).unwrap();
     let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     let mut buffers = pool(100, 2048);
     let frames: Vec<Frame> = [60, 1514, 65_000]
@@ -250,7 +250,7 @@ fn sent_frames_can_be_read_back() {
     assert_eq!((report.sent, report.bytes), (2, 65_060));
     assert_eq!(nic.next_due(5), None);
     let file = file.0.borrow();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = FrameReader::new(&file[..]).unwrap();
     assert_eq!(reader.peek().unwrap().unwrap().at_ns, 1_000_000_005);
     assert_eq!(reader.bytes(), bytes(3, 60));
     reader.advance();
@@ -262,7 +262,7 @@ fn sent_frames_can_be_read_back() {
 
 #[test]
 fn too_long_a_frame_is_refused() {
-    let writer = Writer::new(Shared::default(), 0, MUCH).unwrap();
+    let writer = FrameWriter::new(Shared::default(), 0, MUCH).unwrap();
     let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     let mut buffers = pool(40, 2048);
     for (len, refused) in [(FRAME_BYTES, 0), (FRAME_BYTES + 1, 1)] {
@@ -289,12 +289,12 @@ fn without_files_no_frame_is_received() {
 #[test]
 fn a_full_disk_ends_the_recording_not_the_traffic() {
     assert_eq!(
-        Writer::new(Full(0), 0, MUCH).unwrap_err(),
+        FrameWriter::new(Full(0), 0, MUCH).unwrap_err(),
         PcapError::Io(io::ErrorKind::StorageFull)
     );
     let mut buffers = pool(4, 2048);
     let frames = [Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap()];
-    let writer = Writer::new(Full(2), 0, MUCH).unwrap();
+    let writer = FrameWriter::new(Full(2), 0, MUCH).unwrap();
     let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
     assert_eq!(nic.failure(), None);
@@ -306,7 +306,7 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
 
     let bench = Bench::with([bytes(1, 60)]);
-    let mut tee = Tee::new(bench.clone(), Writer::new(Full(1), 0, MUCH).unwrap());
+    let mut tee = Tee::new(bench.clone(), FrameWriter::new(Full(1), 0, MUCH).unwrap());
     let mut out = Vec::new();
     assert_eq!(tee.rx(0, 9, &mut buffers, &mut out), 1);
     assert_eq!(
@@ -324,7 +324,7 @@ fn full_file_ends_with_a_whole_frame() {
     let tell = |why: &PcapError| TOLD.with_borrow_mut(|reasons| reasons.push(why.to_string()));
     let file = Shared::default();
     let limit = (1 << 20) + 60;
-    let writer = Writer::new(file.clone(), 0, limit).unwrap();
+    let writer = FrameWriter::new(file.clone(), 0, limit).unwrap();
     let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, tell);
     let mut buffers = pool(64, 2048);
     let long = Frame::from_bytes(&bytes(0, 60_000), &mut buffers).unwrap();
@@ -342,7 +342,7 @@ fn full_file_ends_with_a_whole_frame() {
     assert_eq!(reasons, ["it has reached its limit of 1 MiB"]);
     let file = file.0.borrow();
     assert_eq!(file.len() as u64, 24 + whole * (60_000 + 16));
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = FrameReader::new(&file[..]).unwrap();
     while reader.peek().unwrap().is_some() {
         assert_eq!(reader.bytes().len(), 60_000);
         reader.advance();
@@ -356,7 +356,10 @@ fn a_tee_records_both_directions_and_changes_nothing() {
         due_ns: Some(9),
         ..Bench::with([bytes(1, 60), bytes(2, 70)])
     };
-    let mut tee = Tee::new(bench.clone(), Writer::new(file.clone(), 0, MUCH).unwrap());
+    let mut tee = Tee::new(
+        bench.clone(),
+        FrameWriter::new(file.clone(), 0, MUCH).unwrap(),
+    );
     let mut buffers = pool(4, 2048);
     let mut out = vec![Frame::from_bytes(&bytes(9, 80), &mut buffers).unwrap()];
     assert_eq!(tee.rx(3, 9, &mut buffers, &mut out), 2);
@@ -367,7 +370,7 @@ fn a_tee_records_both_directions_and_changes_nothing() {
     assert_eq!(counter(&tee, "recording_failed"), 0);
     assert_eq!(counter(&tee, "bench"), 1);
     let file = file.0.borrow();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = FrameReader::new(&file[..]).unwrap();
     for (at_ns, expected) in [(3, bytes(1, 60)), (3, bytes(2, 70)), (4, bytes(9, 80))] {
         assert_eq!(reader.peek().unwrap().unwrap().at_ns, at_ns);
         assert_eq!(reader.bytes(), expected);
@@ -384,7 +387,7 @@ proptest! {
     ) {
         let mut file = if good { header(MICRO, 1) } else { Vec::new() };
         file.extend(if good { small } else { tail });
-        if let Ok(mut reader) = Reader::new(&file[..]) {
+        if let Ok(mut reader) = FrameReader::new(&file[..]) {
             for _ in 0..1000 {
                 match reader.peek() {
                     Ok(Some(_)) => reader.advance(),

@@ -7,7 +7,9 @@ use abi::machine::EVERY_MAC;
 use common::{bytes, pool};
 use nic::frame::SNAPSHOT;
 use nic::sim::{Cable, SimNic};
-use nic::vmq::{Backend, Freed, MultiQueue, QueueId, Receive, Received, Steering, Vmq, VmqError};
+use nic::vmq::{
+    Backend, Freed, MultiQueue, QueueId, Receive, Steering, Vmq, VmqError, VmqReceived,
+};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -323,8 +325,8 @@ impl Receive for Handle {
         _split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Received {
-        let mut received = Received::default();
+    ) -> VmqReceived {
+        let mut received = VmqReceived::default();
         while received.frames < budget {
             let Some(bytes) = self.0.in_queue.borrow_mut().pop_front() else {
                 received.empty = true;

@@ -1,6 +1,6 @@
 //! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
 
-use crate::platform::{NO_RECORD, Peer, Record};
+use crate::platform::{NO_RECORD, PeerEnd, Record};
 use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
@@ -214,7 +214,7 @@ impl Calls {
     ///
     /// # Errors
     /// The monitor rejected the call.
-    pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
+    pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<PeerEnd>, Errno> {
         self.put(0, u64::from(conn.0));
         self.enter(HypercallKind::ConnectGet, 1)?;
         if self.get(STATUS_WORD) as i64 != 0 {
@@ -222,7 +222,7 @@ impl Calls {
         }
         let mut record = NO_RECORD;
         self.record().read(&mut record).map_err(|_| Errno::FAULT)?;
-        Ok(Some(Peer {
+        Ok(Some(PeerEnd {
             domain: DomId(self.get(1) as u16),
             state: XenbusState::from_wire(self.get(4)).unwrap_or(XenbusState::Unknown),
             record,

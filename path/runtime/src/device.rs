@@ -4,7 +4,7 @@ use crate::platform::Platform;
 use crate::start::{StartError, refused};
 use config::domain::Capture;
 use nic::Nic;
-use nic::pcap::{Pace, PcapError, PcapNic, Reader, Writer};
+use nic::pcap::{FrameReader, FrameWriter, Pace, PcapError, PcapNic};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,7 +67,7 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
         device.transpose().map(|fd| fd.map(File::from))
     };
     let reader = open(files.read)?
-        .map(Reader::new)
+        .map(FrameReader::new)
         .transpose()
         .map_err(wrong)?;
     // Converts the data path's monotonic clock to the file's time of day.
@@ -76,7 +76,7 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
         .map_or(0, |since| since.as_nanos() as u64);
     let epoch_ns = day.saturating_sub(shmem::time::monotonic_ns());
     let limit_bytes = u64::from(files.write_mib) << 20;
-    let writer = open(files.write)?.map(|file| Writer::new(file, epoch_ns, limit_bytes));
+    let writer = open(files.write)?.map(|file| FrameWriter::new(file, epoch_ns, limit_bytes));
     let writer = writer.transpose().map_err(wrong)?;
     // Writes one line per file to the console, which bounds its size.
     let tell = |why: &PcapError| {

@@ -11,7 +11,7 @@
 //! *Another domain* means that the backend has died and has been restarted, possibly unnoticed by
 //! this end.
 
-use crate::platform::{Doorbell, Peer, Platform, Record};
+use crate::platform::{Doorbell, PeerEnd, Platform, Record};
 use abi::{ConnId, DomId, XenbusState};
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ pub enum HandshakeStep {
 
 /// This end of the connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct FrontendConnection {
     /// Its number.
     pub conn: ConnId,
     platform: Rc<dyn Platform>,
@@ -52,7 +52,7 @@ pub struct Connection {
     doorbell: Option<Rc<dyn Doorbell>>,
 }
 
-impl Connection {
+impl FrontendConnection {
     /// Creates an end that has not connected yet.
     #[must_use]
     pub fn new(conn: ConnId, platform: Rc<dyn Platform>) -> Self {
@@ -69,7 +69,7 @@ impl Connection {
 
     /// Returns the other end, if the platform knows it.
     #[must_use]
-    pub fn peer(&self) -> Option<Peer> {
+    pub fn peer(&self) -> Option<PeerEnd> {
         self.platform.peer(self.conn).ok().flatten()
     }
 
@@ -82,7 +82,7 @@ impl Connection {
 
     /// Returns the next step. `free` states that nothing remains of an earlier connection.
     #[must_use]
-    pub fn next_step(&self, peer: &Peer, free: bool) -> HandshakeStep {
+    pub fn next_step(&self, peer: &PeerEnd, free: bool) -> HandshakeStep {
         use XenbusState as S;
         let is_new = self.backend != Some(peer.domain);
         let asks_again = (1..=REFUSALS).contains(&self.refusals);
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// Sets this end's state and record. A rejection is kept in [`Connection::trouble`].
+    /// Sets this end's state and record. A rejection is kept in [`FrontendConnection::trouble`].
     pub fn set_state(&mut self, state: XenbusState, record: &Record) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
@@ -178,15 +178,15 @@ mod tests {
         let calls = Rc::new(RefCell::new(Calls::refused()));
         let window = Area::anonymous(abi::PAGE).unwrap();
         let platform = Rc::new(Processes::new(calls, window));
-        let connection = Connection {
+        let connection = FrontendConnection {
             state: own,
             backend: Some(OLD),
             refusals,
-            ..Connection::new(ConnId(0), platform)
+            ..FrontendConnection::new(ConnId(0), platform)
         };
         let record = NO_RECORD;
         connection.next_step(
-            &Peer {
+            &PeerEnd {
                 domain,
                 state,
                 record,

@@ -28,7 +28,7 @@ pub struct Idle {
 
 /// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum IdleStep {
     /// Poll again at once.
     Again,
     /// Poll again after offering the CPU to other tasks.
@@ -70,7 +70,7 @@ impl Idle {
 
     /// Ends a turn that began at `now_ns`, and returns the next step. `worked` states whether the
     /// turn found work.
-    pub fn step(&mut self, worked: bool, now_ns: u64) -> Step {
+    pub fn step(&mut self, worked: bool, now_ns: u64) -> IdleStep {
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.look(now_ns);
             if worked && let Some(since) = self.since_ns {
@@ -83,9 +83,9 @@ impl Idle {
             // A sleep on devices ends at once if there is more work. Polling first would make a
             // peer on the same CPU wait.
             return if self.spin_ns == 0 {
-                Step::Sleep
+                IdleStep::Sleep
             } else {
-                Step::Again
+                IdleStep::Again
             };
         }
         let since = *self.since_ns.get_or_insert(now_ns);
@@ -95,12 +95,12 @@ impl Idle {
                     if let Some(adaptive) = &mut self.adaptive {
                         adaptive.offers(now_ns);
                     }
-                    Step::Yield
+                    IdleStep::Yield
                 }
-                false => Step::Again,
+                false => IdleStep::Again,
             };
         }
-        Step::Sleep
+        IdleStep::Sleep
     }
 
     /// Records that a sleep begins: the time until the next turn with work is a pause. Calls `now`
@@ -119,11 +119,11 @@ mod tests {
     #[test]
     fn the_stages_follow_each_other() {
         let mut idle = Idle::new(10);
-        assert_eq!(idle.step(true, 0), Step::Again);
-        assert_eq!(idle.step(false, 1_000), Step::Again);
-        assert_eq!(idle.step(false, 10_999), Step::Again);
-        assert_eq!(idle.step(false, 11_000), Step::Sleep);
-        assert_eq!(idle.step(false, 200_000), Step::Sleep);
+        assert_eq!(idle.step(true, 0), IdleStep::Again);
+        assert_eq!(idle.step(false, 1_000), IdleStep::Again);
+        assert_eq!(idle.step(false, 10_999), IdleStep::Again);
+        assert_eq!(idle.step(false, 11_000), IdleStep::Sleep);
+        assert_eq!(idle.step(false, 200_000), IdleStep::Sleep);
     }
 
     #[test]
@@ -132,23 +132,23 @@ mod tests {
         idle.step(false, 0);
         idle.step(false, 10_000);
         idle.step(true, 20_000);
-        assert_eq!(idle.step(false, 20_001), Step::Again);
+        assert_eq!(idle.step(false, 20_001), IdleStep::Again);
     }
 
     #[test]
     fn shared_core_is_offered_after_each_vain_poll() {
         let mut idle = Idle::new(10).yielding(true);
-        assert_eq!(idle.step(true, 0), Step::Again);
-        assert_eq!(idle.step(false, 1_000), Step::Yield);
-        assert_eq!(idle.step(true, 2_000), Step::Again);
-        assert_eq!(idle.step(false, 3_000), Step::Yield);
-        assert_eq!(idle.step(false, 13_000), Step::Sleep);
+        assert_eq!(idle.step(true, 0), IdleStep::Again);
+        assert_eq!(idle.step(false, 1_000), IdleStep::Yield);
+        assert_eq!(idle.step(true, 2_000), IdleStep::Again);
+        assert_eq!(idle.step(false, 3_000), IdleStep::Yield);
+        assert_eq!(idle.step(false, 13_000), IdleStep::Sleep);
     }
 
     #[test]
     fn on_a_peers_core_it_sleeps_at_once() {
-        assert_eq!(Idle::new(0).step(false, 7), Step::Sleep);
-        assert_eq!(Idle::new(0).step(true, 8), Step::Sleep);
+        assert_eq!(Idle::new(0).step(false, 7), IdleStep::Sleep);
+        assert_eq!(Idle::new(0).step(true, 8), IdleStep::Sleep);
     }
 
     /// Simulates a domain with adaptive polling through `pauses` pauses of `pause_ns`. A poll takes
@@ -162,14 +162,14 @@ mod tests {
             let next = *now + pause_ns;
             while *now < next {
                 match step {
-                    Step::Sleep => {
+                    IdleStep::Sleep => {
                         idle.sleeps(|| *now);
                         counts[1] += 1;
                         *now = next;
                         break;
                     }
-                    Step::Again => {}
-                    Step::Yield => *now += away_ns,
+                    IdleStep::Again => {}
+                    IdleStep::Yield => *now += away_ns,
                 }
                 counts[0] += 1;
                 step = idle.step(false, *now);
@@ -240,13 +240,13 @@ mod tests {
             let next = now + 5_000;
             while now < next {
                 match step {
-                    Step::Sleep => {
+                    IdleStep::Sleep => {
                         idle.sleeps(|| now);
                         now = next;
                         break;
                     }
-                    Step::Again => {}
-                    Step::Yield => {
+                    IdleStep::Again => {}
+                    IdleStep::Yield => {
                         offers += 1;
                         if offers.is_multiple_of(20) {
                             waits += 1;
@@ -265,6 +265,6 @@ mod tests {
     fn fixed_polling_reads_no_clock() {
         let mut idle = Idle::new(10);
         idle.sleeps(|| panic!("the clock was read"));
-        assert_eq!(idle.step(true, 0), Step::Again);
+        assert_eq!(idle.step(true, 0), IdleStep::Again);
     }
 }

@@ -1,7 +1,7 @@
 //! Large receive offload between a source of frames (a NIC, a netfront) and their consumer (the
 //! bridge, an endpoint): the engine, and its buffer limit.
 
-use config::lro::{Flush, Form, Lro as Config, Psh, Rules};
+use config::lro::{Flush, FormKey, Lro as Config, Psh, RulesKey};
 use net::lro::{self, Lro, Settings};
 use nic::Frame;
 use serde_json::{Map, Value, json};
@@ -160,16 +160,16 @@ impl LroStage {
 fn settings(config: &Config) -> Settings {
     Settings {
         rules: match config.rules {
-            Rules::Gro => lro::Rules::Gro,
-            Rules::Lro => lro::Rules::Lro,
+            RulesKey::Gro => lro::MergeRules::Gro,
+            RulesKey::Lro => lro::MergeRules::Lro,
         },
         psh: match config.psh {
             Psh::Flush => lro::Psh::Flush,
             Psh::Merge => lro::Psh::Merge,
         },
         form: match config.buffers {
-            Form::Skb => lro::Form::Skb,
-            Form::Page => lro::Form::Page,
+            FormKey::Skb => lro::AggregateForm::Skb,
+            FormKey::Page => lro::AggregateForm::Page,
         },
         flush: match config.flush {
             Flush::Poll => lro::Flush::Poll,

@@ -29,7 +29,7 @@ pub const NO_RECORD: Record = [0; RECORD_BYTES];
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct PeerEnd {
     /// Its domain.
     pub domain: DomId,
     /// Its state; [`XenbusState::Unknown`] if its domain has exited.
@@ -45,7 +45,7 @@ pub trait Platform: Debug {
     ///
     /// # Errors
     /// The system cannot determine it.
-    fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>>;
+    fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>>;
 
     /// Sets this end's state and record of a connection, and notifies the other end.
     ///

@@ -5,7 +5,7 @@
 
 use crate::call::Calls;
 use crate::foreign::ForeignMemory;
-use crate::platform::{Doorbell, Peer, Platform, Record};
+use crate::platform::{Doorbell, PeerEnd, Platform, Record};
 use crate::wait;
 use abi::hypercall::Attach;
 use abi::{ConnId, XenbusState};
@@ -51,7 +51,7 @@ impl Processes {
 }
 
 impl Platform for Processes {
-    fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
+    fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>> {
         Ok(self.calls.borrow_mut().connection(conn)?)
     }
 

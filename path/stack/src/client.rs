@@ -17,7 +17,7 @@ const RETRY_NS: u64 = 200_000_000;
 
 /// A connection that is opened at its start time and reopened when it breaks.
 #[derive(Debug)]
-struct Connection {
+struct StreamConnection {
     handle: SocketHandle,
     to: SocketAddr,
     next_try_ns: u64,
@@ -28,7 +28,7 @@ struct Connection {
     file: Option<FileStream>,
 }
 
-impl Connection {
+impl StreamConnection {
     fn new(to: SocketAddr, at_ns: u64, handle: SocketHandle) -> Self {
         Self {
             handle,
@@ -85,7 +85,7 @@ impl Connection {
 /// A program that sends a stream for a limited time.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    connection: Connection,
+    connection: StreamConnection,
     begin_ns: u64,
     length_ns: u64,
     /// End of the stream, counted from the first connection.
@@ -108,9 +108,9 @@ impl Stream {
     ) -> Self {
         let handle = sockets.add(socket(4096, STREAM_BYTES));
         Self {
-            connection: Connection {
+            connection: StreamConnection {
                 file: file.clone(),
-                ..Connection::new(to, after_ns, handle)
+                ..StreamConnection::new(to, after_ns, handle)
             },
             file,
             begin_ns: after_ns,
@@ -192,7 +192,7 @@ impl App for Stream {
 /// A program that sends requests to an echo server, one after the other.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    connection: Connection,
+    connection: StreamConnection,
     begin_ns: u64,
     length_ns: u64,
     end_ns: Option<u64>,
@@ -217,7 +217,7 @@ impl Requests {
     ) -> Self {
         let handle = sockets.add(socket(CLIENT_BYTES, CLIENT_BYTES));
         Self {
-            connection: Connection::new(to, after_ns, handle),
+            connection: StreamConnection::new(to, after_ns, handle),
             begin_ns: after_ns,
             length_ns,
             end_ns: None,

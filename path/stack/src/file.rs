@@ -16,7 +16,7 @@ const SYN: u8 = 2;
 
 /// A station's file, and the streams that send it.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct SentFiles {
     /// Memory of the file, once set.
     memory: Option<Area>,
     streams: Vec<SentFile>,
@@ -35,13 +35,13 @@ struct SentFile {
 /// A program's handle of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileStream {
-    files: Rc<RefCell<Files>>,
+    files: Rc<RefCell<SentFiles>>,
     number: usize,
 }
 
 impl FileStream {
     /// Creates a stream that repeatedly sends the first `bytes` bytes of the file.
-    pub(crate) fn new(files: &Rc<RefCell<Files>>, bytes: usize) -> Self {
+    pub(crate) fn new(files: &Rc<RefCell<SentFiles>>, bytes: usize) -> Self {
         let streams = &mut files.borrow_mut().streams;
         streams.push(SentFile {
             bytes: bytes.max(1),
@@ -63,7 +63,7 @@ impl FileStream {
     }
 }
 
-impl Files {
+impl SentFiles {
     /// Fills `memory` with the file, whose n-th word is n times [`WORD`].
     pub(crate) fn lie_in(&mut self, memory: Area) -> Result<(), Fault> {
         for at in (0..memory.len()).step_by(8) {
@@ -82,7 +82,7 @@ impl Files {
 
     /// Returns the pieces of the file for a segment's payload, or `None` if the segment belongs to
     /// no stream of the file.
-    pub(crate) fn pieces(&mut self, segment: &Segment) -> Option<Pieces> {
+    pub(crate) fn pieces(&mut self, segment: &FileSegment) -> Option<Pieces> {
         let memory = self.memory?;
         let mut streams = self.streams.iter_mut();
         let stream = streams.find(|stream| stream.port == segment.port)?;
@@ -134,7 +134,7 @@ impl Iterator for Pieces {
 pub(crate) const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A TCP segment in a frame.
-pub(crate) struct Segment {
+pub(crate) struct FileSegment {
     pub(crate) port: u16,
     pub(crate) sequence: u32,
     pub(crate) flags: u8,

@@ -1,6 +1,6 @@
 //! Conversion between smoltcp and frames.
 
-use crate::file::Files;
+use crate::file::SentFiles;
 use crate::inbox::Inbox;
 use crate::supply::PreparedBuffers;
 use crate::tcp;
@@ -29,7 +29,7 @@ pub(crate) struct Outgoing {
     scratch: Vec<u8>,
     no_buffer: u64,
     /// The file that streams send in place, and these streams.
-    pub(crate) files: Rc<RefCell<Files>>,
+    pub(crate) files: Rc<RefCell<SentFiles>>,
     /// Whether the last turn would have sent more with more buffers.
     starved: bool,
 }
@@ -70,7 +70,7 @@ impl Outgoing {
 }
 
 /// smoltcp's device for one turn, which receives frames from the inbox and sends frames to an exit.
-pub(crate) struct Link<'a> {
+pub(crate) struct StackDevice<'a> {
     inbox: &'a mut Inbox,
     output: Output<'a>,
 }
@@ -117,7 +117,7 @@ impl Frames<'_> {
         &mut self,
         bytes: &mut [u8],
         segment: Option<u16>,
-        files: &mut Files,
+        files: &mut SentFiles,
     ) -> Option<Result<Frame, CopyError>> {
         if files.is_empty() {
             return None;
@@ -140,7 +140,7 @@ impl Frames<'_> {
     }
 }
 
-impl<'a> Link<'a> {
+impl<'a> StackDevice<'a> {
     /// Creates the device of a turn whose frames leave by `exit`.
     pub(crate) fn new(
         inbox: &'a mut Inbox,
@@ -255,7 +255,7 @@ impl phy::TxToken for TxToken<'_, '_> {
     }
 }
 
-impl<'b> Device for Link<'b> {
+impl<'b> Device for StackDevice<'b> {
     type RxToken<'a>
         = RxToken<'a>
     where

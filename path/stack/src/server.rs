@@ -27,7 +27,7 @@ pub(crate) enum ServerKind {
 
 /// A server on one port.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct StreamServer {
     kind: ServerKind,
     port: u16,
     handles: Vec<SocketHandle>,
@@ -40,7 +40,7 @@ pub(crate) struct Server {
     refused: u64,
 }
 
-impl Server {
+impl StreamServer {
     pub(crate) fn new(kind: ServerKind, port: u16, sockets: &mut SocketSet<'static>) -> Self {
         let tx_bytes = if kind == ServerKind::Echo {
             TX_BYTES
@@ -79,7 +79,7 @@ pub(crate) fn socket(rx_bytes: usize, tx_bytes: usize) -> tcp::Socket<'static> {
     socket
 }
 
-impl App for Server {
+impl App for StreamServer {
     fn step(&mut self, context: &mut Context<'_>) {
         for (handle, open) in self.handles.iter().zip(&mut self.open) {
             let socket = context.sockets.get_mut::<tcp::Socket<'_>>(*handle);

@@ -2,9 +2,9 @@
 
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
-use crate::file::{FileStream, Files};
+use crate::file::{FileStream, SentFiles};
 use crate::inbox::Inbox;
-use crate::link::{FrameSink, Link, Outgoing};
+use crate::link::{FrameSink, Outgoing, StackDevice};
 use crate::ping::Ping;
 use crate::supply::NoBuffers;
 use crate::{client, server};
@@ -22,7 +22,7 @@ use std::rc::Rc;
 /// Frames processed before the programs run.
 const INGRESS_BATCH: usize = 64;
 /// A program, its kind's name, and the full names of its counters.
-struct Running {
+struct RunningProgram {
     app: Box<dyn App>,
     kind: &'static str,
     names: Vec<&'static str>,
@@ -33,7 +33,7 @@ pub struct StackEndpoint {
     mtu: usize,
     interface: Interface,
     sockets: SocketSet<'static>,
-    apps: Vec<Running>,
+    apps: Vec<RunningProgram>,
     inbox: Inbox,
     outgoing: Outgoing,
     pub(crate) next_port: u16,
@@ -84,7 +84,7 @@ impl StackEndpoint {
             .apps
             .iter()
             .enumerate()
-            .map(|(number, app)| Running::new(number, app, &mut sockets, &outgoing.files))
+            .map(|(number, app)| RunningProgram::new(number, app, &mut sockets, &outgoing.files))
             .collect();
         Self {
             mtu,
@@ -141,7 +141,7 @@ impl StackEndpoint {
         let now = Instant::from_micros((now_ns / 1000) as i64);
         let start_ns = *self.start_ns.get_or_insert(now_ns);
         let since_start_ns = now_ns.saturating_sub(start_ns);
-        let mut link = Link::new(&mut self.inbox, &mut self.outgoing, exit);
+        let mut link = StackDevice::new(&mut self.inbox, &mut self.outgoing, exit);
         self.interface.poll_maintenance(now);
         loop {
             let mut taken = 0;
@@ -200,7 +200,7 @@ fn interface(
 ) -> Interface {
     let mut nothing = Vec::new();
     let mut supply = NoBuffers;
-    let mut link = Link::new(
+    let mut link = StackDevice::new(
         inbox,
         outgoing,
         FrameSink::frames(&mut supply, &mut nothing, 0),
@@ -246,22 +246,30 @@ fn link_local(mac: EthernetAddress) -> Ipv6Address {
     )
 }
 
-impl Running {
+impl RunningProgram {
     fn new(
         number: usize,
         app: &StackApp,
         sockets: &mut SocketSet<'static>,
-        files: &Rc<RefCell<Files>>,
+        files: &Rc<RefCell<SentFiles>>,
     ) -> Self {
         let seconds = |s: u32| u64::from(s) * 1_000_000_000;
         let (kind, app): (_, Box<dyn App>) = match *app {
             StackApp::TcpSink { port } => (
                 "tcp-sink",
-                Box::new(server::Server::new(server::ServerKind::Sink, port, sockets)),
+                Box::new(server::StreamServer::new(
+                    server::ServerKind::Sink,
+                    port,
+                    sockets,
+                )),
             ),
             StackApp::TcpEcho { port } => (
                 "tcp-echo",
-                Box::new(server::Server::new(server::ServerKind::Echo, port, sockets)),
+                Box::new(server::StreamServer::new(
+                    server::ServerKind::Echo,
+                    port,
+                    sockets,
+                )),
             ),
             StackApp::TcpSource {
                 to,

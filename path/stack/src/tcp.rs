@@ -1,6 +1,6 @@
 //! TCP in a frame: its position and its checksum.
 
-use crate::file::Segment;
+use crate::file::FileSegment;
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use net::packet::{Network, Packet, Transport};
 use nic::{Checksum, Gso, GsoKind, Offload};
@@ -47,12 +47,12 @@ fn find(bytes: &[u8]) -> Option<TcpAt> {
 }
 
 /// Returns the TCP segment in one of smoltcp's frames.
-pub(crate) fn segment(bytes: &[u8]) -> Option<Segment> {
+pub(crate) fn segment(bytes: &[u8]) -> Option<FileSegment> {
     let at = find(bytes)?;
     let header = *bytes.get(at.start..)?.first_chunk::<14>()?;
     let [source, _, sequence @ ..] = [0, 2, 4, 6].map(|n| [header[n], header[n + 1]]);
     let start = at.start + usize::from(header[12] >> 4) * 4;
-    Some(Segment {
+    Some(FileSegment {
         port: u16::from_be_bytes(source),
         sequence: u32::from_be_bytes([
             sequence[0][0],

@@ -9,16 +9,16 @@ use std::net::IpAddr;
 /// `from_wire` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rules {
+pub struct RuleLists {
     /// Rules of the wire: the first match decides; a frame without a match passes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub from_wire: Vec<Rule>,
+    pub from_wire: Vec<RuleRecord>,
     /// Rules of the guest's interface, with the same semantics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub to_guest: Vec<Rule>,
+    pub to_guest: Vec<RuleRecord>,
 }
 
-impl Rules {
+impl RuleLists {
     /// Returns whether both lists are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -35,7 +35,7 @@ impl Rules {
 /// One rule. It matches frames that meet all its conditions; the default denies everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct RuleRecord {
     /// Whether matching frames pass; otherwise they are dropped.
     pub allow: bool,
     /// The EtherType, after VLAN tags.

@@ -392,8 +392,8 @@ pub struct XdpQueue {
     /// The first slot of its rings in the domain's window, [`crate::xdp::Ring::slots`] each.
     pub rings_slot: u32,
     /// The firewall rules that a frame must pass before the kernel writes it.
-    #[serde(default, skip_serializing_if = "firewall::Rules::is_empty")]
-    pub rules: firewall::Rules,
+    #[serde(default, skip_serializing_if = "firewall::RuleLists::is_empty")]
+    pub rules: firewall::RuleLists,
 }
 
 /// A PCI device of the kind virtio-net, which accesses a part of the domain's page frames through

@@ -122,7 +122,7 @@ pub enum XdpControl {
     /// The shared socket: another domain can continue with it. Result: 0.
     Sound,
     /// A dedicated queue: return the number of frames denied by the rule of this number
-    /// ([`crate::firewall::Rules`]).
+    /// ([`crate::firewall::RuleLists`]).
     DeniedFrames(u32),
     /// A dedicated queue: return the bytes of these frames.
     DeniedBytes(u32),

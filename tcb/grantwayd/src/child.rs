@@ -26,7 +26,7 @@ pub(crate) struct Helper {
     program: PathBuf,
     /// The arguments, for the helper that prints the first line.
     args: Option<Vec<String>>,
-    running: Option<Running>,
+    running: Option<RunningChild>,
     /// Consecutive starts that ended soon.
     in_a_row: u32,
     /// When to restart it.
@@ -34,7 +34,7 @@ pub(crate) struct Helper {
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningChild {
     child: Child,
     pidfd: OwnedFd,
     since_ns: u64,
@@ -46,7 +46,7 @@ struct Running {
     outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
 }
 
-impl Running {
+impl RunningChild {
     fn kill(&self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
@@ -101,7 +101,7 @@ impl Helper {
             .map_err(failed)?;
         // On failure the link is closed, and the helper ends.
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        self.running = Some(Running {
+        self.running = Some(RunningChild {
             child,
             pidfd: pidfd.map_err(|error| failed(error.into()))?,
             since_ns: now_ns,
@@ -201,7 +201,7 @@ impl Helper {
 
     /// Kills the helper. Its pidfd reports the end.
     pub(crate) fn kill(&self) {
-        self.running.iter().for_each(Running::kill);
+        self.running.iter().for_each(RunningChild::kill);
     }
 
     /// Waits for the helper to end by itself, until `until_ns` at most, and then kills it.

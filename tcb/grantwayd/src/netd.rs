@@ -33,7 +33,7 @@ const STEERS_PER_SECOND: u64 = 4096;
 
 /// The link to the running netd, if any.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub(crate) struct NetdLink {
     link: Mutex<(Option<Link>, u32)>,
     /// Sockets that no domain uses any more.
     closed: Mutex<Vec<u32>>,
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Control {
+impl NetdLink {
     /// Replaces the link, after a start or the end of netd.
     pub(crate) fn replace(&self, link: Option<Link>) {
         lock(&self.link).0 = link;
@@ -101,13 +101,13 @@ impl Control {
 /// limit the number of MACs steered at once. A restarted domain has the full rate again.
 #[derive(Debug)]
 pub(crate) struct Tap {
-    netd: Arc<Control>,
+    netd: Arc<NetdLink>,
     unit: u32,
     budget: Mutex<TokenBucket>,
 }
 
 impl Tap {
-    pub(crate) fn control(netd: &Arc<Control>, unit: u32) -> Arc<dyn DeviceControl> {
+    pub(crate) fn control(netd: &Arc<NetdLink>, unit: u32) -> Arc<dyn DeviceControl> {
         let budget = Mutex::new(TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST));
         let netd = Arc::clone(netd);
         Arc::new(Self { netd, unit, budget })
@@ -128,8 +128,8 @@ impl DeviceControl for Tap {
 
 /// A socket. Dropping this has netd close it.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) netd: Arc<Control>,
+pub(crate) struct NetdSocket {
+    pub(crate) netd: Arc<NetdLink>,
     pub(crate) unit: u32,
     /// Whether something writes through it until netd ends it: the kernel into another domain's
     /// memory, or a PCI device.
@@ -140,7 +140,7 @@ pub(crate) struct Socket {
     pub(crate) mapping: Mutex<Option<IoMapping>>,
 }
 
-impl DeviceControl for Socket {
+impl DeviceControl for NetdSocket {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
         if words == XdpControl::Sound.encode() {
             self.is_sound.store(true, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl DeviceControl for Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for NetdSocket {
     fn drop(&mut self) {
         lock(&self.netd.closed).push(self.unit);
     }
@@ -179,7 +179,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     /// Returns a netd that answers each task with the outcomes that `answer` returns.
-    fn netd(answer: impl Fn(NetdRequest) -> Vec<NetdReply> + Send + 'static) -> Arc<Control> {
+    fn netd(answer: impl Fn(NetdRequest) -> Vec<NetdReply> + Send + 'static) -> Arc<NetdLink> {
         let (ours, theirs) = Link::pair().unwrap();
         std::thread::spawn(move || {
             loop {
@@ -197,13 +197,13 @@ mod tests {
                 }
             }
         });
-        let control = Control::default();
+        let control = NetdLink::default();
         control.replace(Some(ours));
         Arc::new(control)
     }
 
     /// Makes a control call. Retries while netd has no CPU.
-    fn ask_netd(control: &Control, unit: u32) -> Result<u64, Errno> {
+    fn ask_netd(control: &NetdLink, unit: u32) -> Result<u64, Errno> {
         let ask = |words| control.ask(NetdRequest::Control { unit, words });
         testing::wait_for("netd does not answer", || {
             Some(ask([0, 5])).filter(|answer| *answer != Err(Errno::AGAIN))
@@ -232,7 +232,7 @@ mod tests {
             silent.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
         );
-        let gone = Control::default();
+        let gone = NetdLink::default();
         assert_eq!(
             gone.ask(NetdRequest::Control { unit: 1, words }),
             Err(Errno::AGAIN)
@@ -255,7 +255,7 @@ mod tests {
             _ => vec![NetdReply::Value { value: 0 }],
         });
         let (unit, must_end) = (1, true);
-        let queue = Socket {
+        let queue = NetdSocket {
             netd,
             unit,
             must_end,
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_late_answer_is_ignored() {
         let (ours, theirs) = Link::pair().unwrap();
-        let control = Control::default();
+        let control = NetdLink::default();
         control.replace(Some(ours));
         let ask = |unit| {
             control.ask(NetdRequest::Control {

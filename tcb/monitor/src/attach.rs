@@ -1,18 +1,18 @@
 //! Attach calls: checks which descriptor a domain may get, and hands out each once.
 
 use crate::domain::Domain;
-use crate::event::Port;
-use crate::hypercall::Shared;
+use crate::event::EventPort;
+use crate::hypercall::MonitorState;
 use abi::DomId;
 use abi::hypercall::Attach;
 use abi::layout::fd;
 use rustix::io::Errno;
-use sandbox::{Call, Listener};
+use sandbox::{NotifyListener, PendingCall};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Answers pending attach calls within the domain's budget; the others stay pending. Never blocks.
-pub(crate) fn serve(domain: &mut Domain, shared: &Shared, now_ns: u64) {
+pub(crate) fn serve(domain: &mut Domain, shared: &MonitorState, now_ns: u64) {
     let id = domain.id;
     let Some(process) = domain.process().cloned() else {
         return;
@@ -30,7 +30,12 @@ pub(crate) fn serve(domain: &mut Domain, shared: &Shared, now_ns: u64) {
 }
 
 /// Puts the requested descriptor into the caller's table.
-fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(), Errno> {
+fn answer(
+    shared: &MonitorState,
+    id: DomId,
+    port: &NotifyListener,
+    call: PendingCall,
+) -> Result<(), Errno> {
     let put = |fd: BorrowedFd<'_>, first: i32, n: u32| {
         let at = n.checked_add(first.unsigned_abs()).ok_or(Errno::NOENT)?;
         let answered = port.put(call.id, fd, at, true);
@@ -43,7 +48,7 @@ fn answer(shared: &Shared, id: DomId, port: &Listener, call: Call) -> Result<(),
             shared.devices.hand_out(id, n.into(), put)
         }
         Attach::Doorbell(conn) => {
-            let put = |other: &Port| put(other.doorbell(), fd::DOORBELL, conn.0);
+            let put = |other: &EventPort| put(other.doorbell(), fd::DOORBELL, conn.0);
             shared.connections.hand_out(id, conn, put)
         }
     }

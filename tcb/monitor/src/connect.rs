@@ -6,7 +6,7 @@
 //! remaining end stays until its domain has stopped using the connection; then its number is free
 //! again.
 
-use crate::event::Port;
+use crate::event::EventPort;
 use crate::id_pool::IdPool;
 use abi::layout::fd;
 use abi::status::ConnectionStatus;
@@ -31,13 +31,13 @@ type Key = (DomId, u32);
 
 /// One end of a connection.
 #[derive(Debug)]
-struct End {
+struct ConnectionEnd {
     role: Role,
     handle: u16,
     /// The other end. No other connection uses its key while this end exists.
     peer: Key,
     /// `None` once the domain is dead.
-    port: Option<Arc<Port>>,
+    port: Option<Arc<EventPort>>,
     /// Whether the domain has received the other end's doorbell.
     has_doorbell: bool,
     state: XenbusState,
@@ -45,8 +45,8 @@ struct End {
     writes: TokenBucket,
 }
 
-impl End {
-    fn new(role: Role, handle: u16, peer: Key, port: Arc<Port>) -> Self {
+impl ConnectionEnd {
+    fn new(role: Role, handle: u16, peer: Key, port: Arc<EventPort>) -> Self {
         Self {
             role,
             handle,
@@ -92,22 +92,22 @@ fn of(domain: DomId) -> RangeInclusive<Key> {
 
 #[derive(Debug, Default)]
 struct Records {
-    ends: BTreeMap<Key, End>,
+    ends: BTreeMap<Key, ConnectionEnd>,
     numbers: BTreeMap<DomId, IdPool>,
 }
 
 impl Records {
-    fn end(&mut self, domain: DomId, conn: ConnId) -> Result<&mut End, Errno> {
+    fn end(&mut self, domain: DomId, conn: ConnId) -> Result<&mut ConnectionEnd, Errno> {
         self.ends.get_mut(&(domain, conn.0)).ok_or(Errno::NOENT)
     }
 
     /// Removes and returns a domain's ends.
-    fn take_out(&mut self, domain: DomId) -> Vec<(Key, End)> {
+    fn take_out(&mut self, domain: DomId) -> Vec<(Key, ConnectionEnd)> {
         self.ends.extract_if(of(domain), |_, _| true).collect()
     }
 
     /// Returns the event channel of an end's domain, while the domain lives.
-    fn port(&self, end: Key) -> Option<Arc<Port>> {
+    fn port(&self, end: Key) -> Option<Arc<EventPort>> {
         self.ends.get(&end)?.port.clone()
     }
 
@@ -157,8 +157,8 @@ impl Connections {
     /// `ENOSPC`: one of the domains already has [`fd::CONNECTIONS_MAX`] connections.
     pub fn add(
         &self,
-        backend: (DomId, Arc<Port>),
-        frontend: (DomId, Arc<Port>),
+        backend: (DomId, Arc<EventPort>),
+        frontend: (DomId, Arc<EventPort>),
         handle: u16,
     ) -> Result<(ConnId, ConnId), Errno> {
         self.change(|records, notify| {
@@ -169,7 +169,9 @@ impl Connections {
                 (back, backend.1, Role::Backend, front),
                 (front, frontend.1, Role::Frontend, back),
             ] {
-                records.ends.insert(own, End::new(role, handle, peer, port));
+                records
+                    .ends
+                    .insert(own, ConnectionEnd::new(role, handle, peer, port));
                 notify.push(own);
             }
             Ok((ConnId(back.1), ConnId(front.1)))
@@ -231,7 +233,7 @@ impl Connections {
     ///
     /// # Errors
     /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
-    pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<Port>), Errno> {
+    pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<EventPort>), Errno> {
         let mut records = self.lock();
         let peer = records.end(domain, conn)?.peer;
         Ok((peer.0, records.port(peer).ok_or(Errno::NOTCONN)?))
@@ -246,7 +248,7 @@ impl Connections {
         &self,
         domain: DomId,
         conn: ConnId,
-        give: impl FnOnce(&Port) -> Result<(), Errno>,
+        give: impl FnOnce(&EventPort) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (_, port) = self.other_end(domain, conn)?;
         if self.lock().end(domain, conn)?.has_doorbell {
@@ -261,7 +263,7 @@ impl Connections {
     /// and the domains of both ends are notified. Each other end can attach the new doorbell.
     ///
     /// The records of the other ends stay as they are, until their domains change them.
-    pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) {
+    pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<EventPort>)) {
         self.change(|records, notify| {
             if let Some(numbers) = records.numbers.remove(&dead) {
                 records.numbers.insert(domain, numbers);
@@ -276,7 +278,7 @@ impl Connections {
                 // The other end must close and reconnect, so it gets a full budget of writes.
                 other.writes = writes();
                 notify.extend([end.peer, new]);
-                let end = End::new(end.role, end.handle, end.peer, Arc::clone(&port));
+                let end = ConnectionEnd::new(end.role, end.handle, end.peer, Arc::clone(&port));
                 records.ends.insert(new, end);
             }
         });
@@ -296,7 +298,7 @@ impl Connections {
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
             let Records { ends, .. } = &*self.lock();
-            let left = |end: &End| end.is_idle() && !ends.contains_key(&end.peer);
+            let left = |end: &ConnectionEnd| end.is_idle() && !ends.contains_key(&end.peer);
             let left = ends.iter().filter(|(_, end)| left(end));
             left.map(|(key, _)| *key).collect()
         };
@@ -345,7 +347,7 @@ impl Connections {
     pub fn list(&self, name: impl Fn(DomId) -> String) -> Vec<ConnectionStatus> {
         let Records { ends, .. } = &*self.lock();
         let served = ends.iter().filter(|(_, end)| end.role == Role::Backend);
-        let status = |((backend, _), end): (&Key, &End)| {
+        let status = |((backend, _), end): (&Key, &ConnectionEnd)| {
             let other = ends.get(&end.peer)?;
             Some(ConnectionStatus {
                 backend: name(*backend),

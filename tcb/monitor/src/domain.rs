@@ -1,13 +1,13 @@
 //! One domain from the main thread's view: its parts, and its start.
 
-use crate::event::Port;
-use crate::hypercall::{CallCounters, CallPage, Shared};
+use crate::event::EventPort;
+use crate::hypercall::{CallCounters, CallPage, MonitorState};
 use crate::liveness::Liveness;
-use crate::memory::{Memory, RetainedFrames};
+use crate::memory::{RetainedFrames, SharedDomainMemory};
 use crate::notices::NoticeChannel;
 use crate::process::Process;
-use crate::spec::{DomainError, Start, check};
-use crate::worker::{self, Control, Worker};
+use crate::spec::{DomainError, StartSpec, check};
+use crate::worker::{self, Worker, WorkerHandle};
 use abi::DomId;
 use abi::core::{CPU_WORDS, NewDomain, Stage};
 use abi::layout::{fd, info};
@@ -29,19 +29,19 @@ const ATTACHES_PER_SECOND: u64 = 100;
 /// The resources of a domain, freed once it is torn down.
 #[derive(Debug)]
 pub(crate) struct DomainResources {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) port: Arc<Port>,
+    pub(crate) memory: Arc<SharedDomainMemory>,
+    pub(crate) port: Arc<EventPort>,
     /// The monitor's descriptor of the domain's epoll set.
     pub(crate) epoll: Arc<OwnedFd>,
     /// The number of device numbers given out.
     pub(crate) devices: u64,
-    pub(crate) process: Option<Running>,
+    pub(crate) process: Option<DomainWorker>,
 }
 
 /// A started domain's worker.
 #[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) worker: Arc<Control>,
+pub(crate) struct DomainWorker {
+    pub(crate) worker: Arc<WorkerHandle>,
     pub(crate) thread: JoinHandle<()>,
 }
 
@@ -76,12 +76,12 @@ impl Domain {
         check(&spec, config)?;
         let name = spec.name.as_str();
         let error = |what: &str, e: io::Error| DomainError::new(name, format!("{what}: {e}"));
-        let memory = Memory::create(id, spec.frames, spec.grant_entries, config, left)
+        let memory = SharedDomainMemory::create(id, spec.frames, spec.grant_entries, config, left)
             .map_err(|e| error("creating its memory", e))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, &spec, config.len())
             .ok_or_else(|| DomainError::new(name, "its start info does not fit"))?;
-        let port = Port::create(Arc::clone(&memory));
+        let port = EventPort::create(Arc::clone(&memory));
         let port = port.map_err(|e| error("creating its event channel", e))?;
         let epoll = epoll_of(&port).map_err(|e| error("creating its epoll set", e.into()))?;
         Ok(Self {
@@ -106,8 +106,8 @@ impl Domain {
     /// Starts the worker, which starts the process and its agent.
     pub(crate) fn start(
         &mut self,
-        start: Start,
-        shared: Arc<Shared>,
+        start: StartSpec,
+        shared: Arc<MonitorState>,
         post: NoticeChannel,
     ) -> Result<(), DomainError> {
         let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
@@ -129,7 +129,7 @@ impl Domain {
         };
         let started = worker::start(worker, start);
         let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
-        parts.process = Some(Running { worker, thread });
+        parts.process = Some(DomainWorker { worker, thread });
         self.life.stage = Stage::Starting;
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Domain {
     }
 
     /// Returns the domain's worker, from its start until its end.
-    pub(crate) fn running(&self) -> Option<&Running> {
+    pub(crate) fn running(&self) -> Option<&DomainWorker> {
         self.parts.as_ref()?.process.as_ref()
     }
 
@@ -178,7 +178,7 @@ impl Domain {
 }
 
 /// Creates an epoll set that contains a domain's own event channel.
-fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
+fn epoll_of(port: &EventPort) -> Result<OwnedFd, Errno> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
     // Edge-triggered: a woken domain need not drain its eventfd to be woken again.
@@ -188,7 +188,12 @@ fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
 }
 
 /// Writes the start info that the domain reads at its start.
-fn write_start_info(memory: &Memory, id: DomId, spec: &NewDomain, config: usize) -> Option<()> {
+fn write_start_info(
+    memory: &SharedDomainMemory,
+    id: DomId,
+    spec: &NewDomain,
+    config: usize,
+) -> Option<()> {
     let span = memory.info.span();
     let all = spec.cpus == [0; CPU_WORDS];
     let cpus = if all { u64::MAX } else { spec.cpus[0] };

@@ -1,6 +1,6 @@
 //! Event channels: pending bits for a domain, and the doorbell that wakes it.
 
-use crate::memory::Memory;
+use crate::memory::SharedDomainMemory;
 use abi::layout::info;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -11,17 +11,17 @@ use std::sync::atomic::{Ordering, fence};
 /// A domain's event channel. Its words are in the domain's own information region: writes of the
 /// domain affect only its own wake-ups.
 #[derive(Debug)]
-pub struct Port {
-    memory: Arc<Memory>,
+pub struct EventPort {
+    memory: Arc<SharedDomainMemory>,
     event: OwnedFd,
 }
 
-impl Port {
+impl EventPort {
     /// Creates an eventfd for the domain that owns this memory.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
-    pub fn create(memory: Arc<Memory>) -> io::Result<Self> {
+    pub fn create(memory: Arc<SharedDomainMemory>) -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { memory, event })
     }

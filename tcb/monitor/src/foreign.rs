@@ -6,7 +6,7 @@
 //! memfds, and files of tmpfs and hugetlbfs. Operations on these involve no other file system and
 //! no process that serves one, so they do not block. The monitor never maps such a file itself.
 
-use crate::grant::{Window, WindowSlot};
+use crate::grant::{WindowSlot, WindowSlots};
 use abi::hypercall::ForeignMap;
 use abi::layout::{FOREIGN_PAGES, FOREIGN_REGIONS_MAX, PAGE};
 use rustix::fs::{fcntl_get_seals, fstat};
@@ -19,13 +19,13 @@ use std::os::fd::OwnedFd;
 pub(crate) struct ForeignMappings {
     /// The maximum number of pages that are mapped at a time.
     limit: u32,
-    range: Window,
+    range: WindowSlots,
 }
 
 impl ForeignMappings {
     /// Creates an empty set with a limit of `limit` mapped pages.
     pub(crate) fn new(limit: u32) -> Self {
-        let range = Window::new(FOREIGN_PAGES);
+        let range = WindowSlots::new(FOREIGN_PAGES);
         Self { limit, range }
     }
 

@@ -6,12 +6,12 @@
 use crate::attach;
 use crate::domain::{Domain, DomainResources};
 use crate::grant::mechanism::MechanismFactory;
-use crate::hypercall::Shared;
+use crate::hypercall::MonitorState;
 use crate::id_pool::IdPool;
 use crate::liveness::RequiredAction;
-use crate::memory::{Memory, RetainedFrames};
+use crate::memory::{RetainedFrames, SharedDomainMemory};
 use crate::notices::NoticeChannel;
-use crate::spec::{DomainError, Start};
+use crate::spec::{DomainError, StartSpec};
 use crate::watch::DomainEpoll;
 use abi::core::{NewDomain, Stage};
 use abi::layout::info;
@@ -37,7 +37,7 @@ fn aside() -> io::Result<Sender<Long>> {
 /// All domains, and the state that they share.
 #[derive(Debug)]
 pub struct Hypervisor {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<MonitorState>,
     /// In the order of creation; a domain that replaces another takes its position.
     pub(crate) domains: Vec<Domain>,
     /// Ids of domains; see [`crate::naming`].
@@ -62,7 +62,10 @@ impl Hypervisor {
     /// # Errors
     /// The kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<MechanismFactory>) -> io::Result<Self> {
-        let (shared, post) = (Arc::new(Shared::new(mechanism)), NoticeChannel::create()?);
+        let (shared, post) = (
+            Arc::new(MonitorState::new(mechanism)),
+            NoticeChannel::create()?,
+        );
         Ok(Self {
             shared,
             domains: Vec::new(),
@@ -151,7 +154,7 @@ impl Hypervisor {
     /// Returns a domain's memory: its devices may be set up over it, and others' accounts refer to
     /// it.
     #[must_use]
-    pub fn memory(&self, id: DomId) -> Option<&Memory> {
+    pub fn memory(&self, id: DomId) -> Option<&SharedDomainMemory> {
         Some(&self.domain(id)?.parts.as_ref()?.memory)
     }
 
@@ -194,7 +197,7 @@ impl Hypervisor {
     ///
     /// # Errors
     /// See [`DomainError`]. In this case no process exists, and the domain can be given up.
-    pub fn start(&mut self, id: DomId, start: Start) -> Result<(), DomainError> {
+    pub fn start(&mut self, id: DomId, start: StartSpec) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
         let domain = self.domain_mut(id);
         let domain =

@@ -18,7 +18,7 @@
 //!
 //! Threads: one main thread (the program `grantwayd`), which never blocks on a domain, and one
 //! worker per domain, which blocks on that domain only. The state that they share
-//! ([`hypercall::Shared`]) is behind locks that are held for bookkeeping only.
+//! ([`hypercall::MonitorState`]) is behind locks that are held for bookkeeping only.
 
 mod assign_devices;
 mod attach;
@@ -50,4 +50,4 @@ pub use domain::Domain;
 pub use hypervisor::Hypervisor;
 pub use memory::RetainedFrames;
 pub use pins::Pin;
-pub use spec::{DomainError, Start};
+pub use spec::{DomainError, StartSpec};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A domain's information region, page frames and mailbox. They exist as long as they have a user:
 /// the domain itself, or a domain that maps one of its frames.
 #[derive(Debug)]
-pub struct Memory {
+pub struct SharedDomainMemory {
     /// The information region.
     pub info: Region,
     /// The page frames.
@@ -24,7 +24,7 @@ pub struct Memory {
     pub grant_entries: u32,
 }
 
-impl Memory {
+impl SharedDomainMemory {
     /// Creates all regions. They are zero, except for the configuration, which the domain reads at
     /// its start. Frames that another domain has left are reused if their number matches.
     ///

@@ -8,7 +8,7 @@ use abi::hypercall::ForeignMap;
 use abi::{DomId, Slot};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_send_signal};
-use sandbox::{AgentError, Listener, Sandboxed};
+use sandbox::{AgentError, NotifyListener, Sandboxed};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(crate) struct Process {
     pub(crate) pidfd: OwnedFd,
     /// The port of `sandboxed`, for the main thread only, so that attach calls do not wait while
     /// the worker drives the agent.
-    pub(crate) attach: Listener,
+    pub(crate) attach: NotifyListener,
     /// CPU time of domain and agent as last read, so that it outlives them.
     cpu_ns: [AtomicU64; 2],
     /// Whether it was killed, but the kernel takes too long to end it.

@@ -19,7 +19,7 @@ impl DomainError {
 
 /// How to start a domain's process.
 #[derive(Debug)]
-pub struct Start {
+pub struct StartSpec {
     /// The program, a static ELF file.
     pub program: PathBuf,
     /// The console: its standard output and standard error.

@@ -2,7 +2,7 @@
 //! kernel and the new agent need, so the main thread does not wait for it.
 
 use crate::process::Process;
-use crate::spec::Start;
+use crate::spec::StartSpec;
 use crate::worker::Worker;
 use sandbox::Spec;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ impl Worker {
     ///
     /// # Errors
     /// The reason; nothing of the process is left.
-    pub(crate) fn spawn(&self, start: Start) -> Result<(Process, Vec<&'static str>), String> {
+    pub(crate) fn spawn(&self, start: StartSpec) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,
             args: &[],

@@ -7,14 +7,14 @@
 //! a further mechanism (`grant::mechanism`) for the domain's own calls, so no mapping races with an
 //! unmapping or with the teardown, which is the worker's last act.
 
-use crate::event::Port;
+use crate::event::EventPort;
 use crate::foreign::ForeignMappings;
-use crate::hypercall::{CallCounters, CallPage, Server, Shared};
-use crate::memory::Memory;
+use crate::hypercall::{CallCounters, CallPage, HypercallServer, MonitorState};
+use crate::memory::SharedDomainMemory;
 use crate::notices::NoticeChannel;
 use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
-use crate::spec::Start;
+use crate::spec::StartSpec;
 use abi::DomId;
 use abi::core::{CPU_WORDS, NewDomain};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
@@ -31,7 +31,7 @@ const NAP: Duration = Duration::from_secs(1);
 
 /// The main thread's handle to a worker.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct WorkerHandle {
     page: CallPage,
     stop: AtomicBool,
     tid: AtomicI32,
@@ -39,7 +39,7 @@ pub(crate) struct Control {
     pub(crate) process: OnceLock<Arc<Process>>,
 }
 
-impl Control {
+impl WorkerHandle {
     fn new(page: CallPage) -> Self {
         Self {
             page,
@@ -67,8 +67,11 @@ impl Control {
 }
 
 /// Starts a domain's worker, which starts the domain.
-pub(crate) fn start(worker: Worker, start: Start) -> io::Result<(Arc<Control>, JoinHandle<()>)> {
-    let control = Arc::new(Control::new(worker.page));
+pub(crate) fn start(
+    worker: Worker,
+    start: StartSpec,
+) -> io::Result<(Arc<WorkerHandle>, JoinHandle<()>)> {
+    let control = Arc::new(WorkerHandle::new(worker.page));
     let for_thread = Arc::clone(&control);
     let thread = thread::Builder::new()
         .name(format!("w:{}", worker.spec.name.as_str()))
@@ -77,7 +80,7 @@ pub(crate) fn start(worker: Worker, start: Start) -> io::Result<(Arc<Control>, J
     Ok((control, thread))
 }
 
-fn run(worker: Worker, start: Start, control: &Control) {
+fn run(worker: Worker, start: StartSpec, control: &WorkerHandle) {
     let tid = gettid().as_raw_nonzero().get();
     control.tid.store(tid, Ordering::Relaxed);
     let (id, post) = (worker.id, worker.post.clone());
@@ -100,18 +103,18 @@ fn run(worker: Worker, start: Start, control: &Control) {
 pub(crate) struct Worker {
     pub(crate) id: DomId,
     pub(crate) spec: Arc<NewDomain>,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) port: Arc<Port>,
+    pub(crate) memory: Arc<SharedDomainMemory>,
+    pub(crate) port: Arc<EventPort>,
     pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) page: CallPage,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<MonitorState>,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) post: NoticeChannel,
 }
 
 impl Worker {
     /// Serves the domain, and tears it down.
-    fn run(self, process: &Arc<Process>, control: &Control) {
+    fn run(self, process: &Arc<Process>, control: &WorkerHandle) {
         let Self {
             id, shared, post, ..
         } = self;
@@ -124,7 +127,8 @@ impl Worker {
         let reached = Arc::new(Mutex::new(space()));
         shared.grants.lock().set_space(id, Some(reached));
         shared.counted.insert(id, self.spec.collateral);
-        let mut server = Server::new(id, self.page, Arc::clone(&shared), space(), self.counters);
+        let mut server =
+            HypercallServer::new(id, self.page, Arc::clone(&shared), space(), self.counters);
         // Before the first hypercall is answered, so that a domain that has made one sees the
         // pages. A device ends with its last descriptor, so no descriptor is kept here.
         let mut devices = shared.devices.of(id).into_iter();
@@ -142,8 +146,8 @@ impl Worker {
 
 /// Serves calls until the domain is killed, or must be.
 fn serve<S: AddressSpace>(
-    server: &mut Server<S>,
-    control: &Control,
+    server: &mut HypercallServer<S>,
+    control: &WorkerHandle,
     tell: impl Fn(),
 ) -> Result<(), SpaceError> {
     let request = server.page().request;
@@ -193,14 +197,14 @@ mod tests {
     #[test]
     fn a_worker_stops_in_every_state() {
         for calls in [0, 1, 2, 100, 20_000] {
-            let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[], None).unwrap());
-            let shared = Arc::new(Shared::new(None));
+            let memory = Arc::new(SharedDomainMemory::create(DomId(0), 1, 0, &[], None).unwrap());
+            let shared = Arc::new(MonitorState::new(None));
             let held = Arc::clone(&memory);
             shared.grants.lock().insert(DomId(0), held, 0);
             let page = CallPage::of(&memory).unwrap();
             let space = FakeSpace::default();
-            let mut server = Server::new(DomId(0), page, shared, space, Arc::default());
-            let control = Control::new(page);
+            let mut server = HypercallServer::new(DomId(0), page, shared, space, Arc::default());
+            let control = WorkerHandle::new(page);
             let span = memory.info.span();
             let word = |offset| span.u32(info::CALL + offset).unwrap();
             thread::scope(|scope| {

@@ -8,10 +8,10 @@ use abi::hypercall::{
 };
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
-use monitor::event::Port;
+use monitor::event::EventPort;
 use monitor::fake::FakeSpace;
-use monitor::hypercall::{CallPage, Server, Shared};
-use monitor::memory::Memory;
+use monitor::hypercall::{CallPage, HypercallServer, MonitorState};
+use monitor::memory::SharedDomainMemory;
 use spy::Spy;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -26,19 +26,21 @@ const PER_SECOND: u64 = 20_000;
 
 /// A granter with its worker's server and a table that the user has bound.
 struct Granter {
-    memory: Arc<Memory>,
-    server: Server<FakeSpace>,
+    memory: Arc<SharedDomainMemory>,
+    server: HypercallServer<FakeSpace>,
     table: Handle,
     calls: u32,
 }
 
 /// Domains 1, 2, … grant to domain 0.
-fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
-    let shared = Arc::new(Shared::new(None));
+fn machine(granters: u16) -> (Arc<MonitorState>, Vec<Granter>) {
+    let shared = Arc::new(MonitorState::new(None));
     let slots = ENTRIES + table_slots(ENTRIES);
     let memories: Vec<_> = (0..=granters)
         .map(|id| {
-            let memory = Arc::new(Memory::create(DomId(id), ENTRIES, ENTRIES, &[], None).unwrap());
+            let memory = Arc::new(
+                SharedDomainMemory::create(DomId(id), ENTRIES, ENTRIES, &[], None).unwrap(),
+            );
             let window = slots * u32::from(granters);
             let mut grants = shared.grants.lock();
             grants.insert(DomId(id), Arc::clone(&memory), window);
@@ -50,7 +52,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
     shared.counted.insert(USER, 8);
     let port = |id: u16| {
         let memory = Arc::clone(&memories[usize::from(id)]);
-        (DomId(id), Arc::new(Port::create(memory).unwrap()))
+        (DomId(id), Arc::new(EventPort::create(memory).unwrap()))
     };
     let granter = |id: u16| {
         shared.connections.add(port(0), port(id), 0).unwrap();
@@ -67,7 +69,7 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
         shared.counted.bind(USER, &bind).unwrap();
         let memory = Arc::clone(&memories[usize::from(id)]);
         Granter {
-            server: Server::new(
+            server: HypercallServer::new(
                 DomId(id),
                 CallPage::of(&memory).unwrap(),
                 Arc::clone(&shared),
@@ -168,7 +170,7 @@ fn attack_34_workers_share_one_churn_budget() {
 }
 
 /// Returns whether nothing was taken from the shared budget.
-fn is_untouched(shared: &Shared) -> bool {
+fn is_untouched(shared: &MonitorState) -> bool {
     let now_ns = shmem::time::monotonic_ns();
     shared.churn.take(DomId(99), BURST, now_ns).is_ok()
 }

@@ -3,8 +3,8 @@
 use abi::layout::info;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use monitor::connect::Connections;
-use monitor::event::Port;
-use monitor::memory::Memory;
+use monitor::event::EventPort;
+use monitor::memory::SharedDomainMemory;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +22,14 @@ const ALL: [XenbusState; 7] = [
 ];
 
 struct End {
-    memory: Arc<Memory>,
-    port: Arc<Port>,
+    memory: Arc<SharedDomainMemory>,
+    port: Arc<EventPort>,
 }
 
 impl End {
     fn new(id: DomId) -> Self {
-        let memory = Arc::new(Memory::create(id, 1, 0, &[], None).unwrap());
-        let port = Arc::new(Port::create(Arc::clone(&memory)).unwrap());
+        let memory = Arc::new(SharedDomainMemory::create(id, 1, 0, &[], None).unwrap());
+        let port = Arc::new(EventPort::create(Arc::clone(&memory)).unwrap());
         Self { memory, port }
     }
 
@@ -269,7 +269,7 @@ fn a_replaced_end_restarts_under_its_number() {
 }
 
 /// Accepts a doorbell, and rings it.
-fn ring(port: &Port) -> Result<(), Errno> {
+fn ring(port: &EventPort) -> Result<(), Errno> {
     port.ring();
     Ok(())
 }

@@ -8,7 +8,7 @@ mod spy;
 use abi::counted::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus};
 use counted_model::{Op, Rig};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use monitor::pins::{PATIENCE_NS, Pin, Pins};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -222,7 +222,7 @@ fn tables_are_bounded() {
 /// frame. The pin is a pipe that holds the page by reference.
 #[test]
 fn an_exchanged_frame_is_a_new_page() {
-    let memory = Memory::create(DomId(0), 2, 1, &[], None).unwrap();
+    let memory = SharedDomainMemory::create(DomId(0), 2, 1, &[], None).unwrap();
     let page = memory.frame(1).unwrap();
     for exchanged in [false, true] {
         page.fill(b'a').unwrap();
@@ -254,7 +254,7 @@ fn an_exchanged_frame_is_a_new_page() {
 
 /// Returns what a page shows to the user that pinned it before `act`, after its owner has written
 /// 's' to it.
-fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
+fn pinned(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()) -> u8 {
     let page = memory.frame(frame).unwrap();
     page.fill(b'a').unwrap();
     let (out, into) = rustix::pipe::pipe().unwrap();

@@ -5,7 +5,7 @@ use abi::hypercall::{Bind, Create, Revoke, Share};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::fake::SharedFake;
 use monitor::grant::{CountedGrants, Grants};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Rig {
         let grants = Arc::new(Grants::default());
         let counted = CountedGrants::new(Arc::clone(&grants));
         for id in [USER, GRANTER, DEVICE] {
-            let memory = Memory::create(id, ENTRIES, ENTRIES, &[], None).unwrap();
+            let memory = SharedDomainMemory::create(id, ENTRIES, ENTRIES, &[], None).unwrap();
             grants.lock().insert(id, Arc::new(memory), 32);
         }
         let [user, device] = [USER, DEVICE].map(|id| {
@@ -231,7 +231,7 @@ fn next_device_gets_the_pages_of_a_dead_one() {
     // The user's own mappings are untouched, and revocations reach only them.
     assert!(rig.user.lock().unwrap().mapped.contains_key(&Slot(0)));
     rig.grant(1, true, false);
-    let memory = Memory::create(DEVICE, 1, 1, &[], None).unwrap();
+    let memory = SharedDomainMemory::create(DEVICE, 1, 1, &[], None).unwrap();
     rig.grants.lock().insert(DEVICE, Arc::new(memory), 32);
     let next: Arc<_> = SharedFake::default();
     let space: Arc<_> = Arc::clone(&next);

@@ -298,7 +298,7 @@ impl Broker {
 
 /// The files that the machine's description names.
 #[derive(Debug, Default)]
-struct Files {
+struct BrokerFiles {
     read: BTreeSet<PathBuf>,
     written: BTreeSet<PathBuf>,
     sockets: BTreeSet<PathBuf>,
@@ -306,7 +306,7 @@ struct Files {
     pci: BTreeSet<PathBuf>,
 }
 
-impl Files {
+impl BrokerFiles {
     fn of(machine: &[u8]) -> Self {
         // The manager rejects an invalid description, with a reason.
         let machine = serde_json::from_slice::<Machine>(machine).ok();
@@ -354,7 +354,7 @@ pub(crate) fn serve(link: Link) -> Result<(), String> {
 }
 
 /// Answers the next request, or waits for one.
-fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
+fn turn(link: &Link, files: &mut Option<BrokerFiles>) -> Result<(), LinkError> {
     let Some(received) = link.receive::<BrokerRequest>()? else {
         link.wait(PollFlags::IN, None);
         return Ok(());
@@ -381,7 +381,7 @@ fn turn(link: &Link, files: &mut Option<Files>) -> Result<(), LinkError> {
 fn answer(
     want: BrokerRequest,
     (beside, maps): (&OwnedFd, &[OwnedFd]),
-    files: &mut Option<Files>,
+    files: &mut Option<BrokerFiles>,
 ) -> io::Result<Option<OwnedFd>> {
     let bytes = sealed::read(beside, MACHINE_MAX)?;
     let path = Path::new(OsStr::from_bytes(&bytes));
@@ -391,7 +391,7 @@ fn answer(
             Err(io::Error::other("the machine is already known"))
         }
         BrokerRequest::Machine => {
-            *files = Some(Files::of(&bytes));
+            *files = Some(BrokerFiles::of(&bytes));
             Ok(None)
         }
         BrokerRequest::NamespaceWatch => {
@@ -408,15 +408,15 @@ fn answer(
         }
         BrokerRequest::Listen => {
             let spec: VhostUser = serde_json::from_slice(&bytes)?;
-            Files::check_socket(known, Path::new(&spec.path))?;
+            BrokerFiles::check_socket(known, Path::new(&spec.path))?;
             sockets::make(&spec).map(Some)
         }
         BrokerRequest::Connect => {
-            Files::check_socket(known, path)?;
+            BrokerFiles::check_socket(known, path)?;
             sockets::reach(path).map(Some)
         }
         BrokerRequest::Remove => {
-            Files::check_socket(known, path)?;
+            BrokerFiles::check_socket(known, path)?;
             sockets::remove(path).map(|()| None)
         }
         BrokerRequest::BindPci | BrokerRequest::Container | BrokerRequest::UnbindPci => {

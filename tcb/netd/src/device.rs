@@ -7,8 +7,8 @@ use abi::pci::PciControl;
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::pci::{Function, PciError};
-use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
-use netdev::{SetupError, SteerError, Steering, Uplink};
+use netdev::xdp::{QueueSocket, RingPages, XdpDevice, XdpInterface, XdpSocket};
+use netdev::{SetupError, SteerError, TapSteering, Uplink};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,7 +76,7 @@ pub(crate) enum NetDev {
     /// A TAP.
     Tap {
         /// The right to steer it, if available.
-        steering: Option<Steering>,
+        steering: Option<TapSteering>,
         /// Its connection to a network, if any.
         uplink: Option<Uplink>,
         /// The last descriptor of the interface. Closing it blocks until the kernel has removed the
@@ -86,7 +86,7 @@ pub(crate) enum NetDev {
         persistent: bool,
     },
     /// An interface whose packets are delivered to sockets.
-    Wire(Arc<Wire>),
+    Wire(Arc<XdpInterface>),
     /// A socket of a virtual machine monitor: its path, and the link to the domain if the monitor
     /// listens.
     VhostUser(String, Option<OwnedFd>),
@@ -102,7 +102,7 @@ pub(crate) enum NetDev {
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
     Stuck,
     /// A socket that is not bound yet.
-    Unbound(Arc<Wire>, OwnedFd, Option<XdpQueue>),
+    Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueue>),
     /// The shared socket of a wire.
     Shared(XdpDevice),
     /// A dedicated queue of a wire.
@@ -111,14 +111,14 @@ pub(crate) enum NetDev {
 
 /// An opened device: the descriptors for domains, and those that the core keeps for the next netd.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedDevice {
     pub(crate) unit: NetDev,
     pub(crate) given: Vec<OwnedFd>,
     pub(crate) lacks: Vec<&'static str>,
 }
 
 /// Opens the device of a description.
-pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, TaskError> {
+pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<OpenedDevice, TaskError> {
     match &opening.device {
         Device::Tap(spec) => {
             let tap = netdev::open_queues(spec)?;
@@ -132,7 +132,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, Tas
             };
             let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
-            Ok(Opened {
+            Ok(OpenedDevice {
                 unit: NetDev::Tap {
                     steering,
                     uplink: tap.uplink,
@@ -144,8 +144,8 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, Tas
             })
         }
         Device::Xdp(spec) => {
-            let wire = Wire::open(spec)?;
-            Ok(Opened {
+            let wire = XdpInterface::open(spec)?;
+            Ok(OpenedDevice {
                 lacks: wire.lacks().to_vec(),
                 unit: NetDev::Wire(Arc::new(wire)),
                 given: vec![],
@@ -159,7 +159,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, Tas
                     (theirs, Some(ours))
                 }
             };
-            Ok(Opened {
+            Ok(OpenedDevice {
                 unit: NetDev::VhostUser(spec.path.clone(), link),
                 given: vec![given],
                 lacks: vec![],
@@ -169,7 +169,7 @@ pub(crate) fn open(opening: &OpenRequest, broker: &Broker) -> Result<Opened, Tas
             let [container, group] = broker.bind_pci(&spec.address)?;
             let function = Function::open(container, group, &spec.address);
             let function = function.inspect_err(|_| unbind(&spec.address, broker))?;
-            Ok(Opened {
+            Ok(OpenedDevice {
                 unit: NetDev::Pci(Arc::new(function), spec.address.clone()),
                 given: vec![],
                 lacks: vec![],
@@ -194,8 +194,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-fn file(fd: OwnedFd) -> Result<Opened, TaskError> {
-    Ok(Opened {
+fn file(fd: OwnedFd) -> Result<OpenedDevice, TaskError> {
+    Ok(OpenedDevice {
         unit: NetDev::File,
         given: vec![fd],
         lacks: vec![],
@@ -218,7 +218,7 @@ pub(crate) fn take_up(
             let (of, on) = (opening.namespace, &opening.switched_on);
             let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
-            let steering = map.map(|map| Steering::adopt(map, tap.queues));
+            let steering = map.map(|map| TapSteering::adopt(map, tap.queues));
             NetDev::Tap {
                 steering: steering.transpose()?,
                 uplink,
@@ -226,7 +226,7 @@ pub(crate) fn take_up(
                 persistent: tap.persistent.is_some(),
             }
         }
-        Device::Xdp(spec) => NetDev::Wire(Arc::new(Wire::adopt(spec, rest)?)),
+        Device::Xdp(spec) => NetDev::Wire(Arc::new(XdpInterface::adopt(spec, rest)?)),
         Device::VhostUser(spec) => NetDev::VhostUser(spec.path.clone(), rest.pop()),
         Device::Pci(spec) => {
             let kept = <[OwnedFd; 3]>::try_from(rest);
@@ -277,7 +277,7 @@ impl NetDev {
             Self::Tap {
                 steering, uplink, ..
             } => {
-                let map = steering.iter().map(Steering::kept);
+                let map = steering.iter().map(TapSteering::kept);
                 map.chain(uplink.iter().map(Uplink::kept)).collect()
             }
             Self::Wire(wire) => wire.kept(),
@@ -507,7 +507,7 @@ fn errno(error: &io::Error) -> i32 {
         .unwrap_or(rustix::io::Errno::IO.raw_os_error())
 }
 
-fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
+fn steer(steering: &TapSteering, words: [u64; 2]) -> Result<u64, i32> {
     match TapControl::decode(words).ok_or(INVAL)? {
         TapControl::Steer { mac, queue } => {
             steering.steer(mac, queue).map_err(|error| match error {
@@ -529,7 +529,7 @@ fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
 }
 
 /// Executes a control call for a socket; a dedicated queue supports more calls.
-fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
+fn ask(socket: &XdpSocket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
     let request = XdpControl::decode(words).ok_or(INVAL)?;
     let answer = match (request, queue) {
         (XdpControl::Layout(ring), _) => Ok(layout(socket, ring)),
@@ -548,6 +548,6 @@ fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<
     answer.map_err(|error| errno(&error))
 }
 
-fn layout(socket: &Socket, ring: Ring) -> u64 {
+fn layout(socket: &XdpSocket, ring: Ring) -> u64 {
     socket.layout(ring).encode()
 }

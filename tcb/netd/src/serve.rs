@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::control::{self, NetDevs};
-use crate::device::{self, NetDev, Opened, TaskError};
+use crate::device::{self, NetDev, OpenedDevice, TaskError};
 use crate::dial_schedule::DialSchedule;
 use crate::namespace_watch::{self, NamespaceWatch};
 use abi::core::{NetdReply, NetdRequest, Record};
@@ -23,7 +23,7 @@ const DESCRIPTION_MAX: usize = 16 << 20;
 /// An answer: a record, and netd's descriptors to attach.
 type Answer = Result<(NetdReply, Vec<OwnedFd>), TaskError>;
 
-struct Server {
+struct NetdServer {
     link: Link,
     units: NetDevs,
     broker: Arc<Broker>,
@@ -41,10 +41,10 @@ struct Server {
 
 /// Serves until the core has ended, or breaks the protocol.
 pub(crate) fn run(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Result<(), String> {
-    Server::new(link, broker, missing).run()
+    NetdServer::new(link, broker, missing).run()
 }
 
-impl Server {
+impl NetdServer {
     fn new(link: Link, broker: Arc<Broker>, missing: Vec<String>) -> Self {
         Self {
             link,
@@ -288,7 +288,7 @@ impl Server {
                 .for_each(|thread| drop(thread.join()));
             opened = device::open(&opening, &self.broker);
         }
-        let Opened { unit, given, lacks } = opened?;
+        let OpenedDevice { unit, given, lacks } = opened?;
         opening.switched_on = unit.switched_on();
         self.note_place(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn failed_adoptions_are_remembered() {
         let (link, _core) = Link::pair().unwrap();
-        let mut serve = Server::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
+        let mut serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
         let mut task = |message| {
             let record = Record { token: 0, message };
             serve
@@ -422,7 +422,7 @@ mod tests {
         };
         let ended = |core_ends: fn(Link)| {
             let (link, core) = Link::pair().unwrap();
-            let serve = Server::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
+            let serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
             let units = serve.units.clone();
             units.lock().insert(1, Arc::new(NetDev::Stuck));
             core_ends(core);

@@ -447,9 +447,9 @@ impl Map {
 
 /// Pairs of u64 counters, by index; a program gets a pointer to a pair.
 #[derive(Debug)]
-pub(super) struct Counters(OwnedFd);
+pub(super) struct CounterMap(OwnedFd);
 
-impl Counters {
+impl CounterMap {
     /// Creates `entries` pairs, all zero.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
         create(BPF_MAP_TYPE_ARRAY, 4, size_of::<[u64; 2]>() as u32, entries).map(Self)
@@ -467,13 +467,13 @@ impl Counters {
 }
 
 /// Counters that another process created.
-impl From<OwnedFd> for Counters {
+impl From<OwnedFd> for CounterMap {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
-impl AsFd for Counters {
+impl AsFd for CounterMap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,9 +1,9 @@
 //! Limits on the connections that each guest may have open through a translated interface. Without
 //! them, one guest could fill the kernel's connection table, which the whole namespace shares.
 
-use crate::netlink::{Message, NLM_F_CREATE};
+use crate::netlink::{NLM_F_CREATE, NetlinkRequest};
 use crate::nftables::{
-    CMP_EQ, CT_STATUS, DROP, HOOK_PREROUTING, META_IIFNAME, NEW_SET, Rule, Table, message,
+    CMP_EQ, CT_STATUS, DROP, HOOK_PREROUTING, META_IIFNAME, NEW_SET, NftRule, NftTable, message,
 };
 
 /// After connection tracking and before translation, so that a dropped packet leaves no entry: the
@@ -32,27 +32,27 @@ const OP_UPDATE: u32 = 1;
 const F_INVERT: u32 = 1;
 
 /// One of the two limits of a guest.
-struct Limit {
+struct ConnectionLimit {
     set: &'static str,
     id: u32,
     flags: u32,
     op: u32,
 }
 
-const RATE: Limit = Limit {
+const RATE: ConnectionLimit = ConnectionLimit {
     set: "started",
     id: 1,
     flags: SET_F_EVAL | SET_F_TIMEOUT,
     op: OP_UPDATE,
 };
-const OPEN: Limit = Limit {
+const OPEN: ConnectionLimit = ConnectionLimit {
     set: "open",
     id: 2,
     flags: SET_F_EVAL,
     op: OP_ADD,
 };
 
-impl Table {
+impl NftTable {
     /// Limits each MAC behind `ifname` to `most` open connections, and to `most` new ones in a
     /// burst and an eighth of that per second afterwards. Drops packets that begin further ones.
     ///
@@ -79,7 +79,12 @@ impl Table {
         });
     }
 
-    fn limit(&mut self, limit: &Limit, ifname: &str, expression: impl FnOnce(&mut Message)) {
+    fn limit(
+        &mut self,
+        limit: &ConnectionLimit,
+        ifname: &str,
+        expression: impl FnOnce(&mut NetlinkRequest),
+    ) {
         let mut set = message(NEW_SET, NLM_F_CREATE);
         set.text(1, self.name());
         set.text(2, limit.set);
@@ -104,9 +109,9 @@ impl Table {
     }
 }
 
-impl Rule {
+impl NftRule {
     /// Matches if the MAC in the register has exceeded its limit.
-    fn beyond(&mut self, limit: &Limit, expression: impl FnOnce(&mut Message)) {
+    fn beyond(&mut self, limit: &ConnectionLimit, expression: impl FnOnce(&mut NetlinkRequest)) {
         self.expression("dynset", |data| {
             data.text(1, limit.set);
             data.attribute(2, &limit.id.to_be_bytes());
@@ -129,7 +134,7 @@ mod tests {
     fn connections_of_each_mac_are_limited() {
         require!(netns, tool("nft"));
         let rules = Namespace::new().unwrap().enter(|| {
-            let mut table = Table::empty("grantway-up0", "");
+            let mut table = NftTable::empty("grantway-up0", "");
             table.limit_connections(4000, "up0");
             let _kept = table.install().unwrap();
             let nft = Command::new("nft").args(["list", "ruleset"]).output();

@@ -75,7 +75,7 @@ struct SetInfo {
 
 /// `struct ethtool_gstrings`.
 #[repr(C)]
-struct Names {
+struct GetStrings {
     cmd: u32,
     set: u32,
     len: u32,
@@ -84,7 +84,7 @@ struct Names {
 
 /// `struct ethtool_sfeatures`: per 32 features, a mask of those to change and their new values.
 #[repr(C)]
-struct Change {
+struct FeatureMasks {
     cmd: u32,
     size: u32,
     blocks: [[u32; 2]; BLOCKS],
@@ -178,7 +178,7 @@ impl<'a> Ethtool<'a> {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
         let size = info.count.div_ceil(u32::BITS);
-        let mut names = Names {
+        let mut names = GetStrings {
             cmd: ETHTOOL_GSTRINGS,
             set: ETH_SS_FEATURES,
             len: info.count,
@@ -187,7 +187,7 @@ impl<'a> Ethtool<'a> {
         // SAFETY: the command writes one name per feature of the kernel. The array holds that many:
         // checked above, and the number does not change.
         unsafe { self.call(&mut names) }?;
-        let mut change = Change {
+        let mut change = FeatureMasks {
             cmd: ETHTOOL_SFEATURES,
             size,
             blocks: [[0; 2]; BLOCKS],

@@ -8,7 +8,7 @@
 use crate::error::SetupError;
 use crate::interface::in_place;
 use crate::netns::{self, Identity};
-use crate::nftables::{self, Table};
+use crate::nftables::{self, NftTable};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ impl Lock {
     pub(crate) fn take() -> io::Result<Self> {
         let end = Instant::now() + WAIT;
         loop {
-            match Table::empty(LOCK, "").install() {
+            match NftTable::empty(LOCK, "").install() {
                 Ok(table) => return Ok(Self(table)),
                 Err(error) => {
                     let is_taken = nftables::tables()?.iter().any(|table| table.name == LOCK);
@@ -157,7 +157,7 @@ mod tests {
         let lock = Lock::take()?;
         let off = off_before(&lock, &[V4])?;
         let name = format!("{PREFIX}{name}");
-        let table = Table::new(&name, &comment(&off)).install()?;
+        let table = NftTable::new(&name, &comment(&off)).install()?;
         switch_on(&lock, &[V4])?;
         Ok((table, off))
     }
@@ -226,7 +226,7 @@ mod tests {
         require!(netns);
         inside(|| {
             let held = Lock::take()?;
-            assert!(Table::empty(LOCK, "").install().is_err());
+            assert!(NftTable::empty(LOCK, "").install().is_err());
             drop(held);
             Lock::take().map(drop)
         });

@@ -28,12 +28,12 @@ pub(crate) fn in_place<T: Send>(
 }
 
 /// Parsed addresses and routes of an interface.
-pub(crate) struct Network {
+pub(crate) struct InterfaceNetwork {
     addresses: Vec<(IpAddr, u8)>,
     routes: Vec<Route>,
 }
 
-impl Network {
+impl InterfaceNetwork {
     /// Returns its addresses, with the lengths of their prefixes.
     pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
         &self.addresses
@@ -132,7 +132,7 @@ pub(crate) fn failed(
 
 /// Configures an interface of the calling thread's namespace by its specification, and brings it
 /// up.
-pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupError> {
+pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<(), SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
     let index = netlink

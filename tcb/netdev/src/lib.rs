@@ -45,6 +45,6 @@ pub mod xdp;
 pub use abi::machine::Tap as TapSpec;
 pub use error::SetupError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
-pub use steering::{SteerError, Steering};
-pub use tap::{Opened, open_queues, release, remove};
+pub use steering::{SteerError, TapSteering};
+pub use tap::{OpenedTap, open_queues, release, remove};
 pub use uplink::Uplink;

@@ -97,7 +97,7 @@ impl Netlink {
         mtu: u32,
         tx_queue: u32,
     ) -> io::Result<()> {
-        let mut message = Message::link(index, 0, 0);
+        let mut message = NetlinkRequest::link(index, 0, 0);
         if let Some(mac) = mac {
             message.attribute(IFLA_ADDRESS, &mac);
         }
@@ -117,11 +117,11 @@ impl Netlink {
         far_netns: BorrowedFd<'_>,
         queues: u32,
     ) -> io::Result<()> {
-        let numbers = |message: &mut Message, transmit: u32, receive: u32| {
+        let numbers = |message: &mut NetlinkRequest, transmit: u32, receive: u32| {
             message.attribute(IFLA_NUM_TX_QUEUES, &transmit.to_ne_bytes());
             message.attribute(IFLA_NUM_RX_QUEUES, &receive.to_ne_bytes());
         };
-        let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+        let mut message = NetlinkRequest::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
         message.bytes(&[0; LINK]);
         message.text(IFLA_IFNAME, near);
         numbers(&mut message, 1, queues);
@@ -141,7 +141,7 @@ impl Netlink {
 
     /// Removes an interface; of a veth pair, both ends.
     pub(super) fn delete_link(&mut self, index: u32) -> io::Result<()> {
-        let mut message = Message::new(RTM_DELLINK, 0);
+        let mut message = NetlinkRequest::new(RTM_DELLINK, 0);
         message.link_header(index, 0, 0);
         self.ask(message)
     }
@@ -158,28 +158,28 @@ impl Netlink {
 
     /// Returns the message that describes an interface.
     pub(crate) fn link(&mut self, index: u32) -> io::Result<Vec<u8>> {
-        let mut message = Message::new(RTM_GETLINK, 0);
+        let mut message = NetlinkRequest::new(RTM_GETLINK, 0);
         message.link_header(index, 0, 0);
         self.answer(message, RTM_NEWLINK)
     }
 
     /// Sets an interface's alias.
     pub(super) fn set_alias(&mut self, index: u32, alias: &str) -> io::Result<()> {
-        let mut message = Message::link(index, 0, 0);
+        let mut message = NetlinkRequest::link(index, 0, 0);
         message.text(IFLA_IFALIAS, alias);
         self.ask(message)
     }
 
     /// Makes an interface a port of `master`.
     pub(super) fn set_master(&mut self, index: u32, master: u32) -> io::Result<()> {
-        let mut message = Message::link(index, 0, 0);
+        let mut message = NetlinkRequest::link(index, 0, 0);
         message.attribute(IFLA_MASTER, &master.to_ne_bytes());
         self.ask(message)
     }
 
     /// Brings an interface up.
     pub(super) fn set_up(&mut self, index: u32) -> io::Result<()> {
-        self.ask(Message::link(index, IFF_UP, IFF_UP))
+        self.ask(NetlinkRequest::link(index, IFF_UP, IFF_UP))
     }
 
     /// Adds an address to an interface: usable at once, or (`detect`) an IPv6 address after
@@ -190,7 +190,7 @@ impl Netlink {
         (address, prefix): (IpAddr, u8),
         detect: bool,
     ) -> io::Result<()> {
-        let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
+        let mut message = NetlinkRequest::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
         let flags = if detect { 0 } else { IFA_F_NODAD };
         message.bytes(&[family(address), prefix, flags, 0]);
         message.bytes(&index.to_ne_bytes());
@@ -207,7 +207,7 @@ impl Netlink {
             Some(_) => RT_SCOPE_UNIVERSE,
             None => RT_SCOPE_LINK,
         };
-        let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+        let mut message = NetlinkRequest::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
         message.bytes(&[family(route.to), route.prefix, 0, 0]);
         message.bytes(&[RT_TABLE_MAIN, RTPROT_BOOT, scope, RTN_UNICAST]);
         message.bytes(&0u32.to_ne_bytes());
@@ -223,18 +223,18 @@ impl Netlink {
 
     /// Lists the kernel's objects of one kind: see [`dump`].
     pub(crate) fn list(&self, kind: u16, see: impl FnMut(u16, &[u8])) -> io::Result<()> {
-        let mut message = Message::new(kind, 0);
+        let mut message = NetlinkRequest::new(kind, 0);
         message.bytes(&[0; LINK]);
         dump(&self.socket, message, see)
     }
 
     /// Sends a request and waits for the kernel's acknowledgement, which is immediate.
-    fn ask(&mut self, message: Message) -> io::Result<()> {
+    fn ask(&mut self, message: NetlinkRequest) -> io::Result<()> {
         self.answer(message, NLMSG_ERROR).map(drop)
     }
 
     /// Sends a request and waits for a message of type `wanted`, or an error.
-    fn answer(&mut self, message: Message, wanted: u16) -> io::Result<Vec<u8>> {
+    fn answer(&mut self, message: NetlinkRequest, wanted: u16) -> io::Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = message.finish(self.sequence);
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
@@ -250,9 +250,9 @@ impl Netlink {
 }
 
 /// A request under construction.
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct NetlinkRequest(Vec<u8>);
 
-impl Message {
+impl NetlinkRequest {
     /// Creates a message of attributes only.
     pub(crate) fn bare() -> Self {
         Self(Vec::new())
@@ -382,7 +382,7 @@ pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
 /// Requests a list and passes the type and the body, without header, of each message to `see`.
 pub(crate) fn dump(
     socket: &OwnedFd,
-    mut message: Message,
+    mut message: NetlinkRequest,
     mut see: impl FnMut(u16, &[u8]),
 ) -> io::Result<()> {
     message.add_flags(NLM_F_DUMP);
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_message_has_its_length_and_padded_attributes() {
-        let mut message = Message::link(7, IFF_UP, IFF_UP);
+        let mut message = NetlinkRequest::link(7, IFF_UP, IFF_UP);
         message.attribute(IFLA_ADDRESS, &[1, 2, 3, 4, 5, 6]);
         let bytes = message.finish(9);
         assert_eq!(bytes.len(), HEADER + 16 + 12);
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn attributes_nest() {
-        let mut message = Message::new(RTM_NEWLINK, 0);
+        let mut message = NetlinkRequest::new(RTM_NEWLINK, 0);
         message.nested(IFLA_LINKINFO, |info| {
             info.text(IFLA_INFO_KIND, "veth");
             info.nested(IFLA_INFO_DATA, |data| data.attribute(VETH_INFO_PEER, &[7]));

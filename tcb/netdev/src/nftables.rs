@@ -4,7 +4,9 @@
 //! byte (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
 //! big-endian.
 
-use crate::netlink::{Attributes, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, dump, error_of};
+use crate::netlink::{
+    Attributes, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NetlinkRequest, dump, error_of,
+};
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
@@ -68,13 +70,13 @@ const ACCEPT: u32 = 1;
 const IFNAME_BYTES: usize = 16;
 
 /// The rules of one table, under construction.
-pub(crate) struct Table {
+pub(crate) struct NftTable {
     name: String,
-    messages: Vec<Message>,
+    messages: Vec<NetlinkRequest>,
 }
 
 /// One rule: comparisons, then a verdict or a translation.
-pub(crate) struct Rule(Message);
+pub(crate) struct NftRule(NetlinkRequest);
 
 /// A table that the kernel lists.
 pub(crate) struct Listed {
@@ -83,7 +85,7 @@ pub(crate) struct Listed {
     pub(crate) comment: String,
 }
 
-impl Table {
+impl NftTable {
     /// Creates a table for address translation: chains before, at and after routing, without rules.
     pub(crate) fn new(name: &str, comment: &str) -> Self {
         let mut table = Self::empty(name, comment);
@@ -123,11 +125,11 @@ impl Table {
         self.messages.push(message);
     }
 
-    pub(crate) fn rule(&mut self, chain: &str, expressions: impl FnOnce(&mut Rule)) {
+    pub(crate) fn rule(&mut self, chain: &str, expressions: impl FnOnce(&mut NftRule)) {
         let mut message = message(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND);
         message.text(1, &self.name);
         message.text(2, chain);
-        let mut rule = Rule(Message::bare());
+        let mut rule = NftRule(NetlinkRequest::bare());
         expressions(&mut rule);
         message.nested(4, |list| list.bytes(rule.0.as_bytes()));
         self.messages.push(message);
@@ -196,7 +198,7 @@ impl Table {
         &self.name
     }
 
-    pub(crate) fn push(&mut self, message: Message) {
+    pub(crate) fn push(&mut self, message: NetlinkRequest) {
         self.messages.push(message);
     }
 
@@ -251,7 +253,7 @@ pub(crate) fn listed(body: &[u8]) -> Listed {
 }
 
 /// Sends `messages` as one transaction and waits until the kernel has executed it.
-fn commit(socket: &OwnedFd, messages: Vec<Message>) -> io::Result<()> {
+fn commit(socket: &OwnedFd, messages: Vec<NetlinkRequest>) -> io::Result<()> {
     let (bytes, last) = transaction(messages);
     rustix::net::send(socket, &bytes, SendFlags::empty())?;
     let mut answer = [0u8; 8 << 10];
@@ -267,7 +269,7 @@ fn commit(socket: &OwnedFd, messages: Vec<Message>) -> io::Result<()> {
 }
 
 /// Returns all messages, and the number of the last one that changes anything.
-fn transaction(messages: Vec<Message>) -> (Vec<u8>, u32) {
+fn transaction(messages: Vec<NetlinkRequest>) -> (Vec<u8>, u32) {
     let mut bytes = batch(BATCH_BEGIN).finish(0);
     let mut sequence = 0;
     for message in messages {
@@ -278,8 +280,8 @@ fn transaction(messages: Vec<Message>) -> (Vec<u8>, u32) {
     (bytes, sequence)
 }
 
-impl Rule {
-    pub(crate) fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
+impl NftRule {
+    pub(crate) fn expression(&mut self, name: &str, data: impl FnOnce(&mut NetlinkRequest)) {
         self.0.nested(1, |element| {
             element.text(1, name);
             element.nested(2, data);
@@ -408,22 +410,22 @@ impl Rule {
 }
 
 /// Creates a message about rules of every family.
-pub(crate) fn message_of_any(kind: u16) -> Message {
-    let mut message = Message::new(kind, 0);
+pub(crate) fn message_of_any(kind: u16) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(kind, 0);
     message.bytes(&[0; GENERIC]);
     message
 }
 
 /// Creates a message about rules for both IPv4 and IPv6.
-pub(crate) fn message(kind: u16, flags: u16) -> Message {
-    let mut message = Message::new(kind, flags);
+pub(crate) fn message(kind: u16, flags: u16) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(kind, flags);
     message.bytes(&[NFPROTO_INET, 0, 0, 0]);
     message
 }
 
 /// Creates the message that begins or ends a transaction.
-fn batch(kind: u16) -> Message {
-    let mut message = Message::new(kind, 0);
+fn batch(kind: u16) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(kind, 0);
     let [high, low] = SUBSYSTEM.to_be_bytes();
     message.bytes(&[0, 0, high, low]);
     message
@@ -454,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_transaction_is_framed_by_begin_and_end() {
-        let mut table = Table::new("t", "c");
+        let mut table = NftTable::new("t", "c");
         table.masquerade("10.0.0.1".parse().unwrap(), 24, "up0");
         let (bytes, last) = transaction(table.messages);
         assert_eq!(last, 5, "a table, three chains, a rule");
@@ -477,9 +479,9 @@ mod tests {
     fn tables_are_listed_until_deleted() {
         require!(netns);
         let found = Namespace::new().unwrap().enter(|| {
-            let owner = Table::new("grantway-t", "on: ip_forward").install()?;
+            let owner = NftTable::new("grantway-t", "on: ip_forward").install()?;
             let _kept = owner.try_clone()?;
-            let _bare = Table::empty("bare", "").install()?;
+            let _bare = NftTable::empty("bare", "").install()?;
             let list = || -> io::Result<Vec<(String, String)>> {
                 let listed = tables()?.into_iter();
                 Ok(listed.map(|t| (t.name, t.comment)).collect())

@@ -7,7 +7,8 @@
 //! discipline. So the *filter* program looks up the MAC again when the frame enters the queue,
 //! under the same RCU read lock: the kernel drops a frame that is in the wrong queue by then, and
 //! counts it as a drop of the interface. After a change of the map and one RCU grace period, no
-//! frame can enter a queue that the map does not name for it. [`Steering::effective`] reports this.
+//! frame can enter a queue that the map does not name for it. [`TapSteering::effective`] reports
+//! this.
 
 use crate::bpf::{
     Assembler, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
@@ -40,7 +41,7 @@ const PASS: Label = Label(1);
 
 /// The right to steer one TAP. It stays with the process that set the TAP up.
 #[derive(Debug)]
-pub struct Steering {
+pub struct TapSteering {
     map: Map,
     queues: u32,
     grace: Grace,
@@ -57,7 +58,7 @@ pub enum SteerError {
     System(#[from] io::Error),
 }
 
-impl Steering {
+impl TapSteering {
     /// Makes a TAP steer MACs to `queues` queues; one more queue, the last, is shared. No MAC is
     /// steered yet. `tap` is any of its descriptors.
     ///
@@ -75,7 +76,7 @@ impl Steering {
     }
 
     /// Adopts the steering of a TAP that another process has set up, from what that process kept
-    /// ([`Steering::kept`]). Its points are later than all points of the other process.
+    /// ([`TapSteering::kept`]). Its points are later than all points of the other process.
     ///
     /// # Errors
     /// As for the original set-up.
@@ -101,8 +102,8 @@ impl Steering {
     }
 
     /// Steers frames for `mac` to `queue`, or to the shared queue if `None`; with [`EVERY_MAC`] and
-    /// `None`, steers all frames to the shared queue. Returns a point for [`Steering::effective`].
-    /// Never blocks.
+    /// `None`, steers all frames to the shared queue. Returns a point for
+    /// [`TapSteering::effective`]. Never blocks.
     ///
     /// # Errors
     /// The queue does not exist, or more MACs are steered than the queues need.

@@ -2,10 +2,10 @@
 
 use crate::error::SetupError;
 use crate::forwarding;
-use crate::interface::{Network, check, configure, failed, in_place, namespace};
+use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
-use crate::steering::Steering;
+use crate::steering::TapSteering;
 use crate::tun;
 use crate::uplink::{self, Uplink};
 use abi::machine::Tap as TapSpec;
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 /// A TAP that was set up. Its descriptors are non-blocking and close-on-exec, and the interface
 /// lives until all of them are closed.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedTap {
     /// The descriptor for sending, and for receiving frames that no other queue receives.
     pub shared: OwnedFd,
     /// One descriptor for each requested dedicated queue, in order.
@@ -26,7 +26,7 @@ pub struct Opened {
     pub shares: Vec<OwnedFd>,
     /// The steering of frames to the dedicated queues; `None` if none were requested. If the system
     /// does not permit it ([`SetupError::Steering`]), the TAP still works by its shared descriptor.
-    pub steering: Option<Result<Steering, SetupError>>,
+    pub steering: Option<Result<TapSteering, SetupError>>,
     /// Its connection to the network of its namespace, if any; it ends with this value.
     pub uplink: Option<Uplink>,
 }
@@ -40,9 +40,9 @@ pub struct Opened {
 ///
 /// # Errors
 /// The error names the step, the interface, the namespace and a remedy.
-pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
+pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, SetupError> {
     check(spec)?;
-    let network = Network::of(spec)?;
+    let network = InterfaceNetwork::of(spec)?;
     in_place(spec.netns.as_deref(), || create(spec, &network))?
 }
 
@@ -114,21 +114,21 @@ fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Performs all steps inside the namespace.
-fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
+fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
     let owner = spec.persistent.as_deref();
     let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
     let is_there = is_there.map_err(failed("looked for", "rtnetlink is needed"))? == Some(true);
     let first = match is_there {
-        true => tun::Queue::Next,
-        false => tun::Queue::First,
+        true => tun::QueueRole::Next,
+        false => tun::QueueRole::First,
     };
     let open = |queue| {
         let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
-                    if !matches!(queue, tun::Queue::Next | tun::Queue::Again) =>
+                    if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Again) =>
                 {
                     SetupError::Exists {
                         interface: spec.ifname.clone(),
@@ -147,19 +147,19 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     };
     let mut queues = Vec::new();
     for n in 0..spec.queues {
-        queues.push(open(if n == 0 { first } else { tun::Queue::Next })?);
+        queues.push(open(if n == 0 { first } else { tun::QueueRole::Next })?);
     }
     // The last queue of an interface is the shared one.
     let fd = open(match (queues.is_empty(), spec.shares) {
-        (false, _) => tun::Queue::Next,
-        (true, 0) if is_there => tun::Queue::Again,
-        (true, 0) => tun::Queue::Only,
+        (false, _) => tun::QueueRole::Next,
+        (true, 0) if is_there => tun::QueueRole::Again,
+        (true, 0) => tun::QueueRole::Only,
         (true, _) => first,
     })?;
-    let shares = (0..spec.shares).map(|_| open(tun::Queue::Next));
+    let shares = (0..spec.shares).map(|_| open(tun::QueueRole::Next));
     let shares = shares.collect::<Result<Vec<_>, _>>()?;
     let steering = (!queues.is_empty()).then(|| {
-        Steering::install(&fd, spec.queues).map_err(|error| SetupError::Steering {
+        TapSteering::install(&fd, spec.queues).map_err(|error| SetupError::Steering {
             interface: spec.ifname.clone(),
             error,
         })
@@ -179,7 +179,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     if let Some(owner) = owner {
         make_stay(spec, owner, &fd).map_err(failed("made persistent", "see the kernel's log"))?;
     }
-    Ok(Opened {
+    Ok(OpenedTap {
         uplink,
         shared: fd,
         queues,

@@ -2,7 +2,7 @@
 
 use crate::host_checks::{dropping_chain, kind_of, naming_rule, unused};
 use crate::legacy;
-use crate::netlink::{self, Attributes, Message};
+use crate::netlink::{self, Attributes, NetlinkRequest};
 use crate::nftables::listed;
 use crate::overlap::{self, Cidr, overlap};
 use std::net::IpAddr;
@@ -85,7 +85,7 @@ pub fn hostile_networks(one: Cidr, other: Cidr) {
 /// # Panics
 /// If the attributes differ, or a parser breaks an invariant.
 pub fn written_and_read(kind: u16, header: &[u8], attributes: Written<'_>, at: usize, to: u8) {
-    let mut message = Message::new(kind, 0);
+    let mut message = NetlinkRequest::new(kind, 0);
     message.bytes(header);
     for (kind, value) in attributes {
         message.attribute(*kind, value);

@@ -4,7 +4,7 @@
 use crate::TapSpec;
 use crate::error::SetupError;
 use crate::netns::unshare;
-use crate::nftables::{DROP, HOOK_PREROUTING, Table};
+use crate::nftables::{DROP, HOOK_PREROUTING, NftTable};
 use crate::tap::open_queues;
 use rustix::thread::UnshareFlags;
 use std::fs;
@@ -55,7 +55,7 @@ pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
 /// # Errors
 /// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
 pub fn drop_unmatched_packets() -> std::io::Result<OwnedFd> {
-    let mut table = Table::empty("grantway-strays", "");
+    let mut table = NftTable::empty("grantway-strays", "");
     table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
     table.rule("strays", |rule| {
         rule.stray();

@@ -49,7 +49,7 @@ pub(super) fn open() -> io::Result<OwnedFd> {
 
 /// The role of a descriptor's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(super) enum QueueRole {
     /// The only one.
     Only,
     /// The only queue of an existing interface.
@@ -62,12 +62,17 @@ pub(super) enum Queue {
 
 /// Attaches the descriptor to a queue of the interface `name` (at most 15 bytes, checked by the
 /// caller). The first or only queue creates the interface, which must not exist.
-pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) -> io::Result<()> {
+pub(super) fn attach(
+    fd: &OwnedFd,
+    name: &str,
+    vnet_header: bool,
+    queue: QueueRole,
+) -> io::Result<()> {
     let kind = match queue {
-        Queue::Only => IFF_TUN_EXCL,
-        Queue::Again => 0,
-        Queue::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
-        Queue::Next => IFF_MULTI_QUEUE,
+        QueueRole::Only => IFF_TUN_EXCL,
+        QueueRole::Again => 0,
+        QueueRole::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
+        QueueRole::Next => IFF_MULTI_QUEUE,
     };
     let mut request = FlagsRequest {
         name: [0; libc::IFNAMSIZ],

@@ -3,10 +3,10 @@
 
 use crate::error::SetupError;
 use crate::forwarding::{self, Lock};
-use crate::interface::{Network, failed, in_place, namespace};
+use crate::interface::{InterfaceNetwork, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
-use crate::nftables::{self, Table};
+use crate::nftables::{self, NftTable};
 use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,7 +79,10 @@ fn table_name(spec: &TapSpec) -> String {
 
 /// Joins an interface of the calling thread's namespace, which is up, to the network of its
 /// specification.
-pub(crate) fn join(spec: &TapSpec, network: &Network) -> Result<Option<Uplink>, SetupError> {
+pub(crate) fn join(
+    spec: &TapSpec,
+    network: &InterfaceNetwork,
+) -> Result<Option<Uplink>, SetupError> {
     match &spec.uplink {
         None => Ok(None),
         Some(UplinkSpec::Bridge(bridge)) => join_bridge(spec, bridge).map(|()| None),
@@ -105,7 +108,7 @@ fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), SetupError> {
     ))
 }
 
-fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, SetupError> {
+fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Uplink, SetupError> {
     let rules = "it needs CAP_NET_ADMIN, Linux 5.12, and nf_tables with NAT and, unless \
                  `connections` is 0, connlimit; a table of its name is another machine's (`nft \
                  list tables`)";
@@ -113,7 +116,7 @@ fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, Set
     let lock = Lock::take().map_err(translated())?;
     let settings = forwarding::settings(network.addresses());
     let switched_on = forwarding::off_before(&lock, &settings).map_err(translated())?;
-    let mut table = Table::new(&table_name(spec), &forwarding::comment(&switched_on));
+    let mut table = NftTable::new(&table_name(spec), &forwarding::comment(&switched_on));
     if nat.connections != 0 {
         table.limit_connections(nat.connections, &spec.ifname);
     }

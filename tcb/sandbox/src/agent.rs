@@ -7,10 +7,10 @@
 //! So the domain can forge neither an operation nor its result. Only the agent's table holds
 //! descriptors of other domains' memory.
 
-use crate::notify::{Call, Listener};
+use crate::notify::{NotifyListener, PendingCall};
 use crate::process;
 use crate::runs::{self, DeviceMap, PageMap, Run};
-use crate::stub::{RECORD_BYTES, Record};
+use crate::stub::{RECORD_BYTES, StubRecord};
 use abi::Slot;
 use abi::layout::{FOREIGN, PAGE, WINDOW};
 use shmem::Region;
@@ -72,13 +72,13 @@ const PATIENCE: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
 #[derive(Clone, Copy, Debug)]
-struct Memory {
+struct AgentMemory {
     /// The number of the read-write descriptor; the read-only one follows.
     number: u32,
     frames: u64,
 }
 
-impl Record {
+impl StubRecord {
     /// Maps a run of the memory whose descriptors begin at `number`.
     fn map(run: &Run, number: u32) -> Self {
         let (number, prot) = if run.first.writable {
@@ -137,7 +137,7 @@ impl Record {
 /// The monitor's handle to a domain's agent. One thread uses it at a time; any thread may.
 #[derive(Debug)]
 pub struct Agent {
-    listener: Listener,
+    listener: NotifyListener,
     args: Region,
     /// The call in which the agent waits. `None` if it missed a deadline, failed to unmap pages, or
     /// has ended: it then gets no more work.
@@ -146,7 +146,7 @@ pub struct Agent {
     pid: i32,
     window_slots: u32,
     deadline: Duration,
-    memories: BTreeMap<u32, Memory>,
+    memories: BTreeMap<u32, AgentMemory>,
     free: Vec<u32>,
     next_number: u32,
 }
@@ -158,7 +158,7 @@ impl Agent {
 
     /// Takes over an agent that runs in its stub, and waits for its first call.
     pub(crate) fn start(
-        listener: Listener,
+        listener: NotifyListener,
         args: Region,
         pid: i32,
         window_slots: u32,
@@ -181,7 +181,7 @@ impl Agent {
 
     /// Closes an inherited descriptor of the agent.
     pub(crate) fn close(&mut self, number: u32) -> Result<(), AgentError> {
-        self.must(&[Record::close(number)])
+        self.must(&[StubRecord::close(number)])
     }
 
     /// Sets the deadline of later batches.
@@ -211,7 +211,7 @@ impl Agent {
             // If one half fails, the next user of the number replaces the other.
             self.put(fd, at).inspect_err(|_| self.free.push(number))?;
         }
-        self.memories.insert(index, Memory { number, frames });
+        self.memories.insert(index, AgentMemory { number, frames });
         Ok(())
     }
 
@@ -245,8 +245,12 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let runs: Vec<Run> = maps.iter().map(Run::of_device).collect();
         self.check_slots(&runs)?;
-        let maps = |number| runs.iter().map(|run| Record::map(run, number)).collect();
-        let undo: Vec<Record> = runs.iter().map(Record::unmap).collect();
+        let maps = |number| {
+            runs.iter()
+                .map(|run| StubRecord::map(run, number))
+                .collect()
+        };
+        let undo: Vec<StubRecord> = runs.iter().map(StubRecord::unmap).collect();
         self.map_by(device, maps, &undo)
     }
 
@@ -261,8 +265,8 @@ impl Agent {
         offset: u64,
         pages: &Range<u32>,
     ) -> Result<(), AgentError> {
-        let map = |number| vec![Record::map_foreign(pages, number, offset)];
-        self.map_by(file, map, &[Record::reserve(FOREIGN, pages)])
+        let map = |number| vec![StubRecord::map_foreign(pages, number, offset)];
+        self.map_by(file, map, &[StubRecord::reserve(FOREIGN, pages)])
     }
 
     /// Unmaps foreign memory exactly as it was mapped, a GiB per batch, each with the usual
@@ -275,7 +279,7 @@ impl Agent {
         let mut left = pages.clone();
         while !left.is_empty() {
             let end = left.end.min((left.start / GIB + 1) * GIB);
-            self.must(&[Record::reserve(FOREIGN, &(left.start..end))])?;
+            self.must(&[StubRecord::reserve(FOREIGN, &(left.start..end))])?;
             left.start = end;
         }
         Ok(())
@@ -285,8 +289,8 @@ impl Agent {
     fn map_by(
         &mut self,
         fd: BorrowedFd<'_>,
-        records: impl FnOnce(u32) -> Vec<Record>,
-        undo: &[Record],
+        records: impl FnOnce(u32) -> Vec<StubRecord>,
+        undo: &[StubRecord],
     ) -> Result<(), AgentError> {
         let number = self.number();
         let put = self.put(fd, number);
@@ -311,7 +315,7 @@ impl Agent {
             .remove(&index)
             .ok_or(AgentError::Memory(index))?;
         self.free.push(memory.number);
-        self.must(&[memory.number, memory.number + 1].map(Record::close))
+        self.must(&[memory.number, memory.number + 1].map(StubRecord::close))
     }
 
     /// Maps pages, all or none, replacing the slots' previous pages.
@@ -323,7 +327,8 @@ impl Agent {
         self.waiting()?;
         let runs = runs::of_maps(maps.iter().copied()).map_err(AgentError::Slot)?;
         self.check_slots(&runs)?;
-        let records: Result<Vec<Record>, _> = runs.iter().map(|run| self.map_record(run)).collect();
+        let records: Result<Vec<StubRecord>, _> =
+            runs.iter().map(|run| self.map_record(run)).collect();
         if let Err((at, errno)) = self.go(&records?)? {
             // The failed run may have lost its reservation already, so it is undone too.
             self.unmap_runs(runs.get(..=at).unwrap_or(&runs))?;
@@ -333,14 +338,14 @@ impl Agent {
     }
 
     /// Returns the record that maps a run of a memory's pages, if the memory has these pages.
-    fn map_record(&self, run: &Run) -> Result<Record, AgentError> {
+    fn map_record(&self, run: &Run) -> Result<StubRecord, AgentError> {
         let PageMap { memory, frame, .. } = run.first;
         let known = self.memories.get(&memory);
         let known = known.ok_or(AgentError::Memory(memory))?;
         if u64::from(frame) + u64::from(run.pages) > known.frames {
             return Err(AgentError::Frame(u64::from(frame).max(known.frames) as u32));
         }
-        Ok(Record::map(run, known.number))
+        Ok(StubRecord::map(run, known.number))
     }
 
     /// Unmaps the pages in these slots. When this returns, no instruction of the domain can reach
@@ -356,7 +361,7 @@ impl Agent {
     }
 
     fn unmap_runs(&mut self, runs: &[Run]) -> Result<(), AgentError> {
-        let records: Vec<Record> = runs.iter().map(Record::unmap).collect();
+        let records: Vec<StubRecord> = runs.iter().map(StubRecord::unmap).collect();
         self.must(&records)
     }
 
@@ -375,7 +380,7 @@ impl Agent {
     }
 
     /// Makes the agent execute records that unmap or close. A failure is fatal.
-    fn must(&mut self, records: &[Record]) -> Result<(), AgentError> {
+    fn must(&mut self, records: &[StubRecord]) -> Result<(), AgentError> {
         self.go(records)?.map_err(|(_, errno)| {
             self.waits_in = None;
             AgentError::Stuck(errno)
@@ -384,7 +389,7 @@ impl Agent {
 
     /// Makes the agent execute records, as many at once as the argument pages hold. The inner error
     /// is the number of records done before one returned an unexpected result, and that result.
-    fn go(&mut self, records: &[Record]) -> Result<Result<(), (usize, io::Error)>, AgentError> {
+    fn go(&mut self, records: &[StubRecord]) -> Result<Result<(), (usize, io::Error)>, AgentError> {
         for (n, batch) in records.chunks(RECORDS).enumerate() {
             let id = self.waiting()?;
             for (at, record) in batch.iter().enumerate() {
@@ -403,7 +408,7 @@ impl Agent {
         Ok(Ok(()))
     }
 
-    fn receive(&mut self, within: Duration) -> Result<Call, AgentError> {
+    fn receive(&mut self, within: Duration) -> Result<PendingCall, AgentError> {
         self.waits_in = None;
         let (mut wait, mut used_ns) = (within, None);
         for _ in 0..=PATIENCE {

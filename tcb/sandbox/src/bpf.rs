@@ -8,7 +8,7 @@ use libc::{c_long, sock_filter};
 
 /// The action on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum FilterAction {
     /// The call runs.
     Allow,
     /// The call returns this errno without running (0 pretends success).
@@ -19,7 +19,7 @@ pub(crate) enum Action {
     Kill,
 }
 
-impl Action {
+impl FilterAction {
     const fn code(self) -> u32 {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
@@ -32,7 +32,7 @@ impl Action {
 
 /// A condition on a call's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Test {
+pub(crate) enum ArgumentTest {
     /// All 64 bits of the argument equal this value.
     Is(u8, u64),
     /// The low 32 bits of the argument are below this value. For arguments that the kernel takes as
@@ -53,15 +53,15 @@ pub(crate) enum Test {
 
 /// The rule for one system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
+pub(crate) struct SyscallRule {
     /// Its number.
     pub(crate) nr: c_long,
     /// The tests, all of which must hold for `then`.
-    pub(crate) tests: Vec<Test>,
+    pub(crate) tests: Vec<ArgumentTest>,
     /// The action if all tests hold.
-    pub(crate) then: Action,
+    pub(crate) then: FilterAction,
     /// The action otherwise.
-    pub(crate) otherwise: Action,
+    pub(crate) otherwise: FilterAction,
 }
 
 const LD: u16 = 0x20; // A = word of struct seccomp_data at k
@@ -126,7 +126,7 @@ const fn forbid(code: u16, k: u32) -> UnresolvedInstruction {
     }
 }
 
-impl Test {
+impl ArgumentTest {
     fn draft(self, out: &mut Vec<UnresolvedInstruction>) {
         match self {
             Self::Is(arg, value) => out.extend([
@@ -191,7 +191,7 @@ impl Test {
     }
 }
 
-const fn ret(action: Action) -> sock_filter {
+const fn ret(action: FilterAction) -> sock_filter {
     sock_filter {
         code: RET,
         jt: 0,
@@ -204,14 +204,14 @@ const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 }
 
 /// Returns the program of `rules`, tried in order; `default` applies to calls that no rule names.
-pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
+pub(crate) fn assemble(rules: &[SyscallRule], default: FilterAction) -> Vec<sock_filter> {
     let mut program = vec![
         jump(LD, ARCH, 0, 0),
         jump(JEQ, AUDIT_ARCH_X86_64, 1, 0),
-        ret(Action::Kill),
+        ret(FilterAction::Kill),
         jump(LD, NR, 0, 0),
         jump(JGE, X32_BIT, 0, 1),
-        ret(Action::Kill),
+        ret(FilterAction::Kill),
     ];
     for rule in rules {
         let mut drafts = Vec::new();
@@ -306,27 +306,27 @@ pub(crate) mod tests {
     const YES: u32 = libc::SECCOMP_RET_ALLOW;
     const NO: u32 = libc::SECCOMP_RET_ERRNO | 7;
 
-    fn one(test: Test) -> Vec<sock_filter> {
+    fn one(test: ArgumentTest) -> Vec<sock_filter> {
         let rules = [
-            Rule {
+            SyscallRule {
                 nr: 10,
                 tests: vec![test],
-                then: Action::Allow,
-                otherwise: Action::Errno(7),
+                then: FilterAction::Allow,
+                otherwise: FilterAction::Errno(7),
             },
-            Rule {
+            SyscallRule {
                 nr: 11,
                 tests: vec![],
-                then: Action::Notify,
-                otherwise: Action::Kill,
+                then: FilterAction::Notify,
+                otherwise: FilterAction::Kill,
             },
         ];
-        assemble(&rules, Action::Errno(1))
+        assemble(&rules, FilterAction::Errno(1))
     }
 
     #[test]
     fn other_architectures_and_x32_are_killed() {
-        let program = one(Test::Is(0, 0));
+        let program = one(ArgumentTest::Is(0, 0));
         assert_eq!(
             run(&program, 10, 0x4000_0003, [0; 6]),
             libc::SECCOMP_RET_KILL_PROCESS
@@ -343,38 +343,38 @@ pub(crate) mod tests {
 
     #[test]
     fn unnamed_calls_get_the_default_action() {
-        let program = one(Test::Is(0, 0));
+        let program = one(ArgumentTest::Is(0, 0));
         assert_eq!(decide(&program, 12, [0; 6]), libc::SECCOMP_RET_ERRNO | 1);
         assert_eq!(decide(&program, 11, [9; 6]), libc::SECCOMP_RET_USER_NOTIF);
     }
 
     #[test]
     fn each_test_holds_for_exactly_its_arguments() {
-        const ONE_OF: Test = Test::OneOf(0, 0x180, &[0, 9, 10]);
-        let window = Test::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
-        let high = Test::High(0, 0x3ff, 0x7000);
-        let whole = Test::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
+        const ONE_OF: ArgumentTest = ArgumentTest::OneOf(0, 0x180, &[0, 9, 10]);
+        let window = ArgumentTest::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
+        let high = ArgumentTest::High(0, 0x3ff, 0x7000);
+        let whole = ArgumentTest::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
         for (test, args, expected) in [
-            (Test::Is(1, 0x1_0000_0002), [0, 0x1_0000_0002], YES),
-            (Test::Is(1, 0x1_0000_0002), [0, 0x2], NO),
-            (Test::Is(1, 0x1_0000_0002), [0, 0x1_0000_0003], NO),
-            (Test::Below32(0, 512), [511, 0], YES),
-            (Test::Below32(0, 512), [512, 0], NO),
-            (Test::Below32(0, 512), [0xffff_ffff, 0], NO),
-            (Test::Below32(0, 512), [0x1_0000_0000, 0], YES),
-            (Test::Below32(0, 512), [0x1_0000_0200, 0], NO),
-            (Test::NoneBut(0, 3), [3, 0], YES),
-            (Test::NoneBut(0, 3), [4, 0], NO),
-            (Test::NoneBut(0, 3), [1 << 40, 0], NO),
+            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x1_0000_0002], YES),
+            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x2], NO),
+            (ArgumentTest::Is(1, 0x1_0000_0002), [0, 0x1_0000_0003], NO),
+            (ArgumentTest::Below32(0, 512), [511, 0], YES),
+            (ArgumentTest::Below32(0, 512), [512, 0], NO),
+            (ArgumentTest::Below32(0, 512), [0xffff_ffff, 0], NO),
+            (ArgumentTest::Below32(0, 512), [0x1_0000_0000, 0], YES),
+            (ArgumentTest::Below32(0, 512), [0x1_0000_0200, 0], NO),
+            (ArgumentTest::NoneBut(0, 3), [3, 0], YES),
+            (ArgumentTest::NoneBut(0, 3), [4, 0], NO),
+            (ArgumentTest::NoneBut(0, 3), [1 << 40, 0], NO),
             (ONE_OF, [0, 0], YES),
             (ONE_OF, [0x89, 0], YES),
             (ONE_OF, [0x18a, 0], YES),
             (ONE_OF, [7, 0], NO),
             (ONE_OF, [0x8b, 0], NO),
             (ONE_OF, [0x200, 0], NO),
-            (Test::All(0, 0x11), [0x1f, 0], YES),
-            (Test::All(0, 0x11), [0x10, 0], NO),
-            (Test::All(0, 0x11), [0x01, 0], NO),
+            (ArgumentTest::All(0, 0x11), [0x1f, 0], YES),
+            (ArgumentTest::All(0, 0x11), [0x10, 0], NO),
+            (ArgumentTest::All(0, 0x11), [0x01, 0], NO),
             (high, [0x7000_0000_0000, 0], YES),
             (high, [0x73ff_ffff_f000, 0], YES),
             (high, [0x7400_0000_0000, 0], NO),

@@ -42,7 +42,7 @@ pub(crate) struct ChildPlan<'a> {
 /// A step that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Step {
+pub(crate) enum StartStep {
     /// Nothing has failed; executing the program is next.
     Ready,
     Link,
@@ -53,7 +53,7 @@ pub(crate) enum Step {
     Exec,
 }
 
-impl Step {
+impl StartStep {
     /// Describes a step.
     pub(crate) fn text(byte: u8) -> &'static str {
         const NAMES: [&str; 7] = [
@@ -73,7 +73,7 @@ impl Step {
 /// file system.
 pub(crate) const REPORT_BYTES: usize = 8;
 
-fn report(link: c_long, step: Step, errno: c_int, full_root: bool) {
+fn report(link: c_long, step: StartStep, errno: c_int, full_root: bool) {
     let mut bytes = [0; REPORT_BYTES];
     bytes[0] = step as u8;
     bytes[1] = u8::from(full_root);
@@ -117,37 +117,37 @@ fn become_program(
     enter: Option<[RawFd; 2]>,
     own_mounts: bool,
     link: &mut c_long,
-) -> Result<(), (Step, c_int)> {
+) -> Result<(), (StartStep, c_int)> {
     // Wait until the monitor traces this process, since from then on it dies with the monitor. A
     // byte on the link confirms the tracing; end-of-file means that the monitor has died.
     let _ = sys(libc::SYS_close, [plan.other_end as c_long, 0, 0, 0, 0]);
     stay_on(plan.cpu);
     let mut go = 0u8;
     let read = sys(libc::SYS_read, [*link, &raw mut go as c_long, 1, 0, 0]);
-    if read.map_err(|errno| (Step::Link, errno))? != 1 {
-        return Err((Step::Link, libc::EPIPE));
+    if read.map_err(|errno| (StartStep::Link, errno))? != 1 {
+        return Err((StartStep::Link, libc::EPIPE));
     }
     // Before descriptors are arranged, since the namespaces' descriptors may occupy the numbers.
     if let Some([mounts, network]) = enter {
         for (fd, kind) in [(mounts, libc::CLONE_NEWNS), (network, libc::CLONE_NEWNET)] {
             let call = [fd as c_long, kind as c_long, 0, 0, 0];
-            sys(libc::SYS_setns, call).map_err(|errno| (Step::Namespaces, errno))?;
+            sys(libc::SYS_setns, call).map_err(|errno| (StartStep::Namespaces, errno))?;
         }
     }
-    let program = descriptors(plan, link).map_err(|errno| (Step::Descriptors, errno))?;
-    limits().map_err(|errno| (Step::Limits, errno))?;
+    let program = descriptors(plan, link).map_err(|errno| (StartStep::Descriptors, errno))?;
+    limits().map_err(|errno| (StartStep::Limits, errno))?;
     let emptied = enter.is_some() || own_mounts && empty_root().is_ok();
     let _ = sys(libc::SYS_setsid, [0; 5]);
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
-    sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (Step::Privileges, errno))?;
-    unblock_signals().map_err(|errno| (Step::Privileges, errno))?;
+    sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (StartStep::Privileges, errno))?;
+    unblock_signals().map_err(|errno| (StartStep::Privileges, errno))?;
     // A domain sleeps for tens of microseconds; with the default slack each sleep may be 50 µs too
     // long.
     let _ = sys(
         libc::SYS_prctl,
         [libc::PR_SET_TIMERSLACK as c_long, 1, 0, 0, 0],
     );
-    report(*link, Step::Ready, 0, !emptied);
+    report(*link, StartStep::Ready, 0, !emptied);
     let environment = [std::ptr::null::<c_char>()];
     let argv = plan.argv.as_ptr() as c_long;
     let empty_path = c"".as_ptr() as c_long;
@@ -160,8 +160,8 @@ fn become_program(
         flags,
     ];
     match sys(libc::SYS_execveat, call) {
-        Err(errno) => Err((Step::Exec, errno)),
-        Ok(_) => Err((Step::Exec, libc::EIO)),
+        Err(errno) => Err((StartStep::Exec, errno)),
+        Ok(_) => Err((StartStep::Exec, libc::EIO)),
     }
 }
 
@@ -174,7 +174,7 @@ pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
     let link = link as c_long;
     let _ = sys(libc::SYS_close, [other_end as c_long, 0, 0, 0, 0]);
     let emptied = empty_root().is_ok();
-    report(link, Step::Ready, 0, !emptied);
+    report(link, StartStep::Ready, 0, !emptied);
     let mut byte = 0u8;
     let _ = sys(libc::SYS_read, [link, &raw mut byte as c_long, 1, 0, 0]);
     let _ = sys(libc::SYS_exit_group, [0; 5]);

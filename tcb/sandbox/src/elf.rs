@@ -20,7 +20,7 @@ const EM_X86_64: u16 = 62;
 
 /// A program that can run as a domain. Addresses are those of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ElfProgram {
     entry: u64,
     relro: Option<(u64, u64)>,
     version: Option<u32>,
@@ -34,7 +34,7 @@ fn bytes<const N: usize>(of: &[u8], offset: usize) -> [u8; N] {
     field.unwrap_or([0; N])
 }
 
-impl Program {
+impl ElfProgram {
     /// Reads the headers.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn relro_is_rounded_as_glibc_does() {
-        let program = Program::read(&file(false)).expect("a program");
+        let program = ElfProgram::read(&file(false)).expect("a program");
         assert_eq!(
             program.relro(0x7f00_0000_1234),
             Some((0x7f00_0000_5000, 0x3000))
@@ -139,10 +139,10 @@ mod tests {
 
     #[test]
     fn programs_that_cannot_run_are_rejected() {
-        assert!(Program::read(&file(true)).is_err());
+        assert!(ElfProgram::read(&file(true)).is_err());
         let mut script = tempfile::tempfile().expect("a file");
         write!(script, "#!/bin/sh\n{:80}", "").expect("written");
-        assert!(Program::read(&script).is_err());
-        assert!(Program::read(&tempfile::tempfile().expect("a file")).is_err());
+        assert!(ElfProgram::read(&script).is_err());
+        assert!(ElfProgram::read(&tempfile::tempfile().expect("a file")).is_err());
     }
 }

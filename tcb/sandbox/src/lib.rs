@@ -37,7 +37,7 @@ mod tracee;
 
 pub use agent::{Agent, AgentError};
 pub use mappings::mappings_max;
-pub use notify::{Call, Listener};
+pub use notify::{NotifyListener, PendingCall};
 pub use policy::{Profile, system_calls};
 pub use process::{cpu_ns, thread_cpu_ns, user_of};
 pub use runs::{DeviceMap, PageMap};

@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(received.0, REPORT_BYTES);
         assert_eq!(
             report[0],
-            child::Step::Ready as u8,
+            child::StartStep::Ready as u8,
             "{}",
-            child::Step::text(report[0])
+            child::StartStep::text(report[0])
         );
     }
 }

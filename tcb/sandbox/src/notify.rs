@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A system call that waits for an answer. The calling thread sleeps meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct PendingCall {
     /// The kernel's id of the call.
     pub id: u64,
     /// Its arguments. Untrusted.
@@ -17,12 +17,12 @@ pub struct Call {
 /// The listener of a filter: a domain's for attach calls ([`abi::hypercall::Attach`]), or an
 /// agent's for work.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct NotifyListener(OwnedFd);
 
 /// Wakes the caller on the answering thread's CPU, since that thread waits next (Linux 6.6).
 const SYNC_WAKE_UP: usize = 1;
 
-impl Listener {
+impl NotifyListener {
     /// Takes over a listener. Also returns whether the kernel can wake synchronously, which affects
     /// only speed.
     pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
@@ -66,7 +66,7 @@ impl Listener {
     ///
     /// # Errors
     /// `ENOENT`: no process has this filter. Otherwise the kernel's error.
-    pub fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
+    pub fn receive(&self, within: Duration) -> io::Result<Option<PendingCall>> {
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -96,12 +96,12 @@ impl Listener {
         }
     }
 
-    fn receive_now(&self) -> io::Result<Call> {
+    fn receive_now(&self) -> io::Result<PendingCall> {
         // SAFETY: all fields are integers, for which zero is valid.
         let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the request writes one `seccomp_notif`, zeroed as required, to this place.
         unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got) }?;
-        Ok(Call {
+        Ok(PendingCall {
             id: got.id,
             args: got.data.args,
         })

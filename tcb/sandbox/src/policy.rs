@@ -4,7 +4,7 @@
 //! it has one thread and opens nothing, so the list is short; every other call returns EPERM.
 //! [`system_calls`] returns the list for reports.
 
-use crate::bpf::{Action, Rule, Test, assemble};
+use crate::bpf::{ArgumentTest, FilterAction, SyscallRule, assemble};
 use abi::core::NewDomain;
 use abi::layout::{FOREIGN, FOREIGN_PAGES, PAGE, WINDOW, fd};
 use abi::status::Program;
@@ -58,7 +58,7 @@ enum When {
     StatusFlags,
 }
 
-struct Row {
+struct PolicyRow {
     name: &'static str,
     nr: c_long,
     when: When,
@@ -66,13 +66,13 @@ struct Row {
 
 macro_rules! rows {
     ($($nr:ident $when:expr;)*) => {
-        &[$(Row { name: stringify!($nr), nr: libc::$nr, when: $when }),*]
+        &[$(PolicyRow { name: stringify!($nr), nr: libc::$nr, when: $when }),*]
     };
 }
 
 /// The calls of every domain. The filter tests rules in order, so the calls per packet are first.
 /// (Kernels since 5.11 skip the program for calls allowed without conditions.)
-const DOMAIN: &[Row] = rows! {
+const DOMAIN: &[PolicyRow] = rows! {
     // Devices: frames through descriptors that were attached open and configured.
     SYS_read When::OwnDescriptor;
     SYS_write When::Always;
@@ -120,7 +120,7 @@ const DOMAIN: &[Row] = rows! {
 };
 
 /// Further calls of a shim. It cannot send descriptors, and maps nothing itself.
-const SHIM: &[Row] = rows! {
+const SHIM: &[PolicyRow] = rows! {
     // A connection of a virtual machine monitor, and messages with descriptors by it.
     SYS_accept4 When::OwnDescriptor;
     SYS_recvmsg When::OwnDescriptor;
@@ -143,7 +143,7 @@ const FUTEX_OPERATIONS: &[u32] = &[
 /// Bytes by which a domain's break may grow.
 pub(crate) const HEAP_BYTES: u64 = 256 << 10;
 
-fn rows(profile: Profile) -> impl Iterator<Item = &'static Row> {
+fn rows(profile: Profile) -> impl Iterator<Item = &'static PolicyRow> {
     let more = match profile {
         Profile::Shim => SHIM,
         Profile::Driver | Profile::Guest => &[],
@@ -162,48 +162,54 @@ pub fn system_calls(profile: Profile) -> Vec<&'static str> {
 
 /// Returns the filter of a domain whose start-up code protects the range `relro` (address, bytes).
 pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<sock_filter> {
-    let denied = Action::Errno(libc::EPERM as u16);
-    let own = Test::Below32(0, fd::DOORBELL as u32);
-    let rule = |row: &Row| {
+    let denied = FilterAction::Errno(libc::EPERM as u16);
+    let own = ArgumentTest::Below32(0, fd::DOORBELL as u32);
+    let rule = |row: &PolicyRow| {
         let (tests, then) = match row.when {
-            When::Always => (vec![], Action::Allow),
-            When::OwnDescriptor => (vec![own], Action::Allow),
+            When::Always => (vec![], FilterAction::Allow),
+            When::OwnDescriptor => (vec![own], FilterAction::Allow),
             When::OwnEpoll => {
-                let watched = Test::Below32(2, fd::DOORBELL as u32);
-                (vec![Test::Is(0, fd::EPOLL as u64), watched], Action::Allow)
+                let watched = ArgumentTest::Below32(2, fd::DOORBELL as u32);
+                (
+                    vec![ArgumentTest::Is(0, fd::EPOLL as u64), watched],
+                    FilterAction::Allow,
+                )
             }
-            When::StatusFlags => (vec![own, Test::OneOf(1, 0, STATUS_FLAGS)], Action::Allow),
-            When::WaitOrWake => (
-                vec![Test::OneOf(1, FUTEX_FLAGS, FUTEX_OPERATIONS)],
-                Action::Allow,
+            When::StatusFlags => (
+                vec![own, ArgumentTest::OneOf(1, 0, STATUS_FLAGS)],
+                FilterAction::Allow,
             ),
-            When::Is(value) => (vec![Test::Is(0, value)], Action::Allow),
-            When::Fails(errno) => (vec![], Action::Errno(errno as u16)),
+            When::WaitOrWake => (
+                vec![ArgumentTest::OneOf(1, FUTEX_FLAGS, FUTEX_OPERATIONS)],
+                FilterAction::Allow,
+            ),
+            When::Is(value) => (vec![ArgumentTest::Is(0, value)], FilterAction::Allow),
+            When::Fails(errno) => (vec![], FilterAction::Errno(errno as u16)),
             When::Attach => (
-                vec![Test::Is(0, abi::hypercall::ATTACH_MAGIC)],
-                Action::Notify,
+                vec![ArgumentTest::Is(0, abi::hypercall::ATTACH_MAGIC)],
+                FilterAction::Notify,
             ),
             When::Relro => {
                 let (addr, bytes) = relro?;
                 let read_only = libc::PROT_READ as u64;
                 (
                     vec![
-                        Test::Is(0, addr),
-                        Test::Is(1, bytes),
-                        Test::Is(2, read_only),
+                        ArgumentTest::Is(0, addr),
+                        ArgumentTest::Is(1, bytes),
+                        ArgumentTest::Is(2, read_only),
                     ],
-                    Action::Allow,
+                    FilterAction::Allow,
                 )
             }
         };
-        Some(Rule {
+        Some(SyscallRule {
             nr: row.nr,
             tests,
             then,
             otherwise: denied,
         })
     };
-    let rules: Vec<Rule> = rows(profile).filter_map(rule).collect();
+    let rules: Vec<SyscallRule> = rows(profile).filter_map(rule).collect();
     assemble(&rules, denied)
 }
 
@@ -212,11 +218,11 @@ pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<
 /// is a bug in the monitor, and ends the agent, whatever the argument pages contain.
 pub(crate) fn agent_filter(profile: Profile, window_slots: u32) -> Vec<sock_filter> {
     let window_bytes = u64::from(window_slots) * PAGE as u64;
-    let mut rules = vec![Rule {
+    let mut rules = vec![SyscallRule {
         nr: libc::SYS_getppid,
         tests: vec![],
-        then: Action::Notify,
-        otherwise: Action::Kill,
+        then: FilterAction::Notify,
+        otherwise: FilterAction::Kill,
     }];
     if window_bytes > 0 || profile == Profile::Shim {
         // The monitor checks that a mapping ends within the range. Even without that check, a
@@ -225,31 +231,31 @@ pub(crate) fn agent_filter(profile: Profile, window_slots: u32) -> Vec<sock_filt
         let length = ((u64::from(FOREIGN_PAGES) * PAGE as u64) >> 32) as u32 - 1;
         let mut tests = match profile {
             Profile::Shim => vec![
-                Test::High(0, length, (FOREIGN >> 32) as u32),
-                Test::High(1, length, 0),
+                ArgumentTest::High(0, length, (FOREIGN >> 32) as u32),
+                ArgumentTest::High(1, length, 0),
             ],
-            _ => vec![Test::Inside(0, 1, WINDOW as u64, window_bytes)],
+            _ => vec![ArgumentTest::Inside(0, 1, WINDOW as u64, window_bytes)],
         };
         tests.extend([
-            Test::NoneBut(2, (libc::PROT_READ | libc::PROT_WRITE) as u32),
-            Test::All(3, libc::MAP_FIXED as u32),
+            ArgumentTest::NoneBut(2, (libc::PROT_READ | libc::PROT_WRITE) as u32),
+            ArgumentTest::All(3, libc::MAP_FIXED as u32),
         ]);
-        rules.push(Rule {
+        rules.push(SyscallRule {
             nr: libc::SYS_mmap,
             tests,
-            then: Action::Allow,
-            otherwise: Action::Kill,
+            then: FilterAction::Allow,
+            otherwise: FilterAction::Kill,
         });
     }
     for nr in [libc::SYS_close, libc::SYS_exit_group] {
-        rules.push(Rule {
+        rules.push(SyscallRule {
             nr,
             tests: vec![],
-            then: Action::Allow,
-            otherwise: Action::Kill,
+            then: FilterAction::Allow,
+            otherwise: FilterAction::Kill,
         });
     }
-    assemble(&rules, Action::Kill)
+    assemble(&rules, FilterAction::Kill)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A running domain and its agent.
 
 use crate::agent::Agent;
-use crate::notify::Listener;
+use crate::notify::NotifyListener;
 use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -24,7 +24,7 @@ pub struct Sandboxed {
     /// The agent, which maps and unmaps pages.
     pub agent: Agent,
     /// The listener of its attach calls.
-    pub attach: Listener,
+    pub attach: NotifyListener,
     /// Features that this system lacks.
     pub missing: Vec<&'static str>,
     pub(crate) agent_pidfd: Option<OwnedFd>,

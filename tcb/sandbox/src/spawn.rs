@@ -12,10 +12,10 @@
 //! 5. A: no capabilities, no descriptors, its filter; then it continues in the stub;
 //! 6. D continues at the program's entry, with the registers that `exec` set.
 
-use crate::elf::Program;
+use crate::elf::ElfProgram;
 use crate::sandboxed::Sandboxed;
 use crate::spec::{SpawnError, Spec};
-use crate::start::Start;
+use crate::start::StartingProcess;
 use abi::PAGE;
 use abi::layout::{FRAMES_MAX, INFO, MAILBOX, WINDOW_SLOTS_MAX};
 use abi::version::VERSION;
@@ -32,8 +32,8 @@ pub fn check(program: &Path) -> Result<(), SpawnError> {
     open(program).map(drop)
 }
 
-fn open(program: &Path) -> Result<(Program, File), SpawnError> {
-    let opened = File::open(program).and_then(|file| Ok((Program::read(&file)?, file)));
+fn open(program: &Path) -> Result<(ElfProgram, File), SpawnError> {
+    let opened = File::open(program).and_then(|file| Ok((ElfProgram::read(&file)?, file)));
     let (found, file) = opened.map_err(|error| SpawnError::Program {
         program: program.display().to_string(),
         error,
@@ -74,15 +74,15 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
 /// Steps 1 and 2. The kernel loads a program at a random address, from a range that may contain
 /// ours (16 TiB around 0x5d55_5555_4000 with 32 random bits). A process that occupies our ranges is
 /// replaced by a new one.
-fn laid_out(spec: &Spec<'_>, file: &File) -> Result<Start, SpawnError> {
+fn laid_out(spec: &Spec<'_>, file: &File) -> Result<StartingProcess, SpawnError> {
     const TRIES: usize = 8;
     for _ in 1..TRIES {
-        let mut start = Start::exec(spec, file)?;
+        let mut start = StartingProcess::exec(spec, file)?;
         match start.lay_out(spec) {
             Err(SpawnError::Step { error, .. }) if error.raw_os_error() == Some(libc::EEXIST) => {}
             result => return result.map(|()| start),
         }
     }
-    let mut start = Start::exec(spec, file)?;
+    let mut start = StartingProcess::exec(spec, file)?;
     start.lay_out(spec).map(|()| start)
 }

@@ -2,14 +2,14 @@
 //! has the order.
 
 use crate::agent::{ARGS_PAGES, Agent};
-use crate::child::{self, ChildPlan, REPORT_BYTES, Step};
-use crate::elf::Program;
+use crate::child::{self, ChildPlan, REPORT_BYTES, StartStep};
+use crate::elf::ElfProgram;
 use crate::namespaces;
-use crate::notify::Listener;
+use crate::notify::NotifyListener;
 use crate::policy::{self, HEAP_BYTES, Profile};
 use crate::sandboxed::Sandboxed;
 use crate::spec::{SpawnError, Spec, StepContext};
-use crate::stub::{self, ARGS, RECORD_BYTES, Record};
+use crate::stub::{self, ARGS, RECORD_BYTES, StubRecord};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
 use abi::core::CPU_WORDS;
@@ -43,7 +43,7 @@ mod place {
 /// A system call to inject into a process, and its purpose.
 struct InjectedCall {
     what: &'static str,
-    record: Record,
+    record: StubRecord,
 }
 
 impl InjectedCall {
@@ -59,7 +59,7 @@ impl InjectedCall {
         } else {
             0
         };
-        let record = Record {
+        let record = StubRecord {
             nr,
             args: all,
             expected,
@@ -69,7 +69,7 @@ impl InjectedCall {
 }
 
 /// A process that is being started.
-pub(crate) struct Start {
+pub(crate) struct StartingProcess {
     pid: i32,
     ends: KillOnDrop,
     /// The registers at the stop in `exec`.
@@ -107,12 +107,12 @@ impl Drop for KillOnDrop {
 }
 
 /// The forked process that becomes the domain.
-pub(crate) struct Domain {
+pub(crate) struct ForkedDomain {
     pid: i32,
     pidfd: OwnedFd,
 }
 
-impl Start {
+impl StartingProcess {
     /// Step 1: returns when the program is stopped before its first instruction, and traced.
     pub(crate) fn exec(spec: &Spec<'_>, file: &File) -> Result<Self, SpawnError> {
         let what = "preparing descriptors";
@@ -195,7 +195,7 @@ impl Start {
             if errno != 0 {
                 let error = io::Error::from_raw_os_error(errno);
                 return Err(SpawnError::Step {
-                    what: Step::text(step),
+                    what: StartStep::text(step),
                     error,
                 });
             }
@@ -323,7 +323,7 @@ impl Start {
     }
 
     /// Step 3.
-    pub(crate) fn fork(&mut self) -> Result<Domain, SpawnError> {
+    pub(crate) fn fork(&mut self) -> Result<ForkedDomain, SpawnError> {
         let what = "forking the domain";
         let flags = (libc::CLONE_VM | libc::SIGCHLD) as u64;
         tracee::begin(
@@ -343,7 +343,7 @@ impl Start {
         let domain = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
         let pidfd =
             rustix::process::pidfd_open(domain, PidfdFlags::empty()).during("pidfd_open")?;
-        Ok(Domain { pid, pidfd })
+        Ok(ForkedDomain { pid, pidfd })
     }
 
     /// Writes data for a system call into the argument pages, and returns their address.
@@ -360,10 +360,10 @@ impl Start {
     /// Step 4.
     pub(crate) fn confine_domain(
         &mut self,
-        domain: &Domain,
+        domain: &ForkedDomain,
         spec: &Spec<'_>,
-        program: &Program,
-    ) -> Result<Listener, SpawnError> {
+        program: &ElfProgram,
+    ) -> Result<NotifyListener, SpawnError> {
         let id = crate::user_of(domain.pid).into();
         // In this order, since each call needs rights that a later one drops.
         let what = "changing the user";
@@ -410,14 +410,14 @@ impl Start {
         let (listener, number) = self.listen(domain.pid, &domain.pidfd, &filter)?;
         tracee::call(domain.pid, &entry, libc::SYS_close, &[number])
             .during("closing the listener")?;
-        Ok(Listener::new(listener).0)
+        Ok(NotifyListener::new(listener).0)
     }
 
     /// Steps 5 and 6.
     pub(crate) fn confine_agent(
         mut self,
-        domain: Domain,
-        attach: Listener,
+        domain: ForkedDomain,
+        attach: NotifyListener,
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
         // The agent runs on the CPU of its caller, which may be any.
@@ -456,7 +456,7 @@ impl Start {
         registers.rsp = 0;
         tracee::set_registers(self.pid, registers).during("starting the agent")?;
         tracee::detach(self.pid).during("starting the agent")?;
-        let (listener, synchronous) = Listener::new(listener);
+        let (listener, synchronous) = NotifyListener::new(listener);
         if !synchronous {
             self.missing.push("synchronous wake-ups (Linux 6.6)");
         }

@@ -18,14 +18,14 @@ pub(crate) const RECORD_BYTES: usize = 64;
 
 /// A system call, in the form that the stub reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct StubRecord {
     pub(crate) nr: c_long,
     pub(crate) args: [u64; 6],
     /// The expected result; any other ends the batch.
     pub(crate) expected: i64,
 }
 
-impl Record {
+impl StubRecord {
     /// Writes the record into argument pages.
     pub(crate) fn write(&self, pages: Span, offset: usize) {
         let [a, b, c, d, e, f] = self.args;

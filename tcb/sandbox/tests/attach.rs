@@ -7,11 +7,11 @@ use abi::hypercall::{ATTACH_MAGIC, Attach};
 use abi::layout::fd::{DEVICE, DOORBELL};
 use common::{SCRATCH, World, alone, descriptors, gone_within};
 use rustix::event::{EventfdFlags, eventfd};
-use sandbox::Call;
+use sandbox::PendingCall;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-fn ask(world: &mut World, what: Attach) -> Call {
+fn ask(world: &mut World, what: Attach) -> PendingCall {
     let [kind, index] = what.encode();
     world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
     let receive = || world.domain.attach.receive(Duration::ZERO).expect("a port");

@@ -449,10 +449,10 @@ fn words_are_written_completely_or_not_at_all() {
 fn entries_need_both_sub_tables() {
     use abi::GrantRef;
     use abi::counted::Translation;
-    use shmem::uses::{Entries, claim, release};
+    use shmem::uses::{TableWords, claim, release};
     let pages = Area::anonymous(2 * PAGE).unwrap();
     let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
-    let entries = Entries::of(translation, status.take(64), 16).unwrap();
+    let entries = TableWords::of(translation, status.take(64), 16).unwrap();
     let valid = Translation::valid(7, 0, false);
     translation.store_u64(15 * 8, valid.0).unwrap();
     let words = entries.words(15).unwrap();
@@ -461,6 +461,6 @@ fn entries_need_both_sub_tables() {
     release(words.status);
     assert_eq!(words.status.load(Ordering::Relaxed), 0);
     assert!(entries.words(16).is_none());
-    assert!(Entries::of(translation, status.take(63), 16).is_none());
-    assert!(Entries::of(translation.take(PAGE - 8), status, 16).is_none());
+    assert!(TableWords::of(translation, status.take(63), 16).is_none());
+    assert!(TableWords::of(translation.take(PAGE - 8), status, 16).is_none());
 }

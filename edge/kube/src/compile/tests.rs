@@ -8,7 +8,7 @@ use crate::object;
 use crate::rule::RULES_MAX;
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
-use config::rule::{Direction as FirewallDirection, Rule as FirewallRule, State};
+use config::rule::{Rule as FirewallRule, RuleDirection as FirewallDirection, RuleState};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -132,7 +132,7 @@ fn passes(
     };
     let decides = |rule: &&FirewallRule| {
         rule.is_for(direction)
-            && rule.state.is_none_or(|state| state == State::New)
+            && rule.state.is_none_or(|state| state == RuleState::New)
             && rule.protocol.is_none_or(|own| own.0 == number)
             && rule.source.is_none_or(|own| covers(own, from))
             && rule.destination.is_none_or(|own| covers(own, to))

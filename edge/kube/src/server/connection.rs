@@ -97,14 +97,14 @@ fn named(error: io::Error) -> io::Error {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) enum Connection {
+pub(crate) enum ApiConnection {
     /// Without TLS.
     Plain(TimedSocket),
     /// With TLS.
     Tls(Box<StreamOwned<ClientConnection, TimedSocket>>),
 }
 
-impl Read for Connection {
+impl Read for ApiConnection {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(to),
@@ -117,7 +117,7 @@ impl Read for Connection {
     }
 }
 
-impl Write for Connection {
+impl Write for ApiConnection {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(from),

@@ -12,7 +12,7 @@ const INTERIM_MAX: usize = 8;
 
 /// An answer whose body is read as it arrives.
 #[derive(Debug)]
-pub(crate) struct Answer<R> {
+pub(crate) struct HttpResponse<R> {
     /// Its status code.
     pub(crate) status: u16,
     /// Its body.
@@ -23,12 +23,12 @@ pub(crate) struct Answer<R> {
 #[derive(Debug)]
 pub(crate) struct Body<R> {
     from: BufReader<R>,
-    rest: Rest,
+    rest: BodyRest,
 }
 
 /// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum BodyRest {
     /// It ends with the connection.
     UntilClose,
     /// This number of bytes.
@@ -41,7 +41,7 @@ enum Rest {
     Nothing,
 }
 
-impl<R: Read> Answer<R> {
+impl<R: Read> HttpResponse<R> {
     /// Reads the head of an answer.
     pub(crate) fn read(from: R) -> io::Result<Self> {
         let mut from = BufReader::with_capacity(64 << 10, from);
@@ -59,13 +59,13 @@ impl<R: Read> Answer<R> {
 
 impl<R: Read> Read for Body<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        while let Rest::NextChunk { is_first } = self.rest {
+        while let BodyRest::NextChunk { is_first } = self.rest {
             self.rest = self.next_chunk(is_first)?;
         }
         let limit = match self.rest {
-            Rest::Bytes(left) | Rest::Chunk(left) => left,
-            Rest::UntilClose => u64::MAX,
-            Rest::Nothing | Rest::NextChunk { .. } => 0,
+            BodyRest::Bytes(left) | BodyRest::Chunk(left) => left,
+            BodyRest::UntilClose => u64::MAX,
+            BodyRest::Nothing | BodyRest::NextChunk { .. } => 0,
         };
         let room = to.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
         if room == 0 {
@@ -73,15 +73,15 @@ impl<R: Read> Read for Body<R> {
             return Ok(0);
         }
         let n = self.from.read(to.get_mut(..room).unwrap_or_default())?;
-        if n == 0 && self.rest != Rest::UntilClose {
+        if n == 0 && self.rest != BodyRest::UntilClose {
             return Err(cut());
         }
         let left = limit.saturating_sub(n as u64);
         self.rest = match (self.rest, left) {
-            (Rest::Bytes(_), 0) => Rest::Nothing,
-            (Rest::Bytes(_), left) => Rest::Bytes(left),
-            (Rest::Chunk(_), 0) => Rest::NextChunk { is_first: false },
-            (Rest::Chunk(_), left) => Rest::Chunk(left),
+            (BodyRest::Bytes(_), 0) => BodyRest::Nothing,
+            (BodyRest::Bytes(_), left) => BodyRest::Bytes(left),
+            (BodyRest::Chunk(_), 0) => BodyRest::NextChunk { is_first: false },
+            (BodyRest::Chunk(_), left) => BodyRest::Chunk(left),
             (other, _) => other,
         };
         Ok(n)
@@ -90,7 +90,7 @@ impl<R: Read> Read for Body<R> {
 
 impl<R: Read> Body<R> {
     /// Reads the size of the next chunk.
-    fn next_chunk(&mut self, is_first: bool) -> io::Result<Rest> {
+    fn next_chunk(&mut self, is_first: bool) -> io::Result<BodyRest> {
         if !is_first && !matches!(line(&mut self.from)?.as_slice(), b"\r\n" | b"\n") {
             return Err(wrong("a chunk exceeds its size"));
         }
@@ -98,9 +98,9 @@ impl<R: Read> Body<R> {
             Ok(Status::Complete((_, 0))) => {
                 // Trailers have no meaning here.
                 head(&mut self.from)?;
-                Ok(Rest::Nothing)
+                Ok(BodyRest::Nothing)
             }
-            Ok(Status::Complete((_, size))) => Ok(Rest::Chunk(size)),
+            Ok(Status::Complete((_, size))) => Ok(BodyRest::Chunk(size)),
             _ => Err(wrong("a chunk has no size")),
         }
     }
@@ -132,7 +132,7 @@ fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the status and the framing of the body.
-fn parsed(head: &[u8]) -> io::Result<(u16, Rest)> {
+fn parsed(head: &[u8]) -> io::Result<(u16, BodyRest)> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut response = Response::new(&mut headers);
     let is_whole = matches!(response.parse(head), Ok(Status::Complete(_)));
@@ -152,12 +152,12 @@ fn parsed(head: &[u8]) -> io::Result<(u16, Rest)> {
     let encodings = values("transfer-encoding");
     let lengths = values("content-length");
     let rest = match (encodings.as_slice(), lengths.as_slice()) {
-        _ if !has_body => Rest::Nothing,
-        ([one], _) if one == "chunked" => Rest::NextChunk { is_first: true },
-        ([], []) => Rest::UntilClose,
+        _ if !has_body => BodyRest::Nothing,
+        ([one], _) if one == "chunked" => BodyRest::NextChunk { is_first: true },
+        ([], []) => BodyRest::UntilClose,
         ([], [length]) => match length.parse() {
-            Ok(0) => Rest::Nothing,
-            Ok(length) => Rest::Bytes(length),
+            Ok(0) => BodyRest::Nothing,
+            Ok(length) => BodyRest::Bytes(length),
             Err(_) => return Err(wrong("the length of the server's answer is unclear")),
         },
         _ => return Err(wrong("the length of the server's answer is unclear")),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn read(text: &str) -> io::Result<(u16, String)> {
-        let mut answer = Answer::read(Slow(text.as_bytes()))?;
+        let mut answer = HttpResponse::read(Slow(text.as_bytes()))?;
         let mut body = String::new();
         answer.body.read_to_string(&mut body)?;
         Ok((answer.status, body))
@@ -238,7 +238,7 @@ mod tests {
             "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{framing}");
-            let mut answer = Answer::read(text.as_bytes().chain(Fails)).unwrap();
+            let mut answer = HttpResponse::read(text.as_bytes().chain(Fails)).unwrap();
             answer.body.read_to_end(&mut Vec::new()).unwrap();
         }
     }
@@ -272,7 +272,7 @@ mod tests {
         fn any_bytes_are_read(head in "[ -~\r\n]{0,80}", body in any::<Vec<u8>>()) {
             let start = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{head}\r\n\r\n");
             for bytes in [[start.as_bytes(), &body].concat(), body] {
-                if let Ok(mut answer) = Answer::read(bytes.as_slice()) {
+                if let Ok(mut answer) = HttpResponse::read(bytes.as_slice()) {
                     let mut read = Vec::new();
                     let _cut = answer.body.read_to_end(&mut read);
                     prop_assert!(read.len() <= bytes.len());

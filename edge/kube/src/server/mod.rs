@@ -15,8 +15,8 @@ pub use url::ServerUrl;
 pub(crate) use connection::Limits;
 pub(crate) use http::Body;
 
-use connection::{Connection, TimedSocket};
-use http::Answer;
+use connection::{ApiConnection, TimedSocket};
+use http::HttpResponse;
 use kubeconfig::Kubeconfig;
 use login::{named, read_file, wrong};
 use rustls::pki_types::ServerName;
@@ -30,7 +30,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ApiServer {
     url: ServerUrl,
     /// The certificates of the authorities that may have signed the server's.
     authority: Option<Material>,
@@ -39,7 +39,7 @@ pub struct Server {
     login: Login,
 }
 
-impl Server {
+impl ApiServer {
     /// Returns the server at this address.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Server {
             .map_err(|error| named(&self.url.to_string(), &error))
     }
 
-    fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, Body<Connection>)> {
+    fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, Body<ApiConnection>)> {
         let authorization = match &self.login {
             Login::Token(token) => format!("Authorization: Bearer {}\r\n", token.token()?),
             Login::Anonymous | Login::Certificate { .. } => String::new(),
@@ -121,8 +121,8 @@ impl Server {
         };
         let socket = TimedSocket::connect(&self.url.host, self.url.port, limits)?;
         let mut connection = match tls {
-            Some(tls) => Connection::Tls(Box::new(StreamOwned::new(tls, socket))),
-            None => Connection::Plain(socket),
+            Some(tls) => ApiConnection::Tls(Box::new(StreamOwned::new(tls, socket))),
+            None => ApiConnection::Plain(socket),
         };
         let request = format!(
             "GET {}{path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: grantway-kube/{}\r\n\
@@ -133,7 +133,7 @@ impl Server {
         );
         connection.write_all(request.as_bytes())?;
         connection.flush()?;
-        let answer = Answer::read(connection)?;
+        let answer = HttpResponse::read(connection)?;
         Ok((answer.status, answer.body))
     }
 
@@ -173,7 +173,7 @@ mod tests {
     fn a_login_is_only_sent_over_tls() {
         let token = || Login::Token(Material::Bytes(b"t".to_vec()));
         let of = |url: &str, authority: Option<Material>, login: Login| {
-            Server::new(url.parse().unwrap(), authority, login)
+            ApiServer::new(url.parse().unwrap(), authority, login)
         };
         let why = of("http://127.0.0.1:8001", None, token()).unwrap_err();
         assert!(
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn pods_find_their_server_by_variables() {
         let of = |host: &'static str| {
-            Server::of_pod(move |name| match name {
+            ApiServer::of_pod(move |name| match name {
                 "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
                 "KUBERNETES_SERVICE_PORT" => Some("6443".to_owned()),
                 _ => None,
@@ -202,7 +202,7 @@ mod tests {
             of("10.96.0.1").unwrap().url.to_string(),
             "https://10.96.0.1:6443"
         );
-        let why = Server::of_pod(|_| None).unwrap_err();
+        let why = ApiServer::of_pod(|_| None).unwrap_err();
         assert!(why.contains("--kubeconfig"), "{why}");
     }
 
@@ -211,7 +211,7 @@ mod tests {
         let token = Login::Token(Material::Bytes(b"t\r\nX: y".to_vec()));
         let authority = Some(Material::Bytes(Vec::new()));
         let url = "https://127.0.0.1:1".parse().unwrap();
-        let server = Server::new(url, authority, token).unwrap();
+        let server = ApiServer::new(url, authority, token).unwrap();
         let second = std::time::Duration::from_secs(1);
         let limits = Limits {
             silence: second,

@@ -2,7 +2,7 @@
 
 use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, RunningRing, VLAN_TAG};
 use crate::features::{Features, virtio};
-use crate::queue::{BadChain, Chain, Direction, RingError, ShortChain};
+use crate::queue::{BadChain, Chain, CopyDirection, RingError, ShortChain};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
@@ -67,7 +67,7 @@ impl FromVm {
             caps,
         } = ring;
         for _ in 0..budget {
-            let taken = queue.take(memory, Direction::Read, &mut self.chain)?;
+            let taken = queue.take(memory, CopyDirection::Read, &mut self.chain)?;
             let made = match taken {
                 None => return Ok(()),
                 Some(Err(bad)) => Err(Dropped::Bad(bad)),

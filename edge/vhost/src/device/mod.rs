@@ -11,10 +11,10 @@ mod small_frames;
 mod steering;
 mod to_vm;
 
-use crate::backend::Backend;
-use crate::connection::Connection;
-use crate::memory::Memory;
-use crate::queue::{Queue, RingError};
+use crate::backend::VhostBackend;
+use crate::connection::VmmConnection;
+use crate::memory::VmMemory;
+use crate::queue::{RingError, SplitRing};
 use crate::system::System;
 use from_vm::FromVm;
 use net::packet::flow::flow_hash;
@@ -22,17 +22,17 @@ use nic::{Buffers, Caps, Frame, Nic, Notified, SmallFrames, TxReport};
 use parts::{ETHERNET, RunningRing};
 use std::cell::RefCell;
 use std::rc::Rc;
-use steering::{Steering, rx_ring, tx_ring};
+use steering::{QueueSteering, rx_ring, tx_ring};
 use to_vm::ToVm;
 
 /// The result of a pass over a ring: an error breaks it.
 type RingResult = Result<(), RingError>;
 
-/// The device of one queue of the interface. All of them share one [`Backend`].
+/// The device of one queue of the interface. All of them share one [`VhostBackend`].
 #[derive(Debug)]
-pub struct Port<S> {
-    backend: Rc<RefCell<Backend<S>>>,
-    steering: Steering,
+pub struct QueueDevice<S> {
+    backend: Rc<RefCell<VhostBackend<S>>>,
+    steering: QueueSteering,
     caps: Caps,
     from_vm: FromVm,
     /// Calls of [`Nic::rx`]: each begins with another pair.
@@ -43,9 +43,9 @@ pub struct Port<S> {
     short: Option<(usize, u16)>,
 }
 
-impl<S: System> Port<S> {
+impl<S: System> QueueDevice<S> {
     /// The devices of an interface with `queues` queues, in order.
-    pub fn all(backend: Backend<S>, queues: usize) -> Vec<Self> {
+    pub fn all(backend: VhostBackend<S>, queues: usize) -> Vec<Self> {
         let offer = *backend.offer();
         let backend = Rc::new(RefCell::new(backend));
         let caps = Caps {
@@ -56,7 +56,7 @@ impl<S: System> Port<S> {
         let pairs = usize::from(offer.queue_pairs);
         let port = |number| Self {
             backend: Rc::clone(&backend),
-            steering: Steering::new(number, queues, pairs),
+            steering: QueueSteering::new(number, queues, pairs),
             caps,
             from_vm: FromVm::default(),
             turn: 0,
@@ -68,9 +68,9 @@ impl<S: System> Port<S> {
 
     /// Runs `act` on a ring if it runs, and stops the ring if it breaks.
     fn with_ring<T>(
-        backend: &mut Backend<S>,
+        backend: &mut VhostBackend<S>,
         number: usize,
-        act: impl FnOnce(&mut Queue, &Memory) -> Result<T, RingError>,
+        act: impl FnOnce(&mut SplitRing, &VmMemory) -> Result<T, RingError>,
     ) -> Option<T> {
         let connection = backend.connection.as_mut()?;
         let queue = connection.vrings.get_mut(number)?.queue.as_mut()?;
@@ -89,9 +89,9 @@ impl<S: System> Port<S> {
     }
 
     /// The control queue, for the first port.
-    fn control_ring(&self, backend: &Backend<S>) -> Option<usize> {
+    fn control_ring(&self, backend: &VhostBackend<S>) -> Option<usize> {
         let connection = backend.connection.as_ref().filter(|_| self.is_first());
-        connection.and_then(Connection::control_ring)
+        connection.and_then(VmmConnection::control_ring)
     }
 
     /// Announces the virtual machine's MAC, if that is due. Switches that a migration or a restart
@@ -214,7 +214,7 @@ impl<S: System> Port<S> {
     }
 }
 
-impl<S: System> Nic for Port<S> {
+impl<S: System> Nic for QueueDevice<S> {
     /// The capabilities of the offer. The device does in software the offloads that the driver has
     /// not accepted.
     fn caps(&self) -> Caps {
@@ -282,7 +282,7 @@ impl<S: System> Nic for Port<S> {
     }
 }
 
-impl<S: System> Notified for Port<S> {
+impl<S: System> Notified for QueueDevice<S> {
     fn serve(&mut self, now_ns: u64) -> bool {
         self.is_first() && self.backend.borrow_mut().serve(now_ns)
     }

@@ -1,8 +1,8 @@
 //! Parts of both directions: lengths, counters, a place in a row of buffers.
 
 use crate::features::Features;
-use crate::memory::Memory;
-use crate::queue::{BadChain, Queue};
+use crate::memory::VmMemory;
+use crate::queue::{BadChain, SplitRing};
 use nic::Caps;
 use shmem::Span;
 
@@ -17,8 +17,8 @@ pub(super) const HEADER_MAX: usize = 12;
 
 /// A ring that runs, and the terms on which frames pass it.
 pub(super) struct RunningRing<'a> {
-    pub(super) queue: &'a mut Queue,
-    pub(super) memory: &'a Memory,
+    pub(super) queue: &'a mut SplitRing,
+    pub(super) memory: &'a VmMemory,
     pub(super) features: Features,
     pub(super) caps: Caps,
 }

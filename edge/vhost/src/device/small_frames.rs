@@ -4,13 +4,13 @@
 //! ones are fetched: the virtual machine's processor has written them last. A chain that is not of
 //! this kind, and every error, is left to the slow path, which decides and counts.
 
-use super::Port;
+use super::QueueDevice;
 use super::from_vm::FromVm;
 use super::parts::{ETHERNET, HEADER_MAX, RunningRing};
 use super::to_vm::{Delivery, ToVm};
 use crate::features::Features;
-use crate::memory::Memory;
-use crate::queue::{BATCH, Direction, Queue, RingError, Segment, ShortChain};
+use crate::memory::VmMemory;
+use crate::queue::{BATCH, ChainSegment, CopyDirection, RingError, ShortChain, SplitRing};
 use crate::system::System;
 use net::packet::flow::flow_hash;
 use nic::prefetch::{fetch_ahead, frames_ahead};
@@ -18,7 +18,7 @@ use nic::small_frame::HEAD;
 use nic::{Buffers, Frame, Piece, SmallFrames, TxReport};
 use shmem::{Fault, Span};
 
-impl<S: System> SmallFrames for Port<S> {
+impl<S: System> SmallFrames for QueueDevice<S> {
     fn rx_small_frames(
         &mut self,
         _now_ns: u64,
@@ -73,13 +73,13 @@ impl FromVm {
             |chain: &ShortChain| plain_frame(chain.segment.span, header_bytes, caps.max_frame);
         let chains = &mut self.short_chains;
         if self.in_vain {
-            queue.peek_short_chains(memory, Direction::Read, 1, chains)?;
+            queue.peek_short_chains(memory, CopyDirection::Read, 1, chains)?;
             if chains.first().and_then(plain).is_none() {
                 self.has_other = queue.known() > 0;
                 return Ok(());
             }
         }
-        queue.peek_short_chains(memory, Direction::Read, budget, chains)?;
+        queue.peek_short_chains(memory, CopyDirection::Read, budget, chains)?;
         let found = chains.len();
         self.has_other = found < budget.min(BATCH) && found < queue.known().into();
         let first = out.len();
@@ -163,7 +163,7 @@ impl ToVm {
         while !rest.is_empty() {
             let wanted = most.min(rest.len());
             let chains = &mut self.short_chains;
-            queue.peek_short_chains(memory, Direction::Write, wanted, chains)?;
+            queue.peek_short_chains(memory, CopyDirection::Write, wanted, chains)?;
             let ahead = frames_ahead(rest.first().map_or(0, |piece| piece.span.len()));
             let mut count = 0;
             for (chain, piece) in chains.iter().zip(rest) {
@@ -172,7 +172,7 @@ impl ToVm {
                 fetch_ahead(chains, count, ahead, |chain| {
                     chain.segment.span.take(needed).prefetch_write();
                 });
-                let Segment { span, gpa } = chain.segment;
+                let ChainSegment { span, gpa } = chain.segment;
                 if span.len() < needed {
                     break;
                 }
@@ -208,7 +208,7 @@ impl ToVm {
     /// Writes a frame by the slow path.
     fn give_alone(
         &mut self,
-        ring: (&mut Queue, &Memory),
+        ring: (&mut SplitRing, &VmMemory),
         features: Features,
         piece: Piece,
     ) -> Result<Delivery, RingError> {

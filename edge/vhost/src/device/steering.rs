@@ -17,14 +17,14 @@ pub(super) const fn tx_ring(pair: usize) -> usize {
 
 /// A queue of the interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Steering {
+pub(super) struct QueueSteering {
     pub(super) number: usize,
     queues: usize,
     /// Pairs whose transmit queues it reads.
     own: usize,
 }
 
-impl Steering {
+impl QueueSteering {
     /// Queue `number` of `queues`, with `pairs` queue pairs.
     pub(super) const fn new(number: usize, queues: usize, pairs: usize) -> Self {
         let own = pairs.saturating_sub(number).div_ceil(queues);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn every_pair_sends_to_one_queue() {
         for (queues, pairs) in [(1, 1), (1, 8), (2, 5), (4, 2), (3, 3)] {
-            let queues_of = (0..queues).map(|number| Steering::new(number, queues, pairs));
+            let queues_of = (0..queues).map(|number| QueueSteering::new(number, queues, pairs));
             let mut owned: Vec<usize> = queues_of.flat_map(|queue| queue.own_pairs(7)).collect();
             owned.sort_unstable();
             assert_eq!(owned, (0..pairs).collect::<Vec<_>>(), "{queues} queues");
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_turn_begins_with_another_pair() {
-        let queue = Steering::new(1, 2, 8);
+        let queue = QueueSteering::new(1, 2, 8);
         let firsts: Vec<usize> = (0..5)
             .flat_map(|turn| queue.own_pairs(turn).next())
             .collect();
@@ -94,7 +94,7 @@ mod tests {
     fn frames_are_received_by_pairs_in_use() {
         for (queues, in_use) in [(1, 1), (4, 2), (2, 5), (1, 8), (8, 1)] {
             for number in 0..queues {
-                let queue = Steering::new(number, queues, 8);
+                let queue = QueueSteering::new(number, queues, 8);
                 let (pair, count) = queue.run_of(&[3, 4], |_| 9, in_use);
                 assert!(pair < in_use.into(), "{queues} {in_use}");
                 assert_eq!(count, 2, "frames of one flow");

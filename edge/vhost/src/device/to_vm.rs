@@ -2,8 +2,8 @@
 
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX, RunningRing};
 use crate::features::{Features, virtio};
-use crate::memory::Memory;
-use crate::queue::{Chain, Direction, Queue, RingError, Segment, ShortChain};
+use crate::memory::VmMemory;
+use crate::queue::{Chain, ChainSegment, CopyDirection, RingError, ShortChain, SplitRing};
 use net::packet::{checksum, segment};
 use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
@@ -111,7 +111,7 @@ impl ToVm {
     #[cold]
     fn mend(
         &mut self,
-        ring: (&mut Queue, &Memory),
+        ring: (&mut SplitRing, &VmMemory),
         features: Features,
         caps: Caps,
         frame: &Frame,
@@ -150,7 +150,7 @@ impl ToVm {
     #[inline]
     pub(super) fn give(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
+        (queue, memory): (&mut SplitRing, &VmMemory),
         features: Features,
         frame: &Frame,
     ) -> Result<Delivery, RingError> {
@@ -188,7 +188,7 @@ impl ToVm {
     #[inline]
     fn gather(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
+        (queue, memory): (&mut SplitRing, &VmMemory),
         needed: usize,
         features: Features,
     ) -> Result<Result<usize, Delivery>, RingError> {
@@ -203,7 +203,7 @@ impl ToVm {
             let Some(chain) = self.chains.get_mut(count) else {
                 break;
             };
-            match queue.take(memory, Direction::Write, chain)? {
+            match queue.take(memory, CopyDirection::Write, chain)? {
                 None => {
                     queue.put_back_chains(count as u16);
                     return Ok(Err(Delivery::Waits));
@@ -232,7 +232,7 @@ impl ToVm {
     #[cold]
     fn give_back(
         &mut self,
-        (queue, memory): (&mut Queue, &Memory),
+        (queue, memory): (&mut SplitRing, &VmMemory),
         count: usize,
     ) -> Result<(), RingError> {
         let mut chains = self.chains.iter().take(count);
@@ -242,7 +242,7 @@ impl ToVm {
 
 /// Writes header and frame into the buffers of `chains`, which are large enough.
 #[inline]
-fn write(chains: &[Chain], memory: &Memory, header: &[u8], frame: &Frame) -> Result<(), Fault> {
+fn write(chains: &[Chain], memory: &VmMemory, header: &[u8], frame: &Frame) -> Result<(), Fault> {
     let mut room = Room::new(chains, memory);
     room.write(header)?;
     room.write(frame.header())?;
@@ -257,11 +257,11 @@ struct Room<'a> {
     chains: std::slice::Iter<'a, Chain>,
     chain: Option<&'a Chain>,
     cursor: Cursor,
-    memory: &'a Memory,
+    memory: &'a VmMemory,
 }
 
 impl<'a> Room<'a> {
-    fn new(chains: &'a [Chain], memory: &'a Memory) -> Self {
+    fn new(chains: &'a [Chain], memory: &'a VmMemory) -> Self {
         let mut chains = chains.iter();
         Self {
             chain: chains.next(),
@@ -273,7 +273,7 @@ impl<'a> Room<'a> {
 
     /// The next bytes of room in one buffer, `most` at the most, and their guest physical address.
     #[inline]
-    fn next(&mut self, most: usize) -> Result<Segment, Fault> {
+    fn next(&mut self, most: usize) -> Result<ChainSegment, Fault> {
         loop {
             let segments = self.chain.ok_or(Fault)?.segments();
             let spans = |at: usize| segments.get(at).map(|segment| segment.span);
@@ -281,7 +281,7 @@ impl<'a> Room<'a> {
                 let segment = segments.get(self.cursor.at).ok_or(Fault)?;
                 let at = self.cursor.used - span.len();
                 let gpa = segment.gpa.wrapping_add(at as u64);
-                return Ok(Segment { span, gpa });
+                return Ok(ChainSegment { span, gpa });
             }
             self.chain = self.chains.next();
             self.cursor = Cursor::START;
@@ -291,7 +291,7 @@ impl<'a> Room<'a> {
     #[inline]
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            let Segment { span, gpa } = self.next(bytes.len())?;
+            let ChainSegment { span, gpa } = self.next(bytes.len())?;
             let written = span.write(bytes);
             // A page that is logged before it is written may be sent without the write. A write
             // that faults may have written a part.
@@ -305,7 +305,7 @@ impl<'a> Room<'a> {
     #[inline]
     fn copy(&mut self, mut from: Span) -> Result<(), Fault> {
         while !from.is_empty() {
-            let Segment { span, gpa } = self.next(from.len())?;
+            let ChainSegment { span, gpa } = self.next(from.len())?;
             let copied = shmem::copy(span, from);
             self.memory.wrote(gpa, span.len());
             copied?;

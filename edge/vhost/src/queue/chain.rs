@@ -1,6 +1,6 @@
 //! Descriptor chains.
 
-use crate::memory::Memory;
+use crate::memory::VmMemory;
 use shmem::{Fault, Span};
 
 /// Bytes of a chain that count. A driver may post larger buffers; no frame fills them.
@@ -17,7 +17,7 @@ const DESCRIPTOR: usize = 16;
 
 /// The direction in which a chain's bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CopyDirection {
     /// The device reads them.
     Read,
     /// The device writes them.
@@ -61,7 +61,7 @@ impl From<Fault> for BadChain {
 
 /// A contiguous part of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct ChainSegment {
     /// Its bytes.
     pub span: Span,
     /// The guest physical address of the first one.
@@ -72,28 +72,28 @@ pub struct Segment {
 #[derive(Debug, Default)]
 pub struct Chain {
     head: u16,
-    segments: Vec<Segment>,
+    segments: Vec<ChainSegment>,
     bytes: usize,
     /// Segments that the device reads.
     readable: usize,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Table {
+pub(super) struct DescriptorTable {
     pub(super) span: Span,
     pub(super) entries: u16,
 }
 
-pub(super) struct Entry {
+pub(super) struct ChainEntry {
     gpa: u64,
     bytes: u32,
     flags: u16,
     next: u16,
 }
 
-impl Table {
+impl DescriptorTable {
     #[inline]
-    pub(super) fn entry(&self, index: u16) -> Result<Entry, BadChain> {
+    pub(super) fn entry(&self, index: u16) -> Result<ChainEntry, BadChain> {
         if index >= self.entries {
             return Err(BadChain::Outside);
         }
@@ -109,7 +109,7 @@ impl Table {
                 [all as u64, (all >> 64) as u64]
             }
         };
-        Ok(Entry {
+        Ok(ChainEntry {
             gpa,
             bytes: rest as u32,
             flags: (rest >> 32) as u16,
@@ -125,21 +125,25 @@ impl Table {
     }
 }
 
-impl Entry {
+impl ChainEntry {
     /// The buffer of a chain of this descriptor alone, if it is one, and lies in one region.
     #[inline]
-    pub(super) fn alone(&self, memory: &Memory, direction: Direction) -> Option<Segment> {
+    pub(super) fn alone(
+        &self,
+        memory: &VmMemory,
+        direction: CopyDirection,
+    ) -> Option<ChainSegment> {
         let wanted = match direction {
-            Direction::Read => 0,
-            Direction::Write => WRITE,
-            Direction::Both => return None,
+            CopyDirection::Read => 0,
+            CopyDirection::Write => WRITE,
+            CopyDirection::Both => return None,
         };
         if self.flags & (NEXT | WRITE | INDIRECT) != wanted {
             return None;
         }
         let (gpa, bytes) = (self.gpa, self.bytes as usize);
         let span = memory.at(gpa, bytes)?;
-        (span.len() == bytes).then_some(Segment { span, gpa })
+        (span.len() == bytes).then_some(ChainSegment { span, gpa })
     }
 }
 
@@ -152,13 +156,13 @@ impl Chain {
 
     /// Its buffers, in order.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[ChainSegment] {
         &self.segments
     }
 
     /// The buffers that the device reads, and those that it writes.
     #[must_use]
-    pub fn halves(&self) -> (&[Segment], &[Segment]) {
+    pub fn halves(&self) -> (&[ChainSegment], &[ChainSegment]) {
         self.segments
             .split_at_checked(self.readable)
             .unwrap_or((&self.segments, &[]))
@@ -174,10 +178,10 @@ impl Chain {
     #[inline]
     pub(super) fn read(
         &mut self,
-        memory: &Memory,
-        table: Table,
+        memory: &VmMemory,
+        table: DescriptorTable,
         head: u16,
-        direction: Direction,
+        direction: CopyDirection,
     ) -> Result<(), BadChain> {
         self.head = head;
         self.segments.clear();
@@ -199,9 +203,9 @@ impl Chain {
             }
             let is_written = entry.flags & WRITE != 0;
             let is_wrong = match direction {
-                Direction::Read => is_written,
-                Direction::Write => !is_written,
-                Direction::Both => !is_written && self.readable < self.segments.len(),
+                CopyDirection::Read => is_written,
+                CopyDirection::Write => !is_written,
+                CopyDirection::Both => !is_written && self.readable < self.segments.len(),
             };
             if is_wrong {
                 return Err(BadChain::Direction);
@@ -212,8 +216,8 @@ impl Chain {
             }
             if self.bytes > BYTES_MAX {
                 match direction {
-                    Direction::Read | Direction::Both => return Err(BadChain::TooLong),
-                    Direction::Write => return Ok(()),
+                    CopyDirection::Read | CopyDirection::Both => return Err(BadChain::TooLong),
+                    CopyDirection::Write => return Ok(()),
                 }
             }
             if entry.flags & NEXT == 0 {
@@ -225,11 +229,11 @@ impl Chain {
 
     /// Appends a buffer, which may lie in several regions.
     #[inline]
-    fn push(&mut self, memory: &Memory, entry: &Entry) -> Result<(), BadChain> {
+    fn push(&mut self, memory: &VmMemory, entry: &ChainEntry) -> Result<(), BadChain> {
         let (mut gpa, mut left) = (entry.gpa, entry.bytes as usize);
         while left > 0 && self.bytes <= BYTES_MAX {
             let span = memory.at(gpa, left).ok_or(BadChain::Address)?;
-            self.segments.push(Segment { span, gpa });
+            self.segments.push(ChainSegment { span, gpa });
             self.bytes += span.len();
             left -= span.len();
             if left > 0 {
@@ -242,7 +246,7 @@ impl Chain {
 }
 
 /// The table that an indirect descriptor refers to.
-fn indirect(memory: &Memory, entry: &Entry) -> Result<Table, BadChain> {
+fn indirect(memory: &VmMemory, entry: &ChainEntry) -> Result<DescriptorTable, BadChain> {
     let bytes = entry.bytes;
     let entries = bytes / DESCRIPTOR as u32;
     if bytes == 0 || !bytes.is_multiple_of(DESCRIPTOR as u32) || entries > INDIRECT_MAX {
@@ -250,7 +254,7 @@ fn indirect(memory: &Memory, entry: &Entry) -> Result<Table, BadChain> {
     }
     let span = memory.at(entry.gpa, bytes as usize);
     let span = span.filter(|span| span.len() == bytes as usize);
-    Ok(Table {
+    Ok(DescriptorTable {
         span: span.ok_or(BadChain::Address)?,
         entries: entries as u16,
     })

@@ -7,18 +7,18 @@
 //! ```
 //!
 //! OWNERSHIP. All three lie in memory that the driver may write, and that the front end may take
-//! away, at any time. The indices that count are the private ones of [`Queue`]: `next_avail` is the
-//! first chain that was not taken, `next_used` the first place that holds no returned chain. Chains
-//! are returned in the order in which they were taken, so both are equal between two calls, and a
-//! new shim resumes from `used.idx`.
+//! away, at any time. The indices that count are the private ones of [`SplitRing`]: `next_avail` is
+//! the first chain that was not taken, `next_used` the first place that holds no returned chain.
+//! Chains are returned in the order in which they were taken, so both are equal between two calls,
+//! and a new shim resumes from `used.idx`.
 
 mod chain;
 mod short_chain;
 
-pub use chain::{BadChain, Chain, Direction, Segment};
+pub use chain::{BadChain, Chain, ChainSegment, CopyDirection};
 pub use short_chain::{BATCH, ShortChain};
 
-use crate::memory::Memory;
+use crate::memory::VmMemory;
 use shmem::{Fault, Span};
 use std::sync::atomic::{Ordering, fence};
 
@@ -69,7 +69,7 @@ pub struct Addresses {
 
 /// A ring in memory, and the device's private indices.
 #[derive(Debug)]
-pub struct Queue {
+pub struct SplitRing {
     table: Span,
     /// The available ring and, if it is not aligned to four bytes, the two bytes in front of it.
     avail: Span,
@@ -91,12 +91,12 @@ pub struct Queue {
     flags: u32,
 }
 
-impl Queue {
+impl SplitRing {
     /// The ring at `addresses`, whose next chain is number `next_avail`. `None` if it is not
     /// aligned, or not inside the memory.
     #[must_use]
     pub fn new(
-        memory: &Memory,
+        memory: &VmMemory,
         addresses: &Addresses,
         size: u16,
         event_idx: bool,
@@ -185,8 +185,8 @@ impl Queue {
     #[inline]
     pub fn take(
         &mut self,
-        memory: &Memory,
-        direction: Direction,
+        memory: &VmMemory,
+        direction: CopyDirection,
         chain: &mut Chain,
     ) -> Result<Option<Result<(), BadChain>>, RingError> {
         if self.known() == 0 && self.count()? == 0 {
@@ -208,8 +208,8 @@ impl Queue {
     }
 
     #[inline]
-    const fn table(&self) -> chain::Table {
-        chain::Table {
+    const fn table(&self) -> chain::DescriptorTable {
+        chain::DescriptorTable {
             span: self.table,
             entries: self.size,
         }
@@ -221,12 +221,12 @@ impl Queue {
     }
 
     /// Returns a chain of which `bytes` bytes were written. The driver sees it after
-    /// [`Queue::publish`].
+    /// [`SplitRing::publish`].
     ///
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn put(&mut self, memory: &Memory, head: u16, bytes: u32) -> Result<(), RingError> {
+    pub fn put(&mut self, memory: &VmMemory, head: u16, bytes: u32) -> Result<(), RingError> {
         let slot = usize::from(self.next_used & (self.size - 1));
         let at = RING_HEADER + 8 * slot;
         self.used.store_words(at, [u32::from(head), bytes])?;
@@ -251,7 +251,7 @@ impl Queue {
     /// # Errors
     /// The ring is broken.
     #[inline]
-    pub fn publish(&mut self, memory: &Memory) -> Result<bool, RingError> {
+    pub fn publish(&mut self, memory: &VmMemory) -> Result<bool, RingError> {
         if self.published == self.next_used {
             return Ok(false);
         }
@@ -273,7 +273,7 @@ impl Queue {
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn arm(&mut self, memory: &Memory) -> Result<(), RingError> {
+    pub fn arm(&mut self, memory: &VmMemory) -> Result<(), RingError> {
         if self.event_idx {
             let at = RING_HEADER + 8 * usize::from(self.size);
             self.used.skip(at).write(&self.seen.to_le_bytes())?;
@@ -288,14 +288,14 @@ impl Queue {
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn disarm(&mut self, memory: &Memory) -> Result<(), RingError> {
+    pub fn disarm(&mut self, memory: &VmMemory) -> Result<(), RingError> {
         if self.event_idx {
             return Ok(());
         }
         self.set_flags(memory, NO_NOTIFY)
     }
 
-    fn set_flags(&mut self, memory: &Memory, flags: u32) -> Result<(), RingError> {
+    fn set_flags(&mut self, memory: &VmMemory, flags: u32) -> Result<(), RingError> {
         if self.flags == flags {
             return Ok(());
         }
@@ -309,7 +309,7 @@ impl Queue {
 
     /// Writes flags and index, which share a word.
     #[inline]
-    fn write_header(&mut self, memory: &Memory) -> Result<(), RingError> {
+    fn write_header(&mut self, memory: &VmMemory) -> Result<(), RingError> {
         let word = self.flags | u32::from(self.next_used) << 16;
         self.used.store_u32(0, word)?;
         self.log(memory, 0, RING_HEADER);
@@ -326,7 +326,7 @@ impl Queue {
     }
 
     #[inline]
-    fn log(&self, memory: &Memory, at: usize, bytes: usize) {
+    fn log(&self, memory: &VmMemory, at: usize, bytes: usize) {
         if let Some(gpa) = self.log {
             memory.wrote(gpa.wrapping_add(at as u64), bytes);
         }

@@ -4,9 +4,9 @@
 //! batch first, and moving their bytes afterwards, overlaps the waits for cache lines that the
 //! virtual machine's processor has written last.
 
-use super::chain::{Direction, Segment};
-use super::{Queue, RingError};
-use crate::memory::Memory;
+use super::chain::{ChainSegment, CopyDirection};
+use super::{RingError, SplitRing};
+use crate::memory::VmMemory;
 
 /// Chains that are read at a time.
 pub const BATCH: usize = 64;
@@ -16,21 +16,21 @@ pub const BATCH: usize = 64;
 pub struct ShortChain {
     head: u16,
     /// Its buffer.
-    pub segment: Segment,
+    pub segment: ChainSegment,
 }
 
-impl Queue {
+impl SplitRing {
     /// Replaces `chains` by the next chains of the ring, up to `most` and up to the first chain
     /// that has several descriptors, lies in several regions, or is bad. They stay in the ring
-    /// until [`Queue::answer`].
+    /// until [`SplitRing::answer`].
     ///
     /// # Errors
     /// The ring is broken.
     #[inline]
     pub fn peek_short_chains(
         &mut self,
-        memory: &Memory,
-        direction: Direction,
+        memory: &VmMemory,
+        direction: CopyDirection,
         most: usize,
         chains: &mut Vec<ShortChain>,
     ) -> Result<(), RingError> {
@@ -57,15 +57,15 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next chain, which [`Queue::peek_short_chains`] has found, and returns it with
-    /// `bytes` bytes written. The driver sees it after [`Queue::publish`].
+    /// Takes the next chain, which [`SplitRing::peek_short_chains`] has found, and returns it with
+    /// `bytes` bytes written. The driver sees it after [`SplitRing::publish`].
     ///
     /// # Errors
     /// The ring is broken.
     #[inline]
     pub fn answer(
         &mut self,
-        memory: &Memory,
+        memory: &VmMemory,
         chain: ShortChain,
         bytes: usize,
     ) -> Result<(), RingError> {

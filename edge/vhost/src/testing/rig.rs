@@ -3,7 +3,7 @@
 use super::front::{FrontEnd, pair, send};
 use super::session::Session;
 use super::system::ProcessSystem;
-use crate::{Backend, Offer, Port, Source};
+use crate::{ConnectionSource, Offer, QueueDevice, VhostBackend};
 use net::packet::Mac;
 use net::packet::announce::reverse_request;
 use nic::{Buffers, Frame, Nic, Notified, Offload, Piece, Pool, TxReport};
@@ -25,7 +25,7 @@ pub struct Rig {
     /// The virtual machine.
     pub front: FrontEnd,
     /// The devices of the interface's queues.
-    pub ports: Vec<Port<ProcessSystem>>,
+    pub ports: Vec<QueueDevice<ProcessSystem>>,
     /// Where frames from the virtual machine are copied to.
     pub pool: Pool,
     /// Whether frames take the fast path where they can, as they do in a shim.
@@ -67,11 +67,11 @@ fn frame(piece: Piece) -> Frame {
     Frame::new(piece, piece.span.len()).expect("memory")
 }
 
-fn backend(offer: Offer, queues: usize) -> (Vec<Port<ProcessSystem>>, OwnedFd) {
+fn backend(offer: Offer, queues: usize) -> (Vec<QueueDevice<ProcessSystem>>, OwnedFd) {
     let (manager, source) = pair(SocketType::SEQPACKET);
     let system = ProcessSystem::default();
-    let backend = Backend::new(system, Source::Manager(source), offer, |_| {});
-    (Port::all(backend, queues), manager)
+    let backend = VhostBackend::new(system, ConnectionSource::Manager(source), offer, |_| {});
+    (QueueDevice::all(backend, queues), manager)
 }
 
 impl Rig {

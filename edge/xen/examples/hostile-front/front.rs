@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vif::netif::{RxRequest, TxRequest, TxResponse};
 use vif::ring::{Format, GrantedRingPages};
 use vif::testing::RawFront;
-use xen::dev::Window;
+use xen::dev::ForeignWindow;
 use xen::store::{Store, XenBus};
 
 /// The interface's directory, which the toolstack has created.
@@ -105,7 +105,7 @@ pub(crate) struct Front {
     backend: String,
     domain: u16,
     mac: [u8; 6],
-    window: Window,
+    window: ForeignWindow,
 }
 
 impl Front {
@@ -123,7 +123,7 @@ impl Front {
             backend,
             domain: domain.parse().map_err(text)?,
             mac: mac.0,
-            window: Window::new(PAGES).map_err(text)?,
+            window: ForeignWindow::new(PAGES).map_err(text)?,
         })
     }
 

@@ -7,7 +7,7 @@ use shmem::Span;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use xen::dev::{PageRights, Window, open};
+use xen::dev::{ForeignWindow, PageRights, open};
 
 /// Pages of a connection: both rings, and buffers.
 pub(crate) const PAGES: usize = 10;
@@ -33,14 +33,14 @@ struct Alloc {
 /// Pages that the driver domain may access, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    window: Window,
+    window: ForeignWindow,
     pub(crate) grefs: [u32; PAGES],
     _device: File,
 }
 
 impl Granted {
     /// Grants [`PAGES`] zeroed pages to `domain`, which appear in `window`.
-    pub(crate) fn new(domain: u16, window: Window) -> io::Result<Self> {
+    pub(crate) fn new(domain: u16, window: ForeignWindow) -> io::Result<Self> {
         let device = open("/dev/xen/gntalloc", 0)?;
         let mut alloc = Alloc {
             domain,

@@ -1,6 +1,6 @@
 //! Pages that other domains grant: `/dev/xen/gntdev`.
 
-use super::window::{PageRights, Window};
+use super::window::{ForeignWindow, PageRights};
 use super::{ioctl, open, request};
 use crate::hypercall_counters::{Hypercall, HypercallCounters};
 use abi::{GrantRef, GrantStatus, PAGE};
@@ -226,7 +226,7 @@ impl Gntdev {
         self: &Rc<Self>,
         domain: u16,
         grefs: impl ExactSizeIterator<Item = GrantRef>,
-        window: Window,
+        window: ForeignWindow,
         rights: PageRights,
     ) -> io::Result<Mapped> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -267,7 +267,7 @@ impl Gntdev {
 #[derive(Debug)]
 pub struct Mapped {
     device: Rc<Gntdev>,
-    window: Window,
+    window: ForeignWindow,
     index: u64,
     count: u32,
     span: Span,

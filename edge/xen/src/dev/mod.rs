@@ -1,8 +1,8 @@
 //! Xen's devices as Linux presents them to user space. This is the only `unsafe` code of the crate.
 //!
 //! Every structure that is passed to the kernel has a fixed layout. Pages of other domains are
-//! mapped only into a [`Window`]. This process never frees that memory, and it contains no Rust
-//! object, so an unmapped page leaves no dangling reference.
+//! mapped only into a [`ForeignWindow`]. This process never frees that memory, and it contains no
+//! Rust object, so an unmapped page leaves no dangling reference.
 #![allow(unsafe_code)]
 
 mod evtchn;
@@ -13,7 +13,7 @@ pub use evtchn::{EVTCHN_REQUESTS, Evtchn, EvtchnPort};
 pub use gntdev::{
     CopySegment, CopyStatus, GNTDEV_REQUESTS, Gntdev, GrantedRange, MAPPED_MAX, Mapped,
 };
-pub use window::{PageRights, Window};
+pub use window::{ForeignWindow, PageRights};
 
 use std::fs::{File, OpenOptions};
 use std::io;

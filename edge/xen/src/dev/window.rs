@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// A part of this process's address space for foreign pages. It is never freed, so a span into it
 /// stays valid. Every access fails where nothing is mapped.
 #[derive(Clone, Copy, Debug)]
-pub struct Window(Area);
+pub struct ForeignWindow(Area);
 
-impl Window {
+impl ForeignWindow {
     /// Reserves `pages` pages without mapping anything.
     ///
     /// # Errors

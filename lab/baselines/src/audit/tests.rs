@@ -37,7 +37,7 @@ impl World {
 fn world() -> World {
     let world = World::default();
     for id in [USER, GRANTER, IDLE] {
-        let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
+        let memory = Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
         world.grants.lock().insert(id, memory, SLOTS);
     }
     let mut usage = world.lock();

@@ -5,9 +5,9 @@ use abi::classic::{GrantEntry, TransferOp};
 use abi::hypercall::{Bind, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
-use monitor::grant::mechanism::{Done, OtherCall};
+use monitor::grant::mechanism::{GrantResult, OtherCall};
 use monitor::grant::{CountedGrants, Grants, Mechanism};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -65,7 +65,7 @@ pub(crate) struct Rig {
     flips: Box<dyn Mechanism>,
     /// Statuses of the last call.
     pub(crate) statuses: Vec<S>,
-    memories: Vec<Arc<Memory>>,
+    memories: Vec<Arc<SharedDomainMemory>>,
     spies: Vec<Arc<Mutex<Spy>>>,
     exchanges: BTreeMap<u16, Model>,
     alive: [bool; 3],
@@ -95,7 +95,8 @@ impl Rig {
             alive: [true; 3],
         };
         for id in (0..3).map(DomId) {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
+            let memory =
+                Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             rig.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             let spy = Arc::new(Mutex::new(Spy::default()));
             let reached = Arc::clone(&spy) as _;
@@ -140,14 +141,14 @@ impl Rig {
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
         let words = [0, u64::from(pages), u64::from(first)];
         match self.call(guest, HypercallKind::ExchangeCreate, &[words]) {
-            Done::Made(made) => made,
-            Done::Batch(statuses) => panic!("{statuses:?}"),
+            GrantResult::Made(made) => made,
+            GrantResult::Batch(statuses) => panic!("{statuses:?}"),
         }
     }
 
     /// Makes a call in the form in which the call page delivers it. Every guest has one connection,
     /// with domain 0.
-    fn call(&self, of: u16, kind: HypercallKind, ops: &[[u64; 3]]) -> Done {
+    fn call(&self, of: u16, kind: HypercallKind, ops: &[[u64; 3]]) -> GrantResult {
         let ends = &|conn: ConnId| Ok(((DomId(of), conn), DomId(0)));
         let call = OtherCall {
             caller: DomId(of),
@@ -181,8 +182,8 @@ impl Rig {
             .map(|op| op.encode())
             .collect();
         match self.call(caller, HypercallKind::GrantTransfer, &ops) {
-            Done::Batch(statuses) => statuses,
-            Done::Made(made) => panic!("{made:?}"),
+            GrantResult::Batch(statuses) => statuses,
+            GrantResult::Made(made) => panic!("{made:?}"),
         }
     }
 

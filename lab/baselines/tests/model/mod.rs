@@ -6,9 +6,9 @@ use abi::hypercall::HypercallKind;
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::{FakeSpace, SharedFake};
-use monitor::grant::mechanism::{Done, OtherCall};
+use monitor::grant::mechanism::{GrantResult, OtherCall};
 use monitor::grant::{CountedGrants, GrantAudit, Grants, Mechanism};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -166,7 +166,7 @@ impl Model {
 pub(crate) struct Rig {
     pub(crate) grants: Arc<Grants>,
     mechanism: Box<dyn Mechanism>,
-    memories: Vec<Arc<Memory>>,
+    memories: Vec<Arc<SharedDomainMemory>>,
     callers: Vec<Option<Living>>,
     model: Model,
 }
@@ -184,7 +184,8 @@ impl Rig {
         let mut callers = Vec::new();
         let mechanism = baselines::mechanisms(&grants);
         for id in (0..DOMAINS).map(DomId) {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
+            let memory =
+                Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memories.push(memory);
             let space = SharedFake::default();
@@ -287,7 +288,7 @@ impl Rig {
         };
         let Living { space } = self.callers[usize::from(of.0)].as_mut().unwrap();
         match self.mechanism.call(space, &call)? {
-            Some(Done::Batch(statuses)) => Ok(statuses),
+            Some(GrantResult::Batch(statuses)) => Ok(statuses),
             other => panic!("{other:?}"),
         }
     }

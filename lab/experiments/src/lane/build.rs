@@ -6,7 +6,7 @@ use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
 use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
 use config::domain::{self, Offloads, Vmq};
-use config::rule::{Direction, Ports, Rule, State};
+use config::rule::{PortRange, Rule, RuleDirection, RuleState};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Vif, XdpWire};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -127,8 +127,8 @@ pub(super) fn apply(
 /// Returns the rule that lets new flows in, but no segment of an unknown connection.
 fn let_in() -> Rule {
     Rule {
-        direction: Some(Direction::Out),
-        state: Some(State::New),
+        direction: Some(RuleDirection::Out),
+        state: Some(RuleState::New),
         ..Rule::any("new", true)
     }
 }
@@ -263,13 +263,13 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
 /// Returns a firewall rule that compares an address and a port and matches no frame of a load.
 fn unfit_rule(number: u16) -> Rule {
     Rule {
-        direction: Some(Direction::Out),
+        direction: Some(RuleDirection::Out),
         source: Some(Cidr {
             address: WIRE,
             prefix: PREFIX,
         }),
         // Below every port that loads use.
-        destination_ports: Some(Ports(number..=number)),
+        destination_ports: Some(PortRange(number..=number)),
         ..Rule::any(number.to_string(), false)
     }
 }

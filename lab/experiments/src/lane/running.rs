@@ -125,7 +125,7 @@ impl Running {
                 true => client::MONITOR_OF_COMPARISONS,
                 false => client::MONITOR,
             },
-            log: client::Log::File(log.clone()),
+            log: client::LogDestination::File(log.clone()),
             ..Options::default()
         };
         let instance = Instance::start(&machine, &options).map_err(failure)?;

@@ -5,7 +5,7 @@ use abi::hypercall::Create;
 use abi::{ConnId, Handle, PAGE, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;
-use driver::vifs::memory::{GuestMemory, Shared};
+use driver::vifs::memory::{GuestMemory, VifSettings};
 use runtime::ledger::Ledger;
 use runtime::platform::{Platform, Wait};
 use runtime::start::{StartError, Started, refused};
@@ -26,7 +26,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         waiter,
         config,
     } = started;
-    let shared = Shared::new(
+    let shared = VifSettings::new(
         Rc::clone(&platform),
         Rc::clone(&calls),
         domain_memory.frames,
@@ -58,7 +58,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
     }
 }
 
-fn port(vif: &VifConfig, shared: &Shared) -> VifPort {
+fn port(vif: &VifConfig, shared: &VifSettings) -> VifPort {
     let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
     let memory = GuestMemory::new(vif, shared, Span::EMPTY);
     VifPort::new(vif, platform, ledger, Box::new(memory))

@@ -133,9 +133,9 @@ impl Model {
         self.tokens
     }
 
-    fn release_calls(&self, place: usize) -> Vec<Call> {
+    fn release_calls(&self, place: usize) -> Vec<WorkerCall> {
         let conns = self.served.get(&place).into_iter();
-        let call = |conn: &u32| Call::new(WORKER, *conn, &Request::Detach { conn: *conn });
+        let call = |conn: &u32| WorkerCall::new(WORKER, *conn, &Request::Detach { conn: *conn });
         conns.map(|conn| call(conn).unwrap()).collect()
     }
 
@@ -312,12 +312,12 @@ impl Model {
             events.extend(life.observe(&reported, self.now));
             if events.is_empty() {
                 match step(life, &reported, self.now) {
-                    Next::Wait(at) => {
+                    LifeStep::Wait(at) => {
                         assert!(at.is_none_or(|at| at > self.now), "it waits for the past");
                         return;
                     }
-                    Next::Do(_) if self.dies_after == Some(0) => return,
-                    Next::Do(action) => {
+                    LifeStep::Do(_) if self.dies_after == Some(0) => return,
+                    LifeStep::Do(action) => {
                         self.dies_after = self.dies_after.map(|left| left - 1);
                         self.requests += 1;
                         let refused = self.refuse.take().map(|is_busy| CoreError {
@@ -330,9 +330,11 @@ impl Model {
             }
             for event in events {
                 match event {
-                    Event::Up if place != WORKER => drop(self.spec.insert(place, Entry::Member)),
-                    Event::Failed(_) => self.remove(place),
-                    Event::Up | Event::Line(_) | Event::Called(_) => {}
+                    DomainEvent::Up if place != WORKER => {
+                        self.spec.insert(place, Entry::Member);
+                    }
+                    DomainEvent::Failed(_) => self.remove(place),
+                    DomainEvent::Up | DomainEvent::Line(_) | DomainEvent::Called(_) => {}
                 }
             }
         }
@@ -348,14 +350,14 @@ impl Model {
         [(WORKER, worker)].into()
     }
 
-    fn take_answers(&mut self, place: usize) -> Vec<Event> {
+    fn take_answers(&mut self, place: usize) -> Vec<DomainEvent> {
         let mut events = Vec::new();
         let Some(life) = self.lives.get_mut(&place) else {
             return events;
         };
         let is_open = |opening: &PendingOpen| !self.opening.contains(&opening.token);
         let is_opened = match &life.devices {
-            Devices::Opening(all, _) => all.iter().all(is_open),
+            NeededDevices::Opening(all, _) => all.iter().all(is_open),
             _ => false,
         };
         if is_opened {
@@ -386,27 +388,36 @@ impl Model {
         events
     }
 
-    fn act(&mut self, place: usize, action: Action, refused: Option<CoreError>) -> Vec<Event> {
+    fn act(
+        &mut self,
+        place: usize,
+        action: LifeAction,
+        refused: Option<CoreError>,
+    ) -> Vec<DomainEvent> {
         let (token, now) = (self.token(), self.now);
         let Some(life) = self.lives.get_mut(&place) else {
             panic!("{place} has no life");
         };
         let starts = matches!(
             action,
-            Action::Open | Action::Create | Action::Connect | Action::Give | Action::Start
+            LifeAction::Open
+                | LifeAction::Create
+                | LifeAction::Connect
+                | LifeAction::Give
+                | LifeAction::Start
         );
         if let Some(refusal) = refused.filter(|_| starts) {
             return life.failed(refusal, now);
         }
         let domain = self.domains.get_mut(&place);
         match action {
-            Action::Open if life.is_first => {
+            LifeAction::Open if life.is_first => {
                 let opening = PendingOpen::of_token((place, 0), token);
-                life.devices = Devices::Opening(vec![opening], Vec::new());
+                life.devices = NeededDevices::Opening(vec![opening], Vec::new());
                 self.opening.insert(token);
             }
-            Action::Open => drop(life.opened(Vec::new(), now)),
-            Action::Create => {
+            LifeAction::Open => drop(life.opened(Vec::new(), now)),
+            LifeAction::Create => {
                 let is_free = domain.is_none_or(|domain| domain.stage == Stage::Gone);
                 assert!(is_free, "{place} has a domain");
                 self.ids += 1;
@@ -421,17 +432,18 @@ impl Model {
                 self.reported.insert(place, (self.ids, Stage::Built, false));
                 life.created(DomId(self.ids));
             }
-            Action::Connect => {
+            LifeAction::Connect => {
                 life.is_connected = true;
                 if place != WORKER {
                     let conn = token;
                     assert!(self.connections.insert(place, conn).is_none());
                     self.served.insert(place, conn);
                     let vif = String::new();
-                    life.calls = vec![Call::new(WORKER, conn, &Request::Attach { vif }).unwrap()];
+                    life.calls =
+                        vec![WorkerCall::new(WORKER, conn, &Request::Attach { vif }).unwrap()];
                 }
             }
-            Action::Give => {
+            LifeAction::Give => {
                 assert!(self.open.contains(&place), "{place} has no device to give");
                 let domain = domain.unwrap();
                 assert_eq!((domain.given, domain.stage), (0, Stage::Built));
@@ -439,7 +451,7 @@ impl Model {
                 life.giving = Some(PendingGive::of_token(token));
                 self.giving.insert(token, (place, domain.id));
             }
-            Action::Start => {
+            LifeAction::Start => {
                 let domain = domain.unwrap();
                 assert_eq!((domain.given, domain.stage), (1, Stage::Built));
                 assert!(place == WORKER || self.connections.contains_key(&place));
@@ -448,7 +460,7 @@ impl Model {
                     .insert(place, (domain.id, Stage::Starting, false));
                 life.started(now);
             }
-            Action::Call(number) => {
+            LifeAction::Call(number) => {
                 let attaches = life.goal != Goal::Gone;
                 let call = &mut life.calls[number];
                 call.state = CallState::Sent(token);
@@ -461,8 +473,8 @@ impl Model {
                     }
                 }
             }
-            Action::Drop(_) => panic!("the worker always restarts"),
-            Action::End => {
+            LifeAction::Drop(_) => panic!("the worker always restarts"),
+            LifeAction::End => {
                 life.end = None;
                 life.put_off(now);
                 match domain {
@@ -470,7 +482,7 @@ impl Model {
                     _ => self.die(place),
                 }
             }
-            Action::Forget => {
+            LifeAction::Forget => {
                 let domain = domain.unwrap();
                 assert_eq!(domain.stage, Stage::Gone);
                 let is_busy = domain.is_in_use;
@@ -480,7 +492,7 @@ impl Model {
                     self.connections.remove(&place);
                 }
             }
-            Action::Close => {
+            LifeAction::Close => {
                 self.open.remove(&place);
                 self.reported.remove(&place);
                 self.spec.remove(&place);

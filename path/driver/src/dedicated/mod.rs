@@ -7,7 +7,7 @@ mod lending;
 pub mod queue;
 pub mod socket;
 
-use crate::in_place::{Buffers, InPlace, InPlacePorts};
+use crate::in_place::{BufferLending, InPlace, InPlacePorts};
 use crate::nics::PollResult;
 use crate::switch::Switch;
 use config::domain::Lro;
@@ -78,9 +78,9 @@ impl DedicatedReceiver {
         }
         // Charges the netback from here on, so that its own changes of hop need no time stamps.
         let before = switch.ledger.enter(Hop::Netback);
-        let report = self
-            .in_place
-            .deliver(switch, self.ports, Buffers::Lent, merging, now_ns);
+        let report =
+            self.in_place
+                .deliver(switch, self.ports, BufferLending::Lent, merging, now_ns);
         if let Some(vif) = switch.ports.vif_mut(guest) {
             if let Some((queue, netback)) = vif.dedicated() {
                 queue.post_to_device(netback);

@@ -14,7 +14,7 @@ const LONGEST: u32 = 65_549;
 
 fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
     let mut queue = EgressQueue::default();
-    queue.set(Some(&Limit {
+    queue.set(Some(&FrameLimit {
         rate_mbps: bytes_per_s as f64 / 125_000.0,
         burst_bytes,
     }));
@@ -225,7 +225,7 @@ fn a_rate_is_never_nothing() {
 /// Returns a machine of three guests. The second has a limit: 10 000 bytes per second, burst 3000.
 fn machine() -> Machine {
     let mut machine = Machine::new(3);
-    let limit = Limit {
+    let limit = FrameLimit {
         rate_mbps: 0.08,
         burst_bytes: 3000,
     };

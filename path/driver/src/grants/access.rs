@@ -12,7 +12,7 @@ use vif::grants::{CopyOut, CopySource, GrantAccess};
 
 /// Common parameters of every mechanism: the granter, and its part of the window.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub struct GranterWindow {
     /// Hypercalls of this domain.
     pub calls: Rc<RefCell<Calls>>,
     /// The guest.
@@ -27,7 +27,7 @@ pub struct Guest {
     pub ledger: Rc<Ledger>,
 }
 
-impl Guest {
+impl GranterWindow {
     /// Returns the slot of a reference, if it has one.
     pub(crate) fn slot(&self, gref: GrantRef) -> Option<Slot> {
         let index = gref.index();
@@ -129,7 +129,7 @@ pub(super) fn copy_small_frames(accesses: &mut [GrantAccess], small: &[SmallFram
 
 /// Executes a batch of copies to mapped pages. `slot` returns the slot of each page, or an error.
 pub(super) fn copy_mapped(
-    guest: &Guest,
+    guest: &GranterWindow,
     copies: &mut [CopyOut],
     frames: &[Frame],
     slot: impl Fn(GrantRef) -> Result<Slot, GrantStatus>,

@@ -1,6 +1,6 @@
 //! Grant mechanism `copy`: the monitor copies, with one hypercall per batch and without mappings.
 
-use super::access::Guest;
+use super::access::GranterWindow;
 use abi::classic::{CopyOp, CopyOperand};
 use abi::{GrantStatus, PAGE};
 use nic::Frame;
@@ -15,7 +15,7 @@ const HEADERS: usize = PAGE / SNAPSHOT;
 /// The mechanism, for one guest.
 #[derive(Debug)]
 pub struct CopyGrants {
-    guest: Guest,
+    guest: GranterWindow,
     /// All frames of this domain: the local sources and destinations of the monitor's copies.
     frames: Area,
     /// Destination pages of reads, one per access.
@@ -33,7 +33,7 @@ impl CopyGrants {
     /// part of them without other users: one eighth holds headers, the rest the bytes that are
     /// read.
     #[must_use]
-    pub fn new(guest: Guest, frames: Area, staging: Span) -> Self {
+    pub fn new(guest: GranterWindow, frames: Area, staging: Span) -> Self {
         let headers = (staging.len() / 8).next_multiple_of(PAGE);
         Self {
             guest,

@@ -2,7 +2,7 @@
 //! them, without a hypercall (`shmem::uses` has the protocol). Without `COUNTED` these are
 //! unchecked grants, which neither count nor check uses, and so show the cost of counting.
 
-use super::access::{Guest, copy_small_frames, copy_to, fetch_start};
+use super::access::{GranterWindow, copy_small_frames, copy_to, fetch_start};
 use abi::counted::{Translation, status_bytes, translation_bytes};
 use abi::hypercall::Bind;
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
@@ -10,7 +10,7 @@ use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
 use shmem::Span;
-use shmem::uses::{self, Entries, Words};
+use shmem::uses::{self, EntryWords, TableWords};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{CopyOut, GrantAccess, Grants};
 
@@ -18,8 +18,8 @@ use vif::grants::{CopyOut, GrantAccess, Grants};
 /// sub-tables.
 #[derive(Debug)]
 struct GrantTable<const COUNTED: bool> {
-    guest: Guest,
-    entries: Entries,
+    guest: GranterWindow,
+    entries: TableWords,
     /// The guest's part of the window, entry by entry.
     pages: Span,
 }
@@ -27,7 +27,7 @@ struct GrantTable<const COUNTED: bool> {
 impl<const COUNTED: bool> GrantTable<COUNTED> {
     /// Returns the words of an entry.
     #[inline]
-    fn words(&self, gref: GrantRef) -> Option<Words> {
+    fn words(&self, gref: GrantRef) -> Option<EntryWords> {
         self.entries.words(gref.index())
     }
 
@@ -198,7 +198,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     ///
     /// # Errors
     /// The monitor's status.
-    pub fn bind(guest: Guest, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
+    pub fn bind(guest: GranterWindow, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
         let entries = guest.slots;
         let (translation, status) = (translation_bytes(entries), status_bytes(entries));
         let sub_table = |offset, bytes| {
@@ -207,7 +207,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         };
         let translation_span = sub_table(0, translation).ok_or(GrantStatus::BadSlot)?;
         let status_span = sub_table(translation, status).ok_or(GrantStatus::BadSlot)?;
-        let words = Entries::of(translation_span, status_span, entries);
+        let words = TableWords::of(translation_span, status_span, entries);
         let words = words.ok_or(GrantStatus::BadSlot)?;
         let first = guest.first.0 as usize * PAGE;
         let pages = guest.window.at(first, entries as usize * PAGE);

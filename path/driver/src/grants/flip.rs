@@ -6,7 +6,7 @@
 //! holds other frames as well, and may be for several guests. The copy costs little compared with
 //! the change of two page tables.
 
-use super::access::{Guest, copy_to, part};
+use super::access::{GranterWindow, copy_to, part};
 use super::mapping::{MappedGrants, MappingPeriod};
 use abi::classic::TransferOp;
 use abi::hypercall::Bind;
@@ -19,7 +19,7 @@ use vif::grants::{CopyOut, GrantAccess, Grants};
 /// The mechanism, for one guest. Dropping it ends its part in the exchange.
 #[derive(Debug)]
 pub struct FlipGrants {
-    guest: Guest,
+    guest: GranterWindow,
     map: MappedGrants,
     exchange: Handle,
     /// First slot of the exchange, and its number of pages.
@@ -39,7 +39,7 @@ impl FlipGrants {
     /// # Errors
     /// The monitor's status.
     pub fn bind(
-        guest: Guest,
+        guest: GranterWindow,
         exchange: Handle,
         first: Slot,
         pages: u32,

@@ -1,7 +1,7 @@
 //! Grant mechanisms `map` and `persistent`: pages are mapped at their first use, and unmapped at
 //! the end of the batch, or of the connection.
 
-use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
+use super::access::{GranterWindow, copy_mapped, fetch_and_copy_small_frames};
 use abi::classic::{MapOp, UnmapOp};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
@@ -28,7 +28,7 @@ pub enum MappingPeriod {
 /// The mechanism, for one guest.
 #[derive(Debug)]
 pub struct MappedGrants {
-    guest: Guest,
+    guest: GranterWindow,
     period: MappingPeriod,
     state: Vec<PageState>,
     /// By entry: whether writing was denied for the connection. A retry would map and unmap the
@@ -47,7 +47,7 @@ pub struct MappedGrants {
 impl MappedGrants {
     /// Creates the mechanism without mappings.
     #[must_use]
-    pub fn new(guest: Guest, period: MappingPeriod) -> Self {
+    pub fn new(guest: GranterWindow, period: MappingPeriod) -> Self {
         let state = vec![PageState::Unmapped; guest.slots as usize];
         Self {
             denied: vec![false; state.len()],

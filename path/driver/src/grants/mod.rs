@@ -20,4 +20,4 @@ pub mod mapping;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Guest, copy_to, fetch_and_copy_small_frames, fetch_start, part};
+pub use access::{GranterWindow, copy_to, fetch_and_copy_small_frames, fetch_start, part};

@@ -1,6 +1,6 @@
 //! The mechanisms with a mock monitor: a thread that answers the call page.
 
-use super::access::Guest;
+use super::access::GranterWindow;
 use super::copy::CopyGrants;
 use super::counted::CountedGrants;
 use super::flip::FlipGrants;
@@ -105,7 +105,7 @@ impl TestWorld {
 struct Monitor {
     world: Arc<Mutex<TestWorld>>,
     _answering: Answering,
-    guest: Guest,
+    guest: GranterWindow,
 }
 
 impl Monitor {
@@ -126,7 +126,7 @@ impl Monitor {
         Self {
             world,
             _answering: answering,
-            guest: Guest {
+            guest: GranterWindow {
                 calls: Rc::new(RefCell::new(Calls::over(page))),
                 domain: DOMAIN,
                 window,

@@ -37,7 +37,7 @@ fn deliver(in_place: &mut InPlace, machine: &mut Machine) -> DeliveryReport {
         nic: machine.wire,
         guest: GUEST,
     };
-    let buffers = Buffers::Posted { header_last: false };
+    let buffers = BufferLending::Posted { header_last: false };
     let report = in_place.deliver(&mut machine.switch, ports, buffers, false, 0);
     let vif = machine.switch.ports.vif_mut(GUEST).unwrap();
     vif.delivered(&report);

@@ -1,5 +1,5 @@
 use super::*;
-use config::lro::{Backend, Flush, Placement};
+use config::lro::{AggregateDelivery, Flush, Placement};
 use nic::{Buffers, TxReport};
 use runtime::lro::Side;
 use runtime::testing::{config, packet, payloads};
@@ -81,7 +81,7 @@ impl Rig {
 
 #[test]
 fn packets_are_counted_before_merging() {
-    for backend in [Backend::Scatter, Backend::Linearize] {
+    for backend in [AggregateDelivery::Scatter, AggregateDelivery::Linearize] {
         let lro = Lro {
             backend,
             ..config(Flush::Poll)
@@ -93,7 +93,7 @@ fn packets_are_counted_before_merging() {
         assert_eq!(rig.port.buffers_free(), BUFFERS);
         let stat = rig.port.lro_stat();
         assert_eq!(stat["segments"], 20);
-        let linear = u64::from(backend == Backend::Linearize);
+        let linear = u64::from(backend == AggregateDelivery::Linearize);
         assert_eq!(stat["linearized"], linear, "{stat}");
     }
 }

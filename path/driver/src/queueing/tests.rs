@@ -29,7 +29,10 @@ fn machine() -> (Machine, SimNic) {
     let wire = machine.wire;
     machine.switch.ports.remove(wire);
     let port = nic_port_with("wire", Box::new(near), BUFFERS);
-    assert_eq!(machine.switch.ports.insert(Port::Nic(Box::new(port))), wire);
+    assert_eq!(
+        machine.switch.ports.insert(BridgePort::Nic(Box::new(port))),
+        wire
+    );
     (machine, far)
 }
 

@@ -1,6 +1,6 @@
 //! TCP over a NIC with a device in software, in one thread and with a virtual clock.
 
-use super::Wire;
+use super::SimWire;
 use crate::soft::SoftPort;
 use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, Stack, StackApp};
 use config::domain::{Moderation, Vmq};
@@ -120,7 +120,7 @@ fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
     let soft = SoftNic::new(setup, near, memory(setup.bytes()), buffers, window).unwrap();
     let soft = SoftPort::new("wire".into(), soft);
     let station = StackEndpoint::new([2; 6], MTU, &description("10.0.0.1", "10.0.0.2"));
-    let mut wire = Wire::new(soft, far, station, pool());
+    let mut wire = SimWire::new(soft, far, station, pool());
     let own = description("10.0.0.2", "10.0.0.1");
     let mut guest = Checked {
         station: StackEndpoint::with_offloads([4; 6], MTU, &own, true, false),

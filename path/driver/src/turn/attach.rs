@@ -4,7 +4,7 @@
 use super::Driver;
 use crate::firewall;
 use crate::flow_memory::of_vif;
-use crate::guests::Change;
+use crate::guests::GuestChange;
 use crate::vifs::{VifPort, port_name};
 use abi::{ConnId, XenbusState};
 use config::domain::VifConfig;
@@ -19,14 +19,14 @@ impl<W: Wait> Driver<W> {
     pub(crate) fn serve_changes(&mut self) {
         for change in self.guests.changes() {
             match change {
-                Change::Added { vif, access } => {
+                GuestChange::Added { vif, access } => {
                     let conn = ConnId(vif.conn);
                     if let Err(why) = self.add_guest(&vif, access) {
                         runtime::start::print_line(format_args!("vif.{}: {why}", vif.name));
                         self.guests.refused(conn, &why);
                     }
                 }
-                Change::Removed(conn) => {
+                GuestChange::Removed(conn) => {
                     if let Some((number, _)) = self.vif_of(conn) {
                         self.remove_port(number);
                     }

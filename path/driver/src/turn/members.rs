@@ -9,10 +9,10 @@ use crate::flow_memory;
 use crate::guests::guest_port;
 use crate::in_place::InPlacePorts;
 use crate::nics::NicPort;
-use crate::ports::Port;
+use crate::ports::BridgePort;
 use crate::vifs::VifPort;
 use crate::vifs::memory::GuestAccess;
-use crate::vmq::Queues;
+use crate::vmq::NicQueues;
 use config::domain::{NicConfig, VifConfig};
 use config::rule::{Rule, keep_state};
 use net::bridge;
@@ -24,15 +24,15 @@ impl<W: Wait> Driver<W> {
     /// Adds a NIC and returns the number of its port. NICs are added before guests, so that guests
     /// can get their queues.
     pub(crate) fn add_nic(&mut self, nic: &NicConfig, port: NicPort) -> Result<usize, String> {
-        let guarded = bridge::Port {
+        let guarded = bridge::PortConfig {
             addresses: nic.addresses.clone(),
             gateways: nic.gateways.clone(),
             rules: firewall::rules(&nic.rules),
-            ..bridge::Port::nic()
+            ..bridge::PortConfig::nic()
         };
         let rules = (&nic.rules[..], flow_memory::of_nic(nic));
-        let number = self.add_port(Port::Nic(Box::new(port)), &guarded, rules)?;
-        if let Some(mut queues) = Queues::new(number, nic, &self.switches.lro) {
+        let number = self.add_port(BridgePort::Nic(Box::new(port)), &guarded, rules)?;
+        if let Some(mut queues) = NicQueues::new(number, nic, &self.switches.lro) {
             queues.recover(&mut self.switch.ports);
             self.queues.push(queues);
         }
@@ -48,7 +48,7 @@ impl<W: Wait> Driver<W> {
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(&self.switch.ledger));
         let port = VifPort::new(vif, platform, ledger, access);
         let rules = (&vif.rules[..], flow_memory::of_vif(vif));
-        let number = self.add_port(Port::Vif(Box::new(port)), &guest_port(vif), rules)?;
+        let number = self.add_port(BridgePort::Vif(Box::new(port)), &guest_port(vif), rules)?;
         self.fairness.insert(number, vif);
         for queues in &mut self.queues {
             queues.add_guest(number, vif);
@@ -136,8 +136,8 @@ impl<W: Wait> Driver<W> {
     /// Adds a port to the tables common to both kinds; returns its number.
     fn add_port(
         &mut self,
-        mut port: Port,
-        guarded: &bridge::Port,
+        mut port: BridgePort,
+        guarded: &bridge::PortConfig,
         (rules, identity): (&[Rule], u64),
     ) -> Result<usize, String> {
         port.common_and_gateways().0.rule_names = firewall::names(rules);

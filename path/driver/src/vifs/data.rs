@@ -1,7 +1,7 @@
 //! Frames from and to a connected guest.
 
 use super::queues::GuestNetback;
-use super::{Link, VifPort};
+use super::{ConnectedVif, VifPort};
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::{PostedBuffers, Queued};
 use crate::resegment::slots_for;
@@ -220,7 +220,7 @@ impl VifPort {
     /// `caps`, to the guest's pages.
     #[must_use]
     pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
-        let fits = |link: &Link| {
+        let fits = |link: &ConnectedVif| {
             let netback = link.queues.only();
             netback.is_some_and(|netback| netback.buffers_for(bytes).is_some())
         };

@@ -9,9 +9,9 @@
 
 use super::memory::{OpenedMemory, OpenedQueue};
 use super::queues::{GuestNetback, GuestQueues};
-use super::{Link, VifPort};
+use super::{ConnectedVif, VifPort};
 use abi::{GrantRef, XenbusState};
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
+use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Record};
 use shmem::Span;
 use vif::grants::Grants;
 use vif::netback::Netback;
@@ -107,7 +107,7 @@ impl VifPort {
         Ok((front, negotiated))
     }
 
-    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+    fn connect(&mut self, peer: &PeerEnd) -> Result<(), String> {
         let (front, negotiated) = self.agree(&peer.record)?;
         if self.frontend.replace(peer.domain) != Some(peer.domain) {
             // Another guest has the same connection now; the old doorbell was its predecessor's.
@@ -144,7 +144,7 @@ impl VifPort {
                 .iter_mut()
                 .for_each(|queue| queue.offer_groups(groups));
         }
-        self.link = Some(Link { queues, held });
+        self.link = Some(ConnectedVif { queues, held });
         if let Some(queue) = &mut self.queue {
             queue.connected(front.table);
         }

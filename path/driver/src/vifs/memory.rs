@@ -1,6 +1,6 @@
 //! Access to a guest's memory: the grant mechanism, and the pages of the rings.
 
-use crate::grants::Guest;
+use crate::grants::GranterWindow;
 use crate::grants::copy::CopyGrants;
 use crate::grants::counted::CountedGrants;
 use crate::grants::flip::FlipGrants;
@@ -12,7 +12,7 @@ use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::platform::{Peer, Platform};
+use runtime::platform::{PeerEnd, Platform};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ use vif::ring::Journal;
 
 /// Common parameters of all guest ports.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct VifSettings {
     /// The system of this domain.
     pub platform: Rc<dyn Platform>,
     /// The hypercalls of this domain, for grants.
@@ -45,7 +45,7 @@ pub struct Shared {
 
 /// The part of the grant window for one guest's grants.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct VifWindow {
     /// Slot of entry 0 of its table.
     first: Slot,
     /// Number of entries.
@@ -115,7 +115,7 @@ pub trait GuestAccess: Debug {
     /// The missing feature of the guest or the system, as text.
     fn open(
         &mut self,
-        peer: &Peer,
+        peer: &PeerEnd,
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String>;
@@ -124,13 +124,13 @@ pub trait GuestAccess: Debug {
 /// One guest's part of this domain's memory.
 #[derive(Debug)]
 pub struct GuestMemory {
-    shared: Shared,
-    window: Window,
+    shared: VifSettings,
+    window: VifWindow,
     /// Pages of the copying mechanism.
     staging: Span,
 }
 
-impl Shared {
+impl VifSettings {
     /// Creates the parameters from the configuration. `frames` are all of this domain's own frames.
     #[must_use]
     pub fn new(
@@ -199,7 +199,7 @@ impl GuestAccess for GuestMemory {
 
     fn open(
         &mut self,
-        peer: &Peer,
+        peer: &PeerEnd,
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {
@@ -228,8 +228,8 @@ impl GuestAccess for GuestMemory {
 impl GuestMemory {
     /// Returns the part for the guest behind `vif`. `staging` is for the copying mechanism.
     #[must_use]
-    pub fn new(vif: &VifConfig, shared: &Shared, staging: Span) -> Self {
-        let window = Window {
+    pub fn new(vif: &VifConfig, shared: &VifSettings, staging: Span) -> Self {
+        let window = VifWindow {
             first: Slot(vif.first_slot),
             slots: vif.slots,
             tables: Slot(vif.tables_slot),
@@ -244,7 +244,7 @@ impl GuestMemory {
 
     fn open_counted<const COUNTED: bool>(
         &self,
-        guest: Guest,
+        guest: GranterWindow,
         front: &FrontRecord,
     ) -> Result<OpenedMemory, String> {
         let mut grants = CountedGrants::<COUNTED>::bind(guest, front.table, self.window.tables)
@@ -254,19 +254,23 @@ impl GuestMemory {
         Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
     }
 
-    fn bind_flip(&self, guest: &Guest, front: &FrontRecord) -> Result<Box<dyn Grants>, String> {
+    fn bind_flip(
+        &self,
+        guest: &GranterWindow,
+        front: &FrontRecord,
+    ) -> Result<Box<dyn Grants>, String> {
         if !front.features.has(Features::RX_FLIP) {
             return Err("the guest does not exchange pages".into());
         }
-        let Window { tables, flips, .. } = self.window;
+        let VifWindow { tables, flips, .. } = self.window;
         let flip = FlipGrants::bind(guest.clone(), front.table, tables, flips);
         let flip =
             flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
         Ok(Box::new(flip))
     }
 
-    fn guest(&self, peer: &Peer, ledger: &Rc<Ledger>) -> Guest {
-        Guest {
+    fn guest(&self, peer: &PeerEnd, ledger: &Rc<Ledger>) -> GranterWindow {
+        GranterWindow {
             calls: Rc::clone(&self.shared.calls),
             domain: peer.domain,
             window: self.shared.platform.window(),
@@ -278,7 +282,10 @@ impl GuestMemory {
 }
 
 /// Maps the pages of both rings and of the event channel, in the record's order.
-fn map_rings(guest: &Guest, front: &FrontRecord) -> Result<(MappedPages, Vec<Span>), String> {
+fn map_rings(
+    guest: &GranterWindow,
+    front: &FrontRecord,
+) -> Result<(MappedPages, Vec<Span>), String> {
     let mut maps = Vec::new();
     for gref in front.references() {
         let slot = guest.slot(gref);

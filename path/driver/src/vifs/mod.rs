@@ -8,7 +8,7 @@ pub mod hashing;
 pub mod memory;
 mod queues;
 
-use crate::backpressure::Sender;
+use crate::backpressure::SendingGuest;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
 use crate::port_common::PortCommon;
@@ -35,7 +35,7 @@ pub struct VifPort {
     /// Traffic counters.
     pub traffic: Traffic,
     /// The guest as a sender that may wait for others' buffers.
-    pub sender: Sender,
+    pub sender: SendingGuest,
     /// Number of batches that still skip the fast path.
     pub fast_path_skips: u8,
     /// Whether packets are forwarded behind the interface.
@@ -57,7 +57,7 @@ pub struct VifPort {
     doorbell: Option<Box<dyn Doorbell>>,
     /// Owner of that doorbell.
     frontend: Option<DomId>,
-    link: Option<Link>,
+    link: Option<ConnectedVif>,
     /// Counters of earlier links.
     past: InterfaceCounters,
     room: Resegmenter,
@@ -72,13 +72,13 @@ pub struct VifPort {
 }
 
 /// State that exists while the guest is connected.
-struct Link {
+struct ConnectedVif {
     queues: GuestQueues,
     /// Dropped after the netbacks: fields are dropped in this order.
     held: Box<dyn std::fmt::Debug>,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ConnectedVif {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
             .field("held", &self.held)
@@ -106,7 +106,7 @@ impl VifPort {
             name: port_name(vif),
             common: PortCommon::default(),
             traffic: Traffic::default(),
-            sender: Sender::default(),
+            sender: SendingGuest::default(),
             fast_path_skips: 0,
             forwards: vif.forwards,
             not_connected: 0,

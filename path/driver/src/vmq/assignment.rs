@@ -2,9 +2,9 @@
 //! loses its queue to another guest that needs it much more.
 
 use crate::nics::{NicPort, PollResult};
-use crate::ports::Ports;
+use crate::ports::BridgePorts;
 use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKindConfig, VifConfig};
-use config::rule::{self, Firewall, Rule};
+use config::rule::{self, FirewallPlace, Rule};
 use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
 use serde::Serialize;
@@ -59,15 +59,15 @@ impl Arrival {
     fn of(has_rules: bool, vif: &VifConfig) -> Self {
         match vif.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
-            _ if !has_rules && !asks(&vif.rules, rule::Direction::Out) => Self::Whole,
-            Firewall::Split => Self::HeaderLast,
-            Firewall::Shared => Self::Copied,
+            _ if !has_rules && !asks(&vif.rules, rule::RuleDirection::Out) => Self::Whole,
+            FirewallPlace::Split => Self::HeaderLast,
+            FirewallPlace::Shared => Self::Copied,
         }
     }
 }
 
 /// Returns whether any rule applies to frames that pass a port this way.
-fn asks(rules: &[Rule], way: rule::Direction) -> bool {
+fn asks(rules: &[Rule], way: rule::RuleDirection) -> bool {
     rules.iter().any(|rule| rule.is_for(way))
 }
 
@@ -90,7 +90,7 @@ pub struct AssignedQueue {
     /// domain.
     pub port: Option<usize>,
     /// Phase of the queue's reassignment.
-    pub phase: Phase,
+    pub phase: AssignmentPhase,
     /// Whether headers are written last.
     pub split: bool,
     given_ns: u64,
@@ -99,7 +99,7 @@ pub struct AssignedQueue {
 /// Phase of a queue's reassignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum AssignmentPhase {
     /// Older frames for its guest may be in the shared queue.
     Joining,
     /// In use by its guest.
@@ -118,7 +118,7 @@ impl Assignment {
             nic,
             held: Vec::new(),
             guests: Vec::new(),
-            has_rules: asks(&config.rules, rule::Direction::In),
+            has_rules: asks(&config.rules, rule::RuleDirection::In),
             frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
@@ -143,7 +143,7 @@ impl Assignment {
 
     /// Updates the rules or limits of the guest at `port`. If its frames must now arrive
     /// differently, takes its queue back, so that it gets a new one.
-    pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
+    pub fn change(&mut self, ports: &mut BridgePorts, port: usize, vif: &VifConfig) {
         let arrival = Arrival::of(self.has_rules, vif);
         match self.guests.get_mut(port) {
             Some(guest) if guest.arrival != arrival => guest.arrival = arrival,
@@ -154,7 +154,7 @@ impl Assignment {
 
     /// Removes the guest at `port`. The frames that remain in its queue are forwarded like frames
     /// of the shared queue.
-    pub fn remove_guest(&mut self, ports: &mut Ports, port: usize) {
+    pub fn remove_guest(&mut self, ports: &mut BridgePorts, port: usize) {
         if let Some(guest) = self.guests.get_mut(port) {
             *guest = Demand::default();
         }
@@ -181,7 +181,7 @@ impl Assignment {
 
     /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
     /// the shared queue.
-    pub fn recover(&mut self, ports: &mut Ports) {
+    pub fn recover(&mut self, ports: &mut BridgePorts) {
         let nic = ports.nic_mut(self.nic);
         let Some((vmq, _)) = nic.and_then(NicPort::vmq) else {
             return;
@@ -190,7 +190,7 @@ impl Assignment {
         self.held.extend((0..queues).map(|queue| AssignedQueue {
             queue: QueueId(queue),
             port: None,
-            phase: Phase::Leaving,
+            phase: AssignmentPhase::Leaving,
             split: false,
             given_ns: 0,
         }));
@@ -210,13 +210,16 @@ impl Assignment {
     /// Returns the time at which a queue is due for a poll even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        let leaving = self.held.iter().any(|held| held.phase == Phase::Leaving);
+        let leaving = self
+            .held
+            .iter()
+            .any(|held| held.phase == AssignmentPhase::Leaving);
         leaving.then(|| now_ns.saturating_add(DRAIN_NS))
     }
 
     /// Returns the queues of the guests as JSON.
     #[must_use]
-    pub fn stat(&self, ports: &Ports) -> Value {
+    pub fn stat(&self, ports: &BridgePorts) -> Value {
         let held = self.held.iter().map(|held| {
             json!({
                 "queue": held.queue.0,
@@ -238,15 +241,15 @@ impl Assignment {
     pub fn activate(&mut self, at: usize, poll_result: PollResult, now_ns: u64) {
         if let Some(held) = self.held.get_mut(at) {
             let late = now_ns.saturating_sub(held.given_ns) > JOIN_NS;
-            if held.phase == Phase::Joining && (poll_result == PollResult::All || late) {
-                held.phase = Phase::Active;
+            if held.phase == AssignmentPhase::Joining && (poll_result == PollResult::All || late) {
+                held.phase = AssignmentPhase::Active;
             }
         }
     }
 
     /// If due, assigns free queues, and takes back queues that other guests need more or that their
     /// guests can no longer use.
-    pub fn rebalance(&mut self, ports: &mut Ports, now_ns: u64, budget: usize) {
+    pub fn rebalance(&mut self, ports: &mut BridgePorts, now_ns: u64, budget: usize) {
         let period_ns = match self.rebalance_ns {
             0 => ALLOC_NS,
             period => period,
@@ -299,7 +302,7 @@ impl Assignment {
     /// Returns the queues that are not being taken back.
     fn holders(&self) -> Vec<AssignedQueue> {
         let held = self.held.iter();
-        held.filter(|held| held.phase != Phase::Leaving)
+        held.filter(|held| held.phase != AssignmentPhase::Leaving)
             .copied()
             .collect()
     }
@@ -311,7 +314,7 @@ impl Assignment {
     }
 
     /// Frees a drained queue, which another guest can then get.
-    pub fn free_if_drained(&mut self, ports: &mut Ports, at: usize) {
+    pub fn free_if_drained(&mut self, ports: &mut BridgePorts, at: usize) {
         if let Some(&AssignedQueue { queue, .. }) = self.held.get(at)
             && let Some(nic) = ports.nic_mut(self.nic)
             && let Some((vmq, _)) = nic.vmq()
@@ -334,7 +337,7 @@ impl Assignment {
     }
 
     /// Returns whether frames can be written directly into the pages of the guest at `port`.
-    fn is_able(&self, ports: &Ports, port: usize, caps: Caps) -> bool {
+    fn is_able(&self, ports: &BridgePorts, port: usize, caps: Caps) -> bool {
         let can_post = || {
             let vif = ports.vif(port);
             vif.is_some_and(|vif| vif.can_post(self.frame_bytes, caps))
@@ -343,7 +346,7 @@ impl Assignment {
     }
 
     /// Returns the ports of eligible guests without a queue, the busiest first.
-    fn candidates(&self, ports: &Ports, caps: Caps) -> Vec<usize> {
+    fn candidates(&self, ports: &BridgePorts, caps: Caps) -> Vec<usize> {
         let without = |port: usize| self.held.iter().all(|held| held.port != Some(port));
         let guests = ports.vifs().map(|(port, _)| port);
         let mut found: Vec<usize> = guests
@@ -355,7 +358,7 @@ impl Assignment {
 
     fn assign(
         &mut self,
-        ports: &mut Ports,
+        ports: &mut BridgePorts,
         port: usize,
         now_ns: u64,
         budget: usize,
@@ -372,9 +375,9 @@ impl Assignment {
             .and_then(|()| vmq.set_mac(queue, vif.mac()))
             .and_then(|()| vmq.enable_queue(queue));
         let phase = match given {
-            Ok(()) => Phase::Joining,
+            Ok(()) => AssignmentPhase::Joining,
             // It is unknown whether the guest's frames use the queue.
-            Err(_) if vmq.is_draining(queue) => Phase::Leaving,
+            Err(_) if vmq.is_draining(queue) => AssignmentPhase::Leaving,
             Err(_) => {
                 vmq.free_queue(queue)?;
                 return given;
@@ -393,11 +396,11 @@ impl Assignment {
 
     /// Takes the queue from the guest at `port`. Its frames are then read into the driver's
     /// buffers. A failure is retried at the next assignment.
-    fn take_back_from(&mut self, ports: &mut Ports, port: usize) {
+    fn take_back_from(&mut self, ports: &mut BridgePorts, port: usize) {
         let mut queue = None;
         for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
             held.port = None;
-            queue = queue.or((held.phase != Phase::Leaving).then_some(held.queue));
+            queue = queue.or((held.phase != AssignmentPhase::Leaving).then_some(held.queue));
         }
         if let Some(queue) = queue
             && let Err(error) = self.take_back(ports, queue)
@@ -406,7 +409,7 @@ impl Assignment {
         }
     }
 
-    fn take_back(&mut self, ports: &mut Ports, queue: QueueId) -> Result<(), VmqError> {
+    fn take_back(&mut self, ports: &mut BridgePorts, queue: QueueId) -> Result<(), VmqError> {
         if let Some(nic) = ports.nic_mut(self.nic)
             && let Some((vmq, _)) = nic.vmq()
         {
@@ -414,13 +417,13 @@ impl Assignment {
         }
         self.taken_back += 1;
         for held in self.held.iter_mut().filter(|held| held.queue == queue) {
-            held.phase = Phase::Leaving;
+            held.phase = AssignmentPhase::Leaving;
         }
         Ok(())
     }
 
     /// Reports an error once. The operation is retried at the next assignment.
-    fn report_trouble(&mut self, ports: &Ports, error: VmqError) {
+    fn report_trouble(&mut self, ports: &BridgePorts, error: VmqError) {
         let trouble = error.to_string();
         if trouble != self.trouble {
             let nic = ports.name(self.nic).unwrap_or("");

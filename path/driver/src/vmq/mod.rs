@@ -19,12 +19,12 @@
 pub mod assignment;
 pub mod posting;
 
-use crate::in_place::{Buffers, InPlace, InPlacePorts};
+use crate::in_place::{BufferLending, InPlace, InPlacePorts};
 use crate::nics::PollResult;
-use crate::ports::Ports;
+use crate::ports::BridgePorts;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
-use assignment::{AssignedQueue, Assignment, Phase};
+use assignment::{AssignedQueue, Assignment, AssignmentPhase};
 use config::domain::{Lro, NicConfig, VifConfig};
 use net::bridge::Verdict;
 use nic::Frame;
@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 
 /// The queues of one NIC.
 #[derive(Debug)]
-pub struct Queues {
+pub struct NicQueues {
     /// The port of the NIC.
     pub nic: usize,
     assignment: Assignment,
@@ -45,7 +45,7 @@ pub struct Queues {
     bounced_packets: u64,
 }
 
-impl Queues {
+impl NicQueues {
     /// Creates the queues of the NIC at port `nic`, without guests; `None` if it has none.
     #[must_use]
     pub fn new(nic: usize, config: &NicConfig, lro: &Lro) -> Option<Self> {
@@ -60,7 +60,7 @@ impl Queues {
 
     /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
     /// the shared queue.
-    pub fn recover(&mut self, ports: &mut Ports) {
+    pub fn recover(&mut self, ports: &mut BridgePorts) {
         self.assignment.recover(ports);
     }
 
@@ -70,12 +70,12 @@ impl Queues {
     }
 
     /// Updates the rules or limits of the guest at `port`.
-    pub fn change(&mut self, ports: &mut Ports, port: usize, vif: &VifConfig) {
+    pub fn change(&mut self, ports: &mut BridgePorts, port: usize, vif: &VifConfig) {
         self.assignment.change(ports, port, vif);
     }
 
     /// Removes the guest at `port`.
-    pub fn remove_guest(&mut self, ports: &mut Ports, port: usize) {
+    pub fn remove_guest(&mut self, ports: &mut BridgePorts, port: usize) {
         self.assignment.remove_guest(ports, port);
     }
 
@@ -96,7 +96,7 @@ impl Queues {
 
     /// Returns state and counters as JSON.
     #[must_use]
-    pub fn stat(&self, ports: &Ports) -> Value {
+    pub fn stat(&self, ports: &BridgePorts) -> Value {
         let mut stat = self.assignment.stat(ports);
         stat["copied_packets"] = json!(self.bounced_packets);
         if let Some(all) = stat.as_object_mut() {
@@ -111,7 +111,7 @@ impl Queues {
         let mut frames = 0;
         for at in (0..self.assignment.held_queues()).rev() {
             if let Some(held) = self.assignment.held(at)
-                && held.phase == Phase::Leaving
+                && held.phase == AssignmentPhase::Leaving
             {
                 frames += self.poll(switch, held, now_ns, budget);
                 self.assignment.free_if_drained(&mut switch.ports, at);
@@ -137,7 +137,7 @@ impl Queues {
         for at in 0..self.assignment.held_queues() {
             self.assignment.activate(at, poll_result, now_ns);
             if let Some(held) = self.assignment.held(at)
-                && held.phase == Phase::Active
+                && held.phase == AssignmentPhase::Active
             {
                 frames += self.poll(switch, held, now_ns, budget);
             }
@@ -167,7 +167,7 @@ impl Queues {
                 .vif(*port)
                 .is_some_and(|vif| !vif.egress.is_empty())
         };
-        let active = port.filter(|port| phase == Phase::Active && !waits(port));
+        let active = port.filter(|port| phase == AssignmentPhase::Active && !waits(port));
         let Some((nic, vif)) = switch.ports.nic_and_maybe_vif(self.nic, active) else {
             return 0;
         };
@@ -203,7 +203,7 @@ impl Queues {
                 nic: self.nic,
                 guest,
             };
-            let buffers = Buffers::Posted { header_last: split };
+            let buffers = BufferLending::Posted { header_last: split };
             let report = self
                 .in_place
                 .deliver(switch, ports, buffers, merging, now_ns);

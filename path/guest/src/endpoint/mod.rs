@@ -18,4 +18,4 @@ pub mod vhost_user;
 pub use echo::Echo;
 pub use shared::SharedDevice;
 pub use sink::Sink;
-pub use source::Source;
+pub use source::FrameSource;

@@ -82,14 +82,14 @@ impl Nic for SharedDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
+    use super::super::FrameSource;
     use super::*;
     use nic::Pool;
     use shmem::Area;
 
     #[test]
     fn all_queues_give_and_one_yields() {
-        let source = Source::new([2; 6], [2; 6], 60, None, 0, Some(5), false);
+        let source = FrameSource::new([2; 6], [2; 6], 60, None, 0, Some(5), false);
         let mut queues = SharedDevice::spread(Box::new(source), 3, 1);
         let mut pool = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let mut yielded = Vec::new();

@@ -33,7 +33,7 @@ const CATCH_UP: f64 = 256.0;
 /// It fills each buffer only at its first use. With `touch` it writes every byte of every frame, as
 /// a program would, and bytes 16 … 23 are the frame's number, little-endian (48 … 55 in UDP).
 #[derive(Debug)]
-pub struct Source {
+pub struct FrameSource {
     /// A frame without its number.
     template: Vec<u8>,
     size: usize,
@@ -59,7 +59,7 @@ pub struct Source {
     pieces: Vec<Piece>,
 }
 
-impl Source {
+impl FrameSource {
     /// Creates a source with address `mac`. It sends frames of `size` bytes (at least 60, including
     /// the Ethernet header) to the station `to`: `rate_pps` per second, or as fast as they are
     /// taken; at most `window` in flight (0: one per buffer), if the supply knows the number;
@@ -226,7 +226,7 @@ impl Source {
     }
 }
 
-impl SmallFrames for Source {
+impl SmallFrames for FrameSource {
     fn rx_small_frames(
         &mut self,
         now_ns: u64,
@@ -258,7 +258,7 @@ impl SmallFrames for Source {
     }
 }
 
-impl Nic for Source {
+impl Nic for FrameSource {
     fn caps(&self) -> Caps {
         Caps {
             checksum: true,
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn frames_are_as_ordered_and_bounded_by_buffers() {
-        let mut source = Source::new(MAC, TO, 64, None, 0, None, false);
+        let mut source = FrameSource::new(MAC, TO, 64, None, 0, None, false);
         let (mut pool, mut out) = (pool(8), Vec::new());
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 8);
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 0);
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn buffers_are_refilled_after_a_reconnect() {
-        let mut source = Source::new(MAC, TO, 64, None, 0, None, false);
+        let mut source = FrameSource::new(MAC, TO, 64, None, 0, None, false);
         let area = Area::anonymous(4096).unwrap();
         let mut first = None;
         for _ in 0..2 {
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn touched_frames_carry_their_number() {
-        let mut source = Source::new(MAC, TO, 1514, None, 0, Some(3), true);
+        let mut source = FrameSource::new(MAC, TO, 1514, None, 0, Some(3), true);
         let (mut pool, mut out) = (pool(1), Vec::new());
         for number in 0..3u64 {
             assert_eq!(source.rx(0, 1, &mut pool, &mut out), 1);
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn flows_follow_each_other() {
-        let source = Source::new(MAC, TO, 64, None, 0, Some(5), true);
+        let source = FrameSource::new(MAC, TO, 64, None, 0, Some(5), true);
         let mut source = source.with_flows(3);
         let (mut pool, mut out) = (pool(8), Vec::new());
         source.rx(0, 9, &mut pool, &mut out);
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_and_missed_time_is_not_made_up_for() {
-        let mut source = Source::new(MAC, TO, 60, Some(1000.0), 0, None, false);
+        let mut source = FrameSource::new(MAC, TO, 60, Some(1000.0), 0, None, false);
         let (mut pool, mut out) = (pool(512), Vec::new());
         let mut total = 0;
         for ms in 0..100u64 {
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn window_bounds_frames_in_flight() {
-        let mut source = Source::new(MAC, TO, 60, None, 4, None, false);
+        let mut source = FrameSource::new(MAC, TO, 60, None, 4, None, false);
         let (mut pool, mut out) = (pool(32), Vec::new());
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 4);
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 0);

@@ -7,7 +7,7 @@ use shmem::Span;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use vhost_edge::{Backend, Offer, Port, Source, System};
+use vhost_edge::{ConnectionSource, Offer, QueueDevice, System, VhostBackend};
 
 /// The domain's system, as the vhost-user back end uses it.
 #[derive(Debug)]
@@ -44,13 +44,13 @@ pub fn ports(
     client: bool,
     offer: Offer,
     queues: usize,
-) -> Result<Vec<Port<DomainSystem>>, StartError> {
+) -> Result<Vec<QueueDevice<DomainSystem>>, StartError> {
     let socket = attach(&**platform, device)?;
     let source = match client {
-        false => Source::Listener(socket),
-        true => Source::Manager(socket),
+        false => ConnectionSource::Listener(socket),
+        true => ConnectionSource::Manager(socket),
     };
     let system = DomainSystem(Rc::clone(platform));
-    let backend = Backend::new(system, source, offer, print_line);
-    Ok(Port::all(backend, queues))
+    let backend = VhostBackend::new(system, source, offer, print_line);
+    Ok(QueueDevice::all(backend, queues))
 }

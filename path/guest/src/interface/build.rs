@@ -3,8 +3,8 @@
 use super::Interface;
 use super::device::EndpointDevice;
 use super::from_guest::TxBacklog;
-use super::link::Link;
-use super::memory::{GuestContext, InterfaceSpec, Memory};
+use super::link::NetfrontLink;
+use super::memory::{GuestContext, InterfaceMemory, InterfaceSpec};
 use super::to_guest::RxPath;
 use crate::devices;
 use abi::layout::info;
@@ -12,7 +12,7 @@ use abi::{ConnId, PAGE, Slot};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use nic::Nic;
 use runtime::call::Calls;
-use runtime::frontend::Connection;
+use runtime::frontend::FrontendConnection;
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
@@ -80,8 +80,8 @@ pub fn interfaces(
                 mac: vif.mac,
                 file,
             };
-            let memory = Memory::new(common.clone(), shape);
-            let connection = Connection::new(ConnId(conn), Rc::clone(platform));
+            let memory = InterfaceMemory::new(common.clone(), shape);
+            let connection = FrontendConnection::new(ConnId(conn), Rc::clone(platform));
             // Half of the buffers always stay posted for the driver domain.
             let held_max = vif.to_guest_buffers as usize / 2;
             all.push(interface(
@@ -114,8 +114,8 @@ fn file(frames: Area, first: u32, pages: u32) -> Result<Option<(Area, u32)>, Sta
 
 fn interface(
     name: String,
-    connection: Connection,
-    memory: Memory,
+    connection: FrontendConnection,
+    memory: InterfaceMemory,
     endpoint: Box<dyn Nic>,
     lro: &Lro,
     held_max: usize,
@@ -124,7 +124,7 @@ fn interface(
         name,
         connection,
         memory,
-        link: Link::default(),
+        link: NetfrontLink::default(),
         to_guest: RxPath::new(endpoint.caps(), lro, held_max),
         from_guest: TxBacklog::default(),
         device: EndpointDevice::new(endpoint),

@@ -2,7 +2,7 @@
 
 use super::device::EndpointDevice;
 use super::fast_path;
-use super::memory::Memory;
+use super::memory::InterfaceMemory;
 use super::pass::{PassInput, PassOutcome};
 use nic::{Buffers, Frame, Piece};
 use runtime::ledger::Hop;
@@ -24,7 +24,7 @@ impl TxBacklog {
     pub(super) fn run(
         &mut self,
         netfront: &mut Netfront,
-        (device, memory): (&mut EndpointDevice, &mut Memory),
+        (device, memory): (&mut EndpointDevice, &mut InterfaceMemory),
         pass: &mut PassInput<'_>,
     ) -> PassOutcome {
         let mut outcome = PassOutcome::default();
@@ -76,7 +76,7 @@ impl TxBacklog {
     fn send_fast(
         &mut self,
         netfront: &mut Netfront,
-        (device, memory): (&mut EndpointDevice, &mut Memory),
+        (device, memory): (&mut EndpointDevice, &mut InterfaceMemory),
         pass: &mut PassInput<'_>,
         outcome: &mut PassOutcome,
     ) -> usize {
@@ -99,7 +99,7 @@ impl TxBacklog {
     fn send(
         &mut self,
         netfront: &mut Netfront,
-        (device, memory): (&mut EndpointDevice, &mut Memory),
+        (device, memory): (&mut EndpointDevice, &mut InterfaceMemory),
         pass: &mut PassInput<'_>,
         budget: usize,
         outcome: &mut PassOutcome,

@@ -1,13 +1,13 @@
 //! The netfront of the current connection, and the counters of earlier ones.
 
-use super::memory::Memory;
+use super::memory::InterfaceMemory;
 use vif::InterfaceCounters;
 use vif::netfront::{Netfront, PageRecycling, Tracking};
 
 /// The link of an interface. Its netfront exists while the interface is connected, and after that
 /// until all grants have ended.
 #[derive(Default)]
-pub(super) struct Link {
+pub(super) struct NetfrontLink {
     netfront: Option<Netfront>,
     /// Whether the connection has ended and the netfront only waits for its grants.
     closing: bool,
@@ -19,7 +19,7 @@ pub(super) struct Link {
     past_tracking: Tracking,
 }
 
-impl Link {
+impl NetfrontLink {
     pub(super) fn set(&mut self, netfront: Netfront) {
         self.netfront = Some(netfront);
     }
@@ -43,7 +43,7 @@ impl Link {
 
     /// Frees a closing netfront if none of its grants is in use. Returns whether nothing remains of
     /// an ended connection.
-    pub(super) fn free_if_drained(&mut self, memory: &mut Memory) -> bool {
+    pub(super) fn free_if_drained(&mut self, memory: &mut InterfaceMemory) -> bool {
         if self.closing
             && let Some(netfront) = &mut self.netfront
             && memory.granted(|granter| netfront.close(granter)).is_ok()

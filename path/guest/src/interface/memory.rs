@@ -45,7 +45,7 @@ pub(super) struct InterfaceSpec {
 }
 
 /// The memory of one interface.
-pub(super) struct Memory {
+pub(super) struct InterfaceMemory {
     common: GuestContext,
     shape: InterfaceSpec,
     /// Whether no netfront has used its frames yet.
@@ -56,7 +56,7 @@ pub(super) struct Memory {
     flips: Option<FlipPages>,
 }
 
-impl Memory {
+impl InterfaceMemory {
     pub(super) fn new(common: GuestContext, shape: InterfaceSpec) -> Self {
         Self {
             common,
@@ -106,7 +106,7 @@ impl Memory {
         Ok((netfront, record.encode()))
     }
 
-    /// Like [`Memory::lay_out`], with a granter that cannot revoke pages.
+    /// Like [`InterfaceMemory::lay_out`], with a granter that cannot revoke pages.
     pub(super) fn lay_out_fixed(
         &self,
         back: &BackRecord,

@@ -2,7 +2,7 @@
 
 use super::device::EndpointDevice;
 use super::fast_path::SmallFramesToGuest;
-use super::memory::Memory;
+use super::memory::InterfaceMemory;
 use super::pass::{PassInput, PassOutcome};
 use config::domain::Lro;
 use config::lro::Placement;
@@ -47,7 +47,7 @@ impl RxPath {
         &mut self,
         netfront: &mut Netfront,
         device: &mut EndpointDevice,
-        memory: &mut Memory,
+        memory: &mut InterfaceMemory,
         pass: &mut PassInput<'_>,
     ) -> PassOutcome {
         let mut outcome = PassOutcome::default();
@@ -94,7 +94,7 @@ impl RxPath {
         &mut self,
         netfront: &mut Netfront,
         device: &mut EndpointDevice,
-        memory: &mut Memory,
+        memory: &mut InterfaceMemory,
         pass: &mut PassInput<'_>,
         outcome: &mut PassOutcome,
     ) {

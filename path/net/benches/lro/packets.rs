@@ -1,6 +1,6 @@
 //! The packets in memory, and a pass of the engine over them.
 
-use net::lro::{Flush, Form, Lro, Rules, Settings};
+use net::lro::{AggregateForm, Flush, Lro, MergeRules, Settings};
 use net::packet::checksum::{Sum, pseudo_v4};
 use nic::{BufferId, Checksum, Frame, Piece};
 use shmem::{Area, Span};
@@ -33,8 +33,8 @@ pub(crate) enum Column {
 /// One cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
-    pub(crate) rules: Rules,
-    pub(crate) form: Form,
+    pub(crate) rules: MergeRules,
+    pub(crate) form: AggregateForm,
     pub(crate) column: Column,
     /// Flows interleaved packet by packet.
     pub(crate) flows: usize,
@@ -43,13 +43,13 @@ pub(crate) struct Cell {
 /// Returns every cell, in the order of the table.
 pub(crate) fn cells() -> impl Iterator<Item = Cell> {
     [
-        (Rules::Gro, Form::Skb, Column::Hot),
-        (Rules::Gro, Form::Skb, Column::Cold),
-        (Rules::Gro, Form::Skb, Column::Verified),
-        (Rules::Gro, Form::Page, Column::Hot),
-        (Rules::Lro, Form::Skb, Column::Hot),
-        (Rules::Lro, Form::Skb, Column::Cold),
-        (Rules::Lro, Form::Skb, Column::Verified),
+        (MergeRules::Gro, AggregateForm::Skb, Column::Hot),
+        (MergeRules::Gro, AggregateForm::Skb, Column::Cold),
+        (MergeRules::Gro, AggregateForm::Skb, Column::Verified),
+        (MergeRules::Gro, AggregateForm::Page, Column::Hot),
+        (MergeRules::Lro, AggregateForm::Skb, Column::Hot),
+        (MergeRules::Lro, AggregateForm::Skb, Column::Cold),
+        (MergeRules::Lro, AggregateForm::Skb, Column::Verified),
     ]
     .into_iter()
     .flat_map(|(rules, form, column)| {

@@ -7,7 +7,7 @@ use super::guard::wanted;
 use super::members::{Bridge, PortState};
 use super::membership::{self, Membership};
 use super::offence::Offence;
-use super::rules::{Direction, Filtered, Firewall};
+use super::rules::{Direction, Filtered, PortFirewall};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
@@ -90,7 +90,7 @@ fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
 /// State for forwarding frames that arrive by the same port at the same time.
 struct Arrivals<'a> {
     table: &'a mut ForwardingTable,
-    rules: &'a mut [Firewall],
+    rules: &'a mut [PortFirewall],
     addresses: &'a Addresses,
     has_offences: &'a mut bool,
     in_port: usize,

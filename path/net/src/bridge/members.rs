@@ -6,10 +6,10 @@ use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
 use super::membership::{self, Membership};
 use super::offence::Offence;
-use super::port::{AddError, BridgeSettings, Port, PortKind};
+use super::port::{AddError, BridgeSettings, PortConfig, PortKind};
 use super::ports::{MAX_PORTS, PortSet};
-use super::rules::{Count, Direction, Filtered, Firewall, RoutedFlow, Rule};
-use super::table::{ForwardingTable, Station};
+use super::rules::{Count, Direction, Filtered, PortFirewall, RoutedFlow, Rule};
+use super::table::{ForwardingTable, StationEntry};
 use super::verdict::Verdict;
 use crate::flows::Flows;
 use nic::rate::TokenBucket;
@@ -46,7 +46,7 @@ pub struct Bridge {
     pub(super) table: ForwardingTable,
     pub(super) ports: Vec<Option<PortState>>,
     /// Rules by port, up to the last port with rules.
-    pub(super) rules: Vec<Firewall>,
+    pub(super) rules: Vec<PortFirewall>,
     /// Flows of the batch that [`Bridge::routes`] has accepted; empty between batches.
     pub(super) routed: Vec<RoutedFlow>,
     pub(super) addresses: Addresses,
@@ -80,7 +80,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`AddError`]; nothing has changed.
-    pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
+    pub fn add(&mut self, number: usize, port: &PortConfig) -> Result<(), AddError> {
         self.check(number, port)?;
         let (bound, guard, is_router) = match &port.kind {
             PortKind::Nic => (0, None, true),
@@ -128,7 +128,7 @@ impl Bridge {
     /// Replaces a port's rules and resets their counts.
     pub fn set_rules(&mut self, number: usize, rules: &[Rule]) {
         if !rules.is_empty() && self.rules.len() <= number {
-            self.rules.resize_with(number + 1, Firewall::default);
+            self.rules.resize_with(number + 1, PortFirewall::default);
         }
         if let Some(before) = self.rules.get_mut(number) {
             before.set(rules);
@@ -138,7 +138,7 @@ impl Bridge {
     /// Sets a port's flow table, which stateful rules need; returns the previous table.
     pub fn set_flows(&mut self, number: usize, flows: Option<Flows>) -> Option<Flows> {
         if flows.is_some() && self.rules.len() <= number {
-            self.rules.resize_with(number + 1, Firewall::default);
+            self.rules.resize_with(number + 1, PortFirewall::default);
         }
         let port = self.rules.get_mut(number)?;
         std::mem::replace(&mut port.flows, flows.map(Box::new)).map(|before| *before)
@@ -150,7 +150,7 @@ impl Bridge {
         self.rules.get(number)?.flows.as_deref()
     }
 
-    fn check(&self, number: usize, port: &Port) -> Result<(), AddError> {
+    fn check(&self, number: usize, port: &PortConfig) -> Result<(), AddError> {
         if number >= MAX_PORTS {
             return Err(AddError::Number(number));
         }
@@ -190,7 +190,7 @@ impl Bridge {
         };
         self.past += state.drops;
         if let Some(rules) = self.rules.get_mut(number) {
-            *rules = Firewall::default();
+            *rules = PortFirewall::default();
         }
         self.table.forget_port(number);
         self.addresses.remove(number);
@@ -282,7 +282,7 @@ impl Bridge {
         self.rules
             .get(number)
             .into_iter()
-            .flat_map(Firewall::counts)
+            .flat_map(PortFirewall::counts)
     }
 
     /// Returns the rule that denies a frame from `in_port`, if any, as its port and its index
@@ -318,7 +318,7 @@ impl Bridge {
     }
 
     /// Returns every station known at `now_ns`.
-    pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
+    pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = StationEntry> + '_ {
         self.table.stations(now_ns)
     }
 }

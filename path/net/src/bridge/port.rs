@@ -77,7 +77,7 @@ pub struct PortPermissions {
 
 /// A port to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortConfig {
     /// The kind.
     pub kind: PortKind,
     /// Known IP addresses behind the port, which no guest of another port may claim.
@@ -91,7 +91,7 @@ pub struct Port {
     pub rules: Vec<Rule>,
 }
 
-impl Port {
+impl PortConfig {
     /// Returns a NIC port without a limit.
     #[must_use]
     pub fn nic() -> Self {

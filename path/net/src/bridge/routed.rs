@@ -3,7 +3,7 @@
 use super::ethernet::{Ethernet, GROUP_BIT};
 use super::guard::Guard;
 use super::members::{Bridge, PortState};
-use super::rules::{Direction, Firewall, RoutedFlow};
+use super::rules::{Direction, PortFirewall, RoutedFlow};
 use crate::flows::PlainPacket;
 use nic::SmallFrame;
 
@@ -113,7 +113,7 @@ impl Bridge {
     /// Returns whether a port has no rules, or rules that pass all frames of admitted flows.
     #[inline]
     fn ignores_established(&self, port: usize, direction: Direction) -> bool {
-        let rules: Option<&Firewall> = self.rules.get(port);
+        let rules: Option<&PortFirewall> = self.rules.get(port);
         rules.is_none_or(|rules| rules.ignores_established(direction))
     }
 }

@@ -10,7 +10,7 @@
 use super::drops::DropReason;
 use super::ethernet::is_disguised;
 pub use crate::flows::Direction;
-use crate::flows::{Classification, EntryIndex, Flows, Lookup, PlainPacket, State, Subject};
+use crate::flows::{Classification, EntryIndex, FlowState, Flows, Lookup, PlainPacket, Subject};
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -76,7 +76,7 @@ pub struct Rule {
     /// Direction of frames; `None`: both.
     pub direction: Option<Direction>,
     /// The state of the frame's flow.
-    pub state: Option<State>,
+    pub state: Option<FlowState>,
     /// The EtherType, behind VLAN tags.
     pub ethertype: Option<u16>,
     /// The IP protocol, behind extension headers.
@@ -147,7 +147,7 @@ impl Rule {
     /// Returns whether the rule may decide about a frame of an admitted flow in this direction.
     fn concerns_established(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|own| own == direction)
-            && !matches!(self.state, Some(State::New | State::Related))
+            && !matches!(self.state, Some(FlowState::New | FlowState::Related))
     }
 
     /// Returns whether the rule tests no field of the frame's header.
@@ -164,10 +164,10 @@ impl Rule {
 /// Compares a frame's state with the state of a rule. The result is unknown, and so counts against
 /// the frame, if the port has no flow table. For a frame that belongs to no flow and cannot begin
 /// one, it is unknown for the state `new`, and `No` for the other states.
-fn match_state(own: State, classification: Option<Classification>) -> FieldMatch {
+fn match_state(own: FlowState, classification: Option<Classification>) -> FieldMatch {
     match (own, classification) {
         (own, Some(Classification::Is(state))) if own == state => FieldMatch::Yes,
-        (State::New, Some(Classification::Unknown)) | (_, None) => FieldMatch::Unknown,
+        (FlowState::New, Some(Classification::Unknown)) | (_, None) => FieldMatch::Unknown,
         _ => FieldMatch::No,
     }
 }
@@ -390,7 +390,7 @@ pub struct Count {
 
 /// The rules of one port, in order, and its flow table.
 #[derive(Debug, Default)]
-pub(super) struct Firewall {
+pub(super) struct PortFirewall {
     rules: Vec<(Rule, Count)>,
     /// Decisions about frames of admitted flows, for [`Direction::In`] and [`Direction::Out`].
     established: [EstablishedDecision; 2],
@@ -398,7 +398,7 @@ pub(super) struct Firewall {
     pub(super) flows: Option<Box<Flows>>,
 }
 
-impl Firewall {
+impl PortFirewall {
     /// Replaces the rules and keeps the flow table.
     pub(super) fn set(&mut self, rules: &[Rule]) {
         let fresh = |rule: &Rule| (rule.clone(), Count::default());

@@ -21,7 +21,7 @@ const NEVER: u64 = u64::MAX;
 
 /// A known station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct StationEntry {
     /// Its address.
     pub mac: Mac,
     /// The port in front of it.
@@ -262,9 +262,9 @@ impl ForwardingTable {
     }
 
     /// Iterates over the stations known at `now_ns`.
-    pub(super) fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
+    pub(super) fn stations(&self, now_ns: u64) -> impl Iterator<Item = StationEntry> + '_ {
         let known = move |slot: &&Slot| slot.is_filled() && now_ns < slot.expires_ns;
-        self.slots.iter().filter(known).map(|slot| Station {
+        self.slots.iter().filter(known).map(|slot| StationEntry {
             mac: mac_of(slot.word & MAC_BITS),
             port: slot.port(),
             bound: slot.is_bound(),

@@ -12,8 +12,8 @@
 //! OWNERSHIP. One process at a time writes the words. Word 4 is cleared first and stored last, so
 //! if the process dies between two stores, the next one finds a free or complete entry.
 
-use super::key::{Key, PacketKind, address_of, is_mapped};
-use super::phase::{Phase, marks, seconds};
+use super::key::{FlowKey, PacketKind, address_of, is_mapped};
+use super::phase::{FlowPhase, marks, seconds};
 use super::{Direction, phase};
 use crate::packet::{flags, protocol};
 use std::net::IpAddr;
@@ -28,8 +28,8 @@ pub(super) type Words = [AtomicU64; WORDS];
 /// A copy of an entry that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowEntry {
-    pub(super) key: Key,
-    pub(super) phase: Phase,
+    pub(super) key: FlowKey,
+    pub(super) phase: FlowPhase,
     pub(super) marks: u8,
     pub(super) first: u32,
     pub(super) last: u32,
@@ -43,7 +43,7 @@ fn load(word: &AtomicU64) -> u64 {
 
 /// Returns whether the entry belongs to this flow.
 #[inline]
-pub(super) fn is_of(words: &Words, key: &Key) -> bool {
+pub(super) fn is_of(words: &Words, key: &FlowKey) -> bool {
     let [a, b, c, d, rest, ..] = words;
     let inside = load(a) ^ key.inside as u64 | load(b) ^ (key.inside >> 64) as u64;
     let outside = load(c) ^ key.outside as u64 | load(d) ^ (key.outside >> 64) as u64;
@@ -52,9 +52,9 @@ pub(super) fn is_of(words: &Words, key: &Key) -> bool {
 
 /// Returns phase and marks, if the entry is in use.
 #[inline]
-pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
+pub(super) fn phase_of(words: &Words) -> Option<(FlowPhase, u8)> {
     let word = load(&words[4]);
-    let phase = Phase::of((word as u8).checked_sub(1)?)?;
+    let phase = FlowPhase::of((word as u8).checked_sub(1)?)?;
     Some((phase, (word >> 8) as u8))
 }
 
@@ -62,16 +62,16 @@ pub(super) fn phase_of(words: &Words) -> Option<(Phase, u8)> {
 #[inline]
 pub(super) fn is_steady(words: &Words, direction: Direction, kind: PacketKind) -> bool {
     let word = load(&words[4]);
-    let is = |phase: Phase| word as u8 == phase as u8 + 1;
+    let is = |phase: FlowPhase| word as u8 == phase as u8 + 1;
     match kind {
         PacketKind::Tcp(tcp_flags) => {
             tcp_flags & (flags::SYN | flags::FIN | flags::RST) == 0
-                && (is(Phase::Established) || is(Phase::Closing))
+                && (is(FlowPhase::Established) || is(FlowPhase::Closing))
         }
         PacketKind::Datagram => {
             let initiator_out = (word >> 8) as u8 & marks::INITIATOR_OUT != 0;
-            is(Phase::Replied)
-                || is(Phase::Requested) && initiator_out == (direction == Direction::Out)
+            is(FlowPhase::Replied)
+                || is(FlowPhase::Requested) && initiator_out == (direction == Direction::Out)
         }
         PacketKind::Echo { .. } | PacketKind::Dhcp { .. } => false,
     }
@@ -86,7 +86,7 @@ pub(super) fn ticks_of(words: &Words) -> (u32, u32) {
 
 /// Stores phase and marks.
 #[inline]
-pub(super) fn set_phase(words: &Words, phase: Phase, marks: u8) {
+pub(super) fn set_phase(words: &Words, phase: FlowPhase, marks: u8) {
     let kept = load(&words[4]) & !0xffff;
     let word = kept | u64::from(marks) << 8 | (u64::from(phase as u8) + 1);
     words[4].store(word, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl FlowEntry {
         let (phase, marks) = phase_of(words)?;
         let (first, last) = ticks_of(words);
         Some(Self {
-            key: Key {
+            key: FlowKey {
                 inside: address(a, b),
                 outside: address(c, d),
                 rest: load(&words[4]) >> 16,
@@ -143,7 +143,7 @@ impl FlowEntry {
     /// Stores the entry in the table.
     pub(super) fn write(&self, words: &Words) {
         clear(words);
-        let Key {
+        let FlowKey {
             inside,
             outside,
             rest,
@@ -179,7 +179,7 @@ impl FlowEntry {
 
     /// Returns whether packets up to `now` can have produced this entry, and it has not expired.
     pub(super) fn is_sound(&self, now: u32) -> bool {
-        let Key {
+        let FlowKey {
             inside, outside, ..
         } = self.key;
         let version = match self.key.rest as u8 {
@@ -250,7 +250,7 @@ pub struct FlowStatus {
     /// Direction of the first packet.
     pub initiator: Direction,
     /// Phase.
-    pub phase: Phase,
+    pub phase: FlowPhase,
     /// Seconds since its first packet.
     pub age_s: u32,
     /// Seconds since the last packet that prolonged its life.

@@ -11,7 +11,7 @@ const LIFE_TICKS: u32 = 240;
 
 /// One first fragment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Record {
+struct FirstFragment {
     /// Keyed hash of the packet's addresses, protocol and identification; 0: no record.
     packet: u64,
     /// Index of the flow's entry, and the identifying part of the entry's word.
@@ -23,13 +23,13 @@ struct Record {
 /// Records of first fragments. A full set drops its oldest record.
 #[derive(Debug)]
 pub(super) struct Fragments {
-    records: Box<[[Record; PER_SET]; SETS]>,
+    records: Box<[[FirstFragment; PER_SET]; SETS]>,
 }
 
 impl Fragments {
     pub(super) fn new() -> Self {
         Self {
-            records: Box::new([[Record::default(); PER_SET]; SETS]),
+            records: Box::new([[FirstFragment::default(); PER_SET]; SETS]),
         }
     }
 
@@ -45,13 +45,13 @@ impl Fragments {
         let Some(set) = self.records.get_mut(set_of(packet)) else {
             return;
         };
-        let age = |record: &Record| match record.packet {
+        let age = |record: &FirstFragment| match record.packet {
             0 => u32::MAX,
             same if same == packet => u32::MAX,
             _ => now.saturating_sub(record.tick),
         };
         if let Some(place) = set.iter_mut().max_by_key(|record| age(record)) {
-            *place = Record {
+            *place = FirstFragment {
                 packet,
                 slot: flow.0 as u32,
                 flow: flow.1,
@@ -64,7 +64,7 @@ impl Fragments {
     pub(super) fn find(&self, id: &FragmentId, keys: [u64; 2], now: u32) -> Option<(usize, u64)> {
         let packet = id.hash(keys) | 1;
         let set = self.records.get(set_of(packet))?;
-        let fresh = |record: &&Record| now.saturating_sub(record.tick) <= LIFE_TICKS;
+        let fresh = |record: &&FirstFragment| now.saturating_sub(record.tick) <= LIFE_TICKS;
         let mut found = set.iter().filter(|record| record.packet == packet);
         let record = found.find(fresh)?;
         Some((record.slot as usize, record.flow))

@@ -23,7 +23,7 @@ pub(super) struct Tuple {
 
 /// Identity of a flow at a port, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct FlowKey {
     /// The station behind the port.
     pub(super) inside: u128,
     /// The other station.
@@ -32,7 +32,7 @@ pub(super) struct Key {
     pub(super) rest: u64,
 }
 
-impl Key {
+impl FlowKey {
     /// Creates a key; `sides` are the ports inside and outside.
     pub(super) const fn new(
         inside: u128,
@@ -76,7 +76,7 @@ impl Tuple {
 
     /// Returns the flow of such a packet if it passes a port in this direction.
     #[inline]
-    pub(super) fn key(&self, direction: Direction) -> Key {
+    pub(super) fn key(&self, direction: Direction) -> FlowKey {
         let ports = match (self.is_request, direction) {
             (None, Direction::In) => (self.source_port, self.destination_port),
             (None, Direction::Out) => (self.destination_port, self.source_port),
@@ -91,7 +91,7 @@ impl Tuple {
             Direction::In => (self.source, self.destination),
             Direction::Out => (self.destination, self.source),
         };
-        Key::new(inside, outside, ports, self.protocol, self.v6)
+        FlowKey::new(inside, outside, ports, self.protocol, self.v6)
     }
 }
 

@@ -28,7 +28,7 @@ mod subject;
 mod table;
 
 pub use entry::FlowStatus;
-pub use phase::Phase;
+pub use phase::FlowPhase;
 pub use plain::PlainPacket;
 pub use subject::Subject;
 pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
@@ -55,7 +55,7 @@ impl Direction {
 
 /// Relation of a packet to the flows of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum FlowState {
     /// The packet may begin a flow: a SYN, a datagram, an echo request.
     New,
     /// The packet belongs to an admitted flow.
@@ -68,7 +68,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Classification {
     /// The frame has this state.
-    Is(State),
+    Is(FlowState),
     /// The frame belongs to no flow and cannot begin one: a TCP segment of an unknown connection,
     /// an unsolicited reply, a later fragment without its first one, or unparsable headers.
     Unknown,

@@ -25,7 +25,7 @@ pub(super) const fn seconds(ticks: u32) -> u32 {
 
 abi::named_enum! {
     /// Phase of a flow.
-    pub enum Phase: u8 {
+    pub enum FlowPhase: u8 {
         /// TCP: a SYN has passed, or a segment of a connection that is older than the table.
         Opening = "opening",
         /// TCP: the SYN was answered, the handshake is not complete.
@@ -61,7 +61,7 @@ pub(super) mod marks {
     pub(in super::super) const ALL: u8 = 63;
 }
 
-impl Phase {
+impl FlowPhase {
     /// Returns the phase with this number.
     pub(super) fn of(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()

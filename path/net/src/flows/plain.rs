@@ -1,7 +1,7 @@
 //! The most common packets: TCP and UDP directly after an IP header.
 
 use super::Direction;
-use super::key::{Key, PacketKind, Tuple, datagram, mapped};
+use super::key::{FlowKey, PacketKind, Tuple, datagram, mapped};
 use crate::packet::{be16, byte, ethertype, protocol};
 
 /// An unfragmented TCP segment or UDP datagram without VLAN tag, IP options and extension headers.
@@ -26,7 +26,7 @@ impl PlainPacket {
 
     /// Returns the flow of the packet if it passes a port in this direction.
     #[inline]
-    pub(super) fn key(&self, direction: Direction) -> Key {
+    pub(super) fn key(&self, direction: Direction) -> FlowKey {
         self.tuple.key(direction)
     }
 }

@@ -12,11 +12,11 @@
 
 use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
 use super::fragments::Fragments;
-use super::key::{Key, PacketKind, hash};
-use super::phase::{Phase, marks, tick};
+use super::key::{FlowKey, PacketKind, hash};
+use super::phase::{FlowPhase, marks, tick};
 use super::plain::PlainPacket;
 use super::subject::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
-use super::{Classification, Direction, State};
+use super::{Classification, Direction, FlowState};
 use shmem::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,7 +52,7 @@ pub struct Lookup {
     pub classification: Classification,
     /// The entry of the flow, if there is one.
     slot: Option<usize>,
-    key: Option<(Key, u64)>,
+    key: Option<(FlowKey, u64)>,
 }
 
 impl Lookup {
@@ -236,7 +236,7 @@ impl Flows {
                 let key = tuple.key(direction.opposite());
                 let is_known = self.find_live(&key, self.hash(&key), now).is_some();
                 Lookup::without_flow(match is_known {
-                    true => Classification::Is(State::Related),
+                    true => Classification::Is(FlowState::Related),
                     false => Classification::Unknown,
                 })
             }
@@ -247,13 +247,13 @@ impl Flows {
                     .find(id, self.keys, now)
                     .and_then(|(slot, flow)| {
                         let words = self.entry(slot)?;
-                        let key = Key { rest: flow, ..ends };
+                        let key = FlowKey { rest: flow, ..ends };
                         let is_same = entry::is_of(words, &key) && entry::is_live(words, now);
                         is_same.then_some(slot)
                     });
                 Lookup {
                     classification: match slot {
-                        Some(_) => Classification::Is(State::Established),
+                        Some(_) => Classification::Is(FlowState::Established),
                         None => Classification::Unknown,
                     },
                     slot,
@@ -290,13 +290,13 @@ impl Flows {
                 },
                 None,
             ) if self.dhcp_was_requested(direction, v6, now) => {
-                return Classification::Is(State::Related);
+                return Classification::Is(FlowState::Related);
             }
             _ => true,
         };
         Classification::Is(match is_new {
-            true => State::New,
-            false => State::Established,
+            true => FlowState::New,
+            false => FlowState::Established,
         })
     }
 
@@ -375,7 +375,7 @@ impl Flows {
         let (next, next_marks) = match kind {
             PacketKind::Tcp(tcp_flags) => phase.after_segment(marks, by_initiator, tcp_flags),
             _ if by_initiator => (phase, marks),
-            _ => (Phase::Replied, marks),
+            _ => (FlowPhase::Replied, marks),
         };
         if (next, next_marks) != (phase, marks) {
             entry::set_phase(words, next, next_marks);
@@ -390,7 +390,7 @@ impl Flows {
         &mut self,
         direction: Direction,
         kind: PacketKind,
-        (key, hash): (Key, u64),
+        (key, hash): (FlowKey, u64),
         slot: Option<usize>,
         (bytes, now): (usize, u32),
     ) -> Result<usize, TableFull> {
@@ -407,9 +407,9 @@ impl Flows {
                 if !is_syn(tcp_flags) {
                     marks |= marks::PICKED_UP;
                 }
-                Phase::Opening
+                FlowPhase::Opening
             }
-            _ => Phase::Requested,
+            _ => FlowPhase::Requested,
         };
         let entry = FlowEntry {
             key,
@@ -429,7 +429,7 @@ impl Flows {
     }
 
     /// Frees an entry for a new flow and returns its index.
-    fn place(&mut self, key: &Key, hash: u64, now: u32) -> Option<usize> {
+    fn place(&mut self, key: &FlowKey, hash: u64, now: u32) -> Option<usize> {
         if let Some(expired) = self.find(key, hash) {
             return Some(expired);
         }
@@ -490,7 +490,7 @@ impl Flows {
     }
 
     #[inline]
-    fn hash(&self, key: &Key) -> u64 {
+    fn hash(&self, key: &FlowKey) -> u64 {
         hash(key.inside, key.outside, key.rest, self.keys)
     }
 
@@ -502,13 +502,13 @@ impl Flows {
     }
 
     #[inline]
-    fn find_live(&self, key: &Key, hash: u64, now: u32) -> Option<usize> {
+    fn find_live(&self, key: &FlowKey, hash: u64, now: u32) -> Option<usize> {
         let slot = self.find(key, hash)?;
         entry::is_live(self.entry(slot)?, now).then_some(slot)
     }
 
     #[inline]
-    fn find(&self, key: &Key, hash: u64) -> Option<usize> {
+    fn find(&self, key: &FlowKey, hash: u64) -> Option<usize> {
         let [first, second] = self.buckets(hash);
         let hits = |bucket: usize| Some(matches(*self.tags.get(bucket)?, tag_of(hash)));
         // The highest bit of a byte marks a match in the first bucket, the next bit in the second.
@@ -544,7 +544,7 @@ impl Flows {
 }
 
 const fn is_new(lookup: &Lookup) -> bool {
-    matches!(lookup.classification, Classification::Is(State::New))
+    matches!(lookup.classification, Classification::Is(FlowState::New))
 }
 
 /// Cost of evicting an entry, the highest first.

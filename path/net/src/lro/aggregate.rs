@@ -1,10 +1,10 @@
 //! A held aggregate: the packets that may follow, and its final header.
 
-use super::layout::{Layout, Segment, be16, be32};
+use super::layout::{Layout, TcpSegment, be16, be32};
 use super::prediction::Prediction;
 use super::reason::Reason;
-use super::rules::{Field, Program, RULES, Test, broken, test};
-use super::settings::{Form, Rules};
+use super::rules::{Field, FieldTest, MergeProgram, RULES, broken, test};
+use super::settings::{AggregateForm, MergeRules};
 use super::verify::pseudo;
 use crate::packet::checksum::fold;
 use crate::packet::{TCP_CHECKSUM, flags, put};
@@ -48,7 +48,7 @@ pub(super) struct Aggregate {
     pub(super) decided: u64,
 }
 
-/// Header fields that are taken from the last packet under [`Rules::Lro`].
+/// Header fields that are taken from the last packet under [`MergeRules::Lro`].
 #[derive(Clone, Copy, Debug, Default)]
 struct LastHeader {
     acknowledgement: u32,
@@ -75,16 +75,16 @@ fn not_before(a: u32, b: u32) -> bool {
 /// Tests that are not comparisons of bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MergeTests {
-    pub(super) rules: Rules,
-    acknowledgement: Test,
-    options: Test,
-    identification: Test,
-    length: Test,
-    flags: Test,
+    pub(super) rules: MergeRules,
+    acknowledgement: FieldTest,
+    options: FieldTest,
+    identification: FieldTest,
+    length: FieldTest,
+    flags: FieldTest,
 }
 
 impl MergeTests {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: MergeRules) -> Self {
         Self {
             rules,
             acknowledgement: test(rules, Field::Acknowledgement),
@@ -102,7 +102,7 @@ impl Aggregate {
     pub(super) fn begin(
         &mut self,
         frame: &mut Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
         (program, hash): (u16, u64),
         max_len: usize,
         (now_ns, poll): (u64, u64),
@@ -129,7 +129,7 @@ impl Aggregate {
 
     /// Moves the payload of predicted packets into the frame.
     #[inline]
-    pub(super) fn collect(&mut self, predicted: &mut Prediction, form: Form) {
+    pub(super) fn collect(&mut self, predicted: &mut Prediction, form: AggregateForm) {
         let count = predicted.pieces.len();
         if count == 0 {
             return;
@@ -142,7 +142,7 @@ impl Aggregate {
         self.sequence = predicted.sequence;
         self.segments += count as u32;
         self.frame
-            .append_pieces(&mut predicted.pieces, form == Form::Page);
+            .append_pieces(&mut predicted.pieces, form == AggregateForm::Page);
     }
 
     /// Completes a prediction that was derived from the last packet, for as many packets as fit.
@@ -161,15 +161,20 @@ impl Aggregate {
     }
 
     /// Strips payload bytes from the snapshot before payload is appended.
-    fn strip_payload(&mut self, form: Form) {
-        if form == Form::Page && self.segments == 1 {
+    fn strip_payload(&mut self, form: AggregateForm) {
+        if form == AggregateForm::Page && self.segments == 1 {
             self.frame.shed_header(self.layout.payload());
         }
     }
 
     /// Returns whether the compiled rules alone allow a packet of the same flow to follow.
     #[inline]
-    pub(super) fn equal(&self, program: &Program, frame: &Frame, segment: &Segment) -> bool {
+    pub(super) fn equal(
+        &self,
+        program: &MergeProgram,
+        frame: &Frame,
+        segment: &TcpSegment,
+    ) -> bool {
         self.layout == segment.layout
             && program.equal(self.frame.snapshot_room(), frame.snapshot_room())
     }
@@ -183,27 +188,27 @@ impl Aggregate {
         &self,
         tests: &MergeTests,
         frame: &Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
     ) -> Result<(), Reason> {
         if be32(frame, self.layout.tcp() + 4) != self.sequence {
             return Err(Reason::Sequence);
         }
-        if tests.flags == Test::EqualFlags && segment.flags & flags::CWR != 0 {
+        if tests.flags == FieldTest::EqualFlags && segment.flags & flags::CWR != 0 {
             return Err(Reason::Flags);
         }
-        if tests.acknowledgement == Test::Advances {
+        if tests.acknowledgement == FieldTest::Advances {
             let acknowledgement = be32(frame, self.layout.tcp() + 8);
             if !not_before(acknowledgement, self.last.acknowledgement) {
                 return Err(Reason::Acknowledgement);
             }
         }
-        if tests.options == Test::Timestamp && !self.timestamp_follows(frame) {
+        if tests.options == FieldTest::Timestamp && !self.timestamp_follows(frame) {
             return Err(Reason::TcpOptions);
         }
-        if tests.length == Test::NoLonger && segment.payload > self.size as usize {
+        if tests.length == FieldTest::NoLonger && segment.payload > self.size as usize {
             return Err(Reason::Length);
         }
-        if tests.identification == Test::Step && !self.id_follows(frame) {
+        if tests.identification == FieldTest::Step && !self.id_follows(frame) {
             return Err(Reason::Identification);
         }
         if self.frame.len() + segment.payload > self.max_len as usize {
@@ -236,7 +241,7 @@ impl Aggregate {
         &self,
         tests: &MergeTests,
         frame: &Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
     ) -> Reason {
         if self.layout != segment.layout {
             return Reason::HeaderLengths;
@@ -260,16 +265,16 @@ impl Aggregate {
     pub(super) fn append(
         &mut self,
         tests: &MergeTests,
-        form: Form,
+        form: AggregateForm,
         frame: &mut Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
     ) -> Option<Reason> {
         if !self.layout.v6 {
             let id = identification(frame, self.layout);
             self.id_step = id.wrapping_sub(self.id);
             self.id = id;
         }
-        if tests.acknowledgement == Test::Advances {
+        if tests.acknowledgement == FieldTest::Advances {
             self.last = LastHeader::of(frame, self.layout);
         }
         self.strip_payload(form);
@@ -278,12 +283,12 @@ impl Aggregate {
         }
         let payload = self.layout.payload();
         self.frame
-            .append_payload(frame, payload, form == Form::Page);
+            .append_payload(frame, payload, form == AggregateForm::Page);
         self.segments += 1;
         self.sequence = self.sequence.wrapping_add(segment.payload as u32);
         self.flags |= segment.flags;
         self.pushed = segment.flags & flags::PSH != 0;
-        if tests.length == Test::NoLonger {
+        if tests.length == FieldTest::NoLonger {
             if segment.flags & flags::FIN != 0 {
                 return Some(Reason::Fin);
             }
@@ -327,7 +332,7 @@ impl Aggregate {
             written &= put(header, ip + 2, &((len - ip) as u16).to_be_bytes())
                 & put(header, ip + 10, &(!fold(sum)).to_be_bytes());
         }
-        if tests.acknowledgement == Test::Advances {
+        if tests.acknowledgement == FieldTest::Advances {
             written &= put(header, tcp + 8, &self.last.acknowledgement.to_be_bytes())
                 & put(header, tcp + 14, &self.last.window.to_be_bytes());
             if self.layout.payload() == tcp + 32 {
@@ -348,7 +353,7 @@ impl Aggregate {
             size: self.size as u16,
         });
         self.frame.fixed_id =
-            !self.layout.v6 && tests.identification == Test::Step && self.id_step == 0;
+            !self.layout.v6 && tests.identification == FieldTest::Step && self.id_step == 0;
     }
 }
 

@@ -4,7 +4,7 @@ use super::reason::{Reason, ReasonCounts};
 
 /// Counters since the engine was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct LroCounters {
     /// TCP packets with payload received.
     pub segments: u64,
     /// TCP packets with payload delivered, including unmerged ones.
@@ -16,7 +16,7 @@ pub struct Counters {
     flushed: ReasonCounts,
 }
 
-impl Counters {
+impl LroCounters {
     /// Returns the aggregates flushed for this reason.
     #[must_use]
     pub fn flushed(&self, reason: Reason) -> u64 {

@@ -1,9 +1,9 @@
 //! Rules for a single packet; rules between packets are in [`super::rules`].
 
-use super::layout::{Segment, be32, byte};
+use super::layout::{TcpSegment, be32, byte};
 use super::reason::Reason;
-use super::rules::{Field, Test, test};
-use super::settings::Rules;
+use super::rules::{Field, FieldTest, test};
+use super::settings::MergeRules;
 use crate::packet::flags;
 use nic::Frame;
 
@@ -23,23 +23,23 @@ pub(super) struct Eligibility {
 }
 
 impl Eligibility {
-    pub(super) fn new(rules: Rules) -> Self {
-        let plain = test(rules, Field::Flags) == Test::PlainFlags;
+    pub(super) fn new(rules: MergeRules) -> Self {
+        let plain = test(rules, Field::Flags) == FieldTest::PlainFlags;
         Self {
             refused: match plain {
                 true => !(flags::ACK | flags::PSH),
                 false => flags::CONTROL,
             },
             required: if plain { flags::ACK } else { 0 },
-            timestamp_only: test(rules, Field::Options) == Test::Timestamp,
-            no_extensions: test(rules, Field::Extensions) == Test::None,
-            no_congestion: test(rules, Field::TrafficClass) == Test::NotCongested,
+            timestamp_only: test(rules, Field::Options) == FieldTest::Timestamp,
+            no_extensions: test(rules, Field::Extensions) == FieldTest::None,
+            no_congestion: test(rules, Field::TrafficClass) == FieldTest::NotCongested,
         }
     }
 
     /// Returns why a packet cannot be part of an aggregate.
     #[inline]
-    pub(super) fn refusal(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+    pub(super) fn refusal(&self, frame: &Frame, segment: &TcpSegment) -> Option<Reason> {
         if segment.refusal.is_some() {
             return segment.refusal;
         }
@@ -52,7 +52,7 @@ impl Eligibility {
         }
     }
 
-    fn lro_refusal(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+    fn lro_refusal(&self, frame: &Frame, segment: &TcpSegment) -> Option<Reason> {
         let layout = segment.layout;
         let fixed = if layout.v6 { 40 } else { 20 };
         if self.no_extensions && layout.tcp() - layout.network() != fixed {
@@ -72,7 +72,7 @@ impl Eligibility {
 const ALIGNED_TIMESTAMP: u32 = 0x0101_080a;
 
 /// Returns whether the TCP options are empty or an aligned timestamp with a non-zero echo.
-fn timestamp_or_nothing(frame: &Frame, segment: &Segment) -> bool {
+fn timestamp_or_nothing(frame: &Frame, segment: &TcpSegment) -> bool {
     let tcp = segment.layout.tcp();
     match segment.layout.payload() - tcp {
         20 => true,
@@ -82,7 +82,7 @@ fn timestamp_or_nothing(frame: &Frame, segment: &Segment) -> bool {
 }
 
 /// Returns whether a router has marked the packet (RFC 3168).
-fn congested(frame: &Frame, segment: &Segment) -> bool {
+fn congested(frame: &Frame, segment: &TcpSegment) -> bool {
     let ip = segment.layout.network();
     let ecn = match segment.layout.v6 {
         false => byte(frame, ip + 1),

@@ -2,7 +2,7 @@
 
 use super::adaptive::History;
 use super::aggregate::{Aggregate, MergeTests};
-use super::counters::Counters;
+use super::counters::LroCounters;
 use super::eligibility::Eligibility;
 use super::latency::Latency;
 use super::layout::{self, Layout};
@@ -59,7 +59,7 @@ pub struct Lro {
     pub(super) buffers: usize,
     /// Pieces of predicted packets not yet moved into their frames.
     pub(super) uncollected: u32,
-    pub(super) counters: Counters,
+    pub(super) counters: LroCounters,
     pub(super) latency: Latency,
 }
 
@@ -91,7 +91,7 @@ impl Lro {
             round: 0,
             buffers: 0,
             uncollected: 0,
-            counters: Counters::default(),
+            counters: LroCounters::default(),
             latency: Latency::default(),
         }
     }
@@ -151,7 +151,7 @@ impl Lro {
 
     /// Returns the counters since the engine was created.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &LroCounters {
         &self.counters
     }
 

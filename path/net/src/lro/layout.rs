@@ -60,7 +60,7 @@ impl Layout {
 
 /// A TCP packet whose headers are in the snapshot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
+pub(super) struct TcpSegment {
     pub(super) layout: Layout,
     pub(super) flags: u8,
     /// Payload bytes according to the IP header.
@@ -77,7 +77,7 @@ pub(super) enum PacketClass {
     /// TCP or possibly TCP, with ports outside the snapshot.
     Hidden,
     /// TCP.
-    Tcp(Segment),
+    Tcp(TcpSegment),
 }
 
 /// Classifies a frame; extends its snapshot if the headers need it.
@@ -187,7 +187,7 @@ fn end_of(frame: &Frame, layout: Layout) -> usize {
 
 /// Returns the packet with its headers at `layout`.
 #[inline]
-pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) -> Segment {
+pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) -> TcpSegment {
     let end = end_of(frame, layout);
     let payload = end.saturating_sub(layout.payload());
     let refusal = match refusal {
@@ -198,7 +198,7 @@ pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) ->
         None => None,
     };
     let flags = byte(frame, layout.tcp() + 13);
-    Segment {
+    TcpSegment {
         layout,
         flags,
         payload,

@@ -38,8 +38,8 @@ mod table;
 mod verify;
 mod wheel;
 
-pub use counters::Counters;
+pub use counters::LroCounters;
 pub use engine::Lro;
 pub use latency::Latency;
 pub use reason::Reason;
-pub use settings::{Flush, Form, Psh, Rules, Settings};
+pub use settings::{AggregateForm, Flush, MergeRules, Psh, Settings};

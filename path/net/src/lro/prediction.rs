@@ -7,7 +7,7 @@
 //! the predicted packet has the same bits. Any other packet takes the slow path, which evaluates
 //! the rules. The tests compare the two paths.
 
-use super::layout::{Layout, Segment, array, be16};
+use super::layout::{Layout, TcpSegment, array, be16};
 use super::verify;
 use crate::packet::checksum::fold;
 use crate::packet::{TCP_CHECKSUM, flags};
@@ -24,18 +24,18 @@ const MOST: usize = COMPARED - 16;
 /// Header bytes, aligned for instructions that compare 16 of them.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(16))]
-struct Part([u64; 2]);
+struct HeaderBits([u64; 2]);
 
-fn parts(bytes: &[u8; COMPARED]) -> [Part; PARTS] {
+fn parts(bytes: &[u8; COMPARED]) -> [HeaderBits; PARTS] {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |at: usize| words.get(at).map_or(0, |word| u64::from_ne_bytes(*word));
-    std::array::from_fn(|part| Part([word(2 * part), word(2 * part + 1)]))
+    std::array::from_fn(|part| HeaderBits([word(2 * part), word(2 * part + 1)]))
 }
 
 /// Header bits that are constant within a stream, by layout.
 #[derive(Clone, Debug)]
 pub(super) struct PredictionMask {
-    mask: [Part; PARTS],
+    mask: [HeaderBits; PARTS],
     layout: Layout,
 }
 
@@ -66,7 +66,7 @@ impl PredictionMask {
 
     /// Returns the constant bits in which two headers differ within these parts.
     #[inline(always)]
-    fn differences(&self, a: &[u8; COMPARED], b: &[Part; PARTS], which: Range<usize>) -> u64 {
+    fn differences(&self, a: &[u8; COMPARED], b: &[HeaderBits; PARTS], which: Range<usize>) -> u64 {
         let (a, _) = a.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(a[at]);
         which.fold(0, |differences, part| {
@@ -105,13 +105,13 @@ pub(super) struct Prediction {
     payload_at: u8,
     tcp_at: u8,
     /// Header of the last packet.
-    header: [Part; PARTS],
+    header: [HeaderBits; PARTS],
 }
 
 impl Prediction {
     /// Copies the constant fields from a packet. The caller sets the other fields and the number of
     /// packets that fit. Returns false if no packet can be predicted from this one.
-    pub(super) fn learn(&mut self, program: u16, frame: &Frame, segment: &Segment) -> bool {
+    pub(super) fn learn(&mut self, program: u16, frame: &Frame, segment: &TcpSegment) -> bool {
         let layout = segment.layout;
         self.room = 0;
         let (Ok(len), Some(header)) = (

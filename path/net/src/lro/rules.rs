@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use super::prediction::PredictionMask;
 use super::reason::Reason;
-use super::settings::Rules;
+use super::settings::MergeRules;
 use crate::packet::flags;
 use nic::frame::SNAPSHOT;
 
@@ -52,7 +52,7 @@ pub enum Field {
 
 /// Test of a field of a packet that follows an aggregate's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
+pub enum FieldTest {
     /// Part of the flow's identity: a packet that differs belongs to another flow.
     Identity,
     /// Equal to the first packet's.
@@ -85,17 +85,23 @@ pub enum Test {
 pub struct MergeRule {
     /// The tested field.
     pub field: Field,
-    /// The test under [`Rules::Gro`].
-    pub gro: Test,
-    /// The test under [`Rules::Lro`].
-    pub lro: Test,
+    /// The test under [`MergeRules::Gro`].
+    pub gro: FieldTest,
+    /// The test under [`MergeRules::Lro`].
+    pub lro: FieldTest,
     /// The reason that is counted when a packet breaks the rule.
     pub reason: Reason,
     /// Rationale and source.
     pub why: &'static str,
 }
 
-const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static str) -> MergeRule {
+const fn rule(
+    field: Field,
+    gro: FieldTest,
+    lro: FieldTest,
+    reason: Reason,
+    why: &'static str,
+) -> MergeRule {
     MergeRule {
         field,
         gro,
@@ -110,140 +116,140 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
 pub const RULES: [MergeRule; 19] = [
     rule(
         Field::Ethernet,
-        Test::Identity,
-        Test::Identity,
+        FieldTest::Identity,
+        FieldTest::Identity,
         Reason::HeaderLengths,
         "Linux dev_gro_receive compares MAC header and VLAN tag; a bridge decides by them",
     ),
     rule(
         Field::Addresses,
-        Test::Identity,
-        Test::Identity,
+        FieldTest::Identity,
+        FieldTest::Identity,
         Reason::HeaderLengths,
         "a connection: Linux inet_gro_receive, inet_lro lro_check_tcp_conn",
     ),
     rule(
         Field::Ports,
-        Test::Identity,
-        Test::Identity,
+        FieldTest::Identity,
+        FieldTest::Identity,
         Reason::HeaderLengths,
         "a connection: Linux tcp_gro_receive, inet_lro lro_check_tcp_conn",
     ),
     rule(
         Field::IpShape,
-        Test::Equal,
-        Test::Equal,
+        FieldTest::Equal,
+        FieldTest::Equal,
         Reason::HeaderLengths,
         "one header stands for all",
     ),
     rule(
         Field::Sequence,
-        Test::Consecutive,
-        Test::Consecutive,
+        FieldTest::Consecutive,
+        FieldTest::Consecutive,
         Reason::Sequence,
         "a hole or an overlap must reach the receiver as it is: Linux, inet_lro, RSC",
     ),
     rule(
         Field::Acknowledgement,
-        Test::Equal,
-        Test::Advances,
+        FieldTest::Equal,
+        FieldTest::Advances,
         Reason::Acknowledgement,
         "segments get the first one's: Linux tcp_gro_receive; \
          an end host needs only the newest: inet_lro",
     ),
     rule(
         Field::Flags,
-        Test::EqualFlags,
-        Test::PlainFlags,
+        FieldTest::EqualFlags,
+        FieldTest::PlainFlags,
         Reason::Flags,
         "segmentation puts FIN and PSH on the last and CWR on the first: Linux tcp_gro_receive; \
          inet_lro lro_tcp_ip_check",
     ),
     rule(
         Field::Window,
-        Test::Equal,
-        Test::Any,
+        FieldTest::Equal,
+        FieldTest::Any,
         Reason::Window,
         "it lies in the word that Linux compares; inet_lro keeps the newest",
     ),
     rule(
         Field::Options,
-        Test::Equal,
-        Test::Timestamp,
+        FieldTest::Equal,
+        FieldTest::Timestamp,
         Reason::TcpOptions,
         "segments get the first one's: Linux tcp_gro_receive; \
          PAWS takes any value that does not go back: inet_lro",
     ),
     rule(
         Field::Length,
-        Test::NoLonger,
-        Test::Any,
+        FieldTest::NoLonger,
+        FieldTest::Any,
         Reason::Length,
         "segmentation cuts equal parts and a rest: Linux tcp_gro_receive; inet_lro takes any",
     ),
     rule(
         Field::TrafficClass,
-        Test::Equal,
-        Test::NotCongested,
+        FieldTest::Equal,
+        FieldTest::NotCongested,
         Reason::TrafficClass,
         "a CE mark must reach its receiver (RFC 3168): Linux inet_gro_receive, \
          inet_lro INET_ECN_is_ce",
     ),
     rule(
         Field::FlowLabel,
-        Test::Equal,
-        Test::Any,
+        FieldTest::Equal,
+        FieldTest::Any,
         Reason::FlowLabel,
         "Linux ipv6_gro_receive; inet_lro has no IPv6",
     ),
     rule(
         Field::HopLimit,
-        Test::Equal,
-        Test::Any,
+        FieldTest::Equal,
+        FieldTest::Any,
         Reason::HopLimit,
         "Linux inet_gro_receive (for IPv6, too, here: it could not be undone); \
          inet_lro does not check",
     ),
     rule(
         Field::Identification,
-        Test::Step,
-        Test::Any,
+        FieldTest::Step,
+        FieldTest::Any,
         Reason::Identification,
         "segmentation counts it up, or keeps it (Frame::fixed_id): Linux inet_gro_receive; \
          inet_lro does not check",
     ),
     rule(
         Field::DontFragment,
-        Test::Equal,
-        Test::Any,
+        FieldTest::Equal,
+        FieldTest::Any,
         Reason::DontFragment,
         "every segment carries it: Linux inet_gro_receive",
     ),
     rule(
         Field::Fragment,
-        Test::Equal,
-        Test::Equal,
+        FieldTest::Equal,
+        FieldTest::Equal,
         Reason::Fragment,
         "flow and data of a packet are known only once all fragments have arrived: all",
     ),
     rule(
         Field::Extensions,
-        Test::Equal,
-        Test::None,
+        FieldTest::Equal,
+        FieldTest::None,
         Reason::Extensions,
         "Linux ipv6_gro_receive; inet_lro takes no IP options",
     ),
     rule(
         Field::Reserved,
-        Test::Equal,
-        Test::Equal,
+        FieldTest::Equal,
+        FieldTest::Equal,
         Reason::Flags,
         "they lie in the word that Linux compares; one of them is AccECN's",
     ),
     rule(
         Field::UrgentPointer,
-        Test::Equal,
-        Test::Any,
+        FieldTest::Equal,
+        FieldTest::Any,
         Reason::UrgentPointer,
         "it could not be undone; without URG no receiver reads it",
     ),
@@ -252,19 +258,19 @@ pub const RULES: [MergeRule; 19] = [
 impl MergeRule {
     /// Returns the test under these rules.
     #[must_use]
-    pub const fn test(&self, rules: Rules) -> Test {
+    pub const fn test(&self, rules: MergeRules) -> FieldTest {
         match rules {
-            Rules::Gro => self.gro,
-            Rules::Lro => self.lro,
+            MergeRules::Gro => self.gro,
+            MergeRules::Lro => self.lro,
         }
     }
 }
 
 /// Returns the test of one field.
 #[must_use]
-pub fn test(rules: Rules, field: Field) -> Test {
+pub fn test(rules: MergeRules, field: Field) -> FieldTest {
     let row = RULES.iter().find(|rule| rule.field == field);
-    row.map_or(Test::Any, |rule| rule.test(rules))
+    row.map_or(FieldTest::Any, |rule| rule.test(rules))
 }
 
 impl Field {
@@ -321,7 +327,7 @@ impl Field {
 /// The bit-comparing rules for headers of one layout: the bits that are equal in every packet of an
 /// aggregate.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct MergeProgram {
     mask: [u8; SNAPSHOT],
     /// Number of [`PART`]-byte parts up to the payload.
     parts: usize,
@@ -332,13 +338,13 @@ pub(super) struct Program {
 /// Bytes per comparison.
 const PART: usize = 16;
 
-impl Program {
-    pub(super) fn new(rules: Rules, layout: Layout) -> Self {
+impl MergeProgram {
+    pub(super) fn new(rules: MergeRules, layout: Layout) -> Self {
         let mut mask = [0; SNAPSHOT];
         for rule in &RULES {
             if matches!(
                 rule.test(rules),
-                Test::Identity | Test::Equal | Test::EqualFlags
+                FieldTest::Identity | FieldTest::Equal | FieldTest::EqualFlags
             ) {
                 rule.field.mark(layout, &mut mask);
             }
@@ -369,13 +375,13 @@ impl Program {
 
 /// Returns whether two headers of one layout break a bit-comparing rule.
 pub(super) fn broken(
-    rules: Rules,
+    rules: MergeRules,
     field: Field,
     layout: Layout,
     a: &[u8; SNAPSHOT],
     b: &[u8; SNAPSHOT],
 ) -> bool {
-    if !matches!(test(rules, field), Test::Equal | Test::EqualFlags) {
+    if !matches!(test(rules, field), FieldTest::Equal | FieldTest::EqualFlags) {
         return false;
     }
     let mut mask = [0; SNAPSHOT];
@@ -389,8 +395,8 @@ pub(super) fn broken(
 /// The compiled rules of every layout seen so far. A few hundred layouts are possible.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    rules: Rules,
-    programs: Vec<Program>,
+    rules: MergeRules,
+    programs: Vec<MergeProgram>,
     /// By layout: the index in `programs` plus one; 0: not compiled yet.
     places: Vec<u16>,
 }
@@ -402,7 +408,7 @@ const EXTENSIONS: usize = 16;
 const TAGS: usize = 3;
 
 impl Programs {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: MergeRules) -> Self {
         Self {
             rules,
             programs: Vec::new(),
@@ -428,7 +434,7 @@ impl Programs {
     #[inline(never)]
     fn compile(&mut self, layout: Layout, place: usize) -> u16 {
         let number = self.programs.len() as u16;
-        self.programs.push(Program::new(self.rules, layout));
+        self.programs.push(MergeProgram::new(self.rules, layout));
         if let Some(place) = self.places.get_mut(place) {
             *place = number + 1;
         }
@@ -436,7 +442,7 @@ impl Programs {
     }
 
     #[inline]
-    pub(super) fn get(&self, number: u16) -> Option<&Program> {
+    pub(super) fn get(&self, number: u16) -> Option<&MergeProgram> {
         self.programs.get(usize::from(number))
     }
 }

@@ -4,7 +4,7 @@ use crate::packet::segment::MAX_SEGMENTS;
 
 /// Merge rules. See [`super::rules::RULES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Rules {
+pub enum MergeRules {
     /// The rules of Linux GRO: segmentation can undo every merge, byte for byte. Required for
     /// packets that are forwarded.
     #[default]
@@ -26,7 +26,7 @@ pub enum Psh {
 
 /// Layout of an aggregate's buffers (Hatori & Oi's two modes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum AggregateForm {
     /// A chain of packets: the first one whole, the others without their headers.
     #[default]
     Skb,
@@ -56,11 +56,11 @@ pub enum Flush {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Merge rules.
-    pub rules: Rules,
+    pub rules: MergeRules,
     /// Effect of a PSH flag.
     pub psh: Psh,
     /// Layout of an aggregate's buffers.
-    pub form: Form,
+    pub form: AggregateForm,
     /// When to flush aggregates that could still grow.
     pub flush: Flush,
     /// Longest wait of an aggregate in microseconds, under any `flush`.
@@ -78,9 +78,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            rules: Rules::Gro,
+            rules: MergeRules::Gro,
             psh: Psh::Flush,
-            form: Form::Skb,
+            form: AggregateForm::Skb,
             flush: Flush::Poll,
             hold_max_us: 200,
             flows: 1024,

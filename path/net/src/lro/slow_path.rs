@@ -3,7 +3,7 @@
 
 use super::aggregate::Aggregate;
 use super::engine::{AGE, Lro, NOWHERE, pair};
-use super::layout::{self, PacketClass, Segment};
+use super::layout::{self, PacketClass, TcpSegment};
 use super::prediction::Prediction;
 use super::reason::Reason;
 use super::settings::{Flush, Psh};
@@ -61,7 +61,7 @@ impl Lro {
     /// Returns the aggregate of the packet's flow, and whether the compiled rules allow the packet
     /// there.
     #[inline]
-    fn find(&self, hash: u64, frame: &Frame, segment: &Segment) -> (Option<u32>, bool) {
+    fn find(&self, hash: u64, frame: &Frame, segment: &TcpSegment) -> (Option<u32>, bool) {
         for slot in self.table.find(hash) {
             let Some(held) = self.held.get(slot as usize) else {
                 continue;
@@ -88,7 +88,7 @@ impl Lro {
         slot: u32,
         equal: bool,
         frame: &mut Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
     ) -> Result<Option<Reason>, Reason> {
         self.collect(slot);
         let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {
@@ -116,7 +116,7 @@ impl Lro {
         now_ns: u64,
         hash: u64,
         frame: &mut Frame,
-        segment: &Segment,
+        segment: &TcpSegment,
         out: &mut Vec<Frame>,
     ) {
         let pushed = segment.flags & flags::PSH != 0;
@@ -183,7 +183,7 @@ impl Lro {
     }
 
     /// Passes a packet unchanged.
-    fn pass(&mut self, frame: &mut Frame, segment: &Segment, out: &mut Vec<Frame>) {
+    fn pass(&mut self, frame: &mut Frame, segment: &TcpSegment, out: &mut Vec<Frame>) {
         self.counters.aggregates += u64::from(segment.payload > 0);
         out.push(frame.take());
     }

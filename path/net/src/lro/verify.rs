@@ -1,7 +1,7 @@
 //! Checksum verification: a packet is merged only if its checksums are valid and equal to those
 //! that segmentation would write.
 
-use super::layout::{Layout, Segment, be16};
+use super::layout::{Layout, TcpSegment, be16};
 use super::reason::Reason;
 use crate::packet::TCP_CHECKSUM;
 use crate::packet::checksum::{Sum, fold};
@@ -15,7 +15,7 @@ use nic::{Checksum, Frame};
 /// 0 for 0xffff or the reverse (both are valid; segmentation would write the other), or the blank
 /// checksum is not TCP's.
 #[inline]
-pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
+pub(super) fn verify(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> {
     if !segment.layout.v6 {
         ip(frame, segment)?;
     }
@@ -30,7 +30,7 @@ pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
 
 /// Checks the checksum of an IPv4 header without options.
 #[inline]
-fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
+fn ip(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> {
     let at = segment.layout.network();
     let bytes = frame.snapshot_room().get(at..).unwrap_or(&[]);
     let Some(header) = bytes.first_chunk::<20>() else {
@@ -68,7 +68,7 @@ pub(super) fn pseudo(frame: &Frame, segment_layout: Layout, len: usize) -> u32 {
 
 fn blank(
     frame: &Frame,
-    segment: &Segment,
+    segment: &TcpSegment,
     (start, offset): (u16, u16),
     field: u16,
 ) -> Result<(), Reason> {

@@ -132,7 +132,7 @@ pub fn cut(frame: &Frame, bytes: usize) -> Result<(Frame, Frame), SegmentError> 
     if first >= template.payload() {
         return Err(SegmentError::TooLong);
     }
-    let mut rest = Rest::new(frame, template.tcp.payload_at);
+    let mut rest = RemainingPayload::new(frame, template.tcp.payload_at);
     let at = template.tcp.payload_at + first;
     let first = template.part(frame, &mut rest, template.tcp.payload_at, at)?;
     let second = template.part(frame, &mut rest, at, template.end)?;
@@ -216,7 +216,7 @@ impl Template {
     fn cut(&self, frame: &Frame, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
         // A frame without payload is one segment.
         let count = self.payload().div_ceil(self.stride).max(1);
-        let mut rest = Rest::new(frame, self.tcp.payload_at);
+        let mut rest = RemainingPayload::new(frame, self.tcp.payload_at);
         out.reserve(count);
         for index in 0..count {
             let from = self.tcp.payload_at + index * self.stride;
@@ -230,7 +230,7 @@ impl Template {
     fn part(
         &self,
         frame: &Frame,
-        rest: &mut Rest<impl Iterator<Item = Span>>,
+        rest: &mut RemainingPayload<impl Iterator<Item = Span>>,
         from: usize,
         to: usize,
     ) -> Result<Frame, SegmentError> {
@@ -340,21 +340,21 @@ impl Template {
 }
 
 /// The payload that no segment has yet.
-struct Rest<I> {
+struct RemainingPayload<I> {
     pieces: I,
     current: Span,
 }
 
-impl Rest<()> {
-    fn new(frame: &Frame, offset: usize) -> Rest<impl Iterator<Item = Span> + '_> {
-        Rest {
+impl RemainingPayload<()> {
+    fn new(frame: &Frame, offset: usize) -> RemainingPayload<impl Iterator<Item = Span> + '_> {
+        RemainingPayload {
             pieces: frame.payload_from(offset),
             current: Span::EMPTY,
         }
     }
 }
 
-impl<I: Iterator<Item = Span>> Rest<I> {
+impl<I: Iterator<Item = Span>> RemainingPayload<I> {
     /// Moves the next `len` bytes to the end of `segment`.
     fn take(&mut self, mut len: usize, segment: &mut Frame) {
         while len > 0 {

@@ -119,9 +119,9 @@ fn guests_cannot_disguise_frames() {
 fn a_guest_with_addresses_may_have_more() {
     let mut bridge = bridge();
     let addresses = vec!["10.0.0.50".parse().unwrap()];
-    let port = Port {
+    let port = PortConfig {
         addresses,
-        ..Port::guest(STATION)
+        ..PortConfig::guest(STATION)
     };
     bridge.add(9, &port).unwrap();
     let passes = set(&[WIRE, WIRE2, A, B, ROUTER]);
@@ -144,13 +144,13 @@ fn a_gateway_s_address_is_protected() {
     bridge
         .add(
             0,
-            &Port {
+            &PortConfig {
                 addresses,
-                ..Port::nic()
+                ..PortConfig::nic()
             },
         )
         .unwrap();
-    bridge.add(1, &Port::guest(MAC_A)).unwrap();
+    bridge.add(1, &PortConfig::guest(MAC_A)).unwrap();
     let claim = arp_from(MAC_A, MAC_A, [10, 0, 0, 1]);
     assert_eq!(
         go(&mut bridge, &claim, 1, 0),

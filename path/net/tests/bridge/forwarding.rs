@@ -155,9 +155,9 @@ fn a_port_s_rate_is_kept() {
     bridge
         .add(
             9,
-            &Port {
+            &PortConfig {
                 rate,
-                ..Port::guest(STATION)
+                ..PortConfig::guest(STATION)
             },
         )
         .unwrap();
@@ -242,7 +242,7 @@ fn fast_path_takes_only_plain_batches() {
     for (port, limits) in [
         (
             A,
-            Port {
+            PortConfig {
                 rate: Some(Rate {
                     bytes_per_s: 1 << 30,
                     burst_bytes: 1 << 20,
@@ -252,7 +252,7 @@ fn fast_path_takes_only_plain_batches() {
         ),
         (
             B,
-            Port {
+            PortConfig {
                 rules: vec![Rule::any(true)],
                 ..guest(&[MAC_B], &[])
             },

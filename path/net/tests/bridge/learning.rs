@@ -56,7 +56,7 @@ fn later_guest_reclaims_its_mac() {
         go(&mut bridge, &plain(late, MAC_A), A, 0),
         Verdict::Unicast(WIRE)
     );
-    bridge.add(9, &Port::guest(late)).unwrap();
+    bridge.add(9, &PortConfig::guest(late)).unwrap();
     assert_eq!(
         go(&mut bridge, &plain(late, MAC_A), A, 0),
         Verdict::Unicast(9)

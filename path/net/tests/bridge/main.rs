@@ -13,7 +13,9 @@ mod ports;
 mod sources;
 
 use common::{Build, arp, small_frames};
-use net::bridge::{Bridge, BridgeSettings, DropReason, Port, PortKind, PortPermissions, Verdict};
+use net::bridge::{
+    Bridge, BridgeSettings, DropReason, PortConfig, PortKind, PortPermissions, Verdict,
+};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
@@ -33,8 +35,8 @@ const ALL: Mac = Mac::BROADCAST;
 
 const S: u64 = 1_000_000_000;
 
-fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
-    Port {
+fn guest(macs: &[Mac], addresses: &[&str]) -> PortConfig {
+    PortConfig {
         kind: PortKind::Guest {
             macs: macs.to_vec(),
             permissions: PortPermissions {
@@ -43,7 +45,7 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
             },
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        ..Port::nic()
+        ..PortConfig::nic()
     }
 }
 
@@ -61,8 +63,8 @@ fn settings() -> BridgeSettings {
 /// Two NIC ports; guest A with two MACs and addresses; guest B with addresses; a router.
 fn bridge() -> Bridge {
     let mut bridge = Bridge::new(settings());
-    bridge.add(WIRE, &Port::nic()).unwrap();
-    bridge.add(WIRE2, &Port::nic()).unwrap();
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
+    bridge.add(WIRE2, &PortConfig::nic()).unwrap();
     bridge
         .add(A, &guest(&[MAC_A, MAC_A2], &["10.0.0.10", "fd00::a"]))
         .unwrap();
@@ -79,9 +81,9 @@ fn bridge() -> Bridge {
     bridge
         .add(
             ROUTER,
-            &Port {
+            &PortConfig {
                 kind: router,
-                ..Port::guest(MAC_R)
+                ..PortConfig::guest(MAC_R)
             },
         )
         .unwrap();

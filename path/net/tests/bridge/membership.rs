@@ -44,9 +44,9 @@ fn wide() -> Bridge {
         group_burst: u32::MAX,
         ..settings()
     });
-    bridge.add(WIRE, &Port::nic()).unwrap();
-    bridge.add(A, &Port::guest(MAC_A)).unwrap();
-    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
+    bridge.add(A, &PortConfig::guest(MAC_A)).unwrap();
+    bridge.add(B, &PortConfig::guest(MAC_B)).unwrap();
     bridge
 }
 
@@ -82,9 +82,9 @@ fn reports_of_several_workers_go_to_all() {
         reports_to_all: true,
         ..settings()
     });
-    bridge.add(WIRE, &Port::nic()).unwrap();
-    bridge.add(A, &Port::guest(MAC_A)).unwrap();
-    bridge.add(B, &Port::guest(MAC_B)).unwrap();
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
+    bridge.add(A, &PortConfig::guest(MAC_A)).unwrap();
+    bridge.add(B, &PortConfig::guest(MAC_B)).unwrap();
     let report = mld(143, MAC_A).bytes();
     assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
 }
@@ -112,7 +112,7 @@ fn querier_gets_reports_until_its_port_is_removed() {
         assert_eq!(go(&mut bridge, &from_wire.bytes(), WIRE, 0), set(&[A, B]));
         assert_eq!(go(&mut bridge, &report, A, 0), set(&[WIRE, B]));
         assert!(bridge.remove(B));
-        bridge.add(B, &Port::guest(MAC_B)).unwrap();
+        bridge.add(B, &PortConfig::guest(MAC_B)).unwrap();
         assert_eq!(go(&mut bridge, &report, A, 0), Verdict::Unicast(WIRE));
     }
 }

@@ -66,12 +66,12 @@ fn removed_port_leaves_no_state() {
 #[test]
 fn ports_that_contradict_others_are_refused() {
     let mut bridge = bridge();
-    let mut add = |number, port: &Port| bridge.add(number, port);
+    let mut add = |number, port: &PortConfig| bridge.add(number, port);
     assert_eq!(
-        add(MAX_PORTS, &Port::nic()),
+        add(MAX_PORTS, &PortConfig::nic()),
         Err(AddError::Number(MAX_PORTS))
     );
-    assert_eq!(add(A, &Port::nic()), Err(AddError::Exists(A)));
+    assert_eq!(add(A, &PortConfig::nic()), Err(AddError::Exists(A)));
     assert_eq!(add(9, &guest(&[], &[])), Err(AddError::NoMac));
     for mac in [ALL, Mac([0; 6]), Mac([1, 0, 0, 0, 0, 0])] {
         assert_eq!(add(9, &guest(&[mac], &[])), Err(AddError::NotAStation(mac)));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns a guest with these addresses that may send from them and from `more`.
-fn strict(addresses: &[&str], more: &[(&str, u8)]) -> Port {
+fn strict(addresses: &[&str], more: &[(&str, u8)]) -> PortConfig {
     let more = more.iter();
     let more = more.map(|(address, bits)| Prefix::new(address.parse().unwrap(), *bits));
     let permissions = PortPermissions {
@@ -17,18 +17,18 @@ fn strict(addresses: &[&str], more: &[(&str, u8)]) -> Port {
     with(permissions, addresses)
 }
 
-fn with(permissions: PortPermissions, addresses: &[&str]) -> Port {
+fn with(permissions: PortPermissions, addresses: &[&str]) -> PortConfig {
     let macs = vec![MAC_A];
-    Port {
+    PortConfig {
         kind: PortKind::Guest { macs, permissions },
         ..guest(&[MAC_A], addresses)
     }
 }
 
 /// A bridge with a NIC port, guest A as `port`, and guest B with 10.0.0.11 and fe80::b.
-fn bridge_with(port: &Port) -> Bridge {
+fn bridge_with(port: &PortConfig) -> Bridge {
     let mut bridge = Bridge::new(settings());
-    bridge.add(WIRE, &Port::nic()).unwrap();
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
     bridge.add(A, port).unwrap();
     let other = guest(&[MAC_B], &["10.0.0.11", "fe80::b"]);
     bridge.add(B, &other).unwrap();
@@ -162,13 +162,13 @@ fn only_dhcp_servers_send_to_clients() {
 #[test]
 fn gateways_are_protected_while_they_are_in_use() {
     let gateway: IpAddr = "10.0.0.1".parse().unwrap();
-    let user = |mac, address| Port {
+    let user = |mac, address| PortConfig {
         gateways: vec![gateway],
         ..guest(&[mac], &[address])
     };
     let mut bridge = Bridge::new(settings());
-    bridge.add(WIRE, &Port::nic()).unwrap();
-    bridge.add(ROUTER, &Port::guest(MAC_R)).unwrap();
+    bridge.add(WIRE, &PortConfig::nic()).unwrap();
+    bridge.add(ROUTER, &PortConfig::guest(MAC_R)).unwrap();
     let mut now = 0;
     let mut claims = |bridge: &mut Bridge| {
         now += S;
@@ -232,9 +232,9 @@ proptest! {
         let allowed = prefixes.iter().map(|(address, bits)| Prefix::new(*address, *bits));
         let sources = Some(allowed.collect());
         let permissions = PortPermissions { sources, ..PortPermissions::default() };
-        let port = Port { addresses: own.clone(), ..with(permissions, &[]) };
+        let port = PortConfig { addresses: own.clone(), ..with(permissions, &[]) };
         bridge.add(A, &port).unwrap();
-        let other = Port { addresses: others.clone(), ..Port::guest(MAC_B) };
+        let other = PortConfig { addresses: others.clone(), ..PortConfig::guest(MAC_B) };
         bridge.add(B, &other).unwrap();
         for (source, tags, is_tcp) in frames {
             let mut build = udp(source, [9, 9]).tags(tags);

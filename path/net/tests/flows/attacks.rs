@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, NEW, SECOND, go, look, table, try_to_go};
-use net::flows::{Classification, Direction, Flows, Phase};
+use net::flows::{Classification, Direction, FlowPhase, Flows};
 use net::packet::protocol;
 
 /// Completes a handshake.
@@ -16,7 +16,7 @@ fn connect(table: &mut Flows, talk: Talk, now_ns: u64) {
     }
 }
 
-fn phase(table: &Flows, now_ns: u64) -> Phase {
+fn phase(table: &Flows, now_ns: u64) -> FlowPhase {
     table.flows(now_ns).next().unwrap().phase
 }
 
@@ -49,7 +49,7 @@ fn a_syn_flood_evicts_no_connection() {
     }
     let unconfirmed = table
         .flows(2 * SECOND)
-        .filter(|flow| flow.phase == Phase::Opening);
+        .filter(|flow| flow.phase == FlowPhase::Opening);
     assert!(unconfirmed.count() <= 2048);
     assert!(table.totals().displaced > 900_000);
 }
@@ -136,11 +136,11 @@ fn a_forged_rst_ends_no_idle_connection() {
         &segment(Direction::Out, RST),
         now,
     );
-    assert_eq!(phase(&table, now), Phase::Reset);
+    assert_eq!(phase(&table, now), FlowPhase::Reset);
     for by in [Direction::Out, Direction::In, Direction::Out] {
         assert_eq!(go(&mut table, by, &segment(by, ACK), now), ESTABLISHED);
     }
-    assert_eq!(phase(&table, now), Phase::Established);
+    assert_eq!(phase(&table, now), FlowPhase::Established);
 }
 
 /// FW-8: a forged RST ends no connection whose stations continue.
@@ -157,13 +157,13 @@ fn a_forged_rst_ends_no_connection() {
             &TALK.tcp(Direction::Out, RST),
             now,
         );
-        assert_eq!(phase(&table, now), Phase::Reset);
+        assert_eq!(phase(&table, now), FlowPhase::Reset);
         // The station in whose name the RST was forged had sent this segment before.
         assert_eq!(
             go(&mut table, Direction::Out, &direction(Direction::Out), now),
             ESTABLISHED
         );
-        assert_eq!(phase(&table, now), Phase::Reset);
+        assert_eq!(phase(&table, now), FlowPhase::Reset);
         assert_eq!(
             go(&mut table, Direction::In, &direction(Direction::In), now),
             ESTABLISHED
@@ -172,7 +172,7 @@ fn a_forged_rst_ends_no_connection() {
             go(&mut table, Direction::Out, &direction(Direction::Out), now),
             ESTABLISHED
         );
-        assert_eq!(phase(&table, now), Phase::Established);
+        assert_eq!(phase(&table, now), FlowPhase::Established);
     }
     // Both stations act on this RST: the connection makes room for others at once, and is forgotten
     // soon.

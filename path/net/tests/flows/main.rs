@@ -6,16 +6,16 @@ mod packets;
 mod protocols;
 mod survival;
 
-use net::flows::{Classification, Direction, Flows, State, Subject, TableFull};
+use net::flows::{Classification, Direction, FlowState, Flows, Subject, TableFull};
 use shmem::{Area, Span};
 
 const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
 const IDENTITY: u64 = 7;
 const SECOND: u64 = 1_000_000_000;
 
-const NEW: Classification = Classification::Is(State::New);
-const ESTABLISHED: Classification = Classification::Is(State::Established);
-const RELATED: Classification = Classification::Is(State::Related);
+const NEW: Classification = Classification::Is(FlowState::New);
+const ESTABLISHED: Classification = Classification::Is(FlowState::Established);
+const RELATED: Classification = Classification::Is(FlowState::Related);
 
 /// Zeroed memory for a table.
 fn memory(flows: usize) -> Span {

@@ -2,7 +2,7 @@
 
 use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
 use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, go, look, memory, table};
-use net::flows::{Classification, Direction, Flows, Phase};
+use net::flows::{Classification, Direction, FlowPhase, Flows};
 use net::packet::protocol;
 
 const BOTH: [Talk; 2] = [TALK, Talk { v6: true, ..TALK }];
@@ -26,17 +26,17 @@ fn a_tcp_connection_passes_through_its_phases() {
             );
             assert_eq!(go(&mut table, here, &talk.tcp(here, SYN), 0), NEW);
             for (direction, flags, phase) in [
-                (here, SYN, Phase::Opening),
-                (here, ACK, Phase::Opening),
-                (there, SYN | ACK, Phase::Answered),
-                (there, ACK, Phase::Answered),
-                (here, ACK, Phase::Established),
-                (here, SYN, Phase::Established),
-                (there, ACK, Phase::Established),
-                (there, ACK | FIN, Phase::Closing),
-                (here, ACK, Phase::Closing),
-                (here, ACK | FIN, Phase::Closed),
-                (there, ACK, Phase::Closed),
+                (here, SYN, FlowPhase::Opening),
+                (here, ACK, FlowPhase::Opening),
+                (there, SYN | ACK, FlowPhase::Answered),
+                (there, ACK, FlowPhase::Answered),
+                (here, ACK, FlowPhase::Established),
+                (here, SYN, FlowPhase::Established),
+                (there, ACK, FlowPhase::Established),
+                (there, ACK | FIN, FlowPhase::Closing),
+                (here, ACK, FlowPhase::Closing),
+                (here, ACK | FIN, FlowPhase::Closed),
+                (there, ACK, FlowPhase::Closed),
             ] {
                 assert_eq!(
                     go(&mut table, direction, &talk.tcp(direction, flags), 0),
@@ -267,7 +267,7 @@ fn older_connections_are_picked_up_for_a_while() {
     assert_eq!(go(&mut table, Direction::In, &request, 9 * SECOND), NEW);
     assert_eq!(
         table.flows(9 * SECOND).next().unwrap().phase,
-        Phase::Opening
+        FlowPhase::Opening
     );
     assert_eq!(
         go(&mut table, Direction::Out, &reply, 11 * SECOND),
@@ -275,7 +275,7 @@ fn older_connections_are_picked_up_for_a_while() {
     );
     assert_eq!(
         table.flows(11 * SECOND).next().unwrap().phase,
-        Phase::Established
+        FlowPhase::Established
     );
 }
 

@@ -3,11 +3,11 @@
 use crate::common::{area_of, frame_of};
 use crate::packets::{Tcp, stream, timestamp};
 use crate::rig::{WIRE, by_flow, payloads, run, wide, wire};
-use net::lro::{Form, Reason, Settings};
+use net::lro::{AggregateForm, Reason, Settings};
 use net::packet::segment::segment;
 use nic::{BufferId, Caps, Checksum, Frame, GsoKind, Piece};
 
-fn form(form: Form) -> Settings {
+fn form(form: AggregateForm) -> Settings {
     Settings { form, ..wide() }
 }
 
@@ -35,7 +35,7 @@ fn an_aggregate_is_a_frame_with_one_header() {
     for v6 in [false, true] {
         let packets = stream(v6, 3, 1448);
         let tcp = packets[0].tcp_at();
-        for which in [Form::Skb, Form::Page] {
+        for which in [AggregateForm::Skb, AggregateForm::Page] {
             let frames = packets
                 .iter()
                 .zip([0, 10, 20])
@@ -58,8 +58,8 @@ fn an_aggregate_is_a_frame_with_one_header() {
             let header = tcp + 20;
             let lens = aggregate.pieces.iter().map(|piece| piece.span.len());
             let first = match which {
-                Form::Skb => 1448 + header,
-                Form::Page => 1448,
+                AggregateForm::Skb => 1448 + header,
+                AggregateForm::Page => 1448,
             };
             assert_eq!(lens.collect::<Vec<_>>(), [first, 1448, 1448]);
             let expected: Vec<_> = packets.iter().map(Tcp::bytes).collect();
@@ -72,7 +72,7 @@ fn an_aggregate_is_a_frame_with_one_header() {
 /// others, the checksum blank (Hatori & Oi, V.B).
 #[test]
 fn header_slot_and_data_slot() {
-    for which in [Form::Skb, Form::Page] {
+    for which in [AggregateForm::Skb, AggregateForm::Page] {
         for cuts in [
             vec![54],
             vec![54, 500],
@@ -128,8 +128,8 @@ fn contiguous_payload_is_joined() {
     let payload: Vec<_> = packets.iter().flat_map(|p| p.payload.clone()).collect();
     let memory = area_of(&payload);
     for (which, spans) in [
-        (Form::Skb, vec![54, 1000, 1000, 1000]),
-        (Form::Page, vec![3000]),
+        (AggregateForm::Skb, vec![54, 1000, 1000, 1000]),
+        (AggregateForm::Page, vec![3000]),
     ] {
         let frames = (0..3u32)
             .map(|n| {
@@ -161,7 +161,7 @@ fn contiguous_payload_is_joined() {
 /// LR-43: frames with bare headers, which segmentation produces, also merge.
 #[test]
 fn bare_headers() {
-    for which in [Form::Skb, Form::Page] {
+    for which in [AggregateForm::Skb, AggregateForm::Page] {
         for len in [1000, 30] {
             let packets = stream(false, 4, len);
             let frames = packets.iter().map(|p| frame_of(&p.bytes(), &[])).collect();
@@ -180,7 +180,7 @@ fn bare_headers() {
 /// first.
 #[test]
 fn bare_payload() {
-    for which in [Form::Skb, Form::Page] {
+    for which in [AggregateForm::Skb, AggregateForm::Page] {
         let packets = stream(false, 4, 30);
         let mut frames: Vec<_> = packets.iter().map(|p| frame_of(&p.bytes(), &[])).collect();
         frames[2] = Frame::with_header(&packets[2].bytes()).unwrap();
@@ -212,7 +212,7 @@ fn long_headers() {
 /// LR-40: a single packet is flushed unchanged.
 #[test]
 fn singletons_are_untouched() {
-    for which in [Form::Skb, Form::Page] {
+    for which in [AggregateForm::Skb, AggregateForm::Page] {
         let bytes = Tcp::v4(5, 300).bytes();
         let mut frame = buffered(&bytes, &[54], 3);
         frame.token = 9;

@@ -412,12 +412,12 @@ mod rsc {
 mod inet_lro {
     use super::*;
     use crate::rig::{run, wide as settings};
-    use net::lro::{Psh, Rules, Settings};
+    use net::lro::{MergeRules, Psh, Settings};
     use nic::Frame;
 
     fn lro() -> Settings {
         Settings {
-            rules: Rules::Lro,
+            rules: MergeRules::Lro,
             psh: Psh::Merge,
             ..settings()
         }

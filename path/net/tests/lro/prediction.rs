@@ -4,7 +4,7 @@
 use crate::common::frame_of;
 use crate::packets::{Tcp, timestamp};
 use crate::rig::wide;
-use net::lro::{Counters, Flush, Form, Lro, Psh, Rules, Settings};
+use net::lro::{AggregateForm, Flush, Lro, LroCounters, MergeRules, Psh, Settings};
 use net::packet::checksum::Sum;
 use net::packet::flags::{ACK, CWR, PSH};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
@@ -157,7 +157,7 @@ fn packets(plan: &Plan) -> Vec<(Vec<u8>, Offload)> {
         .collect()
 }
 
-type Outcome = (Vec<(Vec<u8>, Offload, bool)>, Counters, usize);
+type Outcome = (Vec<(Vec<u8>, Offload, bool)>, LroCounters, usize);
 
 /// Returns the output, and the number of pieces held after the last poll.
 fn outcome(settings: Settings, plan: &Plan, cuts: &[usize]) -> Outcome {
@@ -187,11 +187,11 @@ proptest! {
 
     #[test]
     fn predicted_packet_matches_the_slow_path(plan in plan()) {
-        for rules in [Rules::Gro, Rules::Lro] {
+        for rules in [MergeRules::Gro, MergeRules::Lro] {
             for (psh, form, flush, bytes) in [
-                (Psh::Flush, Form::Skb, Flush::Polls(u32::MAX), 65_535),
-                (Psh::Merge, Form::Skb, Flush::Adaptive, 1200),
-                (Psh::Merge, Form::Page, Flush::After { us: 25 }, 65_535),
+                (Psh::Flush, AggregateForm::Skb, Flush::Polls(u32::MAX), 65_535),
+                (Psh::Merge, AggregateForm::Skb, Flush::Adaptive, 1200),
+                (Psh::Merge, AggregateForm::Page, Flush::After { us: 25 }, 65_535),
             ] {
                 let settings = Settings { rules, psh, form, flush, bytes, segments: 9, ..wide() };
                 let predicted = outcome(settings, &plan, &[]);
@@ -199,7 +199,7 @@ proptest! {
                 let slow = outcome(settings, &plan, &[20]);
                 prop_assert_eq!(&predicted.0, &slow.0);
                 prop_assert_eq!(predicted.1, slow.1);
-                if form == Form::Skb {
+                if form == AggregateForm::Skb {
                     prop_assert!(predicted.2 <= slow.2 && predicted.2 * 2 >= slow.2);
                 }
             }

@@ -3,12 +3,12 @@
 
 use crate::common::frame_of;
 use crate::rig::{by_flow, wide, wire};
-use net::lro::{Flush, Form, Lro, Reason, Settings};
-use nic::pcap::Reader;
+use net::lro::{AggregateForm, Flush, Lro, Reason, Settings};
+use nic::pcap::FrameReader;
 
 fn frames(name: &str) -> Vec<Vec<u8>> {
     let path = format!("{}/tests/data/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
-    let mut reader = Reader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let mut reader = FrameReader::new(std::fs::File::open(path).unwrap()).unwrap();
     let mut frames = Vec::new();
     while let Some(record) = reader.peek().unwrap() {
         assert!(record.complete);
@@ -46,7 +46,7 @@ fn recordings_are_reversible() {
     ];
     for name in ["v4-loss", "v6-reorder", "v6"] {
         for flush in flushes {
-            for form in [Form::Skb, Form::Page] {
+            for form in [AggregateForm::Skb, AggregateForm::Page] {
                 for batch in [1, 3, 16, 1000] {
                     let settings = Settings {
                         flush,

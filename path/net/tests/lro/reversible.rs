@@ -4,7 +4,7 @@
 use crate::common::area_of;
 use crate::packets::{Tcp, timestamp};
 use crate::rig::{by_flow, wide, wire};
-use net::lro::{Flush, Form, Lro, Psh, Rules, Settings};
+use net::lro::{AggregateForm, Flush, Lro, MergeRules, Psh, Settings};
 use net::packet::checksum::{finish, fold};
 use net::packet::{Network, Packet, Transport};
 use nic::{BufferId, Checksum, Frame, Piece};
@@ -49,11 +49,15 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Returns the settings with number `n`, which cover every policy and form and a small table.
-fn settings(rules: Rules, psh: Psh, n: u8) -> Settings {
+fn settings(rules: MergeRules, psh: Psh, n: u8) -> Settings {
     Settings {
         rules,
         psh,
-        form: if n & 1 == 0 { Form::Skb } else { Form::Page },
+        form: if n & 1 == 0 {
+            AggregateForm::Skb
+        } else {
+            AggregateForm::Page
+        },
         flush: match n >> 1 & 3 {
             0 => Flush::Poll,
             1 => Flush::Polls(u32::from(n >> 6)),
@@ -186,7 +190,7 @@ struct Trace {
     lro: Lro,
 }
 
-fn play(rules: Rules, psh: Psh, ops: &[Op]) -> Trace {
+fn play(rules: MergeRules, psh: Psh, ops: &[Op]) -> Trace {
     let mut flows: Vec<_> = (0..5u8)
         .map(|n| {
             Tcp::of(n % 2 == 1, u32::MAX - 300, 200).with(|p| {
@@ -278,7 +282,7 @@ proptest! {
 
     #[test]
     fn segmentation_undoes_merging(ops in prop::collection::vec(op(), 0..150)) {
-        let trace = play(Rules::Gro, Psh::Flush, &ops);
+        let trace = play(MergeRules::Gro, Psh::Flush, &ops);
         trace.is_conserved();
         prop_assert_eq!(by_flow(&trace.sent), by_flow(&wire(&trace.out)));
     }
@@ -289,7 +293,7 @@ proptest! {
         merge in any::<bool>(),
     ) {
         let psh = if merge { Psh::Merge } else { Psh::Flush };
-        for rules in [Rules::Gro, Rules::Lro] {
+        for rules in [MergeRules::Gro, MergeRules::Lro] {
             let trace = play(rules, psh, &ops);
             trace.is_conserved();
             prop_assert_eq!(payloads(&trace.sent), payloads(&wire(&trace.out)));

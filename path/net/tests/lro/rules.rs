@@ -3,8 +3,8 @@
 use crate::common::frame_of;
 use crate::packets::{Tcp, stream, timestamp};
 use crate::rig::{geometry, geometry_of, payloads, run, wide, wire};
-use net::lro::rules::{RULES, Test};
-use net::lro::{Lro, Psh, Reason, Rules, Settings};
+use net::lro::rules::{FieldTest, RULES};
+use net::lro::{Lro, MergeRules, Psh, Reason, Settings};
 use net::packet::flags::{ACK, CWR, ECE, FIN, PSH};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
@@ -95,9 +95,9 @@ fn the_table_is_whole() {
     for (n, rule) in RULES.iter().enumerate() {
         assert!(rule.why.len() > 3, "{:?}", rule.field);
         assert!(RULES[..n].iter().all(|other| other.field != rule.field));
-        for rules in [Rules::Gro, Rules::Lro] {
+        for rules in [MergeRules::Gro, MergeRules::Lro] {
             let same = rule.test(rules) == net::lro::rules::test(rules, rule.field);
-            assert!(same && (rule.gro != Test::Any), "{:?}", rule.field);
+            assert!(same && (rule.gro != FieldTest::Any), "{:?}", rule.field);
         }
     }
 }

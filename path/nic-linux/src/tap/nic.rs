@@ -25,7 +25,7 @@ pub struct TapNic {
     tso: bool,
     mtu: usize,
     rx: rx::Receiver,
-    tx: tx::Sender,
+    tx: tx::FrameSender,
     queues: Option<MultiQueue<Box<dyn Steering>, TapQueues>>,
 }
 
@@ -59,7 +59,7 @@ impl TapNic {
             tso: tso && checksum,
             mtu,
             rx: rx::Receiver::default(),
-            tx: tx::Sender::default(),
+            tx: tx::FrameSender::default(),
             queues: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The dedicated queues of a TAP. Each has a descriptor that is read like the TAP's.
 
 use super::rx::{Receiver, RxLimits};
-use nic::vmq::{QueueId, Receive, Received};
+use nic::vmq::{QueueId, Receive, VmqReceived};
 use nic::{Buffers, Frame};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -41,11 +41,11 @@ impl Receive for TapQueues {
         split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Received {
+    ) -> VmqReceived {
         let Some((Some(fd), receiver)) = self.queues.get_mut(queue.0 as usize) else {
-            return Received {
+            return VmqReceived {
                 empty: true,
-                ..Received::default()
+                ..VmqReceived::default()
             };
         };
         // The backend answers a guest's posted buffers in order.
@@ -55,7 +55,7 @@ impl Receive for TapQueues {
             ..self.limits
         };
         let frames = receiver.batch(fd.as_fd(), limits, budget, buffers, out);
-        Received {
+        VmqReceived {
             frames,
             empty: receiver.empty,
         }

@@ -17,21 +17,21 @@ pub(super) struct TxLimits {
 
 /// The I/O vectors of the current frame, kept to reuse their allocation.
 #[derive(Default)]
-pub(super) struct Sender {
+pub(super) struct FrameSender {
     vectors: Vec<libc::iovec>,
 }
 
 // SAFETY: the pointers in `vectors` are only used during a call with exclusive access, and made
 // anew by each call.
-unsafe impl Send for Sender {}
+unsafe impl Send for FrameSender {}
 
-impl std::fmt::Debug for Sender {
+impl std::fmt::Debug for FrameSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sender").finish_non_exhaustive()
     }
 }
 
-impl Sender {
+impl FrameSender {
     /// Sends one frame in one system call, from the snapshot and from the payload in place.
     pub(super) fn one(
         &mut self,

@@ -27,7 +27,7 @@ pub use queue::{QueueParts, XdpQueue};
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
 use nic::{Buffer, BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
-use ring::{Consumer, Descriptor, Producer};
+use ring::{Descriptor, XdpConsumer, XdpProducer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ const RETRY_NS: u64 = 50_000;
 
 /// Components of a socket's data path.
 #[derive(Debug)]
-pub struct Parts {
+pub struct SocketParts {
     /// The socket.
     pub fd: OwnedFd,
     /// Its memory.
@@ -72,7 +72,7 @@ pub type ReleaseCallback = Box<dyn FnOnce()>;
 pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
 
 #[derive(Debug, Default)]
-struct Counters {
+struct XdpCounters {
     malformed: u64,
     fault: u64,
     foreign: u64,
@@ -85,10 +85,10 @@ pub struct XdpNic {
     umem: Span,
     chunk_bytes: usize,
     mtu: usize,
-    receive: Consumer,
-    transmit: Producer,
-    fill: Producer,
-    completion: Consumer,
+    receive: XdpConsumer,
+    transmit: XdpProducer,
+    fill: XdpProducer,
+    completion: XdpConsumer,
     /// By chunk: the supply's buffer, while the kernel has the chunk for receiving.
     mark_posted: Vec<BufferId>,
     /// Number of chunks that the kernel has for receiving.
@@ -107,7 +107,7 @@ pub struct XdpNic {
     /// The kernel's count of entries taken from the fill ring, and the number of packets since it
     /// last changed.
     filled: (u32, usize),
-    counters: Counters,
+    counters: XdpCounters,
     kernel: KernelCounters,
     /// Called once, when rings and chunks are in a valid state.
     is_sound: Option<ReleaseCallback>,
@@ -131,8 +131,12 @@ impl std::fmt::Debug for XdpNic {
 impl XdpNic {
     /// Returns `None` if the rings are misplaced or hold impossible values.
     #[must_use]
-    pub fn new(parts: Parts, kernel: KernelCounters, is_sound: ReleaseCallback) -> Option<Self> {
-        let Parts {
+    pub fn new(
+        parts: SocketParts,
+        kernel: KernelCounters,
+        is_sound: ReleaseCallback,
+    ) -> Option<Self> {
+        let SocketParts {
             fd,
             umem,
             chunk_bytes,
@@ -150,11 +154,11 @@ impl XdpNic {
         };
         let producer = |ring| {
             let (span, layout, entries, bytes) = place(ring)?;
-            Producer::new(span, layout, entries, bytes)
+            XdpProducer::new(span, layout, entries, bytes)
         };
         let consumer = |ring| {
             let (span, layout, entries, bytes) = place(ring)?;
-            Consumer::new(span, layout, entries, bytes)
+            XdpConsumer::new(span, layout, entries, bytes)
         };
         let chunks = umem.len().checked_div(chunk_bytes)?;
         let send_chunks = send_chunks.min(chunks);
@@ -185,7 +189,7 @@ impl XdpNic {
             withheld: Vec::new(),
             had_owner,
             filled: (0, 0),
-            counters: Counters::default(),
+            counters: XdpCounters::default(),
             kernel,
             is_sound: Some(is_sound),
         })
@@ -486,7 +490,7 @@ impl Nic for XdpNic {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counters {
+        let XdpCounters {
             malformed,
             fault,
             foreign,

@@ -9,7 +9,7 @@
 //! where the grant of its page maps it. Only posted chunks matter: a descriptor of another chunk is
 //! counted and ignored.
 
-use super::ring::{Consumer, Descriptor, Producer};
+use super::ring::{Descriptor, XdpConsumer, XdpProducer};
 use super::{AHEAD, ETHERNET, KernelCounters};
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
@@ -46,8 +46,8 @@ struct QueueCounters {
 pub struct XdpQueue {
     fd: OwnedFd,
     chunk_bytes: usize,
-    receive: Consumer,
-    fill: Producer,
+    receive: XdpConsumer,
+    fill: XdpProducer,
     /// By chunk: its buffer, while the kernel has the chunk.
     mark_posted: Vec<Option<Buffer>>,
     lent_chunks: usize,
@@ -81,8 +81,8 @@ impl XdpQueue {
         Some(Self {
             fd,
             chunk_bytes: (chunk_bytes > 0).then_some(chunk_bytes)?,
-            receive: Consumer::new(first, receive, entries, entry(Ring::Receive))?,
-            fill: Producer::new(second, fill, entries, entry(Ring::Fill))?,
+            receive: XdpConsumer::new(first, receive, entries, entry(Ring::Receive))?,
+            fill: XdpProducer::new(second, fill, entries, entry(Ring::Fill))?,
             mark_posted: vec![None; chunks],
             lent_chunks: 0,
             counters: QueueCounters::default(),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Common part of both kinds.
 #[derive(Debug)]
-struct Words {
+struct RingWords {
     producer: &'static AtomicU32,
     consumer: &'static AtomicU32,
     flags: &'static AtomicU32,
@@ -26,7 +26,7 @@ struct Words {
     entry_bytes: usize,
 }
 
-impl Words {
+impl RingWords {
     fn new(ring: Span, layout: RingLayout, count: u32, entry_bytes: usize) -> Option<Self> {
         let word = |offset: u16| ring.u32(usize::from(offset));
         let words = Self {
@@ -58,13 +58,13 @@ impl Words {
 
 /// A ring that this domain fills.
 #[derive(Debug)]
-pub(super) struct Producer {
-    words: Words,
+pub(super) struct XdpProducer {
+    words: RingWords,
     /// Entries written, published or not.
     written: u32,
 }
 
-impl Producer {
+impl XdpProducer {
     /// Opens the ring in `ring`, which need not be empty. Returns `None` if the ring does not fit
     /// there, if `count` is not a power of two, or if the words claim more entries than fit.
     pub(super) fn new(
@@ -73,7 +73,7 @@ impl Producer {
         count: u32,
         entry_bytes: usize,
     ) -> Option<Self> {
-        let words = Words::new(ring, layout, count, entry_bytes)?;
+        let words = RingWords::new(ring, layout, count, entry_bytes)?;
         let written = words.producer.load(Ordering::Relaxed);
         Some(Self { words, written })
     }
@@ -149,8 +149,8 @@ impl Producer {
 
 /// A ring that the kernel fills.
 #[derive(Debug)]
-pub(super) struct Consumer {
-    words: Words,
+pub(super) struct XdpConsumer {
+    words: RingWords,
     taken: u32,
     /// Entries that the kernel has published.
     cached: u32,
@@ -163,15 +163,15 @@ pub(super) struct Descriptor {
     pub(super) len: u32,
 }
 
-impl Consumer {
-    /// See [`Producer::new`].
+impl XdpConsumer {
+    /// See [`XdpProducer::new`].
     pub(super) fn new(
         ring: Span,
         layout: RingLayout,
         count: u32,
         entry_bytes: usize,
     ) -> Option<Self> {
-        let words = Words::new(ring, layout, count, entry_bytes)?;
+        let words = RingWords::new(ring, layout, count, entry_bytes)?;
         let taken = words.consumer.load(Ordering::Relaxed);
         Some(Self {
             words,
@@ -193,7 +193,7 @@ impl Consumer {
         self.cached.wrapping_sub(self.taken) > self.words.count
     }
 
-    /// Like [`Consumer::look`], but returns at most `budget`.
+    /// Like [`XdpConsumer::look`], but returns at most `budget`.
     pub(super) fn peek_up_to(&mut self, budget: usize) -> u32 {
         (budget.min(u32::MAX as usize) as u32).min(self.look())
     }
@@ -272,8 +272,8 @@ mod tests {
         for word in [0, 64] {
             span.store_u32(word, u32::MAX - 2).unwrap();
         }
-        let mut producer = Producer::new(span, LAYOUT, 4, 16).unwrap();
-        let mut consumer = Consumer::new(span, LAYOUT, 4, 16).unwrap();
+        let mut producer = XdpProducer::new(span, LAYOUT, 4, 16).unwrap();
+        let mut consumer = XdpConsumer::new(span, LAYOUT, 4, 16).unwrap();
         for round in 0..5u32 {
             assert_eq!(producer.free(), 4);
             for n in 0..4 {
@@ -297,8 +297,8 @@ mod tests {
     #[test]
     fn addresses_have_entries_of_their_own_size() {
         let span = ring();
-        let mut producer = Producer::new(span, LAYOUT, 2, 8).unwrap();
-        let mut consumer = Consumer::new(span, LAYOUT, 2, 8).unwrap();
+        let mut producer = XdpProducer::new(span, LAYOUT, 2, 8).unwrap();
+        let mut consumer = XdpConsumer::new(span, LAYOUT, 2, 8).unwrap();
         producer.put_address(0x1000);
         producer.put_address(0x2000);
         producer.publish();
@@ -311,8 +311,8 @@ mod tests {
     #[test]
     fn invalid_counts_are_bounded_by_the_ring() {
         let span = ring();
-        let producer = Producer::new(span, LAYOUT, 4, 16).unwrap();
-        let mut consumer = Consumer::new(span, LAYOUT, 4, 16).unwrap();
+        let producer = XdpProducer::new(span, LAYOUT, 4, 16).unwrap();
+        let mut consumer = XdpConsumer::new(span, LAYOUT, 4, 16).unwrap();
         span.store_u32(64, 77).unwrap();
         assert_eq!((producer.pending(), producer.free()), (4, 0));
         span.store_u32(0, u32::MAX).unwrap();
@@ -322,17 +322,17 @@ mod tests {
     #[test]
     fn later_domain_sees_remaining_entries() {
         let span = ring();
-        let mut before = Producer::new(span, LAYOUT, 4, 8).unwrap();
+        let mut before = XdpProducer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(!before.was_used());
         (1..=3).for_each(|n| before.put_address(n << 11));
         before.publish();
         before.put_address(9 << 11);
-        let mut taker = Consumer::new(span, LAYOUT, 4, 8).unwrap();
+        let mut taker = XdpConsumer::new(span, LAYOUT, 4, 8).unwrap();
         taker.look();
         taker.take_address();
         taker.release();
         // Unpublished entries are invisible.
-        let after = Producer::new(span, LAYOUT, 4, 8).unwrap();
+        let after = XdpProducer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(after.was_used());
         assert_eq!(
             after.pending_addresses().collect::<Vec<_>>(),
@@ -342,15 +342,15 @@ mod tests {
         assert_eq!(after.free(), 2);
         // More than fits, so forged.
         span.store_u32(0, 9).unwrap();
-        assert!(Producer::new(span, LAYOUT, 4, 8).is_none());
-        assert!(Consumer::new(span, LAYOUT, 4, 8).is_none());
+        assert!(XdpProducer::new(span, LAYOUT, 4, 8).is_none());
+        assert!(XdpConsumer::new(span, LAYOUT, 4, 8).is_none());
     }
 
     #[test]
     fn a_ring_that_does_not_fit_is_none() {
         let span = ring();
-        assert!(Producer::new(span, LAYOUT, 256, 16).is_none());
-        assert!(Producer::new(span, LAYOUT, 3, 16).is_none());
-        assert!(Consumer::new(span.take(100), LAYOUT, 4, 16).is_none());
+        assert!(XdpProducer::new(span, LAYOUT, 256, 16).is_none());
+        assert!(XdpProducer::new(span, LAYOUT, 3, 16).is_none());
+        assert!(XdpConsumer::new(span.take(100), LAYOUT, 4, 16).is_none());
     }
 }

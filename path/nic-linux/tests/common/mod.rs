@@ -3,7 +3,7 @@
 #![allow(unreachable_pub)]
 
 use netdev::netns::Namespace;
-use netdev::{Opened, Steering, TapSpec, open_queues};
+use netdev::{OpenedTap, TapSpec, TapSteering, open_queues};
 use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
@@ -36,7 +36,7 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
 }
 
 /// Opens a TAP in a separate namespace, with the queues and the MAC of `queues`.
-pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
+pub fn open(queues: TapSpec) -> Option<(Namespace, OpenedTap)> {
     require!(tap);
     let namespace = Namespace::new().unwrap();
     namespace.enter(without_ipv6).unwrap();
@@ -59,7 +59,7 @@ fn without_ipv6() {
 
 pub struct Guests {
     pub nic: TapNic,
-    pub steering: Arc<Steering>,
+    pub steering: Arc<TapSteering>,
     pub namespace: Namespace,
     /// Memory of the pool.
     memory: Area,
@@ -68,7 +68,7 @@ pub struct Guests {
 
 /// Steers directly, as the monitor does for a domain.
 #[derive(Debug)]
-struct Direct(Arc<Steering>);
+struct Direct(Arc<TapSteering>);
 
 impl nic::vmq::Steering for Direct {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {

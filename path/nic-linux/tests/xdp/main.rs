@@ -9,11 +9,11 @@ mod station;
 use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
 use netdev::netns::Namespace;
-use netdev::xdp::{RingPages, Wire as Netdevice, XdpDevice, inspect, open};
+use netdev::xdp::{RingPages, XdpDevice, XdpInterface as Netdevice, inspect, open};
 use netdev::{SetupError, TapSpec};
 use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
-use nic_linux::xdp::Parts;
+use nic_linux::xdp::SocketParts;
 use shmem::{Area, Span};
 use station::{Station, frame};
 use std::net::UdpSocket;
@@ -80,7 +80,7 @@ fn place() -> Option<Namespace> {
 
 /// Returns a domain's data path of a socket; `None` if its rings are invalid.
 fn data_path(device: &XdpDevice, rings: Span, area: Area) -> Option<(XdpNic, Pool)> {
-    let parts = Parts {
+    let parts = SocketParts {
         fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
         umem: area.span(),
         chunk_bytes: CHUNK,

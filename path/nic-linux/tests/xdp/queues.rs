@@ -2,7 +2,7 @@
 //! guest's memory, and stops when the queue ends.
 
 use super::*;
-use abi::firewall::{Rule, Rules};
+use abi::firewall::{RuleLists, RuleRecord};
 use abi::machine::XdpQueue;
 use abi::xdp::RingLayout;
 use netdev::xdp::QueueSocket;
@@ -23,7 +23,7 @@ struct Guest {
 }
 
 /// Returns the description of a queue over all of `area`.
-fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> XdpQueue {
+fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueue {
     XdpQueue {
         queue,
         guest: String::new(),
@@ -39,16 +39,16 @@ fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> XdpQueue {
 
 impl Guest {
     fn new(wire: &Wire, number: u32, mac: [u8; 6]) -> Self {
-        Self::behind(wire, number, mac, Rules::default())
+        Self::behind(wire, number, mac, RuleLists::default())
     }
 
     /// Creates a guest with firewall rules.
-    fn behind(wire: &Wire, number: u32, mac: [u8; 6], rules: Rules) -> Self {
+    fn behind(wire: &Wire, number: u32, mac: [u8; 6], rules: RuleLists) -> Self {
         let area = Area::anonymous(POOL * CHUNK).unwrap();
         Self::over(wire, number, mac, area, rules)
     }
 
-    fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> Self {
+    fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> Self {
         let spec = spec_of(queue, mac, area, rules);
         let device = wire.interface.queue(&spec, area.span()).unwrap();
         let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
@@ -178,17 +178,17 @@ fn denied_frames_are_not_written() {
     const ALLOWED: u8 = 0xa1;
     let Some(wire) = wire(2) else { return };
     let station = Station::new(&wire.namespace, "wire");
-    let rule = |allow, protocol| Rule {
+    let rule = |allow, protocol| RuleRecord {
         allow,
         protocol: Some(protocol),
-        ..Rule::default()
+        ..RuleRecord::default()
     };
     let from_wire = vec![rule(true, 17), rule(false, 6)];
-    let rules = Rules {
+    let rules = RuleLists {
         from_wire: from_wire.clone(),
         to_guest: vec![rule(false, 17)],
     };
-    let other = Rules {
+    let other = RuleLists {
         from_wire,
         to_guest: Vec::new(),
     };
@@ -231,8 +231,8 @@ fn denied_frames_are_not_written() {
 #[test]
 fn denied_frames_are_counted_until_queue_end() {
     let Some(mut wire) = wire(1) else { return };
-    let rules = Rules {
-        from_wire: vec![Rule::default()],
+    let rules = RuleLists {
+        from_wire: vec![RuleRecord::default()],
         to_guest: Vec::new(),
     };
     let mut guest = Guest::behind(&wire, 1, A, rules);
@@ -330,7 +330,7 @@ fn rejected_program_fails_queue_creation() {
     let Some(wire) = wire(QUEUES) else { return };
     change_map(BPF_MAP_FREEZE, programs_of(QUEUES), None);
     let area = Area::anonymous(POOL * CHUNK).unwrap();
-    let spec = spec_of(3, A, area, Rules::default());
+    let spec = spec_of(3, A, area, RuleLists::default());
     let error = wire.interface.queue(&spec, area.span()).unwrap_err();
     let expected = format!(
         "queue 3 of interface `wire` in namespace {} cannot have the program of the 0 firewall \
@@ -424,7 +424,7 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     let memory = Area::anonymous(3 * POOL * CHUNK).unwrap();
     memory.span().fill(7).unwrap();
     let pool = memory.part(POOL * CHUNK, POOL * CHUNK).unwrap();
-    let mut guest = Guest::over(&wire, 1, A, pool, Rules::default());
+    let mut guest = Guest::over(&wire, 1, A, pool, RuleLists::default());
     guest.begin();
     let (fill, layout) = guest.ring(1);
     let end = (POOL * CHUNK) as u64;
@@ -516,7 +516,7 @@ fn a_queue_is_free_without_descriptor_and_rings() {
         rings,
         area,
     } = Guest::new(&wire, 1, A);
-    let spec = spec_of(1, A, area, Rules::default());
+    let spec = spec_of(1, A, area, RuleLists::default());
     let again = || wire.interface.queue(&spec, area.span());
     let busy = |error: SetupError| error.to_string().contains("busy");
     device.end();
@@ -544,7 +544,7 @@ fn an_exchanged_page_is_never_written_again() {
         chunk_bytes: CHUNK as u32,
         entries: ENTRIES,
         rings_slot: 0,
-        rules: Rules::default(),
+        rules: RuleLists::default(),
     };
     let device = wire.interface.queue(&spec, region.span()).unwrap();
     let rings = map_rings(&device.ring_pages(), device.socket().as_fd());

@@ -11,14 +11,14 @@ use super::table::{IoFault, IoMemory, pages};
 use abi::GrantRef;
 use abi::counted::Translation;
 use shmem::Span;
-use shmem::uses::{self, Entries, Words};
+use shmem::uses::{self, EntryWords, TableWords};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 
 /// The pages of a driver domain that it has granted to the device.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantedMemory {
-    entries: Entries,
+    entries: TableWords,
     /// The pages, entry by entry.
     pages: Span,
     /// The pages of guests, and the I/O address of the first one.
@@ -26,7 +26,7 @@ pub struct GrantedMemory {
 }
 
 /// A page in use, by the reference with which its use was counted.
-type Use = (Words, GrantRef);
+type Use = (EntryWords, GrantRef);
 
 impl GrantedMemory {
     /// Creates the memory from the sub-tables of a bound table, the part of the window where its
@@ -34,7 +34,7 @@ impl GrantedMemory {
     /// latter begins at I/O address `guests_at`, behind the table's pages. An access to a page that
     /// is not mapped there returns a [`shmem::Fault`].
     #[must_use]
-    pub fn new(entries: Entries, pages: Span, (guests_at, guests): (IoAddr, Span)) -> Self {
+    pub fn new(entries: TableWords, pages: Span, (guests_at, guests): (IoAddr, Span)) -> Self {
         Self {
             entries,
             pages,
@@ -106,10 +106,10 @@ mod tests {
     const ENTRIES: u32 = 4;
 
     /// Returns memory with entries 1 and 2 granted, and their words.
-    fn granted() -> (GrantedMemory, Entries, Span) {
+    fn granted() -> (GrantedMemory, TableWords, Span) {
         let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
         let sub_table = |page| area.page(ENTRIES + page).unwrap();
-        let entries = Entries::of(sub_table(0), sub_table(1), ENTRIES).unwrap();
+        let entries = TableWords::of(sub_table(0), sub_table(1), ENTRIES).unwrap();
         for index in [1, 2] {
             let words = entries.words(index).unwrap();
             let entry = Translation::valid(index + 10, 7, false);
@@ -120,7 +120,7 @@ mod tests {
         (GrantedMemory::new(entries, pages, none), entries, pages)
     }
 
-    fn used(entries: Entries) -> [u32; ENTRIES as usize] {
+    fn used(entries: TableWords) -> [u32; ENTRIES as usize] {
         let status = |index| entries.words(index).unwrap().status;
         [0, 1, 2, 3].map(|index| status(index).load(Ordering::Relaxed))
     }

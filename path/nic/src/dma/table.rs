@@ -44,7 +44,7 @@ pub enum MapError {
 
 /// An area of memory with its I/O addresses.
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct IoRegion {
     first: u64,
     area: Area,
 }
@@ -54,7 +54,7 @@ struct Region {
 /// until it has been unmapped as often.
 #[derive(Debug, Default)]
 pub struct IoTable {
-    regions: Vec<Region>,
+    regions: Vec<IoRegion>,
     /// By I/O page: how often it is mapped.
     mapped: Vec<u32>,
 }
@@ -65,7 +65,7 @@ impl IoTable {
         let first = self.mapped.len();
         self.mapped.resize(first + area.len() / PAGE, 0);
         let first = first as u64;
-        self.regions.push(Region { first, area });
+        self.regions.push(IoRegion { first, area });
         IoAddr::from_bits(first * PAGE as u64)
     }
 

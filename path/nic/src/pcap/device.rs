@@ -1,8 +1,8 @@
 //! A device between two capture files.
 
 use super::format::{FRAME_BYTES, PcapError};
-use super::read::Reader;
-use super::write::Writer;
+use super::read::FrameReader;
+use super::write::FrameWriter;
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
 use crate::frame::Frame;
@@ -22,8 +22,8 @@ pub enum Pace {
 /// A device that receives the frames of one file and writes sent frames to another.
 #[derive(Debug)]
 pub struct PcapNic<R, W> {
-    reader: Option<Reader<R>>,
-    writer: Option<Writer<W>>,
+    reader: Option<FrameReader<R>>,
+    writer: Option<FrameWriter<W>>,
     pace: Pace,
     /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
     shift_ns: Option<i128>,
@@ -43,8 +43,8 @@ impl<R: Read, W: Write> PcapNic<R, W> {
     /// reason.
     #[must_use]
     pub fn new(
-        reader: Option<Reader<R>>,
-        writer: Option<Writer<W>>,
+        reader: Option<FrameReader<R>>,
+        writer: Option<FrameWriter<W>>,
         pace: Pace,
         tell: fn(&PcapError),
     ) -> Self {

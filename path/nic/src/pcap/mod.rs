@@ -13,6 +13,6 @@ mod write;
 
 pub use device::{Pace, PcapNic};
 pub use format::{FRAME_BYTES, PcapError};
-pub use read::Reader;
+pub use read::FrameReader;
 pub use tee::Tee;
-pub use write::Writer;
+pub use write::FrameWriter;

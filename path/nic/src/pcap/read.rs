@@ -18,7 +18,7 @@ const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The next frame of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PcapFrame {
     /// Time of recording, nanoseconds since 1970.
     pub at_ns: u64,
     /// Whether the file holds the whole frame.
@@ -26,7 +26,7 @@ pub struct Record {
 }
 
 /// A capture file, read from its beginning.
-pub struct Reader<R> {
+pub struct FrameReader<R> {
     input: R,
     parser: PcapParser,
     room: Vec<u8>,
@@ -36,10 +36,10 @@ pub struct Reader<R> {
     /// Frames consumed.
     frames: u64,
     /// The peeked record, and the position of its bytes in `room`.
-    next: Option<(Record, Range<usize>)>,
+    next: Option<(PcapFrame, Range<usize>)>,
 }
 
-impl<R> std::fmt::Debug for Reader<R> {
+impl<R> std::fmt::Debug for FrameReader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader")
             .field("frames", &self.frames)
@@ -47,7 +47,7 @@ impl<R> std::fmt::Debug for Reader<R> {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> FrameReader<R> {
     /// Creates a reader and reads the file's header.
     ///
     /// # Errors
@@ -84,11 +84,11 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns the next frame without consuming it, or `None` if none is available now (see
-    /// [`Reader::ended`]).
+    /// [`FrameReader::ended`]).
     ///
     /// # Errors
     /// The file is unreadable or invalid.
-    pub fn peek(&mut self) -> Result<Option<Record>, PcapError> {
+    pub fn peek(&mut self) -> Result<Option<PcapFrame>, PcapError> {
         loop {
             if let Some((record, _)) = &self.next {
                 return Ok(Some(*record));
@@ -162,7 +162,7 @@ impl<R: Read> Reader<R> {
             TsResolution::NanoSecond => 1,
         };
         let at_ns = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * unit_ns;
-        let record = Record {
+        let record = PcapFrame {
             at_ns,
             complete: packet.incl_len >= packet.orig_len,
         };

@@ -1,7 +1,7 @@
 //! A device that records its traffic in a capture file.
 
 use super::format::PcapError;
-use super::write::Writer;
+use super::write::FrameWriter;
 use crate::buffer::Buffers;
 use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
@@ -12,7 +12,7 @@ use std::io::Write;
 #[derive(Debug)]
 pub struct Tee<N, W> {
     inner: N,
-    writer: Option<Writer<W>>,
+    writer: Option<FrameWriter<W>>,
     failure: Option<PcapError>,
     recorded: u64,
 }
@@ -20,7 +20,7 @@ pub struct Tee<N, W> {
 impl<N: Nic, W: Write> Tee<N, W> {
     /// Wraps `inner` with a recorder.
     #[must_use]
-    pub fn new(inner: N, writer: Writer<W>) -> Self {
+    pub fn new(inner: N, writer: FrameWriter<W>) -> Self {
         Self {
             inner,
             writer: Some(writer),

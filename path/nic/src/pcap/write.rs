@@ -8,9 +8,10 @@ use shmem::Fault;
 use std::io::Write;
 
 /// A writer of a capture file of Ethernet frames with nanosecond timestamps. It collects frames and
-/// writes them with one call per [`Writer::flush`], until a frame exceeds the file's size limit.
+/// writes them with one call per [`FrameWriter::flush`], until a frame exceeds the file's size
+/// limit.
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct FrameWriter<W> {
     output: W,
     /// Offset from the monotonic clock to the time since 1970, in nanoseconds.
     epoch_ns: u64,
@@ -22,7 +23,7 @@ pub struct Writer<W> {
     full: bool,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> FrameWriter<W> {
     /// Begins a file of at most `limit_bytes`. `epoch_ns` is the time since 1970 minus the
     /// monotonic time.
     ///

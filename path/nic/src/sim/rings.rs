@@ -5,7 +5,7 @@ use super::wire::{FrameInFlight, OneWay};
 use crate::buffer::Buffers;
 use crate::frame::copy::CopyError;
 use crate::frame::{Frame, SNAPSHOT};
-use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
+use crate::vmq::{QueueId, Receive, Steering, VmqError, VmqReceived};
 use abi::machine::EVERY_MAC;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -103,10 +103,10 @@ impl Receive for InRings {
         split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Received {
+    ) -> VmqReceived {
         let mut rings = self.rings.borrow_mut();
         rings.sort(&mut self.inbound.borrow_mut(), now_ns);
-        let mut received = Received::default();
+        let mut received = VmqReceived::default();
         while received.frames < budget {
             let ring = rings.queues.get_mut(queue.0 as usize);
             let Some(flight) = ring.and_then(VecDeque::pop_front) else {

@@ -34,4 +34,4 @@ mod contract;
 mod queue;
 
 pub use contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
-pub use queue::{MultiQueue, Receive, Received};
+pub use queue::{MultiQueue, Receive, VmqReceived};

@@ -16,7 +16,7 @@ const SIZE: usize = 64;
 
 /// Result of receiving from a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct VmqReceived {
     /// Frames appended.
     pub frames: usize,
     /// Whether the queue was empty afterwards.
@@ -39,7 +39,7 @@ pub trait Receive {
         split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Received;
+    ) -> VmqReceived;
 
     /// Puts back the buffers that `queue` has kept ready.
     fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers);
@@ -51,7 +51,7 @@ pub trait Receive {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum VmqQueueState {
     Free,
     Idle,
     Enabled,
@@ -61,8 +61,8 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queue {
-    state: State,
+struct VmqQueue {
+    state: VmqQueueState,
     mac: Option<[u8; 6]>,
     size: usize,
     split: bool,
@@ -73,7 +73,7 @@ struct Queue {
 pub struct MultiQueue<S, R> {
     steering: S,
     receive: R,
-    queues: Vec<Queue>,
+    queues: Vec<VmqQueue>,
     effective: u64,
     asked_ns: Option<u64>,
     /// MACs for which any draining queue may have frames, until they are steered away; may include
@@ -88,8 +88,8 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     /// Creates the queues, all free.
     #[must_use]
     pub fn new(steering: S, receive: R) -> Self {
-        let free = Queue {
-            state: State::Free,
+        let free = VmqQueue {
+            state: VmqQueueState::Free,
             mac: None,
             size: SIZE,
             split: false,
@@ -113,27 +113,27 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     }
 
     /// Returns an allocated queue.
-    fn get(&self, queue: QueueId) -> Result<&Queue, VmqError> {
+    fn get(&self, queue: QueueId) -> Result<&VmqQueue, VmqError> {
         let found = self.queues.get(queue.0 as usize);
         found
-            .filter(|queue| queue.state != State::Free)
+            .filter(|queue| queue.state != VmqQueueState::Free)
             .ok_or(VmqError::NoQueue)
     }
 
     /// Returns an allocated queue that is neither enabled nor draining.
-    fn idle(&mut self, queue: QueueId) -> Result<&mut Queue, VmqError> {
+    fn idle(&mut self, queue: QueueId) -> Result<&mut VmqQueue, VmqError> {
         match self.queues.get_mut(queue.0 as usize) {
             Some(found) => match found.state {
-                State::Free => Err(VmqError::NoQueue),
-                State::Idle => Ok(found),
-                State::Enabled => Err(VmqError::Enabled),
-                State::Draining(_) => Err(VmqError::Draining),
+                VmqQueueState::Free => Err(VmqError::NoQueue),
+                VmqQueueState::Idle => Ok(found),
+                VmqQueueState::Enabled => Err(VmqError::Enabled),
+                VmqQueueState::Draining(_) => Err(VmqError::Draining),
             },
             None => Err(VmqError::NoQueue),
         }
     }
 
-    fn set(&mut self, queue: QueueId, state: State) {
+    fn set(&mut self, queue: QueueId, state: VmqQueueState) {
         if let Some(found) = self.queues.get_mut(queue.0 as usize) {
             found.state = state;
         }
@@ -142,7 +142,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     /// Records that the queue has lost its MAC while frames may still be steered to it.
     fn record_lost_mac(&mut self, queue: QueueId, mac: [u8; 6]) {
         self.astray.push(mac);
-        self.set(queue, State::Draining(None));
+        self.set(queue, VmqQueueState::Draining(None));
     }
 
     /// Steers stray MACs to the shared queue. Afterwards, no earlier request can take effect any
@@ -154,7 +154,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         }
         let led_away = self.led_away;
         for queue in &mut self.queues {
-            if let State::Draining(point @ None) = &mut queue.state {
+            if let VmqQueueState::Draining(point @ None) = &mut queue.state {
                 *point = Some(led_away);
             }
         }
@@ -174,16 +174,16 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
 
 impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     fn avail_queues(&self) -> usize {
-        let free = |queue: &&Queue| queue.state == State::Free;
+        let free = |queue: &&VmqQueue| queue.state == VmqQueueState::Free;
         self.queues.iter().filter(free).count()
     }
 
     fn alloc_queue(&mut self) -> Option<QueueId> {
-        let free = |queue: &Queue| queue.state == State::Free;
+        let free = |queue: &VmqQueue| queue.state == VmqQueueState::Free;
         let at = self.queues.iter().position(free)?;
         let queue = self.queues.get_mut(at)?;
-        *queue = Queue {
-            state: State::Idle,
+        *queue = VmqQueue {
+            state: VmqQueueState::Idle,
             mac: None,
             size: SIZE,
             split: false,
@@ -192,7 +192,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn free_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
-        self.idle(queue)?.state = State::Free;
+        self.idle(queue)?.state = VmqQueueState::Free;
         Ok(())
     }
 
@@ -216,9 +216,9 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError> {
         self.idle(queue)?;
         // A draining queue has lost its MAC, and another queue may have it.
-        let taken = |(n, other): (usize, &Queue)| {
+        let taken = |(n, other): (usize, &VmqQueue)| {
             n != queue.0 as usize
-                && matches!(other.state, State::Idle | State::Enabled)
+                && matches!(other.state, VmqQueueState::Idle | VmqQueueState::Enabled)
                 && other.mac == Some(mac)
         };
         if self.astray.contains(&mac) || self.queues.iter().enumerate().any(taken) {
@@ -232,7 +232,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         let mac = self.idle(queue)?.mac.ok_or(VmqError::NoMac)?;
         let steered = self.steering.steer(mac, Some(queue));
         match steered {
-            Ok(_) => self.set(queue, State::Enabled),
+            Ok(_) => self.set(queue, VmqQueueState::Enabled),
             Err(VmqError::Unanswered) => self.record_lost_mac(queue, mac),
             Err(_) => {}
         }
@@ -241,11 +241,11 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
 
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
         let found = self.get(queue)?;
-        let (State::Enabled, Some(mac)) = (found.state, found.mac) else {
+        let (VmqQueueState::Enabled, Some(mac)) = (found.state, found.mac) else {
             return Err(VmqError::NotEnabled);
         };
         match self.steering.steer(mac, None) {
-            Ok(point) => self.set(queue, State::Draining(Some(point))),
+            Ok(point) => self.set(queue, VmqQueueState::Draining(Some(point))),
             Err(VmqError::Unanswered) => self.record_lost_mac(queue, mac),
             Err(error) => return Err(error),
         }
@@ -255,14 +255,14 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     fn recover(&mut self) -> Result<(), VmqError> {
         self.astray = vec![EVERY_MAC];
         for queue in &mut self.queues {
-            queue.state = State::Draining(None);
+            queue.state = VmqQueueState::Draining(None);
         }
         self.lead_away()
     }
 
     fn is_draining(&self, queue: QueueId) -> bool {
         self.get(queue)
-            .is_ok_and(|queue| matches!(queue.state, State::Draining(_)))
+            .is_ok_and(|queue| matches!(queue.state, VmqQueueState::Draining(_)))
     }
 
     fn poll(
@@ -277,15 +277,15 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             let _ = self.lead_away();
             self.again_ns = now_ns.saturating_add(AGAIN_NS);
         }
-        let Queue {
+        let VmqQueue {
             state, size, split, ..
         } = *self.get(queue)?;
         // Queried before the queue is read, so that frames that were in transit before have arrived
         // in it.
         let effective = match state {
-            State::Enabled | State::Draining(None) => false,
-            State::Draining(Some(point)) => self.is_effective(point, now_ns),
-            State::Free | State::Idle => return Err(VmqError::NotEnabled),
+            VmqQueueState::Enabled | VmqQueueState::Draining(None) => false,
+            VmqQueueState::Draining(Some(point)) => self.is_effective(point, now_ns),
+            VmqQueueState::Free | VmqQueueState::Idle => return Err(VmqError::NotEnabled),
         };
         let mut posting = Posting {
             backend,
@@ -301,7 +301,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             backend.netif_rx(frame);
         }
         if effective && received.empty {
-            self.set(queue, State::Idle);
+            self.set(queue, VmqQueueState::Idle);
             if let Some(found) = self.queues.get_mut(queue.0 as usize) {
                 found.mac = None;
             }

@@ -42,7 +42,7 @@ fn each_side_is_on_where_the_configuration_says() {
 
 #[test]
 fn packets_of_a_poll_merge_and_return_buffers() {
-    for buffers in [Form::Skb, Form::Page] {
+    for buffers in [FormKey::Skb, FormKey::Page] {
         let mut pool = pool(64);
         let config = Config {
             buffers,
@@ -211,7 +211,7 @@ fn sums_are_over_all_that_a_domain_has() {
 /// otherwise both would wait for each other.
 #[test]
 fn a_ring_does_not_dry_up_while_buffers_are_held() {
-    for buffers in [Form::Skb, Form::Page] {
+    for buffers in [FormKey::Skb, FormKey::Page] {
         let sizes = Sizes {
             rx_pages: 16,
             ..vif::testing::sizes()
@@ -261,7 +261,7 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
 /// & Oi's guest did not merge these packets (V.B).
 #[test]
 fn packets_with_a_slot_for_the_header_are_merged_too() {
-    for buffers in [Form::Skb, Form::Page] {
+    for buffers in [FormKey::Skb, FormKey::Page] {
         let mut rig = Rig::new(vif::testing::sizes());
         let packets: Vec<_> = (0..10).map(|n| packet(1, n)).collect();
         let back = rig.raw_rx_back();

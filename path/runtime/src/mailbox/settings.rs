@@ -65,7 +65,7 @@ mod tests {
         }
         assert_eq!(switches.lro.at, config::lro::Placement::Both);
         assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
-        assert_eq!(switches.lro.rules, config::lro::Rules::Lro);
+        assert_eq!(switches.lro.rules, config::lro::RulesKey::Lro);
         let before = switches.clone();
         for (key, says) in [
             ("lro.flush", "lro.flush is \"now\"; write \"poll\", \"da2\""),

@@ -18,12 +18,12 @@ use shmem::time::{tsc, tsc_hz};
 #[derive(Debug, Default)]
 pub struct Trace {
     armed: bool,
-    running: Option<Running>,
+    running: Option<RunningTrace>,
     last: Option<Value>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningTrace {
     from_tsc: u64,
     frame: Value,
     steps: Vec<Value>,
@@ -43,7 +43,7 @@ impl Trace {
             && let Some(frame) = frames.first()
         {
             self.armed = false;
-            self.running = Some(Running {
+            self.running = Some(RunningTrace {
                 from_tsc: tsc(),
                 frame: frame::describe(frame),
                 steps: Vec::new(),

@@ -16,9 +16,9 @@
 //! the frames.
 
 use super::Core;
-use super::handles::{Bound, DevHandle, PendingRequest, Rings, SOCKETS, copies};
+use super::handles::{BoundSocket, DevHandle, PendingRequest, Rings, SOCKETS, copies};
 use super::requests::{Answer, RequestError, beside, done, value};
-use crate::netd::{Socket, Tap};
+use crate::netd::{NetdSocket, Tap};
 use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
 use abi::pci::IO_BASE;
@@ -313,7 +313,7 @@ impl Core {
         fds: &mut Fds,
     ) -> Answer {
         let (on, is_queue) = (socket.on, socket.of.is_some());
-        let control = Arc::new(Socket {
+        let control = Arc::new(NetdSocket {
             netd: Arc::clone(&self.control),
             unit,
             must_end: is_queue || socket.is_pci,
@@ -324,7 +324,7 @@ impl Core {
         self.units.kept.insert(unit, bound);
         let memory = self.hypervisor.memory(socket.domain);
         let frames = memory.map(|memory| Arc::clone(&memory.frames));
-        self.give_bound(Bound {
+        self.give_bound(BoundSocket {
             socket,
             rings,
             lasts: frames.filter(|_| lasts && !is_queue),
@@ -333,7 +333,7 @@ impl Core {
     }
 
     /// Gives a domain a bound socket.
-    fn give_bound(&mut self, bound: Bound) -> Answer {
+    fn give_bound(&mut self, bound: BoundSocket) -> Answer {
         let (socket, control) = (bound.socket, Arc::clone(&bound.control));
         self.umem(&socket)?;
         let kept = self.units.kept.get(&control.unit);

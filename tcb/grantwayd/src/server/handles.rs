@@ -1,6 +1,6 @@
 //! The core's state of devices, and the requests that wait for one.
 
-use crate::netd::Socket;
+use crate::netd::NetdSocket;
 use abi::core::{NetdRequest, NewSocket, RingExtent};
 use monitor::RetainedFrames;
 use shmem::io_map::IoMapping;
@@ -56,13 +56,13 @@ pub(super) type Rings = [RingExtent; 4];
 
 /// A bound socket, and its domain.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct BoundSocket {
     pub(super) socket: NewSocket,
     pub(super) rings: Rings,
     /// The domain's frames, if the socket outlives the domain.
     pub(super) lasts: RetainedFrames,
     /// Dropping the last reference has netd close the socket.
-    pub(super) control: Arc<Socket>,
+    pub(super) control: Arc<NetdSocket>,
 }
 
 /// A request of the manager that waits for netd.

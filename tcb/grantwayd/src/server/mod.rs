@@ -7,10 +7,10 @@ mod requests;
 use crate::args::Args;
 use crate::child::Helper;
 use crate::control::{self, SocketFile};
-use crate::netd::Control;
+use crate::netd::NetdLink;
 use abi::DomId;
 use abi::core::{CoreMessage, NetdRequest, Record, Stage, Text};
-use handles::{Bound, DevHandle, DevHandles, PendingRequest, SOCKETS, copies};
+use handles::{BoundSocket, DevHandle, DevHandles, PendingRequest, SOCKETS, copies};
 use link::sealed;
 use monitor::{Hypervisor, RetainedFrames};
 use rustix::event::PollFlags;
@@ -33,7 +33,7 @@ const ASKS_PER_TURN: usize = 64;
 
 /// A source that is ready.
 #[derive(Clone, Copy, Debug)]
-enum Ready {
+enum CoreSource {
     Signal,
     ReaderGone,
     Manager,
@@ -62,10 +62,10 @@ pub(crate) struct Core {
     args: Args,
     manager: Helper,
     netd: Helper,
-    control: Arc<Control>,
+    control: Arc<NetdLink>,
     units: DevHandles,
     /// Sockets that outlive their domains, by their device.
-    lasting: BTreeMap<u32, Bound>,
+    lasting: BTreeMap<u32, BoundSocket>,
     /// The machine's description from standard input, which only the helpers interpret.
     machine: OwnedFd,
     /// The manager's state for its successor; `None` until the machine is complete.
@@ -238,7 +238,7 @@ impl Core {
             if stage == Stage::Gone {
                 (known.console, known.is_unconnected) = (None, false);
                 // A successor can continue only with sockets that the domain has reported as sound.
-                let is_sound = |of: &Bound| of.control.is_sound.load(Ordering::Relaxed);
+                let is_sound = |of: &BoundSocket| of.control.is_sound.load(Ordering::Relaxed);
                 let all = &mut self.lasting;
                 if all.values().any(|of| of.socket.domain == domain) {
                     known.left = None;
@@ -289,35 +289,38 @@ impl Core {
         }
     }
 
-    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
-        let mut sources = vec![(Ready::Signal, self.signals.as_fd(), PollFlags::IN)];
+    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<CoreSource> {
+        let mut sources = vec![(CoreSource::Signal, self.signals.as_fd(), PollFlags::IN)];
         let of_domains = self.hypervisor.sources();
-        sources.extend(of_domains.map(|fd| (Ready::Hypervisor, fd, PollFlags::IN)));
+        sources.extend(of_domains.map(|fd| (CoreSource::Hypervisor, fd, PollFlags::IN)));
         if let Some(reader) = &self.reader
             && self.ending.is_none()
         {
             // No events are requested: poll reports a pipe without a reader as an error.
-            sources.push((Ready::ReaderGone, reader.as_fd(), PollFlags::empty()));
+            sources.push((CoreSource::ReaderGone, reader.as_fd(), PollFlags::empty()));
         }
-        sources.extend(self.manager.sources(Ready::Manager, Ready::ManagerEnded));
-        sources.extend(self.netd.sources(Ready::Netd, Ready::NetdEnded));
+        sources.extend(
+            self.manager
+                .sources(CoreSource::Manager, CoreSource::ManagerEnded),
+        );
+        sources.extend(self.netd.sources(CoreSource::Netd, CoreSource::NetdEnded));
         let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
         link::wait_for(&sources, timeout_ns)
     }
 
-    fn handle(&mut self, ready: Ready) {
+    fn handle(&mut self, ready: CoreSource) {
         let now = monotonic_ns();
         match ready {
-            Ready::Signal => {
+            CoreSource::Signal => {
                 let _ = rustix::io::read(&self.signals, &mut [0; 16]);
                 self.ending.get_or_insert(None);
             }
-            Ready::ReaderGone => {
+            CoreSource::ReaderGone => {
                 self.is_left = self.ending.is_none();
                 self.ending.get_or_insert(None);
             }
-            Ready::Manager => self.read_manager(),
-            Ready::ManagerEnded => {
+            CoreSource::Manager => self.read_manager(),
+            CoreSource::ManagerEnded => {
                 let left = self.manager.ended(now);
                 self.hypervisor.close(left);
                 // The next manager's tokens begin at 1 again. It ignores answers with token 0.
@@ -334,9 +337,9 @@ impl Core {
                     self.ending = Some(None);
                 }
             }
-            Ready::Netd => self.read_netd(),
-            Ready::NetdEnded => self.lose_netd(now),
-            Ready::Hypervisor => self.hypervisor.handle(now),
+            CoreSource::Netd => self.read_netd(),
+            CoreSource::NetdEnded => self.lose_netd(now),
+            CoreSource::Hypervisor => self.hypervisor.handle(now),
         }
     }
 

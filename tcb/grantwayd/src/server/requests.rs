@@ -10,7 +10,7 @@ use abi::core::{
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
-use monitor::Start;
+use monitor::StartSpec;
 use rustix::fs::fcntl_get_seals;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
@@ -191,7 +191,7 @@ impl Core {
             Program::Device => "device",
         };
         let (program, console) = (self.args.programs.join(program), theirs);
-        let start = Start { program, console };
+        let start = StartSpec { program, console };
         self.hypervisor.start(id, start)?;
         let known = self.known.entry(id).or_default();
         (known.console, known.is_unconnected) = (Some(ours), true);

@@ -4,8 +4,8 @@
 //! All grant mechanisms share this state: they hold a domain's memory, reserve slots of its window,
 //! change its address space, and identify tables and exchanges by handles.
 
-use super::window::{Window, WindowSlot};
-use crate::memory::Memory;
+use super::window::{WindowSlot, WindowSlots};
+use crate::memory::SharedDomainMemory;
 use crate::space::{AddressSpace, SpaceError};
 use abi::{DomId, GrantStatus, Handle};
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Grants {
 #[derive(Debug)]
 pub struct Account {
     /// The domain's memory.
-    pub memory: Arc<Memory>,
+    pub memory: Arc<SharedDomainMemory>,
     /// Whether the domain is alive. Once it is dead, its grants get no new uses.
     pub(crate) alive: bool,
     /// Whether its own uses of others' grants have all ended. Set once, after its death.
@@ -87,7 +87,7 @@ pub struct Account {
     /// The number of holders of its frames: each has or needs a descriptor of them.
     pub(crate) holders: u32,
     /// The domain's window.
-    pub window: Window,
+    pub window: WindowSlots,
     /// `None` before its process exists, and after that process's end.
     space: Option<SharedSpace>,
 }
@@ -106,13 +106,13 @@ pub struct Accounts(BTreeMap<DomId, Account>);
 
 impl Accounts {
     /// Opens a domain's account.
-    pub fn insert(&mut self, id: DomId, memory: Arc<Memory>, window_slots: u32) {
+    pub fn insert(&mut self, id: DomId, memory: Arc<SharedDomainMemory>, window_slots: u32) {
         let account = Account {
             memory,
             alive: true,
             cleared: false,
             holders: 0,
-            window: Window::new(window_slots),
+            window: WindowSlots::new(window_slots),
             space: None,
         };
         self.0.insert(id, account);
@@ -135,7 +135,7 @@ impl Accounts {
     }
 
     /// Returns the window of a domain whose account is open.
-    pub fn window(&mut self, id: DomId) -> Option<&mut Window> {
+    pub fn window(&mut self, id: DomId) -> Option<&mut WindowSlots> {
         self.account_mut(id).map(|account| &mut account.window)
     }
 
@@ -159,7 +159,7 @@ impl Accounts {
     }
 
     /// Returns a granter's memory and counts a holder.
-    pub fn hold_memory(&mut self, granter: DomId) -> Option<Arc<Memory>> {
+    pub fn hold_memory(&mut self, granter: DomId) -> Option<Arc<SharedDomainMemory>> {
         let account = self.account_mut(granter)?;
         account.holders += 1;
         Some(Arc::clone(&account.memory))

@@ -31,7 +31,7 @@ pub trait Mechanism: Debug + Send + Sync {
         &self,
         caller: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
-    ) -> Result<Option<Done>, SpaceError>;
+    ) -> Result<Option<GrantResult>, SpaceError>;
 
     /// Binds an object to the caller's window. Returns the status of the call, or `None` if the
     /// mechanism did not make the object.
@@ -65,7 +65,7 @@ pub struct OtherCall<'a> {
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum GrantResult {
     /// A batch: the status of each operation.
     Batch(Vec<GrantStatus>),
     /// The new object, or why it was not created.

@@ -25,4 +25,4 @@ pub use accounts::{Account, Accounts, Grants, SharedSpace};
 pub use churn::Churn;
 pub use counted::CountedGrants;
 pub use mechanism::{GrantAudit, InUse, Mechanism};
-pub use window::{Window, WindowSlot};
+pub use window::{WindowSlot, WindowSlots};

@@ -17,14 +17,14 @@ pub enum WindowSlot {
 
 /// The slots of one domain's window.
 #[derive(Debug)]
-pub struct Window {
+pub struct WindowSlots {
     slots: u32,
     /// Reserved ranges by their first slot: the slot after the last one, and what the range holds.
     /// No two overlap.
     held: BTreeMap<u32, (u32, WindowSlot)>,
 }
 
-impl Window {
+impl WindowSlots {
     pub(crate) fn new(slots: u32) -> Self {
         let held = BTreeMap::new();
         Self { slots, held }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_window_takes_memory_for_its_contents_only() {
-        let mut window = Window::new(WINDOW_SLOTS_MAX);
+        let mut window = WindowSlots::new(WINDOW_SLOTS_MAX);
         let table = WindowSlot::Table(Handle(1));
         let last = WINDOW_SLOTS_MAX;
         let both = [0..3, last - 700..last];
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn empty_ranges_reserve_nothing() {
-        let mut window = Window::new(8);
+        let mut window = WindowSlots::new(8);
         assert!(window.reserve(WindowSlot::Page, &[3..5, 6..7]));
         assert!(window.reserve(WindowSlot::Device(0), &[3..3, 9..9]));
         window.unreserve(&[3..3, 9..9]);

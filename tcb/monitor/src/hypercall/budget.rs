@@ -4,8 +4,8 @@
 //! Calls are charged when they are made: the call that exhausts a budget is answered, and the next
 //! one is served once the debt is paid.
 
-use super::call::Call;
-use super::shared::Shared;
+use super::call::DecodedCall;
+use super::shared::MonitorState;
 use crate::grant::Churn;
 use abi::DomId;
 use abi::hypercall::{HypercallKind, OPS_MAX};
@@ -41,7 +41,7 @@ const CHURN_TABLE: u32 = 64;
 
 /// The cost of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cost {
+pub(super) struct CallCost {
     units: u32,
     /// Grants created and revoked.
     churn: u32,
@@ -49,14 +49,14 @@ pub(super) struct Cost {
     revocations: u32,
 }
 
-impl Cost {
+impl CallCost {
     /// Returns the cost of `id`'s decoded call. Must be computed before the call is executed, while
     /// the grants that it revokes exist.
-    pub(super) fn of(call: &Call<'_>, id: DomId, shared: &Shared) -> Self {
+    pub(super) fn of(call: &DecodedCall<'_>, id: DomId, shared: &MonitorState) -> Self {
         let counted = &shared.counted;
         let revocations = match call {
-            Call::GrantRevoke(ops) => counted.cost_of_revocations(id, ops),
-            Call::TableEnd(handle) => counted.cost_of_end(id, *handle),
+            DecodedCall::GrantRevoke(ops) => counted.cost_of_revocations(id, ops),
+            DecodedCall::TableEnd(handle) => counted.cost_of_end(id, *handle),
             _ => 0,
         };
         Self {
@@ -65,24 +65,24 @@ impl Cost {
         }
     }
 
-    fn of_work(call: &Call<'_>) -> Self {
+    fn of_work(call: &DecodedCall<'_>) -> Self {
         let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
         let (units, churn) = match call {
-            Call::Other(HypercallKind::ExchangeCreate, _)
-            | Call::TableCreate(..)
-            | Call::TableShare(_) => (MAKING_CALL, CHURN_TABLE),
-            Call::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
-            Call::ConnectGet(_) => (control(1), 0),
-            Call::DeviceControl(ops) => (control(ops.len()), 0),
-            Call::GrantCreate(ops) => (control(ops.len()), ops.len() as u32),
-            Call::GrantRevoke(ops) => (control(ops.len()), ops.len() as u32),
-            Call::ConnectSet(..)
-            | Call::Ready
-            | Call::TableBind(_)
-            | Call::TableEnd(_)
-            | Call::DeviceEnd(_)
-            | Call::ForeignMap(_)
-            | Call::ForeignUnmap(_) => (MAKING_CALL, 0),
+            DecodedCall::Other(HypercallKind::ExchangeCreate, _)
+            | DecodedCall::TableCreate(..)
+            | DecodedCall::TableShare(_) => (MAKING_CALL, CHURN_TABLE),
+            DecodedCall::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
+            DecodedCall::ConnectGet(_) => (control(1), 0),
+            DecodedCall::DeviceControl(ops) => (control(ops.len()), 0),
+            DecodedCall::GrantCreate(ops) => (control(ops.len()), ops.len() as u32),
+            DecodedCall::GrantRevoke(ops) => (control(ops.len()), ops.len() as u32),
+            DecodedCall::ConnectSet(..)
+            | DecodedCall::Ready
+            | DecodedCall::TableBind(_)
+            | DecodedCall::TableEnd(_)
+            | DecodedCall::DeviceEnd(_)
+            | DecodedCall::ForeignMap(_)
+            | DecodedCall::ForeignUnmap(_) => (MAKING_CALL, 0),
         };
         Self {
             units,
@@ -125,7 +125,7 @@ impl Budget {
     }
 
     /// Charges a call.
-    pub(super) fn charge(&mut self, cost: Cost, churn: &Churn, now_ns: u64) {
+    pub(super) fn charge(&mut self, cost: CallCost, churn: &Churn, now_ns: u64) {
         let mut due_ns = pay(&mut self.units, cost.units, now_ns);
         if cost.churn > 0 {
             due_ns = due_ns.max(pay(&mut self.churn, cost.churn, now_ns));
@@ -180,11 +180,11 @@ mod tests {
 
     /// Returns the number of calls like this one that a domain can make per second, measured over
     /// ten seconds.
-    fn rate(call: &Call<'_>) -> u64 {
+    fn rate(call: &DecodedCall<'_>) -> u64 {
         let (mut budget, mut now_ns, mut calls) = (Budget::new(DomId(1)), S, 0);
         let churn = Churn::default();
         while now_ns < 11 * S {
-            budget.charge(Cost::of_work(call), &churn, now_ns);
+            budget.charge(CallCost::of_work(call), &churn, now_ns);
             now_ns = now_ns.max(budget.due_ns);
             calls += 1;
         }
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn floods_are_limited_and_work_is_not() {
-        let ready = rate(&Call::Ready);
+        let ready = rate(&DecodedCall::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
-        let empty = rate(&Call::Other(HypercallKind::GrantCopy, &[]));
+        let empty = rate(&DecodedCall::Other(HypercallKind::GrantCopy, &[]));
         assert!((500_000..600_000).contains(&empty), "{empty}");
-        let bytes = rate(&Call::DeviceControl(&[[0; 3]]));
+        let bytes = rate(&DecodedCall::DeviceControl(&[[0; 3]]));
         assert!((80_000..100_000).contains(&bytes), "{bytes}");
     }
 }

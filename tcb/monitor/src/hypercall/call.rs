@@ -1,4 +1,4 @@
-//! Decodes a call's kind, count and words once into a typed [`Call`].
+//! Decodes a call's kind, count and words once into a typed [`DecodedCall`].
 //!
 //! Decoding is pure and total: every input yields a call or `EINVAL`. Access is checked later, when
 //! the call is executed.
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// value, which is never valid: the operation fails with its status, and the call as a whole is
 /// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call<'a> {
+pub enum DecodedCall<'a> {
     /// Writes the caller's record of a connection: its new state, `None` if the state is invalid.
     /// The record's body is still in the page.
     ConnectSet(ConnId, Option<XenbusState>),
@@ -66,7 +66,7 @@ impl Operations {
         kind: u32,
         count: usize,
         words: impl Fn(usize) -> [u64; 3],
-    ) -> Result<Call<'_>, Errno> {
+    ) -> Result<DecodedCall<'_>, Errno> {
         let kind = HypercallKind::from_wire(kind).ok_or(Errno::INVAL)?;
         if count > OPS_MAX {
             return Err(Errno::INVAL);
@@ -74,30 +74,30 @@ impl Operations {
         let all = (0..count).map(&words);
         Ok(match kind {
             HypercallKind::GrantCreate => {
-                Call::GrantCreate(fill(&mut self.creates, all.map(Create::decode)))
+                DecodedCall::GrantCreate(fill(&mut self.creates, all.map(Create::decode)))
             }
             HypercallKind::GrantRevoke => {
-                Call::GrantRevoke(fill(&mut self.revokes, all.map(Revoke::decode)))
+                DecodedCall::GrantRevoke(fill(&mut self.revokes, all.map(Revoke::decode)))
             }
-            HypercallKind::DeviceControl => Call::DeviceControl(fill(&mut self.words, all)),
-            other if other.is_other() => Call::Other(other, fill(&mut self.words, all)),
-            HypercallKind::Ready if count == 0 => Call::Ready,
+            HypercallKind::DeviceControl => DecodedCall::DeviceControl(fill(&mut self.words, all)),
+            other if other.is_other() => DecodedCall::Other(other, fill(&mut self.words, all)),
+            HypercallKind::Ready if count == 0 => DecodedCall::Ready,
             _ if count != 1 => return Err(Errno::INVAL),
             HypercallKind::ConnectSet => {
                 let [conn, state, _] = words(0);
-                Call::ConnectSet(ConnId(narrow(conn)), XenbusState::from_wire(state))
+                DecodedCall::ConnectSet(ConnId(narrow(conn)), XenbusState::from_wire(state))
             }
-            HypercallKind::ConnectGet => Call::ConnectGet(ConnId(narrow(words(0)[0]))),
+            HypercallKind::ConnectGet => DecodedCall::ConnectGet(ConnId(narrow(words(0)[0]))),
             HypercallKind::TableCreate => {
                 let [conn, entries, _] = words(0);
-                Call::TableCreate(ConnId(narrow(conn)), narrow(entries))
+                DecodedCall::TableCreate(ConnId(narrow(conn)), narrow(entries))
             }
-            HypercallKind::TableBind => Call::TableBind(Bind::decode(words(0))),
-            HypercallKind::TableShare => Call::TableShare(Share::decode(words(0))),
-            HypercallKind::TableEnd => Call::TableEnd(Handle(words(0)[0] as u32)),
-            HypercallKind::DeviceEnd => Call::DeviceEnd(words(0)[0]),
-            HypercallKind::ForeignMap => Call::ForeignMap(ForeignMap::decode(words(0))),
-            HypercallKind::ForeignUnmap => Call::ForeignUnmap(words(0)[0]),
+            HypercallKind::TableBind => DecodedCall::TableBind(Bind::decode(words(0))),
+            HypercallKind::TableShare => DecodedCall::TableShare(Share::decode(words(0))),
+            HypercallKind::TableEnd => DecodedCall::TableEnd(Handle(words(0)[0] as u32)),
+            HypercallKind::DeviceEnd => DecodedCall::DeviceEnd(words(0)[0]),
+            HypercallKind::ForeignMap => DecodedCall::ForeignMap(ForeignMap::decode(words(0))),
+            HypercallKind::ForeignUnmap => DecodedCall::ForeignUnmap(words(0)[0]),
             _ => return Err(Errno::INVAL),
         })
     }

@@ -1,10 +1,10 @@
 //! Executes a decoded call, and writes the results of its operations.
 
-use super::call::Call;
-use super::server::Server;
-use super::shared::Shared;
+use super::call::DecodedCall;
+use super::server::HypercallServer;
+use super::shared::MonitorState;
 use crate::device;
-use crate::grant::mechanism::{Done, Ends, OtherCall};
+use crate::grant::mechanism::{Ends, GrantResult, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind, Share};
 use abi::layout::fd;
@@ -13,44 +13,46 @@ use rustix::io::Errno;
 use shmem::time;
 use std::sync::atomic::Ordering;
 
-impl<S: AddressSpace> Server<S> {
+impl<S: AddressSpace> HypercallServer<S> {
     /// Executes a call. Returns false if the call does not exist.
     ///
     /// # Errors
     /// The domain must be killed and torn down.
-    pub(super) fn run(&mut self, call: Call<'_>) -> Result<bool, SpaceError> {
+    pub(super) fn run(&mut self, call: DecodedCall<'_>) -> Result<bool, SpaceError> {
         let page = self.page;
         match call {
-            Call::ConnectSet(conn, state) => {
+            DecodedCall::ConnectSet(conn, state) => {
                 let status = self.connect_set(conn, state);
                 self.has_news |= status.is_ok() && state == Some(XenbusState::Connected);
                 page.put_errno(0, status);
             }
-            Call::ConnectGet(conn) => page.put_errno(0, self.connect_get(conn)),
+            DecodedCall::ConnectGet(conn) => page.put_errno(0, self.connect_get(conn)),
             // Reported once.
-            Call::Ready => self.has_news |= !self.counters.ready.swap(true, Ordering::Release),
-            Call::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
-            Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
-            Call::TableShare(op) => self.answer(self.share(&op).map(|()| 0), ANSWER_WORD),
-            Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
-            Call::GrantCreate(ops) => self.grant_create(ops),
-            Call::GrantRevoke(ops) => {
+            DecodedCall::Ready => {
+                self.has_news |= !self.counters.ready.swap(true, Ordering::Release)
+            }
+            DecodedCall::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
+            DecodedCall::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
+            DecodedCall::TableShare(op) => self.answer(self.share(&op).map(|()| 0), ANSWER_WORD),
+            DecodedCall::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
+            DecodedCall::GrantCreate(ops) => self.grant_create(ops),
+            DecodedCall::GrantRevoke(ops) => {
                 page.put_statuses(&self.shared.counted.revoke(self.id, ops));
             }
-            Call::DeviceControl(ops) => self.device_control(ops),
-            Call::DeviceEnd(number) => {
+            DecodedCall::DeviceControl(ops) => self.device_control(ops),
+            DecodedCall::DeviceEnd(number) => {
                 let ended = self.device_end(number)?;
                 page.put_errno(0, ended);
             }
-            Call::ForeignMap(map) => {
+            DecodedCall::ForeignMap(map) => {
                 let mapped = self.space.map_foreign(&map)?;
                 page.put_errno(0, mapped);
             }
-            Call::ForeignUnmap(at) => {
+            DecodedCall::ForeignUnmap(at) => {
                 let unmapped = self.space.unmap_foreign(at)?;
                 page.put_errno(0, unmapped);
             }
-            Call::Other(kind, ops) => return self.other(kind, ops),
+            DecodedCall::Other(kind, ops) => return self.other(kind, ops),
         }
         Ok(true)
     }
@@ -69,8 +71,8 @@ impl<S: AddressSpace> Server<S> {
             ends,
         };
         match mechanism.call(&mut self.space, &call)? {
-            Some(Done::Batch(statuses)) => self.page.put_statuses(&statuses),
-            Some(Done::Made(made)) => self.made(made),
+            Some(GrantResult::Batch(statuses)) => self.page.put_statuses(&statuses),
+            Some(GrantResult::Made(made)) => self.made(made),
             None => return Ok(false),
         }
         Ok(true)
@@ -170,7 +172,7 @@ impl<S: AddressSpace> Server<S> {
 }
 
 /// Returns a domain's end of a connection, and the domain at the other end.
-fn ends(shared: &Shared, id: DomId, conn: ConnId) -> Result<Ends, GrantStatus> {
+fn ends(shared: &MonitorState, id: DomId, conn: ConnId) -> Result<Ends, GrantStatus> {
     let reached = shared.connections.other_end(id, conn);
     let (peer, _) = reached.map_err(|_| GrantStatus::BadDomain)?;
     Ok(((id, conn), peer))

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `page` | the call page, word by word |
-//! | `call` | [`Call`], decoded by a pure function |
+//! | `call` | [`DecodedCall`], decoded by a pure function |
 //! | `budget` | limits on the cost of a domain's calls to others |
 //! | `execute` | execution of a call |
 //! | `server` | one domain's calls, from the page to the result |
@@ -20,7 +20,7 @@ mod page;
 mod server;
 mod shared;
 
-pub use call::{Call, Operations};
+pub use call::{DecodedCall, Operations};
 pub use page::CallPage;
-pub use server::{CallCounters, Server};
-pub use shared::Shared;
+pub use server::{CallCounters, HypercallServer};
+pub use shared::MonitorState;

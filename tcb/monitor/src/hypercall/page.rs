@@ -1,6 +1,6 @@
 //! The call page, word by word.
 
-use crate::memory::Memory;
+use crate::memory::SharedDomainMemory;
 use abi::GrantStatus;
 use abi::RECORD_BYTES;
 use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD};
@@ -24,7 +24,7 @@ pub struct CallPage {
 impl CallPage {
     /// Returns the call page in a domain's information region.
     #[must_use]
-    pub fn of(memory: &Memory) -> Option<Self> {
+    pub fn of(memory: &SharedDomainMemory) -> Option<Self> {
         let page = memory
             .info
             .span()

@@ -1,9 +1,9 @@
 //! One domain's calls, from the page to the result.
 
-use super::budget::{Budget, Cost};
+use super::budget::{Budget, CallCost};
 use super::call::Operations;
 use super::page::CallPage;
-use super::shared::Shared;
+use super::shared::MonitorState;
 use crate::space::{AddressSpace, SpaceError};
 use abi::DomId;
 use rustix::io::Errno;
@@ -26,25 +26,25 @@ pub struct CallCounters {
 
 /// Serves one domain's calls.
 #[derive(Debug)]
-pub struct Server<S> {
+pub struct HypercallServer<S> {
     pub(super) id: DomId,
     pub(super) page: CallPage,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MonitorState>,
     pub(super) space: S,
     pub(super) counters: Arc<CallCounters>,
     /// Whether the domain has become ready, has brought up its end of a connection, or has ended a
-    /// device since [`Server::take_news`].
+    /// device since [`HypercallServer::take_news`].
     pub(super) has_news: bool,
     operations: Operations,
     budget: Budget,
 }
 
-impl<S: AddressSpace> Server<S> {
+impl<S: AddressSpace> HypercallServer<S> {
     /// Creates a server for a domain whose account is open and whose address space is `space`.
     pub fn new(
         id: DomId,
         page: CallPage,
-        shared: Arc<Shared>,
+        shared: Arc<MonitorState>,
         space: S,
         counters: Arc<CallCounters>,
     ) -> Self {
@@ -78,13 +78,13 @@ impl<S: AddressSpace> Server<S> {
         let mut operations = std::mem::take(&mut self.operations);
         let (cost, result) = match operations.decode(kind, count, words) {
             Ok(call) => {
-                let cost = Cost::of(&call, self.id, &self.shared);
+                let cost = CallCost::of(&call, self.id, &self.shared);
                 match self.run(call)? {
                     true => (cost, Ok(())),
-                    false => (Cost::NONSENSE, Err(Errno::INVAL)),
+                    false => (CallCost::NONSENSE, Err(Errno::INVAL)),
                 }
             }
-            Err(errno) => (Cost::NONSENSE, Err(errno)),
+            Err(errno) => (CallCost::NONSENSE, Err(errno)),
         };
         self.operations = operations;
         let churn = &self.shared.churn;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// State that the workers of all domains share. Each part has its own lock.
 #[derive(Debug)]
-pub struct Shared {
+pub struct MonitorState {
     /// Every domain's account.
     pub grants: Arc<Grants>,
     /// Every counted grant.
@@ -25,7 +25,7 @@ pub struct Shared {
     pub devices: Devices,
 }
 
-impl Shared {
+impl MonitorState {
     /// Empty state of a monitor with these mechanisms besides counted grants.
     #[must_use]
     pub fn new(mechanism: Option<MechanismFactory>) -> Self {

@@ -8,7 +8,7 @@ use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
 use monitor::grant::{CountedGrants, Grants};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ pub(crate) struct Rig {
     pub(crate) used: bool,
     /// Whether to skip the comparison after a step.
     pub(crate) quiet: bool,
-    memories: Vec<Arc<Memory>>,
+    memories: Vec<Arc<SharedDomainMemory>>,
     spy: Arc<Mutex<Spy>>,
     tables: BTreeMap<u16, Table>,
     alive: [bool; 3],
@@ -115,8 +115,9 @@ impl Rig {
         let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
-                let memory =
-                    Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES, &[], None).unwrap());
+                let memory = Arc::new(
+                    SharedDomainMemory::create(DomId(id), FRAMES, ENTRIES, &[], None).unwrap(),
+                );
                 grants.lock().insert(DomId(id), Arc::clone(&memory), SLOTS);
                 memory
             })
@@ -147,7 +148,7 @@ impl Rig {
     }
 
     /// Returns a domain's memory.
-    pub(crate) fn memory(&self, id: u16) -> &Memory {
+    pub(crate) fn memory(&self, id: u16) -> &SharedDomainMemory {
         &self.memories[usize::from(id)]
     }
 

@@ -4,12 +4,12 @@
 use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, RESULT, STATUS_WORD};
 use abi::layout::info;
 use abi::{DomId, GrantStatus};
-use monitor::event::Port;
+use monitor::event::EventPort;
 use monitor::fake::SharedFake;
 use monitor::grant::GrantAudit;
 use monitor::grant::mechanism::MechanismFactory;
-use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
-use monitor::memory::Memory;
+use monitor::hypercall::{CallCounters, CallPage, HypercallServer, MonitorState};
+use monitor::memory::SharedDomainMemory;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(crate) const SLOTS: u32 = 8;
 
 /// Two connected domains; the first one is served.
 pub(crate) struct Rig {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) memories: [Arc<Memory>; 2],
-    pub(crate) server: Server<SharedFake>,
+    pub(crate) shared: Arc<MonitorState>,
+    pub(crate) memories: [Arc<SharedDomainMemory>; 2],
+    pub(crate) server: HypercallServer<SharedFake>,
     /// The first domain's address space.
     pub(crate) space: SharedFake,
     pub(crate) counters: Arc<CallCounters>,
@@ -32,20 +32,21 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(mechanism: Option<MechanismFactory>) -> Self {
-        let shared = Arc::new(Shared::new(mechanism));
+        let shared = Arc::new(MonitorState::new(mechanism));
         let memories = [DomId(0), DomId(1)].map(|id| {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
+            let memory =
+                Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
             shared.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memory
         });
         let [a, b] = [0, 1].map(|n: u16| {
             let memory = Arc::clone(&memories[usize::from(n)]);
-            (DomId(n), Arc::new(Port::create(memory).unwrap()))
+            (DomId(n), Arc::new(EventPort::create(memory).unwrap()))
         });
         shared.connections.add(a, b, 0).unwrap();
         let counters = Arc::new(CallCounters::default());
         let space = SharedFake::default();
-        let server = Server::new(
+        let server = HypercallServer::new(
             DomId(0),
             CallPage::of(&memories[0]).unwrap(),
             Arc::clone(&shared),

@@ -6,7 +6,7 @@ use abi::counted::{Revocation, table_slots, translation_bytes};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::grant::{CountedGrants, GrantAudit, Grants};
-use monitor::memory::Memory;
+use monitor::memory::SharedDomainMemory;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -53,7 +53,9 @@ impl Rig {
         let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
-            let memory = Arc::new(Memory::create(DomId(id), entries, entries, &[], None).unwrap());
+            let memory = Arc::new(
+                SharedDomainMemory::create(DomId(id), entries, entries, &[], None).unwrap(),
+            );
             let window = slots * u32::from(granters);
             grants.lock().insert(DomId(id), memory, window);
         }

@@ -23,5 +23,5 @@ mod wire;
 
 pub use queues::QueueSocket;
 pub use shared::RingPages;
-pub use socket::Socket;
-pub use wire::{Wire, XdpDevice, inspect, open, probe};
+pub use socket::XdpSocket;
+pub use wire::{XdpDevice, XdpInterface, inspect, open, probe};

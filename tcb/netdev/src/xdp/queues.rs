@@ -16,10 +16,10 @@
 
 use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
-use super::socket::Socket;
+use super::socket::XdpSocket;
 use crate::bpf::{
-    Assembler, Counters, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7, R10,
-    REDIRECT_MAP, TAIL_CALL, attach_egress, is_removed,
+    Assembler, CounterMap, Label, MAP_LOOKUP_ELEM, Map, ProgramType, R0, R1, R2, R3, R4, R6, R7,
+    R10, REDIRECT_MAP, TAIL_CALL, attach_egress, is_removed,
 };
 use crate::netlink::Netlink;
 use crate::steering::{self, KEY, look_up};
@@ -182,7 +182,7 @@ impl Paths {
         spec: &XdpQueue,
     ) -> io::Result<QueueSocket> {
         Ok(QueueSocket {
-            socket: Socket::new(socket, spec.entries)?,
+            socket: XdpSocket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
             ended: AtomicBool::new(false),
@@ -197,7 +197,7 @@ impl Paths {
         socket: OwnedFd,
         spec: &XdpQueue,
     ) -> io::Result<QueueSocket> {
-        let denied = Counters::new(spec.rules.len() as u32)?;
+        let denied = CounterMap::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(ProgramType::Xdp)?;
         // Set it now, so that the start of the machine fails if the kernel refuses it. No MAC leads
@@ -205,7 +205,7 @@ impl Paths {
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {
-            socket: Socket::new(socket, spec.entries)?,
+            socket: XdpSocket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
             ended: AtomicBool::new(false),
@@ -218,12 +218,12 @@ impl Paths {
 /// A dedicated queue of an interface: a socket over the memory into which one guest receives.
 #[derive(Debug)]
 pub struct QueueSocket {
-    socket: Socket,
+    socket: XdpSocket,
     queue: u32,
     mac: [u8; 6],
     ended: AtomicBool,
     /// Frames and bytes that each rule denied.
-    denied: Counters,
+    denied: CounterMap,
     paths: Arc<Paths>,
 }
 
@@ -233,7 +233,7 @@ impl QueueSocket {
 
     /// Returns the socket.
     #[must_use]
-    pub fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &XdpSocket {
         &self.socket
     }
 
@@ -261,8 +261,8 @@ impl QueueSocket {
         self.paths.macs.set(&key(self.mac), self.queue)
     }
 
-    /// Returns the frames, and their bytes, that the rule of this number ([`abi::firewall::Rules`])
-    /// denied.
+    /// Returns the frames, and their bytes, that the rule of this number
+    /// ([`abi::firewall::RuleLists`]) denied.
     ///
     /// # Errors
     /// The rule does not exist.

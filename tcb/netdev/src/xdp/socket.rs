@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A socket that is bound to a queue, and its rings.
 #[derive(Debug)]
-pub struct Socket {
+pub struct XdpSocket {
     fd: OwnedFd,
     layouts: [RingLayout; 4],
     entries: u32,
 }
 
-impl Socket {
+impl XdpSocket {
     /// Wraps a socket with rings of `entries` entries.
     pub(super) fn new(fd: OwnedFd, entries: u32) -> io::Result<Self> {
         let layouts = layouts(&fd)?;
@@ -53,7 +53,7 @@ impl Socket {
 }
 
 /// The descriptor that the domain gets.
-impl AsFd for Socket {
+impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

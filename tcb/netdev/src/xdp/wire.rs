@@ -2,11 +2,11 @@
 
 use super::queues::{Paths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
-use super::socket::{self, Socket};
+use super::socket::{self, XdpSocket};
 use crate::bpf::attach_xdp;
 use crate::error::SetupError;
 use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_SEGMENTS, SENDS_TAGS};
-use crate::interface::{Network, check, configure, failed, in_place, namespace};
+use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Namespace};
 use abi::machine::Tap as TapSpec;
@@ -32,7 +32,7 @@ const TCX: &str = "dedicated queues need programs at egress (Linux 6.6); leave \
 /// An interface and the programs that direct its packets to a socket, while there is one. It
 /// outlives the domain that uses the socket.
 #[derive(Debug)]
-pub struct Wire {
+pub struct XdpInterface {
     spec: Xdp,
     /// Features that this system lacks.
     lacks: Vec<&'static str>,
@@ -47,17 +47,17 @@ pub struct Wire {
 /// A socket that receives the packets of a wire.
 #[derive(Debug)]
 pub struct XdpDevice {
-    socket: Socket,
+    socket: XdpSocket,
     /// The wire that it is bound to.
-    _wire: Arc<Wire>,
+    _wire: Arc<XdpInterface>,
 }
 
 /// Sets up the wire of `spec`, with a socket that receives into `umem` and sends from it.
 ///
 /// # Errors
-/// As [`Wire::open`] and [`Wire::bind`].
+/// As [`XdpInterface::open`] and [`XdpInterface::bind`].
 pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
-    Arc::new(Wire::open(spec)?).bind(umem)
+    Arc::new(XdpInterface::open(spec)?).bind(umem)
 }
 
 /// Checks whether this process can set up AF_XDP sockets, by setting one up and removing it.
@@ -128,12 +128,12 @@ fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), Se
 
 /// Whether received frames are complete.
 #[derive(Clone, Copy)]
-struct Whole {
+struct ReceivedFrames {
     checksums: bool,
     tags: bool,
 }
 
-impl Whole {
+impl ReceivedFrames {
     const ALL: Self = Self {
         checksums: true,
         tags: true,
@@ -150,23 +150,29 @@ fn send_whole(ifname: &str) -> io::Result<()> {
 /// Makes an interface, and for a veth the other end, leave checksums and VLAN tags in frames, since
 /// a socket receives only bytes. Returns the features that may be missing: the other end is in
 /// another namespace, or the NIC always strips tags.
-fn receive_whole(ifname: &str) -> io::Result<Whole> {
+fn receive_whole(ifname: &str) -> io::Result<ReceivedFrames> {
     let ethtool = Ethtool::open(ifname)?;
     let tags = ethtool.switch_off(&RECEIVES_TAGS)?;
     if !ethtool.is_veth()? {
-        return Ok(Whole { tags, ..Whole::ALL });
+        return Ok(ReceivedFrames {
+            tags,
+            ..ReceivedFrames::ALL
+        });
     }
     let mut netlink = Netlink::open()?;
     let index = netlink.index(ifname)?;
     let Some(other) = netlink.other_end(index)? else {
-        return Ok(Whole {
+        return Ok(ReceivedFrames {
             checksums: false,
             tags: false,
         });
     };
     let name = netlink.name(other)?;
     send_whole(&name)?;
-    Ok(Whole { tags, ..Whole::ALL })
+    Ok(ReceivedFrames {
+        tags,
+        ..ReceivedFrames::ALL
+    })
 }
 
 /// Makes an interface accept frames for every address, until the socket is closed.
@@ -224,10 +230,10 @@ impl Led {
     fn into_wire(
         self,
         spec: &Xdp,
-        whole: Whole,
+        whole: ReceivedFrames,
         promiscuous: Option<OwnedFd>,
         pair: Option<Pair>,
-    ) -> Wire {
+    ) -> XdpInterface {
         let slow = "XDP in a NIC's driver (packets take the kernel's slower, generic way)";
         let undone =
             "whole checksums from a veth's end in another namespace (ethtool -K NAME tx off)";
@@ -238,7 +244,7 @@ impl Led {
             (!whole.checksums, undone),
             (!whole.tags, untagged),
         ];
-        Wire {
+        XdpInterface {
             spec: spec.clone(),
             lacks: lacks
                 .into_iter()
@@ -251,7 +257,7 @@ impl Led {
     }
 }
 
-impl Wire {
+impl XdpInterface {
     /// Sets up the interface that `spec` describes; packets are dropped until a socket is bound.
     ///
     /// The calling thread's own namespace does not change.
@@ -262,7 +268,7 @@ impl Wire {
         match &spec.netdev {
             Netdev::Veth(far) => {
                 check(far)?;
-                let network = Network::of(far)?;
+                let network = InterfaceNetwork::of(far)?;
                 let pair = Pair::new(far, spec.queues + 1)?;
                 let opened = pair.near.enter(|| {
                     let step = |step| failed(far, step, PRIVILEGES);
@@ -277,7 +283,7 @@ impl Wire {
                     }
                     configure(far, &network)
                 })??;
-                Ok(led.into_wire(spec, Whole::ALL, None, Some(pair)))
+                Ok(led.into_wire(spec, ReceivedFrames::ALL, None, Some(pair)))
             }
             Netdev::Existing { ifname, netns } => {
                 let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
@@ -316,8 +322,8 @@ impl Wire {
         self.bind_socket(socket)
     }
 
-    /// Creates a socket that has no memory and is not bound, for [`Wire::bind_socket`] or
-    /// [`Wire::bind_queue`] once it has memory.
+    /// Creates a socket that has no memory and is not bound, for [`XdpInterface::bind_socket`] or
+    /// [`XdpInterface::bind_queue`] once it has memory.
     ///
     /// # Errors
     /// The kernel refused the request.
@@ -328,12 +334,12 @@ impl Wire {
     /// Binds a socket that has its memory, and directs the wire's packets to it.
     ///
     /// # Errors
-    /// As [`Wire::bind`].
+    /// As [`XdpInterface::bind`].
     pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, SetupError> {
         let socket = self.there(|index| {
             socket::bind(&socket, index, QUEUE, false)?;
             self.paths.redirect(QUEUE, &socket)?;
-            Socket::new(socket, self.spec.entries)
+            XdpSocket::new(socket, self.spec.entries)
         })?;
         Ok(XdpDevice {
             socket,
@@ -347,7 +353,7 @@ impl Wire {
     /// The descriptor is not an AF_XDP socket.
     pub fn adopt_socket(self: &Arc<Self>, socket: OwnedFd) -> io::Result<XdpDevice> {
         Ok(XdpDevice {
-            socket: Socket::new(socket, self.spec.entries)?,
+            socket: XdpSocket::new(socket, self.spec.entries)?,
             _wire: Arc::clone(self),
         })
     }
@@ -356,7 +362,7 @@ impl Wire {
     /// A queue has one socket at a time.
     ///
     /// # Errors
-    /// As [`Wire::bind_queue`].
+    /// As [`XdpInterface::bind_queue`].
     pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
         let socket = self.socket()?;
         let umem = Umem {
@@ -373,7 +379,7 @@ impl Wire {
     /// nothing yet.
     ///
     /// # Errors
-    /// As [`Wire::bind`]; or the kernel does not accept the program of the firewall rules.
+    /// As [`XdpInterface::bind`]; or the kernel does not accept the program of the firewall rules.
     pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, SetupError> {
         // Bind first, since binding fails while the queue is busy, and takes less time than
         // compiling and verifying the program. Copy mode only: an interface that writes to the
@@ -491,7 +497,7 @@ fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
 impl XdpDevice {
     /// Returns the socket.
     #[must_use]
-    pub fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &XdpSocket {
         &self.socket
     }
 

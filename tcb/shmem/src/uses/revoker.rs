@@ -53,14 +53,14 @@ pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU
 /// The words of an entry in shared memory. Storing to the translation faults in a process that may
 /// only read the translation sub-table.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct EntryWords {
     /// The grant of the entry.
     pub translation: &'static AtomicU64,
     /// The count of its uses.
     pub status: &'static AtomicU32,
 }
 
-impl Words {
+impl EntryWords {
     /// Returns the words of entry `index` of both sub-tables, if they are long enough.
     #[inline]
     #[must_use]

@@ -1,6 +1,6 @@
 //! The user's side, which is a domain's.
 
-use super::revoker::{Word, Words, announcements};
+use super::revoker::{EntryWords, Word, announcements};
 use crate::span::Span;
 use crate::sync::Ordering;
 use abi::GrantRef;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The words of every entry of both sub-tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Entries {
+pub struct TableWords {
     translation: &'static [AtomicU64],
     status: &'static [AtomicU32],
     /// The count of announcements.
     pub announcements: &'static AtomicU64,
 }
 
-impl Entries {
+impl TableWords {
     /// Returns the words of the first `count` entries, if both sub-tables are long enough.
     #[must_use]
     pub fn of(translation: Span, status: Span, count: u32) -> Option<Self> {
@@ -32,8 +32,8 @@ impl Entries {
     /// Returns the words of entry `index`, if it exists.
     #[inline]
     #[must_use]
-    pub fn words(&self, index: u32) -> Option<Words> {
-        Some(Words {
+    pub fn words(&self, index: u32) -> Option<EntryWords> {
+        Some(EntryWords {
             translation: self.translation.get(index as usize)?,
             status: self.status.get(index as usize)?,
         })

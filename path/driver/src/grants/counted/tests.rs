@@ -15,7 +15,7 @@ const ENTRIES: u32 = 8;
 #[derive(Clone, Copy)]
 struct Granter {
     area: Area,
-    entries: Entries,
+    entries: TableWords,
 }
 
 impl Granter {
@@ -45,7 +45,7 @@ fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
         let entry = Translation::valid(gref + 10, 0, false).0;
         translation.store_u64(gref as usize * 8, entry).unwrap();
     }
-    let guest = Guest {
+    let guest = GranterWindow {
         calls: Rc::new(RefCell::new(Calls::refused())),
         domain: DomId(5),
         window: area,
@@ -53,7 +53,7 @@ fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
         slots: ENTRIES,
         ledger: Rc::new(Ledger::new(false)),
     };
-    let entries = Entries::of(translation, status, ENTRIES).unwrap();
+    let entries = TableWords::of(translation, status, ENTRIES).unwrap();
     let pages = area.span().take(ENTRIES as usize * PAGE);
     let new = CountedGrants {
         handle: Handle(1),

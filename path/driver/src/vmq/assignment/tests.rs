@@ -1,8 +1,8 @@
 use super::*;
-use crate::ports::Port;
+use crate::ports::BridgePort;
 use crate::testing::{nic_port_of, vif_port};
 use config::domain::DriverConfig;
-use nic::vmq::{MultiQueue, Receive, Received, Steering, Vmq};
+use nic::vmq::{MultiQueue, Receive, Steering, Vmq, VmqReceived};
 use nic::{Buffers, Frame, Nic, TxReport};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -83,8 +83,8 @@ impl Receive for Silent {
         _split: bool,
         _buffers: &mut dyn Buffers,
         _out: &mut Vec<Frame>,
-    ) -> Received {
-        Received::default()
+    ) -> VmqReceived {
+        VmqReceived::default()
     }
 
     fn release(&mut self, _queue: QueueId, _buffers: &mut dyn Buffers) {}
@@ -128,9 +128,9 @@ fn revoked_queue_writes_no_more_guest_pages() {
         let nic = Silent::default();
         let steered = MultiQueue::new(nic.clone(), nic.clone());
         let port = nic_port_of("wire", Box::new(SilentNic(steered)));
-        let mut ports = Ports::default();
-        ports.insert(Port::Nic(Box::new(port)));
-        ports.insert(Port::Vif(Box::new(vif_port("a"))));
+        let mut ports = BridgePorts::default();
+        ports.insert(BridgePort::Nic(Box::new(port)));
+        ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         let mut queues = Assignment::new(0, &plain.nics[0]).unwrap();
         queues.add_guest(1, &plain.vifs[0]);
         queues.assign(&mut ports, 1, 0, 64).unwrap();
@@ -145,7 +145,7 @@ fn revoked_queue_writes_no_more_guest_pages() {
             queues.change(&mut ports, 1, &ruled.vifs[0]);
         }
         let held = queues.held(0).unwrap();
-        assert_eq!((held.port, held.phase), (None, Phase::Joining));
+        assert_eq!((held.port, held.phase), (None, AssignmentPhase::Joining));
         assert_eq!(
             nic.0.borrow().led.len(),
             1,
@@ -154,11 +154,11 @@ fn revoked_queue_writes_no_more_guest_pages() {
         let taken = queues.assign(&mut ports, 1, 0, 64);
         assert_eq!((taken, queues.held_queues()), (Err(VmqError::MacTaken), 1));
         queues.rebalance(&mut ports, 0, 64);
-        assert_eq!(queues.held(0).unwrap().phase, Phase::Joining);
+        assert_eq!(queues.held(0).unwrap().phase, AssignmentPhase::Joining);
 
         nic.0.borrow_mut().is_closed = false;
         queues.rebalance(&mut ports, 0, 64);
-        assert_eq!(queues.held(0).unwrap().phase, Phase::Leaving);
+        assert_eq!(queues.held(0).unwrap().phase, AssignmentPhase::Leaving);
         assert!(nic.0.borrow().led.is_empty());
         queues.assign(&mut ports, 1, 0, 64).unwrap();
         let next = queues.held(1).unwrap();

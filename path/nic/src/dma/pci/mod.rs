@@ -15,5 +15,5 @@ pub mod registers;
 pub mod ring;
 
 pub use nic::{CloseReason, PciNic, PciSetup, StartupError};
-pub use registers::{Register, Registers, Window};
+pub use registers::{Register, RegisterWindow, Registers};
 pub use ring::SplitQueue;

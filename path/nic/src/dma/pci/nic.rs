@@ -127,7 +127,7 @@ impl PciSetup {
 
 /// Counters of a NIC.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct PciCounters {
     /// Frames whose header is invalid, or that are too short.
     malformed: u64,
     /// Buffers outside the I/O addresses.
@@ -153,7 +153,7 @@ pub struct PciNic<R> {
     closed: Option<CloseReason>,
     /// Whether the driver polls without an interrupt.
     polls: bool,
-    counters: Counters,
+    counters: PciCounters,
 }
 
 impl<R: Registers> PciNic<R> {
@@ -206,7 +206,7 @@ impl<R: Registers> PciNic<R> {
             has_checksum: features & CSUM != 0,
             closed: None,
             polls: true,
-            counters: Counters::default(),
+            counters: PciCounters::default(),
         })
     }
 

@@ -94,7 +94,7 @@ pub trait Registers: std::fmt::Debug {
 
 /// Registers that the monitor has mapped.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct RegisterWindow {
     /// The common configuration.
     pub common: Span,
     /// The notification addresses.
@@ -103,7 +103,7 @@ pub struct Window {
     pub multiplier: u32,
 }
 
-impl Window {
+impl RegisterWindow {
     /// Returns the place of a notification address.
     fn notify_at(&self, offset: u16) -> Option<usize> {
         let at = u64::from(offset) * u64::from(self.multiplier);
@@ -112,7 +112,7 @@ impl Window {
     }
 }
 
-impl Registers for Window {
+impl Registers for RegisterWindow {
     fn get(&self, register: Register) -> Result<u32, Fault> {
         match register.place() {
             (at, 1) => self.common.load_u8(at).map(u32::from),
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn registers_are_accessed_in_their_width() {
         let area = Area::anonymous(abi::PAGE).unwrap();
-        let window = Window {
+        let window = RegisterWindow {
             common: area.span().take(0x38),
             notify: area.span().skip(0x100).take(8),
             multiplier: 4,

@@ -8,7 +8,7 @@ use crate::dma::table::IoTable;
 
 /// The device, its I/O page table, and the driver's queues.
 #[derive(Debug)]
-pub(super) struct Core<W> {
+pub(super) struct LocalDevice<W> {
     pub(super) table: IoTable,
     pub(super) device: SoftDevice<W>,
     pub(super) dedicated: Vec<ReceiveQueue>,
@@ -16,7 +16,7 @@ pub(super) struct Core<W> {
     pub(super) closed: Option<DmaError>,
 }
 
-impl<W: Wire> Core<W> {
+impl<W: Wire> LocalDevice<W> {
     /// Stops the device because of an error.
     pub(super) fn close(&mut self, error: DmaError) {
         self.device.stop();

@@ -1,6 +1,6 @@
 //! A device in software and its driver, in one process.
 
-use super::core::Core;
+use super::core::LocalDevice;
 use super::device::{Interrupts, SoftDevice};
 use super::queues::{DedicatedRings, MacFilter};
 use super::wire::Wire;
@@ -68,7 +68,7 @@ pub enum SoftEvent {
 /// whenever the driver polls or sends, and its time is part of the driver's.
 #[derive(Debug)]
 pub struct SoftNic<W> {
-    core: Rc<RefCell<Core<W>>>,
+    core: Rc<RefCell<LocalDevice<W>>>,
     shared: ReceiveQueue,
     transmit: TransmitQueue,
     vmq: Option<MultiQueue<MacFilter<W>, DedicatedRings<W>>>,
@@ -80,13 +80,13 @@ pub struct SoftNic<W> {
 }
 
 /// Memory that is cut into parts with I/O addresses.
-struct Parts {
+struct MemoryParts {
     area: Area,
     base: IoAddr,
     used: usize,
 }
 
-impl Parts {
+impl MemoryParts {
     fn take(&mut self, bytes: usize) -> Option<(shmem::Span, IoAddr)> {
         let span = self.area.at(self.used, bytes)?;
         let address = self.base.add(self.used)?;
@@ -107,7 +107,7 @@ impl<W: Wire> SoftNic<W> {
         table.add(guests);
         table.map(own, memory.len() / PAGE * PAGE).ok()?;
         table.map(of_pool, pool.len() / PAGE * PAGE).ok()?;
-        let mut parts = Parts {
+        let mut parts = MemoryParts {
             area: memory,
             base: own,
             used: 0,
@@ -136,7 +136,7 @@ impl<W: Wire> SoftNic<W> {
         let receive = [&[first], &others[..]].concat();
         let interrupts = setup.interrupts;
         let device = SoftDevice::new(wire, entries, &receive, transmit_at, longest, interrupts);
-        let core = Rc::new(RefCell::new(Core {
+        let core = Rc::new(RefCell::new(LocalDevice {
             table,
             device,
             dedicated,
@@ -189,7 +189,7 @@ impl<W: Wire> SoftNic<W> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Result<usize, DmaError> {
-        let Core { table, device, .. } = &mut *self.core.borrow_mut();
+        let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         self.shared.post(table, usize::MAX, false, buffers)?;
         device.work(now_ns, table);
         // With dedicated queues, the order of frames between queues requires that each poll reads
@@ -207,7 +207,7 @@ impl<W: Wire> SoftNic<W> {
     }
 
     fn send(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> Result<TxReport, DmaError> {
-        let Core { table, device, .. } = &mut *self.core.borrow_mut();
+        let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         self.transmit.reap()?;
         let mut report = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
@@ -224,7 +224,7 @@ impl<W: Wire> SoftNic<W> {
 
     /// Puts the posted buffers back into their supply.
     fn withdraw(&mut self, buffers: &mut dyn Buffers) {
-        let Core { table, device, .. } = &mut *self.core.borrow_mut();
+        let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         let start = self.shared.withdraw(table, |id| buffers.put(id));
         device.reset(0, start, table);
     }

@@ -1,12 +1,12 @@
 //! Dedicated queues of a NIC in software. The contract of [`crate::vmq`] keeps no buffer between
 //! polls. So a poll posts as many buffers as frames wait in the device, and withdraws unused ones.
 
-use super::core::Core;
+use super::core::LocalDevice;
 use super::wire::Wire;
 use crate::buffer::Buffers;
 use crate::dma::queue::DmaError;
 use crate::frame::Frame;
-use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
+use crate::vmq::{QueueId, Receive, Steering, VmqError, VmqReceived};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ fn number(queue: QueueId) -> usize {
 
 /// The device's MAC filter. A change applies to every frame that arrives later.
 #[derive(Debug)]
-pub struct MacFilter<W>(pub(super) Rc<RefCell<Core<W>>>);
+pub struct MacFilter<W>(pub(super) Rc<RefCell<LocalDevice<W>>>);
 
 impl<W: Wire> Steering for MacFilter<W> {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
@@ -34,18 +34,18 @@ impl<W: Wire> Steering for MacFilter<W> {
 /// The receiving half of the queues.
 #[derive(Debug)]
 pub struct DedicatedRings<W> {
-    core: Rc<RefCell<Core<W>>>,
+    core: Rc<RefCell<LocalDevice<W>>>,
     queues: usize,
 }
 
 impl<W: Wire> DedicatedRings<W> {
-    pub(super) fn new(core: Rc<RefCell<Core<W>>>) -> Self {
+    pub(super) fn new(core: Rc<RefCell<LocalDevice<W>>>) -> Self {
         let queues = core.borrow().dedicated.len();
         Self { core, queues }
     }
 }
 
-impl<W: Wire> Core<W> {
+impl<W: Wire> LocalDevice<W> {
     fn poll(
         &mut self,
         queue: QueueId,
@@ -54,11 +54,11 @@ impl<W: Wire> Core<W> {
         split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Result<Received, DmaError> {
+    ) -> Result<VmqReceived, DmaError> {
         self.device.work(now_ns, &self.table);
         let waiting = self.device.waiting(number(queue));
         let Some(rings) = self.dedicated.get_mut(queue.0 as usize) else {
-            return Ok(Received::default());
+            return Ok(VmqReceived::default());
         };
         let wanted = waiting.min(budget);
         if wanted > 0 {
@@ -67,7 +67,7 @@ impl<W: Wire> Core<W> {
         }
         let frames = rings.receive(&mut self.table, budget, buffers, out)?;
         let empty = self.device.waiting(number(queue)) == 0;
-        Ok(Received { frames, empty })
+        Ok(VmqReceived { frames, empty })
     }
 }
 
@@ -84,10 +84,10 @@ impl<W: Wire> Receive for DedicatedRings<W> {
         split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
-    ) -> Received {
+    ) -> VmqReceived {
         let core = &mut *self.core.borrow_mut();
         let before = out.len();
-        let closed = Received {
+        let closed = VmqReceived {
             frames: 0,
             empty: true,
         };
@@ -97,7 +97,7 @@ impl<W: Wire> Receive for DedicatedRings<W> {
         let polled = core.poll(queue, now_ns, budget, split, buffers, out);
         polled.unwrap_or_else(|error| {
             core.close(error);
-            Received {
+            VmqReceived {
                 frames: out.len() - before,
                 ..closed
             }

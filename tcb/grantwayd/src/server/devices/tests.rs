@@ -1,4 +1,4 @@
-use super::super::Ready;
+use super::super::CoreSource;
 use super::*;
 use crate::args::Args;
 use crate::child::Helper;
@@ -35,7 +35,7 @@ fn answers_for_a_manager_that_has_ended_have_no_token() {
     units.wait(1, PendingRequest::Open(7, None));
     units.wait(2, PendingRequest::Open(8, None));
     assert!(units.close(3, 7).0, "netd still opens it");
-    core.handle(Ready::ManagerEnded);
+    core.handle(CoreSource::ManagerEnded);
     let waiting: Vec<_> = core.units.waiting.values().collect();
     let [(0, closed), (0, opening)] = waiting[..] else {
         panic!("{waiting:?}");
@@ -176,14 +176,14 @@ fn with_socket(program: Program) -> (Core, DomId) {
         .kept
         .insert(unit, DevHandle::new(task, vec![file]));
     let frames = frames(&core, first);
-    let control = Arc::new(Socket {
+    let control = Arc::new(NetdSocket {
         netd: Arc::clone(&core.control),
         unit,
         must_end: is_queue,
         mapping: Mutex::new(None),
         is_sound: AtomicBool::new(false),
     });
-    let bound = Bound {
+    let bound = BoundSocket {
         socket: socket(first),
         rings: [RingExtent::default(); 4],
         lasts: Some(frames),

@@ -1,7 +1,7 @@
 //! Corrupts the books: the audit must report each error, and its size.
 
 use super::*;
-use crate::memory::Memory;
+use crate::memory::SharedDomainMemory;
 use std::sync::Arc;
 
 const USER: DomId = DomId(0);
@@ -11,7 +11,7 @@ const SLOTS: u32 = 8;
 fn books() -> Grants {
     let grants = Grants::default();
     for id in [USER, DomId(1), IDLE] {
-        let memory = Arc::new(Memory::create(id, 4, 8, &[], None).unwrap());
+        let memory = Arc::new(SharedDomainMemory::create(id, 4, 8, &[], None).unwrap());
         grants.lock().insert(id, memory, SLOTS);
     }
     grants

@@ -1,9 +1,9 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
-use super::entries::{Entry, Granted};
+use super::entries::{CountedEntry, CurrentGrant};
 use super::quarantine::is_idle;
 use super::registry::{CountedGrants, Registry};
-use super::table::{Table, TableState};
+use super::table::{GrantTableState, TableState};
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
@@ -24,7 +24,7 @@ struct RevokedEntry {
     /// The operation of the batch that asked for it, if any.
     op: Option<usize>,
     index: u32,
-    granted: Granted,
+    granted: CurrentGrant,
     /// Whether the grant is revoked although it is in use.
     forced: bool,
 }
@@ -51,7 +51,7 @@ impl CountedGrants {
         granter: DomId,
         ops: &'a [T],
         table: fn(&T) -> Handle,
-    ) -> impl Iterator<Item = (Arc<Table>, usize, &'a [T])> {
+    ) -> impl Iterator<Item = (Arc<GrantTableState>, usize, &'a [T])> {
         let mut behind = 0;
         let runs = ops.chunk_by(move |a, b| table(a) == table(b));
         runs.filter_map(move |run| {
@@ -61,7 +61,12 @@ impl CountedGrants {
         })
     }
 
-    fn create_in(&self, table: &Table, ops: &[Create], answers: &mut [(GrantStatus, GrantRef)]) {
+    fn create_in(
+        &self,
+        table: &GrantTableState,
+        ops: &[Create],
+        answers: &mut [(GrantStatus, GrantRef)],
+    ) {
         let _op = table.op();
         let (mut made, mut maps, mut for_io) = (0, Vec::new(), Vec::new());
         {
@@ -71,8 +76,8 @@ impl CountedGrants {
             }
             let bound = state.bound;
             for (op, (status, _)) in ops.iter().zip(answers.iter_mut()) {
-                let free = |entry: &Entry| entry.granted.is_none();
-                let granted = Granted {
+                let free = |entry: &CountedEntry| entry.granted.is_none();
+                let granted = CurrentGrant {
                     frame: op.frame,
                     readonly: op.readonly,
                     io: op.io,
@@ -111,7 +116,7 @@ impl CountedGrants {
                 state.entries.revoke(op.index);
                 *status = GrantStatus::NoSpace;
             } else if let Some(entry) = state.entries.get(op.index) {
-                *gref = Table::reference(op.index, entry);
+                *gref = GrantTableState::reference(op.index, entry);
                 table.show(op.index, entry.translation());
             }
         }
@@ -147,14 +152,14 @@ impl CountedGrants {
     pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
         let runs = self.runs(granter, ops, |op| op.table);
         let mapped = runs.filter(|(table, ..)| self.is_mapped(table));
-        let windows = |table: &Table| 1 + u32::from(table.state().shared.is_some());
+        let windows = |table: &GrantTableState| 1 + u32::from(table.state().shared.is_some());
         mapped
             .map(|(table, _, run)| run.len() as u32 * windows(&table))
             .sum()
     }
 
     /// Revokes by force everything that a table grants.
-    pub(super) fn revoke_all(&self, table: &Arc<Table>) {
+    pub(super) fn revoke_all(&self, table: &Arc<GrantTableState>) {
         let all = everything_but(table, &[]);
         let mut statuses = vec![GrantStatus::GeneralError; all.len()];
         self.revoke_in(table, &all, &mut statuses);
@@ -163,7 +168,7 @@ impl CountedGrants {
     /// Revokes a run of one table's grants. The caller holds the table's `op`.
     fn revoke_in(
         &self,
-        table: &Arc<Table>,
+        table: &Arc<GrantTableState>,
         wanted: &[(GrantRef, Revocation)],
         statuses: &mut [GrantStatus],
     ) {
@@ -219,7 +224,7 @@ impl CountedGrants {
     }
 
     /// Unmaps pages from the windows of the user and its device. Returns whether the user lives.
-    fn take_away(&self, table: &Table, leaving: &[RevokedEntry]) -> bool {
+    fn take_away(&self, table: &GrantTableState, leaving: &[RevokedEntry]) -> bool {
         self.hide_from_device(table, leaving.iter().map(|leaving| leaving.index));
         let Some(bound) = table.state().bound else {
             return true;
@@ -237,7 +242,7 @@ impl CountedGrants {
 
     /// Gives the granter another frame in place of one that the user or a device may have pinned.
     /// Returns whether the user lives.
-    pub(super) fn exchange_frame(&self, table: &Table, frame: u32) -> bool {
+    pub(super) fn exchange_frame(&self, table: &GrantTableState, frame: u32) -> bool {
         let exchanged = table.memory.exchange(frame);
         if let Err(error) = &exchanged {
             let why = format!("a frame cannot be exchanged: {error}");
@@ -249,7 +254,7 @@ impl CountedGrants {
     /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each.
     /// Returns whether the user lives. Waits for room for as long as the user's patience lasts. The
     /// user has already lost the pages, and gains nothing by keeping the counts.
-    pub(super) fn charge(&self, table: &Table, mut entering: &[u32]) -> bool {
+    pub(super) fn charge(&self, table: &GrantTableState, mut entering: &[u32]) -> bool {
         let mut since_ns = time::monotonic_ns();
         while !entering.is_empty() {
             let patient = {
@@ -283,7 +288,7 @@ impl CountedGrants {
     }
 
     /// Returns whether an entry is not in quarantine, or can leave it now.
-    pub(super) fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
+    pub(super) fn leaves_quarantine(&self, table: &GrantTableState, index: u32) -> bool {
         let mut registry = self.registry();
         let quarantine = registry.quarantines.get_mut(&table.user);
         quarantine.is_none_or(|quarantine| quarantine.try_leave(table, index))
@@ -291,19 +296,19 @@ impl CountedGrants {
 }
 
 /// Returns a forced revocation for every grant of a table, except for the entries in `but`.
-fn everything_but(table: &Table, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
+fn everything_but(table: &GrantTableState, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
     let but: BTreeSet<_> = but.iter().collect();
     let state = table.state();
     let granted = state.entries.granted();
     granted
         .filter(|(index, ..)| !but.contains(index))
-        .map(|(index, entry, _)| (Table::reference(index, entry), Revocation::Force))
+        .map(|(index, entry, _)| (GrantTableState::reference(index, entry), Revocation::Force))
         .collect()
 }
 
 /// Stops new uses of the grants, and returns the entries whose grants can be revoked.
 fn announce(
-    table: &Table,
+    table: &GrantTableState,
     wanted: &[(GrantRef, Revocation)],
     statuses: &mut [GrantStatus],
 ) -> Vec<RevokedEntry> {

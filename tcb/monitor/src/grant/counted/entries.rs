@@ -20,7 +20,7 @@ pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
 
 /// The grant of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Granted {
+pub(super) struct CurrentGrant {
     pub(super) frame: u32,
     pub(super) readonly: bool,
     /// Whether the page is granted for I/O.
@@ -29,14 +29,14 @@ pub(super) struct Granted {
 
 /// One entry: the generation of its last grant, and its current grant, if any.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct CountedEntry {
     pub(super) generation: u32,
-    pub(super) granted: Option<Granted>,
+    pub(super) granted: Option<CurrentGrant>,
     /// Whether new uses are prevented until the grant is revoked.
     pub(super) draining: bool,
 }
 
-impl Entry {
+impl CountedEntry {
     /// Returns the translation word of the entry while it is valid.
     pub(super) fn translation(&self) -> Translation {
         self.granted.map_or(Translation::INVALID, |granted| {
@@ -53,26 +53,26 @@ impl Entry {
 
 /// The entries of one table.
 #[derive(Debug)]
-pub(super) struct Entries {
-    list: Vec<Entry>,
+pub(super) struct CountedEntries {
+    list: Vec<CountedEntry>,
     /// The number of places where one piece ends and another begins.
     seams: u32,
 }
 
-impl Entries {
+impl CountedEntries {
     pub(super) fn new(count: u32) -> Self {
         Self {
-            list: vec![Entry::default(); count as usize],
+            list: vec![CountedEntry::default(); count as usize],
             seams: 0,
         }
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&Entry> {
+    pub(super) fn get(&self, index: u32) -> Option<&CountedEntry> {
         self.list.get(index as usize)
     }
 
     /// Returns the entries that grant something, by index.
-    pub(super) fn granted(&self) -> impl Iterator<Item = (u32, &Entry, Granted)> {
+    pub(super) fn granted(&self) -> impl Iterator<Item = (u32, &CountedEntry, CurrentGrant)> {
         let all = (0..).zip(&self.list);
         all.filter_map(|(index, entry)| Some((index, entry, entry.granted?)))
     }
@@ -95,7 +95,7 @@ impl Entries {
 
     /// Grants by an entry that grants nothing, under a new generation, unless that makes more than
     /// `pieces_max` pieces. Returns whether it did.
-    pub(super) fn grant(&mut self, index: u32, granted: Granted, pieces_max: u32) -> bool {
+    pub(super) fn grant(&mut self, index: u32, granted: CurrentGrant, pieces_max: u32) -> bool {
         self.set(index, Some(granted));
         let fits = self.pieces() <= pieces_max;
         if !fits {
@@ -107,7 +107,7 @@ impl Entries {
     }
 
     /// Removes and returns an entry's grant.
-    pub(super) fn revoke(&mut self, index: u32) -> Option<Granted> {
+    pub(super) fn revoke(&mut self, index: u32) -> Option<CurrentGrant> {
         if let Some(entry) = self.list.get_mut(index as usize) {
             entry.draining = false;
         }
@@ -122,13 +122,13 @@ impl Entries {
     }
 
     /// Removes and returns all grants.
-    pub(super) fn revoke_all(&mut self) -> Vec<Granted> {
+    pub(super) fn revoke_all(&mut self) -> Vec<CurrentGrant> {
         self.seams = 0;
         let all = self.list.iter_mut();
         all.filter_map(|entry| entry.granted.take()).collect()
     }
 
-    fn set(&mut self, index: u32, granted: Option<Granted>) -> Option<Granted> {
+    fn set(&mut self, index: u32, granted: Option<CurrentGrant>) -> Option<CurrentGrant> {
         self.seams -= self.seams_at(index);
         let entry = self.list.get_mut(index as usize);
         let before = entry.and_then(|entry| std::mem::replace(&mut entry.granted, granted));
@@ -150,7 +150,7 @@ impl Entries {
 }
 
 /// Returns whether two adjacent entries are one mapping.
-fn continues(left: Option<Granted>, right: Option<Granted>) -> bool {
+fn continues(left: Option<CurrentGrant>, right: Option<CurrentGrant>) -> bool {
     match (left, right) {
         (None, None) => true,
         (Some(left), Some(right)) => {
@@ -167,9 +167,9 @@ mod tests {
 
     const MAX: u32 = u32::MAX;
 
-    fn frame(frame: u32) -> Granted {
+    fn frame(frame: u32) -> CurrentGrant {
         let readonly = frame.is_multiple_of(7);
-        Granted {
+        CurrentGrant {
             frame,
             readonly,
             io: false,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// Counts pieces by a scan of all entries.
-    fn counted(entries: &Entries) -> u32 {
+    fn counted(entries: &CountedEntries) -> u32 {
         let all: Vec<_> = entries.list.iter().map(|entry| entry.granted).collect();
         let seams = all.windows(2).filter(|w| !continues(w[0], w[1]));
         seams.count() as u32 + 1
@@ -188,7 +188,7 @@ mod tests {
         fn pieces_are_counted_on_every_change(
             ops in prop::collection::vec((0..8u32, prop::option::of(0..12u32)), 0..40),
         ) {
-            let mut entries = Entries::new(8);
+            let mut entries = CountedEntries::new(8);
             for (index, granted) in ops {
                 match granted {
                     Some(number) if entries.get(index).unwrap().granted.is_none() => {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn adjacent_frames_of_equal_access_are_one_piece() {
-        let mut entries = Entries::new(8);
+        let mut entries = CountedEntries::new(8);
         for index in 0..6 {
             assert!(entries.grant(index, frame(index + 1), MAX));
         }

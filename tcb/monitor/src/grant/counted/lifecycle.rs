@@ -2,9 +2,9 @@
 //! monitor ends the half of an end that dies.
 
 use super::device_pages::DevicePages;
-use super::entries::{Granted, pieces_max};
+use super::entries::{CurrentGrant, pieces_max};
 use super::registry::CountedGrants;
-use super::table::{Bound, Table};
+use super::table::{GrantTableState, UserSlots};
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
 use abi::counted::{ENTRIES_MAX, Translation, table_slots};
@@ -39,7 +39,7 @@ impl CountedGrants {
         }
         let handle = {
             let registry = self.registry();
-            let same = |t: &&Arc<Table>| t.granter == granter && t.conn == conn;
+            let same = |t: &&Arc<GrantTableState>| t.granter == granter && t.conn == conn;
             if registry.tables.values().filter(same).count() >= TABLES_PER_CONNECTION {
                 return Err(GrantStatus::NoSpace);
             }
@@ -48,7 +48,7 @@ impl CountedGrants {
         let slots = entries + table_slots(entries);
         let pieces_max = pieces_max(slots, window_slots, self.mappings);
         let size = (entries, pieces_max);
-        let table = Table::create(handle, (granter, conn), user, size, memory)
+        let table = GrantTableState::create(handle, (granter, conn), user, size, memory)
             .map_err(|_| GrantStatus::NoSpace)?;
         self.registry().tables.insert(handle, Arc::new(table));
         Ok(handle)
@@ -71,7 +71,7 @@ impl CountedGrants {
                 return Err(GrantStatus::BadHandle);
             }
         }
-        let bound = Bound {
+        let bound = UserSlots {
             first: op.first.0,
             tables: op.tables.0,
         };
@@ -154,13 +154,13 @@ impl CountedGrants {
     }
 
     /// Ends the granter's half. The caller holds `op`.
-    fn granter_ends(&self, table: &Arc<Table>) {
+    fn granter_ends(&self, table: &Arc<GrantTableState>) {
         self.revoke_all(table);
         self.granter_is_done(table);
     }
 
     /// Marks the granter's half as ended, after all its grants were revoked. The caller holds `op`.
-    pub(super) fn granter_is_done(&self, table: &Arc<Table>) {
+    pub(super) fn granter_is_done(&self, table: &Arc<GrantTableState>) {
         self.end_share(table);
         if table.state().bound.is_some() {
             // Unmap its memory with the last page, even if the user keeps the table.
@@ -185,7 +185,7 @@ impl CountedGrants {
     }
 
     /// Ends the user's half. The caller holds `op`.
-    fn user_ends(&self, table: &Arc<Table>) {
+    fn user_ends(&self, table: &Arc<GrantTableState>) {
         let Some(bound) = table.state().bound else {
             self.end_user(table);
             return;
@@ -212,7 +212,7 @@ impl CountedGrants {
 
     /// Marks the user's half as ended. The table is no longer in the user's address space, or that
     /// address space no longer exists. The caller holds `op`.
-    pub(super) fn end_user(&self, table: &Arc<Table>) {
+    pub(super) fn end_user(&self, table: &Arc<GrantTableState>) {
         self.end_share(table);
         let (left, bound, over) = {
             let mut state = table.state();
@@ -221,7 +221,7 @@ impl CountedGrants {
             (left, state.bound.take(), state.granter_done)
         };
         // A device may have outlived the use for which it was attached.
-        for Granted { frame, .. } in left {
+        for CurrentGrant { frame, .. } in left {
             if self.pins.release(table.granter, frame) {
                 self.exchange_frame(table, frame);
             }
@@ -242,12 +242,12 @@ impl CountedGrants {
     }
 
     /// Returns whether a table's pages are in a process that is not known to be dead.
-    pub(super) fn is_mapped(&self, table: &Table) -> bool {
+    pub(super) fn is_mapped(&self, table: &GrantTableState) -> bool {
         self.grants.lock().alive(table.user).is_some() && table.state().bound.is_some()
     }
 
     /// Reserves the slots that a table needs in the user's window, and holds the granter's memory.
-    fn reserve(&self, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
+    fn reserve(&self, table: &GrantTableState, bound: UserSlots) -> Result<(), GrantStatus> {
         let mut accounts = self.grants.lock();
         let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;
         if accounts.alive(table.user).is_none() || accounts.alive(table.granter).is_none() {
@@ -262,7 +262,7 @@ impl CountedGrants {
         Ok(())
     }
 
-    fn unreserve(&self, table: &Table, bound: Bound, release: bool) {
+    fn unreserve(&self, table: &GrantTableState, bound: UserSlots, release: bool) {
         let mut accounts = self.grants.lock();
         accounts.unreserve(table.user, &ranges(table, bound).unwrap_or_default());
         if release {
@@ -272,7 +272,7 @@ impl CountedGrants {
 }
 
 /// Returns the slots of a table's pages and of its sub-tables.
-fn ranges(table: &Table, bound: Bound) -> Option<[std::ops::Range<u32>; 2]> {
+fn ranges(table: &GrantTableState, bound: UserSlots) -> Option<[std::ops::Range<u32>; 2]> {
     let range = |from: u32, slots: u32| Some(from..from.checked_add(slots)?);
     Some([
         range(bound.first, table.entries)?,

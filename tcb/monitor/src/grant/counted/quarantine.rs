@@ -5,7 +5,7 @@
 //! and then. So each user has one *patience* for all revocations that wait for it: it is spent
 //! while any of them waits, and refills slowly.
 
-use super::table::Table;
+use super::table::GrantTableState;
 use abi::Handle;
 use shmem::uses;
 use std::collections::BTreeSet;
@@ -88,7 +88,7 @@ impl Quarantine {
     }
 
     /// Returns whether an entry is not in quarantine, or can leave it now.
-    pub(super) fn try_leave(&mut self, table: &Table, index: u32) -> bool {
+    pub(super) fn try_leave(&mut self, table: &GrantTableState, index: u32) -> bool {
         let key = (table.handle, index);
         !self.entries.contains(&key) || is_idle(table, index) && self.entries.remove(&key)
     }
@@ -99,7 +99,7 @@ impl Quarantine {
     }
 }
 
-pub(super) fn is_idle(table: &Table, index: u32) -> bool {
+pub(super) fn is_idle(table: &GrantTableState, index: u32) -> bool {
     table
         .words(index)
         .is_none_or(|words| uses::idle(words.status))

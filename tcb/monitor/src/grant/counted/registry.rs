@@ -1,7 +1,7 @@
 //! All tables of counted grants, and the quarantine of each domain that uses them.
 
 use super::quarantine::Quarantine;
-use super::table::Table;
+use super::table::GrantTableState;
 use crate::grant::accounts::Grants;
 use crate::grant::mechanism::GrantAudit;
 use crate::pins::Pins;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    pub(super) tables: BTreeMap<Handle, Arc<Table>>,
+    pub(super) tables: BTreeMap<Handle, Arc<GrantTableState>>,
     /// By domain that may use grants.
     pub(super) quarantines: BTreeMap<DomId, Quarantine>,
 }
@@ -81,11 +81,11 @@ impl CountedGrants {
         self.registry().quarantines.insert(id, quarantine);
     }
 
-    pub(super) fn forget(&self, table: &Table) {
+    pub(super) fn forget(&self, table: &GrantTableState) {
         self.registry().tables.remove(&table.handle);
     }
 
-    pub(super) fn table(&self, handle: Handle) -> Option<Arc<Table>> {
+    pub(super) fn table(&self, handle: Handle) -> Option<Arc<GrantTableState>> {
         self.registry().tables.get(&handle).cloned()
     }
 
@@ -105,7 +105,7 @@ impl CountedGrants {
             }
             registry.tables.values().cloned().collect()
         };
-        let of_table = |table: &Arc<Table>| {
+        let of_table = |table: &Arc<GrantTableState>| {
             table.granter == id || table.user == id || table.is_shared_with(id)
         };
         tables.iter().any(of_table) || self.pins.names(id)

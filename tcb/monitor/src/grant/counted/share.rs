@@ -5,16 +5,16 @@
 //! The device counts no uses. While it may access a page, the user counts one for it.
 
 use super::device_pages::DevicePages;
-use super::entries::{Granted, pieces_max};
+use super::entries::{CurrentGrant, pieces_max};
 use super::registry::CountedGrants;
-use super::table::Table;
+use super::table::GrantTableState;
 use crate::grant::window::WindowSlot;
 use crate::space::{SpaceError, enter};
 use abi::hypercall::Share;
 use abi::{DomId, GrantStatus};
 use std::ops::Range;
 
-impl Table {
+impl GrantTableState {
     /// Returns whether a domain is the device of the table.
     pub(super) fn is_shared_with(&self, id: DomId) -> bool {
         let state = self.state();
@@ -64,7 +64,8 @@ impl CountedGrants {
                 .map(|(index, _, granted)| (index, granted))
                 .collect()
         };
-        let page = |&(index, granted): &(u32, Granted)| table.page(slots.start, index, granted);
+        let page =
+            |&(index, granted): &(u32, CurrentGrant)| table.page(slots.start, index, granted);
         let maps: Vec<_> = for_io.iter().map(page).collect();
         let frames = table.frames_memory();
         let mapped = self.grants.change(device, |space| {
@@ -84,7 +85,7 @@ impl CountedGrants {
 
     /// Maps newly granted pages into the window of the table's device, which is killed if that
     /// fails. The caller holds `op`.
-    pub(super) fn show_to_device(&self, table: &Table, pages: &[(u32, Granted)]) {
+    pub(super) fn show_to_device(&self, table: &GrantTableState, pages: &[(u32, CurrentGrant)]) {
         let (device, maps): (_, Vec<_>) = {
             let mut state = table.state();
             let Some(shared) = state.shared.as_mut().filter(|_| !pages.is_empty()) else {
@@ -92,7 +93,7 @@ impl CountedGrants {
             };
             shared.mapped.extend(pages.iter().map(|(index, _)| index));
             let first = shared.slots.start;
-            let page = |&(index, granted): &(u32, Granted)| table.page(first, index, granted);
+            let page = |&(index, granted): &(u32, CurrentGrant)| table.page(first, index, granted);
             (shared.device, pages.iter().map(page).collect())
         };
         let _ = self
@@ -102,7 +103,11 @@ impl CountedGrants {
 
     /// Unmaps pages from the window of the table's device, which is killed if that fails. The
     /// caller holds `op`.
-    pub(super) fn hide_from_device(&self, table: &Table, indices: impl Iterator<Item = u32>) {
+    pub(super) fn hide_from_device(
+        &self,
+        table: &GrantTableState,
+        indices: impl Iterator<Item = u32>,
+    ) {
         let (device, slots): (_, Vec<_>) = {
             let mut state = table.state();
             let Some(shared) = &mut state.shared else {
@@ -119,7 +124,7 @@ impl CountedGrants {
     }
 
     /// Takes all pages and the granter's memory from the table's device. The caller holds `op`.
-    pub(super) fn end_share(&self, table: &Table) {
+    pub(super) fn end_share(&self, table: &GrantTableState) {
         let Some(shared) = table.state().shared.take() else {
             return;
         };
@@ -136,7 +141,7 @@ impl CountedGrants {
     /// Reserves slots of a device's window, and holds the granter's memory.
     fn reserve_for_device(
         &self,
-        table: &Table,
+        table: &GrantTableState,
         device: DomId,
         slots: &Range<u32>,
     ) -> Result<(), GrantStatus> {
@@ -158,7 +163,7 @@ impl CountedGrants {
         held.map(drop).ok_or(GrantStatus::BadDomain)
     }
 
-    fn unreserve_for_device(&self, table: &Table, device: DomId, slots: Range<u32>) {
+    fn unreserve_for_device(&self, table: &GrantTableState, device: DomId, slots: Range<u32>) {
         let mut accounts = self.grants.lock();
         accounts.unreserve(device, &[slots]);
         accounts.release_memory(table.granter);

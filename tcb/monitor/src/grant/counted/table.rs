@@ -1,13 +1,13 @@
 //! One table of counted grants: its sub-tables, and the monitor's state of each entry.
 
 use super::device_pages::DevicePages;
-use super::entries::{Entries, Entry, Granted};
-use crate::memory::Memory;
+use super::entries::{CountedEntries, CountedEntry, CurrentGrant};
+use crate::memory::SharedDomainMemory;
 use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
-use shmem::uses::{self, Words};
+use shmem::uses::{self, EntryWords};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The slots of a table in its user's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bound {
+pub(super) struct UserSlots {
     /// The slot of entry 0's page.
     pub(super) first: u32,
     /// The first slot of the sub-tables.
@@ -25,19 +25,19 @@ pub(super) struct Bound {
 /// The mutable state of a table.
 #[derive(Debug)]
 pub(super) struct TableState {
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<UserSlots>,
     /// Whether the granter's half has ended, so that nothing is granted.
     pub(super) granter_done: bool,
     /// Whether the user's half has ended.
     pub(super) user_done: bool,
     /// The user's device that may access pages granted for I/O.
     pub(super) shared: Option<DevicePages>,
-    pub(super) entries: Entries,
+    pub(super) entries: CountedEntries,
 }
 
 /// One table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct GrantTableState {
     pub(super) handle: Handle,
     pub(super) granter: DomId,
     pub(super) user: DomId,
@@ -47,7 +47,7 @@ pub(super) struct Table {
     /// The number of the user's mappings that its pages may take.
     pub(super) pieces_max: u32,
     /// The granter's memory.
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<SharedDomainMemory>,
     /// Both sub-tables, one after the other.
     pub(super) region: Region,
     pub(super) region_readonly: OwnedFd,
@@ -59,7 +59,7 @@ pub(super) struct Table {
     state: Mutex<TableState>,
 }
 
-impl Table {
+impl GrantTableState {
     /// Creates a table that grants nothing and is not bound.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Table {
         (granter, conn): (DomId, ConnId),
         user: DomId,
         (entries, pieces_max): (u32, u32),
-        memory: Arc<Memory>,
+        memory: Arc<SharedDomainMemory>,
     ) -> io::Result<Self> {
         let bytes = translation_bytes(entries) + status_bytes(entries);
         let region = Region::create(&format!("grants-{handle}"), bytes)?;
@@ -92,7 +92,7 @@ impl Table {
                 granter_done: false,
                 user_done: false,
                 shared: None,
-                entries: Entries::new(entries),
+                entries: CountedEntries::new(entries),
             }),
         })
     }
@@ -106,10 +106,10 @@ impl Table {
     }
 
     /// Returns the words of an entry, if it exists.
-    pub(super) fn words(&self, index: u32) -> Option<Words> {
+    pub(super) fn words(&self, index: u32) -> Option<EntryWords> {
         let span = self.region.span();
         let status = span.skip(translation_bytes(self.entries));
-        (index < self.entries).then(|| Words::of(span, status, index))?
+        (index < self.entries).then(|| EntryWords::of(span, status, index))?
     }
 
     /// Publishes an entry's translation word to the user.
@@ -130,7 +130,7 @@ impl Table {
     }
 
     /// Returns the mapping of an entry that grants something, where entry 0 is at slot `first`.
-    pub(super) fn page(&self, first: u32, index: u32, granted: Granted) -> PageMap {
+    pub(super) fn page(&self, first: u32, index: u32, granted: CurrentGrant) -> PageMap {
         PageMap {
             slot: Slot(first + index),
             memory: self.frames_memory(),
@@ -140,7 +140,7 @@ impl Table {
     }
 
     /// Returns the mappings of the sub-tables: only the status sub-table is writable.
-    pub(super) fn own_pages(&self, bound: Bound) -> impl Iterator<Item = PageMap> + use<> {
+    pub(super) fn own_pages(&self, bound: UserSlots) -> impl Iterator<Item = PageMap> + use<> {
         let readonly = (translation_bytes(self.entries) / PAGE) as u32;
         let memory = self.own_memory();
         (0..table_slots(self.entries)).map(move |page| PageMap {
@@ -152,7 +152,7 @@ impl Table {
     }
 
     /// Returns the reference to an entry at its current generation.
-    pub(super) fn reference(index: u32, entry: &Entry) -> GrantRef {
+    pub(super) fn reference(index: u32, entry: &CountedEntry) -> GrantRef {
         GrantRef::new(index, entry.generation)
     }
 }

@@ -10,52 +10,52 @@ fn decoded<'a>(
     buffers: &'a mut Operations,
     kind: HypercallKind,
     ops: &[[u64; 3]],
-) -> Result<Call<'a>, Errno> {
+) -> Result<DecodedCall<'a>, Errno> {
     buffers.decode(kind as u32, ops.len(), |op| ops[op])
 }
 
 /// Kinds of one operation: words, and the call that they decode to.
-const SINGLE: &[(HypercallKind, [u64; 3], Call<'static>)] = &[
+const SINGLE: &[(HypercallKind, [u64; 3], DecodedCall<'static>)] = &[
     (
         HypercallKind::ConnectSet,
         [3, XenbusState::Connected as u64, 9],
-        Call::ConnectSet(ConnId(3), Some(XenbusState::Connected)),
+        DecodedCall::ConnectSet(ConnId(3), Some(XenbusState::Connected)),
     ),
     // Neither the connection nor the state is valid.
     (
         HypercallKind::ConnectSet,
         [WIDE, 7, 0],
-        Call::ConnectSet(ConnId(u32::MAX), None),
+        DecodedCall::ConnectSet(ConnId(u32::MAX), None),
     ),
     (
         HypercallKind::ConnectSet,
         [WIDE, XenbusState::Closed as u64, 0],
-        Call::ConnectSet(ConnId(u32::MAX), Some(XenbusState::Closed)),
+        DecodedCall::ConnectSet(ConnId(u32::MAX), Some(XenbusState::Closed)),
     ),
     (
         HypercallKind::ConnectGet,
         [7, 8, 9],
-        Call::ConnectGet(ConnId(7)),
+        DecodedCall::ConnectGet(ConnId(7)),
     ),
     (
         HypercallKind::ConnectGet,
         [WIDE, 0, 0],
-        Call::ConnectGet(ConnId(u32::MAX)),
+        DecodedCall::ConnectGet(ConnId(u32::MAX)),
     ),
     (
         HypercallKind::TableCreate,
         [1, 256, 0],
-        Call::TableCreate(ConnId(1), 256),
+        DecodedCall::TableCreate(ConnId(1), 256),
     ),
     (
         HypercallKind::TableCreate,
         [WIDE, u64::MAX, 0],
-        Call::TableCreate(ConnId(u32::MAX), u32::MAX),
+        DecodedCall::TableCreate(ConnId(u32::MAX), u32::MAX),
     ),
     (
         HypercallKind::TableBind,
         [2 << 32 | 5, 64 << 32 | 10, 20],
-        Call::TableBind(Bind {
+        DecodedCall::TableBind(Bind {
             granter: abi::DomId(2),
             table: Handle(5),
             first: Slot(10),
@@ -66,7 +66,7 @@ const SINGLE: &[(HypercallKind, [u64; 3], Call<'static>)] = &[
     (
         HypercallKind::TableShare,
         [2 << 32 | 5, WIDE | 10, 0],
-        Call::TableShare(Share {
+        DecodedCall::TableShare(Share {
             table: Handle(5),
             conn: ConnId(2),
             first: Slot(10),
@@ -75,12 +75,12 @@ const SINGLE: &[(HypercallKind, [u64; 3], Call<'static>)] = &[
     (
         HypercallKind::TableEnd,
         [WIDE | 4, 0, 0],
-        Call::TableEnd(Handle(4)),
+        DecodedCall::TableEnd(Handle(4)),
     ),
     (
         HypercallKind::DeviceEnd,
         [u64::MAX, 0, 0],
-        Call::DeviceEnd(u64::MAX),
+        DecodedCall::DeviceEnd(u64::MAX),
     ),
 ];
 
@@ -106,7 +106,7 @@ fn ready_takes_no_operations() {
     let mut buffers = Operations::default();
     assert_eq!(
         decoded(&mut buffers, HypercallKind::Ready, &[]),
-        Ok(Call::Ready)
+        Ok(DecodedCall::Ready)
     );
     let refused = decoded(&mut buffers, HypercallKind::Ready, &[[0; 3]]);
     assert_eq!(refused, Err(Errno::INVAL));
@@ -137,37 +137,37 @@ fn a_batch_is_decoded_in_order() {
         (
             HypercallKind::GrantCreate,
             vec![create.encode()],
-            Call::GrantCreate(&[create]),
+            DecodedCall::GrantCreate(&[create]),
         ),
         (
             HypercallKind::GrantRevoke,
             vec![revoke.encode()],
-            Call::GrantRevoke(&[revoke]),
+            DecodedCall::GrantRevoke(&[revoke]),
         ),
         (
             HypercallKind::DeviceControl,
             controls.to_vec(),
-            Call::DeviceControl(&controls),
+            DecodedCall::DeviceControl(&controls),
         ),
         (
             HypercallKind::GrantCopy,
             controls.to_vec(),
-            Call::Other(HypercallKind::GrantCopy, &controls),
+            DecodedCall::Other(HypercallKind::GrantCopy, &controls),
         ),
         (
             HypercallKind::GrantMap,
             vec![],
-            Call::Other(HypercallKind::GrantMap, &[]),
+            DecodedCall::Other(HypercallKind::GrantMap, &[]),
         ),
         (
             HypercallKind::ForeignMap,
             vec![foreign.encode()],
-            Call::ForeignMap(foreign),
+            DecodedCall::ForeignMap(foreign),
         ),
         (
             HypercallKind::ForeignUnmap,
             vec![[9, 0, 0]],
-            Call::ForeignUnmap(9),
+            DecodedCall::ForeignUnmap(9),
         ),
     ];
     let mut buffers = Operations::default();

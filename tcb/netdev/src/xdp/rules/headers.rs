@@ -85,7 +85,7 @@ pub(super) const SOURCE6: i16 = IP + 8;
 pub(super) const DESTINATION6: i16 = IP + 24;
 
 /// Where the program continues.
-pub(super) struct Found {
+pub(super) struct HeaderBlocks {
     /// For an IPv4 packet.
     pub(super) ipv4: Label,
     /// For an IPv6 packet.
@@ -102,7 +102,7 @@ pub(super) struct Found {
     runt: Label,
 }
 
-impl Found {
+impl HeaderBlocks {
     /// Creates labels, which are placed later.
     pub(super) fn new(program: &mut Assembler, runt: Label) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Found {
 }
 
 /// Parses the headers of the frame in r6.
-pub(super) fn follow(program: &mut Assembler, found: &Found) {
+pub(super) fn follow(program: &mut Assembler, found: &HeaderBlocks) {
     let [ipv4, ipv6, arp, other, network, whole] = std::array::from_fn(|_| program.fresh());
     program
         .mov(R1, R6)
@@ -187,7 +187,7 @@ fn tags(program: &mut Assembler, network: Label, too_many: Label) {
     program.jump(too_many);
 }
 
-fn ipv4(program: &mut Assembler, found: &Found) {
+fn ipv4(program: &mut Assembler, found: &HeaderBlocks) {
     let malformed = program.fresh();
     load_ip(program, 20, malformed);
     program
@@ -210,7 +210,7 @@ fn ipv4(program: &mut Assembler, found: &Found) {
     hidden(program, found.hidden4, found.hidden);
 }
 
-fn ipv6(program: &mut Assembler, found: &Found) {
+fn ipv6(program: &mut Assembler, found: &HeaderBlocks) {
     let [malformed, later, obscure, end, transport] = std::array::from_fn(|_| program.fresh());
     load_ip(program, 40, malformed);
     program

@@ -20,12 +20,12 @@ mod tests;
 
 use super::shared::XDP_DROP;
 use crate::bpf::{
-    Assembler, Counters, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
+    Assembler, CounterMap, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
 };
-use abi::firewall::{Prefix, Rule, Rules};
+use abi::firewall::{Prefix, RuleLists, RuleRecord};
 use headers::{
-    DESTINATION_PORT, DESTINATION4, DESTINATION6, Found, HIDDEN, NUMBER, SOURCE_PORT, SOURCE4,
-    SOURCE6,
+    DESTINATION_PORT, DESTINATION4, DESTINATION6, HIDDEN, HeaderBlocks, NUMBER, SOURCE_PORT,
+    SOURCE4, SOURCE6,
 };
 use std::io;
 use std::net::IpAddr;
@@ -48,8 +48,8 @@ enum Class {
 /// # Errors
 /// A rule has a range of ports that ends before it begins.
 pub(super) fn compile(
-    rules: &Rules,
-    denied: &Counters,
+    rules: &RuleLists,
+    denied: &CounterMap,
     passed: impl FnOnce(&mut Assembler),
 ) -> io::Result<Assembler> {
     let all = || rules.from_wire.iter().chain(&rules.to_guest);
@@ -64,7 +64,7 @@ pub(super) fn compile(
         return Ok(program);
     }
     let [drop, deny, pass] = std::array::from_fn(|_| program.fresh());
-    let found = Found::new(&mut program, drop);
+    let found = HeaderBlocks::new(&mut program, drop);
     headers::follow(&mut program, &found);
     let mut compiler = Compiler {
         program,
@@ -106,7 +106,7 @@ pub(super) fn compile(
 
 /// Counts a frame for the rule whose number is in r7; jumps to `otherwise` if there is no such
 /// counter.
-fn count(program: &mut Assembler, denied: &Counters, otherwise: Label) {
+fn count(program: &mut Assembler, denied: &CounterMap, otherwise: Label) {
     program
         .mov(R1, R6)
         .call(XDP_GET_BUFF_LEN)
@@ -124,7 +124,7 @@ fn count(program: &mut Assembler, denied: &Counters, otherwise: Label) {
 
 struct Compiler<'a> {
     program: Assembler,
-    rules: &'a Rules,
+    rules: &'a RuleLists,
     deny: Label,
     pass: Label,
 }
@@ -146,7 +146,7 @@ impl Compiler<'_> {
 
     /// Emits a list whose first rule has the number `first`; frames that a rule allows continue at
     /// `allowed`. Returns whether frames may remain that match no rule.
-    fn list(&mut self, list: &[Rule], first: i32, class: Class, allowed: Label) -> bool {
+    fn list(&mut self, list: &[RuleRecord], first: i32, class: Class, allowed: Label) -> bool {
         for (number, rule) in (first..).zip(list) {
             if !class.may_fit(rule) {
                 continue;
@@ -171,7 +171,7 @@ impl Compiler<'_> {
     }
 
     /// Continues at `next` unless the frame matches a rule's conditions.
-    fn conditions(&mut self, rule: &Rule, class: Class, next: Label) {
+    fn conditions(&mut self, rule: &RuleRecord, class: Class, next: Label) {
         if class == Class::Other {
             if let Some(ethertype) = rule.ethertype {
                 self.program
@@ -256,7 +256,7 @@ impl Compiler<'_> {
 
     /// Emits the decision on frames of which at most the EtherType is known.
     fn hidden(&mut self, ethertype: Option<u16>) {
-        let decides = |rule: &&Rule| {
+        let decides = |rule: &&RuleRecord| {
             let asks = rule.protocol.is_some()
                 || rule.source.is_some()
                 || rule.destination.is_some()
@@ -284,7 +284,7 @@ impl Compiler<'_> {
 
 impl Class {
     /// Returns whether a rule may match a frame of this class.
-    fn may_fit(self, rule: &Rule) -> bool {
+    fn may_fit(self, rule: &RuleRecord) -> bool {
         let prefixes = [rule.source, rule.destination].into_iter().flatten();
         let of_version = |v4: bool| {
             let mut prefixes = prefixes.clone();

@@ -39,12 +39,12 @@ struct TestRun {
 /// Rules as the kernel runs them.
 struct Compiled {
     program: OwnedFd,
-    denied: Counters,
+    denied: CounterMap,
 }
 
 impl Compiled {
-    fn new(rules: &Rules) -> io::Result<Self> {
-        let denied = Counters::new(rules.len() as u32)?;
+    fn new(rules: &RuleLists) -> io::Result<Self> {
+        let denied = CounterMap::new(rules.len() as u32)?;
         let passed = |program: &mut Assembler| {
             program.mov_imm(R0, XDP_PASS).exit();
         };
@@ -77,7 +77,7 @@ impl Compiled {
         }
     }
 
-    fn counts(&self, rules: &Rules) -> Vec<[u64; 2]> {
+    fn counts(&self, rules: &RuleLists) -> Vec<[u64; 2]> {
         let all = 0..rules.len() as u32;
         all.map(|rule| self.denied.get(rule).unwrap()).collect()
     }
@@ -85,7 +85,7 @@ impl Compiled {
 
 /// Returns whether programs can be loaded; reports a skipped test if not.
 fn has_bpf() -> bool {
-    match Compiled::new(&Rules::default()) {
+    match Compiled::new(&RuleLists::default()) {
         Ok(_) => true,
         Err(error) => testing::skip(format!("bpf: {error}")),
     }
@@ -98,21 +98,21 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn new(rules: &Rules) -> Self {
-        let list = |rules: &[Rule], direction| {
+    fn new(rules: &RuleLists) -> Self {
+        let list = |rules: &[RuleRecord], direction| {
             rules
                 .iter()
                 .map(|rule| of_bridge(rule, direction))
                 .collect()
         };
         let mut bridge = Bridge::new(BridgeSettings::default());
-        let wire = bridge::Port {
+        let wire = bridge::PortConfig {
             rules: list(&rules.from_wire, bridge::Direction::In),
-            ..bridge::Port::nic()
+            ..bridge::PortConfig::nic()
         };
-        let guest = bridge::Port {
+        let guest = bridge::PortConfig {
             rules: list(&rules.to_guest, bridge::Direction::Out),
-            ..bridge::Port::guest(Mac(GUEST_MAC))
+            ..bridge::PortConfig::guest(Mac(GUEST_MAC))
         };
         bridge.add(WIRE, &wire).unwrap();
         bridge.add(GUEST, &guest).unwrap();
@@ -137,8 +137,8 @@ impl Oracle {
     }
 
     /// Returns the frames and bytes that each rule that denies has matched.
-    fn counts(&self, rules: &Rules) -> Vec<[u64; 2]> {
-        let of = |port, rules: &[Rule]| {
+    fn counts(&self, rules: &RuleLists) -> Vec<[u64; 2]> {
+        let of = |port, rules: &[RuleRecord]| {
             let counts: Vec<_> = self.bridge.rule_counts(port).collect();
             let counts = rules.iter().zip(counts).map(|(rule, count)| {
                 let denied = !rule.allow;
@@ -150,7 +150,7 @@ impl Oracle {
     }
 }
 
-fn of_bridge(rule: &Rule, direction: bridge::Direction) -> bridge::Rule {
+fn of_bridge(rule: &RuleRecord, direction: bridge::Direction) -> bridge::Rule {
     let prefix = |prefix: Prefix| bridge::Prefix::new(prefix.address, prefix.bits);
     bridge::Rule {
         allow: rule.allow,
@@ -165,10 +165,10 @@ fn of_bridge(rule: &Rule, direction: bridge::Direction) -> bridge::Rule {
     }
 }
 
-fn any(allow: bool) -> Rule {
-    Rule {
+fn any(allow: bool) -> RuleRecord {
+    RuleRecord {
         allow,
-        ..Rule::default()
+        ..RuleRecord::default()
     }
 }
 
@@ -195,7 +195,7 @@ fn maybe<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<V
     prop::option::weighted(0.25, value)
 }
 
-fn rule() -> impl Strategy<Value = Rule> {
+fn rule() -> impl Strategy<Value = RuleRecord> {
     let ports = || {
         let ends = (select(&PORTS[..]), select(&PORTS[..]));
         maybe(ends.prop_map(|(a, b)| (a.min(b), a.max(b))))
@@ -207,20 +207,22 @@ fn rule() -> impl Strategy<Value = Rule> {
         (maybe(prefix()), maybe(prefix())),
         (ports(), ports()),
     )
-        .prop_map(|(allow, ethertype, protocol, addresses, ports)| Rule {
-            allow,
-            ethertype,
-            protocol,
-            source: addresses.0,
-            destination: addresses.1,
-            source_ports: ports.0,
-            destination_ports: ports.1,
-        })
+        .prop_map(
+            |(allow, ethertype, protocol, addresses, ports)| RuleRecord {
+                allow,
+                ethertype,
+                protocol,
+                source: addresses.0,
+                destination: addresses.1,
+                source_ports: ports.0,
+                destination_ports: ports.1,
+            },
+        )
 }
 
-fn rules() -> impl Strategy<Value = Rules> {
+fn rules() -> impl Strategy<Value = RuleLists> {
     let list = || prop::collection::vec(rule(), 0..8);
-    (list(), list()).prop_map(|(from_wire, to_guest)| Rules {
+    (list(), list()).prop_map(|(from_wire, to_guest)| RuleLists {
         from_wire,
         to_guest,
     })
@@ -400,9 +402,9 @@ const RULES: usize = 256;
 /// Returns the rule of this number in a long list, which uses every condition of IPv6, the
 /// conditions that both versions have, or either in turn. A packet from and to port 1000 + `number`
 /// matches this rule and none before it.
-fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
+fn asks_for_much(kind: usize, number: usize, allow: bool) -> RuleRecord {
     let ports = Some((1, 1000 + number as u16));
-    let both = Rule {
+    let both = RuleRecord {
         protocol: Some(17),
         source_ports: ports,
         destination_ports: ports,
@@ -411,7 +413,7 @@ fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
     if kind == 1 || kind == 2 && !number.is_multiple_of(2) {
         return both;
     }
-    Rule {
+    RuleRecord {
         ethertype: Some(0x86dd),
         source: Some(Prefix {
             address: V6[number % 2].into(),
@@ -427,11 +429,11 @@ fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
 
 /// Returns lists of the maximum length, whose rules have many conditions; the last rule denies
 /// everything.
-fn longest(kind: usize, allow: bool) -> Rules {
+fn longest(kind: usize, allow: bool) -> RuleLists {
     let list = || (0..RULES).map(|number| asks_for_much(kind, number, allow));
     let mut to_guest: Vec<_> = list().collect();
     to_guest[RULES - 1] = any(false);
-    Rules {
+    RuleLists {
         from_wire: list().collect(),
         to_guest,
     }
@@ -529,20 +531,20 @@ fn short_lists_are_programs_too() {
         (vec![any(true)], vec![any(true)], true),
         (vec![any(true), any(false)], vec![], true),
     ] {
-        let rules = Rules {
+        let rules = RuleLists {
             from_wire,
             to_guest,
         };
         let program = Compiled::new(&rules).unwrap();
         assert_eq!(program.passes(&frame), passes, "{rules:?}");
     }
-    let backwards = Rule {
+    let backwards = RuleRecord {
         source_ports: Some((2, 1)),
         ..any(false)
     };
-    let rules = Rules {
+    let rules = RuleLists {
         from_wire: vec![backwards],
-        ..Rules::default()
+        ..RuleLists::default()
     };
     assert!(Compiled::new(&rules).is_err());
 }
