@@ -237,7 +237,7 @@ fn run(
     for driver in drivers {
         ask(driver, options.snaplen)?;
     }
-    let begun = open(options).and_then(|target| File::begin(target, options.snaplen));
+    let begun = open(options).and_then(|target| CaptureEncoder::begin(target, options.snaplen));
     let mut written = match begun {
         Ok(written) => written,
         Err(error) => {
@@ -293,7 +293,7 @@ fn now_ns(clock: ClockId) -> u64 {
 }
 
 /// Encoder of the file.
-struct File {
+struct CaptureEncoder {
     /// Blocks that are not written yet.
     writer: PcapNgWriter<Vec<u8>>,
     /// The end of each block.
@@ -305,7 +305,7 @@ struct File {
     ahead_ns: u64,
 }
 
-impl File {
+impl CaptureEncoder {
     fn begin(target: Target, snaplen: u32) -> anyhow::Result<Self> {
         let writer = PcapNgWriter::new(Vec::new())?;
         let ends = vec![writer.get_ref().len()];
@@ -326,7 +326,7 @@ impl File {
             if count >= most {
                 break;
             }
-            let Some(frame) = Frame::of(frame) else {
+            let Some(frame) = ReportedFrame::of(frame) else {
                 return Err(client::Error::Nonsense("a captured frame".into()).into());
             };
             self.frame(&frame)?;
@@ -338,7 +338,7 @@ impl File {
         Ok(count)
     }
 
-    fn frame(&mut self, frame: &Frame<'_>) -> anyhow::Result<()> {
+    fn frame(&mut self, frame: &ReportedFrame<'_>) -> anyhow::Result<()> {
         let interface_id = self.interface(frame.port)?;
         let mut options = vec![EnhancedPacketOption::Flags(frame.direction())];
         if let Some(why) = frame.dropped {
@@ -378,7 +378,7 @@ impl File {
 }
 
 /// A frame as the driver domain reports it.
-struct Frame<'a> {
+struct ReportedFrame<'a> {
     at_ns: u64,
     port: &'a str,
     came_in: bool,
@@ -387,7 +387,7 @@ struct Frame<'a> {
     dropped: Option<&'a str>,
 }
 
-impl<'a> Frame<'a> {
+impl<'a> ReportedFrame<'a> {
     fn of(value: &'a Value) -> Option<Self> {
         let len = u32::try_from(value.get("bytes")?.as_u64()?).ok()?;
         let data = bytes(value.get("data")?.as_str()?)?;
@@ -472,7 +472,7 @@ mod tests {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             let disk = Disk(file.reopen().unwrap(), room);
             let target = Target::new("the.pcapng", Box::new(disk), file.reopen().ok());
-            let mut capture = File::begin(target, 100).unwrap();
+            let mut capture = CaptureEncoder::begin(target, 100).unwrap();
             let frames = [frame.clone(), frame.clone(), frame.clone()];
             // The second batch fills the disk.
             let done = [&frames[..1], &frames[1..]].map(|some| capture.write(some, 9));
@@ -529,7 +529,7 @@ mod tests {
     fn invalid_frames_from_a_driver_are_rejected() {
         let good = json!({"at_ns": 1, "port": "nic.w", "in": true, "bytes": 3, "data": "0aff",
                           "dropped": null});
-        assert_eq!(Frame::of(&good).unwrap().data, [10, 255]);
+        assert_eq!(ReportedFrame::of(&good).unwrap().data, [10, 255]);
         for (key, value) in [
             ("at_ns", json!(-1)),
             ("port", json!(7)),
@@ -542,9 +542,10 @@ mod tests {
         ] {
             let mut bad = good.clone();
             bad[key] = value;
-            assert!(Frame::of(&bad).is_none(), "{bad}");
+            assert!(ReportedFrame::of(&bad).is_none(), "{bad}");
         }
-        let mut file = File::begin(Target::new("", Box::new(io::sink()), None), 100).unwrap();
+        let mut file =
+            CaptureEncoder::begin(Target::new("", Box::new(io::sink()), None), 100).unwrap();
         let bad = [good.clone(), Value::Null];
         assert!(
             file.write(&bad, 9)

@@ -1,6 +1,6 @@
 //! Reads the files of a configuration: the named file, and the fragments in the folder beside it.
 
-use config::File;
+use config::ConfigFile;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tool::Failure;
 
 /// Reads `CONFIG` and, if the folder `CONFIG.d` exists, its files `*.toml` in the order of their
 /// names.
-pub(crate) fn read(config: &Path) -> Result<Vec<File>, Failure> {
+pub(crate) fn read(config: &Path) -> Result<Vec<ConfigFile>, Failure> {
     let text = std::fs::read_to_string(config).map_err(|e| {
         let file = config.display();
         Failure::Usage(format!(
@@ -29,9 +29,9 @@ pub(crate) fn read(config: &Path) -> Result<Vec<File>, Failure> {
     Ok(files)
 }
 
-fn file(path: &Path, text: String) -> File {
+fn file(path: &Path, text: String) -> ConfigFile {
     let name = path.display().to_string();
-    File { name, text }
+    ConfigFile { name, text }
 }
 
 /// Returns the fragments in a folder; none if the folder does not exist. Backup files of editors
@@ -66,8 +66,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("grantway.conf");
         fs::write(&config, "first").unwrap();
-        let names = |files: Vec<File>| -> Vec<String> {
-            let of = |file: File| {
+        let names = |files: Vec<ConfigFile>| -> Vec<String> {
+            let of = |file: ConfigFile| {
                 let name = file.name.rsplit('/').next().unwrap_or_default();
                 format!("{name}={}", file.text)
             };

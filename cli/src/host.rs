@@ -434,7 +434,7 @@ mod tests {
             write = "{there}"
             "#
         );
-        let (config, source) = config::parse_with_source(&[config::File {
+        let (config, source) = config::parse_with_source(&[config::ConfigFile {
             name: "f".into(),
             text,
         }])

@@ -28,7 +28,7 @@ pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
     let (config, source) = config::parse_with_source(&files)?;
     source.warnings().iter().for_each(|w| output::warn(w));
     let instance = Instance::connect(args.name.as_ref().unwrap_or(&config.name))?;
-    let source_file = |file: &config::File| SourceFile {
+    let source_file = |file: &config::ConfigFile| SourceFile {
         name: file.name.clone(),
         text: file.text.clone(),
     };

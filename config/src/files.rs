@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 /// A file: the name for messages, and the text.
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct ConfigFile {
     /// Its name.
     pub name: String,
     /// Its text.
@@ -20,7 +20,7 @@ pub struct File {
 /// # Errors
 ///
 /// A file is not TOML, or has a number that is too large.
-pub(crate) fn settings(files: &[File]) -> Result<BTreeMap<String, Setting>, String> {
+pub(crate) fn settings(files: &[ConfigFile]) -> Result<BTreeMap<String, Setting>, String> {
     let mut root = DeTable::new();
     for file in files {
         let table = DeTable::parse(&file.text).map_err(|error| error.to_string())?;

@@ -30,10 +30,11 @@ mod uplink;
 mod variants;
 
 pub use address::{Cidr, InvalidAddress, Mac};
-pub use files::File;
+pub use files::ConfigFile;
 pub use model::{
-    Buffers, Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode,
-    Guest, KernelPort, Nic, NicKind, PortSecurity, Ring, SourceGuard, Vif, VirtualMachine, XdpWire,
+    Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode, Guest,
+    KernelPort, Nic, NicKind, PortSecurity, SourceGuard, Vif, VifBuffers, VifRings, VirtualMachine,
+    XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;

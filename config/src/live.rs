@@ -21,7 +21,7 @@ use crate::model::{Config, Guest};
 use crate::parse::{parse_with_source, read_guest};
 use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
-use crate::{Endpoint, File, Mac, Vif};
+use crate::{ConfigFile, Endpoint, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, HotplugState, Machine, Program, Setting};
 use format::written;
@@ -49,7 +49,7 @@ pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 /// # Errors
 ///
 /// All mistakes of the configuration, without lines: see [`Config::check`].
-pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
+pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
     let guest = Guest {
         vifs: vec![Vif::new(Endpoint::Echo)],
@@ -353,8 +353,8 @@ fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
 }
 
 /// Returns the files from which a machine was built.
-fn files_of(live: &HotplugState) -> Vec<File> {
-    let file = |text: &String| File {
+fn files_of(live: &HotplugState) -> Vec<ConfigFile> {
+    let file = |text: &String| ConfigFile {
         name: String::new(),
         text: text.clone(),
     };

@@ -3,7 +3,7 @@
 
 use crate::address::Cidr;
 use crate::deprecated;
-use crate::files::File;
+use crate::files::ConfigFile;
 use crate::problem::{ConfigPart, Lines, Position, Problem};
 use crate::unread::Unread;
 use crate::variants::{self, choose, instead, nearest};
@@ -65,7 +65,7 @@ pub(crate) struct Reading {
 }
 
 impl ConfigFiles {
-    pub(crate) fn new(files: &[File]) -> Self {
+    pub(crate) fn new(files: &[ConfigFile]) -> Self {
         let mut begin = 0;
         let starts = files.iter().map(|file| {
             let starts = LineStarts::new(begin, &file.text);
@@ -82,9 +82,9 @@ impl ConfigFiles {
 
     /// Returns the texts to parse. Each is preceded by one empty line per byte of the earlier
     /// texts, which shifts its spans.
-    pub(crate) fn shifted(&self, files: &[File]) -> Vec<String> {
+    pub(crate) fn shifted(&self, files: &[ConfigFile]) -> Vec<String> {
         let pairs = self.starts.iter().zip(files);
-        let shift = |(starts, file): (&LineStarts, &File)| {
+        let shift = |(starts, file): (&LineStarts, &ConfigFile)| {
             let mut text = "\n".repeat(starts.begin);
             text.push_str(&file.text);
             text

@@ -321,7 +321,7 @@ mod tests {
 
     fn state() -> MachineState {
         let text = "[driver]\n[[guest]]\nname = \"first\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
-        let file = config::File {
+        let file = config::ConfigFile {
             name: "f".into(),
             text: text.into(),
         };

@@ -15,7 +15,7 @@ mod view;
 
 pub(crate) use call::{CallState, WorkerCall};
 pub(crate) use step::{LifeAction, LifeStep, step};
-pub(crate) use view::{DomainView, StartStage, Worker};
+pub(crate) use view::{DomainView, StartStage, WorkerView};
 
 use crate::build::{DeviceId, PendingGive, PendingOpen};
 use crate::core::CoreError;

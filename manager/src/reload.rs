@@ -300,7 +300,7 @@ mod tests {
     use crate::spec::SpecChange;
     use abi::machine::{HotplugState, Machine};
     use config::live::{self, reload};
-    use config::{File, parse};
+    use config::{ConfigFile, parse};
 
     /// Returns a section `[[guest]]`, without addresses unless `more` has some.
     fn guest(name: &str, more: &str) -> String {
@@ -312,9 +312,9 @@ mod tests {
         format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"{endpoint}\"\n{more}\n")
     }
 
-    fn file(text: &str) -> [File; 1] {
+    fn file(text: &str) -> [ConfigFile; 1] {
         let (name, text) = ("f".to_owned(), text.to_owned());
-        [File { name, text }]
+        [ConfigFile { name, text }]
     }
 
     fn machine(text: &str) -> Machine {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Reads frames from a capture file, and writes frames to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Capture {
+pub struct CaptureSpec {
     /// Number of the device to read, if any.
     pub read: Option<u32>,
     /// Number of the device to write, if any.

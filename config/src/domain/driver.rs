@@ -1,6 +1,6 @@
 //! Configuration that the driver domain receives.
 
-use super::capture::Capture;
+use super::capture::CaptureSpec;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
 use super::station::Stack;
 use crate::address::Cidr;
@@ -190,7 +190,7 @@ pub enum NicKindConfig {
         descriptors: u32,
     },
     /// Reads frames from a capture file, and writes frames to one.
-    Pcap(Capture),
+    Pcap(CaptureSpec),
     /// The driver domain's port in the kernel: a TAP with checksum and TSO, no ring, no grants.
     Local {
         /// Number of the device.

@@ -1,6 +1,6 @@
 //! Configuration that a guest domain receives.
 
-use super::capture::Capture;
+use super::capture::CaptureSpec;
 use super::link::{BufferSize, Offloads, RingFormat};
 use super::station::Stack;
 use crate::address::Mac;
@@ -99,7 +99,7 @@ pub enum EndpointConfig {
     /// Returns every frame to its sender.
     Echo {},
     /// Reads frames from a capture file, and writes frames to one.
-    Pcap(Capture),
+    Pcap(CaptureSpec),
     /// A virtual machine, by its monitor's vhost-user socket.
     #[serde(rename = "vhost-user")]
     VhostUser {

@@ -15,7 +15,7 @@ mod station;
 
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
-pub use capture::Capture;
+pub use capture::CaptureSpec;
 pub use device::DeviceConfig;
 pub use driver::{
     BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,

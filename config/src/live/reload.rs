@@ -10,7 +10,7 @@ use crate::files::settings;
 use crate::model::{Config, Guest};
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
-use crate::{File, Mac};
+use crate::{ConfigFile, Mac};
 use abi::machine::{HotplugState, Setting};
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub struct FileGuest {
 pub fn difference(
     live: &HotplugState,
     running: &LiveConfig,
-    files: &[File],
+    files: &[ConfigFile],
 ) -> Result<Difference, String> {
     let (mut config, source) = parse_with_source(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);

@@ -1,6 +1,6 @@
 //! The devices of a domain.
 
-use crate::domain::{Capture, Offloads};
+use crate::domain::{CaptureSpec, Offloads};
 use crate::model::{CaptureFiles, KernelPort};
 use abi::machine::{Device, Tap};
 
@@ -29,9 +29,9 @@ impl DeviceList {
         })
     }
 
-    pub(super) fn files(&mut self, files: &CaptureFiles) -> Capture {
+    pub(super) fn files(&mut self, files: &CaptureFiles) -> CaptureSpec {
         let (read, write) = (files.read.clone(), files.write.clone());
-        Capture {
+        CaptureSpec {
             read: read.map(|file| self.add(Device::Read(file))),
             write: write.map(|file| self.add(Device::Write(file))),
             write_mib: files.write_mib,

@@ -1,6 +1,6 @@
 //! The whole machine.
 
-use super::driver::{Buffers, Driver, Ring, SLOTS_PER_PAGE};
+use super::driver::{Driver, SLOTS_PER_PAGE, VifBuffers, VifRings};
 use super::guest::{Endpoint, Guest, Vif};
 use super::nic::{Nic, NicKind};
 use crate::address::Mac;
@@ -21,9 +21,9 @@ pub struct Config {
     /// The driver domain.
     pub driver: Driver,
     /// The buffers of every guest.
-    pub buffers: Buffers,
+    pub buffers: VifBuffers,
     /// The rings of every vif.
-    pub ring: Ring,
+    pub ring: VifRings,
     /// Large receive offload, of NICs and vifs.
     pub lro: Lro,
     /// The driver domain's network interfaces: ports of one bridge.
@@ -43,8 +43,8 @@ impl Default for Config {
             change_group: None,
             metrics_port: None,
             driver: Driver::default(),
-            buffers: Buffers::default(),
-            ring: Ring::default(),
+            buffers: VifBuffers::default(),
+            ring: VifRings::default(),
             lro: Lro::default(),
             nics: Vec::new(),
             guests: Vec::new(),

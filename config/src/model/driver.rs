@@ -84,7 +84,7 @@ impl Default for Driver {
 
 /// Buffers of every vif.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffers {
+pub struct VifBuffers {
     /// Size of a buffer.
     pub size: BufferSize,
     /// Buffers posted for frames to the guest.
@@ -101,7 +101,7 @@ pub struct Buffers {
     pub prefetch: u32,
 }
 
-impl Default for Buffers {
+impl Default for VifBuffers {
     // 1.5 MB in half pages, so that the buffers in use fit a second-level cache. Towards the guest,
     // as many as a wire may deliver before a guest on a shared CPU runs.
     fn default() -> Self {
@@ -118,14 +118,14 @@ impl Default for Buffers {
 
 /// Rings of every vif.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub struct VifRings {
     /// Slots of each of the two rings: 256, 512, 1024, 2048 or 4096. A stock peer uses 256.
     pub slots: u32,
     /// Their layout.
     pub format: RingFormat,
 }
 
-impl Default for Ring {
+impl Default for VifRings {
     fn default() -> Self {
         Self {
             slots: 1024,

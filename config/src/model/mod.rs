@@ -13,7 +13,7 @@ mod vhost;
 pub use capture::CaptureFiles;
 pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
-pub use driver::{Buffers, Driver, Ring};
+pub use driver::{Driver, VifBuffers, VifRings};
 pub use guest::{Endpoint, Guest, Vif};
 pub use nic::{Cable, DevicePlace, Nic, NicKind, XdpWire};
 pub use port_security::{PortSecurity, SourceGuard};

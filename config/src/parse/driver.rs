@@ -3,7 +3,7 @@
 use crate::deprecated;
 use crate::domain::BufferSize;
 use crate::lro::{FLUSH_REMEDY, Lro};
-use crate::model::{Buffers, Driver, Ring};
+use crate::model::{Driver, VifBuffers, VifRings};
 use crate::table::TomlTable;
 
 pub(super) fn read(t: &TomlTable<'_, '_>) -> Driver {
@@ -44,10 +44,10 @@ pub(super) fn lro(t: &TomlTable<'_, '_>) -> Lro {
 }
 
 /// Reads buffers, and their size if it is written.
-pub(super) fn buffers(t: &TomlTable<'_, '_>) -> (Buffers, Option<BufferSize>) {
-    let usual = Buffers::default();
+pub(super) fn buffers(t: &TomlTable<'_, '_>) -> (VifBuffers, Option<BufferSize>) {
+    let usual = VifBuffers::default();
     let size = t.word("size");
-    let buffers = Buffers {
+    let buffers = VifBuffers {
         size: size.unwrap_or(usual.size),
         to_guest: t.number("to_guest").unwrap_or(usual.to_guest),
         spare: t.number("spare").unwrap_or(usual.spare),
@@ -58,9 +58,9 @@ pub(super) fn buffers(t: &TomlTable<'_, '_>) -> (Buffers, Option<BufferSize>) {
     (buffers, size)
 }
 
-pub(super) fn ring(t: &TomlTable<'_, '_>) -> Ring {
-    let usual = Ring::default();
-    Ring {
+pub(super) fn ring(t: &TomlTable<'_, '_>) -> VifRings {
+    let usual = VifRings::default();
+    VifRings {
         slots: t.number("slots").unwrap_or(usual.slots),
         format: t.word("format").unwrap_or(usual.format),
     }

@@ -7,7 +7,7 @@ mod nic;
 mod rule;
 mod station;
 
-use crate::files::{File, merge};
+use crate::files::{ConfigFile, merge};
 use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
 use crate::problem::{ConfigPart, Finding, Lines, Problem, Problems, SourceInfo};
 use crate::table::{ConfigFiles, Reading, TomlTable};
@@ -31,7 +31,7 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
 /// # Errors
 ///
 /// Like [`parse`].
-pub fn parse_with_source(files: &[File]) -> Result<(Config, SourceInfo), Problems> {
+pub fn parse_with_source(files: &[ConfigFile]) -> Result<(Config, SourceInfo), Problems> {
     let (config, reading) = read(files);
     let config = config?;
     let (lines, mut warnings) = (reading.lines, reading.warnings);
@@ -41,13 +41,13 @@ pub fn parse_with_source(files: &[File]) -> Result<(Config, SourceInfo), Problem
 }
 
 /// Returns a configuration in one file.
-pub(crate) fn one(name: &str, text: &str) -> [File; 1] {
+pub(crate) fn one(name: &str, text: &str) -> [ConfigFile; 1] {
     let (name, text) = (name.to_owned(), text.to_owned());
-    [File { name, text }]
+    [ConfigFile { name, text }]
 }
 
 /// Like [`parse_with_source`], and also returns the reader's results.
-pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
+pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, Reading) {
     let reader = ConfigFiles::new(files);
     let texts = reader.shifted(files);
     let mut root = DeTable::new();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn files(texts: &[&str]) -> Vec<File> {
-    let file = |(n, text): (usize, &&str)| File {
+fn files(texts: &[&str]) -> Vec<ConfigFile> {
+    let file = |(n, text): (usize, &&str)| ConfigFile {
         name: format!("{n}.toml"),
         text: (*text).to_owned(),
     };

@@ -59,7 +59,7 @@ fn every_kind_survives_json() {
             queue_pairs: 2,
             memory_max: 1 << 40,
         },
-        EndpointConfig::Pcap(Capture {
+        EndpointConfig::Pcap(CaptureSpec {
             read: Some(1),
             write: None,
             write_mib: 1,
@@ -131,7 +131,7 @@ fn every_kind_survives_json() {
             descriptors: 256,
             queues: 2,
         },
-        NicKindConfig::Pcap(Capture {
+        NicKindConfig::Pcap(CaptureSpec {
             read: Some(1),
             write: Some(2),
             write_mib: 5,

@@ -6,7 +6,7 @@ use crate::commands::{add, del};
 use crate::error::{CniError, ErrorCode};
 use crate::machine::MachineClient;
 use crate::network::NetworkConfig;
-use crate::ports::{Mapping, PublishedPorts};
+use crate::ports::{PortMapping, PublishedPorts};
 use crate::request::PluginRequest;
 use crate::result::{CniIp, CniResult, CniRoute};
 use abi::machine::Program;
@@ -145,7 +145,7 @@ impl Attachment {
     /// # Errors
     ///
     /// CNI's `portmap` is not installed, or fails.
-    pub fn open(&self, ports: &[Mapping], given: &InterfaceAddresses) -> Result<(), CniError> {
+    pub fn open(&self, ports: &[PortMapping], given: &InterfaceAddresses) -> Result<(), CniError> {
         let result = given.result().in_version(self.0.version);
         PublishedPorts::of(ports, &self.0).map_or(Ok(()), |ports| ports.open(&result))
     }
@@ -155,7 +155,7 @@ impl Attachment {
     /// # Errors
     ///
     /// CNI's `portmap` is not installed, or fails.
-    pub fn close(&self, ports: &[Mapping]) -> Result<(), CniError> {
+    pub fn close(&self, ports: &[PortMapping]) -> Result<(), CniError> {
         PublishedPorts::of(ports, &self.0).map_or(Ok(()), |ports| ports.close())
     }
 }

@@ -32,7 +32,7 @@ mod tests;
 mod version;
 
 pub use error::CniError;
-pub use ports::Mapping;
+pub use ports::PortMapping;
 use std::collections::BTreeMap;
 
 /// Executes one call, of CNI if `args` is empty and otherwise of netavark. `env` has the variables

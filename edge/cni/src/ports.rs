@@ -15,7 +15,7 @@ const PLUGINS: &str = "/usr/lib/cni:/opt/cni/bin:/usr/libexec/cni";
 /// A published port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mapping {
+pub struct PortMapping {
     /// The port of the host.
     pub host_port: u16,
     /// The port of the container.
@@ -35,8 +35,8 @@ pub(crate) struct PublishedPorts {
 
 impl PublishedPorts {
     /// Returns the ports that a container publishes, or `None` if it publishes none.
-    pub(crate) fn of(mappings: &[Mapping], request: &PluginRequest) -> Option<Self> {
-        let each = |mapping: &Mapping| {
+    pub(crate) fn of(mappings: &[PortMapping], request: &PluginRequest) -> Option<Self> {
+        let each = |mapping: &PortMapping| {
             json!({
                 "hostPort": mapping.host_port,
                 "containerPort": mapping.container_port,

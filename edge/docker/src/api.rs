@@ -55,14 +55,14 @@ pub(crate) struct CreateNetwork {
     #[serde(rename = "Options")]
     pub(crate) options: Option<Map<String, Value>>,
     #[serde(rename = "IPv4Data")]
-    pub(crate) ipv4: Option<Vec<Pool>>,
+    pub(crate) ipv4: Option<Vec<NetworkPool>>,
     #[serde(rename = "IPv6Data")]
-    pub(crate) ipv6: Option<Vec<Pool>>,
+    pub(crate) ipv6: Option<Vec<NetworkPool>>,
 }
 
 /// Addresses of a network.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Pool {
+pub(crate) struct NetworkPool {
     /// With a prefix length; Docker reserves it.
     #[serde(rename = "Gateway", default)]
     pub(crate) gateway: String,

@@ -3,7 +3,7 @@
 
 use crate::api::Id;
 use crate::driver::{RemoteDriver, SharedEndpoint, locked, report};
-use crate::record::{AttachedInterface, Endpoint};
+use crate::record::{AttachedInterface, EndpointRecord};
 use cni::attachment::{Attachment, MachineInfo, machine_info};
 use cni::namespace::find;
 use std::path::Path;
@@ -56,7 +56,7 @@ impl RemoteDriver {
     pub(crate) fn attach_if_moved(
         &self,
         id: &Id,
-        endpoint: &mut Endpoint,
+        endpoint: &mut EndpointRecord,
         known: Option<&MachineInfo>,
     ) -> Result<AttachState, String> {
         let Some(joined) = &endpoint.joined else {
@@ -119,7 +119,7 @@ impl RemoteDriver {
     }
 
     /// Records where the guest is. Without the record, a later driver finds it by its MAC.
-    fn placed(&self, id: &Id, endpoint: &mut Endpoint, placed: AttachedInterface) {
+    fn placed(&self, id: &Id, endpoint: &mut EndpointRecord, placed: AttachedInterface) {
         let Some(joined) = &mut endpoint.joined else {
             return;
         };

@@ -2,8 +2,8 @@
 
 use crate::api::{CreateNetwork, DeleteNetwork, Id};
 use crate::network::DockerNetwork;
-use crate::record::Endpoint;
-use crate::store::Store;
+use crate::record::EndpointRecord;
+use crate::store::RecordStore;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -19,15 +19,15 @@ pub struct Folders {
 }
 
 /// An endpoint. Its lock is held while its guest is attached or detached.
-pub(crate) type SharedEndpoint = Arc<Mutex<Endpoint>>;
+pub(crate) type SharedEndpoint = Arc<Mutex<EndpointRecord>>;
 
 /// The driver.
 #[derive(Debug)]
 pub struct RemoteDriver {
     networks: Mutex<BTreeMap<Id, DockerNetwork>>,
-    stored_networks: Store,
+    stored_networks: RecordStore,
     slots: Mutex<BTreeMap<Id, SharedEndpoint>>,
-    pub(crate) stored_endpoints: Store,
+    pub(crate) stored_endpoints: RecordStore,
     /// The folder of guests to be detached once their machine answers.
     pub(crate) pending: String,
 }
@@ -44,8 +44,8 @@ impl RemoteDriver {
     ///
     /// A folder cannot be created.
     pub fn open(folders: &Folders) -> io::Result<Self> {
-        let stored_networks = Store::open(&folders.state.join("networks"))?;
-        let stored_endpoints = Store::open(&folders.run.join("endpoints"))?;
+        let stored_networks = RecordStore::open(&folders.state.join("networks"))?;
+        let stored_endpoints = RecordStore::open(&folders.run.join("endpoints"))?;
         let networks = stored_networks.all().into_iter().collect();
         let endpoints = stored_endpoints.all().into_iter();
         let slots = endpoints.map(|(id, endpoint)| (id, Arc::new(Mutex::new(endpoint))));
@@ -98,7 +98,7 @@ impl RemoteDriver {
     }
 
     /// Adds an endpoint.
-    pub(crate) fn insert(&self, id: Id, endpoint: Endpoint) -> Result<(), String> {
+    pub(crate) fn insert(&self, id: Id, endpoint: EndpointRecord) -> Result<(), String> {
         let stored = self.stored_endpoints.put(&id, &endpoint);
         stored.map_err(|error| error.to_string())?;
         locked(&self.slots).insert(id, Arc::new(Mutex::new(endpoint)));

@@ -4,7 +4,7 @@ use crate::api::{CreateEndpoint, EndpointCall, Id, Join, ProgramExternalConnecti
 use crate::driver::{RemoteDriver, locked, report};
 use crate::network::unknown;
 use crate::ports::published;
-use crate::record::{Endpoint, JoinedContainer};
+use crate::record::{EndpointRecord, JoinedContainer};
 use cni::attachment::{Attachment, machine_info};
 use netdev::TapSpec;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ impl RemoteDriver {
             false => json!({ "Interface": {} }),
         };
         let addresses = [given.address, given.address_ipv6].into_iter();
-        let endpoint = Endpoint {
+        let endpoint = EndpointRecord {
             network_id: call.network,
             network,
             addresses: addresses.filter(|address| !address.is_empty()).collect(),
@@ -167,7 +167,7 @@ impl RemoteDriver {
     }
 
     /// Withdraws the published ports of an endpoint.
-    fn withdraw(&self, id: &Id, endpoint: &mut Endpoint) {
+    fn withdraw(&self, id: &Id, endpoint: &mut EndpointRecord) {
         let ports = std::mem::take(&mut endpoint.ports);
         let attachment = self.attachment(id, endpoint);
         let closed = attachment.and_then(|attachment| attachment.close(&ports));
@@ -175,7 +175,7 @@ impl RemoteDriver {
     }
 
     /// Undoes everything that was done for the container of an endpoint.
-    pub(crate) fn release(&self, id: &Id, endpoint: &mut Endpoint) {
+    pub(crate) fn release(&self, id: &Id, endpoint: &mut EndpointRecord) {
         self.withdraw(id, endpoint);
         let attachment = self.attachment(id, endpoint);
         let Some(joined) = endpoint.joined.take() else {
@@ -194,7 +194,7 @@ impl RemoteDriver {
     }
 
     /// Returns the configuration of an endpoint's network, in CNI's form.
-    pub(crate) fn conf(&self, endpoint: &Endpoint) -> Value {
+    pub(crate) fn conf(&self, endpoint: &EndpointRecord) -> Value {
         endpoint.network.conf(&endpoint.mac, &self.pending)
     }
 
@@ -202,7 +202,7 @@ impl RemoteDriver {
     pub(crate) fn attachment(
         &self,
         id: &Id,
-        endpoint: &Endpoint,
+        endpoint: &EndpointRecord,
     ) -> Result<Attachment, cni::CniError> {
         let joined = endpoint.joined.as_ref();
         let sandbox = joined.map_or("/", |joined| &joined.sandbox);

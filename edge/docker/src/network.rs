@@ -1,6 +1,6 @@
 //! Networks of Docker. Docker announces each only once, so they are recorded on disk.
 
-use crate::api::{CreateNetwork, Id, Pool};
+use crate::api::{CreateNetwork, Id, NetworkPool};
 use cni::attachment::Attachment;
 use cni::options;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ impl DockerNetwork {
         checked.map_err(|failure| failure.to_string())?;
         let is_internal = given.and_then(|options| options.get(INTERNAL)) == Some(&json!(true));
         let pools = [&call.ipv4, &call.ipv6].into_iter().flatten().flatten();
-        let gateways = pools.filter_map(Pool::gateway).map(str::to_owned);
+        let gateways = pools.filter_map(NetworkPool::gateway).map(str::to_owned);
         Ok(Self {
             conf,
             gateways: gateways.filter(|_| !is_internal).collect(),
@@ -73,7 +73,7 @@ impl DockerNetwork {
     }
 }
 
-impl Pool {
+impl NetworkPool {
     fn gateway(&self) -> Option<&str> {
         let plain = self.gateway.split('/').next();
         plain.filter(|plain| !plain.is_empty())

@@ -1,7 +1,7 @@
 //! Published ports, from the options of `ProgramExternalConnectivity`.
 
 use crate::api::PortBinding;
-use cni::Mapping;
+use cni::PortMapping;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ const PORT_MAP: &str = "com.docker.network.portmap";
 ///
 /// Docker leaves the choice of a port to the driver: it would not learn the choice, because it
 /// reads published ports only from its own drivers.
-pub(crate) fn published(options: Option<&Map<String, Value>>) -> Result<Vec<Mapping>, String> {
+pub(crate) fn published(options: Option<&Map<String, Value>>) -> Result<Vec<PortMapping>, String> {
     let ports = options.and_then(|options| options.get(PORT_MAP));
     let bindings: Option<Vec<PortBinding>> = match ports {
         None => None,
@@ -27,7 +27,7 @@ pub(crate) fn published(options: Option<&Map<String, Value>>) -> Result<Vec<Mapp
         .collect()
 }
 
-fn mapping(binding: PortBinding) -> Result<Mapping, String> {
+fn mapping(binding: PortBinding) -> Result<PortMapping, String> {
     let protocol = match binding.proto {
         6 => "tcp",
         17 => "udp",
@@ -45,7 +45,7 @@ fn mapping(binding: PortBinding) -> Result<Mapping, String> {
              `-p 8080:{port}`"
         ));
     }
-    Ok(Mapping {
+    Ok(PortMapping {
         host_port: first,
         container_port: port,
         protocol: protocol.to_owned(),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(ports: Value) -> Result<Vec<Mapping>, String> {
+    fn of(ports: Value) -> Result<Vec<PortMapping>, String> {
         published(json!({ PORT_MAP: ports }).as_object())
     }
 
@@ -66,7 +66,7 @@ mod tests {
     fn ports_of_docker_are_parsed() {
         let docker = json!([{ "Proto": 6, "IP": "", "Port": 80, "HostIP": "127.0.0.1",
             "HostPort": 8080, "HostPortEnd": 8080 }]);
-        let expected = Mapping {
+        let expected = PortMapping {
             host_port: 8080,
             container_port: 80,
             protocol: "tcp".to_owned(),

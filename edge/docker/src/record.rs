@@ -2,14 +2,14 @@
 
 use crate::api::Id;
 use crate::network::DockerNetwork;
-use cni::Mapping;
+use cni::PortMapping;
 use cni::attachment::InterfaceAddresses;
 use serde::{Deserialize, Serialize};
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Endpoint {
+pub(crate) struct EndpointRecord {
     pub(crate) network_id: Id,
     pub(crate) network: DockerNetwork,
     /// Addresses with prefix lengths, which Docker has assigned.
@@ -19,7 +19,7 @@ pub(crate) struct Endpoint {
     /// Whether the container reaches other networks through it.
     pub(crate) is_gateway: bool,
     /// Ports that are published now.
-    pub(crate) ports: Vec<Mapping>,
+    pub(crate) ports: Vec<PortMapping>,
 }
 
 /// The container of an endpoint.
@@ -44,7 +44,7 @@ pub(crate) struct AttachedInterface {
     pub(crate) has_routes: bool,
 }
 
-impl Endpoint {
+impl EndpointRecord {
     /// Returns its addresses, and its gateways if the machine sets the routes.
     pub(crate) fn given(&self, has_routes: bool) -> InterfaceAddresses {
         let gateways = match has_routes && self.is_gateway {

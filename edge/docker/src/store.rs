@@ -16,9 +16,9 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// A folder of records.
 #[derive(Debug)]
-pub(crate) struct Store(PathBuf);
+pub(crate) struct RecordStore(PathBuf);
 
-impl Store {
+impl RecordStore {
     /// Opens the folder; creates it if it does not exist.
     ///
     /// # Errors
@@ -100,14 +100,14 @@ mod tests {
     fn records_survive_and_junk_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("a/b");
-        let store = Store::open(&folder).unwrap();
+        let store = RecordStore::open(&folder).unwrap();
         for text in ["first", "second"] {
             store.put(&id("a"), &text).unwrap();
         }
         fs::write(folder.join(id("b").as_str()), "{\"half").unwrap();
         fs::write(folder.join("README"), "\"other\"").unwrap();
         fs::write(folder.join(format!(".{}", id("c"))), "\"unfinished\"").unwrap();
-        let store = Store::open(&folder).unwrap();
+        let store = RecordStore::open(&folder).unwrap();
         assert_eq!(store.all::<String>(), [(id("a"), "second".to_owned())]);
         for _ in 0..2 {
             store.remove(&id("a")).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_failed_write_keeps_the_old_record() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = RecordStore::open(dir.path()).unwrap();
         store.put(&id("a"), &"old").unwrap();
         fs::create_dir(dir.path().join(format!(".{}", id("a")))).unwrap();
         let error = store.put(&id("a"), &"new").unwrap_err().to_string();

@@ -26,7 +26,7 @@ const TOGETHER: Duration = Duration::from_millis(20);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AgentSettings {
     /// The name of its node.
     pub node: String,
     /// The control socket of the machine.
@@ -36,13 +36,13 @@ pub struct Settings {
 }
 
 /// Runs for ever. `report` gets messages for the user.
-pub fn run(server: &ApiServer, settings: Settings, report: impl Fn(&str)) -> ! {
+pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -> ! {
     let (to, changes) = sync_channel(CHANGES_MAX);
     for kind in Kind::ALL {
         let (server, to) = (server.clone(), to.clone());
         thread::spawn(move || follow(&server, kind, &to));
     }
-    let mut agent = Agent::new(settings);
+    let mut agent = PolicyAgent::new(settings);
     loop {
         for note in agent.turn(&changes) {
             report(&note);
@@ -50,8 +50,8 @@ pub fn run(server: &ApiServer, settings: Settings, report: impl Fn(&str)) -> ! {
     }
 }
 
-struct Agent {
-    settings: Settings,
+struct PolicyAgent {
+    settings: AgentSettings,
     machine: NodeMachine,
     cluster: Cluster,
     /// Kinds that were listed.
@@ -66,8 +66,8 @@ struct Agent {
     was_done: bool,
 }
 
-impl Agent {
-    fn new(settings: Settings) -> Self {
+impl PolicyAgent {
+    fn new(settings: AgentSettings) -> Self {
         let machine = NodeMachine::new(settings.socket.clone());
         Self {
             settings,

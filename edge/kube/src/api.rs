@@ -1,6 +1,6 @@
 //! Pods, nodes and metadata of the API, as far as policies need them.
 
-use crate::prefix::Prefix;
+use crate::prefix::AddressBlock;
 use crate::selector::Labels;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -208,7 +208,7 @@ pub struct Node {
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
     /// The subnets of its pods.
-    pub pod_subnets: Vec<Prefix>,
+    pub pod_subnets: Vec<AddressBlock>,
 }
 
 impl Node {

@@ -6,8 +6,8 @@
 
 use crate::api::{Node, ObjectName, Pod, Protocol};
 use crate::object::{Kind, Object};
-use crate::policy::{Policy, PolicyPeer, PolicyPort, PolicyRule};
-use crate::prefix::{Prefix, merged};
+use crate::policy::{PodPolicy, PolicyPeer, PolicyPort, PolicyRule};
+use crate::prefix::{AddressBlock, merged};
 use crate::rule::{PodRule, PodRules, PolicyDirection};
 use crate::selector::{LabelSelector, Labels};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub struct Cluster {
     /// Its pods.
     pub pods: BTreeMap<ObjectName, Pod>,
     /// Its policies.
-    pub policies: BTreeMap<ObjectName, Policy>,
+    pub policies: BTreeMap<ObjectName, PodPolicy>,
 }
 
 impl Cluster {
@@ -69,7 +69,7 @@ enum PeerPorts {
 }
 
 /// The peers that a policy, or all policies of a pod, allow in one direction, by port.
-type Allowed = BTreeMap<PeerPorts, Vec<Prefix>>;
+type Allowed = BTreeMap<PeerPorts, Vec<AddressBlock>>;
 
 /// A policy with its peers as addresses.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl<'c> Policies<'c> {
     }
 
     /// Resolves the peers of the policies for which `is_needed` returns true.
-    fn among(cluster: &'c Cluster, is_needed: impl Fn(&ObjectName, &Policy) -> bool) -> Self {
+    fn among(cluster: &'c Cluster, is_needed: impl Fn(&ObjectName, &PodPolicy) -> bool) -> Self {
         let mut policies = Self {
             by_namespace: BTreeMap::new(),
             notes: Vec::new(),
@@ -200,7 +200,7 @@ fn resolve(
     let mut pods: Vec<&Pod> = Vec::new();
     match &rule.peers {
         None => {
-            prefixes.extend(Prefix::everything());
+            prefixes.extend(AddressBlock::everything());
             pods.extend(cluster.pods.values());
         }
         Some(peers) => {
@@ -219,14 +219,14 @@ fn resolve(
                         pods.extend(found);
                         let new = pods.get(before..).unwrap_or_default();
                         let addresses = new.iter().flat_map(|pod| &pod.addresses);
-                        prefixes.extend(addresses.copied().map(Prefix::host));
+                        prefixes.extend(addresses.copied().map(AddressBlock::host));
                     }
                 }
             }
         }
     }
     let prefixes = merged(prefixes);
-    let mut add = |ports: PeerPorts, new: &[Prefix]| {
+    let mut add = |ports: PeerPorts, new: &[AddressBlock]| {
         let of = to.entry(ports).or_default();
         let room = PREFIXES_MAX.saturating_sub(of.len());
         of.extend(new.iter().take(room));
@@ -240,7 +240,12 @@ fn resolve(
             continue;
         };
         for pod in &pods {
-            let hosts: Vec<Prefix> = pod.addresses.iter().copied().map(Prefix::host).collect();
+            let hosts: Vec<AddressBlock> = pod
+                .addresses
+                .iter()
+                .copied()
+                .map(AddressBlock::host)
+                .collect();
             for number in numbers(pod, protocol, &name) {
                 add(
                     PeerPorts::Of(PolicyPort::Range(protocol, number, number)),
@@ -311,15 +316,15 @@ fn joined(all: &[&Allowed], pod: &Pod) -> Allowed {
 /// allow everything.
 fn allowing(direction: PolicyDirection, mut allowed: Allowed, node: &Node) -> Option<Vec<PodRule>> {
     let everything = merged(allowed.remove(&PeerPorts::Everything).unwrap_or_default());
-    if everything == Prefix::everything() {
+    if everything == AddressBlock::everything() {
         return None;
     }
-    let nodes = node.addresses.iter().copied().map(Prefix::host);
+    let nodes = node.addresses.iter().copied().map(AddressBlock::host);
     let nodes = merged(nodes.collect());
     let mut rules: Vec<PodRule> = Vec::new();
     let mut numbers = 1..;
-    let mut add = |kind: &str, ports: Option<&PolicyPort>, prefixes: &[Prefix]| {
-        let peers: Vec<Option<Prefix>> = match prefixes == Prefix::everything() {
+    let mut add = |kind: &str, ports: Option<&PolicyPort>, prefixes: &[AddressBlock]| {
+        let peers: Vec<Option<AddressBlock>> = match prefixes == AddressBlock::everything() {
             true => vec![None],
             false => prefixes.iter().copied().map(Some).collect(),
         };
@@ -333,7 +338,7 @@ fn allowing(direction: PolicyDirection, mut allowed: Allowed, node: &Node) -> Op
     add("-node", None, &nodes);
     add("", None, &everything);
     let of_all = [nodes, everything].concat();
-    let mut of_protocol: BTreeMap<Protocol, Vec<Prefix>> = BTreeMap::new();
+    let mut of_protocol: BTreeMap<Protocol, Vec<AddressBlock>> = BTreeMap::new();
     // All ports of a protocol precede single ones.
     for (ports, prefixes) in allowed {
         let PeerPorts::Of(ports) = ports else {

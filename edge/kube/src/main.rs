@@ -3,7 +3,7 @@
 use abi::machine::Setting;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use kube_edge::agent::{self, Settings};
+use kube_edge::agent::{self, AgentSettings};
 use kube_edge::compile::{Cluster, Policies};
 use kube_edge::list;
 use kube_edge::server::{ApiServer, Login, Material};
@@ -114,7 +114,7 @@ impl AgentArgs {
             Some(socket) => socket,
             None => client::find(&self.name)?,
         };
-        let settings = Settings {
+        let settings = AgentSettings {
             node: self.node,
             socket,
             records: self.pods,

@@ -1,7 +1,7 @@
 //! Objects of the kinds that policies need, decoded once.
 
 use crate::api::{Metadata, Node, ObjectName, Pod};
-use crate::policy::Policy;
+use crate::policy::PodPolicy;
 use crate::selector::Labels;
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ pub enum Object {
     /// A pod.
     Pod(Pod),
     /// A network policy.
-    Policy(Policy),
+    Policy(PodPolicy),
 }
 
 /// Returns name and contents of an object of this kind.
@@ -91,7 +91,7 @@ pub fn decoded(kind: Kind, object: &Value) -> Result<(ObjectName, Object), Strin
             Some(pod) => Object::Pod(pod),
             None => return Err(format!("Pod {name} is not understood")),
         },
-        Kind::Policies => Object::Policy(Policy::of(object)),
+        Kind::Policies => Object::Policy(PodPolicy::of(object)),
     };
     Ok((name, object))
 }

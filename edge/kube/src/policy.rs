@@ -5,14 +5,14 @@
 //! namespace.
 
 use crate::api::{Protocol, decoded, or_default};
-use crate::prefix::Prefix;
+use crate::prefix::AddressBlock;
 use crate::selector::LabelSelector;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// A network policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct PodPolicy {
     /// Selects the pods of its namespace that it isolates. `None`, for a selector that is not
     /// understood, isolates all of them.
     pub selector: Option<LabelSelector>,
@@ -39,9 +39,9 @@ pub enum PolicyPeer {
     /// Addresses.
     Block {
         /// All addresses of the block.
-        cidr: Prefix,
+        cidr: AddressBlock,
         /// Addresses of `cidr` that do not belong to the block.
-        except: Vec<Prefix>,
+        except: Vec<AddressBlock>,
     },
     /// Pods.
     Pods {
@@ -119,7 +119,7 @@ struct RawPort {
     end_port: Option<u16>,
 }
 
-impl Policy {
+impl PodPolicy {
     /// Decodes a policy.
     #[must_use]
     pub fn of(object: &Value) -> Self {
@@ -237,8 +237,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn policy(spec: Value) -> Policy {
-        Policy::of(&json!({ "metadata": { "name": "p", "namespace": "n" }, "spec": spec }))
+    fn policy(spec: Value) -> PodPolicy {
+        PodPolicy::of(&json!({ "metadata": { "name": "p", "namespace": "n" }, "spec": spec }))
     }
 
     #[test]

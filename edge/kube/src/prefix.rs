@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
+pub struct AddressBlock {
     is_v6: bool,
     /// The first address; an IPv4 address in the lowest 32 bits.
     first: u128,
@@ -17,7 +17,7 @@ pub struct Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPrefix;
 
-impl FromStr for Prefix {
+impl FromStr for AddressBlock {
     type Err = NotAPrefix;
 
     /// Parses a prefix. As in Kubernetes, bits behind the prefix are ignored.
@@ -31,7 +31,7 @@ impl FromStr for Prefix {
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for AddressBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address: IpAddr = match self.is_v6 {
             true => IpAddr::V6(self.first.into()),
@@ -41,7 +41,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-impl Prefix {
+impl AddressBlock {
     /// Returns the prefix of one address.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
@@ -132,9 +132,9 @@ impl Prefix {
 
 /// Returns the same addresses as the smallest number of prefixes, in order.
 #[must_use]
-pub fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+pub fn merged(mut prefixes: Vec<AddressBlock>) -> Vec<AddressBlock> {
     prefixes.sort_unstable();
-    let mut merged: Vec<Prefix> = Vec::new();
+    let mut merged: Vec<AddressBlock> = Vec::new();
     for prefix in prefixes {
         if merged.last().is_some_and(|last| last.covers(prefix)) {
             continue;
@@ -157,11 +157,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> AddressBlock {
         text.parse().unwrap()
     }
 
-    fn texts(prefixes: &[Prefix]) -> String {
+    fn texts(prefixes: &[AddressBlock]) -> String {
         let texts: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
         texts.join(" ")
     }
@@ -188,7 +188,7 @@ mod tests {
             "10.0.0.0/+8",
             "a/8",
         ] {
-            assert!(text.parse::<Prefix>().is_err(), "{text}");
+            assert!(text.parse::<AddressBlock>().is_err(), "{text}");
         }
     }
 
@@ -217,13 +217,13 @@ mod tests {
         let apart = ["10.0.0.1/32", "10.0.0.2/32", "0.0.0.0/32", "::/128"];
         let apart = merged(apart.map(prefix).to_vec());
         assert_eq!(texts(&apart), "0.0.0.0/32 10.0.0.1/32 10.0.0.2/32 ::/128");
-        let all = Prefix::everything();
+        let all = AddressBlock::everything();
         let halves = all.iter().flat_map(|all| all.halves().unwrap()).collect();
         assert_eq!(merged(halves), all);
     }
 
     /// Returns a small space, in which every address can be tried.
-    fn small() -> impl Strategy<Value = Prefix> {
+    fn small() -> impl Strategy<Value = AddressBlock> {
         let v4 = (0u8..32, 27u8..=32).prop_map(|(n, bits)| prefix(&format!("10.0.0.{n}/{bits}")));
         let v6 =
             (0u8..32, 123u8..=128).prop_map(|(n, bits)| prefix(&format!("fd00::{n:x}/{bits}")));
@@ -249,7 +249,7 @@ mod tests {
                     0..32 => prefix(&format!("10.0.0.{n}/32")),
                     _ => prefix(&format!("fd00::{:x}/128", n - 32)),
                 };
-                let has = |all: &[Prefix]| all.iter().any(|prefix| prefix.covers(one));
+                let has = |all: &[AddressBlock]| all.iter().any(|prefix| prefix.covers(one));
                 let is_in = (whole.covers(one) && !has(&except)) || has(&more);
                 prop_assert_eq!(has(&left), is_in);
                 prop_assert_eq!(has(&merged), is_in);

@@ -1,7 +1,7 @@
 //! Firewall rules of a pod's interface, as the control socket takes them.
 
 use crate::policy::PolicyPort;
-use crate::prefix::Prefix;
+use crate::prefix::AddressBlock;
 use abi::machine::Setting;
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct PodRule {
     is_for_new: bool,
     ports: Option<PolicyPort>,
     /// The other station; `None`: any.
-    peer: Option<Prefix>,
+    peer: Option<AddressBlock>,
 }
 
 impl PodRule {
@@ -47,7 +47,7 @@ impl PodRule {
         name: String,
         direction: PolicyDirection,
         ports: Option<PolicyPort>,
-        peer: Option<Prefix>,
+        peer: Option<AddressBlock>,
     ) -> Self {
         Self {
             name,

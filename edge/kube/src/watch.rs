@@ -5,7 +5,7 @@
 
 use crate::api::ObjectName;
 use crate::object::{Kind, Object, decoded, named};
-use crate::server::{ApiServer, Body, Limits};
+use crate::server::{ApiServer, HttpBody, Limits};
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt;
@@ -298,7 +298,7 @@ struct ApiEvent {
 }
 
 /// Returns the body of an answer that is no error.
-fn accepted<R: Read>(status: u16, body: Body<R>) -> Result<Body<R>, WatchEnd> {
+fn accepted<R: Read>(status: u16, body: HttpBody<R>) -> Result<HttpBody<R>, WatchEnd> {
     if status == 200 {
         return Ok(body);
     }

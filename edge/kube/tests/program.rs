@@ -41,7 +41,7 @@ fn pods(output: &Output) -> Vec<Value> {
 /// Returns printed rules as the driver domain of a running machine gets them, after `grantway
 /// rules` has replaced those of a guest.
 fn as_replaced(rules: &Value) -> Vec<Rule> {
-    let file = config::File {
+    let file = config::ConfigFile {
         name: "f".to_owned(),
         text: "[driver]\n".to_owned(),
     };

@@ -6,7 +6,7 @@ use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
 use crate::log::DirtyLog;
 use crate::memory::{Description, REGIONS_MAX, VmMemory};
 use crate::message::{CONFIG_CHANGED, FDS_MAX, VhostMessage, reply};
-use crate::queue::{Addresses, RingError, SIZE_MAX};
+use crate::queue::{RingAddresses, RingError, SIZE_MAX};
 use crate::request::Request;
 use crate::socket::{VmmSocket, nonblocking};
 use crate::system::System;
@@ -230,7 +230,7 @@ impl VmmConnection {
             }
             Request::SetVringAddr => {
                 let flags = message.u32(4)?;
-                vring.addresses = Some(Addresses {
+                vring.addresses = Some(RingAddresses {
                     table: message.u64(8)?,
                     used: message.u64(16)?,
                     avail: message.u64(24)?,

@@ -1,7 +1,7 @@
 //! The control queue, where the virtual machine's monitor leaves it to the back end.
 
 use crate::memory::VmMemory;
-use crate::queue::{Chain, CopyDirection, RingError, SplitRing};
+use crate::queue::{CopyDirection, DescriptorChain, RingError, SplitRing};
 
 /// Commands of one turn.
 const COMMANDS: usize = 16;
@@ -17,7 +17,7 @@ const ERROR: u8 = 1;
 pub(crate) struct ControlQueue {
     /// Queue pairs that the driver uses.
     pub(crate) pairs: u16,
-    chain: Chain,
+    chain: DescriptorChain,
 }
 
 impl Default for ControlQueue {
@@ -25,7 +25,7 @@ impl Default for ControlQueue {
         Self {
             // The driver uses the first pair until it says otherwise.
             pairs: 1,
-            chain: Chain::default(),
+            chain: DescriptorChain::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::ProtocolError;
 use crate::features::{Features, virtio};
 use crate::memory::VmMemory;
-use crate::queue::{Addresses, RingError, SplitRing};
+use crate::queue::{RingAddresses, RingError, SplitRing};
 use crate::socket::nonblocking;
 use crate::system::System;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Debug, Default)]
 pub(crate) struct Vring {
     pub(crate) size: u16,
-    pub(crate) addresses: Option<Addresses>,
+    pub(crate) addresses: Option<RingAddresses>,
     /// Where the ring resumes.
     pub(crate) base: u16,
     pub(crate) enabled: bool,
@@ -41,7 +41,7 @@ impl Vring {
         if self.kick.is_none() || !is_enabled || self.broken.is_some() || memory.lacks_log() {
             return;
         }
-        let addresses = Addresses {
+        let addresses = RingAddresses {
             log: addresses.log.filter(|_| features.has(virtio::LOG_ALL)),
             ..*addresses
         };

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::AsFd;
 use vhost_edge::memory::{Description, VmMemory};
-use vhost_edge::queue::{Addresses, Chain, CopyDirection, SplitRing};
+use vhost_edge::queue::{CopyDirection, DescriptorChain, RingAddresses, SplitRing};
 use vhost_edge::testing::front::{GPA, RING_BYTES, UVA};
 use vhost_edge::testing::{FrontEnd, ProcessSystem};
 use virtio_queue::{Queue as OracleQueue, QueueT};
@@ -75,7 +75,7 @@ impl Both {
         memory
             .add(region, fronts[0].file.as_fd(), &mut system)
             .unwrap();
-        let addresses = Addresses {
+        let addresses = RingAddresses {
             table: UVA + at(0),
             avail: UVA + avail,
             used: UVA + used,
@@ -116,7 +116,7 @@ impl Both {
     }
 
     /// Serves one chain on both sides; false if there is none.
-    fn serve(&mut self, chain: &mut Chain) -> bool {
+    fn serve(&mut self, chain: &mut DescriptorChain) -> bool {
         let taken = self
             .queue
             .take(&self.memory, CopyDirection::Read, chain)
@@ -153,7 +153,7 @@ impl Both {
                 }
             }
             Op::Serve(most) => {
-                let mut chain = Chain::default();
+                let mut chain = DescriptorChain::default();
                 let served = (0..most).take_while(|_| self.serve(&mut chain)).count();
                 if served > 0 {
                     let notifies = self.queue.publish(&self.memory).unwrap();

@@ -14,7 +14,7 @@ use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::io;
 use std::rc::Rc;
-use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
+use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 use vif::netback::ACCESSES_MAX;
 
 /// Maximum number of headers in one batch of copies.
@@ -168,7 +168,7 @@ impl GrantCopy {
     }
 }
 
-impl Grants for GrantCopy {
+impl GrantMechanism for GrantCopy {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.ledger.enter(Hop::Copy);
         self.segments.clear();
@@ -231,7 +231,7 @@ impl GrantMap {
     }
 }
 
-impl Grants for GrantMap {
+impl GrantMechanism for GrantMap {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         // The window holds one batch.
         self.read_end();

@@ -18,7 +18,7 @@ use shmem::Span;
 use std::io;
 use std::rc::Rc;
 use vif::events::NotifiedRings;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::ACCESSES_MAX;
 use vif::netif::{BackRecord, FrontRecord};
 
@@ -87,7 +87,7 @@ impl XenGuestAccess {
         let copy = GrantCopy::new(gntdev, domain, place.staging, mapped, Rc::clone(ledger));
         let pages = (self.conn.0 as usize * QUEUES_MAX + number) * ACCESSES_MAX;
         let window = xen.mapped_pages.map(|all| all.part(pages, ACCESSES_MAX));
-        let mechanism: Box<dyn Grants> = match window {
+        let mechanism: Box<dyn GrantMechanism> = match window {
             None => Box::new(copy),
             Some(window) => Box::new(GrantMap::new(copy, window.ok_or("out of queues")?)),
         };

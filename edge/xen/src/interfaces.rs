@@ -6,7 +6,7 @@
 use crate::netif::features::{FrontendChoice, FrontendError, back_nodes, chosen};
 use crate::netif::settings::InterfaceSettings;
 use crate::netif::states::{FirstAction, first, of_node, shown};
-use crate::store::{Channel, Store, StoreError};
+use crate::store::{Store, StoreChannel, StoreError};
 use abi::{ConnId, XenbusState};
 use nic::rate::TokenBucket;
 use std::collections::{BTreeSet, VecDeque};
@@ -85,7 +85,7 @@ pub struct Interfaces<C> {
     removes: bool,
 }
 
-impl<C: Channel> Interfaces<C> {
+impl<C: StoreChannel> Interfaces<C> {
     /// Watches the interfaces of this domain.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ const FRONT_ARMED: usize = 3 * WORD_STRIDE;
 pub struct ChannelNotifier {
     /// The words of the event channel.
     words: Span,
-    channels: RefCell<Option<Channels>>,
+    channels: RefCell<Option<EventChannels>>,
 }
 
 impl ChannelNotifier {
@@ -50,7 +50,7 @@ impl ChannelNotifier {
         ports: EventPorts,
     ) -> Result<Span, String> {
         self.words.fill(0).map_err(|_| "out of memory")?;
-        let channels = Channels::bind(evtchn, domain, ports)?;
+        let channels = EventChannels::bind(evtchn, domain, ports)?;
         self.channels.replace(Some(channels));
         Ok(self.words)
     }
@@ -66,8 +66,8 @@ impl ChannelNotifier {
         let _ = self.words.store_u32(FRONT_ARMED, 1);
         match &*self.channels.borrow() {
             None => {}
-            Some(Channels::Shared(port)) => port.notify(),
-            Some(Channels::Split { tx, rx }) => {
+            Some(EventChannels::Shared(port)) => port.notify(),
+            Some(EventChannels::Split { tx, rx }) => {
                 if rings.tx {
                     tx.notify();
                 }
@@ -81,12 +81,12 @@ impl ChannelNotifier {
 
 /// This end of a frontend's event channels.
 #[derive(Debug)]
-enum Channels {
+enum EventChannels {
     Shared(EvtchnPort),
     Split { tx: EvtchnPort, rx: EvtchnPort },
 }
 
-impl Channels {
+impl EventChannels {
     /// Binds to the ports that domain `domain` offers.
     fn bind(evtchn: &Rc<Evtchn>, domain: u16, ports: EventPorts) -> Result<Self, String> {
         let bind = |port| {

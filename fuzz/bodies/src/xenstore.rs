@@ -14,7 +14,7 @@ use xen::netif::features;
 use xen::netif::settings::InterfaceSettings;
 use xen::netif::states;
 use xen::store::wire::{HEADER, Header, MessageType, PAYLOAD_MAX};
-use xen::store::{Channel, Store};
+use xen::store::{Store, StoreChannel};
 
 /// Queues of the interface that a control ring steers.
 const QUEUES: u32 = 4;
@@ -58,7 +58,7 @@ impl Daemon<'_> {
     }
 }
 
-impl Channel for Daemon<'_> {
+impl StoreChannel for Daemon<'_> {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let (header, _) = message.split_first_chunk::<HEADER>().expect("a header");
         let header = Header::decode(*header).expect("requests are well-formed");

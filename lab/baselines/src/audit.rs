@@ -5,7 +5,7 @@ use crate::entry::{self, Active};
 use crate::usage::{GrantUsage, Locked, UsageTables};
 use abi::DomId;
 use abi::classic::GrantEntry;
-use monitor::grant::{GrantAudit, Grants, InUse, WindowSlot};
+use monitor::grant::{GrantAccounts, GrantAudit, InUse, WindowSlot};
 use monitor::memory::SharedDomainMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// and mappings without a counterpart.
 pub(crate) fn audit(
     usage: &GrantUsage,
-    grants: &Grants,
+    grants: &GrantAccounts,
     parts: &mut BTreeMap<DomId, GrantAudit>,
 ) -> u64 {
     let locked = UsageTables { grants, usage }.lock();

@@ -7,7 +7,7 @@ use crate::usage::{GrantUsage, UsageTables};
 use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{HypercallKind, OPS_MAX};
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
-use monitor::grant::Grants;
+use monitor::grant::GrantAccounts;
 use monitor::grant::mechanism::{GrantResult, OtherCall};
 use monitor::space::{AddressSpace, SpaceError};
 
@@ -40,7 +40,7 @@ impl Classic {
     pub(crate) fn call(
         &mut self,
         (usage, flips): (&GrantUsage, &Exchanges),
-        grants: &Grants,
+        grants: &GrantAccounts,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
     ) -> Result<Option<GrantResult>, SpaceError> {
@@ -80,7 +80,7 @@ impl Classic {
     /// of its pages is mapped.
     pub(crate) fn granter_died(
         &mut self,
-        grants: &Grants,
+        grants: &GrantAccounts,
         space: &mut dyn AddressSpace,
         granter: DomId,
     ) -> Result<(), SpaceError> {
@@ -88,7 +88,7 @@ impl Classic {
     }
 
     /// Ends every use by the domain. Its process and agent have exited.
-    pub(crate) fn tear_down(&mut self, grants: &Grants, usage: &GrantUsage) {
+    pub(crate) fn tear_down(&mut self, grants: &GrantAccounts, usage: &GrantUsage) {
         self.mapper.tear_down(UsageTables { grants, usage });
     }
 

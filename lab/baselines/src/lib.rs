@@ -35,7 +35,7 @@ use abi::{ConnId, DomId, GrantStatus, Handle};
 use caller::Classic;
 use flip::Exchanges;
 use monitor::grant::mechanism::{GrantResult, Mechanism, OtherCall};
-use monitor::grant::{GrantAudit, Grants};
+use monitor::grant::{GrantAccounts, GrantAudit};
 use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -43,7 +43,7 @@ use usage::GrantUsage;
 
 /// Returns classic grants and exchanges for a monitor with these accounts.
 #[must_use]
-pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
+pub fn mechanisms(grants: &Arc<GrantAccounts>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
         grants: Arc::clone(grants),
         usage: GrantUsage::default(),
@@ -54,7 +54,7 @@ pub fn mechanisms(grants: &Arc<Grants>) -> Box<dyn Mechanism> {
 
 #[derive(Debug)]
 struct Baselines {
-    grants: Arc<Grants>,
+    grants: Arc<GrantAccounts>,
     usage: GrantUsage,
     flips: Exchanges,
     /// Domains that have made a call. A caller's lock is acquired before any address space.

@@ -5,7 +5,7 @@ use crate::entry::{PinnedGrant, Purpose};
 use crate::usage::{Locked, UsageTables, only};
 use abi::classic::{MapOp, UnmapOp};
 use abi::{DomId, GrantStatus, Slot};
-use monitor::grant::Grants;
+use monitor::grant::GrantAccounts;
 use monitor::space::{AddressSpace, PageMap, SpaceError};
 use std::collections::BTreeMap;
 
@@ -207,7 +207,7 @@ impl Mapper {
     /// See [`Mapper::unmap`].
     pub(crate) fn granter_died(
         &mut self,
-        grants: &Grants,
+        grants: &GrantAccounts,
         space: &mut dyn AddressSpace,
         granter: DomId,
     ) -> Result<(), SpaceError> {
@@ -219,7 +219,7 @@ impl Mapper {
 
     fn forget_doomed(
         &mut self,
-        grants: &Grants,
+        grants: &GrantAccounts,
         space: &mut dyn AddressSpace,
     ) -> Result<(), SpaceError> {
         while let Some(granter) = self

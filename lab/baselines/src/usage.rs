@@ -8,7 +8,7 @@ use crate::entry::{self, Active, PinnedGrant, Purpose};
 use crate::pages::Pages;
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, Slot};
-use monitor::grant::{Account, Accounts, Grants, WindowSlot};
+use monitor::grant::{Account, Accounts, GrantAccounts, WindowSlot};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -91,7 +91,7 @@ impl GrantUsage {
 /// The accounts and the usage, which each batch of classic grants locks.
 #[derive(Clone, Copy)]
 pub(crate) struct UsageTables<'a> {
-    pub(crate) grants: &'a Grants,
+    pub(crate) grants: &'a GrantAccounts,
     pub(crate) usage: &'a GrantUsage,
 }
 

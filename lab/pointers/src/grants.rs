@@ -8,7 +8,7 @@ use nic::{Frame, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::rc::Rc;
-use vif::grants::{CopyOut, GrantAccess, Grants};
+use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 use vif::netfront::{GrantError, GrantedPage, Granter};
 
 /// The guest's end. Reference `n` is its page `n - 1`, because a reference is never 0.
@@ -73,7 +73,7 @@ impl Pointers {
     }
 }
 
-impl Grants for Pointers {
+impl GrantMechanism for Pointers {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.open(accesses);
         accesses.iter().for_each(GrantAccess::prefetch);

@@ -1,6 +1,6 @@
 //! The next request for a domain: a pure function of its goal and its state.
 
-use super::view::{DomainView, StartStage, Worker};
+use super::view::{DomainView, StartStage, WorkerView};
 use super::{CallState, Goal, Life, LifePhase, NeededDevices};
 use abi::core::Stage;
 
@@ -118,14 +118,14 @@ fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     let mut wake_ns: Option<u64> = None;
     for (number, call) in left {
         let worker = view.workers.get(&call.worker).copied();
-        match (worker.unwrap_or(Worker::Dead), call.state) {
-            (Worker::Dead, _) if life.goal == Goal::Gone => {
+        match (worker.unwrap_or(WorkerView::Dead), call.state) {
+            (WorkerView::Dead, _) if life.goal == Goal::Gone => {
                 return Some(LifeStep::Do(LifeAction::Drop(number)));
             }
-            (Worker::Running, CallState::Due(at)) if now_ns >= at => {
+            (WorkerView::Running, CallState::Due(at)) if now_ns >= at => {
                 return Some(LifeStep::Do(LifeAction::Call(number)));
             }
-            (Worker::Running, CallState::Due(at)) => {
+            (WorkerView::Running, CallState::Due(at)) => {
                 wake_ns = Some(wake_ns.map_or(at, |wake| wake.min(at)));
             }
             _ => {}

@@ -18,7 +18,7 @@ pub(crate) struct DomainView<'a> {
     /// start matters.
     pub(crate) ready: StartStage,
     /// The workers of the driver domain, by place.
-    pub(crate) workers: &'a BTreeMap<usize, Worker>,
+    pub(crate) workers: &'a BTreeMap<usize, WorkerView>,
 }
 
 /// How far the first start of a domain is. Devices may lie over other domains' memory, and a worker
@@ -34,7 +34,7 @@ pub(crate) enum StartStage {
 
 /// A worker of the driver domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Worker {
+pub(crate) enum WorkerView {
     Running,
     /// It is about to restart.
     Away,

@@ -7,7 +7,7 @@
 
 use super::gather::GatherError;
 use super::request::{self, HttpRequest, REQUEST_MAX};
-use super::text::Format;
+use super::text::MetricFormat;
 use crate::access::{self, ClientIdentity};
 use abi::machine::Access;
 use rustix::event::PollFlags;
@@ -163,7 +163,7 @@ enum ReadySocket {
 /// Serves until the main loop ends.
 pub(crate) fn serve(
     listeners: &[ScrapeListener],
-    mut text: impl FnMut(Format) -> Result<Arc<str>, GatherError>,
+    mut text: impl FnMut(MetricFormat) -> Result<Arc<str>, GatherError>,
 ) {
     let mut connections: Vec<ScrapeConnection> = Vec::new();
     let mut not_before = Instant::now();
@@ -246,7 +246,7 @@ fn wait(
 /// Reads from a connection, or sends to it.
 fn see_to(
     connection: &mut ScrapeConnection,
-    text: &mut impl FnMut(Format) -> Result<Arc<str>, GatherError>,
+    text: &mut impl FnMut(MetricFormat) -> Result<Arc<str>, GatherError>,
 ) -> Result<(), GatherError> {
     if !connection.output.is_empty() {
         connection.send();

@@ -1,13 +1,13 @@
 //! Parts of families.
 
 use super::gather::Snapshot;
-use super::text::{Family, MetricSample, SamplePart};
+use super::text::{MetricFamily, MetricSample, SamplePart};
 use config::domain::VifConfig;
 use std::collections::BTreeSet;
 
 /// Families with their samples.
 #[derive(Debug, Default)]
-pub(crate) struct Families(pub(super) Vec<(Family, Vec<MetricSample>)>);
+pub(crate) struct Families(pub(super) Vec<(MetricFamily, Vec<MetricSample>)>);
 
 /// Every family, a line each: name, kind, help text.
 const TABLE: &str = include_str!("families.txt");
@@ -24,7 +24,7 @@ impl Families {
         let mut units = ["seconds", "bytes"].into_iter();
         let unit = units.find(|unit| name.ends_with(unit));
         let help = help.trim_start();
-        let family = Family {
+        let family = MetricFamily {
             kind,
             name,
             unit,

@@ -38,7 +38,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use text::{Format, MetricText};
+use text::{MetricFormat, MetricText};
 
 /// Age up to which an answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ impl MetricSource {
     ///
     /// # Errors
     /// The main loop does not answer, or refuses.
-    fn text(&mut self, format: Format) -> Result<Arc<str>, GatherError> {
+    fn text(&mut self, format: MetricFormat) -> Result<Arc<str>, GatherError> {
         let last = match self
             .last
             .take()
@@ -136,8 +136,8 @@ impl MetricSource {
         };
         let [open, text] = &last.texts;
         let text = Arc::clone(match format {
-            Format::OpenMetrics => open,
-            Format::Text => text,
+            MetricFormat::OpenMetrics => open,
+            MetricFormat::Text => text,
         });
         self.last = Some(last);
         Ok(text)
@@ -147,7 +147,7 @@ impl MetricSource {
 /// Returns the text in each format.
 fn texts(snapshot: &Snapshot, names: &mut SeriesNames) -> [Arc<str>; 2] {
     let families = families::all(snapshot, names);
-    [Format::OpenMetrics, Format::Text].map(|format| {
+    [MetricFormat::OpenMetrics, MetricFormat::Text].map(|format| {
         let mut text = MetricText::new(format);
         for (family, samples) in &families.0 {
             text.family(family, samples);

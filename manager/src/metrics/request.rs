@@ -1,6 +1,6 @@
 //! HTTP requests and answers.
 
-use super::text::Format;
+use super::text::MetricFormat;
 use httparse::{EMPTY_HEADER, Request, Status};
 
 /// Bytes of a request.
@@ -12,7 +12,7 @@ const HEADERS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HttpRequest {
     /// The format of the metrics, or the status and the sentence of the answer to another request.
-    pub(crate) wants: Result<Format, (&'static str, &'static str)>,
+    pub(crate) wants: Result<MetricFormat, (&'static str, &'static str)>,
     /// Whether the answer has its text; that to `HEAD` has none.
     pub(crate) has_text: bool,
 }
@@ -51,8 +51,8 @@ pub(crate) fn read(bytes: &[u8]) -> Option<HttpRequest> {
         value.windows(name.len()).any(|part| part == name)
     };
     let format = match accepts.any(|header| open(header.value)) {
-        true => Format::OpenMetrics,
-        false => Format::Text,
+        true => MetricFormat::OpenMetrics,
+        false => MetricFormat::Text,
     };
     answered(Ok(format))
 }
@@ -88,14 +88,17 @@ mod tests {
         };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         for (request, expected) in [
-            ("GET /metrics HTTP/1.1\r\n\r\n", metrics(Format::Text, true)),
+            (
+                "GET /metrics HTTP/1.1\r\n\r\n",
+                metrics(MetricFormat::Text, true),
+            ),
             (
                 "HEAD /metrics HTTP/1.0\r\n\r\n",
-                metrics(Format::Text, false),
+                metrics(MetricFormat::Text, false),
             ),
             (
                 &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: {open}\r\n\r\n"),
-                metrics(Format::OpenMetrics, true),
+                metrics(MetricFormat::OpenMetrics, true),
             ),
             ("", None),
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n", None),

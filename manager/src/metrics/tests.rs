@@ -93,7 +93,7 @@ fn promtool_accepts_the_text() {
 #[test]
 fn the_page_lists_exactly_the_families() {
     let families = families::all(&snapshot(DRIVER), &mut SeriesNames::default());
-    let suffix = |family: &text::Family| match family.kind {
+    let suffix = |family: &text::MetricFamily| match family.kind {
         "counter" => "_total",
         _ => "",
     };
@@ -254,9 +254,9 @@ fn concurrent_readers_share_one_gathering() {
     let mut source = source();
     source.asker = asker;
     source.fresh = Duration::from_secs(600);
-    let first = source.text(Format::OpenMetrics).unwrap();
-    let again = source.text(Format::OpenMetrics).unwrap();
-    source.text(Format::Text).unwrap();
+    let first = source.text(MetricFormat::OpenMetrics).unwrap();
+    let again = source.text(MetricFormat::OpenMetrics).unwrap();
+    source.text(MetricFormat::Text).unwrap();
     assert!(Arc::ptr_eq(&first, &again));
     drop(source);
     assert_eq!(requests.join().unwrap().len(), 4);

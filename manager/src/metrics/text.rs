@@ -8,14 +8,14 @@ use std::fmt::{self, Write as _};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum MetricFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
     /// Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.
     Text,
 }
 
-impl Format {
+impl MetricFormat {
     /// Returns the content type of HTTP.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Format {
 
 /// A family of metrics. A name ends in its unit, if it has one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Family {
+pub(crate) struct MetricFamily {
     /// `counter`, `gauge` or `histogram`.
     pub(crate) kind: &'static str,
     /// Without the `_total` of a counter.
@@ -71,18 +71,18 @@ pub(crate) const LE: &str = "le";
 /// A text that is being written.
 #[derive(Debug)]
 pub(crate) struct MetricText {
-    format: Format,
+    format: MetricFormat,
     text: String,
 }
 
 impl MetricText {
-    pub(crate) fn new(format: Format) -> Self {
+    pub(crate) fn new(format: MetricFormat) -> Self {
         let text = String::new();
         Self { format, text }
     }
 
     /// Writes a family and its samples.
-    pub(crate) fn family(&mut self, family: &Family, samples: &[MetricSample]) {
+    pub(crate) fn family(&mut self, family: &MetricFamily, samples: &[MetricSample]) {
         self.head(family);
         for sample in samples {
             let suffix = match (sample.2, family.kind) {
@@ -96,20 +96,20 @@ impl MetricText {
         }
     }
 
-    fn head(&mut self, family: &Family) {
-        let Family {
+    fn head(&mut self, family: &MetricFamily) {
+        let MetricFamily {
             kind,
             name,
             unit,
             help,
         } = family;
         let suffix = match (self.format, kind) {
-            (Format::Text, &"counter") => "_total",
+            (MetricFormat::Text, &"counter") => "_total",
             _ => "",
         };
         self.line(format_args!("# HELP {name}{suffix} {help}"));
         self.line(format_args!("# TYPE {name}{suffix} {kind}"));
-        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
+        if let (MetricFormat::OpenMetrics, Some(unit)) = (self.format, unit) {
             self.line(format_args!("# UNIT {name} {unit}"));
         }
     }
@@ -137,7 +137,7 @@ impl MetricText {
 
     /// Returns the whole text.
     pub(crate) fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
+        if self.format == MetricFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
         self.text
@@ -158,9 +158,9 @@ fn escaped(c: char) -> impl Iterator<Item = char> {
 mod tests {
     use super::*;
 
-    fn text(format: Format) -> String {
+    fn text(format: MetricFormat) -> String {
         let mut text = MetricText::new(format);
-        let family = |kind, name, unit, help| Family {
+        let family = |kind, name, unit, help| MetricFamily {
             kind,
             name,
             unit,
@@ -219,7 +219,7 @@ x_wait_seconds_sum{domain="d"} 2
 x_wait_seconds_count{domain="d"} 5
 # EOF
 "#;
-        assert_eq!(text(Format::OpenMetrics), expected);
+        assert_eq!(text(MetricFormat::OpenMetrics), expected);
     }
 
     #[test]
@@ -237,6 +237,6 @@ x_wait_seconds_bucket{domain="d",le="+Inf"} 5
 x_wait_seconds_sum{domain="d"} 2
 x_wait_seconds_count{domain="d"} 5
 "#;
-        assert_eq!(text(Format::Text), expected);
+        assert_eq!(text(MetricFormat::Text), expected);
     }
 }

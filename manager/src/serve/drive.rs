@@ -7,7 +7,7 @@ use crate::build;
 use crate::core::CoreError;
 use crate::life::{
     CallState, DomainEvent, DomainView, Goal, Life, LifeAction, LifeStep, NeededDevices,
-    StartStage, Worker, WorkerCall, step,
+    StartStage, WorkerCall, WorkerView, step,
 };
 use abi::core::{CoreRequest, Stage};
 use abi::journal::Level::Warning;
@@ -44,7 +44,7 @@ impl ManagerServer<'_> {
     fn drive_one(
         &mut self,
         place: usize,
-        workers: &BTreeMap<usize, Worker>,
+        workers: &BTreeMap<usize, WorkerView>,
         ready: StartStage,
         now: u64,
     ) -> bool {
@@ -98,14 +98,14 @@ impl ManagerServer<'_> {
     }
 
     /// Returns the state of each worker of the driver domain, by its place.
-    fn workers(&self) -> BTreeMap<usize, Worker> {
+    fn workers(&self) -> BTreeMap<usize, WorkerView> {
         let worker = |place: usize| {
             let restarts = self.lives.get(&place).is_some_and(|life| life.restarts());
             match self.state.stage_at(place) {
-                Some(Stage::Running) => Worker::Running,
-                Some(Stage::Built | Stage::Starting) => Worker::Away,
-                _ if restarts => Worker::Away,
-                _ => Worker::Dead,
+                Some(Stage::Running) => WorkerView::Running,
+                Some(Stage::Built | Stage::Starting) => WorkerView::Away,
+                _ if restarts => WorkerView::Away,
+                _ => WorkerView::Dead,
             }
         };
         let places = self.state.spec().workers().into_iter();

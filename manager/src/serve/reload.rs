@@ -8,7 +8,7 @@ use crate::life::{Goal, Life};
 use crate::reload::{self, ReloadProgress, ReloadRequest};
 use abi::journal::Level;
 use abi::reload::{Reloaded, SourceFile, StepKind};
-use config::File;
+use config::ConfigFile;
 use config::live::reload::{Difference, difference};
 
 impl ManagerServer<'_> {
@@ -47,8 +47,8 @@ impl ManagerServer<'_> {
 
     /// Returns the differences to the files, and the steps.
     fn plan(&mut self, files: Vec<SourceFile>) -> Result<(Difference, Vec<ReloadRequest>), String> {
-        let file = |SourceFile { name, text }| File { name, text };
-        let files: Vec<File> = files.into_iter().map(file).collect();
+        let file = |SourceFile { name, text }| ConfigFile { name, text };
+        let files: Vec<ConfigFile> = files.into_iter().map(file).collect();
         let config = live_config(&mut self.config, self.state.spec())?.clone();
         let spec = self.state.spec();
         let live = spec.live();

@@ -26,7 +26,7 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
             theirs.send(&done, &[]).unwrap();
         }
     });
-    let file = config::File {
+    let file = config::ConfigFile {
         name: "f".into(),
         text: FILE.into(),
     };

@@ -5,7 +5,7 @@ const FILE: &str = "[driver]\nworkers = 2\n[[guest]]\nname = \"a-1\"\n[[guest.vi
                     endpoint = \"echo\"\n";
 
 fn spec() -> (Spec, LiveConfig) {
-    let file = config::File {
+    let file = config::ConfigFile {
         name: "f".into(),
         text: FILE.into(),
     };
@@ -147,7 +147,7 @@ fn attach_then_detach_restores_the_specification() {
 
 /// Returns the step to these NICs, beside the present ones.
 fn nics(spec: &Spec, nics: &str) -> (LiveConfig, NicsStep) {
-    let file = config::File {
+    let file = config::ConfigFile {
         name: "f".into(),
         text: format!("{nics}{FILE}"),
     };

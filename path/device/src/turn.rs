@@ -8,7 +8,7 @@ use nic::Pool;
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, Wire as _};
 use nic::sim::SimNic;
-use runtime::mailbox::Mailbox;
+use runtime::mailbox::DomainMailbox;
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, Started, print_line, refused};
 use serde_json::{Map, Value, json};
@@ -22,12 +22,12 @@ const HEADER: usize = 18;
 
 /// The device domain.
 #[derive(Debug)]
-pub struct Device<W> {
+pub struct DeviceDomain<W> {
     device: SoftDevice<SimNic>,
     far: FarEnd,
     link: DriverLink,
     waiter: W,
-    mailbox: Mailbox,
+    mailbox: DomainMailbox,
     has_logged_fault: bool,
 }
 
@@ -46,7 +46,7 @@ pub fn run<W: Wait>(started: Started<DeviceConfig, W>) -> Result<Infallible, Sta
 
 fn assemble<W>(
     started: Started<DeviceConfig, W>,
-) -> Result<(Device<W>, Rc<dyn Platform>), StartError> {
+) -> Result<(DeviceDomain<W>, Rc<dyn Platform>), StartError> {
     let Started {
         domain_memory,
         platform,
@@ -75,18 +75,18 @@ fn assemble<W>(
         guests: (config.guests_slot, config.guests_slots),
         queues: config.queues,
     };
-    let device = Device {
+    let device = DeviceDomain {
         device,
         far: FarEnd::new(far, station, pool),
         link: DriverLink::new(Rc::clone(&platform), calls, limits),
         waiter,
-        mailbox: Mailbox::new(domain_memory.mailbox.span()),
+        mailbox: DomainMailbox::new(domain_memory.mailbox.span()),
         has_logged_fault: false,
     };
     Ok((device, platform))
 }
 
-impl<W: Wait> Device<W> {
+impl<W: Wait> DeviceDomain<W> {
     fn turn(&mut self) -> std::io::Result<()> {
         self.waiter.heartbeat();
         self.serve_monitor();

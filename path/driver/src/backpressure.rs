@@ -87,7 +87,7 @@ impl Backpressure {
     }
 
     /// Returns whether the sender at `port` must wait, because its
-    /// [destination](Sender::destination) has no room for a packet (`!has_room`).
+    /// [destination](SendingGuest::destination) has no room for a packet (`!has_room`).
     pub fn waits(
         &mut self,
         (port, sender): (usize, &mut SendingGuest),

@@ -25,10 +25,10 @@ use config::domain::{
     NicKindConfig, QUEUE_BYTES,
 };
 use net::bridge::{Bridge, BridgeSettings};
-use nic::moderation::Policy;
+use nic::moderation::ModerationPolicy;
 use runtime::ledger::Ledger;
 use runtime::lro::{LroStage, Side};
-use runtime::mailbox::Mailbox;
+use runtime::mailbox::DomainMailbox;
 use runtime::platform::{Platform, Wait};
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
@@ -101,7 +101,7 @@ pub(crate) fn build<W: Wait>(
     };
     let ledger = Rc::new(Ledger::new(config.ledger));
     let switch = Switch::new(bridge(&config), queueing, ledger);
-    let mailbox = Mailbox::new(domain_memory.mailbox.span());
+    let mailbox = DomainMailbox::new(domain_memory.mailbox.span());
     let shared = VifSettings::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
     let (system, guests) = (Rc::clone(&platform), guests(shared.clone()));
     let mut driver = Driver::empty(switch, waiter, mailbox, system, guests, &config);
@@ -211,9 +211,9 @@ fn nic_port(
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
     let merger = LroStage::new(Side::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
-        Moderation::Spin => Policy::Spin,
-        Moderation::Tick(us) => Policy::Tick { us },
-        Moderation::Event => Policy::Event,
+        Moderation::Spin => ModerationPolicy::Spin,
+        Moderation::Tick(us) => ModerationPolicy::Tick { us },
+        Moderation::Event => ModerationPolicy::Event,
     };
     let name = format!("nic.{}", config.name);
     let mut port = NicPort::new(name, nic, pool, policy, merger, linearizer);

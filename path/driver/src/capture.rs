@@ -45,7 +45,7 @@ pub enum CaptureDirection {
 
 /// The active capture, if any.
 #[derive(Debug, Default)]
-pub struct Capture(Option<Box<RunningCapture>>);
+pub struct CaptureSet(Option<Box<RunningCapture>>);
 
 #[derive(Debug)]
 struct RunningCapture {
@@ -72,7 +72,7 @@ struct CapturedFrame {
     dropped: Option<String>,
 }
 
-impl Capture {
+impl CaptureSet {
     /// Returns the frames recorded since the last request, and records on until the next one.
     ///
     /// # Errors

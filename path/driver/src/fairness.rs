@@ -27,7 +27,7 @@ pub struct Fairness {
 
 /// One guest's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct GuestShare {
     /// Its port.
     pub port: usize,
     /// Packets that it may send now.
@@ -89,13 +89,13 @@ impl Fairness {
 
     /// Returns the next turn, with at most `budget` packets. Returns `None` if no guest may send
     /// now.
-    pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<Share> {
+    pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<GuestShare> {
         self.begin();
         match self.fair.next(now_ns) {
             Turn::Serve { vif, bytes } => {
                 let usual = self.usual.get(vif).copied().unwrap_or(QUANTUM_MIN).max(1);
                 let packets = (bytes.div_ceil(usual) as usize).clamp(1, budget.max(1));
-                Some(Share {
+                Some(GuestShare {
                     port: vif,
                     packets,
                     large: usual > LARGE,

@@ -13,7 +13,7 @@ use nic::Frame;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use serde_json::{Map, Value};
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::{DeliveryReport, Netback, Returned};
 use vif::netif::{MAX_SLOTS, transport};
 
@@ -235,7 +235,7 @@ fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
 }
 
 /// Drops a frame and returns its buffers to the guest.
-fn refuse<G: Grants>(netback: &mut Netback<G>, frame: &Frame, buffers: BufferLending) {
+fn refuse<G: GrantMechanism>(netback: &mut Netback<G>, frame: &Frame, buffers: BufferLending) {
     for piece in &frame.pieces {
         match buffers {
             BufferLending::Posted { .. } => netback.refuse(piece.buffer),

@@ -12,7 +12,7 @@ use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
 use runtime::lro::{LroStage, Side, Sums};
 use serde_json::Value;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
 /// Longest wait: longer than any batch, because the end of a batch flushes the engine.
@@ -80,7 +80,12 @@ impl QueueLro {
     }
 
     /// Merges the frames of a batch, in the order of their buffers in `netback`'s batch.
-    pub fn merge<G: Grants>(&mut self, netback: &Netback<G>, now_ns: u64, frames: &mut Vec<Frame>) {
+    pub fn merge<G: GrantMechanism>(
+        &mut self,
+        netback: &Netback<G>,
+        now_ns: u64,
+        frames: &mut Vec<Frame>,
+    ) {
         let slots = usize::from(netback.negotiated().to_guest.max_slots);
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {

@@ -8,7 +8,7 @@ use config::domain::Lro;
 use net::packet::ack::pure_ack;
 use net::packet::checksum::finish_beyond_reach;
 use nic::dma::RemoteQueue;
-use nic::moderation::{Moderator, Policy, Wake};
+use nic::moderation::{ModerationPolicy, Moderator, Wake};
 use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
 use runtime::ledger::{Hop, Ledger};
@@ -80,7 +80,7 @@ impl NicPort {
         name: String,
         nic: Box<dyn Nic>,
         pool: Pool,
-        policy: Policy,
+        policy: ModerationPolicy,
         lro: LroStage,
         linearizer: Linearizer,
     ) -> Self {
@@ -185,7 +185,7 @@ impl NicPort {
         };
         // With ticks, every poll counts. Otherwise an empty poll does not count, because any
         // guest's notification causes one.
-        let polled = look && matches!(self.moderator.policy(), Policy::Tick { .. });
+        let polled = look && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
         ledger.at(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
         });

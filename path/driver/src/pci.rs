@@ -33,12 +33,12 @@ pub struct PciPort {
     device: Option<PciDevice>,
     /// `None` until the device was started for the first time.
     nic: Option<PciNic<RegisterWindow>>,
-    restarts: Restarts,
+    restarts: NicRestarts,
 }
 
 /// When a closed NIC is started again.
 #[derive(Debug)]
-struct Restarts {
+struct NicRestarts {
     /// When to start it, if it is closed.
     due_ns: Option<u64>,
     /// The delay of the next restart.
@@ -88,7 +88,7 @@ impl PciPort {
             memory,
             device: None,
             nic: None,
-            restarts: Restarts::new(),
+            restarts: NicRestarts::new(),
         };
         let Some(interrupt) = attach_if_there(platform, place.0)? else {
             port.log(format_args!("the NIC has no device, and is closed"));
@@ -138,7 +138,7 @@ impl PciPort {
     }
 }
 
-impl Restarts {
+impl NicRestarts {
     fn new() -> Self {
         Self {
             due_ns: None,
@@ -290,7 +290,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     /// Lets `count` restarts fail, each when it is due. Returns the delays in seconds.
-    fn fail(restarts: &mut Restarts, count: usize) -> Vec<u64> {
+    fn fail(restarts: &mut NicRestarts, count: usize) -> Vec<u64> {
         let delays = std::iter::repeat_with(|| {
             let now_ns = restarts.due_ns.unwrap();
             restarts.close(now_ns) / SECOND_NS
@@ -301,7 +301,7 @@ mod tests {
     /// D-28.
     #[test]
     fn delays_of_restarts_double_while_they_fail() {
-        let mut restarts = Restarts::new();
+        let mut restarts = NicRestarts::new();
         restarts.open(5 * SECOND_NS);
         assert_eq!(restarts.close(100 * SECOND_NS), SECOND_NS);
         assert_eq!(restarts.due_ns, Some(101 * SECOND_NS));
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn delays_begin_anew_after_a_long_time_without_failure() {
-        let mut restarts = Restarts::new();
+        let mut restarts = NicRestarts::new();
         restarts.close(0);
         assert_eq!(fail(&mut restarts, 2), [2, 4]);
         for (open_s, delay_s) in [(63, 8), (64, 1), (63, 2)] {

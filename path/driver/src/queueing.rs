@@ -12,7 +12,7 @@
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
-use crate::capture::Capture;
+use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
 use crate::path_mtu::PathMtu;
@@ -37,7 +37,7 @@ pub struct SendContext<'a> {
     /// Software offloads.
     pub software_offload: &'a mut SoftwareOffloads,
     /// Active packet captures.
-    pub capture: &'a mut Capture,
+    pub capture: &'a mut CaptureSet,
     /// Ports whose rings need publishing.
     pub dirty: &'a mut DirtyPorts,
     /// Errors to senders of frames that are too long.

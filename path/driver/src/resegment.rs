@@ -4,7 +4,7 @@
 
 use net::packet::segment::split;
 use nic::Frame;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::{DeliveryReport, Netback};
 
 /// Splits frames for one guest.
@@ -19,7 +19,7 @@ pub struct Resegmenter {
 impl Resegmenter {
     /// Like [`Netback::to_guest_while_posted`], but delivers aggregates above the guest's slot
     /// limit in parts.
-    pub fn to_guest_while_posted<G: Grants>(
+    pub fn to_guest_while_posted<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
         frames: &[Frame],
@@ -44,7 +44,7 @@ impl Resegmenter {
     }
 
     /// Like [`Netback::to_guest`], but delivers frames that are too large for the guest in parts.
-    pub fn to_guest<G: Grants>(
+    pub fn to_guest<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
         frames: &[Frame],
@@ -88,7 +88,7 @@ impl Resegmenter {
 
 /// Returns the number of receive buffers that a frame needs; if it is split at the guest's slot
 /// limit, those of all its parts.
-pub fn slots_for<G: Grants>(netback: &Netback<G>, frame: &Frame) -> u32 {
+pub fn slots_for<G: GrantMechanism>(netback: &Netback<G>, frame: &Frame) -> u32 {
     let slots = netback.slots_for(frame);
     let at_once = u32::from(netback.peer().max_slots).max(1);
     match frame.offload.gso {

@@ -3,7 +3,7 @@
 //! One pass takes a batch, decides about it, sorts it by egress port, adapts it to each port, sends
 //! it and returns it. A frame stays longer only in large receive offload or in its guest's queue.
 
-use crate::capture::Capture;
+use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
 use crate::firewall::KernelFirewall;
@@ -38,7 +38,7 @@ pub struct Switch {
     /// The trace of a frame, if active.
     pub trace: Trace,
     /// Active packet captures.
-    pub capture: Capture,
+    pub capture: CaptureSet,
     /// Ports whose rings need publishing.
     pub dirty: DirtyPorts,
     /// Egress queues of guests.
@@ -73,7 +73,7 @@ impl Switch {
             software_offload: SoftwareOffloads::default(),
             egress: EgressBatch::default(),
             trace: Trace::default(),
-            capture: Capture::default(),
+            capture: CaptureSet::default(),
             dirty: DirtyPorts::default(),
             queueing,
             errors: PathMtu::default(),

@@ -15,8 +15,8 @@ use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
 use config::lro::{AggregateDelivery, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
-use nic::moderation::Policy;
-use nic::sim::Cable;
+use nic::moderation::ModerationPolicy;
+use nic::sim::SimCable;
 use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
@@ -131,7 +131,7 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
 
 /// Returns the near end of a cable.
 pub(crate) fn nic_port(name: &str) -> NicPort {
-    let (near, _) = Cable::default().ends();
+    let (near, _) = SimCable::default().ends();
     nic_port_of(name, Box::new(near))
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         name.to_owned(),
         nic,
         Pool::new(area, 2048),
-        Policy::Spin,
+        ModerationPolicy::Spin,
         LroStage::new(Side::Physical, &Lro::default(), 1),
         Linearizer::new(
             Area::anonymous(PAGE).unwrap(),

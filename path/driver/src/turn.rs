@@ -11,7 +11,7 @@ mod members;
 use crate::backpressure::Backpressure;
 use crate::capture::CaptureRequest;
 use crate::dedicated::DedicatedReceiver;
-use crate::fairness::{Fairness, Share};
+use crate::fairness::{Fairness, GuestShare};
 use crate::fast_path::FastPath;
 use crate::flow_memory::FlowMemory;
 use crate::flow_report;
@@ -31,7 +31,7 @@ use config::domain::DriverConfig;
 use nic::moderation::Wake;
 use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::Hop;
-use runtime::mailbox::{Mailbox, RuntimeSettings};
+use runtime::mailbox::{DomainMailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, refused};
 use rustix::thread::sched_yield;
@@ -69,7 +69,7 @@ pub struct Driver<W> {
     failure: Option<&'static str>,
     switches: RuntimeSettings,
     waiter: W,
-    mailbox: Mailbox,
+    mailbox: DomainMailbox,
     idle: Idle,
 }
 
@@ -78,7 +78,7 @@ impl<W: Wait> Driver<W> {
     pub(crate) fn empty(
         switch: Switch,
         waiter: W,
-        mailbox: Mailbox,
+        mailbox: DomainMailbox,
         platform: Rc<dyn Platform>,
         guests: Box<dyn Guests>,
         config: &DriverConfig,
@@ -232,7 +232,7 @@ impl<W: Wait> Driver<W> {
     /// Returns the number of packets that a guest may send in its turn: of GSO packets, only as
     /// many as their destination has room for. 0: the guest waits.
     #[inline]
-    fn packets_with_room(&mut self, share: &Share, now_ns: u64) -> usize {
+    fn packets_with_room(&mut self, share: &GuestShare, now_ns: u64) -> usize {
         if !share.large {
             return share.packets;
         }

@@ -7,7 +7,7 @@ use abi::mailbox::Request;
 use config::domain::GuestConfig;
 use runtime::idle::{Idle, IdleStep, POLL_BUDGET};
 use runtime::ledger::{Hop, Ledger};
-use runtime::mailbox::{Mailbox, RuntimeSettings};
+use runtime::mailbox::{DomainMailbox, RuntimeSettings};
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::Trace;
@@ -27,7 +27,7 @@ pub struct GuestDomain<W> {
     ledger: Ledger,
     trace: Trace,
     waiter: W,
-    mailbox: Mailbox,
+    mailbox: DomainMailbox,
     idle: Idle,
     switches: RuntimeSettings,
     /// An interface behind which packets are forwarded, if there is one.
@@ -76,7 +76,7 @@ fn assemble<W>(
         ledger: Ledger::new(config.ledger),
         trace: Trace::default(),
         waiter,
-        mailbox: Mailbox::new(domain_memory.mailbox.span()),
+        mailbox: DomainMailbox::new(domain_memory.mailbox.span()),
         idle: Idle::new(config.spin_us)
             .yielding(config.yields)
             .adapting(config.adapts),

@@ -34,7 +34,7 @@ pub enum Turn {
 }
 
 #[derive(Debug)]
-struct Vif {
+struct FairVif {
     quantum: u32,
     /// Bytes that the vif may still take; negative: a debt.
     deficit: i64,
@@ -46,7 +46,7 @@ struct Vif {
 /// The queue of vifs. The caller assigns their numbers.
 #[derive(Debug, Default)]
 pub struct DeficitRoundRobin {
-    vifs: Vec<Option<Vif>>,
+    vifs: Vec<Option<FairVif>>,
     line: VecDeque<usize>,
 }
 
@@ -73,7 +73,7 @@ impl DeficitRoundRobin {
                 vif.rate = rate;
             }
             None => {
-                *slot = Some(Vif {
+                *slot = Some(FairVif {
                     quantum,
                     deficit: 0,
                     rate,

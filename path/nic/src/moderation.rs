@@ -6,7 +6,7 @@
 
 /// Moderation policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum ModerationPolicy {
     /// Poll continuously; never sleep.
     Spin,
     /// Poll at most once in this time, and only if frames have arrived.
@@ -33,7 +33,7 @@ pub enum Wake {
 /// Moderation state of one NIC (or queue). Times are monotonic nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Moderator {
-    policy: Policy,
+    policy: ModerationPolicy,
     /// Earliest time of the next poll.
     not_before_ns: u64,
     /// Whether the last poll used its whole budget. More frames are then waiting, and a delay would
@@ -44,7 +44,7 @@ pub struct Moderator {
 impl Moderator {
     /// Creates the state of a NIC that was never polled.
     #[must_use]
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: ModerationPolicy) -> Self {
         Self {
             policy,
             not_before_ns: 0,
@@ -54,12 +54,12 @@ impl Moderator {
 
     /// Returns the policy.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self) -> ModerationPolicy {
         self.policy
     }
 
     /// Changes the policy, from the next poll on.
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: ModerationPolicy) {
         self.policy = policy;
         self.not_before_ns = 0;
     }
@@ -74,7 +74,7 @@ impl Moderator {
     pub fn looked(&mut self, now_ns: u64, taken: usize, budget: usize) {
         // A poll that continues a backlog belongs to the tick that began it. A poll that found
         // nothing (another device caused it) was no interrupt, so the next frame need not wait.
-        if let Policy::Tick { us } = self.policy
+        if let ModerationPolicy::Tick { us } = self.policy
             && taken > 0
             && now_ns >= self.not_before_ns
         {
@@ -91,7 +91,7 @@ impl Moderator {
     /// Returns the condition for the next poll; `device_due_ns` is [`crate::Nic::next_due`].
     #[must_use]
     pub fn wake(&self, now_ns: u64, device_due_ns: Option<u64>) -> Wake {
-        if self.policy == Policy::Spin || self.backlog {
+        if self.policy == ModerationPolicy::Spin || self.backlog {
             return Wake::Now;
         }
         if now_ns < self.not_before_ns {
@@ -108,11 +108,11 @@ impl Moderator {
 mod tests {
     use super::*;
 
-    const TICK: Policy = Policy::Tick { us: 50 };
+    const TICK: ModerationPolicy = ModerationPolicy::Tick { us: 50 };
 
     #[test]
     fn spin_is_always_due_and_never_waits() {
-        let mut m = Moderator::new(Policy::Spin);
+        let mut m = Moderator::new(ModerationPolicy::Spin);
         assert!(m.due(0));
         m.looked(0, 0, 64);
         assert!(m.due(0));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn event_waits_for_descriptor_or_due_time() {
-        let mut m = Moderator::new(Policy::Event);
+        let mut m = Moderator::new(ModerationPolicy::Event);
         m.looked(100, 3, 64);
         assert!(m.due(100));
         assert_eq!(m.wake(100, None), Wake::Event(None));
@@ -172,8 +172,8 @@ mod tests {
     fn new_policy_discards_the_old_wait() {
         let mut m = Moderator::new(TICK);
         m.looked(0, 1, 64);
-        m.set_policy(Policy::Event);
-        assert_eq!(m.policy(), Policy::Event);
+        m.set_policy(ModerationPolicy::Event);
+        assert_eq!(m.policy(), ModerationPolicy::Event);
         assert!(m.due(0));
         assert_eq!(m.wake(0, None), Wake::Event(None));
     }

@@ -11,14 +11,14 @@ use crate::frame::Frame;
 use crate::frame::copy::CopyError;
 use crate::offload::Offload;
 use crate::vmq::{MultiQueue, Vmq};
-use rings::{InRings, MacTable, Rings};
+use rings::{InRings, MacTable, SimRings};
 use std::cell::RefCell;
 use std::rc::Rc;
 use wire::{FrameInFlight, OneWay};
 
 /// Properties of a cable, the same in both directions.
 #[derive(Clone, Copy, Debug)]
-pub struct Cable {
+pub struct SimCable {
     /// Bytes of frames per second; `None`: unlimited.
     pub bytes_per_s: Option<u64>,
     /// Nanoseconds from one end to the other.
@@ -34,7 +34,7 @@ pub struct Cable {
     pub caps: Caps,
 }
 
-impl Default for Cable {
+impl Default for SimCable {
     fn default() -> Self {
         Self {
             bytes_per_s: None,
@@ -51,7 +51,7 @@ impl Default for Cable {
     }
 }
 
-impl Cable {
+impl SimCable {
     /// Returns the two ends.
     #[must_use]
     pub fn ends(self) -> (SimNic, SimNic) {
@@ -68,10 +68,10 @@ impl Cable {
     }
 }
 
-/// One end of a [`Cable`].
+/// One end of a [`SimCable`].
 #[derive(Debug)]
 pub struct SimNic {
-    cable: Cable,
+    cable: SimCable,
     inbound: Rc<RefCell<OneWay>>,
     outbound: Rc<RefCell<OneWay>>,
     no_buffer: u64,
@@ -81,7 +81,7 @@ pub struct SimNic {
 /// Dedicated queues of a device.
 #[derive(Debug)]
 struct SimQueues {
-    rings: Rc<RefCell<Rings>>,
+    rings: Rc<RefCell<SimRings>>,
     vmq: MultiQueue<MacTable, InRings>,
 }
 
@@ -90,7 +90,7 @@ impl SimNic {
     /// holds `depth` received frames; a frame for a full queue is lost.
     #[must_use]
     pub fn with_queues(mut self, queues: usize, depth: usize) -> Self {
-        let rings = Rc::new(RefCell::new(Rings::new(queues, depth)));
+        let rings = Rc::new(RefCell::new(SimRings::new(queues, depth)));
         let receive = InRings {
             inbound: Rc::clone(&self.inbound),
             rings: Rc::clone(&rings),
@@ -131,7 +131,7 @@ impl SimNic {
 
     /// Puts a frame on the cable.
     fn put(&self, now_ns: u64, bytes: Vec<u8>, offload: Offload) {
-        let Cable {
+        let SimCable {
             bytes_per_s,
             delay_ns,
             loss,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{bytes, contents, counter, pool};
-use nic::sim::{Cable, SimNic};
+use nic::sim::{SimCable, SimNic};
 use nic::{Caps, Checksum, Frame, Gso, GsoKind, Nic, Offload, Pool};
 
 fn send(nic: &mut SimNic, now_ns: u64, frame: &[u8], buffers: &mut Pool) -> nic::TxReport {
@@ -24,7 +24,7 @@ fn receive(nic: &mut SimNic, now_ns: u64, buffers: &mut Pool) -> Vec<Vec<u8>> {
 
 #[test]
 fn frames_cross_both_ways_in_order() {
-    let (mut a, mut b) = Cable::default().ends();
+    let (mut a, mut b) = SimCable::default().ends();
     let mut buffers = pool(16, 2048);
     let mut frames: Vec<Frame> = (0..3)
         .map(|mark| Frame::from_bytes(&bytes(mark, 100), &mut buffers).unwrap())
@@ -47,7 +47,7 @@ fn frames_cross_both_ways_in_order() {
 
 #[test]
 fn the_budget_is_kept() {
-    let (mut a, mut b) = Cable::default().ends();
+    let (mut a, mut b) = SimCable::default().ends();
     let mut buffers = pool(16, 2048);
     for mark in 0..5 {
         send(&mut a, 0, &bytes(mark, 60), &mut buffers);
@@ -64,10 +64,10 @@ fn the_budget_is_kept() {
 
 #[test]
 fn delay_and_rate_say_when_a_frame_is_there() {
-    let cable = Cable {
+    let cable = SimCable {
         bytes_per_s: Some(1_000_000),
         delay_ns: 500,
-        ..Cable::default()
+        ..SimCable::default()
     };
     let (mut a, mut b) = cable.ends();
     let mut buffers = pool(16, 2048);
@@ -88,9 +88,9 @@ fn delay_and_rate_say_when_a_frame_is_there() {
 
 #[test]
 fn a_full_cable_refuses_and_recovers() {
-    let (mut a, mut b) = Cable {
+    let (mut a, mut b) = SimCable {
         holds_bytes: 250,
-        ..Cable::default()
+        ..SimCable::default()
     }
     .ends();
     let mut buffers = pool(16, 2048);
@@ -105,10 +105,10 @@ fn a_full_cable_refuses_and_recovers() {
 #[test]
 fn losses_repeat_with_the_seed() {
     let run = |seed| {
-        let (mut a, mut b) = Cable {
+        let (mut a, mut b) = SimCable {
             loss: 0.5,
             seed,
-            ..Cable::default()
+            ..SimCable::default()
         }
         .ends();
         let mut buffers = pool(64, 128);
@@ -135,9 +135,9 @@ fn losses_repeat_with_the_seed() {
 #[test]
 fn all_or_nothing_can_be_lost() {
     for (loss, arrive) in [(0.0, 50), (1.0, 0)] {
-        let (mut a, mut b) = Cable {
+        let (mut a, mut b) = SimCable {
             loss,
-            ..Cable::default()
+            ..SimCable::default()
         }
         .ends();
         let mut buffers = pool(64, 128);
@@ -162,7 +162,7 @@ fn unsupported_frames_are_rejected_offloads_travel() {
         }),
     };
     let mut big = Frame::from_bytes(&bytes(1, 9000), &mut buffers).unwrap();
-    let (mut a, _) = Cable::default().ends();
+    let (mut a, _) = SimCable::default().ends();
     assert_eq!(a.tx(0, std::slice::from_ref(&big), &[0]).refused, 1);
     big.offload = whole;
     assert_eq!(a.tx(0, std::slice::from_ref(&big), &[0]).refused, 1);
@@ -175,9 +175,9 @@ fn unsupported_frames_are_rejected_offloads_travel() {
         tso: true,
         max_frame: 1514,
     };
-    let (mut a, mut b) = Cable {
+    let (mut a, mut b) = SimCable {
         caps,
-        ..Cable::default()
+        ..SimCable::default()
     }
     .ends();
     assert_eq!(b.caps(), caps);
@@ -194,7 +194,7 @@ fn unsupported_frames_are_rejected_offloads_travel() {
 
 #[test]
 fn without_a_buffer_a_frame_is_lost_and_counted() {
-    let (mut a, mut b) = Cable::default().ends();
+    let (mut a, mut b) = SimCable::default().ends();
     let mut buffers = pool(4, 2048);
     send(&mut a, 0, &bytes(0, 60), &mut buffers);
     send(&mut a, 0, &bytes(1, 60), &mut buffers);
@@ -207,12 +207,12 @@ fn without_a_buffer_a_frame_is_lost_and_counted() {
 
 #[test]
 fn a_tag_does_not_count_to_a_frame_s_length() {
-    let (mut a, _b) = Cable {
+    let (mut a, _b) = SimCable {
         caps: Caps {
             max_frame: 100,
             ..Caps::default()
         },
-        ..Cable::default()
+        ..SimCable::default()
     }
     .ends();
     let mut buffers = pool(64, 2048);

@@ -7,7 +7,7 @@ use nic::dma::layout::queue_bytes;
 use nic::dma::soft::{Interrupts, SoftEvent, SoftSetup};
 use nic::dma::{DmaError, Misuse, QueueName, SoftNic, Wire};
 use nic::frame::SNAPSHOT;
-use nic::sim::{Cable, SimNic};
+use nic::sim::{SimCable, SimNic};
 use nic::vmq::{Backend, Freed, QueueId};
 use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Nic, Pool, TxReport};
 use shmem::Area;
@@ -275,9 +275,9 @@ fn split_header_stays_out_of_the_guests_buffer() {
 /// D-21: the interrupt is raised by time or by number, and one interrupt serves many frames.
 #[test]
 fn interrupts_are_moderated_by_time_and_number() {
-    let cable = Cable {
+    let cable = SimCable {
         delay_ns: 1000,
-        ..Cable::default()
+        ..SimCable::default()
     };
     let (near, mut far): (SimNic, SimNic) = cable.ends();
     let interrupts = Interrupts {

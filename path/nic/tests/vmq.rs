@@ -6,7 +6,7 @@ mod common;
 use abi::machine::EVERY_MAC;
 use common::{bytes, pool};
 use nic::frame::SNAPSHOT;
-use nic::sim::{Cable, SimNic};
+use nic::sim::{SimCable, SimNic};
 use nic::vmq::{
     Backend, Freed, MultiQueue, QueueId, Receive, Steering, Vmq, VmqError, VmqReceived,
 };
@@ -71,7 +71,7 @@ struct Wire {
 
 impl Wire {
     fn new(depth: usize) -> Self {
-        let (near, far) = Cable::default().ends();
+        let (near, far) = SimCable::default().ends();
         Self {
             nic: near.with_queues(2, depth),
             far,

@@ -2,7 +2,7 @@
 
 use crate::platform::Platform;
 use crate::start::{StartError, refused};
-use config::domain::Capture;
+use config::domain::CaptureSpec;
 use nic::Nic;
 use nic::pcap::{FrameReader, FrameWriter, Pace, PcapError, PcapNic};
 use std::fs::File;
@@ -55,7 +55,7 @@ pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce
 ///
 /// # Errors
 /// A device was rejected or is not a capture file.
-pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, StartError> {
+pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>, StartError> {
     let wrong = |error: PcapError| {
         refused(
             "a capture file",

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 
 /// The domain's end of the mailbox.
 #[derive(Clone, Debug)]
-pub struct Mailbox {
+pub struct DomainMailbox {
     memory: Span,
 }
 
-impl Mailbox {
+impl DomainMailbox {
     /// Opens the mailbox in this memory.
     #[must_use]
     pub fn new(memory: Span) -> Self {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_request_is_answered_once() {
         let memory = memory();
-        let mailbox = Mailbox::new(memory);
+        let mailbox = DomainMailbox::new(memory);
         mailbox.serve(|_| panic!("nobody asked"));
         ask(memory, 7, r#"{"op":"stat"}"#);
         mailbox.serve(|request| {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn unanswerable_requests_return_the_reason() {
         let memory = memory();
-        let mailbox = Mailbox::new(memory);
+        let mailbox = DomainMailbox::new(memory);
         ask(memory, 1, "stat, please");
         mailbox.serve(|_| panic!("an invalid request was passed on"));
         let (number, value) = reply(memory);

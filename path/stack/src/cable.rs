@@ -2,7 +2,7 @@
 
 use crate::StackEndpoint;
 use config::domain::{CableConfig, bytes_per_s};
-use nic::sim::{Cable, SimNic};
+use nic::sim::{SimCable, SimNic};
 use nic::{Caps, Frame, Nic, Pool};
 
 /// Bytes of an Ethernet header.
@@ -19,7 +19,7 @@ pub fn ends(
     mtu: usize,
 ) -> (SimNic, SimNic, StackEndpoint) {
     let station = StackEndpoint::new(cable.mac, mtu, &cable.far);
-    let cable = Cable {
+    let cable = SimCable {
         bytes_per_s: rate_mbps.map(bytes_per_s),
         delay_ns: u64::from(cable.delay_us) * 1000,
         loss: cable.loss,
@@ -29,7 +29,7 @@ pub fn ends(
             tso: false,
             max_frame: mtu + ETHERNET,
         },
-        ..Cable::default()
+        ..SimCable::default()
     };
     let (near, far) = cable.ends();
     (near, far, station)

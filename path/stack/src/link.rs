@@ -1,7 +1,7 @@
 //! Conversion between smoltcp and frames.
 
 use crate::file::SentFiles;
-use crate::inbox::Inbox;
+use crate::inbox::StackInbox;
 use crate::supply::PreparedBuffers;
 use crate::tcp;
 use crate::tx_queues::TxQueues;
@@ -71,7 +71,7 @@ impl Outgoing {
 
 /// smoltcp's device for one turn, which receives frames from the inbox and sends frames to an exit.
 pub(crate) struct StackDevice<'a> {
-    inbox: &'a mut Inbox,
+    inbox: &'a mut StackInbox,
     output: Output<'a>,
 }
 
@@ -143,7 +143,7 @@ impl Frames<'_> {
 impl<'a> StackDevice<'a> {
     /// Creates the device of a turn whose frames leave by `exit`.
     pub(crate) fn new(
-        inbox: &'a mut Inbox,
+        inbox: &'a mut StackInbox,
         outgoing: &'a mut Outgoing,
         exit: FrameSink<'a>,
     ) -> Self {
@@ -220,7 +220,7 @@ impl Output<'_> {
 /// A received frame for the stack.
 pub(crate) struct RxToken<'a> {
     bytes: Vec<u8>,
-    inbox: &'a mut Inbox,
+    inbox: &'a mut StackInbox,
 }
 
 impl phy::RxToken for RxToken<'_> {

@@ -3,7 +3,7 @@
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
 use crate::file::{FileStream, SentFiles};
-use crate::inbox::Inbox;
+use crate::inbox::StackInbox;
 use crate::link::{FrameSink, Outgoing, StackDevice};
 use crate::ping::Ping;
 use crate::supply::NoBuffers;
@@ -34,7 +34,7 @@ pub struct StackEndpoint {
     interface: Interface,
     sockets: SocketSet<'static>,
     apps: Vec<RunningProgram>,
-    inbox: Inbox,
+    inbox: StackInbox,
     outgoing: Outgoing,
     pub(crate) next_port: u16,
     start_ns: Option<u64>,
@@ -70,7 +70,7 @@ impl StackEndpoint {
         let mut mac = EthernetAddress(mac);
         mac.0[0] &= !1;
         let mut outgoing = Outgoing::new(mtu, checksum, tso && checksum);
-        let mut inbox = Inbox::default();
+        let mut inbox = StackInbox::default();
         let mut config = Config::new(mac.into());
         config.random_seed = shmem::time::tsc()
             ^ mac
@@ -195,7 +195,7 @@ fn interface(
     mac: EthernetAddress,
     mtu: usize,
     stack: &Stack,
-    inbox: &mut Inbox,
+    inbox: &mut StackInbox,
     outgoing: &mut Outgoing,
 ) -> Interface {
     let mut nothing = Vec::new();

@@ -16,7 +16,7 @@ pub struct GrantAccess {
     pub offset: u16,
     /// Length in bytes; the netback has checked that the range lies within the page.
     pub len: u16,
-    /// The accessible bytes, valid until [`Grants::read_end`], or the reason why they are
+    /// The accessible bytes, valid until [`GrantMechanism::read_end`], or the reason why they are
     /// inaccessible.
     pub result: Result<Span, GrantStatus>,
 }
@@ -88,19 +88,19 @@ impl CopyOut {
 }
 
 /// One grant mechanism, for one guest.
-pub trait Grants: Debug {
+pub trait GrantMechanism: Debug {
     /// Makes every access of the batch usable or records an error in it. The caller reads the
     /// ranges next, so a mechanism prefetches each range as soon as it knows the address.
     fn read_begin(&mut self, accesses: &mut [GrantAccess]);
 
-    /// Ends the accesses of the last [`Grants::read_begin`].
+    /// Ends the accesses of the last [`GrantMechanism::read_begin`].
     fn read_end(&mut self);
 
     /// Executes every copy of the batch; [`CopySource::Header`] refers to `frames`.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
     /// Returns whether granted pages are mapped into this domain, which
-    /// [`Grants::write_small_frames`] requires.
+    /// [`GrantMechanism::write_small_frames`] requires.
     fn in_reach(&self) -> bool {
         false
     }
@@ -117,16 +117,16 @@ pub trait Grants: Debug {
         refuse(accesses);
     }
 
-    /// Makes further pages writable for a device until [`Grants::post_end`], or records an error in
+    /// Makes further pages writable for a device until [`Self::post_end`], or records an error in
     /// their accesses. A mechanism that never maps pages into this domain does not support this.
     fn post_begin(&mut self, accesses: &mut [GrantAccess]) {
         refuse(accesses);
     }
 
-    /// Ends [`Grants::post_begin`]: no device writes to its pages any more.
+    /// Ends [`GrantMechanism::post_begin`]: no device writes to its pages any more.
     fn post_end(&mut self) {}
 
-    /// Makes pages writable for a device, each until its [`Grants::hold_end`], or records an error
+    /// Makes pages writable for a device, each until its [`Self::hold_end`], or records an error
     /// in their accesses. Appends the guest's frame number of each page to `frames`. A mechanism
     /// that does not know these numbers does not support this.
     fn hold(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
@@ -134,7 +134,7 @@ pub trait Grants: Debug {
         refuse(accesses);
     }
 
-    /// Ends one access of [`Grants::hold`]: no device writes to the page for it any more.
+    /// Ends one access of [`GrantMechanism::hold`]: no device writes to the page for it any more.
     fn hold_end(&mut self, _gref: GrantRef) {}
 }
 
@@ -145,7 +145,7 @@ fn refuse(accesses: &mut [GrantAccess]) {
     }
 }
 
-impl<G: Grants + ?Sized> Grants for Box<G> {
+impl<G: GrantMechanism + ?Sized> GrantMechanism for Box<G> {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         (**self).read_begin(accesses);
     }

@@ -100,13 +100,13 @@ impl NetdLink {
 /// The control interface of a TAP, whose domain may steer frames to its queues. The TAP's queues
 /// limit the number of MACs steered at once. A restarted domain has the full rate again.
 #[derive(Debug)]
-pub(crate) struct Tap {
+pub(crate) struct NetdTap {
     netd: Arc<NetdLink>,
     unit: u32,
     budget: Mutex<TokenBucket>,
 }
 
-impl Tap {
+impl NetdTap {
     pub(crate) fn control(netd: &Arc<NetdLink>, unit: u32) -> Arc<dyn DeviceControl> {
         let budget = Mutex::new(TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST));
         let netd = Arc::clone(netd);
@@ -114,7 +114,7 @@ impl Tap {
     }
 }
 
-impl DeviceControl for Tap {
+impl DeviceControl for NetdTap {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
         if let TapControl::Steer { .. } = TapControl::decode(words).ok_or(Errno::INVAL)?
             && !lock(&self.budget).take(monotonic_ns(), 1)

@@ -1,6 +1,6 @@
 //! Gives devices to a domain before its start.
 
-use crate::device::{self, Device, WindowFull};
+use crate::device::{self, DomainDevice, WindowFull};
 use crate::grant::WindowSlot;
 use crate::hypervisor::Hypervisor;
 use abi::DomId;
@@ -14,7 +14,11 @@ impl Hypervisor {
     /// # Errors
     /// There are too many devices, or its pages would lie outside the window or over another
     /// device's; the device is not given.
-    pub fn give_device(&mut self, id: DomId, device: Option<Device>) -> Result<(), WindowFull> {
+    pub fn give_device(
+        &mut self,
+        id: DomId,
+        device: Option<DomainDevice>,
+    ) -> Result<(), WindowFull> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
@@ -87,16 +91,16 @@ mod tests {
     }
 
     /// Returns a device with one page in the window.
-    fn page(slot: u32) -> Device {
+    fn page(slot: u32) -> DomainDevice {
         let page = DeviceMap {
             slot: Slot(slot),
             page: 0,
             pages: 1,
         };
-        Device {
+        DomainDevice {
             control: Some(Arc::new(Mute)),
             pages: vec![page],
-            ..Device::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+            ..DomainDevice::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
         }
     }
 
@@ -183,7 +187,7 @@ mod tests {
         let (says, said) = channel();
         let ended_by = [id, machine.create_domain(spec(), &[], None).unwrap()].map(|id| {
             let control: Arc<dyn DeviceControl> = Arc::new(Says(says.clone()));
-            let device = Device {
+            let device = DomainDevice {
                 control: Some(control),
                 ..page(0)
             };
@@ -200,7 +204,7 @@ mod tests {
     fn giving_up_a_domain_does_not_block() {
         let (mut machine, id) = machine();
         let (ends, end) = channel();
-        let slow = Device {
+        let slow = DomainDevice {
             control: Some(Arc::new(Slow(Mutex::new(end)))),
             ..page(0)
         };
@@ -248,7 +252,7 @@ mod tests {
     fn a_given_up_domain_delays_no_other_close() {
         let (mut machine, id) = machine();
         let (ends, end) = channel();
-        let slow = Device {
+        let slow = DomainDevice {
             control: Some(Arc::new(Slow(Mutex::new(end)))),
             ..page(0)
         };

@@ -33,7 +33,7 @@ pub trait DeviceControl: Debug + Send + Sync {
 
 /// One device of a domain.
 #[derive(Debug)]
-pub struct Device {
+pub struct DomainDevice {
     /// The descriptor that the domain gets when it attaches the device.
     pub fd: OwnedFd,
     /// The descriptor that shows its pages, if it is another one, which the domain does not get.
@@ -47,7 +47,7 @@ pub struct Device {
     pub pin: Option<Pin>,
 }
 
-impl From<OwnedFd> for Device {
+impl From<OwnedFd> for DomainDevice {
     fn from(fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -74,7 +74,7 @@ pub fn slots(pages: &[DeviceMap]) -> Option<Vec<Range<u32>>> {
 /// A device of a domain, under a number that no other device ever gets.
 #[derive(Debug)]
 struct Owned {
-    device: Arc<Device>,
+    device: Arc<DomainDevice>,
     /// The domain's epoll set.
     epoll: Arc<OwnedFd>,
     /// Whether the domain has received its descriptor.
@@ -94,7 +94,7 @@ impl Devices {
     }
 
     /// Adds a device. Its descriptor joins the domain's epoll set when it is handed out.
-    pub fn insert(&self, domain: DomId, number: u64, device: Device, epoll: &Arc<OwnedFd>) {
+    pub fn insert(&self, domain: DomId, number: u64, device: DomainDevice, epoll: &Arc<OwnedFd>) {
         let owned = Owned {
             device: Arc::new(device),
             epoll: Arc::clone(epoll),
@@ -106,7 +106,7 @@ impl Devices {
 
     /// Returns every device of a domain.
     #[must_use]
-    pub fn of(&self, domain: DomId) -> Vec<Arc<Device>> {
+    pub fn of(&self, domain: DomId) -> Vec<Arc<DomainDevice>> {
         let all = self.lock();
         let own = all.range((domain, 0)..=(domain, u64::MAX));
         own.map(|(_, owned)| Arc::clone(&owned.device)).collect()
@@ -157,7 +157,7 @@ impl Devices {
         domain: DomId,
         number: u64,
         is_there: impl FnOnce() -> bool,
-    ) -> Result<Arc<Device>, Errno> {
+    ) -> Result<Arc<DomainDevice>, Errno> {
         // Check and mark are one step, so that either a concurrent hand-out sees the mark, or this
         // sees the hand-out.
         let mut all = self.lock();

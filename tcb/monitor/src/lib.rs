@@ -45,7 +45,7 @@ mod starter;
 mod watch;
 mod worker;
 
-pub use device::{Device, DeviceControl, DeviceMap, WindowFull};
+pub use device::{DeviceControl, DeviceMap, DomainDevice, WindowFull};
 pub use domain::Domain;
 pub use hypervisor::Hypervisor;
 pub use memory::RetainedFrames;

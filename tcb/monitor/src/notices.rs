@@ -24,7 +24,7 @@ pub(crate) struct Notice {
 
 /// Notices that the main thread has not taken yet.
 #[derive(Debug, Default)]
-struct Inbox {
+struct NoticeInbox {
     notices: BTreeMap<DomId, Notice>,
     /// Whether the descriptor is readable, or about to become readable.
     rung: bool,
@@ -33,7 +33,7 @@ struct Inbox {
 /// Both ends of the channel to the main thread.
 #[derive(Clone, Debug)]
 pub(crate) struct NoticeChannel {
-    inbox: Arc<Mutex<Inbox>>,
+    inbox: Arc<Mutex<NoticeInbox>>,
     wake: Arc<OwnedFd>,
 }
 

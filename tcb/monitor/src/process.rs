@@ -1,6 +1,6 @@
 //! A domain's process, shared by the main thread and the domain's worker.
 
-use crate::device::Device;
+use crate::device::DomainDevice;
 use crate::foreign::ForeignMappings;
 use crate::notices::NoticeChannel;
 use crate::space::{AddressSpace, PageMap, SpaceError};
@@ -114,7 +114,7 @@ impl AgentSpace {
     }
 
     /// Maps the pages that the domain sees of one of its devices.
-    pub(crate) fn map_device(&mut self, device: &Device) -> Result<(), SpaceError> {
+    pub(crate) fn map_device(&mut self, device: &DomainDevice) -> Result<(), SpaceError> {
         if device.pages.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use abi::DomId;
 use abi::hypercall::TapControl;
 use monitor::device::Devices;
-use monitor::{Device, DeviceControl};
+use monitor::{DeviceControl, DomainDevice};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -26,12 +26,12 @@ impl DeviceControl for Diary {
 }
 
 /// Returns a device without pages, and an epoll set.
-fn device(control: Arc<Diary>) -> (Device, Arc<OwnedFd>) {
+fn device(control: Arc<Diary>) -> (DomainDevice, Arc<OwnedFd>) {
     let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let control: Option<Arc<dyn DeviceControl>> = Some(control);
-    let device = Device {
+    let device = DomainDevice {
         control,
-        ..Device::from(event())
+        ..DomainDevice::from(event())
     };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     (device, Arc::new(epoll))
@@ -59,7 +59,7 @@ fn a_domain_controls_its_own_devices_only() {
 fn a_device_without_control_is_only_handed_out() {
     let devices = Devices::default();
     let (tap, epoll) = device(Arc::default());
-    let mute = Device {
+    let mute = DomainDevice {
         control: None,
         ..tap
     };

@@ -9,7 +9,7 @@ use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::device::slots;
 use monitor::fake::FakeSpace;
 use monitor::grant::WindowSlot;
-use monitor::{Device, DeviceControl, DeviceMap, Pin};
+use monitor::{DeviceControl, DeviceMap, DomainDevice, Pin};
 use proptest::prelude::*;
 use rig::{FRAMES, Rig, SLOTS};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -67,10 +67,10 @@ impl DeviceControl for Ending {
 /// Gives the caller a device of this number.
 fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
     let control: Arc<dyn DeviceControl> = control;
-    let device = Device {
+    let device = DomainDevice {
         control: Some(control),
         pages,
-        ..Device::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
+        ..DomainDevice::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
     };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let devices = &rig.shared.devices;

@@ -4,7 +4,7 @@ use abi::counted::Revocation;
 use abi::hypercall::{Bind, Create, Revoke, Share};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::fake::SharedFake;
-use monitor::grant::{CountedGrants, Grants};
+use monitor::grant::{CountedGrants, GrantAccounts};
 use monitor::memory::SharedDomainMemory;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const ENTRIES: u32 = 8;
 const FIRST: u32 = 3;
 
 struct Rig {
-    grants: Arc<Grants>,
+    grants: Arc<GrantAccounts>,
     counted: CountedGrants,
     user: SharedFake,
     device: SharedFake,
@@ -27,7 +27,7 @@ struct Rig {
 impl Rig {
     /// Creates a bound table that grants nothing.
     fn new() -> Self {
-        let grants = Arc::new(Grants::default());
+        let grants = Arc::new(GrantAccounts::default());
         let counted = CountedGrants::new(Arc::clone(&grants));
         for id in [USER, GRANTER, DEVICE] {
             let memory = SharedDomainMemory::create(id, ENTRIES, ENTRIES, &[], None).unwrap();

@@ -33,7 +33,7 @@ struct Info {
 
 /// One of the two families.
 #[derive(Clone, Copy)]
-pub(crate) struct Family {
+pub(crate) struct IpFamily {
     /// The program that lists and changes its rules.
     pub(crate) program: &'static str,
     family: AddressFamily,
@@ -43,7 +43,7 @@ pub(crate) struct Family {
     target_offset_at: usize,
 }
 
-pub(crate) const IPV4: Family = Family {
+pub(crate) const IPV4: IpFamily = IpFamily {
     program: "iptables-legacy",
     family: AddressFamily::INET,
     level: libc::SOL_IP,
@@ -51,7 +51,7 @@ pub(crate) const IPV4: Family = Family {
     target_offset_at: 88,
 };
 
-pub(crate) const IPV6: Family = Family {
+pub(crate) const IPV6: IpFamily = IpFamily {
     program: "ip6tables-legacy",
     family: AddressFamily::INET6,
     level: libc::SOL_IPV6,
@@ -70,7 +70,7 @@ pub(crate) fn read_hostile(entries: &[u8]) {
     }
 }
 
-impl Family {
+impl IpFamily {
     /// Returns the bytes of the rules of the calling thread's namespace if the policy of the
     /// `FORWARD` chain drops packets. Does not create a table that is not in use.
     pub(crate) fn dropping(self) -> io::Result<Option<Vec<u8>>> {

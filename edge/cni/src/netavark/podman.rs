@@ -1,7 +1,7 @@
 //! podman's description of a network and of a container in it.
 
 use crate::error::{CniError, ErrorCode};
-use crate::ports::Mapping;
+use crate::ports::PortMapping;
 use crate::result::{CniIp, CniResult, CniRoute};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ struct PublishedPort {
 
 impl PodmanContainer {
     /// Returns its published ports, ranges split into single ones.
-    pub(super) fn mappings(&self) -> Result<Vec<Mapping>, CniError> {
+    pub(super) fn mappings(&self) -> Result<Vec<PortMapping>, CniError> {
         let ports = self.port_mappings.iter().flatten();
         let each: Result<Vec<_>, _> = ports.map(PublishedPort::each).collect();
         Ok(each?.concat())
@@ -107,7 +107,7 @@ impl PodmanContainer {
 
 impl PublishedPort {
     /// Splits a range of ports into single ones.
-    fn each(&self) -> Result<Vec<Mapping>, CniError> {
+    fn each(&self) -> Result<Vec<PortMapping>, CniError> {
         let mut each = Vec::new();
         for n in 0..self.range.max(1) {
             let both = [self.host_port, self.container_port].map(|first| first.checked_add(n));
@@ -116,7 +116,7 @@ impl PublishedPort {
                 let msg = format!("fewer than {range} ports exist from {first} on");
                 return Err(CniError::new(ErrorCode::Config, msg));
             };
-            each.extend(self.protocol.split(',').map(|protocol| Mapping {
+            each.extend(self.protocol.split(',').map(|protocol| PortMapping {
                 host_port,
                 container_port,
                 protocol: protocol.to_owned(),

@@ -90,7 +90,7 @@ fn cluster(policies: &[Value]) -> Cluster {
 
 /// Returns the rules as the driver domain gets them, which also checks their form.
 fn as_configured(rules: &PodRules) -> Vec<FirewallRule> {
-    let file = config::File {
+    let file = config::ConfigFile {
         name: "f".to_owned(),
         text: "[driver]\n".to_owned(),
     };

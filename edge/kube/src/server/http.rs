@@ -16,12 +16,12 @@ pub(crate) struct HttpResponse<R> {
     /// Its status code.
     pub(crate) status: u16,
     /// Its body.
-    pub(crate) body: Body<R>,
+    pub(crate) body: HttpBody<R>,
 }
 
 /// The body of an answer.
 #[derive(Debug)]
-pub(crate) struct Body<R> {
+pub(crate) struct HttpBody<R> {
     from: BufReader<R>,
     rest: BodyRest,
 }
@@ -49,7 +49,7 @@ impl<R: Read> HttpResponse<R> {
             let head = head(&mut from)?;
             let (status, rest) = parsed(&head)?;
             if status >= 200 {
-                let body = Body { from, rest };
+                let body = HttpBody { from, rest };
                 return Ok(Self { status, body });
             }
         }
@@ -57,7 +57,7 @@ impl<R: Read> HttpResponse<R> {
     }
 }
 
-impl<R: Read> Read for Body<R> {
+impl<R: Read> Read for HttpBody<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         while let BodyRest::NextChunk { is_first } = self.rest {
             self.rest = self.next_chunk(is_first)?;
@@ -88,7 +88,7 @@ impl<R: Read> Read for Body<R> {
     }
 }
 
-impl<R: Read> Body<R> {
+impl<R: Read> HttpBody<R> {
     /// Reads the size of the next chunk.
     fn next_chunk(&mut self, is_first: bool) -> io::Result<BodyRest> {
         if !is_first && !matches!(line(&mut self.from)?.as_slice(), b"\r\n" | b"\n") {

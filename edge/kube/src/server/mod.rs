@@ -13,7 +13,7 @@ pub use login::{Login, Material};
 pub use url::ServerUrl;
 
 pub(crate) use connection::Limits;
-pub(crate) use http::Body;
+pub(crate) use http::HttpBody;
 
 use connection::{ApiConnection, TimedSocket};
 use http::HttpResponse;
@@ -105,12 +105,12 @@ impl ApiServer {
         &self,
         path: &str,
         limits: Limits,
-    ) -> io::Result<(u16, Body<impl Read + use<>>)> {
+    ) -> io::Result<(u16, HttpBody<impl Read + use<>>)> {
         self.exchange(path, limits)
             .map_err(|error| named(&self.url.to_string(), &error))
     }
 
-    fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, Body<ApiConnection>)> {
+    fn exchange(&self, path: &str, limits: Limits) -> io::Result<(u16, HttpBody<ApiConnection>)> {
         let authorization = match &self.login {
             Login::Token(token) => format!("Authorization: Bearer {}\r\n", token.token()?),
             Login::Anonymous | Login::Certificate { .. } => String::new(),

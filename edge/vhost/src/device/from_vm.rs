@@ -2,7 +2,7 @@
 
 use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, RunningRing, VLAN_TAG};
 use crate::features::{Features, virtio};
-use crate::queue::{BadChain, Chain, CopyDirection, RingError, ShortChain};
+use crate::queue::{BadChain, CopyDirection, DescriptorChain, RingError, ShortChain};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
@@ -14,7 +14,7 @@ const GSO_TYPE: usize = 1;
 /// From a transmit queue to frames.
 #[derive(Debug, Default)]
 pub(super) struct FromVm {
-    chain: Chain,
+    chain: DescriptorChain,
     bad: BadChains,
     /// Chains of a batch on the fast path; kept for their memory.
     pub(super) short_chains: Vec<ShortChain>,
@@ -27,13 +27,13 @@ pub(super) struct FromVm {
 }
 
 /// Why a chain did not become a frame.
-enum Dropped {
+enum DroppedChain {
     NoBuffer,
     Bad(BadChain),
     Malformed,
 }
 
-impl From<shmem::Fault> for Dropped {
+impl From<shmem::Fault> for DroppedChain {
     fn from(_: shmem::Fault) -> Self {
         Self::Bad(BadChain::Fault)
     }
@@ -70,18 +70,18 @@ impl FromVm {
             let taken = queue.take(memory, CopyDirection::Read, &mut self.chain)?;
             let made = match taken {
                 None => return Ok(()),
-                Some(Err(bad)) => Err(Dropped::Bad(bad)),
+                Some(Err(bad)) => Err(DroppedChain::Bad(bad)),
                 Some(Ok(())) => frame(&self.chain, features, caps, buffers),
             };
             match made {
                 Ok(frame) => out.push(frame),
-                Err(Dropped::NoBuffer) => {
+                Err(DroppedChain::NoBuffer) => {
                     queue.put_back_chains(1);
                     self.starved = true;
                     return Ok(());
                 }
-                Err(Dropped::Bad(bad)) => self.bad.count(bad),
-                Err(Dropped::Malformed) => self.bad.malformed += 1,
+                Err(DroppedChain::Bad(bad)) => self.bad.count(bad),
+                Err(DroppedChain::Malformed) => self.bad.malformed += 1,
             }
             queue.put(memory, self.chain.head(), 0)?;
         }
@@ -99,15 +99,15 @@ impl FromVm {
 /// The frame in a chain, copied.
 #[inline]
 fn frame(
-    chain: &Chain,
+    chain: &DescriptorChain,
     features: Features,
     caps: Caps,
     buffers: &mut dyn Buffers,
-) -> Result<Frame, Dropped> {
+) -> Result<Frame, DroppedChain> {
     let header_bytes = features.header_bytes();
     let len = chain.bytes().checked_sub(header_bytes);
     let len = len.filter(|len| (ETHERNET..=GSO_FRAME_MAX).contains(len));
-    let len = len.ok_or(Dropped::Malformed)?;
+    let len = len.ok_or(DroppedChain::Malformed)?;
     let segments = |at: usize| chain.segments().get(at).map(|segment| segment.span);
     let mut cursor = Cursor::START;
     let mut header = [0; HEADER_MAX];
@@ -115,14 +115,14 @@ fn frame(
     while !left.is_empty() {
         let part = cursor
             .next(segments, left.len())
-            .ok_or(Dropped::Malformed)?;
+            .ok_or(DroppedChain::Malformed)?;
         let (to, rest) = left.split_at_mut(part.len());
         part.read(to)?;
         left = rest;
     }
     let offload = decode(&header, len, features)?;
     if offload.gso.is_none() && len > caps.max_frame + VLAN_TAG {
-        return Err(Dropped::Malformed);
+        return Err(DroppedChain::Malformed);
     }
     let mut frame = Frame::empty();
     match fill(&mut frame, len, &mut cursor, &segments, buffers) {
@@ -145,27 +145,29 @@ fn fill(
     cursor: &mut Cursor,
     segments: &impl Fn(usize) -> Option<shmem::Span>,
     buffers: &mut dyn Buffers,
-) -> Result<(), Dropped> {
+) -> Result<(), DroppedChain> {
     let mut left = len;
     while left > 0 {
         let large = match left < len {
             true => buffers.take_large(),
             false => None,
         };
-        let buffer = large.or_else(|| buffers.take()).ok_or(Dropped::NoBuffer)?;
+        let buffer = large
+            .or_else(|| buffers.take())
+            .ok_or(DroppedChain::NoBuffer)?;
         let mut room = buffer.span.take(left);
         frame.push(Piece {
             span: room,
             buffer: buffer.id,
         });
         if room.is_empty() {
-            return Err(Dropped::NoBuffer);
+            return Err(DroppedChain::NoBuffer);
         }
         left -= room.len();
         while !room.is_empty() {
             let part = cursor
                 .next(segments, room.len())
-                .ok_or(Dropped::Malformed)?;
+                .ok_or(DroppedChain::Malformed)?;
             shmem::copy(room, part)?;
             room = room.skip(part.len());
         }
@@ -180,7 +182,7 @@ fn decode(
     bytes: &[u8; HEADER_MAX],
     len: usize,
     features: Features,
-) -> Result<nic::Offload, Dropped> {
+) -> Result<nic::Offload, DroppedChain> {
     let mut known = [0; header::BYTES];
     if let Some(first) = bytes.first_chunk() {
         known = *first;
@@ -193,7 +195,7 @@ fn decode(
     }
     let tso = features.has(virtio::HOST_TSO4) || features.has(virtio::HOST_TSO6);
     let offload = header::decode(&known, len, features.has(virtio::CSUM), tso);
-    let offload = offload.map_err(|header::Malformed| Dropped::Malformed)?;
+    let offload = offload.map_err(|header::Malformed| DroppedChain::Malformed)?;
     let needed = match offload.gso.map(|gso| gso.kind) {
         None => 0,
         Some(GsoKind::Tcp4) => virtio::HOST_TSO4,
@@ -201,6 +203,6 @@ fn decode(
     };
     match features.has(needed) {
         true => Ok(offload),
-        false => Err(Dropped::Malformed),
+        false => Err(DroppedChain::Malformed),
     }
 }

@@ -3,7 +3,9 @@
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX, RunningRing};
 use crate::features::{Features, virtio};
 use crate::memory::VmMemory;
-use crate::queue::{Chain, ChainSegment, CopyDirection, RingError, ShortChain, SplitRing};
+use crate::queue::{
+    ChainSegment, CopyDirection, DescriptorChain, RingError, ShortChain, SplitRing,
+};
 use net::packet::{checksum, segment};
 use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
@@ -24,7 +26,7 @@ const GSO_TYPE: usize = 1;
 #[derive(Debug, Default)]
 pub(super) struct ToVm {
     /// Chains of the frame that is written; kept for their memory.
-    chains: Vec<Chain>,
+    chains: Vec<DescriptorChain>,
     /// Segments of a frame that the driver does not take whole.
     segments: Vec<Frame>,
     /// Chains of a batch on the fast path; kept for their memory.
@@ -198,7 +200,7 @@ impl ToVm {
         let (mut count, mut bytes) = (0, 0);
         while bytes < needed {
             if count == self.chains.len() {
-                self.chains.push(Chain::default());
+                self.chains.push(DescriptorChain::default());
             }
             let Some(chain) = self.chains.get_mut(count) else {
                 break;
@@ -242,7 +244,12 @@ impl ToVm {
 
 /// Writes header and frame into the buffers of `chains`, which are large enough.
 #[inline]
-fn write(chains: &[Chain], memory: &VmMemory, header: &[u8], frame: &Frame) -> Result<(), Fault> {
+fn write(
+    chains: &[DescriptorChain],
+    memory: &VmMemory,
+    header: &[u8],
+    frame: &Frame,
+) -> Result<(), Fault> {
     let mut room = Room::new(chains, memory);
     room.write(header)?;
     room.write(frame.header())?;
@@ -254,14 +261,14 @@ fn write(chains: &[Chain], memory: &VmMemory, header: &[u8], frame: &Frame) -> R
 
 /// The buffers of several chains, one behind the other.
 struct Room<'a> {
-    chains: std::slice::Iter<'a, Chain>,
-    chain: Option<&'a Chain>,
+    chains: std::slice::Iter<'a, DescriptorChain>,
+    chain: Option<&'a DescriptorChain>,
     cursor: Cursor,
     memory: &'a VmMemory,
 }
 
 impl<'a> Room<'a> {
-    fn new(chains: &'a [Chain], memory: &'a VmMemory) -> Self {
+    fn new(chains: &'a [DescriptorChain], memory: &'a VmMemory) -> Self {
         let mut chains = chains.iter();
         Self {
             chain: chains.next(),

@@ -70,7 +70,7 @@ pub struct ChainSegment {
 
 /// The buffers of one chain. A chain that is read into again keeps its memory.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct DescriptorChain {
     head: u16,
     segments: Vec<ChainSegment>,
     bytes: usize,
@@ -147,7 +147,7 @@ impl ChainEntry {
     }
 }
 
-impl Chain {
+impl DescriptorChain {
     /// The number that the chain is returned under.
     #[must_use]
     pub fn head(&self) -> u16 {

@@ -15,7 +15,7 @@
 mod chain;
 mod short_chain;
 
-pub use chain::{BadChain, Chain, ChainSegment, CopyDirection};
+pub use chain::{BadChain, ChainSegment, CopyDirection, DescriptorChain};
 pub use short_chain::{BATCH, ShortChain};
 
 use crate::memory::VmMemory;
@@ -56,7 +56,7 @@ impl From<Fault> for RingError {
 
 /// Where a ring lies: addresses in the front end's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct RingAddresses {
     /// The descriptor table.
     pub table: u64,
     /// The available ring.
@@ -97,7 +97,7 @@ impl SplitRing {
     #[must_use]
     pub fn new(
         memory: &VmMemory,
-        addresses: &Addresses,
+        addresses: &RingAddresses,
         size: u16,
         event_idx: bool,
         next_avail: u16,
@@ -187,7 +187,7 @@ impl SplitRing {
         &mut self,
         memory: &VmMemory,
         direction: CopyDirection,
-        chain: &mut Chain,
+        chain: &mut DescriptorChain,
     ) -> Result<Option<Result<(), BadChain>>, RingError> {
         if self.known() == 0 && self.count()? == 0 {
             return Ok(None);

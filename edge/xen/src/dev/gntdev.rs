@@ -38,12 +38,12 @@ struct MapGrantRef<const N: usize> {
     count: u32,
     padding: u32,
     index: u64,
-    pages: [GrantedPage; N],
+    pages: [ForeignPage; N],
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct GrantedPage {
+struct ForeignPage {
     domain: u32,
     gref: u32,
 }
@@ -239,10 +239,10 @@ impl Gntdev {
             count: count as u32,
             padding: 0,
             index: 0,
-            pages: [GrantedPage { domain: 0, gref: 0 }; MAPPED_MAX],
+            pages: [ForeignPage { domain: 0, gref: 0 }; MAPPED_MAX],
         };
         for (page, gref) in argument.pages.iter_mut().zip(grefs) {
-            *page = GrantedPage {
+            *page = ForeignPage {
                 domain: domain.into(),
                 gref: gref.0,
             };

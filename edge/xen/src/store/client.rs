@@ -54,7 +54,7 @@ impl StoreError {
 }
 
 /// A channel of messages. Each is written as a whole, and read as a header and a payload.
-pub trait Channel {
+pub trait StoreChannel {
     /// Writes a whole message.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl AsFd for XenBus {
     }
 }
 
-impl Channel for XenBus {
+impl StoreChannel for XenBus {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.0.write_all(message)
     }
@@ -133,7 +133,7 @@ pub struct Store<C> {
     overflown: bool,
 }
 
-impl<C: Channel> Store<C> {
+impl<C: StoreChannel> Store<C> {
     /// Returns a client over a channel that nothing else uses.
     pub fn new(channel: C) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! An in-memory xenstore for tests: nodes, watches, transactions with conflicts.
 
-use super::client::Channel;
+use super::client::StoreChannel;
 use super::wire::{HEADER, Header, MessageType, texts};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -208,7 +208,7 @@ impl Nodes {
     }
 }
 
-impl Channel for FakeStore {
+impl StoreChannel for FakeStore {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let (header, payload) = message.split_at(HEADER);
         let header = Header::decode(header.try_into().unwrap()).unwrap();

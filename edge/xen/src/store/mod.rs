@@ -10,4 +10,4 @@ pub mod client;
 pub(crate) mod fake;
 pub mod wire;
 
-pub use client::{Channel, Store, StoreError, XenBus};
+pub use client::{Store, StoreChannel, StoreError, XenBus};

@@ -19,7 +19,7 @@ const SLOTS: u32 = 8;
 /// entry 1 for reading (slot 2). A copy from entry 1 is in progress. A third domain is idle.
 #[derive(Default)]
 struct World {
-    grants: Arc<Grants>,
+    grants: Arc<GrantAccounts>,
     usage: GrantUsage,
 }
 

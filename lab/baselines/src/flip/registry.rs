@@ -4,7 +4,7 @@
 use super::exchange::{Exchange, ExchangeState};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
-use monitor::grant::{Grants, WindowSlot};
+use monitor::grant::{GrantAccounts, WindowSlot};
 use monitor::space::{SpaceError, enter};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -19,12 +19,12 @@ const EXCHANGES_PER_CONNECTION: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Exchanges {
     by_handle: Mutex<BTreeMap<Handle, Arc<Exchange>>>,
-    pub(crate) grants: Arc<Grants>,
+    pub(crate) grants: Arc<GrantAccounts>,
 }
 
 impl Exchanges {
     /// Creates an empty registry for domains with these accounts.
-    pub(crate) fn new(grants: Arc<Grants>) -> Self {
+    pub(crate) fn new(grants: Arc<GrantAccounts>) -> Self {
         Self {
             by_handle: Mutex::default(),
             grants,

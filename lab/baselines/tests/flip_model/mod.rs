@@ -6,7 +6,7 @@ use abi::hypercall::{Bind, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
-use monitor::grant::{CountedGrants, Grants, Mechanism};
+use monitor::grant::{CountedGrants, GrantAccounts, Mechanism};
 use monitor::memory::SharedDomainMemory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ struct Model {
 
 /// The monitor's code beside the model.
 pub(crate) struct Rig {
-    grants: Arc<Grants>,
+    grants: Arc<GrantAccounts>,
     flips: Box<dyn Mechanism>,
     /// Statuses of the last call.
     pub(crate) statuses: Vec<S>,
@@ -84,7 +84,7 @@ fn first_of_user(guest: u16) -> u32 {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let grants = Arc::new(Grants::default());
+        let grants = Arc::new(GrantAccounts::default());
         let mut rig = Self {
             flips: baselines::mechanisms(&grants),
             grants,

@@ -7,7 +7,7 @@ use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::{FakeSpace, SharedFake};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
-use monitor::grant::{CountedGrants, GrantAudit, Grants, Mechanism};
+use monitor::grant::{CountedGrants, GrantAccounts, GrantAudit, Mechanism};
 use monitor::memory::SharedDomainMemory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +164,7 @@ impl Model {
 
 /// The monitor's grant code over real memory, beside the model.
 pub(crate) struct Rig {
-    pub(crate) grants: Arc<Grants>,
+    pub(crate) grants: Arc<GrantAccounts>,
     mechanism: Box<dyn Mechanism>,
     memories: Vec<Arc<SharedDomainMemory>>,
     callers: Vec<Option<Living>>,
@@ -178,7 +178,7 @@ struct Living {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let grants = Arc::new(Grants::default());
+        let grants = Arc::new(GrantAccounts::default());
         let mut model = Model::default();
         let mut memories = Vec::new();
         let mut callers = Vec::new();

@@ -6,7 +6,7 @@ use abi::mailbox::Request;
 use anyhow::{Context as _, ensure};
 use client::{Instance, Options};
 use config::domain::GrantMode;
-use config::{Config, File, Problems};
+use config::{Config, ConfigFile, Problems};
 use figures::measure::{Part, processes};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -110,7 +110,7 @@ impl Running {
         let wrong = |problems: Problems| Failure::Failed(problems.to_string());
         let mut config = config::parse(what, &text).map_err(wrong)?;
         config.name = fresh_name(what);
-        let machine = config::live::machine(&config, &[File { name, text }]);
+        let machine = config::live::machine(&config, &[ConfigFile { name, text }]);
         Self::of(&config, machine)
     }
 

@@ -341,11 +341,11 @@ impl Model {
         panic!("domain {place} asks without end");
     }
 
-    fn workers(&self) -> BTreeMap<usize, Worker> {
+    fn workers(&self) -> BTreeMap<usize, WorkerView> {
         let stage = self.reported.get(&WORKER).map(|(_, stage, _)| *stage);
         let worker = match stage {
-            Some(Stage::Running) => Worker::Running,
-            _ => Worker::Away,
+            Some(Stage::Running) => WorkerView::Running,
+            _ => WorkerView::Away,
         };
         [(WORKER, worker)].into()
     }

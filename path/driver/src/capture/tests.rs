@@ -109,7 +109,7 @@ fn a_frame_that_is_dropped_says_why() {
 
 #[test]
 fn blank_checksum_is_computed_in_the_capture() {
-    let mut capture = Capture::default();
+    let mut capture = CaptureSet::default();
     let request_of = |snaplen| CaptureRequest {
         id: ME,
         of: "wire",
@@ -194,7 +194,7 @@ fn capture_has_one_client_and_times_out() {
         .unwrap();
     assert!(ask(&mut machine, &of, 60, PATIENCE_NS + 1).is_err());
     // Without further requests, the next frame ends the capture.
-    let mut capture = Capture::default();
+    let mut capture = CaptureSet::default();
     capture.request(other, 0).unwrap();
     capture.received_at("nic.wire", &[], &[], PATIENCE_NS + 1);
     assert!(!capture.is_on());
@@ -203,7 +203,7 @@ fn capture_has_one_client_and_times_out() {
 #[test]
 fn capture_names_a_nic_guest_or_interface() {
     let sees = |of: &str, port| {
-        let mut capture = Capture::default();
+        let mut capture = CaptureSet::default();
         let request_of = CaptureRequest {
             id: ME,
             of,

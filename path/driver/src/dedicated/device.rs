@@ -23,7 +23,7 @@ use runtime::start::print_line;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::{Netback, Returned};
 
 /// One guest's queue.
@@ -99,7 +99,7 @@ impl DeviceQueue {
     }
 
     /// Lends the device the guest's posted buffers, and starts the queue if it can be started.
-    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
+    pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         self.follow_link(netback);
         if !self.queue.is_started() && !self.start(netback) {
             return;
@@ -118,7 +118,7 @@ impl DeviceQueue {
     }
 
     /// Returns buffers that a dead device had. The guest's pages may be shared with the next one.
-    fn follow_link<G: Grants>(&mut self, netback: &mut Netback<G>) {
+    fn follow_link<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.asked.is_some_and(|at| at != self.queue.connection()) {
             self.asked = None;
             self.trouble.clear();
@@ -128,7 +128,7 @@ impl DeviceQueue {
     }
 
     /// Starts the queue if the device is ready. Returns whether it did.
-    fn start<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
+    fn start<G: GrantMechanism>(&mut self, netback: &Netback<G>) -> bool {
         let Some(table) = self.table.filter(|_| self.trouble.is_empty()) else {
             return false;
         };
@@ -169,7 +169,7 @@ impl DeviceQueue {
 
     /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
     /// the number of buffers that the device has completed.
-    pub fn receive<G: Grants>(
+    pub fn receive<G: GrantMechanism>(
         &mut self,
         budget: usize,
         netback: &mut Netback<G>,

@@ -1,7 +1,7 @@
 //! The guest's posted buffers on their way to a device or the kernel, and back.
 
 use nic::BufferId;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::{DeviceBuffer, Netback, Returned};
 
 /// Requests that stay in the guest's ring for copied frames, if its pool is large enough.
@@ -40,7 +40,7 @@ impl Lending {
 
     /// Passes posted buffers to `post`, up to `room` of them, and returns those that it rejects to
     /// the guest. `outstanding` buffers are lent already. Returns whether there were any.
-    pub(super) fn lend<G: Grants>(
+    pub(super) fn lend<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
         (outstanding, room): (usize, usize),
@@ -63,7 +63,7 @@ impl Lending {
 
     /// Receives frames by `receive`, and returns the buffers that it lists to the guest: those
     /// without a frame. Returns what it returns.
-    pub(super) fn receive<G: Grants>(
+    pub(super) fn receive<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
         receive: impl FnOnce(&mut Vec<BufferId>) -> usize,

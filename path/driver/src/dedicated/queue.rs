@@ -6,7 +6,7 @@ use abi::Handle;
 use net::bridge::Count;
 use nic::Frame;
 use serde_json::Value;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
 /// One guest's queue.
@@ -64,7 +64,7 @@ impl DedicatedQueue {
     }
 
     /// Lends the guest's posted buffers to the device or the kernel.
-    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
+    pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         match self {
             Self::Socket(queue) => queue.post_to_device(netback),
             Self::Device(queue) => queue.post_to_device(netback),
@@ -73,7 +73,7 @@ impl DedicatedQueue {
 
     /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
     /// the number of completed buffers.
-    pub fn receive<G: Grants>(
+    pub fn receive<G: GrantMechanism>(
         &mut self,
         budget: usize,
         netback: &mut Netback<G>,

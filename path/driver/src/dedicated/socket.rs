@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use shmem::Span;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ impl SocketQueue {
     }
 
     /// Lends the kernel the guest's posted buffers, and starts the queue once the kernel has some.
-    pub fn post_to_device<G: Grants>(&mut self, netback: &mut Netback<G>) {
+    pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.state == QueueState::Over
             || self.state == QueueState::Waiting && !self.may_open(netback)
         {
@@ -206,7 +206,7 @@ impl SocketQueue {
         }
     }
 
-    fn may_open<G: Grants>(&mut self, netback: &Netback<G>) -> bool {
+    fn may_open<G: GrantMechanism>(&mut self, netback: &Netback<G>) -> bool {
         let may = netback.can_post_to_device(self.frame_bytes);
         if !may && self.trouble.is_empty() {
             self.trouble = UNSUITABLE.into();
@@ -228,7 +228,7 @@ impl SocketQueue {
 
     /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
     /// the number of ring entries taken.
-    pub fn receive<G: Grants>(
+    pub fn receive<G: GrantMechanism>(
         &mut self,
         budget: usize,
         netback: &mut Netback<G>,

@@ -7,7 +7,7 @@ use nic::Frame;
 use nic::frame::SNAPSHOT;
 use runtime::ledger::Hop;
 use shmem::{Area, Span};
-use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
+use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 
 /// Snapshots per page.
 const HEADERS: usize = PAGE / SNAPSHOT;
@@ -108,7 +108,7 @@ impl CopyGrants {
     }
 }
 
-impl Grants for CopyGrants {
+impl GrantMechanism for CopyGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.guest.ledger.enter(Hop::Copy);
         self.ops.clear();

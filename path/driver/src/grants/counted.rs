@@ -12,7 +12,7 @@ use runtime::ledger::Hop;
 use shmem::Span;
 use shmem::uses::{self, EntryWords, TableWords};
 use std::sync::atomic::{AtomicU32, Ordering};
-use vif::grants::{CopyOut, GrantAccess, Grants};
+use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
 /// The grants of one guest, with both sub-tables. Without `COUNTED`, batches do not read the
 /// sub-tables.
@@ -341,7 +341,7 @@ impl<const COUNTED: bool> Drop for CountedGrants<COUNTED> {
     }
 }
 
-impl<const COUNTED: bool> Grants for CountedGrants<COUNTED> {
+impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let Self { table, reading, .. } = self;
         let fetch = |span: Span| span.take(HOT).prefetch();

@@ -14,7 +14,7 @@ use abi::{GrantStatus, Handle, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;
 use shmem::Span;
-use vif::grants::{CopyOut, GrantAccess, Grants};
+use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
 /// The mechanism, for one guest. Dropping it ends its part in the exchange.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Drop for FlipGrants {
     }
 }
 
-impl Grants for FlipGrants {
+impl GrantMechanism for FlipGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.map.read_begin(accesses);
     }

@@ -6,7 +6,7 @@ use abi::classic::{MapOp, UnmapOp};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
-use vif::grants::{CopyOut, GrantAccess, Grants};
+use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
 /// State of one entry of the guest's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl Drop for MappedGrants {
     }
 }
 
-impl Grants for MappedGrants {
+impl GrantMechanism for MappedGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         self.begin(accesses, true);
         accesses.iter().for_each(GrantAccess::prefetch);

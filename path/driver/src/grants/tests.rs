@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use vif::grants::{CopyOut, CopySource, GrantAccess, Grants};
+use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
@@ -146,7 +146,7 @@ impl Monitor {
     }
 }
 
-fn read(grants: &mut impl Grants, grefs: &[u32]) -> Vec<Result<Span, GrantStatus>> {
+fn read(grants: &mut impl GrantMechanism, grefs: &[u32]) -> Vec<Result<Span, GrantStatus>> {
     let access = |&gref| GrantAccess {
         gref: GrantRef(gref),
         offset: 8,
@@ -158,7 +158,7 @@ fn read(grants: &mut impl Grants, grefs: &[u32]) -> Vec<Result<Span, GrantStatus
     accesses.iter().map(|access| access.result).collect()
 }
 
-fn write(grants: &mut impl Grants, grefs: &[u32], source: Span) -> Vec<GrantStatus> {
+fn write(grants: &mut impl GrantMechanism, grefs: &[u32], source: Span) -> Vec<GrantStatus> {
     let copy = |&gref| CopyOut {
         source: CopySource::Span(source),
         gref: GrantRef(gref),
@@ -505,7 +505,7 @@ fn small_frames_are_written_only_where_granted() {
     tables.grant(1, false);
     tables.grant(READ_ONLY, true);
     let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
-    let both: [&mut dyn Grants; 2] = [&mut new, &mut persistent];
+    let both: [&mut dyn GrantMechanism; 2] = [&mut new, &mut persistent];
     for grants in both {
         assert!(grants.in_reach());
         let page = monitor.guest.window.page(FIRST + 1).unwrap();

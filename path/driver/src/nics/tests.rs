@@ -46,7 +46,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(policy: Policy, lro: &Lro) -> Self {
+    fn new(policy: ModerationPolicy, lro: &Lro) -> Self {
         let wire = Rc::new(RefCell::default());
         let nic = Box::new(Wire(Rc::clone(&wire)));
         let pool = Pool::new(Area::anonymous(BUFFERS * 2048).unwrap(), 2048);
@@ -86,7 +86,7 @@ fn packets_are_counted_before_merging() {
             backend,
             ..config(Flush::Poll)
         };
-        let mut rig = Rig::new(Policy::Event, &lro);
+        let mut rig = Rig::new(ModerationPolicy::Event, &lro);
         rig.arrive(20);
         assert_eq!(rig.turn(0), (20, 1));
         assert_eq!(rig.port.traffic.in_packets, 20);
@@ -100,7 +100,7 @@ fn packets_are_counted_before_merging() {
 
 #[test]
 fn the_driver_sleeps_no_longer_than_packets_may_wait() {
-    let mut rig = Rig::new(Policy::Event, &config(Flush::After(50)));
+    let mut rig = Rig::new(ModerationPolicy::Event, &config(Flush::After(50)));
     rig.arrive(3);
     assert_eq!(rig.turn(1_000), (0, 0));
     assert_eq!(
@@ -119,7 +119,10 @@ fn the_driver_sleeps_no_longer_than_packets_may_wait() {
 
 #[test]
 fn only_due_frames_are_flushed_between_ticks() {
-    let mut rig = Rig::new(Policy::Tick { us: 100 }, &config(Flush::After(30)));
+    let mut rig = Rig::new(
+        ModerationPolicy::Tick { us: 100 },
+        &config(Flush::After(30)),
+    );
     rig.arrive(2);
     assert_eq!(rig.turn(0), (0, 0));
     rig.arrive(2);
@@ -139,7 +142,7 @@ fn only_due_frames_are_flushed_between_ticks() {
 
 #[test]
 fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
-    let mut rig = Rig::new(Policy::Tick { us: 50 }, &config(Flush::Polls(2)));
+    let mut rig = Rig::new(ModerationPolicy::Tick { us: 50 }, &config(Flush::Polls(2)));
     rig.arrive(2);
     assert_eq!(rig.turn(0), (0, 0));
     assert_eq!(rig.turn(50_000), (2, 1));
@@ -147,7 +150,7 @@ fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
 
 #[test]
 fn switching_while_packets_are_held_loses_none() {
-    let mut rig = Rig::new(Policy::Event, &config(Flush::After(5000)));
+    let mut rig = Rig::new(ModerationPolicy::Event, &config(Flush::After(5000)));
     rig.arrive(5);
     assert_eq!(rig.turn(0), (0, 0));
     rig.port.set_lro(&Lro {

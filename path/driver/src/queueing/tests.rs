@@ -1,7 +1,7 @@
 use super::*;
 use crate::egress_queue::QueueDrops;
 use crate::testing::{Machine, frame, mac, nic_port_with};
-use nic::sim::{Cable, SimNic};
+use nic::sim::{SimCable, SimNic};
 use nic::{Caps, Checksum, Gso, GsoKind, Nic};
 use proptest::prelude::*;
 
@@ -16,13 +16,13 @@ const FAR: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
 /// Two guests and a wire, and the wire's far end.
 fn machine() -> (Machine, SimNic) {
-    let cable = Cable {
+    let cable = SimCable {
         caps: Caps {
             checksum: true,
             tso: true,
             max_frame: 65_550,
         },
-        ..Cable::default()
+        ..SimCable::default()
     };
     let (near, far) = cable.ends();
     let mut machine = Machine::new(2);

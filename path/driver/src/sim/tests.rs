@@ -6,7 +6,7 @@ use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings,
 use config::domain::{Moderation, Vmq};
 use nic::dma::SoftNic;
 use nic::dma::soft::{Interrupts, SoftSetup};
-use nic::sim::Cable;
+use nic::sim::SimCable;
 use nic::{Buffers, Caps, Checksum, Frame, Nic, Piece, Pool, TxReport};
 use serde_json::Value;
 use shmem::{Area, Span};
@@ -100,9 +100,9 @@ impl Nic for Checked {
 /// guest the sender's, of frames to the wire the device's.
 #[test]
 fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
-    let cable = Cable {
+    let cable = SimCable {
         delay_ns: 50_000,
-        ..Cable::default()
+        ..SimCable::default()
     };
     let (near, far) = cable.ends();
     let setup = SoftSetup {

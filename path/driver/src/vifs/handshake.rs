@@ -13,7 +13,7 @@ use super::{ConnectedVif, VifPort};
 use abi::{GrantRef, XenbusState};
 use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Record};
 use shmem::Span;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 use vif::netif::{BackRecord, FrontRecord, Negotiated};
 
@@ -78,7 +78,7 @@ impl VifPort {
     pub fn join(
         &mut self,
         record: &Record,
-        mechanism: Box<dyn Grants>,
+        mechanism: Box<dyn GrantMechanism>,
         page: impl FnMut(GrantRef) -> Option<Span>,
     ) -> Result<(), String> {
         let (front, negotiated) = self.agree(record)?;

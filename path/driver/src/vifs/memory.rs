@@ -17,7 +17,7 @@ use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::MulticastFilter;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
 use vif::ring::Journal;
@@ -75,7 +75,7 @@ pub struct OpenedMemory {
 #[derive(Debug)]
 pub struct OpenedQueue {
     /// The grant mechanism.
-    pub mechanism: Box<dyn Grants>,
+    pub mechanism: Box<dyn GrantMechanism>,
     /// Pages of both rings and of the event channel, as the guest's record lists them.
     pub pages: Vec<Span>,
     /// Journals of the ring from the guest and of the ring to it, if a backend takes over from a
@@ -86,7 +86,7 @@ pub struct OpenedQueue {
 impl OpenedMemory {
     /// Returns a guest with one queue, whose rings no other backend has served.
     #[must_use]
-    pub fn new(mechanism: Box<dyn Grants>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
+    pub fn new(mechanism: Box<dyn GrantMechanism>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
         let first = OpenedQueue {
             mechanism,
             pages,
@@ -102,8 +102,8 @@ impl OpenedMemory {
     }
 }
 
-/// Access to one guest's memory. No method is called per packet; [`Grants`] has the methods for
-/// that.
+/// Access to one guest's memory. No method is called per packet; [`GrantMechanism`] has the methods
+/// for that.
 pub trait GuestAccess: Debug {
     /// Returns the record for the guest. `has_queue` states whether it has a dedicated queue.
     fn record(&self, has_queue: bool) -> BackRecord;
@@ -204,7 +204,7 @@ impl GuestAccess for GuestMemory {
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {
         let guest = self.guest(peer, ledger);
-        let mechanism: Box<dyn Grants> = match self.shared.grants {
+        let mechanism: Box<dyn GrantMechanism> = match self.shared.grants {
             GrantMode::Counted => return self.open_counted::<true>(guest, front),
             GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
             GrantMode::Flip => self.bind_flip(&guest, front)?,
@@ -258,7 +258,7 @@ impl GuestMemory {
         &self,
         guest: &GranterWindow,
         front: &FrontRecord,
-    ) -> Result<Box<dyn Grants>, String> {
+    ) -> Result<Box<dyn GrantMechanism>, String> {
         if !front.features.has(Features::RX_FLIP) {
             return Err("the guest does not exchange pages".into());
         }

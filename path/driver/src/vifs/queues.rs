@@ -10,12 +10,12 @@ use net::packet::flow::flow_hash;
 use nic::Frame;
 use vif::InterfaceCounters;
 use vif::events::NotifiedRings;
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 use vif::ring::RingWatch;
 
 /// A netback of this domain.
-pub(crate) type GuestNetback = Netback<Box<dyn Grants>>;
+pub(crate) type GuestNetback = Netback<Box<dyn GrantMechanism>>;
 
 /// One netback for each queue.
 pub(super) struct GuestQueues {
@@ -190,7 +190,7 @@ mod tests {
         };
         let ring = |of: &[abi::GrantRef]| of.iter().map(page).collect::<Vec<Span>>();
         let (tx, rx) = (ring(&rig.record.tx_ring), ring(&rig.record.rx_ring));
-        let grants: Box<dyn Grants> = Box::new(FakeGrants::new(table, frames, BACKEND));
+        let grants: Box<dyn GrantMechanism> = Box::new(FakeGrants::new(table, frames, BACKEND));
         let event = page(&rig.record.event);
         Netback::new(*rig.front.negotiated(), &tx, &rx, event, grants).unwrap()
     }

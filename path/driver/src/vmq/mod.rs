@@ -28,7 +28,7 @@ use assignment::{AssignedQueue, Assignment, AssignmentPhase};
 use config::domain::{Lro, NicConfig, VifConfig};
 use net::bridge::Verdict;
 use nic::Frame;
-use posting::Posting;
+use posting::BatchPosting;
 use runtime::ledger::Hop;
 use serde_json::{Value, json};
 
@@ -183,7 +183,7 @@ impl NicQueues {
         }
         let bytes = self.assignment.frame_bytes();
         let frames = &mut self.in_place.frames;
-        let mut posting = Posting::new(netback, pool, bytes, frames, &mut self.bounced);
+        let mut posting = BatchPosting::new(netback, pool, bytes, frames, &mut self.bounced);
         let polled = switch
             .ledger
             .at(Hop::Nic, || vmq.poll(queue, now_ns, budget, &mut posting));

@@ -2,7 +2,7 @@
 
 use nic::vmq::{Backend, Freed};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
-use vif::grants::Grants;
+use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
 /// Ids of a guest's posted buffers have this bit.
@@ -12,7 +12,7 @@ const POSTED: u32 = 1 << 31;
 /// posted no (more) buffers or must not be written to. Once a batch has used a buffer of this
 /// domain, it uses no more of the guest's, which keeps frames in order. If a frame may need several
 /// buffers, the whole batch uses only one of the two kinds, so that a frame never lies in both.
-pub struct Posting<'a, G> {
+pub struct BatchPosting<'a, G> {
     netback: Option<&'a mut Netback<G>>,
     pool: &'a mut Pool,
     /// Bytes that a frame needs.
@@ -25,7 +25,7 @@ pub struct Posting<'a, G> {
     to_pool: &'a mut Vec<Frame>,
 }
 
-impl<'a, G: Grants> Posting<'a, G> {
+impl<'a, G: GrantMechanism> BatchPosting<'a, G> {
     /// Creates buffers for frames of at most `bytes` bytes: frames in `netback`'s buffers are
     /// appended to `to_guest`, frames in `pool` to `to_pool`.
     pub fn new(
@@ -51,7 +51,7 @@ impl<'a, G: Grants> Posting<'a, G> {
     }
 }
 
-impl<G: Grants> Backend for Posting<'_, G> {
+impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
     fn alloc(&mut self) -> Option<Buffer> {
         let posted = match &mut self.netback {
             Some(netback) if !self.bounced => netback.post(self.bytes),
@@ -123,7 +123,7 @@ mod tests {
         let (mut to_guest, mut to_pool) = (Vec::new(), Vec::new());
         let netback = Some(&mut rig.back);
         let mut posting =
-            Posting::<FakeGrants>::new(netback, &mut pool, bytes, &mut to_guest, &mut to_pool);
+            BatchPosting::<FakeGrants>::new(netback, &mut pool, bytes, &mut to_guest, &mut to_pool);
         let all: Vec<Buffer> = std::iter::from_fn(|| posting.alloc()).collect();
         let (guests, ours): (Vec<&Buffer>, Vec<&Buffer>) =
             all.iter().partition(|buffer| buffer.id.0 & POSTED != 0);

@@ -1,6 +1,6 @@
 //! A held aggregate: the packets that may follow, and its final header.
 
-use super::layout::{Layout, TcpSegment, be16, be32};
+use super::layout::{SnapshotLayout, TcpSegment, be16, be32};
 use super::prediction::Prediction;
 use super::reason::Reason;
 use super::rules::{Field, FieldTest, MergeProgram, RULES, broken, test};
@@ -21,7 +21,7 @@ const UNDECIDED: u16 = 2;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aggregate {
     pub(super) frame: Frame,
-    pub(super) layout: Layout,
+    pub(super) layout: SnapshotLayout,
     pub(super) program: u16,
     pub(super) hash: u64,
     /// Next sequence number.
@@ -57,7 +57,7 @@ struct LastHeader {
 }
 
 impl LastHeader {
-    fn of(frame: &Frame, layout: Layout) -> Self {
+    fn of(frame: &Frame, layout: SnapshotLayout) -> Self {
         let tcp = layout.tcp();
         Self {
             acknowledgement: be32(frame, tcp + 8),
@@ -359,7 +359,7 @@ impl Aggregate {
 
 /// Returns the IPv4 identification; 0 for IPv6.
 #[inline]
-fn identification(frame: &Frame, layout: Layout) -> u16 {
+fn identification(frame: &Frame, layout: SnapshotLayout) -> u16 {
     match layout.v6 {
         false => be16(frame, layout.network() + 4),
         true => 0,

@@ -4,8 +4,8 @@ use super::adaptive::History;
 use super::aggregate::{Aggregate, MergeTests};
 use super::counters::LroCounters;
 use super::eligibility::Eligibility;
-use super::latency::Latency;
-use super::layout::{self, Layout};
+use super::latency::HoldLatency;
+use super::layout::{self, SnapshotLayout};
 use super::lists::Lists;
 use super::prediction::Prediction;
 use super::reason::Reason;
@@ -60,7 +60,7 @@ pub struct Lro {
     /// Pieces of predicted packets not yet moved into their frames.
     pub(super) uncollected: u32,
     pub(super) counters: LroCounters,
-    pub(super) latency: Latency,
+    pub(super) latency: HoldLatency,
 }
 
 impl Lro {
@@ -92,7 +92,7 @@ impl Lro {
             buffers: 0,
             uncollected: 0,
             counters: LroCounters::default(),
-            latency: Latency::default(),
+            latency: HoldLatency::default(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Lro {
     /// Returns the histogram of the waiting times of first segments since the settings last
     /// changed.
     #[must_use]
-    pub fn latency(&self) -> &Latency {
+    pub fn latency(&self) -> &HoldLatency {
         &self.latency
     }
 
@@ -172,7 +172,7 @@ impl Lro {
             // For IPv4 these distinguish flows.
             let ends = layout::ends_v4(frame);
             if ends != last_ends {
-                let usual = Layout::usual(frame);
+                let usual = SnapshotLayout::usual(frame);
                 let hash = usual.map(|usual| layout::hash(frame, usual, self.seed));
                 last = hash
                     .and_then(|hash| self.table.find(hash).next())
@@ -209,7 +209,7 @@ impl Lro {
         if self.may_take(self.recent, frame) {
             return self.recent;
         }
-        let Some(usual) = Layout::usual(frame) else {
+        let Some(usual) = SnapshotLayout::usual(frame) else {
             return NOWHERE;
         };
         let mut slots = self.table.find(layout::hash(frame, usual, self.seed));

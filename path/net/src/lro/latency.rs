@@ -16,13 +16,13 @@ const BUCKETS: usize = STEPS * (POWERS + 1);
 /// first segment until its packet is flushed. An aggregate that is complete within that poll counts
 /// as 0; packets that pass without being held are not included.
 #[derive(Clone)]
-pub struct Latency {
+pub struct HoldLatency {
     buckets: Box<[u64; BUCKETS]>,
     sum_ns: u64,
     max_ns: u64,
 }
 
-impl std::fmt::Debug for Latency {
+impl std::fmt::Debug for HoldLatency {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Latency")
             .field("count", &self.count())
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Latency {
     }
 }
 
-impl Default for Latency {
+impl Default for HoldLatency {
     fn default() -> Self {
         Self {
             buckets: Box::new([0; BUCKETS]),
@@ -43,7 +43,7 @@ impl Default for Latency {
     }
 }
 
-impl Latency {
+impl HoldLatency {
     #[inline]
     pub(super) fn record(&mut self, ns: u64) {
         if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_a_sixteenth() {
-        let mut latency = Latency::default();
+        let mut latency = HoldLatency::default();
         assert_eq!((latency.p50_ns(), latency.count()), (0, 0));
         for ns in 1..=100_000 {
             latency.record(ns);

@@ -7,14 +7,14 @@ use nic::frame::SNAPSHOT;
 
 /// Offsets into the snapshot; all of them at most [`SNAPSHOT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct SnapshotLayout {
     pub(super) network_at: u8,
     pub(super) tcp_at: u8,
     pub(super) payload_at: u8,
     pub(super) v6: bool,
 }
 
-impl Layout {
+impl SnapshotLayout {
     #[inline]
     pub(super) fn network(self) -> usize {
         self.network_at.into()
@@ -61,7 +61,7 @@ impl Layout {
 /// A TCP packet whose headers are in the snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TcpSegment {
-    pub(super) layout: Layout,
+    pub(super) layout: SnapshotLayout,
     pub(super) flags: u8,
     /// Payload bytes according to the IP header.
     pub(super) payload: usize,
@@ -111,7 +111,7 @@ fn plain(frame: &mut Frame) -> Option<PacketClass> {
     if header < 20 || frame.header().len() < payload_at {
         return None;
     }
-    let layout = Layout {
+    let layout = SnapshotLayout {
         network_at: 14,
         tcp_at: tcp_at as u8,
         payload_at: payload_at as u8,
@@ -162,7 +162,7 @@ fn general(frame: &mut Frame) -> PacketClass {
     }
     match packet.transport(bytes) {
         Ok(Transport::Tcp(tcp)) => {
-            let layout = Layout {
+            let layout = SnapshotLayout {
                 network_at: packet.network_at as u8,
                 tcp_at: tcp.at as u8,
                 payload_at: tcp.payload_at as u8,
@@ -177,7 +177,7 @@ fn general(frame: &mut Frame) -> PacketClass {
 
 /// Returns the end of a packet according to its IP header.
 #[inline]
-fn end_of(frame: &Frame, layout: Layout) -> usize {
+fn end_of(frame: &Frame, layout: SnapshotLayout) -> usize {
     let at = layout.network();
     match layout.v6 {
         true => at + 40 + usize::from(be16(frame, at + 4)),
@@ -187,7 +187,11 @@ fn end_of(frame: &Frame, layout: Layout) -> usize {
 
 /// Returns the packet with its headers at `layout`.
 #[inline]
-pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) -> TcpSegment {
+pub(super) fn segment(
+    frame: &Frame,
+    layout: SnapshotLayout,
+    refusal: Option<Reason>,
+) -> TcpSegment {
     let end = end_of(frame, layout);
     let payload = end.saturating_sub(layout.payload());
     let refusal = match refusal {
@@ -234,7 +238,7 @@ pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
 
 /// Hashes addresses and ports with a secret, so that no peer can choose colliding flows.
 #[inline]
-pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
+pub(super) fn hash(frame: &Frame, layout: SnapshotLayout, seed: u64) -> u64 {
     const ODD: [u64; 3] = [
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
@@ -262,7 +266,7 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Returns the addresses and ports of a [usual](Layout::usual) IPv4 packet.
+/// Returns the addresses and ports of a [usual](SnapshotLayout::usual) IPv4 packet.
 #[inline]
 pub(super) fn ends_v4(frame: &Frame) -> (u64, u32) {
     let (addresses, ports) = (array(frame, 26), array(frame, 34));
@@ -270,15 +274,15 @@ pub(super) fn ends_v4(frame: &Frame) -> (u64, u32) {
 }
 
 /// Returns whether two packets belong to one flow: the same MACs, tags, addresses and ports.
-pub(super) fn same_flow(a: (&Frame, Layout), b: (&Frame, Layout)) -> bool {
-    let part = |(frame, _): (&Frame, Layout), at: usize, len: usize| -> [u8; 32] {
+pub(super) fn same_flow(a: (&Frame, SnapshotLayout), b: (&Frame, SnapshotLayout)) -> bool {
+    let part = |(frame, _): (&Frame, SnapshotLayout), at: usize, len: usize| -> [u8; 32] {
         let mut bytes = [0; 32];
         for (to, from) in bytes.iter_mut().zip(at..at + len) {
             *to = byte(frame, from);
         }
         bytes
     };
-    let ends = |packet: (&Frame, Layout)| {
+    let ends = |packet: (&Frame, SnapshotLayout)| {
         let (at, len) = packet.1.addresses();
         (
             part(packet, 0, packet.1.network()),

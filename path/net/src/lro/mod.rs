@@ -40,6 +40,6 @@ mod wheel;
 
 pub use counters::LroCounters;
 pub use engine::Lro;
-pub use latency::Latency;
+pub use latency::HoldLatency;
 pub use reason::Reason;
 pub use settings::{AggregateForm, Flush, MergeRules, Psh, Settings};

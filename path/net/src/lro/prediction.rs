@@ -7,7 +7,7 @@
 //! the predicted packet has the same bits. Any other packet takes the slow path, which evaluates
 //! the rules. The tests compare the two paths.
 
-use super::layout::{Layout, TcpSegment, array, be16};
+use super::layout::{SnapshotLayout, TcpSegment, array, be16};
 use super::verify;
 use crate::packet::checksum::fold;
 use crate::packet::{TCP_CHECKSUM, flags};
@@ -36,11 +36,11 @@ fn parts(bytes: &[u8; COMPARED]) -> [HeaderBits; PARTS] {
 #[derive(Clone, Debug)]
 pub(super) struct PredictionMask {
     mask: [HeaderBits; PARTS],
-    layout: Layout,
+    layout: SnapshotLayout,
 }
 
 impl PredictionMask {
-    pub(super) fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: SnapshotLayout) -> Self {
         let (ip, tcp) = (layout.network(), layout.tcp());
         let mut mask = [0; COMPARED];
         mask.iter_mut()
@@ -233,7 +233,7 @@ const TCP_MAX: usize = 63;
 
 /// Returns the sum of the words of an IPv4 header without options, except identification and
 /// checksum.
-fn constant_words(frame: &Frame, layout: Layout) -> u16 {
+fn constant_words(frame: &Frame, layout: SnapshotLayout) -> u16 {
     let words = [0, 2, 6, 8, 12, 14, 16, 18];
     let words = words.map(|at| u32::from(be16(frame, layout.network() + at)));
     fold(words.iter().sum())

@@ -1,6 +1,6 @@
 //! The merge rules as a table, and their compiled form.
 
-use super::layout::Layout;
+use super::layout::SnapshotLayout;
 use super::prediction::PredictionMask;
 use super::reason::Reason;
 use super::settings::MergeRules;
@@ -275,7 +275,7 @@ pub fn test(rules: MergeRules, field: Field) -> FieldTest {
 
 impl Field {
     /// Sets the header bits of the field in `mask`, if the test compares bits.
-    fn mark(self, layout: Layout, mask: &mut [u8; SNAPSHOT]) {
+    fn mark(self, layout: SnapshotLayout, mask: &mut [u8; SNAPSHOT]) {
         let (ip, tcp) = (layout.network(), layout.tcp());
         let mut set = |at: usize, len: usize, bits: u8| {
             for byte in mask.iter_mut().skip(at).take(len) {
@@ -339,7 +339,7 @@ pub(super) struct MergeProgram {
 const PART: usize = 16;
 
 impl MergeProgram {
-    pub(super) fn new(rules: MergeRules, layout: Layout) -> Self {
+    pub(super) fn new(rules: MergeRules, layout: SnapshotLayout) -> Self {
         let mut mask = [0; SNAPSHOT];
         for rule in &RULES {
             if matches!(
@@ -377,7 +377,7 @@ impl MergeProgram {
 pub(super) fn broken(
     rules: MergeRules,
     field: Field,
-    layout: Layout,
+    layout: SnapshotLayout,
     a: &[u8; SNAPSHOT],
     b: &[u8; SNAPSHOT],
 ) -> bool {
@@ -418,7 +418,7 @@ impl Programs {
 
     /// Returns the index of the layout's program, for [`Programs::get`].
     #[inline]
-    pub(super) fn number(&mut self, layout: Layout) -> u16 {
+    pub(super) fn number(&mut self, layout: SnapshotLayout) -> u16 {
         let fixed = if layout.v6 { 40 } else { 20 };
         let tags = (layout.network() - 14) / 4;
         let options = (layout.payload() - layout.tcp() - 20) / 4;
@@ -432,7 +432,7 @@ impl Programs {
     }
 
     #[inline(never)]
-    fn compile(&mut self, layout: Layout, place: usize) -> u16 {
+    fn compile(&mut self, layout: SnapshotLayout, place: usize) -> u16 {
         let number = self.programs.len() as u16;
         self.programs.push(MergeProgram::new(self.rules, layout));
         if let Some(place) = self.places.get_mut(place) {

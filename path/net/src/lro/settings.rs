@@ -20,7 +20,7 @@ pub enum Psh {
     #[default]
     Flush,
     /// No effect: the aggregate has the flag if one of its segments had it. The position of the
-    /// flag is then lost, even under [`Rules::Gro`].
+    /// flag is then lost, even under [`MergeRules::Gro`].
     Merge,
 }
 

@@ -1,7 +1,7 @@
 //! Checksum verification: a packet is merged only if its checksums are valid and equal to those
 //! that segmentation would write.
 
-use super::layout::{Layout, TcpSegment, be16};
+use super::layout::{SnapshotLayout, TcpSegment, be16};
 use super::reason::Reason;
 use crate::packet::TCP_CHECKSUM;
 use crate::packet::checksum::{Sum, fold};
@@ -53,7 +53,7 @@ fn ip(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> {
 
 /// Returns the sum of the pseudo header for `len` bytes of TCP header and payload.
 #[inline]
-pub(super) fn pseudo(frame: &Frame, segment_layout: Layout, len: usize) -> u32 {
+pub(super) fn pseudo(frame: &Frame, segment_layout: SnapshotLayout, len: usize) -> u32 {
     let at = segment_layout.network();
     let (from, words) = match segment_layout.v6 {
         false => (at + 12, 4),
@@ -86,7 +86,12 @@ fn blank(
 /// # Errors
 /// As [`verify`].
 #[inline(never)]
-pub(super) fn tcp(frame: &Frame, layout: Layout, len: usize, field: u16) -> Result<(), Reason> {
+pub(super) fn tcp(
+    frame: &Frame,
+    layout: SnapshotLayout,
+    len: usize,
+    field: u16,
+) -> Result<(), Reason> {
     let at = layout.tcp();
     let mut sum = Sum::new(pseudo(frame, layout, len - at));
     sum.add_bytes(frame.header().get(at..).unwrap_or(&[]));

@@ -27,7 +27,7 @@ pub use queue::{QueueParts, XdpQueue};
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
 use nic::{Buffer, BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
-use ring::{Descriptor, XdpConsumer, XdpProducer};
+use ring::{XdpConsumer, XdpDescriptor, XdpProducer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::Span;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -298,8 +298,8 @@ impl XdpNic {
     }
 
     /// Returns the frame that a descriptor refers to, in the chunk that was lent for it.
-    fn frame(&mut self, packet: Descriptor, buffers: &mut dyn Buffers) -> Option<Frame> {
-        let Descriptor { address, len } = packet;
+    fn frame(&mut self, packet: XdpDescriptor, buffers: &mut dyn Buffers) -> Option<Frame> {
+        let XdpDescriptor { address, len } = packet;
         let (address, len) = (usize::try_from(address).ok()?, len as usize);
         let chunk = address / self.chunk_bytes;
         if let Some(unreclaimed) = &mut self.unreclaimed {

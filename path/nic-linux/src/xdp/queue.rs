@@ -9,7 +9,7 @@
 //! where the grant of its page maps it. Only posted chunks matter: a descriptor of another chunk is
 //! counted and ignored.
 
-use super::ring::{Descriptor, XdpConsumer, XdpProducer};
+use super::ring::{XdpConsumer, XdpDescriptor, XdpProducer};
 use super::{AHEAD, ETHERNET, KernelCounters};
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
@@ -177,7 +177,7 @@ impl XdpQueue {
     }
 
     /// Returns the buffer of a packet, and its bytes if these are a valid frame.
-    fn take(&mut self, packet: Descriptor) -> Option<(Buffer, Option<Span>)> {
+    fn take(&mut self, packet: XdpDescriptor) -> Option<(Buffer, Option<Span>)> {
         let (address, len) = (usize::try_from(packet.address).ok()?, packet.len as usize);
         let buffer = self
             .mark_posted

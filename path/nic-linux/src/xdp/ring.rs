@@ -158,7 +158,7 @@ pub(super) struct XdpConsumer {
 
 /// A packet's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptor {
+pub(super) struct XdpDescriptor {
     pub(super) address: u64,
     pub(super) len: u32,
 }
@@ -209,18 +209,18 @@ impl XdpConsumer {
     }
 
     /// Returns the packet `ahead` entries behind the next one, if it is already published.
-    pub(super) fn peek_packet(&self, ahead: u32) -> Option<Descriptor> {
+    pub(super) fn peek_packet(&self, ahead: u32) -> Option<XdpDescriptor> {
         if ahead >= self.left() {
             return None;
         }
         let at = self.words.at(self.taken.wrapping_add(ahead));
         let address = self.words.entries.u64(at)?.load(Ordering::Relaxed);
         let len = self.words.entries.u32(at + 8)?.load(Ordering::Relaxed);
-        Some(Descriptor { address, len })
+        Some(XdpDescriptor { address, len })
     }
 
     /// Takes the next packet.
-    pub(super) fn take_packet(&mut self) -> Option<Descriptor> {
+    pub(super) fn take_packet(&mut self) -> Option<XdpDescriptor> {
         let packet = self.peek_packet(0)?;
         self.taken = self.taken.wrapping_add(1);
         Some(packet)
@@ -283,7 +283,10 @@ mod tests {
             producer.publish();
             assert_eq!(consumer.look(), 4);
             let (address, len) = (u64::from(round) << 32, 3);
-            assert_eq!(consumer.peek_packet(3), Some(Descriptor { address, len }));
+            assert_eq!(
+                consumer.peek_packet(3),
+                Some(XdpDescriptor { address, len })
+            );
             assert_eq!(consumer.peek_packet(4), None);
             for n in 0..4 {
                 assert_eq!(consumer.take_packet().unwrap().len, n);

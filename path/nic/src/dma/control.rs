@@ -10,14 +10,14 @@ const GENERATIONS: u16 = 1 << 15;
 /// The control word of a queue. The driver writes it, and the device repeats it when it is in
 /// effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Control {
+pub struct QueueControl {
     /// The MAC whose frames the device stores in the queue; `None`: the queue is disabled.
     pub mac: Option<[u8; 6]>,
     /// Number of changes, so that no two consecutive words are equal.
     pub generation: u16,
 }
 
-impl Control {
+impl QueueControl {
     /// Returns the next word.
     #[must_use]
     pub const fn next(self, mac: Option<[u8; 6]>) -> Self {
@@ -56,9 +56,9 @@ mod tests {
         /// D-33.
         #[test]
         fn control_word_decodes_as_encoded(word: u64, mac: Option<[u8; 6]>) {
-            let before = Control::decode(word);
+            let before = QueueControl::decode(word);
             let next = before.next(mac);
-            prop_assert_eq!(Control::decode(next.encode()), next);
+            prop_assert_eq!(QueueControl::decode(next.encode()), next);
             prop_assert_ne!(next.encode(), before.encode());
         }
     }

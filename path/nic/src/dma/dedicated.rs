@@ -8,7 +8,7 @@
 //! | stopping | may still use posted buffers | stopped, when the device reports so |
 
 use super::addr::IoAddr;
-use super::control::Control;
+use super::control::QueueControl;
 use super::layout::{Descriptor, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
 use super::remote_link::RemoteLink;
@@ -37,7 +37,7 @@ pub struct RemoteQueue {
     name: QueueName,
     entries: u32,
     queue: DriverQueue<OwnMemory, Buffer>,
-    control: Control,
+    control: QueueControl,
     /// Number of the link's connection to which the control word belongs.
     connection: u32,
     /// Bytes of the longest frame.
@@ -64,7 +64,7 @@ impl RemoteQueue {
             name,
             entries,
             queue: DriverQueue::new(name, memory, entries, 0),
-            control: Control::default(),
+            control: QueueControl::default(),
             longest,
             counters: RemoteCounters::default(),
         })
@@ -111,7 +111,7 @@ impl RemoteQueue {
     pub fn follow_link(&mut self, back: impl FnMut(BufferId)) {
         if self.connection != self.link.connection() {
             self.connection = self.link.connection();
-            self.control = Control::default();
+            self.control = QueueControl::default();
             self.forget(back);
         }
     }

@@ -12,7 +12,7 @@
 //! ```
 
 use super::addr::IoAddr;
-use super::control::Control;
+use super::control::QueueControl;
 use super::table::IoMemory;
 use abi::PAGE;
 use shmem::{Fault, Span};
@@ -279,14 +279,14 @@ impl OwnMemory {
     }
 
     /// Publishes a control word, and everything written before it.
-    pub fn set_control(&self, control: Control) {
+    pub fn set_control(&self, control: QueueControl) {
         self.control.store(control.encode(), Ordering::Release);
     }
 
     /// Returns the control word in effect.
     #[must_use]
-    pub fn effective(&self) -> Control {
-        Control::decode(self.effective.load(Ordering::Acquire))
+    pub fn effective(&self) -> QueueControl {
+        QueueControl::decode(self.effective.load(Ordering::Acquire))
     }
 }
 
@@ -363,16 +363,16 @@ impl<M: IoMemory> MappedMemory<'_, M> {
     ///
     /// # Errors
     /// The memory is inaccessible.
-    pub fn control(&self) -> Result<Control, Fault> {
+    pub fn control(&self) -> Result<QueueControl, Fault> {
         let word = self.access(CONTROL_AT, 8, |span| span.load_u64(0));
-        word.map(Control::decode)
+        word.map(QueueControl::decode)
     }
 
     /// Publishes the control word in effect, and everything written before it.
     ///
     /// # Errors
     /// The memory is inaccessible.
-    pub fn set_effective(&self, control: Control) -> Result<(), Fault> {
+    pub fn set_effective(&self, control: QueueControl) -> Result<(), Fault> {
         let word = control.encode();
         self.access(EFFECTIVE_AT, 8, |span| span.store_u64(0, word))
     }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// Received frames by queue.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(super) struct SimRings {
     table: BTreeMap<[u8; 6], QueueId>,
     queues: Vec<VecDeque<FrameInFlight>>,
     shared: VecDeque<FrameInFlight>,
@@ -22,7 +22,7 @@ pub(super) struct Rings {
     no_buffer: u64,
 }
 
-impl Rings {
+impl SimRings {
     pub(super) fn new(queues: usize, depth: usize) -> Self {
         Self {
             table: BTreeMap::new(),
@@ -65,7 +65,7 @@ impl Rings {
 
 /// The NIC's MAC table. A change applies to every frame that arrives later.
 #[derive(Debug)]
-pub(super) struct MacTable(pub(super) Rc<RefCell<Rings>>);
+pub(super) struct MacTable(pub(super) Rc<RefCell<SimRings>>);
 
 impl Steering for MacTable {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
@@ -87,7 +87,7 @@ impl Steering for MacTable {
 #[derive(Debug)]
 pub(super) struct InRings {
     pub(super) inbound: Rc<RefCell<OneWay>>,
-    pub(super) rings: Rc<RefCell<Rings>>,
+    pub(super) rings: Rc<RefCell<SimRings>>,
 }
 
 impl Receive for InRings {

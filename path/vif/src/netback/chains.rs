@@ -14,7 +14,7 @@ pub const ACCESSES_MAX: usize = 256;
 /// The packets of a batch: taken from the ring and not yet answered.
 #[derive(Debug, Default)]
 pub(super) struct Chains {
-    pub(super) list: Vec<Chain>,
+    pub(super) list: Vec<PacketChain>,
     pub(super) accesses: Vec<GrantAccess>,
     pub(super) responses: Vec<[u32; TX_RESPONSE]>,
     /// Whether the accesses are readable.
@@ -25,7 +25,7 @@ pub(super) struct Chains {
 
 /// One packet of the batch: the ranges of its parts and responses in the batch's lists.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub(super) struct PacketChain {
     pub(super) accesses: (u32, u32),
     pub(super) responses: (u32, u32),
     pub(super) flags: u16,
@@ -115,7 +115,7 @@ pub(super) fn check_packet(
 /// Builds the frame of a packet whose pages are readable.
 pub(super) fn fill(
     frame: &mut Frame,
-    chain: &Chain,
+    chain: &PacketChain,
     accesses: &[GrantAccess],
     may: &Abilities,
 ) -> Result<(), VifDrop> {

@@ -18,13 +18,13 @@ use super::completions::{
 use super::interface::Netback;
 use super::outstanding::{DeviceBuffer, OutstandingRequest, Returned};
 use crate::counters::VifDrop;
-use crate::grants::{GrantAccess, Grants};
+use crate::grants::{GrantAccess, GrantMechanism};
 use crate::netif::{RxRequest, rsp};
 use abi::GrantRef;
 use nic::{BufferId, Frame};
 use smallvec::SmallVec;
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Returns whether a device can borrow buffers that hold frames of `bytes` bytes.
     #[must_use]
     pub fn can_post_to_device(&self, bytes: usize) -> bool {

@@ -1,11 +1,11 @@
 //! Packets from the guest: requests → frames → responses.
 
-use super::chains::{ACCESSES_MAX, Chain, check_packet, check_part, fill, refuse};
+use super::chains::{ACCESSES_MAX, PacketChain, check_packet, check_part, fill, refuse};
 use super::interface::Netback;
 use super::multicast_filter::GroupChange;
 use crate::counters::VifDrop;
 use crate::fatal::Fatal;
-use crate::grants::Grants;
+use crate::grants::GrantMechanism;
 use crate::netif::rings::{TX_REQUEST, TxBack};
 use crate::netif::{ExtraInfo, FATAL_SLOTS, TxRequest, extra, rsp, txf};
 use nic::{Frame, Gso};
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 /// The packet at the head of the ring, whose parts and responses are in the batch's lists.
 struct Scanned {
-    chain: Chain,
+    chain: PacketChain,
     slots: u32,
     /// Reason for rejecting the packet, if it is invalid.
     verdict: Option<VifDrop>,
@@ -41,7 +41,7 @@ enum Fetched {
     Nothing,
 }
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Consumes up to `budget` packets, appends them to `out` and returns their number. Their
     /// pieces lie in the guest's pages; `token` is the packet's index in the batch. The frames stay
     /// readable until [`Netback::from_guest_done`], which the caller calls unless there were no
@@ -155,7 +155,7 @@ impl<G: Grants> Netback<G> {
             self.chains.accesses.len() as u32,
             self.chains.responses.len() as u32,
         );
-        self.chains.list.push(Chain {
+        self.chains.list.push(PacketChain {
             accesses: (access, access + 1),
             responses: (response, response + 1),
             flags: request.flags,
@@ -206,7 +206,7 @@ impl<G: Grants> Netback<G> {
             true => check_packet(&first, parts, own, gso, &self.negotiated.from_guest),
             false => (parts > 1 || gso.is_some()).then_some(VifDrop::BadExtra),
         });
-        let chain = Chain {
+        let chain = PacketChain {
             accesses: (first_access as u32, self.chains.accesses.len() as u32),
             responses: (first_response as u32, self.chains.responses.len() as u32),
             flags: first.flags,

@@ -9,7 +9,7 @@ use super::zero_copy_batch::ZeroCopyBatch;
 use crate::counters::InterfaceCounters;
 use crate::events::{EventPage, Events, NotifiedRings};
 use crate::fatal::Fatal;
-use crate::grants::Grants;
+use crate::grants::GrantMechanism;
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
 use crate::netif::{Abilities, Negotiated};
 use crate::ring::{BadPages, Journal, RingWatch};
@@ -41,7 +41,7 @@ pub struct Netback<G> {
     pub(super) groups: Option<MulticastFilter>,
 }
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Creates a backend over the mapped pages of both rings (in the order of the front's record)
     /// and of the event channel, which must stay mapped while the backend exists.
     ///

@@ -8,7 +8,7 @@ use super::completions::{self, DeliveryReport, RxCompletion};
 use super::interface::Netback;
 use crate::counters::VifDrop;
 use crate::fatal::Fatal;
-use crate::grants::{GrantAccess, Grants};
+use crate::grants::{GrantAccess, GrantMechanism};
 use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
 use abi::GrantRef;
 use nic::{SmallBatch, SmallFrame};
@@ -26,7 +26,7 @@ pub struct SmallFramesTaken {
     pub more: bool,
 }
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Like [`Netback::from_guest`], for the small frames at the head of the ring, up to the first
     /// other packet. Overwrites `out`. The frames stay readable until [`Netback::from_guest_done`],
     /// which must be called unless no request was taken.

@@ -5,13 +5,13 @@ use super::completions::{DeliveryReport, RxCompletion, RxResponseWriter, refuse}
 use super::copies::ScatterCursor;
 use super::interface::Netback;
 use crate::counters::VifDrop;
-use crate::grants::Grants;
+use crate::grants::GrantMechanism;
 use crate::netif::{ExtraInfo, MAX_PACKET, RxRequest};
 use abi::GrantRef;
 use net::packet::segment::packets;
 use nic::Frame;
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Delivers the frames of `frames` whose indexes are in `pick`, in order: copies each into
     /// posted buffers and writes the responses. The caller keeps the frames. [`Netback::publish`]
     /// makes the responses visible to the guest.

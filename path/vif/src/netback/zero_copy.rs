@@ -22,7 +22,7 @@ use super::completions::{DeliveryReport, RxResponseWriter, completions, put_merg
 use super::interface::Netback;
 use super::zero_copy_batch::{PostState, PostedRequest};
 use crate::counters::VifDrop;
-use crate::grants::{GrantAccess, Grants};
+use crate::grants::{GrantAccess, GrantMechanism};
 use crate::netif::{RxRequest, rsp};
 use abi::GrantRef;
 use nic::{Buffer, BufferId, Frame, Piece};
@@ -33,7 +33,7 @@ const POSTED_MAX: usize = 256;
 const AHEAD_MIN: usize = 4;
 const AHEAD_MAX: usize = 32;
 
-impl<G: Grants> Netback<G> {
+impl<G: GrantMechanism> Netback<G> {
     /// Returns whether a frame of `bytes` bytes fits one buffer of this guest.
     #[must_use]
     pub fn can_post(&self, bytes: usize) -> bool {

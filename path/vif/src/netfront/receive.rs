@@ -12,7 +12,7 @@ use nic::frame::HOT;
 use nic::{BufferId, Frame, Piece};
 
 /// Result of taking the packet at the head of the ring.
-enum Packet {
+enum ReceivedPacket {
     /// A frame, which is now the last one of the list.
     Frame,
     /// An invalid packet; its buffers are free again.
@@ -44,7 +44,7 @@ impl Netfront {
                 Some(response) => self.take(&response, frame),
                 None => self.scan(frame),
             };
-            if let Ok(Packet::Frame) = found {
+            if let Ok(ReceivedPacket::Frame) = found {
                 self.counters.to_guest += 1;
                 self.counters.to_guest_bytes += frame.len() as u64;
                 frames += 1;
@@ -52,11 +52,11 @@ impl Netfront {
             }
             out.pop();
             match found {
-                Ok(Packet::Bad(reason)) => {
+                Ok(ReceivedPacket::Bad(reason)) => {
                     self.counters.to_guest_drops.count(reason);
                     bad = true;
                 }
-                Ok(Packet::Unused) => bad = true,
+                Ok(ReceivedPacket::Unused) => bad = true,
                 Ok(_) => break,
                 Err(fatal) => return self.fail(fatal),
             }
@@ -166,7 +166,7 @@ impl Netfront {
     /// Takes the [plain](Self::plain_head) packet at the head of the ring, with the same checks as
     /// [`Netfront::scan`].
     #[inline]
-    fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<Packet, Fatal> {
+    fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<ReceivedPacket, Fatal> {
         let posted = self.named(0, response.id);
         if response.id != posted || !self.rx_pool.complete_request(usize::from(posted)) {
             return Err(Fatal::ResponseId);
@@ -183,25 +183,25 @@ impl Netfront {
 
     /// Builds the frame of a packet whose buffers the netfront has taken back.
     #[inline]
-    fn finish(&mut self, mut packet: PacketBuilder<'_>) -> Result<Packet, Fatal> {
+    fn finish(&mut self, mut packet: PacketBuilder<'_>) -> Result<ReceivedPacket, Fatal> {
         let made = match packet.verdict {
             Some(reason) => Err(reason),
             None => packet.finish(&self.negotiated.to_guest),
         };
         let Err(reason) = made else {
-            return Ok(Packet::Frame);
+            return Ok(ReceivedPacket::Frame);
         };
         self.recycle(packet.frame);
-        Ok(Packet::Bad(reason))
+        Ok(ReceivedPacket::Bad(reason))
     }
 
     /// Takes the packet at the head of the ring: reads each slot once and checks it against the
     /// request posted there (NETIF-8).
-    fn scan(&mut self, frame: &mut Frame) -> Result<Packet, Fatal> {
+    fn scan(&mut self, frame: &mut Frame) -> Result<ReceivedPacket, Fatal> {
         let mut packet = PacketBuilder::new(frame);
         let Some(slots) = self.walk(&mut packet)? else {
             self.partial = self.rx.ready();
-            return Ok(Packet::Nothing);
+            return Ok(ReceivedPacket::Nothing);
         };
         self.partial = 0;
         // Buffers are taken back only now, because those of an incomplete packet stay in flight.
@@ -223,7 +223,7 @@ impl Netfront {
         self.fetched = self.fetched.saturating_sub(slots);
         if packet.unused {
             self.recycle(packet.frame);
-            return Ok(Packet::Unused);
+            return Ok(ReceivedPacket::Unused);
         }
         self.finish(packet)
     }

@@ -1,7 +1,7 @@
 //! A grant mechanism without a monitor: reads the guest's table and accesses the guest's pages
 //! directly, with the monitor's checks.
 
-use crate::grants::{CopyOut, CopySource, GrantAccess, Grants};
+use crate::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::SmallFrame;
@@ -94,7 +94,7 @@ impl FakeGrants {
     }
 }
 
-impl Grants for FakeGrants {
+impl GrantMechanism for FakeGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         assert!(!self.reading, "the batch before this one has ended");
         self.reading = true;

@@ -18,14 +18,14 @@
 use super::Core;
 use super::handles::{BoundSocket, DevHandle, PendingRequest, Rings, SOCKETS, copies};
 use super::requests::{Answer, RequestError, beside, done, value};
-use crate::netd::{NetdSocket, Tap};
+use crate::netd::{NetdSocket, NetdTap};
 use abi::core::{CoreMessage, NetdReply, NetdRequest, NewSocket, Record, Stage};
 use abi::layout::ring_slots;
 use abi::pci::IO_BASE;
 use abi::status::Program;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, Received, sealed};
-use monitor::{Device, DeviceMap, Pin, RetainedFrames};
+use monitor::{DeviceMap, DomainDevice, Pin, RetainedFrames};
 use shmem::Span;
 use shmem::io_map::IoMapping;
 use std::mem::take;
@@ -142,8 +142,8 @@ impl Core {
         let open = self.units.kept.get(&unit);
         let fd = open.and_then(|unit| unit.given(place));
         let fd = fd.ok_or_else(|| format!("device {unit} has no descriptor {place}"))?;
-        let device = Device {
-            control: controls.then(|| Tap::control(&self.control, unit)),
+        let device = DomainDevice {
+            control: controls.then(|| NetdTap::control(&self.control, unit)),
             ..fd.try_clone()?.into()
         };
         self.hypervisor.give_device(domain, Some(device))?;
@@ -351,7 +351,7 @@ impl Core {
             true => abi::pci::WINDOW_SLOTS,
             false => ring_slots(socket.entries),
         };
-        let device = Device {
+        let device = DomainDevice {
             fd,
             shows,
             control: Some(control),

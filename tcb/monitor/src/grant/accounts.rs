@@ -18,13 +18,13 @@ pub type SharedSpace = Arc<Mutex<dyn AddressSpace + Send>>;
 
 /// All accounts behind their lock.
 #[derive(Debug, Default)]
-pub struct Grants {
+pub struct GrantAccounts {
     accounts: Mutex<Accounts>,
     /// The last handle given out.
     last: AtomicU32,
 }
 
-impl Grants {
+impl GrantAccounts {
     /// Locks the accounts. The lock is held for bookkeeping only.
     pub fn lock(&self) -> MutexGuard<'_, Accounts> {
         // A panic under the lock ends the process (`panic = abort`). In tests the state is

@@ -1,14 +1,14 @@
 //! The audit: how much each domain owns, grants and maps, and whether both sides of the books
 //! agree.
 
-use super::accounts::{Accounts, Grants};
+use super::accounts::{Accounts, GrantAccounts};
 use super::counted::CountedGrants;
 use super::mechanism::{GrantAudit, Mechanism};
 use super::window::WindowSlot;
 use abi::{DomId, Handle};
 use std::collections::BTreeMap;
 
-impl Grants {
+impl GrantAccounts {
     /// Audits every open account. Also returns the number of slots, uses and accounts without a
     /// counterpart, which is 0 unless the monitor has a bug.
     #[must_use]

@@ -1,7 +1,7 @@
 //! The interface to grant mechanisms other than counted grants, which only comparisons use. They
 //! belong to another program (`lab/baselines`); the shipped monitor has none.
 
-use super::accounts::Grants;
+use super::accounts::GrantAccounts;
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{Bind, HypercallKind};
 use abi::{ConnId, DomId, GrantStatus, Handle};
@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 /// Creates the mechanisms of a monitor with these accounts.
-pub type MechanismFactory = fn(&Arc<Grants>) -> Box<dyn Mechanism>;
+pub type MechanismFactory = fn(&Arc<GrantAccounts>) -> Box<dyn Mechanism>;
 
 /// Mechanisms besides counted grants, for all domains.
 pub trait Mechanism: Debug + Send + Sync {

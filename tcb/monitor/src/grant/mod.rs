@@ -21,7 +21,7 @@ pub mod counted;
 pub mod mechanism;
 mod window;
 
-pub use accounts::{Account, Accounts, Grants, SharedSpace};
+pub use accounts::{Account, Accounts, GrantAccounts, SharedSpace};
 pub use churn::Churn;
 pub use counted::CountedGrants;
 pub use mechanism::{GrantAudit, InUse, Mechanism};

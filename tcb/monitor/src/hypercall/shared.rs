@@ -3,7 +3,7 @@
 use crate::connect::Connections;
 use crate::device::Devices;
 use crate::grant::mechanism::{Mechanism, MechanismFactory};
-use crate::grant::{Churn, CountedGrants, GrantAudit, Grants};
+use crate::grant::{Churn, CountedGrants, GrantAccounts, GrantAudit};
 use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct MonitorState {
     /// Every domain's account.
-    pub grants: Arc<Grants>,
+    pub grants: Arc<GrantAccounts>,
     /// Every counted grant.
     pub counted: CountedGrants,
     /// The machine-wide rate limit of revocations.
@@ -29,7 +29,7 @@ impl MonitorState {
     /// Empty state of a monitor with these mechanisms besides counted grants.
     #[must_use]
     pub fn new(mechanism: Option<MechanismFactory>) -> Self {
-        let grants = Arc::new(Grants::default());
+        let grants = Arc::new(GrantAccounts::default());
         Self {
             counted: CountedGrants::new(Arc::clone(&grants)),
             churn: Churn::default(),
@@ -57,7 +57,7 @@ impl MonitorState {
     }
 
     /// Returns the books of every domain, and the number of entries without a counterpart: see
-    /// [`Grants::audit`].
+    /// [`GrantAccounts::audit`].
     #[must_use]
     pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
         self.grants.audit(&self.counted, self.mechanism.as_deref())

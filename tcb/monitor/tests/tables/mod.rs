@@ -5,7 +5,7 @@ use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
-use monitor::grant::{CountedGrants, GrantAudit, Grants};
+use monitor::grant::{CountedGrants, GrantAccounts, GrantAudit};
 use monitor::memory::SharedDomainMemory;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
 
 pub(crate) struct Rig {
     sizes: Sizes,
-    pub(crate) grants: Arc<Grants>,
+    pub(crate) grants: Arc<GrantAccounts>,
     pub(crate) counted: CountedGrants,
     spy: Arc<Mutex<Spy>>,
     handles: Vec<Handle>,
@@ -48,7 +48,7 @@ impl Rig {
         let Sizes {
             granters, entries, ..
         } = sizes;
-        let grants = Arc::new(Grants::default());
+        let grants = Arc::new(GrantAccounts::default());
         let (patience, mappings) = (sizes.patience, sizes.mappings);
         let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, mappings);
         let slots = entries + table_slots(entries);

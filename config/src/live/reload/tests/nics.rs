@@ -132,7 +132,7 @@ fn other_devices_keep_their_numbers() {
         .replace("10.0.0.9", "10.0.0.8");
     let two = format!("{TAP}{local}{FILE}");
     let config = parse("f", &two).unwrap();
-    let file = File {
+    let file = ConfigFile {
         name: "f".into(),
         text: two.clone(),
     };
@@ -179,7 +179,7 @@ fn other_devices_keep_their_numbers() {
 /// Returns the machine of a file, its first worker's configuration, and the present configuration.
 fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
     let config = parse("f", file).unwrap();
-    let files = [File {
+    let files = [ConfigFile {
         name: "f".into(),
         text: file.into(),
     }];

@@ -3,7 +3,7 @@
 use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
-use crate::dma::control::Control;
+use crate::dma::control::QueueControl;
 use crate::dma::layout::{Completion, Descriptor, MappedMemory};
 use crate::dma::queue::{DeviceQueue, QueueName};
 use crate::dma::table::{IoFault, IoMemory};
@@ -83,7 +83,7 @@ pub(super) struct ReceiveUnit {
     pub(super) fifo: VecDeque<Vec<u8>>,
     pub(super) fifo_bytes: usize,
     /// The control word in effect, if the queue is a dedicated one of a driver in another domain.
-    pub(super) control: Control,
+    pub(super) control: QueueControl,
     /// Bytes of the first frame that are stored already.
     pub(super) stored: usize,
 }
@@ -160,7 +160,7 @@ impl<W: Wire> SoftDevice<W> {
             unit: Unit::new(QueueName::Receive(number as u32), *base, entries),
             fifo: VecDeque::new(),
             fifo_bytes: 0,
-            control: Control::default(),
+            control: QueueControl::default(),
             stored: 0,
         };
         self.receive = receive.iter().enumerate().map(unit).collect();

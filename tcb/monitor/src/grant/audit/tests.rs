@@ -8,8 +8,8 @@ const USER: DomId = DomId(0);
 const IDLE: DomId = DomId(2);
 const SLOTS: u32 = 8;
 
-fn books() -> Grants {
-    let grants = Grants::default();
+fn books() -> GrantAccounts {
+    let grants = GrantAccounts::default();
     for id in [USER, DomId(1), IDLE] {
         let memory = Arc::new(SharedDomainMemory::create(id, 4, 8, &[], None).unwrap());
         grants.lock().insert(id, memory, SLOTS);
@@ -17,7 +17,7 @@ fn books() -> Grants {
     grants
 }
 
-fn leaks(grants: &Grants) -> u64 {
+fn leaks(grants: &GrantAccounts) -> u64 {
     let counted = CountedGrants::new(Arc::default());
     grants.audit(&counted, None).1
 }
@@ -25,7 +25,7 @@ fn leaks(grants: &Grants) -> u64 {
 #[test]
 fn books_in_order_have_no_leak() {
     assert_eq!(leaks(&books()), 0);
-    assert_eq!(leaks(&Grants::default()), 0);
+    assert_eq!(leaks(&GrantAccounts::default()), 0);
 }
 
 /// An account is closed with its last holder, and not earlier.

@@ -15,8 +15,8 @@
 //! The granter's worker changes the user's address space, through the user's agent.
 //!
 //! Lock order within a thread: a table's `op`; then, each for bookkeeping only, its `state`; the
-//! registry; the pins. The accounts ([`crate::grant::Grants`]) and an address space are locked
-//! under `op` only.
+//! registry; the pins. The accounts ([`crate::grant::GrantAccounts`]) and an address space are
+//! locked under `op` only.
 //!
 //! Forcing the revocation of a grant in use puts the entry into *quarantine*: it cannot be granted
 //! again until its count is 0. A user's quarantine is bounded by its *collateral*: each entry in it

@@ -2,7 +2,7 @@
 
 use super::quarantine::Quarantine;
 use super::table::GrantTableState;
-use crate::grant::accounts::Grants;
+use crate::grant::accounts::GrantAccounts;
 use crate::grant::mechanism::GrantAudit;
 use crate::pins::Pins;
 use abi::{ConnId, DomId, Handle};
@@ -39,7 +39,7 @@ pub struct CountedCounters {
 #[derive(Debug)]
 pub struct CountedGrants {
     registry: Mutex<Registry>,
-    pub(super) grants: Arc<Grants>,
+    pub(super) grants: Arc<GrantAccounts>,
     patience: Duration,
     /// The number of mappings that a process may have.
     pub(super) mappings: u32,
@@ -52,7 +52,7 @@ pub struct CountedGrants {
 impl CountedGrants {
     /// Returns an empty registry with the system's limits.
     #[must_use]
-    pub fn new(grants: Arc<Grants>) -> Self {
+    pub fn new(grants: Arc<GrantAccounts>) -> Self {
         Self::with_limits(grants, PATIENCE, mappings_max())
     }
 
@@ -60,7 +60,7 @@ impl CountedGrants {
     /// to end uses, however many revocations wait for it; `mappings` is how many mappings a process
     /// may have.
     #[must_use]
-    pub fn with_limits(grants: Arc<Grants>, patience: Duration, mappings: u32) -> Self {
+    pub fn with_limits(grants: Arc<GrantAccounts>, patience: Duration, mappings: u32) -> Self {
         Self {
             registry: Mutex::default(),
             grants,
