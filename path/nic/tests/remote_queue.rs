@@ -303,6 +303,28 @@ fn stopped_queue_waits_for_the_device() {
     assert_eq!(received[0].pieces[0].buffer, BufferId(3));
 }
 
+/// D-24: an acknowledgement in one queue re-enables the interrupt, although the reset of another
+/// queue has set its index back by as much.
+#[test]
+fn reset_of_a_queue_hides_no_acknowledgement() {
+    let mut rig = Rig::new();
+    rig.shared();
+    rig.start();
+    rig.post(0..1);
+    rig.arrive(1);
+    rig.work();
+    assert_eq!(rig.receive().len(), 1);
+    rig.cord.arriving.borrow_mut().push_back(bytes(2, 100));
+    assert!(rig.work());
+    rig.queue.stop();
+    rig.work();
+    rig.queue.start(MAC);
+    assert_eq!(rig.shared().len(), 1);
+    assert!(!rig.work(), "no frame waits");
+    rig.cord.arriving.borrow_mut().push_back(bytes(3, 100));
+    assert!(rig.work());
+}
+
 /// D-26, D-34: after the death of a device every buffer returns once, and the next device starts
 /// with an empty, disabled queue.
 #[test]

@@ -5,6 +5,7 @@ use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
 use shmem::Fault;
+use std::mem;
 use std::sync::atomic::{Ordering, fence};
 
 /// Time between two attempts to send while the wire is full.
@@ -91,15 +92,15 @@ impl<W: Wire> SoftDevice<W> {
     /// Returns whether to raise the interrupt now. It is raised once for each acknowledgement of
     /// the driver in any receive queue.
     pub fn raise(&mut self, now_ns: u64, io: &impl IoMemory) -> bool {
-        let (mut pending, mut acknowledged) = (0_u32, 0_u32);
+        let (mut pending, mut is_new) = (0_u32, false);
         for queue in 0..self.receive.len() {
             let (of_queue, index) = self.unacknowledged(queue, io);
             pending = pending.saturating_add(of_queue);
-            acknowledged = acknowledged.wrapping_add(index);
+            if let Some(receive) = self.receive.get_mut(queue) {
+                is_new |= mem::replace(&mut receive.acknowledged, index) != index;
+            }
         }
-        let is_new = self.raised.acknowledged != acknowledged;
         self.raised = Raised {
-            acknowledged,
             pending,
             is_raised: self.raised.is_raised && !is_new,
         };

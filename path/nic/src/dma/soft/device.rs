@@ -86,14 +86,14 @@ pub(super) struct ReceiveUnit {
     pub(super) control: QueueControl,
     /// Bytes of the first frame that are stored already.
     pub(super) stored: usize,
+    /// The index that the driver had acknowledged last.
+    pub(super) acknowledged: u32,
 }
 
 /// Interrupts of the receive queues, as far as the driver acknowledges them in its memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raised {
-    /// The sum of the indices that the driver had acknowledged last.
-    pub(super) acknowledged: u32,
-    /// Whether the interrupt was raised since then.
+    /// Whether the interrupt was raised since the driver acknowledged completions last.
     pub(super) is_raised: bool,
     /// Number of unacknowledged completions.
     pub(super) pending: u32,
@@ -162,6 +162,7 @@ impl<W: Wire> SoftDevice<W> {
             fifo_bytes: 0,
             control: QueueControl::default(),
             stored: 0,
+            acknowledged: 0,
         };
         self.receive = receive.iter().enumerate().map(unit).collect();
         self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
