@@ -26,6 +26,9 @@ use std::rc::Rc;
 use vif::grants::GrantMechanism;
 use vif::netback::{Netback, Returned};
 
+/// Longest time between two attempts to start the queue of a device that does not respond.
+const RETRY_MAX_NS: u64 = 10_000_000;
+
 /// One guest's queue.
 #[derive(Debug)]
 pub struct DeviceQueue {
@@ -40,6 +43,8 @@ pub struct DeviceQueue {
     /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
     lending: Lending,
+    /// Time until the next poll without a frame.
+    retry_ns: u64,
     /// Why the guest cannot use the queue, as text.
     trouble: String,
 }
@@ -63,6 +68,7 @@ impl DeviceQueue {
             table: None,
             asked: None,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
+            retry_ns: RETRY_NS,
             trouble: String::new(),
         }
     }
@@ -79,7 +85,7 @@ impl DeviceQueue {
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let waits = self.table.is_some() && self.trouble.is_empty();
         let starved = waits && self.queue.outstanding() == 0 && self.queue.is_up();
-        starved.then(|| now_ns.saturating_add(RETRY_NS))
+        starved.then(|| now_ns.saturating_add(self.retry_ns))
     }
 
     /// Returns state and counters as JSON.
@@ -133,8 +139,10 @@ impl DeviceQueue {
             return false;
         };
         if !self.queue.is_ready() {
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_MAX_NS);
             return false;
         }
+        self.retry_ns = RETRY_NS;
         if !netback.can_post_to_device(self.frame_bytes) {
             self.fail(UNSUITABLE);
             return false;

@@ -133,6 +133,26 @@ fn unsuitable_guest_uses_the_shared_queue() {
     }
 }
 
+/// D-33: the driver polls a device that does not reset a stopped queue at growing intervals.
+#[test]
+fn silent_device_is_polled_less_and_less() {
+    calls_of(GrantStatus::Okay, |queue, nic, _| {
+        let mut rig = guest(true);
+        connect(nic);
+        queue.connected(TABLE);
+        queue.post_to_device(&mut rig.back);
+        queue.end();
+        queue.connected(TABLE);
+        let mut poll = || {
+            queue.post_to_device(&mut rig.back);
+            queue.due_ns(0).unwrap()
+        };
+        assert_eq!([poll(), poll()], [2 * RETRY_NS, 4 * RETRY_NS]);
+        let last = (0..20).map(|_| poll()).last();
+        assert_eq!(last, Some(RETRY_MAX_NS));
+    });
+}
+
 /// D-35: a refusal concerns one device; the table is shared with the next one.
 #[test]
 fn next_device_is_tried_after_a_refusal() {
