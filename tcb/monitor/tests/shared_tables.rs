@@ -1,71 +1,83 @@
 //! Tables whose pages are granted for I/O, and the device of their user (IO-1 … IO-6).
 
+mod spy;
+mod tables;
+
 use abi::counted::Revocation;
-use abi::hypercall::{Bind, Create, Revoke, Share};
+use abi::hypercall::{Create, Revoke, Share};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::fake::SharedFake;
 use monitor::grant::{CountedGrants, GrantAccounts};
 use monitor::memory::SharedDomainMemory;
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::time::Duration;
+use tables::{Sizes, USER};
 
-const USER: DomId = DomId(0);
 const GRANTER: DomId = DomId(1);
 const DEVICE: DomId = DomId(2);
 const ENTRIES: u32 = 8;
 /// The slot of entry 0 in the device's window.
 const FIRST: u32 = 3;
+/// Slots of the device's window.
+const WINDOW: u32 = 32;
 
+/// One granter's table, and the device that its user names.
 struct Rig {
-    grants: Arc<GrantAccounts>,
-    counted: CountedGrants,
-    user: SharedFake,
+    tables: tables::Rig,
     device: SharedFake,
-    table: Handle,
 }
 
 impl Rig {
     /// Creates a bound table that grants nothing.
     fn new() -> Self {
-        let grants = Arc::new(GrantAccounts::default());
-        let counted = CountedGrants::new(Arc::clone(&grants));
-        for id in [USER, GRANTER, DEVICE] {
-            let memory = SharedDomainMemory::create(id, ENTRIES, ENTRIES, &[], None).unwrap();
-            grants.lock().insert(id, Arc::new(memory), 32);
-        }
-        let [user, device] = [USER, DEVICE].map(|id| {
-            let space = SharedFake::default();
-            let shared: Arc<_> = Arc::clone(&space);
-            grants.lock().set_space(id, Some(shared));
-            counted.insert(id, ENTRIES);
-            space
-        });
-        let table = counted.create_table((GRANTER, ConnId(0)), USER, ENTRIES);
-        let rig = Self {
-            grants,
-            counted,
-            user,
-            device,
-            table: table.unwrap(),
-        };
-        let bind = Bind {
-            granter: GRANTER,
-            table: rig.table,
-            first: Slot(0),
-            tables: Slot(ENTRIES),
+        Self::with_mappings(u32::MAX)
+    }
+
+    /// Like [`Rig::new`], with this number of mappings for a process.
+    fn with_mappings(mappings: u32) -> Self {
+        let tables = tables::Rig::new(Sizes {
+            granters: 1,
             entries: ENTRIES,
+            patience: Duration::from_secs(1),
+            mappings,
+        });
+        let device = SharedFake::default();
+        let rig = Self {
+            tables,
+            device: Arc::clone(&device),
         };
-        assert_eq!(rig.counted.bind(USER, &bind), Ok(()));
+        rig.add_device(device);
         rig
+    }
+
+    fn add_device(&self, space: SharedFake) {
+        let memory = SharedDomainMemory::create(DEVICE, 1, 1, &[], None).unwrap();
+        let grants = self.grants();
+        grants.lock().insert(DEVICE, Arc::new(memory), WINDOW);
+        grants.lock().set_space(DEVICE, Some(space));
+        self.counted().insert(DEVICE, ENTRIES);
+    }
+
+    fn grants(&self) -> &GrantAccounts {
+        &self.tables.grants
+    }
+
+    fn counted(&self) -> &CountedGrants {
+        &self.tables.counted
+    }
+
+    fn table(&self) -> Handle {
+        self.tables.handle(GRANTER.0)
     }
 
     fn share(&self, user: DomId, device: DomId, first: u32) -> Result<(), GrantStatus> {
         let share = Share {
-            table: self.table,
+            table: self.table(),
             conn: ConnId(0),
             first: Slot(first),
         };
-        let shared = self.counted.share(user, device, &share);
+        let shared = self.counted().share(user, device, &share);
         self.check();
         shared
     }
@@ -73,33 +85,33 @@ impl Rig {
     /// Grants a frame by the entry of the same number.
     fn grant(&self, index: u32, io: bool, readonly: bool) -> (GrantStatus, GrantRef) {
         let create = Create {
-            table: self.table,
+            table: self.table(),
             index,
             frame: index,
             readonly,
             io,
         };
-        let made = self.counted.create(GRANTER, &[create])[0];
+        let made = self.counted().create(GRANTER, &[create])[0];
         self.check();
         made
     }
 
     fn revoke(&self, gref: GrantRef) -> GrantStatus {
         let revoke = Revoke {
-            table: self.table,
+            table: self.table(),
             gref,
             how: Revocation::Force,
         };
-        let status = self.counted.revoke(GRANTER, &[revoke])[0];
+        let status = self.counted().revoke(GRANTER, &[revoke])[0];
         self.check();
         status
     }
 
     fn die(&self, id: DomId) {
-        self.grants.lock().fence(id);
-        self.grants.lock().set_space(id, None);
-        self.counted.tear_down(id);
-        self.grants.lock().clear(id);
+        self.grants().lock().fence(id);
+        self.grants().lock().set_space(id, None);
+        self.counted().tear_down(id);
+        self.grants().lock().clear(id);
         self.check();
     }
 
@@ -112,7 +124,7 @@ impl Rig {
 
     /// Nothing leaks, and the audit knows what the device reaches.
     fn check(&self) {
-        let (audit, leaked) = self.grants.audit(&self.counted, None);
+        let (audit, leaked) = self.grants().audit(self.counted(), None);
         assert_eq!(leaked, 0);
         if let Some(device) = audit.get(&DEVICE) {
             let frames = device.mapped.iter().map(|(granter, frame)| {
@@ -157,7 +169,7 @@ fn table_is_shared_once_by_its_user() {
         let refused = rig.share(caller, DEVICE, FIRST);
         assert_eq!(refused, Err(GrantStatus::BadHandle));
     }
-    for first in [32 - ENTRIES + 1, u32::MAX] {
+    for first in [WINDOW - ENTRIES + 1, u32::MAX] {
         let refused = rig.share(USER, DEVICE, first);
         assert_eq!(refused, Err(GrantStatus::BadSlot));
     }
@@ -166,8 +178,8 @@ fn table_is_shared_once_by_its_user() {
         Err(GrantStatus::BadDomain)
     );
     let space: Arc<_> = SharedFake::default();
-    rig.grants.lock().set_space(GRANTER, Some(space));
-    rig.counted.insert(GRANTER, ENTRIES);
+    rig.grants().lock().set_space(GRANTER, Some(space));
+    rig.counted().insert(GRANTER, ENTRIES);
     let refused = rig.share(USER, GRANTER, FIRST);
     assert_eq!(refused, Err(GrantStatus::BadDomain));
     rig.device.lock().unwrap().refuse_next = true;
@@ -182,14 +194,14 @@ fn table_is_shared_once_by_its_user() {
         Err(GrantStatus::BadHandle)
     );
     let unbound = rig
-        .counted
+        .counted()
         .create_table((GRANTER, ConnId(1)), USER, ENTRIES);
     let share = Share {
         table: unbound.unwrap(),
         conn: ConnId(0),
         first: Slot(FIRST + ENTRIES),
     };
-    let refused = rig.counted.share(USER, DEVICE, &share);
+    let refused = rig.counted().share(USER, DEVICE, &share);
     assert_eq!(refused, Err(GrantStatus::BadHandle));
 }
 
@@ -197,8 +209,8 @@ fn table_is_shared_once_by_its_user() {
 #[test]
 fn end_of_a_table_takes_all_pages_from_the_device() {
     let ends: [fn(&Rig); 4] = [
-        |rig| rig.counted.end_table(GRANTER, rig.table).unwrap(),
-        |rig| rig.counted.end_table(USER, rig.table).unwrap(),
+        |rig| rig.counted().end_table(GRANTER, rig.table()).unwrap(),
+        |rig| rig.counted().end_table(USER, rig.table()).unwrap(),
         |rig| rig.die(GRANTER),
         |rig| rig.die(USER),
     ];
@@ -215,7 +227,7 @@ fn end_of_a_table_takes_all_pages_from_the_device() {
         for id in [USER, GRANTER, DEVICE] {
             rig.die(id);
         }
-        assert!(!rig.counted.names(GRANTER) && !rig.grants.lock().knows(GRANTER));
+        assert!(!rig.counted().names(GRANTER) && !rig.grants().lock().knows(GRANTER));
     }
 }
 
@@ -225,23 +237,20 @@ fn next_device_gets_the_pages_of_a_dead_one() {
     let rig = Rig::new();
     rig.grant(0, true, false);
     rig.share(USER, DEVICE, FIRST).unwrap();
-    assert!(rig.counted.names(DEVICE));
+    assert!(rig.counted().names(DEVICE));
     rig.die(DEVICE);
-    assert!(!rig.counted.names(DEVICE) && !rig.grants.lock().knows(DEVICE));
+    assert!(!rig.counted().names(DEVICE) && !rig.grants().lock().knows(DEVICE));
     // The user's own mappings are untouched, and revocations reach only them.
-    assert!(rig.user.lock().unwrap().mapped.contains_key(&Slot(0)));
+    assert!(rig.tables.space().fake.mapped.contains_key(&Slot(0)));
     rig.grant(1, true, false);
-    let memory = SharedDomainMemory::create(DEVICE, 1, 1, &[], None).unwrap();
-    rig.grants.lock().insert(DEVICE, Arc::new(memory), 32);
-    let next: Arc<_> = SharedFake::default();
-    let space: Arc<_> = Arc::clone(&next);
-    rig.grants.lock().set_space(DEVICE, Some(space));
+    let next = SharedFake::default();
+    rig.add_device(Arc::clone(&next));
     let share = Share {
-        table: rig.table,
+        table: rig.table(),
         conn: ConnId(0),
         first: Slot(FIRST),
     };
-    assert_eq!(rig.counted.share(USER, DEVICE, &share), Ok(()));
+    assert_eq!(rig.counted().share(USER, DEVICE, &share), Ok(()));
     assert_eq!(next.lock().unwrap().mapped.len(), 2);
 }
 
@@ -255,7 +264,70 @@ fn device_that_keeps_a_revoked_page_is_killed() {
     assert_eq!(rig.revoke(gref), GrantStatus::Okay);
     assert!(rig.device.lock().unwrap().destroyed.is_some());
     assert_eq!(rig.reached(), []);
-    assert_eq!(rig.user.lock().unwrap().destroyed, None);
+    assert_eq!(rig.tables.destroyed(), None);
+}
+
+/// IO-2, IO-3: the forced revocation of a page that the user has in use takes it from the device,
+/// which never reaches the page in its place.
+#[test]
+fn device_loses_a_page_that_the_user_has_in_use() {
+    let rig = Rig::new();
+    let gref = rig.grant(0, true, false).1;
+    rig.grant(1, true, false);
+    rig.share(USER, DEVICE, FIRST).unwrap();
+    let set_uses = |uses| {
+        let space = rig.tables.space();
+        rig.tables.set_uses(&space, GRANTER.0, 0, uses);
+    };
+    set_uses(1);
+    assert_eq!(rig.revoke(gref), GrantStatus::Okay);
+    assert_eq!(rig.reached(), [(1, true)]);
+    // The entry is in quarantine until the use ends.
+    assert_ne!(rig.grant(0, true, false).0, GrantStatus::Okay);
+    assert_eq!(rig.reached(), [(1, true)]);
+    set_uses(0);
+    assert_eq!(rig.grant(0, true, false).0, GrantStatus::Okay);
+    assert_eq!(rig.reached(), [(0, true), (1, true)]);
+    assert_eq!(rig.device.lock().unwrap().destroyed, None);
+}
+
+/// IO-6: a revocation and the end of a table also count for the device that has the pages.
+#[test]
+fn revocations_count_for_the_device() {
+    let rig = Rig::new();
+    let gref = rig.grant(0, true, false).1;
+    rig.grant(1, false, false);
+    let table = rig.table();
+    let revoke = Revoke {
+        table,
+        gref,
+        how: Revocation::Force,
+    };
+    let costs = || {
+        let counted = rig.counted();
+        let of_revocation = counted.cost_of_revocations(GRANTER, &[revoke]);
+        (of_revocation, counted.cost_of_end(GRANTER, table))
+    };
+    let (one, end) = costs();
+    assert_eq!(one, 1);
+    rig.share(USER, DEVICE, FIRST).unwrap();
+    assert_eq!(costs(), (2, end + 1), "one page is granted for I/O");
+    rig.die(DEVICE);
+    assert_eq!(costs(), (one, end));
+}
+
+/// IO-6: every page of a table may be a mapping of the device.
+#[test]
+fn device_has_room_for_a_mapping_of_each_page() {
+    // 2048 mappings are the device's own. The table's share of the others is that of its slots, two
+    // of which may be the gaps before and after it.
+    let each = 2048 + (ENTRIES + 2) * (WINDOW / ENTRIES);
+    let rig = Rig::with_mappings(each - 1);
+    rig.grant(0, true, false);
+    assert_eq!(rig.share(USER, DEVICE, FIRST), Err(GrantStatus::NoSpace));
+    assert_eq!(rig.reached(), []);
+    let rig = Rig::with_mappings(each);
+    assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
 }
 
 /// A step of a random sequence.
@@ -270,7 +342,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        2 => (0..32u32).prop_map(Op::Share),
+        2 => (0..WINDOW).prop_map(Op::Share),
         8 => (0..ENTRIES, any::<bool>()).prop_map(|(index, io)| Op::Grant(index, io)),
         6 => (0..ENTRIES).prop_map(Op::Revoke),
         1 => (0..2u16).prop_map(|id| Op::End(DomId(id))),
@@ -306,7 +378,7 @@ proptest! {
                     }
                 }
                 Op::End(id) => {
-                    if rig.counted.end_table(id, rig.table).is_ok() {
+                    if rig.counted().end_table(id, rig.table()).is_ok() {
                         (grefs, shared) = ([None; ENTRIES as usize], None);
                     }
                 }
