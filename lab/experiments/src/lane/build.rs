@@ -4,7 +4,7 @@ use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
-use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
+use crate::plan::{Gro, Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
 use config::domain::{self, Offloads, Vmq};
 use config::rule::{PortRange, Rule, RuleDirection, RuleState};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Vif, XdpWire};
@@ -20,8 +20,9 @@ pub struct OnWire<'a> {
     pub speed: &'a Wire,
     /// Interrupt moderation.
     pub moderation: Moderation,
-    /// True if the wire's TCP stack runs on the wire's core, as on a separate machine.
-    pub apart: bool,
+    /// How the wire's end aggregates frames if its TCP stack runs on the wire's core, as on a
+    /// separate machine.
+    pub apart: Option<Gro>,
     /// Work that the ends of a TAP leave to each other.
     pub offload: WireOffload,
 }
@@ -34,7 +35,7 @@ impl<'a> OnWire<'a> {
             nic: WireNic::Tap,
             speed,
             moderation: Moderation::Event,
-            apart: false,
+            apart: None,
             offload: WireOffload::None,
         }
     }

@@ -153,17 +153,20 @@ fn interface(
     }
 }
 
-/// Has a kernel thread on the wire's core aggregate the frames that arrive at each wire's end, as
-/// behind a bridge with threaded NAPI; returns the threads.
+/// Has the wire's core process the frames that arrive at each wire's end, as behind a bridge with
+/// the same `gro`; returns the NAPI threads.
 ///
 /// # Errors
 /// If this user may not, or `ethtool` is not installed.
-pub(super) fn aggregate_at_wires(ends: &mut Ends, cores: Cores) -> anyhow::Result<Vec<i32>> {
+pub(super) fn set_up_wires(ends: &mut Ends, cores: Cores, gro: Gro) -> anyhow::Result<Vec<i32>> {
     need(&["ethtool"])?;
     let mut threads = Vec::new();
+    let near = Near {
+        core: cores.wire,
+        whole: false,
+    };
     ends.each_wire(|wire| {
-        offloads(wire, IFNAME, "on", false)?;
-        threads.extend(thread(wire, IFNAME, cores.wire)?);
+        threads.extend(interface(wire, IFNAME, near, gro)?);
         Ok(())
     })?;
     Ok(threads)

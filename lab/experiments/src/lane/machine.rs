@@ -4,7 +4,7 @@
 use super::build::{OnWire, add_wires, apply, config};
 use super::cores::Cores;
 use super::ends::{Ends, IFNAME, WIRE_INSIDE};
-use super::kernel_path::aggregate_at_wires;
+use super::kernel_path::set_up_wires;
 use super::running::Running;
 use super::{Lane, Loads};
 use crate::plan::{Place, Topology, Wire, WireNic};
@@ -45,15 +45,15 @@ fn between(
 ) -> anyhow::Result<Lane> {
     let mut threads = Vec::new();
     let remark = match (wire.apart, wire.nic) {
-        (true, WireNic::Tap) => ends.wire_apart(cores).err(),
-        (true, WireNic::Xdp) => match aggregate_at_wires(&mut ends, cores) {
+        (None, _) => Some(WIRE_INSIDE.to_owned()),
+        (Some(_), WireNic::Tap) => ends.wire_apart(cores).err(),
+        (Some(gro), WireNic::Xdp) => match set_up_wires(&mut ends, cores, gro) {
             Ok(all) => {
                 threads = all;
                 None
             }
-            Err(error) => Some(format!("the wire's end does not aggregate ({error:#})")),
+            Err(error) => Some(format!("the wire's end has other settings ({error:#})")),
         },
-        (false, _) => Some(WIRE_INSIDE.to_owned()),
     };
     let lane = Lane::new(ends, Box::new(running), cores, loads)?;
     Ok(lane.with_wire_threads(threads).remarked(remark))

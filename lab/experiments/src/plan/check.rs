@@ -141,8 +141,16 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`guests`: 1 to 64; `direction`: one of the plan's");
     }
     let ours = is_machine || column.path == PathKind::Forwarder;
-    if ours == column.place.is_empty() || ours == column.gro.is_some() {
-        return Err("`place` belongs to machine and forwarder, `gro` to bridge and veth");
+    if ours == column.place.is_empty() {
+        return Err("`place` belongs to machine and forwarder");
+    }
+    let has_veth = column.apart && column.nic == WireNic::Xdp;
+    let fits = match column.gro {
+        None => ours,
+        Some(gro) => !ours || has_veth && matches!(gro, Gro::Rps | Gro::Napi),
+    };
+    if !fits {
+        return Err("`gro` belongs to bridge and veth; rps and napi also to `apart` with AF_XDP");
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub struct Column {
     pub flows: Vec<u32>,
     /// The only direction in which the column is measured. Unset: every direction of the plan.
     pub direction: Option<Direction>,
-    /// Where the kernel's paths aggregate frames.
+    /// Where the kernel's paths aggregate frames, or the end of a machine's AF_XDP wire.
     pub gro: Option<Gro>,
     /// LRO configuration. Columns with the same place share one machine, whose LRO is switched.
     pub lro: Option<Lro>,
@@ -67,6 +67,15 @@ pub struct Column {
 }
 
 impl Column {
+    /// Returns how the wire's end aggregates frames if its TCP stack runs on the wire's core.
+    #[must_use]
+    pub fn gro_at_wire(&self) -> Gro {
+        self.gro.unwrap_or(match self.nic {
+            WireNic::Tap => Gro::Rps,
+            WireNic::Xdp => Gro::Napi,
+        })
+    }
+
     /// Returns whether the column is measured in this direction.
     #[must_use]
     pub fn runs_in(&self, direction: Direction) -> bool {
@@ -144,7 +153,7 @@ pub enum PathKind {
 }
 
 /// Generic receive offload at the receiving ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gro {
     /// No aggregation.

@@ -250,6 +250,7 @@ mod tests {
                 "grantway-tso",
                 "grantway-apart",
                 "grantway-xdp-apart",
+                "grantway-xdp-rps",
                 "forwarder",
                 "bridge-gro-off",
                 "bridge-gro-rps",
