@@ -5,24 +5,18 @@
 //! listed once. Rules stay in force while the API server or the agent is away.
 
 use crate::api::ObjectName;
-use crate::compile::{Cluster, Policies};
+use crate::compile::Policies;
 use crate::machine::{GuestState, NodeMachine};
 use crate::object::Kind;
 use crate::server::ApiServer;
-use crate::watch::{ClusterChange, follow};
+use crate::view::View;
 use client::pods::PodRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
-/// Changes that may wait for the agent.
-const CHANGES_MAX: usize = 1024;
 /// Interval of looking for new pods of the node, and for a new machine.
 const LOOK: Duration = Duration::from_millis(100);
-/// Changes within this time of the first one are compiled together.
-const TOGETHER: Duration = Duration::from_millis(20);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -37,14 +31,9 @@ pub struct AgentSettings {
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -> ! {
-    let (to, changes) = sync_channel(CHANGES_MAX);
-    for kind in Kind::ALL {
-        let (server, to) = (server.clone(), to.clone());
-        thread::spawn(move || follow(&server, kind, &to));
-    }
-    let mut agent = PolicyAgent::new(settings);
+    let mut agent = PolicyAgent::new(settings, View::follow(server, &Kind::ALL));
     loop {
-        for note in agent.turn(&changes) {
+        for note in agent.turn() {
             report(&note);
         }
     }
@@ -53,9 +42,7 @@ pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -
 struct PolicyAgent {
     settings: AgentSettings,
     machine: NodeMachine,
-    cluster: Cluster,
-    /// Kinds that were listed.
-    listed: BTreeSet<Kind>,
+    view: View,
     /// Pods of the node, by guest.
     pods: BTreeMap<String, (PodRecord, GuestState)>,
     /// Whether the rules must be compiled.
@@ -67,13 +54,12 @@ struct PolicyAgent {
 }
 
 impl PolicyAgent {
-    fn new(settings: AgentSettings) -> Self {
+    fn new(settings: AgentSettings, view: View) -> Self {
         let machine = NodeMachine::new(settings.socket.clone());
         Self {
             settings,
             machine,
-            cluster: Cluster::default(),
-            listed: BTreeSet::new(),
+            view,
             pods: BTreeMap::new(),
             is_due: true,
             warnings: BTreeSet::new(),
@@ -82,39 +68,14 @@ impl PolicyAgent {
     }
 
     /// Waits for changes and carries them out. Returns messages for the user.
-    fn turn(&mut self, changes: &Receiver<ClusterChange>) -> Vec<String> {
+    fn turn(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
-        let mut wait = LOOK;
-        let mut end = None;
-        while let Ok(change) = changes.recv_timeout(wait) {
-            self.apply(change, &mut notes);
-            let end = *end.get_or_insert_with(|| Instant::now() + TOGETHER);
-            wait = end.saturating_duration_since(Instant::now());
-            if wait.is_zero() {
-                break;
-            }
-        }
+        self.is_due |= self.view.turn(LOOK, &mut notes);
         self.look();
-        if self.listed.len() == Kind::ALL.len() {
+        if self.view.is_complete() {
             self.set_rules(&mut notes);
         }
         notes
-    }
-
-    fn apply(&mut self, change: ClusterChange, notes: &mut Vec<String>) {
-        match change {
-            ClusterChange::Note(note) => return notes.push(note),
-            ClusterChange::Listed(kind, objects) => {
-                self.cluster.clear(kind);
-                for (name, object) in objects {
-                    self.cluster.put(name, object);
-                }
-                self.listed.insert(kind);
-            }
-            ClusterChange::Put(name, object) => self.cluster.put(name, object),
-            ClusterChange::Removed(kind, name) => self.cluster.remove(kind, &name),
-        }
-        self.is_due = true;
     }
 
     /// Looks for pods that the plugin has attached or detached, and for a new machine.
@@ -160,8 +121,8 @@ impl PolicyAgent {
             self.was_done = true;
             notes.push(format!(
                 "{} policies, {} pods, {} of them on this node with Grantway: all rules are set",
-                self.cluster.policies.len(),
-                self.cluster.pods.len(),
+                self.view.cluster.policies.len(),
+                self.view.cluster.pods.len(),
                 self.pods.len()
             ));
         }
@@ -170,7 +131,7 @@ impl PolicyAgent {
     /// Compiles the rules of this node's pods.
     fn compile(&mut self, notes: &mut Vec<String>) {
         let name = &self.settings.node;
-        let node = self.cluster.nodes.get(name);
+        let node = self.view.cluster.nodes.get(name);
         let Some(node) = node.filter(|node| !node.addresses.is_empty()) else {
             let warning =
                 format!("the cluster has no Node {name} with an address: rules stay as they are");
@@ -182,14 +143,14 @@ impl PolicyAgent {
         let mut warnings = BTreeSet::new();
         let known = self.pods.values_mut().filter_map(|(record, state)| {
             let name = object_name(record);
-            let pod = self.cluster.pods.get(&name)?;
+            let pod = self.view.cluster.pods.get(&name)?;
             // An earlier pod of this name may be known still.
             let is_same = record.uid.is_empty() || record.uid == pod.uid;
             is_same.then_some((name, pod, state))
         });
         let known: Vec<_> = known.collect();
         let here = known.iter().map(|(name, pod, _)| (name, *pod));
-        let policies = Policies::selecting(&self.cluster, here);
+        let policies = Policies::selecting(&self.view.cluster, here);
         for (policy, note) in &policies.notes {
             warnings.insert(format!("warning: NetworkPolicy {policy}: {note}"));
         }

@@ -12,6 +12,7 @@
 //! | `list` | the output of `kubectl get` |
 //! | `server` | the API server: address, trust, login, HTTP |
 //! | `watch` | follows all objects of a kind |
+//! | `view` | the objects of some kinds, kept up to date |
 //! | `machine` | sets rules by the control socket |
 //! | `agent` | keeps the rules of a node's pods those of the policies |
 
@@ -26,4 +27,5 @@ pub mod prefix;
 pub mod rule;
 pub mod selector;
 pub mod server;
+mod view;
 mod watch;
