@@ -205,7 +205,7 @@ impl Pod {
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its own addresses.
+    /// Its own addresses, internal ones first.
     pub addresses: Vec<IpAddr>,
     /// The subnets of its pods.
     pub pod_subnets: Vec<AddressBlock>,
@@ -219,19 +219,19 @@ impl Node {
         let status = object.get("status");
         let addresses = list(status.and_then(|status| status.get("addresses")));
         let address = |one: Value| {
-            let is_ip = one.get("type")?.as_str()?.ends_with("IP");
-            let address = one.get("address")?.as_str()?.parse().ok();
-            address.filter(|_| is_ip)
+            let of_type = one.get("type")?.as_str()?;
+            let address: IpAddr = one.get("address")?.as_str()?.parse().ok()?;
+            let is_ip = of_type.ends_with("IP");
+            is_ip.then_some((of_type != "InternalIP", address))
         };
+        let addresses = addresses.into_iter().flatten().filter_map(address);
+        let mut addresses: Vec<(bool, IpAddr)> = addresses.collect();
+        addresses.sort_by_key(|(is_external, _)| *is_external);
         let spec = object.get("spec");
         let subnets = list(spec.and_then(|spec| spec.get("podCIDRs")));
         let subnet = |one: Value| one.as_str()?.parse().ok();
         Self {
-            addresses: addresses
-                .into_iter()
-                .flatten()
-                .filter_map(address)
-                .collect(),
+            addresses: addresses.into_iter().map(|(_, address)| address).collect(),
             pod_subnets: subnets.into_iter().flatten().filter_map(subnet).collect(),
         }
     }
@@ -281,14 +281,15 @@ mod tests {
         let node = Node::of(&json!({
             "spec": { "podCIDRs": ["10.244.1.0/24", "nonsense", "fd00:1::/64"] },
             "status": { "addresses": [
-                { "type": "InternalIP", "address": "192.0.2.1" },
-                { "type": "Hostname", "address": "192.0.2.9" },
                 { "type": "ExternalIP", "address": "198.51.100.7" },
+                { "type": "Hostname", "address": "192.0.2.9" },
+                { "type": "InternalIP", "address": "192.0.2.1" },
                 { "type": "InternalIP", "address": "a" },
                 7,
             ]},
         }));
-        assert_eq!(node.addresses.len(), 2);
+        let expected: [IpAddr; 2] = ["192.0.2.1", "198.51.100.7"].map(|text| text.parse().unwrap());
+        assert_eq!(node.addresses, expected);
         assert_eq!(node.pod_subnets.len(), 2);
         assert_eq!(Node::of(&json!([])), Node::default());
     }
