@@ -15,7 +15,13 @@ fn a_version_that_is_gone_leads_to_a_new_list() {
         api.compact();
     });
     node.await_rules("g1", &json!([]));
-    // So does the status itself.
+}
+
+/// The server may also refuse the watch, or the list.
+#[test]
+fn an_answer_gone_leads_to_a_new_list() {
+    let api = cluster(true);
+    let node = ready(&api);
     let gone = json!({ "kind": "Status", "code": 410, "reason": "Expired" }).to_string();
     let length = gone.len();
     let answer = format!("HTTP/1.1 410 Gone\r\nContent-Length: {length}\r\n\r\n{gone}");
@@ -23,9 +29,10 @@ fn a_version_that_is_gone_leads_to_a_new_list() {
     api.set_fault(Fault::Raw(answer.into()));
     api.cut();
     node.wait("new list", || api.requests("list /apis") > lists);
-    api.put(POLICIES, policy("db", "db", &json!([])));
+    api.remove(POLICIES, "shop/db");
+    api.compact();
     api.set_fault(Fault::None);
-    node.await_rules("g1", &isolated());
+    node.await_rules("g1", &json!([]));
 }
 
 /// An event that was cut is delivered by the next watch, without a new list.

@@ -14,6 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// Deadline of a condition: several of the agent's longest pauses, 10 s, which add up if a busy
+/// system lets it fail often while a fault lasts.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 /// The rules of guests, as a machine has them.
 type Rules = Arc<Mutex<BTreeMap<String, Value>>>;
 
@@ -146,7 +150,7 @@ impl Node {
     /// Waits for a condition.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + DEADLINE;
         while !is_so() {
             let messages = || self.messages.lock().unwrap().join("\n");
             let rules = || self.rules.lock().unwrap().clone();
