@@ -5,8 +5,6 @@
 #                     includes `loopback`, which containerd up to 1.7 calls for every pod
 #   node.sh render    prints FILES/grantway.conf with its placeholders filled in
 #   node.sh remove    removes the conflist and the plugin, if they exist
-#   node.sh routes    adds routes to the pods of all other nodes; reads lines `ADDRESS SUBNET`, for
-#                     dual stack `ADDRESS,ADDRESS SUBNET,SUBNET`
 #
 # In the files, placeholders stand for items of a list, one for each pod subnet of the node:
 # @RANGES@ for ranges of `host-local`, @ROUTES@ for default routes, @GATEWAYS@ for the node's own
@@ -111,31 +109,9 @@ remove() {
     rm -f "$CONF/$NAME" "$BIN/grantway-cni" || refuse "files in $CONF and $BIN cannot be removed"
 }
 
-# Prints the first address of the same family as a subnet.
-of_family() {
-    for address in $(printf '%s' "$2" | tr ',' ' '); do
-        case $1,$address in *:*,*:* | *.*,*.*) echo "$address" && return ;; esac
-    done
-    refuse "no address of $2 is of the family of $1"
-}
-
-routes() {
-    own=" $(ip -o address show | awk '{ sub("/.*", "", $4); printf "%s ", $4 }')"
-    while read -r addresses to; do
-        [ -n "$to" ] || refuse "expected a line with an address and a subnet: $addresses"
-        case $own in *" ${addresses%%,*} "*) continue ;; esac
-        for cidr in $(printf '%s' "$to" | tr ',' ' '); do
-            address=$(of_family "$cidr" "$addresses")
-            ip route replace "$cidr" via "$address" ||
-                refuse "cannot add a route to $cidr via $address"
-        done
-    done
-}
-
 case ${1:-} in
 install) install ;;
 render) filled grantway.conf ;;
 remove) remove ;;
-routes) routes ;;
-*) refuse "usage: node.sh install|render|remove|routes" ;;
+*) refuse "usage: node.sh install|render|remove" ;;
 esac

@@ -1,4 +1,5 @@
-//! Kubernetes network policies as firewall rules of the pods of a node.
+//! Kubernetes network policies as firewall rules of the pods of a node, and its routes to the pods
+//! of other nodes.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -15,6 +16,7 @@
 //! | `view` | the objects of some kinds, kept up to date |
 //! | `machine` | sets rules by the control socket |
 //! | `agent` | keeps the rules of a node's pods those of the policies |
+//! | `routes` | keeps a node's routes to the pods of other nodes |
 
 pub mod agent;
 pub mod api;
@@ -24,6 +26,7 @@ mod machine;
 pub mod object;
 pub mod policy;
 pub mod prefix;
+pub mod routes;
 pub mod rule;
 pub mod selector;
 pub mod server;

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use kube_edge::agent::{self, AgentSettings};
 use kube_edge::compile::{Cluster, Policies};
 use kube_edge::list;
+use kube_edge::routes;
 use kube_edge::server::{ApiServer, Login, Material};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use tool::{Failure, clean, exit_code, output};
 /// Limit of the length of a list.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
-/// Applies the network policies of a Kubernetes cluster
+/// Applies the network policies of a Kubernetes cluster, and sets routes between its nodes
 #[derive(Debug, Parser)]
 #[command(name = "grantway-kube", version)]
 struct Cli {
@@ -65,6 +66,27 @@ enum Command {
         grantway-kube agent --node node-1 --server https://192.0.2.10:6443 \\\n    \
         --token-file /etc/grantway/token --ca-file /etc/kubernetes/pki/ca.crt")]
     Agent(AgentArgs),
+    /// Keep a node's routes to the pods of all other nodes
+    ///
+    /// Watches Nodes, and adds a route for each pod subnet of each other node, by the node's
+    /// address of the same family (an internal one, if it has any), in this process's network
+    /// namespace. Nodes must be in one layer-2 network. The routes have the protocol 71 (`ip route
+    /// show proto 71`); those of nodes that no longer exist are removed, and no other route is
+    /// changed. Routes stay in force while the program or the API server is away. Needs the
+    /// capability CAP_NET_ADMIN and the program `ip`. Runs until it is ended.
+    ///
+    /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`
+    /// names another.
+    #[command(after_help = "Examples:\n  \
+        grantway-kube routes --node \"$NODE_NAME\"\n  \
+        grantway-kube routes --node node-1 --kubeconfig /etc/kubernetes/agent.conf")]
+    Routes {
+        /// The node's name
+        #[arg(long)]
+        node: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +103,12 @@ struct AgentArgs {
     /// The folder in which the plugin records pods: `pods` in the plugin's `stateDir`
     #[arg(long, value_name = "FOLDER", default_value = "/run/grantway/cni/pods")]
     pods: PathBuf,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct ServerArgs {
     /// A kubeconfig, whose current context has a token or a client certificate
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     kubeconfig: Option<PathBuf>,
@@ -95,21 +123,25 @@ struct AgentArgs {
     ca_file: Option<PathBuf>,
 }
 
-impl AgentArgs {
-    fn server(&self) -> Result<ApiServer, String> {
-        match (&self.kubeconfig, &self.server) {
+impl ServerArgs {
+    fn server(&self) -> Result<ApiServer, Failure> {
+        let server = match (&self.kubeconfig, &self.server) {
             (Some(path), _) => ApiServer::of_kubeconfig(path),
             (None, Some(url)) => {
                 let file = |path: &Option<PathBuf>| path.clone().map(Material::File);
                 let login = file(&self.token_file).map_or(Login::Anonymous, Login::Token);
-                ApiServer::new(url.parse()?, file(&self.ca_file), login)
+                let url = url.parse().map_err(Failure::Usage)?;
+                ApiServer::new(url, file(&self.ca_file), login)
             }
             (None, None) => ApiServer::of_pod(|name| std::env::var(name).ok()),
-        }
+        };
+        server.map_err(Failure::Usage)
     }
+}
 
+impl AgentArgs {
     fn run(self) -> anyhow::Result<()> {
-        let server = self.server().map_err(Failure::Usage)?;
+        let server = self.server.server()?;
         let socket = match self.socket {
             Some(socket) => socket,
             None => client::find(&self.name)?,
@@ -127,6 +159,10 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Rules { node, file } => rules(&node, file.as_deref()),
         Command::Agent(args) => args.run(),
+        Command::Routes { node, server } => match server.server() {
+            Ok(server) => routes::run(&server, &node, report),
+            Err(failure) => Err(failure.into()),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -90,6 +90,11 @@ impl AddressBlock {
         is_same && other.first & !self.rest() == self.first
     }
 
+    /// Returns whether an address is of the same version of IP.
+    pub(crate) fn is_like(self, address: IpAddr) -> bool {
+        self.is_v6 == address.is_ipv6()
+    }
+
     /// Returns the two halves; `None` of a single address.
     fn halves(self) -> Option<[Self; 2]> {
         let size = self.rest().checked_add(1).map_or(1 << 127, |size| size / 2);

@@ -5,14 +5,17 @@ use std::fs;
 use std::process::Command;
 use yaml_rust2::{Yaml, YamlLoader};
 
+/// The path of the program in the image, and in the package.
+const PROGRAM: &str = "/usr/libexec/grantway/grantway-kube";
+
 fn contrib(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/kubernetes");
     fs::read_to_string(format!("{folder}/{name}")).unwrap()
 }
 
-/// Returns the only object of a kind.
-fn object(kind: &str) -> Yaml {
-    let objects = YamlLoader::load_from_str(&contrib("policies.yaml")).unwrap();
+/// Returns the only object of a kind in a file.
+fn object(file: &str, kind: &str) -> Yaml {
+    let objects = YamlLoader::load_from_str(&contrib(file)).unwrap();
     let of_kind = |object: &Yaml| object["kind"].as_str() == Some(kind);
     let mut found = objects.into_iter().filter(of_kind);
     let object = found.next().unwrap();
@@ -28,31 +31,25 @@ fn words(of: &Yaml) -> Vec<&str> {
         .collect()
 }
 
-#[test]
-fn the_agent_may_only_read_four_kinds() {
-    let role = object("ClusterRole");
+/// Checks that the programs of a file may do this to these kinds alone, and have only these
+/// capabilities.
+fn check_rights(file: &str, verbs: &[&str], expected: &[(&str, &str)], capabilities: &[&str]) {
+    let role = object(file, "ClusterRole");
     let mut kinds = BTreeSet::new();
     for rule in role["rules"].as_vec().unwrap() {
-        assert_eq!(words(&rule["verbs"]), ["get", "list", "watch"]);
+        assert_eq!(words(&rule["verbs"]), verbs);
         let groups = words(&rule["apiGroups"]);
         for resource in words(&rule["resources"]) {
             kinds.insert((groups[0].to_owned(), resource.to_owned()));
         }
     }
-    let expected = [
-        ("", "namespaces"),
-        ("", "nodes"),
-        ("", "pods"),
-        ("networking.k8s.io", "networkpolicies"),
-    ];
-    assert_eq!(
-        kinds,
-        expected.map(|(a, b)| (a.to_owned(), b.to_owned())).into()
-    );
+    let expected = expected.iter();
+    let expected = expected.map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
+    assert_eq!(kinds, expected.collect());
 
-    let account = &object("ServiceAccount")["metadata"];
-    let binding = object("ClusterRoleBinding");
-    let set = object("DaemonSet");
+    let account = &object(file, "ServiceAccount")["metadata"];
+    let binding = object(file, "ClusterRoleBinding");
+    let set = object(file, "DaemonSet");
     let spec = &set["spec"]["template"]["spec"];
     assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
     for named in [&binding["subjects"][0]["name"], &spec["serviceAccountName"]] {
@@ -72,7 +69,31 @@ fn the_agent_may_only_read_four_kinds() {
     assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
     let security = &spec["containers"][0]["securityContext"];
     assert_eq!(words(&security["capabilities"]["drop"]), ["ALL"]);
+    let added = &security["capabilities"]["add"];
+    let added = if added.is_badvalue() {
+        Vec::new()
+    } else {
+        words(added)
+    };
+    assert_eq!(added, capabilities);
     assert!(security["privileged"].is_badvalue());
+}
+
+#[test]
+fn the_agent_may_only_read_four_kinds() {
+    let kinds = [
+        ("", "namespaces"),
+        ("", "nodes"),
+        ("", "pods"),
+        ("networking.k8s.io", "networkpolicies"),
+    ];
+    check_rights("policies.yaml", &["get", "list", "watch"], &kinds, &[]);
+}
+
+#[test]
+fn the_program_of_routes_may_only_read_nodes() {
+    let verbs = ["list", "watch"];
+    check_rights("routes.yaml", &verbs, &[("", "nodes")], &["NET_ADMIN"]);
 }
 
 /// Runs the program with these arguments, outside a pod.
@@ -89,17 +110,19 @@ fn error_of(args: &[&str]) -> String {
 
 #[test]
 fn commands_are_accepted_by_the_program() {
-    let set = object("DaemonSet");
-    let command = &set["spec"]["template"]["spec"]["containers"][0]["command"];
-    let command = words(command);
-    assert_eq!(command[0], "/usr/libexec/grantway/grantway-kube");
-    let args: Vec<String> = command[1..]
-        .iter()
-        .map(|word| word.replace("$(NODE_NAME)", "node-1"))
-        .collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let why = error_of(&args);
-    assert!(why.contains("KUBERNETES_SERVICE_HOST is not set"), "{why}");
+    for file in ["policies.yaml", "routes.yaml"] {
+        let set = object(file, "DaemonSet");
+        let command = &set["spec"]["template"]["spec"]["containers"][0]["command"];
+        let command = words(command);
+        assert_eq!(command[0], PROGRAM);
+        let args: Vec<String> = command[1..]
+            .iter()
+            .map(|word| word.replace("$(NODE_NAME)", "node-1"))
+            .collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let why = error_of(&args);
+        assert!(why.contains("KUBERNETES_SERVICE_HOST is not set"), "{why}");
+    }
 
     let unit = contrib("grantway-kube.service");
     let start = unit
@@ -110,7 +133,7 @@ fn commands_are_accepted_by_the_program() {
         .replace("${NODE_NAME}", "node-1")
         .replace("${KUBECONFIG}", "/nonexistent");
     let words: Vec<&str> = start.split(' ').collect();
-    assert_eq!(words[0], command[0]);
+    assert_eq!(words[0], PROGRAM);
     let why = error_of(&words[1..]);
     assert!(why.contains("/nonexistent: No such file"), "{why}");
 }

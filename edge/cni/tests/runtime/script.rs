@@ -206,7 +206,7 @@ fn errors_are_reported_before_anything_is_written() {
     );
     refused(
         &host.command("instal").output().unwrap(),
-        "install|render|remove|routes",
+        "install|render|remove",
     );
     for plugin in ["host-local", "loopback"] {
         fs::remove_file(host.path(&format!("plugins/{plugin}"))).unwrap();
@@ -280,54 +280,4 @@ fn the_subnet_is_requested_from_the_api_server() {
     refused(&ask(), "the node node-3 has no podCIDRs");
     host.program("path/curl", "exit 22");
     refused(&ask(), "does not describe the node node-3");
-}
-
-#[test]
-fn pods_of_other_nodes_have_a_route() {
-    require!(root, netns, tool("ip"));
-    let host = Host::new();
-    let netns = netdev::netns::Namespace::new().unwrap();
-    let run = |program: &str, args: &[&str]| {
-        let run = || Command::new(program).args(args).output().unwrap();
-        done(&netns.enter(run).unwrap())
-    };
-    let pair = ["link", "add", "lan", "type", "veth", "peer", "name", "far"];
-    run("ip", &pair);
-    for address in ["192.0.2.3/24", "fd00::3/64"] {
-        run("ip", &["address", "add", address, "dev", "lan", "nodad"]);
-    }
-    for end in ["lan", "far"] {
-        run("ip", &["link", "set", end, "up"]);
-    }
-    let routes = |lines: &str| {
-        host.write("nodes", lines);
-        let mut command = host.command("routes");
-        command.stdin(fs::File::open(host.path("nodes")).unwrap());
-        netns.enter(|| command.output().unwrap()).unwrap()
-    };
-    let nodes = "192.0.2.2 10.244.2.0/24\n\
-                 192.0.2.3,fd00::3 10.244.3.0/24,fd00:10:3::/64\n\
-                 fd00::4,192.0.2.4 10.244.4.0/24,fd00:10:4::/64\n";
-    for _ in 0..2 {
-        done(&routes(nodes));
-    }
-    let all = run("ip", &["route"]);
-    assert!(all.contains("10.244.2.0/24 via 192.0.2.2"), "{all}");
-    assert!(all.contains("10.244.4.0/24 via 192.0.2.4"), "{all}");
-    assert!(!all.contains("10.244.3.0/24"), "{all}");
-    let all = run("ip", &["-6", "route"]);
-    assert!(all.contains("fd00:10:4::/64 via fd00::4"), "{all}");
-    assert!(!all.contains("fd00:10:3::/64"), "{all}");
-    refused(
-        &routes("192.0.2.2\n"),
-        "expected a line with an address and a subnet",
-    );
-    refused(
-        &routes("192.0.2.2 fd00:10:2::/64\n"),
-        "no address of 192.0.2.2 is of the family of fd00:10:2::/64",
-    );
-    refused(
-        &routes("198.51.100.1 10.244.9.0/24\n"),
-        "cannot add a route to 10.244.9.0/24",
-    );
 }

@@ -4,6 +4,7 @@ mod api;
 mod faults;
 mod node;
 mod packets;
+mod routes;
 
 use api::{Api, NAMESPACES, NODES, PODS, POLICIES};
 use node::{Node, add_basics, pod, policy, write_token};

@@ -1,6 +1,5 @@
 //! Parts that die, are drained or reboot.
 
-use super::network;
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
@@ -150,7 +149,6 @@ fn rebooted(cluster: &mut Cluster) -> Result<String> {
     let node = &mut cluster.nodes[1];
     node.power_off()?;
     node.boot(&cluster.paths, &cluster.plane)?;
-    network::set_routes(cluster)?;
     wait("the pod does not start again", REBOOT, || {
         let [a, b] = ends(cluster)?;
         Ok(page(&a.netns, b.ip(), 80)? == "b on n2")

@@ -22,7 +22,7 @@ type Group = (&'static str, &'static str, fn(&mut Results) -> Result<()>);
 const GROUPS: [Group; 4] = [
     (
         "network",
-        "pods of both nodes reach each other: pages, 100 MB both ways",
+        "pods of both nodes reach each other: pages, 100 MB both ways, routes",
         network::run,
     ),
     (
@@ -95,10 +95,13 @@ fn install(cluster: &mut Cluster) -> Result<String> {
     let (before, after) = manifest.split_once(of_plugin).context("grantway.yaml")?;
     let closed = format!("{before}{of_plugin}          \"networkPolicy\": true,\n{after}");
     cluster.apply(&closed)?;
-    cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
-    cluster.daemon_set("grantway")?;
-    cluster.daemon_set("grantway-policies")?;
-    network::set_routes(cluster)?;
+    for file in ["policies.yaml", "routes.yaml"] {
+        cluster.apply(&fs::read_to_string(contrib.join(file))?)?;
+    }
+    for name in ["grantway", "grantway-policies", "grantway-routes"] {
+        cluster.daemon_set(name)?;
+    }
+    network::await_routes(cluster, cluster.nodes.len() - 1)?;
     wait("the nodes are not ready", READY, || {
         Ok(cluster.ready_nodes()?.len() == cluster.nodes.len())
     })?;

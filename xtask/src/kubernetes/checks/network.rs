@@ -4,10 +4,10 @@ use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::Pod;
 use crate::kubernetes::traffic::{Stream, page};
+use crate::kubernetes::waiting::{READY, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
-use std::io::Write;
-use std::process::Stdio;
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Bytes of a stream.
@@ -48,31 +48,50 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
             Ok(String::new())
         },
     );
+    results.check(
+        "a Node is added and removed: so are its routes",
+        node_is_added_and_removed,
+    );
     Ok(())
 }
 
-/// Gives each node routes to the pods of the others, as docs/kubernetes.md does.
-pub(super) fn set_routes(cluster: &Cluster) -> Result<()> {
-    let address = ".status.addresses[?(@.type==\"InternalIP\")].address";
-    let columns = format!("custom-columns=:{address},:.spec.podCIDRs[*]");
-    let lines = cluster.said(&["get", "nodes", "-o", &columns, "--no-headers"])?;
+/// Adds a Node that no machine has, and removes it. Returns the delays of the routes to its pods.
+fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
+    const NODE: &str = "/api/v1/nodes/n3";
+    // An applied object has one address of a type.
+    let addresses = json!([
+        { "type": "InternalIP", "address": "172.31.250.13" },
+        { "type": "ExternalIP", "address": "fd00:172:31::13" },
+    ]);
+    let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n3" } });
+    cluster.api.apply(NODE, &node)?;
+    node["status"] = json!({ "addresses": addresses });
+    let began = Instant::now();
+    cluster.api.apply(&format!("{NODE}/status"), &node)?;
+    await_routes(cluster, cluster.nodes.len())?;
+    let added = began.elapsed();
+    let began = Instant::now();
+    cluster.api.delete(NODE)?;
+    await_routes(cluster, cluster.nodes.len() - 1)?;
+    let removed = began.elapsed();
+    let [added, removed] = [added, removed].map(|took| took.as_millis());
+    Ok(format!(
+        "added after {added} ms, removed after {removed} ms"
+    ))
+}
+
+/// Waits until each node has routes to the pods of this number of nodes, in both families.
+pub(super) fn await_routes(cluster: &Cluster, others: usize) -> Result<()> {
     for node in &cluster.nodes {
-        let mut routes = node.space()?.command("sh");
-        routes
-            .arg(workspace::root().join("contrib/kubernetes/node.sh"))
-            .arg("routes")
-            .stdin(Stdio::piped());
-        let mut child = routes.spawn()?;
-        child
-            .stdin
-            .take()
-            .context("no input")?
-            .write_all(lines.as_bytes())?;
-        ensure!(
-            child.wait()?.success(),
-            "node.sh routes failed on {}",
-            node.name
-        );
+        let what = format!("{} has no routes to {others} nodes", node.name);
+        wait(&what, READY, || {
+            let count = |family: &str| -> Result<usize> {
+                let mut ip = node.space()?.command("ip");
+                ip.args([family, "route", "show", "proto", "71"]);
+                Ok(workspace::output(&mut ip)?.lines().count())
+            };
+            Ok([count("-4")?, count("-6")?] == [others; 2])
+        })?;
     }
     Ok(())
 }

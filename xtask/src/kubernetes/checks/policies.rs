@@ -172,13 +172,13 @@ fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
     let sets = "/apis/apps/v1/namespaces/kube-system/daemonsets/grantway-policies";
     cluster.api.delete(sets)?;
     for node in &cluster.nodes {
-        node.space()?.kill("grantway-kube")?;
+        node.space()?.kill("agent")?;
     }
     wait("agents still run", EFFECT, || {
         let mut nodes = cluster.nodes.iter();
         Ok(nodes.all(|node| {
             node.space()
-                .is_ok_and(|space| space.processes("grantway-kube").is_empty())
+                .is_ok_and(|space| space.processes("agent").is_empty())
         }))
     })?;
     same(table, &policies)?;

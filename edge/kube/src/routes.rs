@@ -1,0 +1,237 @@
+//! Keeps a node's routes to the pods of all other nodes.
+//!
+//! A node's pod subnet is routed by an address of that node, of the same family. Only routes of
+//! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
+//! routed, that overlaps a subnet of this node's pods, or that contains the address of any node.
+
+use crate::api::Node;
+use crate::object::Kind;
+use crate::prefix::AddressBlock;
+use crate::server::ApiServer;
+use crate::view::View;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// The protocol of the routes, by which the kernel tells them from those of other programs.
+pub const PROTOCOL: &str = "71";
+/// Interval of reading the routes: the kernel removes those of a link that is down.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Gateways, by subnet.
+type Routes = BTreeMap<AddressBlock, IpAddr>;
+
+/// Runs for ever. `report` gets messages for the user.
+pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
+    let mut view = View::follow(server, &[Kind::Nodes]);
+    let mut plan = None;
+    let mut before = BTreeSet::new();
+    loop {
+        let mut notes = Vec::new();
+        let has_changed = view.turn(LOOK, &mut notes);
+        notes.iter().for_each(|note| report(note));
+        if has_changed && view.is_complete() {
+            plan = Some(wanted(&view.cluster.nodes, node));
+        }
+        let warnings = match &plan {
+            None => continue,
+            Some(Err(why)) => vec![why.clone()],
+            Some(Ok((routes, warnings))) => {
+                let mut warnings = warnings.clone();
+                match apply(routes, &mut warnings) {
+                    Ok(changes) => changes.iter().for_each(|change| report(change)),
+                    Err(why) => warnings.push(why),
+                }
+                warnings
+            }
+        };
+        let warnings: BTreeSet<String> = warnings.into_iter().collect();
+        warnings.difference(&before).for_each(|new| report(new));
+        before = warnings;
+    }
+}
+
+/// Returns the routes of a node, with a warning for each subnet that gets none.
+///
+/// # Errors
+///
+/// The node is not known, or has no address: its routes must stay as they are.
+fn wanted(nodes: &BTreeMap<String, Node>, own: &str) -> Result<(Routes, Vec<String>), String> {
+    let here = nodes.get(own).filter(|node| !node.addresses.is_empty());
+    let here = here.ok_or_else(|| {
+        format!("the cluster has no Node {own} with an address: routes stay as they are")
+    })?;
+    let (mut routes, mut warnings) = (Routes::new(), Vec::new());
+    for (name, node) in nodes.iter().filter(|(name, _)| *name != own) {
+        for subnet in &node.pod_subnets {
+            let why = if let Some(why) = conflict(*subnet, here, nodes) {
+                why
+            } else if routes.contains_key(subnet) {
+                "another node has it, too".to_owned()
+            } else if let Some(gateway) = node.addresses.iter().find(|at| subnet.is_like(**at)) {
+                routes.insert(*subnet, *gateway);
+                continue;
+            } else {
+                "the node has no address of its family".to_owned()
+            };
+            warnings.push(format!("no route to {subnet} of Node {name}: {why}"));
+        }
+    }
+    Ok((routes, warnings))
+}
+
+/// Returns why a route to this subnet would redirect packets to this node's pods, or to a node.
+fn conflict(subnet: AddressBlock, here: &Node, nodes: &BTreeMap<String, Node>) -> Option<String> {
+    let mut own = here.pod_subnets.iter();
+    if let Some(own) = own.find(|own| own.covers(subnet) || subnet.covers(**own)) {
+        return Some(format!("it overlaps this node's subnet {own}"));
+    }
+    nodes.iter().find_map(|(name, node)| {
+        let mut addresses = node.addresses.iter();
+        let address = addresses.find(|at| subnet.covers(AddressBlock::host(**at)))?;
+        Some(format!("it contains the address {address} of Node {name}"))
+    })
+}
+
+/// Changes the kernel's routes to these. Returns a line for each change.
+fn apply(wanted: &Routes, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
+    let mut changes = Vec::new();
+    let mut change = |verb: &str, subnet: &AddressBlock, gateway: &IpAddr| {
+        let (subnet, gateway) = (subnet.to_string(), gateway.to_string());
+        let words = [verb, &subnet, "via", &gateway, "proto", PROTOCOL];
+        match ip(&[&["route"][..], &words].concat()) {
+            Ok(_) => changes.push(format!("route {verb} {subnet} via {gateway}")),
+            Err(why) => warnings.push(why),
+        }
+    };
+    let found = existing()?;
+    for (subnet, gateway) in &found {
+        if wanted.get(subnet) != Some(gateway) {
+            change("del", subnet, gateway);
+        }
+    }
+    for (subnet, gateway) in wanted {
+        if found.get(subnet) != Some(gateway) {
+            change("add", subnet, gateway);
+        }
+    }
+    Ok(changes)
+}
+
+/// Returns the kernel's routes of [`PROTOCOL`].
+fn existing() -> Result<Routes, String> {
+    let mut found = Routes::new();
+    for family in ["-4", "-6"] {
+        let shown = ip(&[family, "-json", "route", "show", "proto", PROTOCOL])?;
+        // Without a route, some versions print nothing.
+        let shown = if shown.is_empty() { b"[]" } else { &shown[..] };
+        let routes: Vec<Value> = serde_json::from_slice(shown)
+            .map_err(|error| format!("`ip route` prints no list of routes: {error}"))?;
+        found.extend(routes.iter().filter_map(route));
+    }
+    Ok(found)
+}
+
+/// Decodes a route; one that this program does not add has no gateway.
+fn route(shown: &Value) -> Option<(AddressBlock, IpAddr)> {
+    let to = shown.get("dst")?.as_str()?;
+    // `ip` omits the length of a single address.
+    let host = || to.parse().map(AddressBlock::host).ok();
+    let subnet = to.parse().ok().or_else(host)?;
+    let gateway = shown.get("gateway")?.as_str()?.parse().ok()?;
+    Some((subnet, gateway))
+}
+
+/// Runs `ip`, and returns its output.
+fn ip(words: &[&str]) -> Result<Vec<u8>, String> {
+    let failed = |why: &str| format!("ip {}: {}", words.join(" "), why.trim());
+    match Command::new("ip").args(words).output() {
+        Err(error) => Err(failed(&error.to_string())),
+        Ok(Output { status, stdout, .. }) if status.success() => Ok(stdout),
+        Ok(output) => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(addresses: &[&str], subnets: &[&str]) -> Node {
+        Node {
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            pod_subnets: subnets.iter().map(|text| text.parse().unwrap()).collect(),
+        }
+    }
+
+    fn nodes<const N: usize>(all: [(&str, Node); N]) -> BTreeMap<String, Node> {
+        all.map(|(name, node)| (name.to_owned(), node)).into()
+    }
+
+    #[test]
+    fn each_subnet_has_a_gateway_of_its_family() {
+        let of_b = ["10.0.2.0/24", "fd00:2::/64"];
+        let nodes = nodes([
+            ("a", node(&["192.0.2.1", "fd00::1"], &["10.0.1.0/24"])),
+            ("b", node(&["fd00::2", "192.0.2.2"], &of_b)),
+            ("c", node(&["192.0.2.3"], &["fd00:3::/64"])),
+            ("d", node(&["192.0.2.4"], &["10.0.2.0/24"])),
+        ]);
+        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        let expected = [("10.0.2.0/24", "192.0.2.2"), ("fd00:2::/64", "fd00::2")];
+        let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
+        assert_eq!(routes, expected.into());
+        let expected = [
+            "no route to fd00:3::/64 of Node c: the node has no address of its family",
+            "no route to 10.0.2.0/24 of Node d: another node has it, too",
+        ];
+        assert_eq!(warnings, expected);
+    }
+
+    /// A wrong subnet redirects no packets to nodes, or to pods of this node.
+    #[test]
+    fn subnets_of_nodes_and_of_own_pods_are_refused() {
+        let wrong = ["0.0.0.0/0", "192.0.2.3/32", "10.0.1.7/32", "10.0.0.0/16"];
+        let nodes = nodes([
+            ("a", node(&["192.0.2.1"], &["10.0.1.0/24"])),
+            ("b", node(&["192.0.2.2"], &wrong)),
+            ("c", node(&["192.0.2.3"], &[])),
+        ]);
+        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        assert_eq!(routes, Routes::new());
+        let expected = [
+            "no route to 0.0.0.0/0 of Node b: it overlaps this node's subnet 10.0.1.0/24",
+            "no route to 192.0.2.3/32 of Node b: it contains the address 192.0.2.3 of Node c",
+            "no route to 10.0.1.7/32 of Node b: it overlaps this node's subnet 10.0.1.0/24",
+            "no route to 10.0.0.0/16 of Node b: it overlaps this node's subnet 10.0.1.0/24",
+        ];
+        assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn an_unknown_node_keeps_its_routes() {
+        let nodes = nodes([
+            ("a", node(&[], &["10.0.1.0/24"])),
+            ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
+        ]);
+        for own in ["a", "c"] {
+            let why = wanted(&nodes, own).unwrap_err();
+            assert!(why.ends_with("routes stay as they are"), "{why}");
+        }
+    }
+
+    #[test]
+    fn routes_are_read_as_ip_prints_them() {
+        let shown = r#"[
+            { "dst": "10.0.2.0/24", "gateway": "192.0.2.2", "dev": "eth0", "protocol": "71" },
+            { "dst": "10.0.3.1", "gateway": "192.0.2.3" },
+            { "dst": "10.0.4.0/24", "dev": "eth0" },
+            { "dst": "default", "gateway": "192.0.2.3" }]"#;
+        let shown: Vec<Value> = serde_json::from_str(shown).unwrap();
+        let routes: Vec<_> = shown.iter().filter_map(route).collect();
+        let expected = [("10.0.2.0/24", "192.0.2.2"), ("10.0.3.1/32", "192.0.2.3")];
+        let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
+        assert_eq!(routes, expected);
+    }
+}
