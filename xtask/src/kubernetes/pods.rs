@@ -58,7 +58,8 @@ pub(super) fn is_ready(object: &Value) -> bool {
     !is_leaving && conditions.is_some_and(|all| all.iter().any(is_it))
 }
 
-/// Returns a pod that serves its name and its node at the port 80, and also at 81.
+/// Returns a pod that serves its name and its node at the TCP port 80, and also at 81. Its port of
+/// UDP has a name for policies alone.
 pub(super) fn server(namespace: &str, name: &str, node: &str) -> Value {
     let script = format!(
         "echo {name} on {node} >/var/www/index.html; echo {name} serves; \
@@ -67,6 +68,7 @@ pub(super) fn server(namespace: &str, name: &str, node: &str) -> Value {
     let ports = json!([
         { "name": "first", "containerPort": 80 },
         { "name": "second", "containerPort": 81 },
+        { "name": "third", "containerPort": 80, "protocol": "UDP" },
     ]);
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -3,14 +3,16 @@
 use super::space::Netns;
 use anyhow::{Context, Result, ensure};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Deadline of a connection and of each read.
 const ANSWER: Duration = Duration::from_secs(3);
+/// Interval of a question's repetition over UDP, and of looking whether an echo must end.
+const AGAIN: Duration = Duration::from_millis(200);
 /// A stream that makes no progress for this time has failed.
 const STALL: Duration = Duration::from_secs(60);
 
@@ -36,7 +38,51 @@ pub(super) fn connects(ip: IpAddr, port: u16, within: Duration) -> bool {
     TcpStream::connect_timeout(&SocketAddr::new(ip, port), within).is_ok()
 }
 
-/// Ends a stream's sender, also when it is dropped.
+/// Returns whether an echo answers the calling thread over UDP within a time.
+pub(super) fn answers(ip: IpAddr, port: u16, within: Duration) -> bool {
+    let own = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let ask = || -> std::io::Result<bool> {
+        let socket = UdpSocket::bind(own)?;
+        socket.connect((ip, port))?;
+        socket.set_read_timeout(Some(AGAIN))?;
+        let end = Instant::now() + within;
+        while Instant::now() < end {
+            socket.send(b"?")?;
+            match socket.recv(&mut [0; 1]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                answer => return answer.map(|length| length == 1),
+            }
+        }
+        Ok(false)
+    };
+    ask().unwrap_or(false)
+}
+
+/// Sends each datagram back to its sender, until it is dropped.
+pub(super) struct Echo(#[expect(dead_code, reason = "dropped")] Stop);
+
+impl Echo {
+    /// Starts it at a port of both families.
+    pub(super) fn start(within: &Netns, port: u16) -> Result<Self> {
+        let bind = || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
+        let socket = within.run(bind).with_context(|| format!("port {port}"))?;
+        socket.set_read_timeout(Some(AGAIN))?;
+        let stop = Stop::default();
+        let is_over = stop.0.clone();
+        std::thread::spawn(move || {
+            let mut datagram = [0; 64];
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = socket.recv_from(&mut datagram) {
+                    // An answer that is lost is requested again.
+                    let _ = socket.send_to(&datagram[..length], from);
+                }
+            }
+        });
+        Ok(Self(stop))
+    }
+}
+
+/// Ends a stream's sender or an echo, also when it is dropped.
 #[derive(Default)]
 struct Stop(Arc<AtomicBool>);
 

@@ -8,6 +8,31 @@ use std::net::IpAddr;
 /// Labels of an object.
 pub(super) type Labels = BTreeMap<String, String>;
 
+/// A kind of connection: the family's number, protocol and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    pub(super) family: usize,
+    pub(super) protocol: Protocol,
+    pub(super) port: u16,
+}
+
+/// A protocol of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl Protocol {
+    /// Returns its name in objects.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
 /// A pod as policies see it.
 pub(super) struct Endpoint {
     pub(super) namespace: String,
@@ -16,18 +41,11 @@ pub(super) struct Endpoint {
     /// Its addresses, by family.
     pub(super) ips: Vec<IpAddr>,
     /// Ports by their names.
-    pub(super) ports: BTreeMap<String, u16>,
+    pub(super) ports: BTreeMap<String, (Protocol, u16)>,
 }
 
-/// Returns whether the policies, each with `namespace` and `spec`, allow a TCP connection by the
-/// addresses with this number.
-pub(super) fn allows(
-    policies: &[Value],
-    from: &Endpoint,
-    to: &Endpoint,
-    family: usize,
-    port: u16,
-) -> bool {
+/// Returns whether the policies, each with `namespace` and `spec`, allow a connection of this kind.
+pub(super) fn allows(policies: &[Value], from: &Endpoint, to: &Endpoint, way: Way) -> bool {
     let direction = |pod: &Endpoint, kind: &str, rules: &str, peers: &str, peer: &Endpoint| {
         let selecting = |policy: &&Value| {
             let spec = &policy["spec"];
@@ -40,8 +58,9 @@ pub(super) fn allows(
         selecting.peek().is_none()
             || selecting.any(|policy| {
                 items(&policy["spec"][rules]).any(|rule| {
-                    let is_peer = |with: &Value| matches_peer(with, &pod.namespace, peer, family);
-                    let is_port = |with: &Value| matches_port(with, to, port);
+                    let ip = peer.ips[way.family];
+                    let is_peer = |with: &Value| matches_peer(with, &pod.namespace, peer, ip);
+                    let is_port = |with: &Value| matches_port(with, to, way);
                     any_or_absent(&rule[peers], is_peer) && any_or_absent(&rule["ports"], is_port)
                 })
             })
@@ -85,9 +104,9 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
         })
 }
 
-fn matches_peer(with: &Value, namespace: &str, peer: &Endpoint, family: usize) -> bool {
+fn matches_peer(with: &Value, namespace: &str, peer: &Endpoint, ip: IpAddr) -> bool {
     if let Some(block) = with["ipBlock"].as_object() {
-        let within = |cidr: &Value| is_within(cidr.as_str().unwrap_or_default(), peer.ips[family]);
+        let within = |cidr: &Value| is_within(cidr.as_str().unwrap_or_default(), ip);
         let except = block.get("except").unwrap_or(&Value::Null);
         return block.get("cidr").is_some_and(within) && !items(except).any(within);
     }
@@ -114,17 +133,15 @@ fn is_within(cidr: &str, ip: IpAddr) -> bool {
     }
 }
 
-fn matches_port(with: &Value, to: &Endpoint, port: u16) -> bool {
-    if with["protocol"]
-        .as_str()
-        .is_some_and(|protocol| protocol != "TCP")
-    {
+fn matches_port(with: &Value, to: &Endpoint, way: Way) -> bool {
+    let protocol = with["protocol"].as_str().unwrap_or("TCP");
+    if protocol != way.protocol.name() {
         return false;
     }
-    let port = u64::from(port);
+    let port = u64::from(way.port);
     match (&with["port"], with["endPort"].as_u64()) {
         (Value::Null, _) => true,
-        (Value::String(name), _) => to.ports.get(name).is_some_and(|of| u64::from(*of) == port),
+        (Value::String(name), _) => to.ports.get(name) == Some(&(way.protocol, way.port)),
         (first, Some(last)) => first
             .as_u64()
             .is_some_and(|first| (first..=last).contains(&port)),
@@ -144,7 +161,7 @@ mod tests {
             pod: labels("pod", pod),
             of_namespace: labels("team", namespace),
             ips: vec![v4.into()],
-            ports: BTreeMap::from([("web".to_owned(), 80)]),
+            ports: BTreeMap::from([("web".to_owned(), (Protocol::Tcp, 80))]),
         }
     }
 
@@ -154,11 +171,26 @@ mod tests {
             endpoint("x", "a", [10, 0, 0, 1]),
             endpoint("y", "b", [10, 0, 0, 2]),
         ];
+        let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(|protocol| Way {
+            family: 0,
+            protocol,
+            port: 80,
+        });
+        let of = |spec: Value| [json!({ "namespace": "x", "spec": spec })];
         let judge = |spec: Value| {
-            let policies = [json!({ "namespace": "x", "spec": spec })];
-            [(&b, &a), (&a, &b)].map(|(from, to)| allows(&policies, from, to, 0, 80))
+            let policies = of(spec);
+            [(&b, &a), (&a, &b)].map(|(from, to)| allows(&policies, from, to, tcp))
         };
-        assert!(allows(&[], &a, &b, 0, 80));
+        assert!(allows(&[], &a, &b, tcp));
+        for (port, expected) in [
+            (json!({ "port": 80 }), [true, false]),
+            (json!({ "port": 80, "protocol": "UDP" }), [false, true]),
+            (json!({ "port": "web", "protocol": "UDP" }), [false, false]),
+        ] {
+            let policies = of(json!({ "ingress": [{ "ports": [port] }] }));
+            let allowed = [tcp, udp].map(|way| allows(&policies, &b, &a, way));
+            assert_eq!(allowed, expected, "{policies:?}");
+        }
         assert_eq!(judge(json!({ "podSelector": {} })), [false, true]);
         assert_eq!(judge(json!({ "policyTypes": ["Egress"] })), [true, false]);
         let other = json!({ "podSelector": { "matchLabels": { "pod": "b" } } });

@@ -1,9 +1,10 @@
-//! A truth table of connections: nine pods in three namespaces, in all pairs, at two ports.
+//! A truth table of connections: nine pods in three namespaces, in all pairs, at two ports of TCP
+//! and of UDP.
 
-use super::oracle::{Endpoint, Labels, allows};
+use super::oracle::{Endpoint, Labels, Protocol, Way, allows};
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
-use crate::kubernetes::traffic::connects;
+use crate::kubernetes::traffic::{Echo, answers, connects};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,15 @@ const PORTS: [u16; 2] = [80, 81];
 /// The time in which an allowed connection is made: longer than TCP's first retransmission takes.
 const WITHIN: Duration = Duration::from_millis(1200);
 
-/// A connection: the numbers of its pods, the family's number and the port.
-type Connection = (usize, usize, usize, u16);
+/// A connection: the numbers of its pods, and its kind.
+type Connection = (usize, usize, Way);
 
 /// The pods.
 pub(super) struct Table {
     pub(super) pods: Vec<Pod>,
     endpoints: Vec<Endpoint>,
+    /// Answers of UDP.
+    _echoes: Vec<Echo>,
 }
 
 impl Table {
@@ -40,12 +43,19 @@ impl Table {
             pods.extend(cluster.pods(namespace, &NAMES)?);
         }
         let endpoints = pods.iter().map(endpoint).collect::<Result<_>>()?;
-        Ok(Self { pods, endpoints })
+        let echoes = pods
+            .iter()
+            .flat_map(|pod| PORTS.map(|port| Echo::start(&pod.netns, port)));
+        Ok(Self {
+            _echoes: echoes.collect::<Result<_>>()?,
+            pods,
+            endpoints,
+        })
     }
 
     /// Returns the number of connections.
     pub(super) fn len(&self) -> usize {
-        self.pods.len() * self.pods.len() * PORTS.len() * self.pods[0].ips.len()
+        self.pods.len() * self.targets().count()
     }
 
     /// Fills in `@NAMESPACE/POD@`, which stands for a pod's address.
@@ -65,10 +75,13 @@ impl Table {
                 let made = std::thread::scope(|scope| {
                     let attempts: Vec<_> = self
                         .targets()
-                        .map(|(to, family, port)| {
-                            let ip: IpAddr = self.pods[to].ips[family];
-                            let attempt = scope.spawn(move || connects(ip, port, WITHIN));
-                            ((number, to, family, port), attempt)
+                        .map(|(to, way)| {
+                            let ip: IpAddr = self.pods[to].ips[way.family];
+                            let attempt = scope.spawn(move || match way.protocol {
+                                Protocol::Tcp => connects(ip, way.port, WITHIN),
+                                Protocol::Udp => answers(ip, way.port, WITHIN),
+                            });
+                            ((number, to, way), attempt)
                         })
                         .collect();
                     let made = attempts.into_iter().filter_map(|(which, attempt)| {
@@ -96,37 +109,47 @@ impl Table {
     pub(super) fn allowed(&self, policies: &[Value]) -> BTreeSet<Connection> {
         let mut all = BTreeSet::new();
         for (number, from) in self.endpoints.iter().enumerate() {
-            for (to, family, port) in self.targets() {
+            for (to, way) in self.targets() {
                 // A pod reaches itself without the network.
-                if number == to || allows(policies, from, &self.endpoints[to], family, port) {
-                    all.insert((number, to, family, port));
+                if number == to || allows(policies, from, &self.endpoints[to], way) {
+                    all.insert((number, to, way));
                 }
             }
         }
         all
     }
 
-    fn targets(&self) -> impl Iterator<Item = (usize, usize, u16)> {
-        let families = self.pods[0].ips.len();
-        let pods = 0..self.pods.len();
-        pods.flat_map(move |to| {
-            let families = 0..families;
-            families.flat_map(move |family| PORTS.map(|port| (to, family, port)))
-        })
+    fn targets(&self) -> impl Iterator<Item = (usize, Way)> {
+        let families = 0..self.pods[0].ips.len();
+        let of_family = |family: usize| {
+            [Protocol::Tcp, Protocol::Udp]
+                .into_iter()
+                .flat_map(move |protocol| {
+                    PORTS.map(|port| Way {
+                        family,
+                        protocol,
+                        port,
+                    })
+                })
+        };
+        let ways: Vec<Way> = families.flat_map(of_family).collect();
+        let of_pod = move |to| ways.clone().into_iter().map(move |way| (to, way));
+        (0..self.pods.len()).flat_map(of_pod)
     }
 
     /// Returns a connection in words.
-    pub(super) fn words(&self, (from, to, family, port): Connection) -> String {
+    pub(super) fn words(&self, (from, to, way): Connection) -> String {
         let name = |number: usize| {
             let pod = &self.pods[number];
             format!("{}/{}", pod.namespace, pod.name)
         };
-        let family = if self.pods[to].ips[family].is_ipv4() {
+        let family = if self.pods[to].ips[way.family].is_ipv4() {
             "IPv4"
         } else {
             "IPv6"
         };
-        format!("{} to {} port {port} {family}", name(from), name(to))
+        let (protocol, port) = (way.protocol.name(), way.port);
+        format!("{} to {} {protocol} {port} {family}", name(from), name(to))
     }
 }
 
@@ -145,6 +168,10 @@ fn endpoint(pod: &Pod) -> Result<Endpoint> {
             ("kubernetes.io/metadata.name", namespace),
         ]),
         ips: pod.ips.clone(),
-        ports: BTreeMap::from([("first".to_owned(), 80), ("second".to_owned(), 81)]),
+        ports: BTreeMap::from([
+            ("first".to_owned(), (Protocol::Tcp, 80)),
+            ("second".to_owned(), (Protocol::Tcp, 81)),
+            ("third".to_owned(), (Protocol::Udp, 80)),
+        ]),
     })
 }
