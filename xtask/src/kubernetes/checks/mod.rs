@@ -27,7 +27,7 @@ const GROUPS: [Group; 4] = [
     ),
     (
         "services",
-        "Services, ports of nodes, exec, logs, port-forward",
+        "Services, ports of nodes, exec, logs, port-forward, a rolling update",
         services::run,
     ),
     (

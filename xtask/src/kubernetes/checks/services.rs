@@ -4,26 +4,23 @@ use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods;
 use crate::kubernetes::traffic::page;
-use crate::kubernetes::waiting::wait;
-use anyhow::{Result, ensure};
-use serde_json::json;
+use crate::kubernetes::waiting::{READY, wait};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The port of the node at which a pod is published.
 const HOST_PORT: u16 = 8880;
 const SOON: Duration = Duration::from_secs(30);
+/// Pods of the Deployment.
+const REPLICAS: u32 = 4;
 
 pub(super) fn run(results: &mut Results) -> Result<()> {
     results.check("a Service of a pod on each node exists", |cluster| {
         for name in ["a", "b"] {
-            let port = json!({ "port": 8000, "targetPort": 80 });
-            let service = json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": { "name": name, "namespace": "default" },
-                "spec": { "selector": { "pod": name }, "ports": [port] },
-            });
-            cluster.put("services", &service)?;
+            cluster.put("services", &service(name))?;
         }
         Ok(String::new())
     });
@@ -50,7 +47,104 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
         Ok(String::new())
     });
     results.check("kubectl exec, logs and port-forward", kubectl);
+    results.check("a Deployment's rolling update", rolled);
     Ok(())
+}
+
+/// Replaces all pods of a Deployment, while a pod requests pages of its Service without a pause.
+fn rolled(cluster: &mut Cluster) -> Result<String> {
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+    cluster.put("services", &service("web"))?;
+    cluster.put("deployments", &deployment("1"))?;
+    let complete = |cluster: &Cluster| -> Result<bool> {
+        let object = cluster.api.get(&format!("{DEPLOYMENTS}/web"))?;
+        let status = &object["status"];
+        let counts = ["replicas", "updatedReplicas", "availableReplicas"];
+        Ok(
+            status["observedGeneration"] == object["metadata"]["generation"]
+                && counts.iter().all(|count| status[*count] == REPLICAS),
+        )
+    };
+    wait("the Deployment has no pods", READY, || complete(cluster))?;
+    let ip = cluster_ip(cluster, "web")?;
+    let client = cluster.pods("default", &["client"])?;
+    let from = &client[0].netns;
+    wait("the Service does not answer", SOON, || {
+        Ok(page(from, ip, 8000)? == "web on 1")
+    })?;
+    let is_over = AtomicBool::new(false);
+    let (pages, updated) = std::thread::scope(|scope| {
+        let requests = scope.spawn(|| -> Result<[usize; 2]> {
+            let mut pages = [0; 2];
+            while !is_over.load(Ordering::Relaxed) {
+                match page(from, ip, 8000)?.as_str() {
+                    "web on 1" => pages[0] += 1,
+                    "web on 2" => pages[1] += 1,
+                    other => bail!("a page of another pod: {other}"),
+                }
+            }
+            Ok(pages)
+        });
+        let update = || {
+            cluster.put("deployments", &deployment("2"))?;
+            wait("the update is not complete", READY, || complete(cluster))
+        };
+        let updated = update();
+        is_over.store(true, Ordering::Relaxed);
+        let pages = requests.join();
+        (
+            pages.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            updated,
+        )
+    });
+    updated?;
+    let [old, new] = pages.context("a request failed during the update")?;
+    ensure!(new > 0, "no page of the new version");
+    cluster.api.delete(DEPLOYMENTS)?;
+    Ok(format!("{REPLICAS} pods, {old} + {new} requests answered"))
+}
+
+/// Returns a Deployment whose pods serve this version. A pod that ends serves until the nodes no
+/// longer send it requests.
+fn deployment(version: &str) -> Value {
+    let mut pod = pods::server("default", "web", version);
+    let mut spec = pod["spec"].take();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("nodeName");
+    }
+    spec["terminationGracePeriodSeconds"] = 6.into();
+    spec["containers"][0]["lifecycle"] =
+        json!({ "preStop": { "exec": { "command": ["sleep", "5"] } } });
+    let labels = json!({ "pod": "web" });
+    let rolling = json!({ "maxSurge": 2, "maxUnavailable": 0 });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": { "matchLabels": labels },
+            "strategy": { "type": "RollingUpdate", "rollingUpdate": rolling },
+            "template": { "metadata": { "labels": labels }, "spec": spec },
+        },
+    })
+}
+
+/// Returns a Service of the pods with this label.
+fn service(name: &str) -> Value {
+    let port = json!({ "port": 8000, "targetPort": 80 });
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "selector": { "pod": name }, "ports": [port] },
+    })
+}
+
+fn cluster_ip(cluster: &Cluster, name: &str) -> Result<IpAddr> {
+    let path = format!("/api/v1/namespaces/default/services/{name}");
+    let service = cluster.api.get(&path)?;
+    let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+    ip.parse()
+        .with_context(|| format!("the Service {name} has no address"))
 }
 
 /// Checks which Services a pod of n1 reaches. Without `--masquerade-all`, its own node's
@@ -60,13 +154,7 @@ fn reach(cluster: &Cluster, masquerade_all: bool) -> Result<String> {
     let client = cluster.pods("default", &["client"])?;
     let mut said = Vec::new();
     for (name, is_reached) in [("b", true), ("a", masquerade_all)] {
-        let service = cluster
-            .api
-            .get(&format!("/api/v1/namespaces/default/services/{name}"))?;
-        let ip: IpAddr = service["spec"]["clusterIP"]
-            .as_str()
-            .unwrap_or_default()
-            .parse()?;
+        let ip = cluster_ip(cluster, name)?;
         let asks = || page(&client[0].netns, ip, 8000);
         if is_reached {
             let what = format!("the Service of {name} does not answer a pod of n1");
