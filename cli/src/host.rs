@@ -48,6 +48,9 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     );
     groups(config, &mut found);
     for (n, nic) in config.nics.iter().enumerate() {
+        if let NicKind::Soft { cpus: of, .. } = &nic.kind {
+            cpus(ConfigPart::Nic(n), of, &allowed, &mut found);
+        }
         match &nic.kind {
             NicKind::Pcap(pcap) => files(ConfigPart::Nic(n), pcap, &mut found),
             NicKind::Xdp {

@@ -3,7 +3,7 @@
 use abi::machine::{Audit, DomainStatus, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
-use config::{Cidr, Config, Endpoint, KernelPort, NicKind, XdpWire};
+use config::{Cidr, Config, Endpoint, KernelPort, NicKind, SoftWire, XdpWire};
 use serde_json::Value;
 use std::fmt::Write as _;
 use tool::clean;
@@ -325,8 +325,16 @@ fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> Port
         | NicKind::Local { port }
         | NicKind::Xdp {
             wire: XdpWire::Veth(port),
+        }
+        | NicKind::Soft {
+            wire: SoftWire::Tap(port),
+            ..
         } => kernel_location(port, ifname()),
-        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => (
+        NicKind::Sim(cable)
+        | NicKind::Soft {
+            wire: SoftWire::Cable(cable),
+            ..
+        } => (
             "in memory".to_owned(),
             addresses(&cable.station.addresses),
             String::new(),

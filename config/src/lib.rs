@@ -33,8 +33,8 @@ pub use address::{Cidr, InvalidAddress, Mac};
 pub use files::ConfigFile;
 pub use model::{
     Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Nic, NicKind, PortSecurity, SourceGuard, Vif, VifBuffers, VifRings, VirtualMachine,
-    XdpWire,
+    KernelPort, Nic, NicKind, PortSecurity, SoftWire, SourceGuard, Vif, VifBuffers, VifRings,
+    VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;

@@ -5,6 +5,7 @@ mod attach_requests;
 mod attaches;
 mod captures;
 mod dedicated;
+mod device;
 mod egress_queues;
 mod firewall;
 mod forged;

@@ -8,7 +8,7 @@ use crate::domain::{
     FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, PCI_MTU_MAX, Rings, Vmq, XDP_MTU_MAX,
 };
 use crate::lro::Meta;
-use crate::model::{Cable, Config, Nic, NicKind, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
 use crate::variants;
 use std::collections::BTreeMap;
@@ -61,12 +61,27 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
         NicKind::Local { .. } => {}
         NicKind::Sim(of_nic) => cable(found, n, of_nic),
         NicKind::Soft {
-            cable: of_nic,
+            wire,
             rings,
-            ..
+            place,
+            cpus,
         } => {
-            cable(found, n, of_nic);
+            match wire {
+                SoftWire::Cable(of_nic) => cable(found, n, of_nic),
+                SoftWire::Tap(_) if *place == DevicePlace::Driver => {
+                    let what = "`wire` is \"tap\" and `device` is \"driver\"";
+                    let remedy = "leave `device` out: only a device domain has such a wire";
+                    found.add(part, "wire", what, remedy);
+                }
+                SoftWire::Tap(_) => {}
+            }
             ring(found, part, nic, *rings);
+            found.cpus(part, cpus);
+            if !cpus.is_empty() && *place == DevicePlace::Driver {
+                let what = "`cpus` is set and `device` is \"driver\"";
+                let remedy = "leave one of them out: the device runs where the driver domain does";
+                found.add(part, "cpus", what, remedy);
+            }
         }
         NicKind::Vfio {
             device,

@@ -12,8 +12,8 @@ pub struct DeviceConfig {
     pub mtu: u32,
     /// Rate of its wire, megabits of frames a second; unset: unlimited.
     pub rate_mbps: Option<f64>,
-    /// The cable.
-    pub cable: CableConfig,
+    /// Its wire.
+    pub wire: WireConfig,
     /// The rings.
     pub rings: Rings,
     /// The number of pages that the driver domain may grant to it.
@@ -27,6 +27,19 @@ pub struct DeviceConfig {
     /// Number of dedicated queues.
     #[serde(default)]
     pub queues: u32,
-    /// Buffers of the station at the cable's far end.
+    /// Buffers of the station at the far end of a cable; 0: there is none.
     pub buffers: u32,
+}
+
+/// The wire of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum WireConfig {
+    /// A cable in memory.
+    Cable(CableConfig),
+    /// A TAP, without offloads.
+    Tap {
+        /// Number of the device.
+        device: u32,
+    },
 }

@@ -16,7 +16,7 @@ mod station;
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use capture::CaptureSpec;
-pub use device::DeviceConfig;
+pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
     BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,
     FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation, NicConfig, NicKindConfig,

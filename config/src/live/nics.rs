@@ -7,7 +7,7 @@ use super::format::write;
 use super::sections::{Sections, differences, find, list};
 use crate::Mac;
 use crate::domain::NicConfig;
-use crate::model::{Config, Nic, NicKind, XdpWire};
+use crate::model::{Config, Nic, NicKind, SoftWire, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
 use abi::machine::{Domain, HotplugState, Setting};
@@ -166,16 +166,24 @@ fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
         | NicKind::Local { port }
         | NicKind::Xdp {
             wire: XdpWire::Veth(port),
+        }
+        | NicKind::Soft {
+            wire: SoftWire::Tap(port),
+            ..
         } => Some(&mut port.mac),
-        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => Some(&mut cable.mac),
+        NicKind::Sim(cable)
+        | NicKind::Soft {
+            wire: SoftWire::Cable(cable),
+            ..
+        } => Some(&mut cable.mac),
         NicKind::Xdp { .. } | NicKind::Vfio { .. } | NicKind::Pcap(_) => None,
     }
 }
 
 fn mac_of(nic: &Nic) -> Option<Mac> {
-    match &nic.kind {
-        NicKind::Sim(cable) | NicKind::Soft { cable, .. } => cable.mac,
-        kind => kind.port()?.mac,
+    match nic.kind.cable() {
+        Some(cable) => cable.mac,
+        None => nic.kind.port()?.mac,
     }
 }
 

@@ -1,19 +1,23 @@
 //! The domain of a NIC's device.
 
 use super::dedicated::slots_of_guests;
+use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::nic::{Nics, in_memory};
-use crate::domain::DeviceConfig;
-use crate::model::{Config, Nic, NicKind};
+use crate::domain::{DeviceConfig, Offloads, WireConfig};
+use crate::model::{Config, Nic, NicKind, SoftWire};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
-use abi::machine::{Domain, Program};
+use abi::machine::{Device, Domain, Program};
 
 /// Buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
 pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
-    let NicKind::Soft { cable, rings, .. } = &nic.kind else {
+    let NicKind::Soft {
+        wire, rings, cpus, ..
+    } = &nic.kind
+    else {
         return None;
     };
     if !nic.has_device_domain() {
@@ -24,21 +28,30 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
     let guests_slot = nics.nics.get(n).map_or(0, guests_slot);
     let guests_slots = sum(slots_of_guests(config, nic).map(|(.., slots)| slots));
     let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
+    let mut devices = DeviceList::default();
+    let (wire, buffers) = match wire {
+        SoftWire::Cable(cable) => (WireConfig::Cable(in_memory(cable, mac)), STATION_BUFFERS),
+        SoftWire::Tap(port) => {
+            let tap = tap(port, config.nic_ifname(n), mac, nic.mtu, Offloads::None);
+            let device = devices.add(Device::Tap(tap));
+            (WireConfig::Tap { device }, 0)
+        }
+    };
     let told = DeviceConfig {
         mtu: nic.mtu,
         rate_mbps: nic.rate_mbps,
-        cable: in_memory(cable, mac),
+        wire,
         rings: *rings,
         pages,
         guests_slot,
         guests_slots,
         queues: nic.dedicated_queues(),
-        buffers: STATION_BUFFERS,
+        buffers,
     };
     Some(Domain {
         name: device_name(&nic.name),
         program: Program::Device,
-        frames: SPARE_FRAMES.saturating_add(STATION_BUFFERS.div_ceil(BUFFERS_PER_PAGE)),
+        frames: SPARE_FRAMES.saturating_add(buffers.div_ceil(BUFFERS_PER_PAGE)),
         grant_entries: 0,
         window_slots: sum([guests_slot, guests_slots]),
         // A driver domain may revoke all of its pages while the device uses them.
@@ -49,8 +62,8 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
             .driver
             .restart
             .then_some(config.driver.restart_pause_ms),
-        cpus: Vec::new(),
-        devices: Vec::new(),
+        cpus: cpus.clone(),
+        devices: devices.0,
         config: json(&told),
     })
 }

@@ -5,7 +5,7 @@ use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{DeviceList, tap};
 use crate::address::Cidr;
 use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
-use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, SoftWire, XdpWire};
 use crate::sizes::{BUFFERS_PER_PAGE, guests_slot, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
@@ -106,9 +106,10 @@ impl Nics {
             }
             NicKind::Sim(cable) => NicKindConfig::Sim(in_memory(cable, mac)),
             NicKind::Soft {
-                cable,
+                wire: SoftWire::Cable(cable),
                 rings,
                 place: DevicePlace::Driver,
+                ..
             } => NicKindConfig::Soft {
                 cable: in_memory(cable, mac),
                 rings: *rings,

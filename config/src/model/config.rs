@@ -56,9 +56,10 @@ impl Config {
     /// Returns the MAC of NIC number `nic`'s kernel end or station: as written, or derived.
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
-        let given = match &self.nics.get(nic)?.kind {
-            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => cable.mac,
-            kind => kind.port()?.mac,
+        let kind = &self.nics.get(nic)?.kind;
+        let given = match kind.cable() {
+            Some(cable) => cable.mac,
+            None => kind.port()?.mac,
         };
         Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
     }

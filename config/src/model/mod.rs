@@ -15,7 +15,7 @@ pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
 pub use driver::{Driver, VifBuffers, VifRings};
 pub use guest::{Endpoint, Guest, Vif};
-pub use nic::{Cable, DevicePlace, Nic, NicKind, XdpWire};
+pub use nic::{Cable, DevicePlace, Nic, NicKind, SoftWire, XdpWire};
 pub use port_security::{PortSecurity, SourceGuard};
 pub use station::KernelPort;
 pub use vhost::{FileMode, VirtualMachine};

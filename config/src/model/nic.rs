@@ -73,11 +73,12 @@ impl Nic {
     /// Returns the routers to which the stations behind it send, as far as they are known.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
-        match &self.kind {
-            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => {
-                cable.station.gateway.into_iter().collect()
+        match self.kind.cable() {
+            Some(cable) => cable.station.gateway.into_iter().collect(),
+            None => {
+                let port = self.kind.port();
+                port.map(KernelPort::gateways).unwrap_or_default()
             }
-            kind => kind.port().map(KernelPort::gateways).unwrap_or_default(),
         }
     }
 
@@ -85,14 +86,11 @@ impl Nic {
     /// known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
-        match &self.kind {
-            NicKind::Sim(cable) | NicKind::Soft { cable, .. } => {
-                (&cable.station.addresses, cable.station.gateway)
-            }
-            kind => kind
-                .port()
-                .map_or((&[], None), |port| (&port.addresses, port.gateway)),
+        if let Some(cable) = self.kind.cable() {
+            return (&cable.station.addresses, cable.station.gateway);
         }
+        let port = self.kind.port();
+        port.map_or((&[], None), |port| (&port.addresses, port.gateway))
     }
 }
 
@@ -108,14 +106,16 @@ pub enum NicKind {
     },
     /// An end of a cable in memory.
     Sim(Cable),
-    /// A device in software with descriptor rings, at an end of a cable in memory.
+    /// A device in software with descriptor rings.
     Soft {
-        /// The cable.
-        cable: Cable,
+        /// Its wire.
+        wire: SoftWire,
         /// The rings.
         rings: Rings,
         /// Where the device works.
         place: DevicePlace,
+        /// CPUs on which the device's domain may run; empty: all.
+        cpus: Vec<usize>,
     },
     /// A PCI device behind an IOMMU.
     Vfio {
@@ -136,6 +136,15 @@ pub enum NicKind {
         /// The kernel's end.
         port: KernelPort,
     },
+}
+
+/// The wire of a device in software.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SoftWire {
+    /// An end of a cable in memory.
+    Cable(Cable),
+    /// A TAP with "the wire" behind it, in the kernel.
+    Tap(KernelPort),
 }
 
 /// Where a device in software works.
@@ -205,6 +214,19 @@ impl NicKind {
         }
     }
 
+    /// Returns its cable in memory, if it has one.
+    #[must_use]
+    pub fn cable(&self) -> Option<&Cable> {
+        match self {
+            Self::Sim(cable)
+            | Self::Soft {
+                wire: SoftWire::Cable(cable),
+                ..
+            } => Some(cable),
+            _ => None,
+        }
+    }
+
     /// Returns the kernel's end that is created for it, if any.
     #[must_use]
     pub fn port(&self) -> Option<&KernelPort> {
@@ -213,6 +235,10 @@ impl NicKind {
             | Self::Local { port }
             | Self::Xdp {
                 wire: XdpWire::Veth(port),
+            }
+            | Self::Soft {
+                wire: SoftWire::Tap(port),
+                ..
             } => Some(port),
             Self::Sim(_)
             | Self::Soft { .. }

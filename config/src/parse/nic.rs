@@ -4,7 +4,7 @@ use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Rings, Vmq};
-use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, XdpWire};
+use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{TextOrTable, TomlTable};
 use crate::uplink::{CONNECTIONS, Forwarded};
@@ -108,9 +108,10 @@ fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicK
         },
         NicKindKey::Sim => NicKind::Sim(cable(n, t)),
         NicKindKey::Soft => NicKind::Soft {
-            cable: cable(n, t),
+            wire: soft_wire(n, t),
             rings: rings(t),
             place: place(t),
+            cpus: t.numbers("cpus"),
         },
         NicKindKey::Vfio => {
             let remedy = "write device = \"0000:00:03.0\"";
@@ -122,6 +123,16 @@ fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicK
             }
         }
         NicKindKey::Pcap => NicKind::Pcap(files(t)),
+    }
+}
+
+/// Reads the wire of a device in software.
+fn soft_wire(n: usize, t: &TomlTable<'_, '_>) -> SoftWire {
+    t.depend(&["delay_us", "loss", "seed", "app"], "wire");
+    t.depend(&["ifname", "netns", "routes", "tx_queue"], "wire");
+    match t.choice("wire", &[("memory", false), ("tap", true)]) {
+        Some(true) => SoftWire::Tap(port(t, true)),
+        _ => SoftWire::Cable(cable(n, t)),
     }
 }
 

@@ -373,6 +373,25 @@ fn device_of_a_nic_is_a_domain() {
 }
 
 #[test]
+fn device_domain_has_its_wires_tap() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let soft = "kind = \"soft\"\nwire = \"tap\"\nnetns = \"w\"\ncpus = [1]\n";
+    let text = SMALL.replacen(wire, soft, 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    assert!(machine.domains[0].devices.is_empty());
+    let mut domains = machine.domains.iter();
+    let device = domains.find(|domain| domain.name == "device-wire").unwrap();
+    assert_eq!(device.cpus, [1]);
+    let [Device::Tap(tap)] = device.devices.as_slice() else {
+        panic!("{:?}", device.devices);
+    };
+    let (netns, offloads) = (tap.netns.as_deref(), tap.vnet_header);
+    assert_eq!((&*tap.ifname, netns, offloads), ("wire", Some("w"), false));
+    let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    assert_eq!(told.wire, crate::domain::WireConfig::Tap { device: 0 });
+}
+
+#[test]
 fn guest_cannot_have_a_devices_name() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\n";
     let text = SMALL.replacen(wire, "kind = \"soft\"\n", 1);

@@ -287,6 +287,20 @@ fn rings_of_a_device_are_checked() {
         assert!(text.starts_with("f.toml:5: [[nic]] 1: "), "{text}");
         assert!(text.contains(what) && text.contains(remedy), "{text}");
     }
+    for (keys, wrong) in [
+        ("wire = \"cable\"", "`wire`"),
+        (
+            "wire = \"tap\"\ndevice = \"driver\"",
+            "`device` is \"driver\"",
+        ),
+        ("wire = \"tap\"\nnetns = \"w\"\ndelay_us = 5", "`delay_us`"),
+        ("wire = \"memory\"\nnetns = \"w\"", "`netns`"),
+        ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
+        ("cpus = [100000]", "`cpus` has 100000"),
+    ] {
+        let text = mistake(wire, &format!("kind = \"soft\"\n{keys}\n"));
+        assert!(text.contains(wrong), "{text}");
+    }
     let text = mistake(wire, "kind = \"sim\"\ndescriptors = 256\n");
     assert!(text.contains("`descriptors`"), "{text}");
 }

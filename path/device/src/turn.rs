@@ -1,19 +1,16 @@
 //! The device's main loop.
 
 use crate::link::{DriverLink, QueueLimits};
-use abi::PAGE;
+use crate::wire::DeviceWire;
 use abi::mailbox::Request;
-use config::domain::{BUFFER_BYTES, DeviceConfig};
-use nic::Pool;
+use config::domain::DeviceConfig;
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, Wire as _};
-use nic::sim::SimNic;
 use runtime::mailbox::DomainMailbox;
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, Started, print_line, refused};
 use serde_json::{Map, Value, json};
 use shmem::time::monotonic_ns;
-use stack::cable::{self, FarEnd};
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -23,8 +20,7 @@ const HEADER: usize = 18;
 /// The device domain.
 #[derive(Debug)]
 pub struct DeviceDomain<W> {
-    device: SoftDevice<SimNic>,
-    far: FarEnd,
+    device: SoftDevice<DeviceWire>,
     link: DriverLink,
     waiter: W,
     mailbox: DomainMailbox,
@@ -54,12 +50,8 @@ fn assemble<W>(
         waiter,
         config,
     } = started;
-    let bytes = (config.buffers as usize * BUFFER_BYTES as usize).next_multiple_of(PAGE);
-    let buffers = domain_memory.frames.part(0, bytes);
-    let buffers = buffers.ok_or(StartError::Damaged("the device has too few frames"))?;
-    let pool = Pool::new(buffers, BUFFER_BYTES as usize);
-    let mtu = config.mtu as usize;
-    let (near, far, station) = cable::ends(&config.cable, config.rate_mbps, mtu);
+    let longest = config.mtu as usize + HEADER;
+    let wire = DeviceWire::new(&config, longest, &domain_memory.frames, &platform)?;
     let rings = config.rings;
     let interrupts = Interrupts {
         delay_ns: u64::from(rings.interrupt_us) * 1000,
@@ -67,8 +59,7 @@ fn assemble<W>(
     };
     // It has no queues before a driver domain connects.
     let nowhere = IoAddr::of_page(0);
-    let longest = mtu + HEADER;
-    let device = SoftDevice::new(near, rings.descriptors, &[], nowhere, longest, interrupts);
+    let device = SoftDevice::new(wire, rings.descriptors, &[], nowhere, longest, interrupts);
     let limits = QueueLimits {
         descriptors: rings.descriptors,
         pages: config.pages,
@@ -77,7 +68,6 @@ fn assemble<W>(
     };
     let device = DeviceDomain {
         device,
-        far: FarEnd::new(far, station, pool),
         link: DriverLink::new(Rc::clone(&platform), calls, limits),
         waiter,
         mailbox: DomainMailbox::new(domain_memory.mailbox.span()),
@@ -91,7 +81,7 @@ impl<W: Wait> DeviceDomain<W> {
         self.waiter.heartbeat();
         self.serve_monitor();
         let now_ns = monotonic_ns();
-        self.far.work(now_ns);
+        self.device.wire_mut().work(now_ns);
         let Self { device, link, .. } = self;
         match link.granted() {
             Some(granted) => {
@@ -121,7 +111,6 @@ impl<W: Wait> DeviceDomain<W> {
     fn sleep(&mut self) -> std::io::Result<()> {
         let Self {
             device,
-            far,
             link,
             waiter,
             ..
@@ -132,12 +121,16 @@ impl<W: Wait> DeviceDomain<W> {
         waiter.fence();
         let now_ns = monotonic_ns();
         let due_ns = device.due_ns(now_ns).into_iter();
-        let due_ns = due_ns.chain(far.next_due(now_ns)).min();
+        let due_ns = due_ns.chain(device.wire().next_work(now_ns)).min();
+        // The wire's descriptor stays ready while a frame waits for the line.
+        let source = match device.wire().due_ns(0) {
+            None => WakeSource::All,
+            Some(_) => WakeSource::Doorbell,
+        };
         let timeout = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
         let slept = match has_posted || waiter.has_pending() || timeout == Some(0) {
             true => Ok(()),
-            // It has no devices.
-            false => waiter.sleep(WakeSource::Doorbell, timeout),
+            false => waiter.sleep(source, timeout),
         };
         waiter.disarm();
         slept
@@ -172,9 +165,10 @@ impl<W: Wait> DeviceDomain<W> {
 
     fn stat(&self) -> Value {
         let of_device = self.device.counters();
-        let station: Map<_, _> = counters(self.far.counters()).collect();
-        let wire: Map<_, _> = counters(self.device.wire().counters()).collect();
-        json!({
+        let wire = self.device.wire();
+        let station = wire.station().map(counters);
+        let wire = counters(wire.counters());
+        let mut stat = json!({
             "device": {
                 "link": u64::from(self.link.granted().is_some()),
                 "interrupts": of_device.interrupts,
@@ -183,12 +177,15 @@ impl<W: Wait> DeviceDomain<W> {
                 "io_faults": of_device.faults,
             },
             "wire": wire,
-            "station": station,
-        })
+        });
+        if let Some(station) = station {
+            stat["station"] = station;
+        }
+        stat
     }
 }
 
-fn counters(all: Vec<(&'static str, u64)>) -> impl Iterator<Item = (String, Value)> {
+fn counters(all: Vec<(&'static str, u64)>) -> Value {
     let named = |(name, count): (&str, u64)| (name.to_owned(), count.into());
-    all.into_iter().map(named)
+    all.into_iter().map(named).collect::<Map<_, _>>().into()
 }

@@ -14,7 +14,7 @@ use crate::plan::{Config as Key, Direction, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
 use config::domain::{Rings, Stack, StackApp};
-use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, Vif};
+use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, SoftWire, Vif};
 use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -223,9 +223,10 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
             match nic {
                 MemoryNic::Sim => NicKind::Sim(cable),
                 MemoryNic::Soft => NicKind::Soft {
-                    cable,
+                    wire: SoftWire::Cable(cable),
                     rings: Rings::default(),
                     place: DevicePlace::Domain,
+                    cpus: Vec::new(),
                 },
             },
         )],

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes that a receive queue keeps in the device while no buffer is posted.
 pub(super) const FIFO_BYTES: usize = 512 << 10;
-/// The maximum number of frames sent per call.
-const SEND_BATCH: usize = 256;
+/// The maximum number of frames sent per call, and of frames received.
+pub(super) const BATCH: usize = 256;
 
 /// Interrupt moderation: when arrived frames raise the interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -176,6 +176,11 @@ impl<W: Wire> SoftDevice<W> {
         &self.wire
     }
 
+    /// Returns the wire.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> DeviceCounters {
@@ -249,7 +254,7 @@ impl<W: Wire> SoftDevice<W> {
     /// Sends the frames of the transmit queue while the wire has room.
     fn send(&mut self, now_ns: u64, io: &impl IoMemory) {
         let mut sent = Ok(true);
-        for _ in 0..SEND_BATCH {
+        for _ in 0..BATCH {
             sent = self.send_one(now_ns, io);
             if !matches!(sent, Ok(true)) {
                 break;
@@ -312,7 +317,8 @@ impl<W: Wire> SoftDevice<W> {
 
     /// Moves arrived frames from the wire to the queues of their MACs.
     fn sort(&mut self, now_ns: u64) {
-        loop {
+        // A wire may deliver faster than this loop.
+        for _ in 0..BATCH {
             // A frame may have arrived before this call.
             let due_ns = self.wire.due_ns(0).unwrap_or(now_ns);
             let Some(frame) = self.wire.receive(now_ns) else {

@@ -1,0 +1,83 @@
+//! A NIC of `kind = "soft"` whose wire is a TAP: TCP streams pass it, also in dedicated queues, and
+//! after the device's death or the removal of the TAP.
+
+use crate::machine::Machine;
+use crate::processes::{domain, kill, pid};
+use crate::programs::{FOR_FILES, NAMES, WEB, WIRE, carry_files, config, ping_every_way};
+use crate::queues::{count, driver};
+use serde_json::{Value, json};
+use testing::wait_until;
+
+const FILE_BYTES: usize = 5_000_000;
+const DEVICE: &str = "device-wire";
+
+/// Starts the usual machine with such a NIC. With `queues`, each guest has a dedicated one.
+fn start(switches: &str, queues: bool) -> Option<Machine> {
+    let text = |namespaces: &[String]| {
+        let vmq = if queues {
+            "queues = \"vmq\"\nvmq_queues = 2\n"
+        } else {
+            ""
+        };
+        let wire = format!("kind = \"soft\"\nwire = \"tap\"\ninterrupt_us = 20\n{vmq}");
+        let mut text = config(switches, namespaces).replacen("kind = \"tap\"\n", &wire, 1);
+        if queues {
+            for (n, name) in NAMES.iter().enumerate().skip(WEB) {
+                let own = format!("ifname = \"{name}\"");
+                text = text.replacen(&own, &format!("pdev = \"wire:{n}\"\n{own}"), 1);
+            }
+        }
+        text
+    };
+    Machine::start(FOR_FILES, &NAMES, text)
+}
+
+/// Returns the device's counters.
+fn device(machine: &Machine) -> Value {
+    machine.ask(&["stat", DEVICE])[DEVICE].clone()
+}
+
+/// D-37: frames of the kernel pass the device in both directions.
+#[test]
+fn files_pass_a_device_whose_wire_is_a_tap() {
+    let counted = "[driver]\ngrants = \"counted\"\n";
+    for (switches, queues) in [("", false), (counted, true)] {
+        let Some(machine) = start(switches, queues) else {
+            return;
+        };
+        carry_files(&machine, FILE_BYTES);
+        if queues {
+            let web = driver(&machine)["ports"]["vif.web-0"]["queue"].clone();
+            let direct = count(&web["direct_packets"]);
+            assert!(direct > FILE_BYTES as u64 / 2 / 1448, "{web}");
+        }
+        let device = device(&machine);
+        assert_eq!(device["device"]["io_faults"], 0, "{device}");
+        let before = pid(&machine, DEVICE);
+        assert!(kill(before));
+        wait_until("the device does not start", || {
+            let device = domain(&machine, DEVICE);
+            device["pid"] != before && device["state"] == "running"
+        });
+        ping_every_way(&machine);
+        carry_files(&machine, FILE_BYTES);
+        machine.end();
+    }
+}
+
+#[test]
+fn removed_tap_of_a_device_is_created_again() {
+    let Some(machine) = start("", false) else {
+        return;
+    };
+    ping_every_way(&machine);
+    let removed = machine.run(WIRE, "ip", &["link", "del", NAMES[WIRE]]);
+    assert!(removed.status.success(), "{removed:?}");
+    let gone = || device(&machine)["wire"]["no_device"] == 1;
+    wait_until("its removal is not noticed", gone);
+    let is_reported = || domain(&machine, DEVICE)["removed"] == json!([NAMES[WIRE]]);
+    wait_until("its removal is not reported", is_reported);
+    machine.ask(&["restart", DEVICE]);
+    ping_every_way(&machine);
+    machine.end();
+}

@@ -1,0 +1,209 @@
+//! A TAP as the wire behind a device.
+
+use nic::dma::Wire;
+use rustix::io::{Errno, read, write};
+use std::os::fd::OwnedFd;
+
+/// The time for which a direction may make up for a device that did not work.
+const CATCH_UP_NS: u64 = 200_000;
+
+/// A TAP without offloads: each read or write of its descriptor is one complete frame.
+pub struct TapWire {
+    /// `None` after the interface was removed.
+    fd: Option<OwnedFd>,
+    /// Called once, when the interface has been removed.
+    on_removed: Option<Box<dyn FnOnce()>>,
+    /// Bytes of the longest frame.
+    longest: usize,
+    inbound: Direction,
+    outbound: Direction,
+    /// The time of the last call.
+    now_ns: u64,
+    /// Whether the TAP may have a frame to read.
+    may_read: bool,
+    /// Sent frames that the TAP has not accepted.
+    lost: u64,
+}
+
+/// One direction of the line, and its rate.
+#[derive(Clone, Copy, Debug)]
+struct Direction {
+    /// `None`: unlimited.
+    bytes_per_s: Option<u64>,
+    /// The time until which the last frame occupies it.
+    busy_until_ns: u64,
+}
+
+impl Direction {
+    fn is_free(self, now_ns: u64) -> bool {
+        self.busy_until_ns <= now_ns
+    }
+
+    /// Occupies the direction with a frame.
+    fn occupy(&mut self, now_ns: u64, bytes: usize) {
+        let Some(rate) = self.bytes_per_s else { return };
+        let start_ns = self.busy_until_ns.max(now_ns.saturating_sub(CATCH_UP_NS));
+        let frame_ns = (bytes as u64).saturating_mul(1_000_000_000) / rate.max(1);
+        self.busy_until_ns = start_ns.saturating_add(frame_ns);
+    }
+}
+
+impl std::fmt::Debug for TapWire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TapWire")
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TapWire {
+    /// Creates a wire from the descriptor of a TAP; `None` stands for a removed interface. Each
+    /// direction carries `bytes_per_s`, and frames of at most `longest` bytes. Calls `on_removed`
+    /// when the interface has been removed and the descriptor is closed.
+    #[must_use]
+    pub fn new(
+        fd: Option<OwnedFd>,
+        longest: usize,
+        bytes_per_s: Option<u64>,
+        on_removed: Box<dyn FnOnce()>,
+    ) -> Self {
+        let direction = Direction {
+            bytes_per_s,
+            busy_until_ns: 0,
+        };
+        Self {
+            may_read: fd.is_some(),
+            fd,
+            on_removed: Some(on_removed),
+            longest,
+            inbound: direction,
+            outbound: direction,
+            now_ns: 0,
+            lost: 0,
+        }
+    }
+
+    fn read(&mut self) -> Option<Vec<u8>> {
+        // One byte more, so that a longer frame is not cut to an acceptable one.
+        let mut bytes = vec![0; self.longest + 1];
+        match read(self.fd.as_ref()?, &mut bytes) {
+            Ok(len) => {
+                bytes.truncate(len);
+                Some(bytes)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(_) => {
+                self.fd = None;
+                if let Some(removed) = self.on_removed.take() {
+                    removed();
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Wire for TapWire {
+    fn has_room(&self, _len: usize) -> bool {
+        self.outbound.is_free(self.now_ns)
+    }
+
+    fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
+        self.now_ns = now_ns;
+        self.outbound.occupy(now_ns, bytes.len());
+        let is_sent = self.fd.as_ref().is_some_and(|fd| write(fd, &bytes).is_ok());
+        self.lost += u64::from(!is_sent);
+    }
+
+    fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>> {
+        self.now_ns = now_ns;
+        if !self.inbound.is_free(now_ns) {
+            return None;
+        }
+        let frame = self.read();
+        self.may_read = frame.is_some();
+        if let Some(frame) = &frame {
+            self.inbound.occupy(now_ns, frame.len());
+        }
+        frame
+    }
+
+    fn due_ns(&self, n: usize) -> Option<u64> {
+        let free_ns = self.inbound.busy_until_ns.max(self.now_ns);
+        (n == 0 && self.may_read).then_some(free_ns)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("lost", self.lost),
+            ("no_device", u64::from(self.fd.is_none())),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::os::unix::net::UnixDatagram;
+    use std::rc::Rc;
+
+    /// Returns a wire over a socket, which keeps frame boundaries like a TAP, and its other end.
+    fn wire(bytes_per_s: Option<u64>) -> (TapWire, UnixDatagram) {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let wire = TapWire::new(Some(near.into()), 1518, bytes_per_s, Box::new(|| ()));
+        (wire, far)
+    }
+
+    #[test]
+    fn frames_pass_both_ways() {
+        let (mut wire, far) = wire(None);
+        assert_eq!(wire.receive(5), None);
+        assert_eq!(wire.due_ns(0), None, "only the descriptor ends the wait");
+        for len in [60, 1518, 1519, 1600] {
+            far.send(&vec![7; len]).unwrap();
+            assert_eq!(wire.receive(6).unwrap().len(), len.min(1519));
+            assert!(wire.due_ns(0).is_some(), "another frame may be there");
+        }
+        assert!(wire.has_room(1518));
+        wire.send(7, vec![9; 64]);
+        let mut bytes = [0; 100];
+        assert_eq!(far.recv(&mut bytes).unwrap(), 64);
+        assert_eq!(wire.counters(), [("lost", 0), ("no_device", 0)]);
+    }
+
+    #[test]
+    fn each_direction_has_the_rate() {
+        const START_NS: u64 = 1_000_000_000;
+        let (mut wire, far) = wire(Some(1_000_000));
+        let mut received = 0;
+        // 100 bytes take 100 µs; the first call may make up for CATCH_UP_NS.
+        for now_ns in (START_NS..=START_NS + 1_000_000).step_by(10_000) {
+            while far.send(&[7; 100]).is_ok() {}
+            received += std::iter::from_fn(|| wire.receive(now_ns)).count();
+            assert!(wire.due_ns(0).unwrap() > now_ns, "{now_ns}");
+            if wire.has_room(100) {
+                wire.send(now_ns, vec![1; 100]);
+            }
+        }
+        assert_eq!(received, 13);
+        let sent = std::iter::from_fn(|| far.recv(&mut [0; 100]).ok()).count();
+        assert_eq!(sent, 13);
+    }
+
+    #[test]
+    fn removed_interface_is_reported_once() {
+        // Reading a directory fails, as reading the TAP of a removed interface does.
+        let broken = std::fs::File::open("/").unwrap();
+        let removed = Rc::new(Cell::new(0));
+        let count = Rc::clone(&removed);
+        let on_removed = Box::new(move || count.set(count.get() + 1));
+        let mut wire = TapWire::new(Some(broken.into()), 1518, None, on_removed);
+        assert_eq!((wire.receive(1), wire.receive(2)), (None, None));
+        wire.send(3, vec![0; 60]);
+        assert_eq!((removed.get(), wire.due_ns(0)), (1, None));
+        assert_eq!(wire.counters(), [("lost", 1), ("no_device", 1)]);
+    }
+}

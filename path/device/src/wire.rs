@@ -1,0 +1,117 @@
+//! The wire behind the device.
+
+use crate::tap::TapWire;
+use abi::PAGE;
+use config::domain::{BUFFER_BYTES, DeviceConfig, WireConfig, bytes_per_s};
+use nic::Pool;
+use nic::dma::Wire;
+use nic::sim::SimNic;
+use runtime::device::{attach_if_there, give_up};
+use runtime::platform::Platform;
+use runtime::start::StartError;
+use shmem::Area;
+use stack::cable::{self, FarEnd};
+use std::rc::Rc;
+
+/// A wire.
+#[derive(Debug)]
+pub enum DeviceWire {
+    /// A cable in memory, and the station at its far end.
+    Cable(Box<(SimNic, FarEnd)>),
+    /// A TAP.
+    Tap(TapWire),
+}
+
+impl DeviceWire {
+    /// Opens the wire of a device. Frames have at most `longest` bytes; a station's buffers are in
+    /// `memory`.
+    ///
+    /// # Errors
+    /// Its TAP was rejected, or the memory does not suffice.
+    pub fn new(
+        config: &DeviceConfig,
+        longest: usize,
+        memory: &Area,
+        platform: &Rc<dyn Platform>,
+    ) -> Result<Self, StartError> {
+        match &config.wire {
+            WireConfig::Cable(of) => {
+                let bytes = config.buffers as usize * BUFFER_BYTES as usize;
+                let buffers = memory.part(0, bytes.next_multiple_of(PAGE));
+                let buffers =
+                    buffers.ok_or(StartError::Damaged("the device has too few frames"))?;
+                let pool = Pool::new(buffers, BUFFER_BYTES as usize);
+                let (near, far, station) = cable::ends(of, config.rate_mbps, config.mtu as usize);
+                let far = FarEnd::new(far, station, pool);
+                Ok(Self::Cable(Box::new((near, far))))
+            }
+            WireConfig::Tap { device } => {
+                let fd = attach_if_there(&**platform, *device)?;
+                let on_removed = give_up(platform, vec![*device]);
+                let rate = config.rate_mbps.map(bytes_per_s);
+                Ok(Self::Tap(TapWire::new(fd, longest, rate, on_removed)))
+            }
+        }
+    }
+
+    /// Lets the station at the far end work, if there is one.
+    pub fn work(&mut self, now_ns: u64) {
+        if let Self::Cable(cable) = self {
+            cable.1.work(now_ns);
+        }
+    }
+
+    /// Returns the time at which to call [`DeviceWire::work`] next.
+    #[must_use]
+    pub fn next_work(&self, now_ns: u64) -> Option<u64> {
+        match self {
+            Self::Cable(cable) => cable.1.next_due(now_ns),
+            Self::Tap(_) => None,
+        }
+    }
+
+    /// Returns the counters of the station at the far end, if there is one.
+    #[must_use]
+    pub fn station(&self) -> Option<Vec<(&'static str, u64)>> {
+        match self {
+            Self::Cable(cable) => Some(cable.1.counters()),
+            Self::Tap(_) => None,
+        }
+    }
+
+    fn as_wire(&self) -> &dyn Wire {
+        match self {
+            Self::Cable(cable) => &cable.0,
+            Self::Tap(tap) => tap,
+        }
+    }
+
+    fn as_wire_mut(&mut self) -> &mut dyn Wire {
+        match self {
+            Self::Cable(cable) => &mut cable.0,
+            Self::Tap(tap) => tap,
+        }
+    }
+}
+
+impl Wire for DeviceWire {
+    fn has_room(&self, len: usize) -> bool {
+        self.as_wire().has_room(len)
+    }
+
+    fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
+        self.as_wire_mut().send(now_ns, bytes);
+    }
+
+    fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>> {
+        self.as_wire_mut().receive(now_ns)
+    }
+
+    fn due_ns(&self, n: usize) -> Option<u64> {
+        self.as_wire().due_ns(n)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.as_wire().counters()
+    }
+}
