@@ -326,6 +326,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
         (WireNic::Tap, Place::OneCore),
         (WireNic::Tap, Place::Split),
         (WireNic::Xdp, Place::OneCore),
+        (WireNic::Soft, Place::OneCore),
     ] {
         let wire = OnWire {
             nic,

@@ -5,9 +5,12 @@ use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
 use crate::plan::{Gro, Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
-use config::domain::{self, Offloads, Vmq};
+use config::domain::{self, Offloads, Rings, Vmq};
 use config::rule::{PortRange, Rule, RuleDirection, RuleState};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, Vif, XdpWire};
+use config::{
+    Cidr, Config, DevicePlace, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, SoftWire, Vif,
+    XdpWire,
+};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -78,6 +81,13 @@ pub fn config(
                 WireNic::Xdp => NicKind::Xdp {
                     wire: XdpWire::Veth(port(wire, WIRE)),
                 },
+                WireNic::Soft => NicKind::Soft {
+                    wire: SoftWire::Tap(port(wire, WIRE)),
+                    rings: Rings::default(),
+                    place: DevicePlace::Domain,
+                    // Hardware takes no CPU time of the machine under test.
+                    cpus: vec![cores.wire],
+                },
             },
         )],
         guests: vec![Guest {
@@ -141,6 +151,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
         buffers,
         to_guest,
         wire_queue,
+        interrupt_us,
         prefetch,
         spare,
         release_threshold,
@@ -171,12 +182,12 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     config.buffers.release_threshold = release_threshold;
     config.lro.meta = meta.unwrap_or(config.lro.meta);
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
-    if let Some(packets) = wire_queue {
-        for nic in &mut config.nics {
-            nic.buffers = packets;
-            if let NicKind::Tap { port, .. } = &mut nic.kind {
-                port.tx_queue = packets;
-            }
+    for nic in &mut config.nics {
+        if let NicKind::Soft { rings, .. } = &mut nic.kind {
+            rings.interrupt_us = interrupt_us;
+        }
+        if let Some(packets) = wire_queue {
+            queue_packets(packets, nic);
         }
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
@@ -184,6 +195,22 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
         vif.rules.extend(stateful.then(let_in));
         vif.stateful = stateful;
         vif.offloads = offloads;
+    }
+}
+
+/// Sets the number of packets that the NIC's queue holds.
+fn queue_packets(packets: u32, nic: &mut Nic) {
+    match &mut nic.kind {
+        NicKind::Soft { rings, .. } => {
+            rings.descriptors = packets;
+            // Frames that wait for guests need buffers, too.
+            nic.buffers = nic.buffers.max(2 * packets);
+        }
+        NicKind::Tap { port, .. } => {
+            nic.buffers = packets;
+            port.tx_queue = packets;
+        }
+        _ => nic.buffers = packets,
     }
 }
 
@@ -196,6 +223,10 @@ pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
         };
         nic.name = format!("wire{number}");
         if let NicKind::Tap { port, .. }
+        | NicKind::Soft {
+            wire: SoftWire::Tap(port),
+            ..
+        }
         | NicKind::Xdp {
             wire: XdpWire::Veth(port),
         } = &mut nic.kind
@@ -245,10 +276,10 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
         });
     }
     let wire = config.nics.first();
-    let Some(wire) = wire.filter(|nic| matches!(nic.kind, NicKind::Xdp { .. })) else {
+    let Some(wire) = wire.filter(|nic| nic.assigns_by_pdev()) else {
         return;
     };
-    // The driver does not reassign queues of an AF_XDP NIC; each interface names one.
+    // The driver does not assign these queues by load; each interface names one.
     let name = wire.name.clone();
     for (queue, guest) in (1..).zip(&mut config.guests) {
         let pdev = Pdev {

@@ -27,6 +27,10 @@ pub const PREFIX: u8 = 24;
 pub const WIRE_INSIDE: &str =
     "`driver` includes the wire's TCP stack, which runs in writes to the wire's TAP";
 
+/// Remark on lanes whose NIC has a device domain.
+pub const DEVICE_BESIDE: &str =
+    "`nic_device` stands for hardware and is in no sum of the machine under test";
+
 /// Steers the processing of packets that arrive at an end's interface to `core` (receive packet
 /// steering).
 ///

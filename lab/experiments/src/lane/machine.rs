@@ -3,7 +3,7 @@
 
 use super::build::{OnWire, add_wires, apply, config};
 use super::cores::Cores;
-use super::ends::{Ends, IFNAME, WIRE_INSIDE};
+use super::ends::{DEVICE_BESIDE, Ends, IFNAME, WIRE_INSIDE};
 use super::kernel_path::set_up_wires;
 use super::running::Running;
 use super::{Lane, Loads};
@@ -45,6 +45,11 @@ fn between(
 ) -> anyhow::Result<Lane> {
     let mut threads = Vec::new();
     let remark = match (wire.apart, wire.nic) {
+        (_, WireNic::Soft) => {
+            // Without steering, the device's domain runs the wire's TCP stack, on the same core.
+            let _ = ends.wire_apart(cores);
+            Some(DEVICE_BESIDE.to_owned())
+        }
         (None, _) => Some(WIRE_INSIDE.to_owned()),
         (Some(_), WireNic::Tap) => ends.wire_apart(cores).err(),
         (Some(gro), WireNic::Xdp) => match set_up_wires(&mut ends, cores, gro) {

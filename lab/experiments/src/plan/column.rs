@@ -71,7 +71,7 @@ impl Column {
     #[must_use]
     pub fn gro_at_wire(&self) -> Gro {
         self.gro.unwrap_or(match self.nic {
-            WireNic::Tap => Gro::Rps,
+            WireNic::Tap | WireNic::Soft => Gro::Rps,
             WireNic::Xdp => Gro::Napi,
         })
     }

@@ -16,8 +16,11 @@ pub struct Mechanisms {
     pub buffers: BufferSize,
     /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
-    /// Packets that the wire's queue holds, and NIC buffers. Unset: the default.
+    /// Packets that the wire's queue holds, and NIC buffers; of a device domain, entries of each
+    /// queue. Unset: the default.
     pub wire_queue: Option<u32>,
+    /// Microseconds from a received frame to the interrupt of a device domain.
+    pub interrupt_us: u32,
     /// Number of received frames ahead whose headers a guest prefetches. Unset: the default.
     pub prefetch: Option<u32>,
     /// Number of spare buffers, which replace those whose frames the guest still holds.

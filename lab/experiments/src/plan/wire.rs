@@ -131,4 +131,6 @@ pub enum WireNic {
     Tap,
     /// An AF_XDP socket on a veth pair.
     Xdp,
+    /// Descriptor rings of a device domain, which copies frames from and to a TAP like hardware.
+    Soft,
 }
