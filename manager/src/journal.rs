@@ -334,7 +334,8 @@ mod tests {
         let json = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
         let guest = serde_json::from_str(&json).unwrap();
         let admitted = state.admit(config, &guest, Some(7)).unwrap();
-        state.edit_guest(name, |guest| guest.ports = admitted.vifs);
+        let ports = state.spec().ports(&admitted.vifs).unwrap();
+        state.edit_guest(name, |guest| guest.ports = ports);
         state.edit_guest(name, |guest| guest.is_changing = false);
         admitted.place
     }

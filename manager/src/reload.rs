@@ -423,7 +423,7 @@ mod tests {
         let (admitted, change) = spec.admit(config, guest, user).unwrap();
         spec.apply(change);
         let mut guest = spec.guest(&admitted.name).unwrap();
-        (guest.is_changing, guest.ports) = (false, admitted.vifs);
+        (guest.is_changing, guest.ports) = (false, spec.ports(&admitted.vifs).unwrap());
         spec.apply(SpecChange::SetGuest(Box::new(guest)));
     }
 

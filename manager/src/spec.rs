@@ -50,8 +50,8 @@ pub(crate) struct AdmittedGuest {
     pub(crate) macs: Vec<String>,
     /// Warnings about the section, a sentence each.
     pub(crate) warnings: Vec<String>,
-    /// The configuration of each port, by the worker's place; connections are not known yet.
-    pub(crate) vifs: Ports,
+    /// Its interfaces, which get slots and connections later: others may connect before it.
+    pub(crate) vifs: Vec<VifConfig>,
 }
 
 /// Whether a device outlives its domain.
@@ -138,8 +138,8 @@ impl Spec {
         LiveConfig::of(live).map_err(|wrong| wrong.to_string())
     }
 
-    /// Finds a place for a new guest, and slots in the windows of all workers. `user` has requested
-    /// it; `None`: files name it.
+    /// Finds a place for a new guest, and checks that the windows of all workers have room for it.
+    /// `user` has requested it; `None`: files name it.
     pub(crate) fn admit(
         &self,
         config: &mut LiveConfig,
@@ -148,14 +148,10 @@ impl Spec {
     ) -> Result<(AdmittedGuest, SpecChange), String> {
         let resolved = config.add(guest)?;
         let name = resolved.domain.name.clone();
-        let slots = self.windows();
-        let vifs = match slots.and_then(|windows| windows.place(&resolved.vifs)) {
-            Ok(vifs) => vifs,
-            Err(full) => {
-                config.remove(&name);
-                return Err(full);
-            }
-        };
+        if let Err(full) = self.ports(&resolved.vifs) {
+            config.remove(&name);
+            return Err(full);
+        }
         let place = (0..).find(|place| !self.domains.contains_key(place));
         let place = place.unwrap_or(usize::MAX);
         let origin = Origin {
@@ -175,7 +171,7 @@ impl Spec {
             name,
             macs: resolved.macs.iter().map(ToString::to_string).collect(),
             warnings: resolved.warnings,
-            vifs,
+            vifs: resolved.vifs,
         };
         Ok((admitted, change))
     }
@@ -198,6 +194,12 @@ impl Spec {
             }
         }
         Ok(Windows::new(first, of))
+    }
+
+    /// Returns the ports of a guest that connects now, with slots that are free in the windows of all
+    /// workers.
+    pub(crate) fn ports(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
+        self.windows()?.place(vifs)
     }
 
     /// Returns the change to the NICs and worker domains of a step. `config` has the NICs already.

@@ -2,9 +2,9 @@
 //!
 //! | step | kept for the next manager | if it fails |
 //! |---|---|---|
-//! | the section is checked; the guest gets a place, and slots in windows | the guest, as joining | nothing was done |
+//! | the section is checked; the guest gets a place | the guest, as joining | nothing was done |
 //! | netd opens its devices; the core builds and connects it | | the guest is removed |
-//! | the workers' descriptions get its ports | the ports | the guest is removed |
+//! | its ports get slots in the workers' windows and enter their descriptions | the ports | the guest is removed |
 //! | its process is started, and the workers add the ports | | the guest is removed |
 //! | it runs, and all its connections are up | that it is a member | |
 //!
@@ -20,11 +20,11 @@ use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::life::{Life, WorkerCall};
 use crate::spec::{AdmittedGuest, Spec, SpecChange};
-use crate::windows::Ports;
 use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
 use abi::mailbox::Request;
+use config::domain::VifConfig;
 use config::live::{LiveConfig, state};
 
 impl ManagerServer<'_> {
@@ -124,8 +124,9 @@ impl ManagerServer<'_> {
     pub(super) fn connect_guest(
         &mut self,
         place: usize,
-        mut vifs: Ports,
+        vifs: &[VifConfig],
     ) -> Result<Vec<WorkerCall>, CoreError> {
+        let mut vifs = self.state.spec().ports(vifs)?;
         let frontend = self.state.id(place);
         let frontend = frontend.ok_or("the domain was not built".to_owned())?;
         let domain = self.state.domain(place);

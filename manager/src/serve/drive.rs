@@ -239,12 +239,12 @@ impl ManagerServer<'_> {
     }
 
     /// Connects a domain to those that serve it. Returns calls that have workers serve it.
-    fn connect(&mut self, place: usize) -> Result<Vec<WorkerCall>, CoreError> {
+    pub(super) fn connect(&mut self, place: usize) -> Result<Vec<WorkerCall>, CoreError> {
         let name = self.state.domain(place).map(|domain| &domain.name);
         let edit = name.and_then(|name| self.edits.get_mut(name));
         if let Some(EditKind::Attach(admitted)) = edit.map(|edit| &mut edit.kind) {
             let vifs = std::mem::take(&mut admitted.vifs);
-            return self.connect_guest(place, vifs);
+            return self.connect_guest(place, &vifs);
         }
         build::connect(self.core, &self.state, place)?;
         Ok(Vec::new())

@@ -85,6 +85,30 @@ fn answer(server: &mut ManagerServer<'_>, client: UnixStream) -> String {
 }
 
 #[test]
+fn guests_that_return_together_get_different_slots() {
+    with_server(|server| {
+        let workers = server.state.spec().workers();
+        workers
+            .iter()
+            .for_each(|&at| server.state.set(at, DomId(1)));
+        for name in ["b", "c"] {
+            let section = format!(r#"{{"name":"{name}","vif":[{{"endpoint":"echo"}}]}}"#);
+            let guest = serde_json::from_str(&section).unwrap();
+            server.begin_attach(EditOrigin::Before, &guest, 0).unwrap();
+        }
+        let mut slots = Vec::new();
+        for (name, id) in [("b", 8), ("c", 9)] {
+            let place = server.state.place(name).unwrap();
+            server.state.set(place, DomId(id));
+            server.connect(place).unwrap();
+            let ports = server.state.spec().guest(name).unwrap().ports;
+            slots.extend(ports.into_values().flatten().map(|vif| vif.first_slot));
+        }
+        assert!(slots.len() == 2 && slots[0] != slots[1], "{slots:?}");
+    });
+}
+
+#[test]
 fn an_attach_that_ends_at_its_deadline_is_no_failure() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();

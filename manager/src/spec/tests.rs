@@ -110,7 +110,8 @@ fn attach_then_detach_restores_the_specification() {
         let (admitted, change) = both[0].admit(&mut config, &guest(name), None).unwrap();
         apply(&mut both, change);
         assert!(both[0].is_changing(name));
-        let (mut ports, conn) = (admitted.vifs, admitted.place as u32);
+        let ports = both[0].ports(&admitted.vifs).unwrap();
+        let (mut ports, conn) = (ports, admitted.place as u32);
         ports.values_mut().for_each(|vifs| vifs[0].conn = conn);
         edit(&mut both, name, |guest| guest.ports = ports);
         edit(&mut both, name, |guest| guest.is_changing = false);
@@ -248,7 +249,8 @@ fn rules_of_an_attached_guest_survive_every_end() {
     let (admitted, change) = spec.admit(&mut config, &guest("a"), Some(7)).unwrap();
     let mut both = [spec.clone(), spec];
     apply(&mut both, change);
-    edit(&mut both, "a", |guest| guest.ports = admitted.vifs);
+    let ports = both[0].ports(&admitted.vifs).unwrap();
+    edit(&mut both, "a", |guest| guest.ports = ports);
     edit(&mut both, "a", |guest| guest.is_changing = false);
     let wanted = r#"{"name": "a", "vif": [{"rule": [{"name": "no", "action": "deny"}]}]}"#;
     let wanted: Setting = serde_json::from_str(wanted).unwrap();
