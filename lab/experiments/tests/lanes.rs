@@ -8,9 +8,9 @@ use experiments::lane::build::OnWire;
 use experiments::lane::cores::Cores;
 use experiments::lane::kernel_path::Offloaded;
 use experiments::lane::machine::lane;
-use experiments::lane::{Lane, Loads, forward, kernel_path};
+use experiments::lane::{Lane, Loads, forward, kernel_path, vm};
 use experiments::plan::{
-    Direction, Gro, Place, Times, Topology, Wire, WireNic, WireOffload, Workload,
+    Direction, Gro, PathKind, Place, Times, Topology, Wire, WireNic, WireOffload, Workload,
 };
 use figures::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         return in_own_place();
     }
     let cores = Cores::choose();
-    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 9] = [
+    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 10] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
             carries(forward::lane(Place::Split, cores, &Loads::default()))
@@ -72,6 +72,7 @@ fn main() -> ExitCode {
             &|| merges(cores),
         ),
         ("wires_carry_frames_or_whole_segments", &|| wires(cores)),
+        ("a_vm_sends_and_receives_on_every_path", &|| vms(cores)),
     ];
     let mut failed = 0;
     for (name, case) in &cases {
@@ -228,6 +229,31 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
             }
             anyhow::ensure!(Instant::now() < end, "{gro:?}: {each} bytes a segment");
         }
+        carries(Ok(lane))?;
+    }
+    Ok(())
+}
+
+/// Every path to a virtual machine carries both directions, and charges cycles to the virtual
+/// machine and to the path.
+fn vms(cores: Cores) -> anyhow::Result<()> {
+    let paths = [
+        (PathKind::Vm, "guest"),
+        (PathKind::VmOneProcess, "driver"),
+        (PathKind::VmBridge, "nic_kernel"),
+    ];
+    for (path, part) in paths {
+        if path == PathKind::Vm && client::daemon_path().is_err() {
+            skip::<()>("no monitor");
+            continue;
+        }
+        let Some(mut lane) = allowed(vm::lane(path, cores, &Loads::default()))? else {
+            return Ok(());
+        };
+        let stream = window_of(&mut lane, Workload::Stream, Direction::ToGuest)?;
+        anyhow::ensure!(stream["cycles_per_byte.vm"] > 0.0, "{path:?}: {stream:?}");
+        let part = format!("cycles_per_byte.{part}");
+        anyhow::ensure!(stream.contains_key(&part), "{path:?}: {stream:?}");
         carries(Ok(lane))?;
     }
     Ok(())

@@ -72,6 +72,8 @@ pub fn unit(metric: &str) -> &'static str {
         "samples" => "samples",
         "cost_ns" => "ns",
         "rate" => "1/s",
+        "shim_rss_mb" => "MB",
+        "idle_cpu" => "share",
         "bytes_per_receive" | "frame_bytes" => "bytes",
         _ => "",
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use testing::wait_until;
 
 pub(super) const INIT: &str = include_str!("init.sh");
-const REGSET: &str = include_str!("regset.c");
+const REGSET: &str = include_str!("../../../../lab/experiments/peers/uml-regset.c");
 const PAIRS: &str = include_str!("pairs.c");
 
 /// A running virtual machine, killed when this value is dropped.

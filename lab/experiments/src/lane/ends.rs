@@ -92,6 +92,8 @@ pub struct Ends {
     pub guest: Namespace,
     /// The ends of further guests.
     pub further: Vec<Namespace>,
+    /// True if the guest's end is a virtual machine, not its namespace.
+    pub guest_is_vm: bool,
 }
 
 impl Ends {
@@ -115,6 +117,7 @@ impl Ends {
             further_wires: further_wires.collect::<Result<_, _>>()?,
             guest: Namespace::new("guest namespace")?,
             further: further.collect::<Result<_, _>>()?,
+            guest_is_vm: false,
         })
     }
 

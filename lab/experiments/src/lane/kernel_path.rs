@@ -226,6 +226,54 @@ fn bridge(
     Ok(middle)
 }
 
+/// A bridge between a veth pair and the TAP of a virtual machine. Its ports aggregate in kernel
+/// threads on the wire's core.
+pub(super) struct VmBridge {
+    middle: Namespace,
+    /// NAPI threads at the wire's far end.
+    pub(super) far: Vec<i32>,
+    /// All other NAPI threads.
+    pub(super) near: Vec<i32>,
+}
+
+/// Creates the bridge, with a port to the wire.
+///
+/// # Errors
+/// See [`bridge_lane`].
+pub(super) fn vm_bridge(ends: &mut Ends, cores: Cores) -> anyhow::Result<VmBridge> {
+    need(&["ip", "ethtool"])?;
+    let mut middle = Namespace::new("bridge namespace")?;
+    middle.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
+    middle.run(&["ip", "link", "set", "br0", "up"])?;
+    pair(&mut middle, "wire", ends.wire.pid(), IFNAME)?;
+    offloads(&mut middle, "wire", "on", true)?;
+    middle.run(&["ip", "link", "set", "wire", "master", "br0", "up"])?;
+    let near = thread(&mut middle, "wire", cores.wire)?;
+    let end = Near {
+        core: cores.wire,
+        whole: true,
+    };
+    let far = interface(&mut ends.wire, IFNAME, end, Gro::InNapi)?;
+    Ok(VmBridge { middle, far, near })
+}
+
+impl VmBridge {
+    /// Returns the path of its namespace.
+    pub(super) fn netns(&self) -> std::path::PathBuf {
+        self.middle.path()
+    }
+
+    /// Adds an interface of its namespace as a port.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn with_port(mut self, name: &str) -> anyhow::Result<Self> {
+        self.middle
+            .run(&["ip", "link", "set", name, "master", "br0", "up"])?;
+        Ok(self)
+    }
+}
+
 /// Sets whether an interface aggregates received frames. Unless it takes `whole` segments, turns
 /// off every offload that sends frames above the MTU.
 fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@
 //! | [`events`] | its hardware events, on machines with a PMU |
 //! | [`machine`], [`running`], [`build`] | the path through Grantway: set-up, control, configuration |
 //! | [`forward`], [`kernel_path`] | the baselines |
+//! | [`vm`] | paths to a virtual machine |
 //! | [`frame_run`], [`one_process`] | raw frames between guests, without a wire |
 //! | [`file_run`] | a file sent between guests without copying |
 
@@ -28,6 +29,7 @@ pub mod one_process;
 pub mod path;
 pub mod reading;
 pub mod running;
+pub mod vm;
 pub mod window;
 
 use crate::load::{Load, LoadSpec, Role};
@@ -136,7 +138,9 @@ struct Pair {
 
 /// One end of a pair.
 struct Side {
+    /// The load's namespace. For a load in a virtual machine: a namespace that reaches it.
     netns: PathBuf,
+    in_vm: bool,
     core: usize,
     address: IpAddr,
 }
@@ -161,20 +165,27 @@ impl Pair {
             Workload::Requests(size) => (Role::Client, Role::Echo, size),
         };
         let load = |role, side: &Side| {
-            Load::start(&LoadSpec {
+            let spec = LoadSpec {
                 role,
-                netns: Some(side.netns.clone()),
-                cpu: Some(side.core),
+                netns: (!side.in_vm).then(|| side.netns.clone()),
+                cpu: (!side.in_vm).then_some(side.core),
                 address: SocketAddr::new(to.address, port),
                 size,
                 flows: loads.flows as usize,
-            })
+            };
+            match side.in_vm {
+                true => Load::start_in_vm(&spec, &side.netns, side.address),
+                false => Load::start(&spec),
+            }
         };
         let passive = load(passive, to)?;
         Ok(Self {
             active: load(active, from)?,
             passive,
-            at: to.netns.clone(),
+            at: match to.in_vm {
+                true => PathBuf::from("vm"),
+                false => to.netns.clone(),
+            },
         })
     }
 }
@@ -207,12 +218,19 @@ impl Lane {
         let side = |core| {
             move |(end, address): (&Namespace, IpAddr)| Side {
                 netns: end.path(),
+                in_vm: false,
                 core,
                 address,
             }
         };
         let wires: Vec<Side> = lane.ends.wires().map(side(cores.wire)).collect();
         let mut guests: Vec<Side> = lane.ends.guests().map(side(cores.guest)).collect();
+        if lane.ends.guest_is_vm {
+            for guest in &mut guests {
+                guest.in_vm = true;
+                guest.netns = lane.ends.wire.path();
+            }
+        }
         let rivals = guests.split_off(guests.len().saturating_sub(loads.beside as usize));
         let mut ports = 5201u16..;
         for &work in &loads.workloads {

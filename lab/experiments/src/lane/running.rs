@@ -81,6 +81,13 @@ impl Parents {
     }
 }
 
+/// Returns a process and all of its descendants.
+pub(super) fn family(pid: i32) -> Vec<i32> {
+    let mut all = Parents::now().descendants(pid);
+    all.push(pid);
+    all
+}
+
 /// Returns an instance name that is unique across runs.
 #[must_use]
 pub(crate) fn fresh_name(what: &str) -> String {

@@ -14,9 +14,12 @@ mod state;
 pub use spec::{CHUNK, LoadSpec, Mark, Role, TAKE_MAX};
 
 use crate::ns;
+use crate::peers::process;
 use figures::helper::{self, LineChild};
 use figures::measure::pin;
 use state::{LoadState, Totals};
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -38,6 +41,25 @@ impl Load {
         let mut command = helper::own("load")?;
         command.arg(serde_json::to_string(spec)?);
         let name = format!("{:?} {}", spec.role, spec.address).to_lowercase();
+        let child = LineChild::start(&name, command, WAIT)?;
+        Ok(Self { child })
+    }
+
+    /// Starts a load in a virtual machine whose address the namespace `netns` reaches. Its process
+    /// there is not a process of this system: [`Load::pid`] is the one that controls it.
+    ///
+    /// # Errors
+    /// See [`Load::start`].
+    pub fn start_in_vm(spec: &LoadSpec, netns: &Path, vm: IpAddr) -> anyhow::Result<Self> {
+        // Passes the argument as the first line, then everything that this process writes.
+        let script = "{ printf '%s\\n' \"$1\"; exec cat; } | exec busybox nc \"$2\" 6000";
+        let mut command = process::mortal("nsenter");
+        command
+            .arg(format!("--net={}", netns.display()))
+            .args(["sh", "-c", script, "sh"])
+            .arg(serde_json::to_string(spec)?)
+            .arg(vm.to_string());
+        let name = format!("{:?} {} in {vm}", spec.role, spec.address).to_lowercase();
         let child = LineChild::start(&name, command, WAIT)?;
         Ok(Self { child })
     }

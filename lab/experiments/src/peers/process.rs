@@ -25,6 +25,17 @@ pub fn mortal(program: &str) -> Command {
     command
 }
 
+/// Runs a program to its end and returns its output, or else its error output.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match done.status.success() {
+        true => Ok(text(&done.stdout)),
+        false => Err(text(&done.stderr)),
+    }
+}
+
 /// A running process, killed on drop.
 #[derive(Debug)]
 pub struct ForeignProgram(pub Child);

@@ -1,7 +1,7 @@
 //! A DPDK guest that writes and reads every byte of its frames, like our guests with `touch`. It is
 //! a C program (`peers/touch.c`) that is compiled when a run needs it.
 
-use super::process::{self, PATIENCE};
+use super::process::{self, PATIENCE, output};
 use super::testpmd::{self, Forwarded, Site};
 use crate::kernel;
 use anyhow::Context as _;
@@ -9,7 +9,7 @@ use figures::Failure;
 use figures::helper::LineChild;
 use serde::Deserialize;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const SOURCE: &str = include_str!("../../peers/touch.c");
 const LIBRARY: &str = "libdpdk";
@@ -53,17 +53,6 @@ impl TouchProgram {
 
     fn path(&self) -> PathBuf {
         self.folder.path().join("touch")
-    }
-}
-
-/// Runs a program to its end and returns its output, or else its error output.
-fn output(command: &mut Command) -> Result<String, String> {
-    let done = command.stdin(Stdio::null()).output();
-    let done = done.map_err(|error| error.to_string())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    match done.status.success() {
-        true => Ok(text(&done.stdout)),
-        false => Err(text(&done.stderr)),
     }
 }
 

@@ -68,6 +68,12 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         once(&mut seen, &peer.name)?;
         check_peer(peer).map_err(|why| format!("`{}`: {why}", peer.name))?;
     }
+    if let Some(crowd) = &plan.crowd {
+        once(&mut seen, &crowd.column)?;
+        if !(1..=64).contains(&crowd.vms) {
+            return Err(format!("`{}`: 1 to 64 `vms`", crowd.column));
+        }
+    }
     check_comparisons(plan, &seen)
 }
 
@@ -123,6 +129,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`offload`: veth pairs leave checksums to the other end in any case");
     }
     column.faults.unwrap_or_default().check()?;
+    if column.path.has_vm() && (column.faults.is_some() || column.quick_ack) {
+        return Err("`faults` and `quick_ack` need a guest that is no virtual machine");
+    }
     // With an empty list there would be no machine to measure.
     let are = |counts: &[u32], range: RangeInclusive<u32>| {
         !counts.is_empty() && counts.iter().all(|count| range.contains(count))
@@ -142,6 +151,12 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         .any(|&direction| column.runs_in(direction));
     if !are(&column.guests, 1..=64) || goes_nowhere {
         return Err("`guests`: 1 to 64; `direction`: one of the plan's");
+    }
+    if column.path.has_vm() {
+        return match column.place.is_empty() && column.gro.is_none() {
+            true => Ok(()),
+            false => Err("a path to a virtual machine has neither `place` nor `gro`"),
+        };
     }
     let ours = is_machine || column.path == PathKind::Forwarder;
     if ours == column.place.is_empty() {

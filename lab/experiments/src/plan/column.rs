@@ -150,6 +150,22 @@ pub enum PathKind {
     Bridge,
     /// A veth pair.
     Veth,
+    /// Monitor, driver domain and shim. The guest is a virtual machine (User-Mode Linux).
+    Vm,
+    /// A vhost-user back end in one process. The guest is a virtual machine.
+    #[serde(rename = "vm-one-process")]
+    VmOneProcess,
+    /// The kernel's bridge between a veth pair and a TAP of a virtual machine.
+    #[serde(rename = "vm-bridge")]
+    VmBridge,
+}
+
+impl PathKind {
+    /// Returns whether the guest is a virtual machine.
+    #[must_use]
+    pub const fn has_vm(self) -> bool {
+        matches!(self, Self::Vm | Self::VmOneProcess | Self::VmBridge)
+    }
 }
 
 /// Generic receive offload at the receiving ends.

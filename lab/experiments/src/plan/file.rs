@@ -62,6 +62,8 @@ pub struct Plan {
     pub web: Option<Web>,
     /// Start-up time of machines.
     pub up: Option<Up>,
+    /// Many idle virtual machines.
+    pub crowd: Option<Crowd>,
     /// The paper that the plan reproduces, by its name in `papers/`.
     pub paper: Option<String>,
     /// True if cycles are attributed as in Ram's thesis.
@@ -89,6 +91,16 @@ fn both_wakes() -> Vec<Wake> {
 
 fn one_wire() -> Vec<Wire> {
     vec![Wire::unbounded()]
+}
+
+/// Many idle virtual machines on one machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Crowd {
+    /// Column name.
+    pub column: String,
+    /// Their number.
+    pub vms: u32,
 }
 
 /// Machines whose start-up time is measured.

@@ -31,7 +31,7 @@ pub mod workload;
 pub use adjustment::Adjustment;
 pub use column::{Column, Gro, PathKind};
 pub use config::Config;
-pub use file::{Plan, Up};
+pub use file::{Crowd, Plan, Up};
 pub use frames::{FileColumn, Frames, Peer, PeerKind};
 pub use lro::{Lro, LroRules};
 pub use rounds::{Rounds, Times};

@@ -65,6 +65,11 @@ impl Plan {
             .up
             .take()
             .filter(|up| left.contains(up.column.as_str()));
+        self.crowd = self.crowd.take().filter(|crowd| by.wants(&crowd.column));
+        let left: BTreeSet<&str> = left
+            .into_iter()
+            .chain(self.crowd.iter().map(|crowd| crowd.column.as_str()))
+            .collect();
         self.ratio.retain(|ratio| {
             let names = |name: &str| left.iter().any(|column| names_column(name, column));
             names(&ratio.own) && names(&ratio.to)

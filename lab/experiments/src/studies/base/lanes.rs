@@ -3,7 +3,7 @@
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::kernel_path::Offloaded;
-use crate::lane::{Lane, Loads, forward, kernel_path, machine};
+use crate::lane::{Lane, Loads, forward, kernel_path, machine, vm};
 use crate::plan::{
     Column, Config, Direction, Faults, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan,
     Topology, Wire, WireNic, WireOffload,
@@ -84,7 +84,8 @@ pub(super) fn set_up(
         let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
         let done = wires.map(|wire| set_up_column(plan, column, wire, cores, loads, &mut lanes));
         let done = done.collect::<anyhow::Result<()>>();
-        let may_lack = matches!(column.path, PathKind::Bridge | PathKind::Veth);
+        let may_lack =
+            column.path.has_vm() || matches!(column.path, PathKind::Bridge | PathKind::Veth);
         let config = Config::new(&column.name, &[]);
         samples.made(&column.name, done, may_lack, [config])?;
     }
@@ -115,6 +116,7 @@ fn set_up_column(
                     let segments = column.offload == WireOffload::Segments;
                     kernel_path::bridge_lane(Offloaded { gro, segments }, cores, loads)
                 }
+                path if path.has_vm() => vm::lane(path, cores, loads),
                 _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
             };
             let lane = lanes.push(path?);

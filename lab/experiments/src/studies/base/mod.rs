@@ -8,7 +8,7 @@
 //! | `points` | points of curves as text |
 //! | `frontier` | comparison of flush policies |
 //! | [`papers`] | the plans of all papers, and one page for them |
-//! | `tables`, `rows` | the figures as text |
+//! | `tables`, `vm_tables`, `rows` | the figures as text |
 
 mod acks;
 mod frontier;
@@ -19,14 +19,14 @@ mod rows;
 mod run;
 mod tables;
 mod thesis;
+mod vm_tables;
 
 use super::{Outcome, Study};
 use crate::html::{self, Flames};
 use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
-use crate::peers;
-use crate::plan::{Adjustment, PeerKind, Plan, Wake};
+use crate::plan::{Adjustment, Plan, Wake};
 use crate::runner::Stands;
 use figures::Failure;
 use figures::provenance::Provenance;
@@ -86,7 +86,13 @@ impl Base {
     /// Returns the provenance of the plan's figures.
     fn provenance(&self, awake: &Result<(), Failure>) -> Provenance {
         let (plan, cores) = (&self.0, Cores::choose());
+        let has_vm = plan.column.iter().any(|column| column.path.has_vm());
         let mut placement = match plan.column.is_empty() {
+            _ if has_vm => format!(
+                "virtual machine with TCP on core {}, all else on core {}; frames: virtual \
+                 machines on core {}, all else on core {}",
+                cores.guest, cores.wire, cores.wire, cores.guest
+            ),
             true => format!(
                 "guests on core {}, driver on core {}",
                 cores.wire, cores.guest
@@ -179,14 +185,13 @@ impl Study for Base {
 
     fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
         let plan = &self.0;
-        if !plan.peer.is_empty() {
-            let kinds: Vec<PeerKind> = plan.peer.iter().map(|peer| peer.switch).collect();
-            peers::need(&kinds)?;
-        }
         let (cores, awake) = (Cores::choose(), idle_cores::possible());
         let provenance = self.provenance(&awake);
         let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
         let mut figures = samples.figures(&plan.name);
+        if plan.crowd.is_some() {
+            samples.decide(&mut figures, &plan.threshold);
+        }
         figures.extend(samples.ratios(&plan.name, &plan.ratio, &plan.threshold));
         if let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? {
             figures.extend(samples.beside(&plan.name, &paper, &stands(plan)));

@@ -6,12 +6,14 @@ use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::lane::file_run::FileRun;
 use crate::lane::frame_run::FrameRun;
+use crate::lane::vm::crowd;
 use crate::lane::{Lane, Loads, machine};
 use crate::load::CHUNK;
-use crate::peers::PeerRun;
 use crate::peers::touch::TouchProgram;
+use crate::peers::{self, PeerRun};
 use crate::plan::{
-    Config, Direction, FileColumn, Frames, Peer, Plan, Receive, Times, Up, Wake, Web, Workload,
+    Config, Crowd, Direction, FileColumn, Frames, Peer, PeerKind, Plan, Receive, Times, Up, Wake,
+    Web, Workload,
 };
 use crate::progress;
 use crate::runner::Samples;
@@ -74,6 +76,9 @@ impl<'a> Run<'a> {
         self.files()?;
         if let Some(up) = &self.plan.up {
             self.up(up)?;
+        }
+        if let Some(crowd) = &self.plan.crowd {
+            self.crowd(crowd)?;
         }
         self.bar.finish_and_clear();
         Ok(self.samples)
@@ -368,8 +373,9 @@ impl<'a> Run<'a> {
             let stop = |(frames, size, load)| (Through::Own(frames, load), size);
             frames.size.iter().flat_map(loads).map(stop)
         });
-        let touch = self.touching()?;
-        let possible = |peer: &&Peer| !peer.touch || touch.is_some();
+        let can_run = self.can_run_peers()?;
+        let touch = if can_run { self.touching()? } else { None };
+        let possible = |peer: &&Peer| can_run && (!peer.touch || touch.is_some());
         let peers = plan.peer.iter().filter(possible).flat_map(|peer| {
             let stop = move |&size: &u32| (Through::Peer(peer), size);
             peer.size.iter().map(stop)
@@ -426,6 +432,28 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Returns whether third-party switches can run here. Records why not if the plan has other
+    /// columns.
+    ///
+    /// # Errors
+    /// If the plan has no other columns.
+    fn can_run_peers(&mut self) -> anyhow::Result<bool> {
+        let kinds: Vec<PeerKind> = self.plan.peer.iter().map(|peer| peer.switch).collect();
+        match peers::need(&kinds) {
+            _ if kinds.is_empty() => Ok(false),
+            Ok(()) => Ok(true),
+            Err(Failure::CannotRun(why)) if !self.plan.column.is_empty() => {
+                for peer in &self.plan.peer {
+                    for &size in &peer.size {
+                        self.samples.absent(&peer.config(size), &why);
+                    }
+                }
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Compiles the peers' guest program that touches payload, if the plan has columns of it.
     /// Returns `None` and records why if these columns cannot be measured here.
     fn touching(&mut self) -> anyhow::Result<Option<TouchProgram>> {
@@ -478,6 +506,23 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    fn crowd(&mut self, crowd: &Crowd) -> anyhow::Result<()> {
+        let config = Config::new(&crowd.column, &[]);
+        self.bar.set_message(config.name());
+        for round in 0..self.plan.full.rounds.min(CROWD_ROUNDS) {
+            let measured = crowd::measure(crowd.vms as usize);
+            let column = &crowd.column;
+            match self
+                .samples
+                .made(column, measured, true, [config.clone()])?
+            {
+                Some(figures) => self.samples.add(&config, round, &figures),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     fn up(&mut self, up: &Up) -> anyhow::Result<()> {
         for &guests in &up.guests {
             let config = Config::new(&up.column, &[("guests", &guests.to_string())]);
@@ -498,6 +543,9 @@ enum Through<'a> {
     Own(&'a Frames, f64),
     Peer(&'a Peer),
 }
+
+/// Number of rounds of many idle virtual machines. Each takes some ten seconds.
+const CROWD_ROUNDS: usize = 5;
 
 /// Number of machine starts per start-up time.
 const UP_ROUNDS: usize = 9;

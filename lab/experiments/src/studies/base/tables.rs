@@ -1,7 +1,7 @@
 //! A run's figures as tables.
 
 use super::rows::{short, thesis_rows};
-use super::{acks, frontier, points};
+use super::{acks, frontier, points, vm_tables};
 use crate::papers::Paper;
 use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, WireOffload, Workload};
 use crate::runner::words;
@@ -25,9 +25,11 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
             }
         }
     }
+    out.push_str(&vm_tables::parts_tables(plan, &index, figures));
     out.push_str(&points::receive_table(plan, &index));
     out.push_str(&points::web_table(plan, figures, &index));
     out.push_str(&frame_table(plan, &index));
+    out.push_str(&vm_tables::crowd_table(plan, &index));
     out.push_str(&file_table(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
     out.push_str(&paper_table(plan, figures, &index));

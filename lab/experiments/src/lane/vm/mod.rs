@@ -1,0 +1,179 @@
+//! Paths to a virtual machine, [`uml`]: through Grantway, through a vhost-user back end in one
+//! process without isolation, and through the kernel's bridge. The virtual machine has a core of
+//! its own; everything else, the wire's socket too, shares the wire's core. The wires carry whole
+//! segments. Also measures many idle virtual machines, [`crowd`].
+
+pub mod crowd;
+mod uml;
+
+use super::cores::Cores;
+use super::ends::{Ends, IFNAME, PREFIX, WIRE};
+use super::kernel_path::{self, VmBridge};
+use super::path::Path;
+use super::reading::Reading;
+use super::running::Running;
+use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
+use crate::peers::process::{ForeignProgram, mortal, output, wait_for};
+use crate::plan::PathKind;
+use figures::Failure;
+use figures::measure::Part;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+use uml::{Device, Uml};
+
+/// The virtual machine, with the programs in it.
+const VM: Part = "vm";
+/// The vhost-user back end in one process.
+const BACK_END: &str = include_str!("../../../peers/vhost.c");
+/// Name of the virtual machine's TAP on the bridge.
+const TAP: &str = "vm0";
+
+/// Between wire and virtual machine.
+enum Middle {
+    Grantway(Box<Running>),
+    OneProcess(ForeignProgram),
+    Bridge(VmBridge),
+}
+
+struct VmPath {
+    // Dropped first: the back ends outlive their virtual machine.
+    vm: Uml,
+    middle: Middle,
+    _folder: TempDir,
+}
+
+impl Path for VmPath {
+    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+        let mut parts = match &self.middle {
+            Middle::Grantway(running) => running.parts(),
+            Middle::OneProcess(program) => vec![("driver", vec![program.pid()])],
+            Middle::Bridge(bridge) => vec![
+                (WIRE_KERNEL, bridge.far.clone()),
+                (NIC_KERNEL, bridge.near.clone()),
+            ],
+        };
+        parts.push((VM, self.vm.processes()));
+        parts
+    }
+
+    fn reading(&mut self) -> anyhow::Result<Reading> {
+        match &mut self.middle {
+            Middle::Grantway(running) => running.reading(),
+            _ => Ok(Reading::default()),
+        }
+    }
+
+    fn machine(&self) -> Option<&Running> {
+        match &self.middle {
+            Middle::Grantway(running) => Some(running),
+            _ => None,
+        }
+    }
+}
+
+/// Sets up the lane.
+///
+/// # Errors
+/// [`Failure::CannotRun`] with what is missing; otherwise if a part does not start.
+pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+    uml::possible()?;
+    let mut ends = Ends::new()?;
+    ends.guest_is_vm = true;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("vm.sock");
+    let middle = match path {
+        PathKind::Vm => {
+            let text = text(cores.wire, ends.wire.path(), &socket);
+            Middle::Grantway(Box::new(Running::start_live("vm", text)?))
+        }
+        PathKind::VmOneProcess => {
+            let program = one_process(&ends, cores, folder.path(), &socket)?;
+            ends.wire.run(&["ip", "link", "set", IFNAME, "up"])?;
+            Middle::OneProcess(program)
+        }
+        _ => Middle::Bridge(kernel_path::vm_bridge(&mut ends, cores)?),
+    };
+    if !matches!(middle, Middle::Grantway(_)) {
+        let cidr = format!("{WIRE}/{PREFIX}");
+        ends.wire
+            .run(&["ip", "addr", "add", &cidr, "dev", IFNAME])?;
+    }
+    let vm = match &middle {
+        Middle::Bridge(bridge) => {
+            let netns = bridge.netns();
+            let device = Device::Tap {
+                netns: &netns,
+                ifname: TAP,
+            };
+            Uml::boot(&device, cores.guest)?
+        }
+        _ => Uml::boot(&Device::VhostUser(&socket), cores.guest)?,
+    };
+    let middle = match middle {
+        Middle::Bridge(bridge) => Middle::Bridge(bridge.with_port(TAP)?),
+        other => other,
+    };
+    let path = VmPath {
+        vm,
+        middle,
+        _folder: folder,
+    };
+    let remark = "`vm` includes the loads in the virtual machine; `sender` or `receiver` is the \
+                  wire's";
+    let lane = Lane::new(ends, Box::new(path), cores, loads)?;
+    Ok(lane.remarked(Some(remark.to_owned())))
+}
+
+/// Compiles and starts the back end in one process, whose TAP is the wire's end.
+fn one_process(
+    ends: &Ends,
+    cores: Cores,
+    folder: &std::path::Path,
+    socket: &std::path::Path,
+) -> anyhow::Result<ForeignProgram> {
+    let (source, program) = (folder.join("vhost.c"), folder.join("vhost"));
+    std::fs::write(&source, BACK_END)?;
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O3", "-march=native", "-o"])
+        .arg(&program)
+        .arg(&source);
+    let cannot = |why| Failure::CannotRun(format!("peers/vhost.c: {why}"));
+    output(&mut compiler).map_err(cannot)?;
+    let mut command = mortal("nsenter");
+    command
+        .arg(format!("--net={}", ends.wire.path().display()))
+        .args(["taskset", "-c", &cores.wire.to_string()])
+        .arg(&program)
+        .arg(socket)
+        .arg(IFNAME);
+    let running = ForeignProgram::start(&mut command)?;
+    wait_for(socket)?;
+    Ok(running)
+}
+
+/// Returns the machine's configuration file.
+fn text(core: usize, wire: PathBuf, socket: &std::path::Path) -> String {
+    format!(
+        "[driver]\ncpus = [{core}]\nspin_us = 0\nrestart = false\n\
+         [[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"{IFNAME}\"\noffloads = \"tso\"\n\
+         netns = \"{}\"\naddresses = [\"{WIRE}/{PREFIX}\"]\n\
+         [[guest]]\nname = \"vm\"\ncpus = [{core}]\nspin_us = 0\nrestart = false\n\
+         [[guest.vif]]\nendpoint = \"vhost-user\"\nsocket = \"{}\"\n",
+        wire.display(),
+        socket.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_valid() {
+        let text = text(1, "/proc/1/ns/net".into(), "/run/x/vm.sock".as_ref());
+        let config = config::parse("vm", &text).unwrap();
+        assert_eq!(config.machine().unwrap().domains.len(), 2);
+    }
+}

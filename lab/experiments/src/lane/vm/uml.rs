@@ -1,0 +1,144 @@
+//! User-Mode Linux as a virtual machine: a kernel that is a program, and needs no hardware
+//! virtualization.
+
+use crate::kernel::need;
+use crate::lane::ends::{GUEST, PREFIX};
+use crate::lane::running::family;
+use crate::peers::process::{ForeignProgram, mortal, output, wait};
+use anyhow::{Context as _, bail};
+use figures::Failure;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+const INIT: &str = include_str!("../../../peers/uml-init.sh");
+const REGSET: &str = include_str!("../../../peers/uml-regset.c");
+/// Its modules, of the package of the program.
+const MODULES: &str = "/usr/lib/uml/modules";
+/// The line of its console after which loads can be started.
+const READY: &str = "network up";
+
+/// The network device of a virtual machine.
+pub(super) enum Device<'a> {
+    /// Behind a vhost-user socket.
+    VhostUser(&'a Path),
+    /// A TAP that it creates in a namespace.
+    Tap { netns: &'a Path, ifname: &'a str },
+}
+
+/// A running virtual machine, killed on drop.
+pub(super) struct Uml {
+    program: ForeignProgram,
+    _folder: TempDir,
+}
+
+/// Checks that virtual machines can run here.
+///
+/// # Errors
+/// [`Failure::CannotRun`] with what is missing.
+pub(super) fn possible() -> Result<(), Failure> {
+    if need(&["linux.uml"]).is_err() {
+        let why = "User-Mode Linux is not installed: package user-mode-linux";
+        return Err(Failure::CannotRun(why.to_owned()));
+    }
+    need(&[
+        "busybox", "cc", "sh", "cpio", "nsenter", "setpriv", "taskset", "ip",
+    ])
+}
+
+impl Uml {
+    /// Boots a virtual machine on a core, with the address [`GUEST`].
+    ///
+    /// # Errors
+    /// If it does not boot.
+    pub(super) fn boot(device: &Device<'_>, core: usize) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        prepare(folder.path())?;
+        let own = std::env::current_exe()?;
+        let (own_folder, name) = own.parent().zip(own.file_name()).context("no own file")?;
+        let (interface, word) = match device {
+            Device::VhostUser(socket) => {
+                ("eth0", format!("virtio_uml.device={}:1", socket.display()))
+            }
+            Device::Tap { ifname, .. } => (
+                "vec0",
+                format!("vec0:transport=tap,ifname={ifname},depth=128,gro=1"),
+            ),
+        };
+        let core = core.to_string();
+        let mut command = match device {
+            Device::VhostUser(_) => mortal("taskset"),
+            Device::Tap { netns, .. } => {
+                let mut command = mortal("nsenter");
+                command
+                    .arg(format!("--net={}", netns.display()))
+                    .arg("taskset");
+                command
+            }
+        };
+        command
+            .args(["-c", &core, "linux.uml"])
+            .args(["mem=256M", "initrd=initrd", "rdinit=/init"])
+            .args(["con=null", "con0=null,fd:1", "umid=vm"])
+            .arg(format!("uml_dir={}", folder.path().display()))
+            .arg(word)
+            .arg(format!("interface={interface}"))
+            .arg(format!("address={GUEST}/{PREFIX}"))
+            .arg(format!("folder={}", own_folder.display()))
+            .arg(format!("program={}", name.display()))
+            .env("LD_PRELOAD", folder.path().join("regset.so"))
+            .env("TMPDIR", "/dev/shm")
+            .current_dir(folder.path())
+            .stdout(File::create(folder.path().join("log"))?);
+        let mut program = ForeignProgram::start(&mut command)?;
+        let log = || {
+            let bytes = fs::read(folder.path().join("log")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        wait("the virtual machine", || {
+            if let Some(status) = program.0.try_wait()? {
+                let said = log();
+                let last = said.lines().last().unwrap_or_default();
+                bail!("User-Mode Linux has exited ({status}): {last}");
+            }
+            Ok(log().contains(READY))
+        })?;
+        Ok(Self {
+            program,
+            _folder: folder,
+        })
+    }
+
+    /// Returns its processes: the kernel, its helpers, and the address spaces of its programs.
+    pub(super) fn processes(&self) -> Vec<i32> {
+        family(self.program.pid())
+    }
+}
+
+impl Drop for Uml {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.program.pid());
+        let _gone_already = group.map(|group| kill_process_group(group, Signal::KILL));
+    }
+}
+
+/// Creates its root file system, and the library that it needs on CPUs with AMX.
+fn prepare(folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder.join("root/bin"))?;
+    fs::write(folder.join("root/init"), INIT)?;
+    fs::write(folder.join("regset.c"), REGSET)?;
+    let script = format!(
+        "cd root && chmod +x init && mkdir -p proc sys dev host modules && \
+         find {MODULES} -name '*failover.ko' -o -name virtio_net.ko | xargs cp -t modules && \
+         cp $(command -v busybox) bin/ && \
+         find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd && \
+         cc -shared -fPIC -O2 -o ../regset.so ../regset.c"
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).current_dir(folder);
+    let made = output(&mut shell);
+    made.map_err(|error| Failure::CannotRun(format!("no root file system of a VM: {error}")))?;
+    Ok(())
+}
