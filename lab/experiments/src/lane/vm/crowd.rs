@@ -1,4 +1,4 @@
-//! Many idle virtual machines on one machine, each a front end in Rust behind a shim of its own.
+//! Many idle virtual machines on one machine, each a front end in Rust behind a separate shim.
 
 use crate::lane::running::Running;
 use crate::many_guests::ms_since;

@@ -1,7 +1,7 @@
-//! Paths to a virtual machine, [`uml`]: through Grantway, through a vhost-user back end in one
-//! process without isolation, and through the kernel's bridge. The virtual machine has a core of
-//! its own; everything else, the wire's socket too, shares the wire's core. The wires carry whole
-//! segments. Also measures many idle virtual machines, [`crowd`].
+//! Paths to a virtual machine (User-Mode Linux): through Grantway, through a vhost-user back end in
+//! one process without isolation, and through the kernel's bridge. The virtual machine runs on a
+//! separate core; everything else shares the wire's core, also the wire's socket. The wires carry
+//! whole segments. Also measures many idle virtual machines, [`crowd`].
 
 pub mod crowd;
 mod uml;
