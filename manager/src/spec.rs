@@ -196,8 +196,8 @@ impl Spec {
         Ok(Windows::new(first, of))
     }
 
-    /// Returns the ports of a guest that connects now, with slots that are free in the windows of all
-    /// workers.
+    /// Returns the ports of a guest that connects now, with slots that are free in the windows of
+    /// all workers.
     pub(crate) fn ports(&self, vifs: &[VifConfig]) -> Result<Ports, String> {
         self.windows()?.place(vifs)
     }

@@ -152,13 +152,21 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if !are(&column.guests, 1..=64) || goes_nowhere {
         return Err("`guests`: 1 to 64; `direction`: one of the plan's");
     }
+    check_place(column)
+}
+
+/// Checks the keys that say where the domains run and where frames are aggregated.
+fn check_place(column: &Column) -> Result<(), &'static str> {
     if column.path.has_vm() {
         return match column.place.is_empty() && column.gro.is_none() {
             true => Ok(()),
             false => Err("a path to a virtual machine has neither `place` nor `gro`"),
         };
     }
-    let ours = is_machine || column.path == PathKind::Forwarder;
+    let ours = matches!(
+        column.path,
+        PathKind::Machine | PathKind::Local | PathKind::Forwarder
+    );
     if ours == column.place.is_empty() {
         return Err("`place` belongs to machine and forwarder");
     }
