@@ -296,12 +296,13 @@ impl Running {
         }
     }
 
-    /// Switches the LRO of all domains.
+    /// Switches the LRO of all domains that have one.
     ///
     /// # Errors
     /// If a domain refuses, or does not answer.
     pub fn switch(&self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
-        for (_, name) in &self.domains {
+        let domains = self.domains.iter();
+        for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
             for (key, value) in rules.switches().into_iter().chain(lro.switches()) {
                 let request = Request::Set {
                     key: key.to_owned(),
