@@ -325,6 +325,47 @@ fn reset_of_a_queue_hides_no_acknowledgement() {
     assert!(rig.work());
 }
 
+/// D-24: completions of a stopped queue, which the driver never acknowledges, hold back no
+/// interrupt of another queue.
+#[test]
+fn stopped_queue_holds_back_no_interrupt() {
+    let mut rig = Rig::new();
+    rig.shared();
+    rig.start();
+    rig.post(0..2);
+    rig.arrive(1);
+    rig.work();
+    assert_eq!(rig.receive().len(), 1);
+    rig.arrive(2);
+    assert!(rig.work(), "the driver does not take this frame");
+    rig.queue.stop();
+    rig.work();
+    rig.shared();
+    assert!(!rig.work(), "nothing is stored");
+    rig.cord.arriving.borrow_mut().push_back(bytes(3, 100));
+    assert!(rig.work());
+    assert!(!rig.work());
+    rig.shared();
+    assert!(!rig.work());
+}
+
+/// D-24: a frame that waited for a buffer raises the interrupt when it is stored.
+#[test]
+fn frame_that_waited_for_a_buffer_raises_the_interrupt() {
+    let mut rig = Rig::new();
+    rig.shared();
+    rig.start();
+    rig.post(0..1);
+    rig.arrive(1);
+    rig.arrive(2);
+    assert!(rig.work());
+    assert_eq!(rig.receive().len(), 1);
+    assert!(!rig.work(), "the second frame waits");
+    rig.post(1..2);
+    assert!(rig.work());
+    assert_eq!(rig.receive().len(), 1);
+}
+
 /// D-26, D-34: after the death of a device every buffer returns once, and the next device starts
 /// with an empty, disabled queue.
 #[test]

@@ -1,6 +1,6 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::{BATCH, FIFO_BYTES, Raised, SoftDevice};
+use super::device::{BATCH, FIFO_BYTES, Raised, ReceiveUnit, SoftDevice};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
@@ -67,6 +67,9 @@ impl<W: Wire> SoftDevice<W> {
             }
         }
         receive.unit.reset(0);
+        // The interrupt may have been for completions that are forgotten now.
+        receive.acknowledged = 0;
+        self.raised.is_raised = false;
         receive.unit.queue.publish(&memory)?;
         if let Some(mac) = control.mac {
             self.filter.insert(mac, queue);
@@ -77,7 +80,10 @@ impl<W: Wire> SoftDevice<W> {
     /// Returns the number of completions of a receive queue that the driver has not acknowledged,
     /// and the index that it has acknowledged last.
     fn unacknowledged(&mut self, queue: usize, io: &impl IoMemory) -> (u32, u32) {
-        let Some(receive) = self.receive.get(queue).filter(|one| !one.unit.is_stopped) else {
+        // The driver clears its index of a disabled queue only when it enables the queue again.
+        let works =
+            |one: &&ReceiveUnit| !one.unit.is_stopped && (queue == 0 || one.control.mac.is_some());
+        let Some(receive) = self.receive.get(queue).filter(works) else {
             return (0, 0);
         };
         let memory = receive.unit.memory(io);
@@ -106,7 +112,11 @@ impl<W: Wire> SoftDevice<W> {
         if is_new {
             // Moderation begins anew with what the driver has not taken.
             self.arrived = pending as usize;
-            self.since_ns = (pending > 0).then_some(now_ns);
+            self.since_ns = None;
+        }
+        if pending > 0 {
+            // Also for a frame that arrived before and waited for a buffer.
+            self.since_ns.get_or_insert(now_ns);
         }
         let is_due = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);
         if is_due {
