@@ -54,10 +54,11 @@ impl DeviceWire {
         }
     }
 
-    /// Lets the station at the far end work, if there is one.
+    /// Begins a turn, in which the station at the far end works, if there is one.
     pub fn work(&mut self, now_ns: u64) {
-        if let Self::Cable(cable) = self {
-            cable.1.work(now_ns);
+        match self {
+            Self::Cable(cable) => _ = cable.1.work(now_ns),
+            Self::Tap(tap) => tap.advance(now_ns),
         }
     }
 
