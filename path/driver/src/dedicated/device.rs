@@ -77,6 +77,7 @@ impl DeviceQueue {
     pub fn connected(&mut self, table: Handle) {
         self.table = Some(table).filter(|table| *table != Handle(0));
         self.asked = None;
+        self.retry_ns = RETRY_NS;
         self.trouble.clear();
     }
 
@@ -127,6 +128,7 @@ impl DeviceQueue {
     fn follow_link<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.asked.is_some_and(|at| at != self.queue.connection()) {
             self.asked = None;
+            self.retry_ns = RETRY_NS;
             self.trouble.clear();
         }
         self.queue
