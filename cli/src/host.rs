@@ -7,7 +7,7 @@ pub(crate) use interfaces::networks;
 
 use abi::machine::{Access, Group};
 use anyhow::Context;
-use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, XdpWire};
+use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, SoftWire, XdpWire};
 use netdev::SetupError;
 use netdev::netns;
 use netdev::pci::PciBus;
@@ -219,10 +219,14 @@ fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
 
 /// Returns whether any part of it needs a TAP.
 pub(crate) fn needs_tap(config: &Config) -> bool {
-    let nics = config.nics.iter();
+    let mut nics = config.nics.iter();
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    nics.into_iter()
-        .any(|nic| matches!(nic.kind, NicKind::Tap { .. } | NicKind::Local { .. }))
+    let is_tap = |kind: &NicKind| match kind {
+        NicKind::Tap { .. } | NicKind::Local { .. } => true,
+        NicKind::Soft { wire, .. } => matches!(wire, SoftWire::Tap(_)),
+        _ => false,
+    };
+    nics.any(|nic| is_tap(&nic.kind))
         || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
 }
 
@@ -462,5 +466,16 @@ mod tests {
             "{write}"
         );
         assert!(needs_tap(&config));
+    }
+
+    #[test]
+    fn tap_behind_a_device_is_a_tap() {
+        for (wire, needs) in [("tap", true), ("memory", false)] {
+            let text = format!(
+                "[[nic]]\nname = \"n\"\nkind = \"soft\"\naddresses = [\"10.0.0.1/24\"]\n\
+                 wire = \"{wire}\"\n"
+            );
+            assert_eq!(needs_tap(&config::parse("f", &text).unwrap()), needs);
+        }
     }
 }
