@@ -59,6 +59,12 @@ impl AddressBlock {
         }
     }
 
+    /// Returns whether both have an address in common.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
     /// Returns all addresses of both versions of IP.
     #[must_use]
     pub fn everything() -> [Self; 2] {

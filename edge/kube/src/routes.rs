@@ -2,7 +2,8 @@
 //!
 //! A node's pod subnet is routed by an address of that node, of the same family. Only routes of
 //! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
-//! routed, that overlaps a subnet of this node's pods, or that contains the address of any node.
+//! routed, that overlaps a subnet of this node's pods or of an earlier node, that contains the
+//! address of any node, or that is not of unicast addresses beyond the link.
 
 use crate::api::Node;
 use crate::object::Kind;
@@ -11,14 +12,24 @@ use crate::server::ApiServer;
 use crate::view::View;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The protocol of the routes, by which the kernel tells them from those of other programs.
 pub const PROTOCOL: &str = "71";
 /// Interval of reading the routes: the kernel removes those of a link that is down.
 const LOOK: Duration = Duration::from_secs(5);
+/// Addresses that no router forwards: of this host or link, and of groups.
+const SPECIAL: [&str; 7] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/3",
+    "::/127",
+    "fe80::/10",
+    "ff00::/8",
+];
 
 /// Gateways, by subnet.
 type Routes = BTreeMap<AddressBlock, IpAddr>;
@@ -28,13 +39,21 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     let mut view = View::follow(server, &[Kind::Nodes]);
     let mut plan = None;
     let mut before = BTreeSet::new();
+    let mut looked: Option<Instant> = None;
     loop {
         let mut notes = Vec::new();
         let has_changed = view.turn(LOOK, &mut notes);
         notes.iter().for_each(|note| report(note));
+        let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK);
         if has_changed && view.is_complete() {
-            plan = Some(wanted(&view.cluster.nodes, node));
+            let new = Some(wanted(&view.cluster.nodes, node));
+            // Most changes of Nodes are heartbeats.
+            if is_recent && new == plan {
+                continue;
+            }
+            plan = new;
         }
+        looked = Some(Instant::now());
         let warnings = match &plan {
             None => continue,
             Some(Err(why)) => vec![why.clone()],
@@ -68,8 +87,8 @@ fn wanted(nodes: &BTreeMap<String, Node>, own: &str) -> Result<(Routes, Vec<Stri
         for subnet in &node.pod_subnets {
             let why = if let Some(why) = conflict(*subnet, here, nodes) {
                 why
-            } else if routes.contains_key(subnet) {
-                "another node has it, too".to_owned()
+            } else if let Some(other) = routes.keys().find(|other| other.overlaps(*subnet)) {
+                format!("it overlaps {other} of another node")
             } else if let Some(gateway) = node.addresses.iter().find(|at| subnet.is_like(**at)) {
                 routes.insert(*subnet, *gateway);
                 continue;
@@ -85,8 +104,12 @@ fn wanted(nodes: &BTreeMap<String, Node>, own: &str) -> Result<(Routes, Vec<Stri
 /// Returns why a route to this subnet would redirect packets to this node's pods, or to a node.
 fn conflict(subnet: AddressBlock, here: &Node, nodes: &BTreeMap<String, Node>) -> Option<String> {
     let mut own = here.pod_subnets.iter();
-    if let Some(own) = own.find(|own| own.covers(subnet) || subnet.covers(**own)) {
+    if let Some(own) = own.find(|own| own.overlaps(subnet)) {
         return Some(format!("it overlaps this node's subnet {own}"));
+    }
+    let special = SPECIAL.iter().filter_map(|text| text.parse().ok());
+    if let Some(block) = { special }.find(|block: &AddressBlock| block.overlaps(subnet)) {
+        return Some(format!("it overlaps {block}, which is not routed"));
     }
     nodes.iter().find_map(|(name, node)| {
         let mut addresses = node.addresses.iter();
@@ -97,41 +120,75 @@ fn conflict(subnet: AddressBlock, here: &Node, nodes: &BTreeMap<String, Node>) -
 
 /// Changes the kernel's routes to these. Returns a line for each change.
 fn apply(wanted: &Routes, warnings: &mut Vec<String>) -> Result<Vec<String>, String> {
-    let mut changes = Vec::new();
+    let (mut changes, mut failed) = (Vec::new(), Vec::new());
     let mut change = |verb: &str, subnet: &AddressBlock, gateway: &IpAddr| {
         let (subnet, gateway) = (subnet.to_string(), gateway.to_string());
         let words = [verb, &subnet, "via", &gateway, "proto", PROTOCOL];
         match ip(&[&["route"][..], &words].concat()) {
             Ok(_) => changes.push(format!("route {verb} {subnet} via {gateway}")),
-            Err(why) => warnings.push(why),
+            Err(why) => failed.push(why),
         }
     };
     let found = existing()?;
-    for (subnet, gateway) in &found {
-        if wanted.get(subnet) != Some(gateway) {
-            change("del", subnet, gateway);
-        }
+    for (subnet, gateway) in found
+        .iter()
+        .filter(|(subnet, _)| !wanted.contains_key(subnet))
+    {
+        change("del", subnet, gateway);
     }
     for (subnet, gateway) in wanted {
-        if found.get(subnet) != Some(gateway) {
-            change("add", subnet, gateway);
+        match found.get(subnet) {
+            Some(before) if before == gateway => continue,
+            Some(before) => change("del", subnet, before),
+            // The kernel would add a route beside one with another metric, and might prefer it.
+            None if is_routed(*subnet)? => {
+                warnings.push(format!(
+                    "no route to {subnet}: another program has routed it"
+                ));
+                continue;
+            }
+            None => {}
         }
+        change("add", subnet, gateway);
     }
+    warnings.append(&mut failed);
     Ok(changes)
+}
+
+/// Returns whether the kernel has a route to exactly this subnet.
+fn is_routed(subnet: AddressBlock) -> Result<bool, String> {
+    let family = match subnet.is_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) {
+        true => "-4",
+        false => "-6",
+    };
+    let shown = shown(&[
+        family,
+        "-json",
+        "route",
+        "show",
+        "exact",
+        &subnet.to_string(),
+    ])?;
+    Ok(!shown.is_empty())
 }
 
 /// Returns the kernel's routes of [`PROTOCOL`].
 fn existing() -> Result<Routes, String> {
     let mut found = Routes::new();
     for family in ["-4", "-6"] {
-        let shown = ip(&[family, "-json", "route", "show", "proto", PROTOCOL])?;
-        // Without a route, some versions print nothing.
-        let shown = if shown.is_empty() { b"[]" } else { &shown[..] };
-        let routes: Vec<Value> = serde_json::from_slice(shown)
-            .map_err(|error| format!("`ip route` prints no list of routes: {error}"))?;
+        let routes = shown(&[family, "-json", "route", "show", "proto", PROTOCOL])?;
         found.extend(routes.iter().filter_map(route));
     }
     Ok(found)
+}
+
+/// Returns the routes that `ip` shows.
+fn shown(words: &[&str]) -> Result<Vec<Value>, String> {
+    let shown = ip(words)?;
+    // Without a route, some versions print nothing.
+    let shown = if shown.is_empty() { b"[]" } else { &shown[..] };
+    serde_json::from_slice(shown)
+        .map_err(|error| format!("`ip route` prints no list of routes: {error}"))
 }
 
 /// Decodes a route; one that this program does not add has no gateway.
@@ -184,7 +241,32 @@ mod tests {
         assert_eq!(routes, expected.into());
         let expected = [
             "no route to fd00:3::/64 of Node c: the node has no address of its family",
-            "no route to 10.0.2.0/24 of Node d: another node has it, too",
+            "no route to 10.0.2.0/24 of Node d: it overlaps 10.0.2.0/24 of another node",
+        ];
+        assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn overlapping_and_special_subnets_get_no_route() {
+        let of_c = [
+            "10.0.2.128/25",
+            "10.0.0.0/14",
+            "169.254.169.254/32",
+            "fe80::/64",
+        ];
+        let nodes = nodes([
+            ("a", node(&["192.0.2.1"], &["10.8.1.0/24"])),
+            ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
+            ("c", node(&["192.0.2.3", "fd00::3"], &of_c)),
+        ]);
+        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        assert_eq!(routes.len(), 1);
+        let expected = [
+            "no route to 10.0.2.128/25 of Node c: it overlaps 10.0.2.0/24 of another node",
+            "no route to 10.0.0.0/14 of Node c: it overlaps 10.0.2.0/24 of another node",
+            "no route to 169.254.169.254/32 of Node c: it overlaps 169.254.0.0/16, which is not \
+             routed",
+            "no route to fe80::/64 of Node c: it overlaps fe80::/10, which is not routed",
         ];
         assert_eq!(warnings, expected);
     }

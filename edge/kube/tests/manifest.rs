@@ -87,7 +87,7 @@ fn the_agent_may_only_read_four_kinds() {
         ("", "pods"),
         ("networking.k8s.io", "networkpolicies"),
     ];
-    check_rights("policies.yaml", &["get", "list", "watch"], &kinds, &[]);
+    check_rights("policies.yaml", &["list", "watch"], &kinds, &[]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn routes_follow_the_nodes() {
     };
     connect();
     // Another program's route to a subnet stays.
-    host.ip("route add 10.244.3.0/24 via 192.0.2.9");
+    host.ip("route add 10.244.3.0/24 via 192.0.2.9 metric 100");
     // A route of an earlier run.
     host.ip("route add 10.244.9.0/24 via 192.0.2.9 proto 71");
     let api = host.0.enter(|| Api::new(false)).unwrap();

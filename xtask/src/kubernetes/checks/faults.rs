@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Deadline of a part that starts again.
 const AGAIN: Duration = Duration::from_secs(60);
+/// Deadline of a machine that starts again. A guest that is refused is tried again after 20 s.
+const REATTACHED: Duration = Duration::from_secs(15);
 /// Deadline of a node that reboots: its kubelet removes all pods and starts them again.
 const REBOOT: Duration = Duration::from_secs(180);
 /// The stream's time before a kill and after the next process runs.
@@ -80,7 +82,7 @@ fn machine_killed(cluster: &mut Cluster) -> Result<String> {
         cluster.nodes[0].space()?.kill("grantwayd")? > 0,
         "no machine"
     );
-    await_page(&b, &a, AGAIN)?;
+    await_page(&b, &a, REATTACHED)?;
     let took = began.elapsed();
     cluster.daemon_set("grantway")?;
     Ok(format!("after {} ms", took.as_millis()))
