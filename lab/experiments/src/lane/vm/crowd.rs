@@ -84,6 +84,14 @@ pub fn measure(vms: usize) -> anyhow::Result<BTreeMap<String, f64>> {
     let used = CpuTimes::read(&parts).since(&before);
     let idle_ns = used.get("guest").copied().unwrap_or(0) as f64;
     let share = idle_ns / began.elapsed().as_nanos() as f64;
+    // A shim that ended would count as one without CPU time.
+    let alive = shims.iter().filter(|shim| resident_mb(shim.pid).is_some());
+    let counts = [shims.len(), rss.len(), alive.count()];
+    anyhow::ensure!(
+        counts == [attach_ms.len(); 3],
+        "of {} shims {counts:?} exist, report their memory and still run",
+        attach_ms.len()
+    );
     drop(front_ends);
     machine.down()?;
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
