@@ -129,7 +129,10 @@ fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicK
 /// Reads the wire of a device in software.
 fn soft_wire(n: usize, t: &TomlTable<'_, '_>) -> SoftWire {
     t.depend(&["delay_us", "loss", "seed", "app"], "wire");
-    t.depend(&["ifname", "netns", "routes", "tx_queue"], "wire");
+    t.depend(
+        &["ifname", "netns", "routes", "tx_queue", "allow_overlap"],
+        "wire",
+    );
     match t.choice("wire", &[("memory", false), ("tap", true)]) {
         Some(true) => SoftWire::Tap(port(t, true)),
         _ => SoftWire::Cable(cable(n, t)),

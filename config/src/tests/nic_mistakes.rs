@@ -295,6 +295,8 @@ fn rings_of_a_device_are_checked() {
         ),
         ("wire = \"tap\"\nnetns = \"w\"\ndelay_us = 5", "`delay_us`"),
         ("wire = \"memory\"\nnetns = \"w\"", "`netns`"),
+        ("wire = \"memory\"\nallow_overlap = true", "`allow_overlap`"),
+        ("wire = \"tap\"\nuplink = \"br0\"", "`uplink`"),
         ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
         ("cpus = [100000]", "`cpus` has 100000"),
     ] {

@@ -217,6 +217,23 @@ fn frames_for_a_link_that_is_down_are_discarded() {
     assert_eq!(rig.device.due_ns(0), None, "the device rests");
 }
 
+/// D-37: a wire that always has another frame does not keep the device from its other work.
+#[test]
+fn device_takes_a_bounded_number_of_frames_per_turn() {
+    let mut rig = rig(Interrupts::default());
+    let fill = |rig: &Rig| {
+        let mut arriving = rig.cord.arriving.borrow_mut();
+        arriving.resize_with(300, || bytes(1, 60));
+    };
+    let left = |rig: &Rig| rig.cord.arriving.borrow().len();
+    fill(&rig);
+    rig.work(0);
+    assert_eq!(left(&rig), 300 - 256);
+    fill(&rig);
+    rig.device.discard(0);
+    assert_eq!(left(&rig), 300 - 256);
+}
+
 /// D-10, D-16.
 #[test]
 fn invalid_completion_closes_the_remote_nic() {

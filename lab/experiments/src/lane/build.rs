@@ -187,7 +187,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
             rings.interrupt_us = interrupt_us;
         }
         if let Some(packets) = wire_queue {
-            queue_packets(packets, nic);
+            set_queue_length(nic, packets);
         }
     }
     for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
@@ -199,7 +199,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
 }
 
 /// Sets the number of packets that the NIC's queue holds.
-fn queue_packets(packets: u32, nic: &mut Nic) {
+fn set_queue_length(nic: &mut Nic, packets: u32) {
     match &mut nic.kind {
         NicKind::Soft { rings, .. } => {
             rings.descriptors = packets;

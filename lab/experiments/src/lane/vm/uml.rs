@@ -92,23 +92,25 @@ impl Uml {
             .env("TMPDIR", "/dev/shm")
             .current_dir(folder.path())
             .stdout(File::create(folder.path().join("log"))?);
-        let mut program = ForeignProgram::start(&mut command)?;
+        let log_path = folder.path().join("log");
+        // Its helpers outlive it, so a failed boot must end them, too.
+        let mut vm = Self {
+            program: ForeignProgram::start(&mut command)?,
+            _folder: folder,
+        };
         let log = || {
-            let bytes = fs::read(folder.path().join("log")).unwrap_or_default();
+            let bytes = fs::read(&log_path).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         wait("the virtual machine", || {
-            if let Some(status) = program.0.try_wait()? {
+            if let Some(status) = vm.program.0.try_wait()? {
                 let said = log();
                 let last = said.lines().last().unwrap_or_default();
                 bail!("User-Mode Linux has exited ({status}): {last}");
             }
             Ok(log().contains(READY))
         })?;
-        Ok(Self {
-            program,
-            _folder: folder,
-        })
+        Ok(vm)
     }
 
     /// Returns its processes: the kernel, its helpers, and the address spaces of its programs.
