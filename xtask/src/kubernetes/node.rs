@@ -79,7 +79,9 @@ impl Node {
             "eth0",
         ])
         .args(["netns", &space.pid().to_string()]);
-        workspace::output(&mut link)?;
+        // The kernel removes the link of a node that was switched off with its namespace, later.
+        let what = format!("node {} is not linked to the control plane", self.name);
+        wait(&what, UP, || workspace::output(&mut link).map(|_| true))?;
         let far = format!("link set to-{} master lan up", self.name);
         workspace::output(plane.command("ip").args(far.split(' ')))?;
         for line in [
