@@ -2,10 +2,11 @@
 
 use nic::dma::Wire;
 use rustix::io::{Errno, read, write};
+use shmem::rate::TokenBucket;
 use std::os::fd::OwnedFd;
 
-/// The time for which a direction may make up for a device that did not work.
-const CATCH_UP_NS: u64 = 200_000;
+/// The part of a second for which a direction may make up for a device that did not work.
+const CATCH_UP: u64 = 5_000;
 
 /// A TAP without offloads: each read or write of its descriptor is one complete frame.
 pub struct TapWire {
@@ -16,37 +17,16 @@ pub struct TapWire {
     /// One byte more than the longest frame has, so that a longer one is not cut to an acceptable
     /// one.
     buffer: Vec<u8>,
-    inbound: Direction,
-    outbound: Direction,
+    /// The rate of each direction, in bytes; `None`: unlimited. A frame may start when the one
+    /// before it has passed, which leaves a debt.
+    inbound: Option<TokenBucket>,
+    outbound: Option<TokenBucket>,
     /// The time of the last call.
     now_ns: u64,
     /// Whether the TAP may have a frame to read.
     may_read: bool,
     /// Sent frames that the TAP has not accepted.
     lost: u64,
-}
-
-/// One direction of the line, and its rate.
-#[derive(Clone, Copy, Debug)]
-struct Direction {
-    /// `None`: unlimited.
-    bytes_per_s: Option<u64>,
-    /// The time until which the last frame occupies it.
-    busy_until_ns: u64,
-}
-
-impl Direction {
-    fn is_free(self, now_ns: u64) -> bool {
-        self.busy_until_ns <= now_ns
-    }
-
-    /// Occupies the direction with a frame.
-    fn occupy(&mut self, now_ns: u64, bytes: usize) {
-        let Some(rate) = self.bytes_per_s else { return };
-        let start_ns = self.busy_until_ns.max(now_ns.saturating_sub(CATCH_UP_NS));
-        let frame_ns = (bytes as u64).saturating_mul(1_000_000_000) / rate.max(1);
-        self.busy_until_ns = start_ns.saturating_add(frame_ns);
-    }
 }
 
 impl std::fmt::Debug for TapWire {
@@ -68,16 +48,16 @@ impl TapWire {
         bytes_per_s: Option<u64>,
         on_removed: Box<dyn FnOnce()>,
     ) -> Self {
-        let direction = Direction {
-            bytes_per_s,
-            busy_until_ns: 0,
-        };
+        let direction = bytes_per_s.map(|rate| {
+            let burst = u32::try_from(rate / CATCH_UP).unwrap_or(u32::MAX);
+            TokenBucket::new(rate.max(1), burst)
+        });
         Self {
             may_read: fd.is_some(),
             fd,
             on_removed: Some(on_removed),
             buffer: vec![0; longest + 1],
-            inbound: direction,
+            inbound: direction.clone(),
             outbound: direction,
             now_ns: 0,
             lost: 0,
@@ -107,32 +87,31 @@ impl TapWire {
 
 impl Wire for TapWire {
     fn has_room(&self, _len: usize) -> bool {
-        self.outbound.is_free(self.now_ns)
+        free_at(&self.outbound, self.now_ns) == Some(self.now_ns)
     }
 
     fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
         self.now_ns = now_ns;
-        self.outbound.occupy(now_ns, bytes.len());
+        occupy(&mut self.outbound, now_ns, bytes.len());
         let is_sent = self.fd.as_ref().is_some_and(|fd| write(fd, &bytes).is_ok());
         self.lost += u64::from(!is_sent);
     }
 
     fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>> {
         self.now_ns = now_ns;
-        if !self.inbound.is_free(now_ns) {
+        if free_at(&self.inbound, now_ns) != Some(now_ns) {
             return None;
         }
         let frame = self.read();
         self.may_read = frame.is_some();
         if let Some(frame) = &frame {
-            self.inbound.occupy(now_ns, frame.len());
+            occupy(&mut self.inbound, now_ns, frame.len());
         }
         frame
     }
 
     fn due_ns(&self, n: usize) -> Option<u64> {
-        let free_ns = self.inbound.busy_until_ns.max(self.now_ns);
-        (n == 0 && self.may_read).then_some(free_ns)
+        free_at(&self.inbound, self.now_ns).filter(|_| n == 0 && self.may_read)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -140,6 +119,22 @@ impl Wire for TapWire {
             ("lost", self.lost),
             ("no_device", u64::from(self.fd.is_none())),
         ]
+    }
+}
+
+/// Returns the time at which a direction may carry the next frame.
+fn free_at(direction: &Option<TokenBucket>, now_ns: u64) -> Option<u64> {
+    match direction {
+        Some(rate) => rate.ready_at(now_ns, 0),
+        None => Some(now_ns),
+    }
+}
+
+/// Occupies a direction with a frame.
+fn occupy(direction: &mut Option<TokenBucket>, now_ns: u64, bytes: usize) {
+    if let Some(rate) = direction {
+        rate.available(now_ns);
+        rate.charge(bytes as u32);
     }
 }
 
@@ -183,7 +178,7 @@ mod tests {
         const START_NS: u64 = 1_000_000_000;
         let (mut wire, far) = wire(Some(1_000_000));
         let mut received = 0;
-        // 100 bytes take 100 µs; the first call may make up for CATCH_UP_NS.
+        // 100 bytes take 100 µs; the first call may make up for 200 µs.
         for now_ns in (START_NS..=START_NS + 1_000_000).step_by(10_000) {
             while far.send(&[7; 100]).is_ok() {}
             received += std::iter::from_fn(|| wire.receive(now_ns)).count();
