@@ -8,6 +8,7 @@ use testing::wait_until;
 
 pub(super) const INIT: &str = include_str!("init.sh");
 const REGSET: &str = include_str!("../../../../lab/experiments/peers/uml-regset.c");
+const ROOT: &str = include_str!("../../../../lab/experiments/peers/uml-root.sh");
 const PAIRS: &str = include_str!("pairs.c");
 
 /// A running virtual machine, killed when this value is dropped.
@@ -33,15 +34,8 @@ impl Uml {
         write("root/init", INIT);
         write("regset.c", REGSET);
         write("pairs.c", PAIRS);
-        sh(
-            &folder,
-            "cd root && chmod +x init && mkdir -p proc sys dev modules && \
-             find /usr/lib/uml/modules -name '*failover.ko' -o -name virtio_net.ko | \
-             xargs cp -t modules && cp $(command -v busybox) bin/ && \
-             cc -static -O1 -o bin/pairs ../pairs.c && \
-             find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd && \
-             cc -shared -fPIC -O2 -o ../regset.so ../regset.c",
-        );
+        sh(&folder, "cc -static -O1 -o root/bin/pairs pairs.c");
+        sh(&folder, ROOT);
         let log = fs::File::create(folder.join("log")).unwrap();
         let mut command = Command::new("linux.uml");
         command

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 const INIT: &str = include_str!("../../../peers/uml-init.sh");
 const REGSET: &str = include_str!("../../../peers/uml-regset.c");
-/// Its modules, of the package of the program.
-const MODULES: &str = "/usr/lib/uml/modules";
+/// Makes its root file system. `cli/tests/traffic/vm` uses this file, too.
+const ROOT: &str = include_str!("../../../peers/uml-root.sh");
 /// The line of its console after which loads can be started.
 const READY: &str = "network up";
 
@@ -131,15 +131,8 @@ fn prepare(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder.join("root/bin"))?;
     fs::write(folder.join("root/init"), INIT)?;
     fs::write(folder.join("regset.c"), REGSET)?;
-    let script = format!(
-        "cd root && chmod +x init && mkdir -p proc sys dev host modules && \
-         find {MODULES} -name '*failover.ko' -o -name virtio_net.ko | xargs cp -t modules && \
-         cp $(command -v busybox) bin/ && \
-         find . | busybox cpio -o -H newc 2>/dev/null | gzip -1 > ../initrd && \
-         cc -shared -fPIC -O2 -o ../regset.so ../regset.c"
-    );
     let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).current_dir(folder);
+    shell.args(["-c", ROOT]).current_dir(folder);
     let made = output(&mut shell);
     made.map_err(|error| Failure::CannotRun(format!("no root file system of a VM: {error}")))?;
     Ok(())
