@@ -107,8 +107,8 @@ fn conflict(subnet: AddressBlock, here: &Node, nodes: &BTreeMap<String, Node>) -
     if let Some(own) = own.find(|own| own.overlaps(subnet)) {
         return Some(format!("it overlaps this node's subnet {own}"));
     }
-    let special = SPECIAL.iter().filter_map(|text| text.parse().ok());
-    if let Some(block) = { special }.find(|block: &AddressBlock| block.overlaps(subnet)) {
+    let mut special = SPECIAL.iter().filter_map(|text| text.parse().ok());
+    if let Some(block) = special.find(|block: &AddressBlock| block.overlaps(subnet)) {
         return Some(format!("it overlaps {block}, which is not routed"));
     }
     nodes.iter().find_map(|(name, node)| {

@@ -87,21 +87,23 @@ impl Base {
     fn provenance(&self, awake: &Result<(), Failure>) -> Provenance {
         let (plan, cores) = (&self.0, Cores::choose());
         let has_vm = plan.column.iter().any(|column| column.path.has_vm());
-        let mut placement = match plan.column.is_empty() {
-            _ if has_vm => format!(
+        let mut placement = if has_vm {
+            format!(
                 "virtual machine with TCP on core {}, all else on core {}; frames: virtual \
                  machines on core {}, all else on core {}",
                 cores.guest, cores.wire, cores.wire, cores.guest
-            ),
-            true => format!(
+            )
+        } else if plan.column.is_empty() {
+            format!(
                 "guests on core {}, driver on core {}",
                 cores.wire, cores.guest
-            ),
-            false => format!(
+            )
+        } else {
+            format!(
                 "wire on core {}, guest on core {}; driver on the guest's (one-core) or the \
                  wire's (split)",
                 cores.wire, cores.guest
-            ),
+            )
         };
         match awake {
             _ if !plan.wake.contains(&Wake::Awake) => placement.push_str("; cores may halt"),
