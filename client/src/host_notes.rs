@@ -15,15 +15,21 @@ use std::time::Duration;
 /// How long another machine's start may take.
 const LOCK: Duration = Duration::from_secs(30);
 const END: &str = ".host";
+/// The end of a note that is being written.
+const NEW: &str = ".host.new";
 
 fn path_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}{END}"))
 }
 
+fn new_path_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}{NEW}"))
+}
+
 /// Writes the note of a machine in its folder atomically.
 pub(crate) fn write_in(dir: &Path, name: &str, text: &str) -> Result<(), Error> {
     let path = path_of(dir, name);
-    let new = path.with_extension("host.new");
+    let new = new_path_of(dir, name);
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(true).mode(0o600);
@@ -71,7 +77,8 @@ fn note_in(dir: &Path, name: &str) -> Result<Option<String>, Error> {
 }
 
 /// Calls `clear` with name and note of each machine that does not run, and removes the notes for
-/// which it returns true. No machine can start meanwhile.
+/// which it returns true. Removes notes that a killed process has not finished. No machine can
+/// start meanwhile.
 ///
 /// # Errors
 ///
@@ -95,6 +102,7 @@ fn clear_in(
     }
     let _lock = lock_of(dir, limit)?;
     for name in names.iter().filter(|name| is_dead(name)) {
+        let _ = fs::remove_file(new_path_of(dir, name));
         if let Some(text) = note_in(dir, name)?
             && clear(name, &text)
         {
@@ -110,10 +118,13 @@ fn names_in(dir: &Path) -> Result<Vec<String>, Error> {
     let entries = fs::read_dir(dir).map_err(|e| Error::io(format!("read {}", dir.display()), e))?;
     let name = |entry: fs::DirEntry| {
         let name = entry.file_name();
-        Some(name.to_str()?.strip_suffix(END)?.to_owned())
+        let name = name.to_str()?;
+        let name = name.strip_suffix(END).or_else(|| name.strip_suffix(NEW))?;
+        Some(name.to_owned())
     };
     let mut names: Vec<_> = entries.flatten().filter_map(name).collect();
     names.sort();
+    names.dedup();
     Ok(names)
 }
 
@@ -130,6 +141,9 @@ mod tests {
             write_in(dir, name, "old").unwrap();
             write_in(dir, name, name).unwrap();
         }
+        for name in ["lives", "half"] {
+            fs::write(new_path_of(dir, name), "unfinished").unwrap();
+        }
         let _listener = UnixListener::bind(dir.join("lives.sock")).unwrap();
         let mut seen = Vec::new();
         let soon = Duration::from_millis(50);
@@ -141,6 +155,7 @@ mod tests {
         cleared.unwrap();
         assert_eq!(seen, ["dead", "stays"]);
         assert_eq!(names_in(dir).unwrap(), ["lives", "stays"]);
+        assert!(new_path_of(dir, "lives").exists());
         assert_eq!(note_in(dir, "lives").unwrap().as_deref(), Some("lives"));
         assert_eq!(note_in(dir, "dead").unwrap(), None);
         let starts = lock_of(dir, soon).unwrap();

@@ -93,10 +93,10 @@ fn nothing_is_left_whenever_it_ends() {
             run.signal(signal);
             let code = run.finish().code;
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
-            // A killed run cannot remove its log and its note, so the next run does.
+            // A killed run cannot remove its log and its note, so the next runs do.
             wait_until_none(|| {
                 let mut left = world.left();
-                let may_stay = |what: &str| what.contains(".log") || what.ends_with(".host");
+                let may_stay = |what: &str| what.contains(".log") || what.contains(".host");
                 left.retain(|what| !(signal == Signal::KILL && may_stay(what)));
                 left.extend(sleeping(&asleep));
                 left
@@ -104,6 +104,7 @@ fn nothing_is_left_whenever_it_ends() {
         }
     }
     assert_eq!(world.run(&["--", "true"]).code, 0);
+    world.wait_until_clean();
 }
 
 #[test]
