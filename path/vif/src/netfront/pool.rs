@@ -1,11 +1,11 @@
-//! Pools of granted buffers. The last returned buffer is taken first, so the buffers in use stay in
-//! the cache. Headers start at different cache lines of their pages, so that they do not all
-//! compete for two cache sets.
+//! Pools of granted buffers. Headers start at different cache lines of their pages, so that they do
+//! not all compete for two cache sets.
 
 use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
 use nic::{Buffer, BufferId, Buffers, Piece};
 use shmem::Span;
+use std::collections::VecDeque;
 
 /// Bytes of a small transmit buffer: half a page minus the space for its colour.
 pub const TX_SMALL_BYTES: usize = PAGE / 2 - (COLOURS - 1) * COLOUR_BYTES;
@@ -81,6 +81,18 @@ pub(super) struct RequestLocation {
     pub(super) id: u16,
 }
 
+/// Which free buffer is taken first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReuseOrder {
+    /// The one that was returned last. Few receive buffers are free, and with elastic pages the
+    /// others stay unused until their pages leave.
+    NewestFirst,
+    /// The one that has been free for longest. Writing to a buffer that the driver domain has just
+    /// read takes its lines from the caches of another core, which costs twice as much as writing
+    /// to one whose lines have left them.
+    OldestFirst,
+}
+
 /// Buffers, and which of them are free.
 #[derive(Debug)]
 pub(super) struct FreeBuffers {
@@ -88,12 +100,24 @@ pub(super) struct FreeBuffers {
     /// State of each slot. Separate from the slots, because loading a slot after a byte store to it
     /// stalls on store forwarding.
     states: Vec<BufferState>,
-    free: Vec<u16>,
+    /// Longest free first.
+    free: VecDeque<u16>,
+    reuse: ReuseOrder,
 }
 
 impl FreeBuffers {
-    /// Creates buffers of which the first `granted` are free and the others not granted.
-    pub(super) fn new(slots: Vec<PoolBuffer>, granted: usize) -> Self {
+    /// Creates receive buffers of which the first `granted` are free and the others not granted.
+    pub(super) fn for_receive(slots: Vec<PoolBuffer>, granted: usize) -> Self {
+        Self::new(slots, granted, ReuseOrder::NewestFirst)
+    }
+
+    /// Creates transmit buffers that are all free.
+    fn for_transmit(slots: Vec<PoolBuffer>) -> Self {
+        let granted = slots.len();
+        Self::new(slots, granted, ReuseOrder::OldestFirst)
+    }
+
+    fn new(slots: Vec<PoolBuffer>, granted: usize, reuse: ReuseOrder) -> Self {
         let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
             .rev()
             .collect();
@@ -105,13 +129,8 @@ impl FreeBuffers {
             states: (0..slots.len()).map(state).collect(),
             slots,
             free,
+            reuse,
         }
-    }
-
-    /// Creates buffers that are all free.
-    fn all(slots: Vec<PoolBuffer>) -> Self {
-        let granted = slots.len();
-        Self::new(slots, granted)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -127,9 +146,9 @@ impl FreeBuffers {
         self.slots.get(index)
     }
 
-    /// Returns the free buffers; the last one is taken next.
-    pub(super) fn free(&self) -> &[u16] {
-        &self.free
+    /// Returns the free buffers, longest free first.
+    pub(super) fn free(&self) -> impl Iterator<Item = u16> {
+        self.free.iter().copied()
     }
 
     /// Free → away, for all buffers for which `leaves` returns true: their pages are no longer
@@ -151,31 +170,30 @@ impl FreeBuffers {
             && let Some(slot) = self.slots.get_mut(usize::from(index))
         {
             slot.gref = gref;
-            self.free.push(index);
+            self.free.push_back(index);
         }
     }
 
     /// Free → out.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, PoolBuffer)> {
-        let index = self.free.pop()?;
+        let index = match self.reuse {
+            ReuseOrder::NewestFirst => self.free.pop_back(),
+            ReuseOrder::OldestFirst => self.free.pop_front(),
+        }?;
         *self.states.get_mut(usize::from(index))? = BufferState::Out;
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
     /// Free → out, for up to `most` buffers; appends them to `out`.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
-        let kept = self.free.len().saturating_sub(most);
-        for index in self.free.drain(kept..).rev() {
-            let at = usize::from(index);
-            if let (Some(state), Some(slot)) = (self.states.get_mut(at), self.slots.get(at)) {
-                *state = BufferState::Out;
-                out.push(Piece {
-                    span: slot.span,
-                    buffer: BufferId(index.into()),
-                });
-            }
-        }
+        out.extend((0..most).map_while(|_| {
+            let (index, slot) = self.take()?;
+            Some(Piece {
+                span: slot.span,
+                buffer: BufferId(index.into()),
+            })
+        }));
     }
 
     /// Out → in flight; returns whether it was out.
@@ -206,7 +224,7 @@ impl FreeBuffers {
     fn free_from(&mut self, index: usize, from: BufferState) -> bool {
         let freed = self.move_state(index, from, BufferState::Free);
         if freed {
-            self.free.push(index as u16);
+            self.free.push_back(index as u16);
         }
         freed
     }
@@ -235,8 +253,8 @@ pub struct TxPool {
 impl TxPool {
     pub(super) fn new(small: Vec<PoolBuffer>, large: Vec<PoolBuffer>) -> Self {
         Self {
-            small: FreeBuffers::all(small),
-            large: FreeBuffers::all(large),
+            small: FreeBuffers::for_transmit(small),
+            large: FreeBuffers::for_transmit(large),
         }
     }
 
@@ -350,4 +368,42 @@ impl Buffers for TxPool {
 pub(super) fn small_slots(page: Span, gref: GrantRef, number: usize) -> [PoolBuffer; 2] {
     let colour = (number % COLOURS) * COLOUR_BYTES;
     [colour, PAGE / 2 + colour].map(|offset| PoolBuffer::new(page, gref, offset, TX_SMALL_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers(count: u32) -> Vec<PoolBuffer> {
+        let buffer = |n| PoolBuffer::new(Span::EMPTY, GrantRef(n), 0, 0);
+        (0..count).map(buffer).collect()
+    }
+
+    fn taken(pool: &mut FreeBuffers) -> Vec<u16> {
+        std::iter::from_fn(|| pool.take().map(|(index, _)| index)).collect()
+    }
+
+    #[test]
+    fn only_transmit_buffers_rest_before_reuse() {
+        let transmit = FreeBuffers::for_transmit(buffers(4));
+        let receive = FreeBuffers::for_receive(buffers(4), 4);
+        for (mut pool, expected) in [(transmit, [2, 0, 3, 1]), (receive, [1, 3, 0, 2])] {
+            taken(&mut pool);
+            assert!([2, 0, 3, 1].iter().all(|&index| pool.put(index)));
+            assert_eq!(pool.free().collect::<Vec<_>>(), [2, 0, 3, 1]);
+            assert_eq!(taken(&mut pool), expected);
+        }
+    }
+
+    #[test]
+    fn batches_have_the_order_of_single_buffers() {
+        let mut pool = TxPool::new(buffers(4), Vec::new());
+        let mut batch = Vec::new();
+        pool.take_many(3, &mut batch);
+        assert_eq!(pool.available(), 1);
+        batch.drain(..).for_each(|piece| pool.put(piece.buffer));
+        pool.take_many(9, &mut batch);
+        let ids: Vec<_> = batch.iter().map(|piece| piece.buffer.0).collect();
+        assert_eq!(ids, [0, 3, 2, 1]);
+    }
 }

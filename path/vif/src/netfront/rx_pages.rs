@@ -93,7 +93,7 @@ impl RxPages {
         }
         self.counts.clear();
         self.counts.resize(self.frames.len(), 0);
-        for &buffer in pool.free() {
+        for buffer in pool.free() {
             let page = self.page_of(buffer);
             if let Some(count) = self.counts.get_mut(page) {
                 *count += 1;
@@ -102,7 +102,7 @@ impl RxPages {
         let whole = |count: u8| usize::from(count) == self.per_page;
         let all = self.counts.iter().filter(|&&count| whole(count)).count();
         let surplus = all.saturating_sub(threshold);
-        for &buffer in pool.free() {
+        for buffer in pool.free() {
             if out.len() == surplus {
                 break;
             }

@@ -210,7 +210,10 @@ impl PageLayout {
             .flat_map(|(page, gref)| {
                 (0..per_page).map(move |n| PoolBuffer::new(page, gref, n * bytes, bytes))
             });
-        Ok(FreeBuffers::new(slots.collect(), granted.len() * per_page))
+        Ok(FreeBuffers::for_receive(
+            slots.collect(),
+            granted.len() * per_page,
+        ))
     }
 
     /// Creates the page records of the receive pool.
