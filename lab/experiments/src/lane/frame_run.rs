@@ -35,6 +35,8 @@ pub struct FrameRun<'a> {
     pub touch: bool,
     /// Buffers for frames from a guest. Unset: the default.
     pub from_guest: Option<u32>,
+    /// Frames that a sender keeps in flight to the driver domain; unset: one per buffer.
+    pub in_flight: Option<u32>,
     /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
     /// Ring layout. Unset: the default.
@@ -155,7 +157,7 @@ impl FrameRun<'_> {
                 to,
                 size: self.size,
                 rate_pps: self.rate_pps.map(|all| all / f64::from(self.active)),
-                window: 0,
+                window: self.in_flight.unwrap_or(0),
                 count: None,
                 touch: self.touch,
                 flows: self.flows,
@@ -209,6 +211,7 @@ mod tests {
                 rate_pps: None,
                 touch: true,
                 from_guest: Some(1536),
+                in_flight: Some(384),
                 to_guest: Some(384),
                 ring: Some(RingFormat::Xen),
                 flows: 4096,
@@ -225,6 +228,7 @@ mod tests {
             rate_pps: None,
             touch: false,
             from_guest: None,
+            in_flight: None,
             to_guest: None,
             ring: None,
             flows: 0,

@@ -29,6 +29,8 @@ pub struct Frames {
     pub touch: bool,
     /// Buffers for frames from a guest; half of them hold small frames. Unset: the default.
     pub from_guest: Option<u32>,
+    /// Frames that a sender keeps in flight to the driver domain. Unset: one per buffer.
+    pub in_flight: Option<u32>,
     /// Posted buffers for frames to a guest. Unset: the default.
     pub to_guest: Option<u32>,
     /// Ring layout. Unset: the default.

@@ -405,6 +405,7 @@ impl<'a> Run<'a> {
                         rate_pps: most_pps.filter(|_| load < 1.0).map(|most: f64| most * load),
                         touch: frames.touch,
                         from_guest: frames.from_guest,
+                        in_flight: frames.in_flight,
                         to_guest: frames.to_guest,
                         ring: frames.ring,
                         flows: frames.flows,
