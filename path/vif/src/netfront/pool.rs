@@ -81,7 +81,7 @@ pub(super) struct RequestLocation {
     pub(super) id: u16,
 }
 
-/// Which free buffer is taken first.
+/// Order in which free buffers are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReuseOrder {
     /// The one that was returned last. Few receive buffers are free, and with elastic pages the
