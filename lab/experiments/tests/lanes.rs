@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use experiments::lane::build::OnWire;
 use experiments::lane::cores::Cores;
 use experiments::lane::kernel_path::Offloaded;
-use experiments::lane::machine::lane;
+use experiments::lane::machine::{lane, local_lane};
 use experiments::lane::{Lane, Loads, forward, kernel_path, vm};
 use experiments::plan::{
     Direction, Gro, PathKind, Place, Times, Topology, Wire, WireNic, WireOffload, Workload,
@@ -365,6 +365,46 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
             cores,
             &Loads::default(),
         ))?;
+    }
+    device_domains(cores)
+}
+
+/// Both a guest and the driver domain itself receive from a NIC with a device domain at its rate.
+/// The device's cycles are in no total.
+fn device_domains(cores: Cores) -> anyhow::Result<()> {
+    const GBPS: f64 = 0.05;
+    let speed = Wire::try_from(GBPS.to_string()).map_err(anyhow::Error::msg)?;
+    let wire = OnWire {
+        nic: WireNic::Soft,
+        ..OnWire::tap(&speed)
+    };
+    let (topology, loads) = (Topology::default(), Loads::default());
+    for made in [
+        lane(Place::OneCore, wire, topology, cores, &loads),
+        local_lane(Place::OneCore, wire, topology, cores, &loads),
+    ] {
+        let Some(mut lane) = allowed(made)? else {
+            return Ok(());
+        };
+        let stream = window_of(&mut lane, Workload::Stream, Direction::ToGuest)?;
+        let cycles = |part: &str| {
+            let name = format!("cycles_per_byte.{part}");
+            stream.get(&name).copied().unwrap_or(0.0)
+        };
+        anyhow::ensure!(cycles("nic_device") > 0.0, "{stream:?}");
+        let parts = [
+            "sender",
+            "receiver",
+            "driver",
+            "guest",
+            "monitor",
+            "nic_kernel",
+            "wire_kernel",
+        ];
+        let sum: f64 = parts.map(cycles).iter().sum();
+        anyhow::ensure!((sum / cycles("total") - 1.0).abs() < 1e-6, "{stream:?}");
+        // A window may also read what queues held before it.
+        anyhow::ensure!(stream["throughput"] < 4.0 * GBPS, "{stream:?}");
     }
     Ok(())
 }

@@ -144,7 +144,13 @@ fn let_in() -> Rule {
     }
 }
 
-fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut Config) {
+/// Applies the mechanisms of a topology.
+pub(super) fn apply_mechanisms(
+    topology: Topology,
+    place: Place,
+    cores: Cores,
+    config: &mut Config,
+) {
     let Mechanisms {
         grants,
         vmq: _,

@@ -1,7 +1,7 @@
 //! Lanes through the machine (monitor, driver domain and guest domain, with a TAP at each end) and
 //! to the driver domain itself. Also measures the start-up time of machines.
 
-use super::build::{OnWire, add_wires, apply, config};
+use super::build::{OnWire, add_wires, apply, apply_mechanisms, config};
 use super::cores::Cores;
 use super::ends::{DEVICE_BESIDE, Ends, IFNAME, WIRE_INSIDE};
 use super::kernel_path::set_up_wires;
@@ -64,21 +64,23 @@ fn between(
     Ok(lane.with_wire_threads(threads).remarked(remark))
 }
 
-/// Sets up the lane to the driver domain itself over `wires` wires. The receiver is a socket behind
-/// a TAP on the driver's bridge, without ring and grants.
+/// Sets up the lane to the driver domain itself over the wires of `topology`. The receiver is a
+/// socket behind a TAP on the driver's bridge, without ring and grants.
 ///
 /// # Errors
 /// See [`lane`].
 pub fn local_lane(
     place: Place,
-    (wire, wires): (OnWire<'_>, u32),
+    wire: OnWire<'_>,
+    topology: Topology,
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(wires, 1)?;
+    let ends = Ends::of(topology.wires, 1)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
+    apply_mechanisms(topology, place, cores, &mut config);
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {

@@ -93,8 +93,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         return Err("`rules` belong to `lro`");
     }
     let guests = (&column.guests[..], &column.beside[..]);
-    if column.path == PathKind::Local && (column.nic, guests) != (WireNic::Tap, (&[1], &[0])) {
-        return Err("path local needs TAPs as wires and has no guests");
+    let has_nic = matches!(column.nic, WireNic::Tap | WireNic::Soft);
+    if column.path == PathKind::Local && (has_nic, guests) != (true, (&[1], &[0])) {
+        return Err("path local needs nic tap or soft and has no guests");
     }
     if column.nic != WireNic::Tap && !is_machine {
         return Err("`nic` belongs to machine");
@@ -141,6 +142,10 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     }
     if !are(&column.wires, 1..=4) {
         return Err("1 to 4 `wires`");
+    }
+    let are_of_plan = column.wire.iter().all(|wire| plan.wire.contains(wire));
+    if !are_of_plan && !plan.as_thesis {
+        return Err("`wire`: only speeds of the plan");
     }
     if !are(&column.flows, 1..=64) {
         return Err("1 to 64 `flows`");

@@ -61,9 +61,13 @@ pub struct Column {
     /// The rules by which LRO merges packets.
     #[serde(default)]
     pub rules: LroRules,
-    /// Wire speeds of the column. Empty: every speed of the plan.
+    /// Wire speeds of the column. Empty: every speed of the plan. With the thesis's accounting they
+    /// may be others than the plan's.
     #[serde(default)]
     pub wire: Vec<Wire>,
+    /// True if the column has neither a web server nor streams by receive buffer.
+    #[serde(default)]
+    pub only_streams: bool,
 }
 
 impl Column {
@@ -114,12 +118,6 @@ impl Column {
             }
         }
         machines
-    }
-
-    /// Returns whether the column is measured at this wire speed.
-    #[must_use]
-    pub fn is_at(&self, wire: &Wire) -> bool {
-        self.wire.is_empty() || self.wire.contains(wire)
     }
 }
 

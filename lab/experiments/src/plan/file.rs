@@ -130,7 +130,7 @@ impl Plan {
         if let Some(place) = place.filter(|_| varies) {
             config = config.with("place", place.name());
         }
-        if self.wire.len() > 1 {
+        if self.wire.len() > 1 || column.wire.len() > 1 {
             config = config.with("wire", &wire.name);
         }
         // `event` moderation is the default elsewhere and needs no key.
@@ -151,6 +151,15 @@ impl Plan {
             }
         }
         config
+    }
+
+    /// Returns the wire speeds at which a column is measured.
+    #[must_use]
+    pub fn wires<'a>(&'a self, column: &'a Column) -> &'a [Wire] {
+        match column.wire.is_empty() {
+            true => &self.wire,
+            false => &column.wire,
+        }
     }
 
     /// Returns every configuration of a column at a wire.
@@ -174,7 +183,7 @@ impl Plan {
         /// Time to start and stop a machine with two guests.
         const MACHINE_S: f64 = 0.6;
         let windows = |column: &Column| {
-            let wires = self.wire.iter().filter(|wire| column.is_at(wire));
+            let wires = self.wires(column).iter();
             let stops: usize = wires.map(|wire| self.stops(column, wire).len()).sum();
             stops * column.direction.map_or(self.direction.len(), |_| 1)
         };
@@ -196,7 +205,7 @@ impl Plan {
     /// Returns the number of configurations of a column that serve web requests and vary the
     /// receive buffer: those that receive, with only one guest.
     fn serving(&self, column: &Column) -> usize {
-        if !column.runs_in(Direction::ToGuest) {
+        if column.only_streams || !column.runs_in(Direction::ToGuest) {
             return 0;
         }
         let alone = column
@@ -206,7 +215,7 @@ impl Plan {
             true => 1,
             false => alone.count(),
         };
-        each * self.wire.iter().filter(|wire| column.is_at(wire)).count()
+        each * self.wires(column).len()
     }
 
     /// Adds the stream's message size to a configuration.
@@ -304,6 +313,32 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
         };
         assert_eq!(name(Direction::ToGuest).as_deref(), Some("to_guest"));
         assert_eq!(name(Direction::FromGuest).as_deref(), Some("from_guest"));
+    }
+
+    #[test]
+    fn a_column_may_have_speeds_of_its_own() {
+        let text = TEXT.replace(
+            "direction = \"from_guest\"",
+            "wire = [\"0.5\", \"1\"], only_streams = true",
+        );
+        let error = Plan::parse(&text).unwrap_err().to_string();
+        assert!(error.contains("only speeds of the plan"), "{error}");
+        let plan = Plan::parse(&format!("as_thesis = true\n{text}")).unwrap();
+        let (ours, sends) = (&plan.column[1], &plan.column[2]);
+        let names = |column| {
+            let stops = plan.wires(column).iter();
+            let stops = stops.flat_map(|wire| plan.stops(column, wire));
+            stops.map(|stop| stop.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(sends),
+            [
+                "sends@place=one-core,wire=0.5",
+                "sends@place=one-core,wire=1"
+            ]
+        );
+        assert_eq!(names(ours), ["ours@place=one-core", "ours@place=split"]);
+        assert_eq!((plan.serving(ours), plan.serving(sends)), (2, 0));
     }
 
     #[test]

@@ -75,16 +75,11 @@ impl LaneColumn for Receiver {
 
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
         let (wire, loads) = (Wire::unbounded(), &Loads::of_stream(&[Direction::ToGuest]));
+        let (near, topology) = (OnWire::tap(&wire), Topology::default());
         match self {
             Self::Native => kernel_path::veth_lane(1, Gro::On, cores, loads),
-            Self::Local => {
-                let near = (OnWire::tap(&wire), 1);
-                machine::local_lane(Place::OneCore, near, cores, loads)
-            }
-            Self::Guest => {
-                let (near, topology) = (OnWire::tap(&wire), Topology::default());
-                machine::lane(Place::OneCore, near, topology, cores, loads)
-            }
+            Self::Local => machine::local_lane(Place::OneCore, near, topology, cores, loads),
+            Self::Guest => machine::lane(Place::OneCore, near, topology, cores, loads),
         }
     }
 }

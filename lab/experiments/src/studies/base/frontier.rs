@@ -1,10 +1,11 @@
 //! Comparison of flush policies by their losses at each load and in total.
 //!
 //! A *family* consists of columns that differ only in the last word of their LRO. All have the same
-//! interrupt moderation, because the effect of ticks on a path must not be credited to a policy. At
-//! each load (wire speed, request size) every member of a family is compared with the best one; its
-//! *regret* is the sum over all loads of (best − own) / best. At a wire speed a member is
-//! *dominated* by another that is better in one figure and worse in none, each beyond the interval.
+//! machine, NIC, wires and interrupt moderation, because the effect of ticks on a path must not be
+//! credited to a policy. At each load (wire speed, request size) every member of a family is
+//! compared with the best one; its *regret* is the sum over all loads of (best − own) / best. At a
+//! wire speed a member is *dominated* by another that is better in one figure and worse in none,
+//! each beyond the interval.
 
 use crate::plan::{
     Column, Config, Direction, Lro, Moderation, Plan, Topology, Wake, Wire, Workload,
@@ -36,7 +37,7 @@ struct Member<'a> {
 
 /// Returns the plan's families with more than one member.
 fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
-    let mut found: Vec<(String, Vec<Member<'_>>)> = Vec::new();
+    let mut found: Vec<(_, Vec<Member<'_>>)> = Vec::new();
     for column in &plan.column {
         let Some(Lro::At {
             at,
@@ -48,15 +49,16 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
             continue;
         };
         for &moderation in &column.moderation {
-            let name = format!("{at}-{buffers}-{backend} {}", moderation.name());
+            let (nic, wire, machine) = (column.nic, &column.wire, column.machine);
+            let family = (at, buffers, backend, moderation, nic, wire, machine);
             let member = Member {
                 column,
                 moderation,
                 flush,
             };
-            match found.iter_mut().find(|(known, _)| *known == name) {
+            match found.iter_mut().find(|(known, _)| *known == family) {
                 Some((_, members)) => members.push(member),
-                None => found.push((name, vec![member])),
+                None => found.push((family, vec![member])),
             }
         }
     }
@@ -92,7 +94,7 @@ pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     for family in families(plan) {
         for member in &family {
             let mut regret: Vec<f64> = Vec::new();
-            for wire in &plan.wire {
+            for wire in plan.wires(member.column) {
                 for (metric, workload) in criteria(plan) {
                     add(
                         &mut regret,
@@ -127,22 +129,22 @@ pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
         return String::new();
     };
-    let mut header = vec!["flush policies".to_owned(), "regret".to_owned()];
-    header.extend(
-        plan.wire
-            .iter()
-            .map(|wire| format!("{}, dominated", wire.name)),
-    );
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut out = String::new();
     for family in families(plan) {
+        // All members have the same wires.
+        let wires = family
+            .first()
+            .map_or(&[][..], |first| plan.wires(first.column));
+        let mut header = vec!["flush policies".to_owned(), "regret".to_owned()];
+        header.extend(wires.iter().map(|wire| format!("{}, dominated", wire.name)));
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let rows: Vec<Vec<String>> = family
             .iter()
             .map(|member| {
                 let name = everywhere(plan, member);
                 let regret = cell(index.get(&name, "regret"));
                 let mut row = vec![name, regret];
-                row.extend(plan.wire.iter().map(|wire| {
+                row.extend(wires.iter().map(|wire| {
                     let name = place(plan, member, wire, Workload::Stream, direction, wake).name();
                     let dominated = index.get(&name, "dominated");
                     dominated.map_or("–".to_owned(), |figure| {
@@ -332,6 +334,19 @@ mod tests {
         };
         let name = "physical-skb-scatter-t50@moderation=tick50";
         assert_eq!(everywhere(&plan, &ticks), name);
+    }
+
+    #[test]
+    fn policies_are_compared_on_one_nic_at_its_speeds() {
+        let soft = "name = \"physical-skb-scatter-t50\"\nnic = \"soft\"\nwire = [\"1\"]";
+        let two = PLAN.replace("name = \"physical-skb-scatter-t50\"", soft);
+        assert!(families(&Plan::parse(&two).unwrap()).is_empty());
+        let poll = soft.replace("t50", "poll");
+        let both = two.replace("name = \"physical-skb-scatter-poll\"", &poll);
+        let plan = Plan::parse(&both).unwrap();
+        let text = tables(&plan, &Index::new(&figures(&plan, &samples(100.0))));
+        assert!(text.contains("1, dominated"), "{text}");
+        assert!(!text.contains("unbounded, dominated"), "{text}");
     }
 
     fn samples(t50_requests: f64) -> Samples {

@@ -18,15 +18,16 @@ pub(super) struct Stop {
     pub(super) lane: usize,
     pub(super) lro: Option<(Lro, LroRules)>,
     pub(super) direction: Option<Direction>,
-    /// True if the lane has only one wire and one guest.
-    pub(super) alone: bool,
+    /// True if the lane may have a web server and streams by receive buffer: it has only one wire
+    /// and one guest.
+    pub(super) may_serve: bool,
     pub(super) config: Config,
 }
 
 impl Stop {
-    /// Returns whether this configuration receives, with only one guest.
-    pub(super) fn receives(&self) -> bool {
-        self.direction != Some(Direction::FromGuest) && self.alone
+    /// Returns whether this configuration has a web server and streams by receive buffer.
+    pub(super) fn serves(&self) -> bool {
+        self.direction != Some(Direction::FromGuest) && self.may_serve
     }
 }
 
@@ -65,7 +66,7 @@ impl Lanes {
             lane,
             lro: column.lro.clone().map(|lro| (lro, column.rules)),
             direction: column.direction,
-            alone: topology.is_alone(),
+            may_serve: topology.is_alone() && !column.only_streams,
             config,
         });
     }
@@ -81,7 +82,7 @@ pub(super) fn set_up(
 ) -> anyhow::Result<Lanes> {
     let mut lanes = Lanes::default();
     for column in &plan.column {
-        let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
+        let wires = plan.wires(column).iter();
         let done = wires.map(|wire| set_up_column(plan, column, wire, cores, loads, &mut lanes));
         let done = done.collect::<anyhow::Result<()>>();
         let may_lack =
@@ -142,16 +143,6 @@ fn set_up_column(
             _ if column.path == PathKind::Forwarder => {
                 lanes.push(forward::lane(place, cores, loads)?)
             }
-            _ if column.path == PathKind::Local => {
-                let near = OnWire {
-                    moderation,
-                    apart: kind.apart,
-                    offload: kind.offload,
-                    ..OnWire::tap(wire)
-                };
-                let lane = machine::local_lane(place, (near, topology.wires), cores, loads);
-                lanes.push(lane.with_context(|| format!("column {name}"))?)
-            }
             _ => {
                 let near = OnWire {
                     nic: column.nic,
@@ -160,7 +151,10 @@ fn set_up_column(
                     apart: kind.apart,
                     offload: kind.offload,
                 };
-                let lane = machine::lane(place, near, topology, cores, loads);
+                let lane = match column.path {
+                    PathKind::Local => machine::local_lane(place, near, topology, cores, loads),
+                    _ => machine::lane(place, near, topology, cores, loads),
+                };
                 lanes.push(lane.with_context(|| format!("column {name}"))?)
             }
         };

@@ -228,7 +228,7 @@ impl Study for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Lro, Ratio, WireOffload};
+    use crate::plan::{Column, Lro, Ratio, WireNic, WireOffload};
     use std::collections::BTreeMap;
 
     fn plan(name: &str) -> Plan {
@@ -308,6 +308,67 @@ mod tests {
         for peer in ["memif", "vhost", "ovs-dpdk"] {
             let touched = |r: &&Ratio| r.own == "ngm-touched" && r.to == format!("{peer}-touched");
             assert!(plan.ratio.iter().any(|ratio| touched(&ratio)), "{peer}");
+        }
+    }
+
+    #[test]
+    fn papers_with_own_nics_have_columns_on_soft() {
+        for (name, columns, links, interrupt_us) in [
+            (
+                "oi",
+                &["linux", "xen", "lro", "bo", "da"][..],
+                &["0.5", "1"][..],
+                33,
+            ),
+            (
+                "hatori",
+                &["guest1", "guest2", "guest3"],
+                &["1", "unbounded"],
+                0,
+            ),
+            (
+                "menon",
+                &["domain0", "guest0", "guest1", "send-domain0", "send-guest0"],
+                &["1"],
+                125,
+            ),
+        ] {
+            let plan = plan(name);
+            let soft = |column: &&Column| column.nic == WireNic::Soft;
+            let found: Vec<&Column> = plan.column.iter().filter(soft).collect();
+            let names: Vec<&str> = found.iter().map(|c| c.name.as_str()).collect();
+            let wanted: Vec<_> = columns.iter().map(|c| format!("{name}-soft-{c}")).collect();
+            assert_eq!(names, wanted);
+            for column in found {
+                let wires: Vec<&str> = column.wire.iter().map(|w| w.name.as_str()).collect();
+                let machine = column.machine;
+                assert_eq!(wires, links, "{}", column.name);
+                assert_eq!(
+                    (machine.wire_queue, machine.interrupt_us),
+                    (Some(256), interrupt_us),
+                    "{}",
+                    column.name
+                );
+                // All else is as in the column without the device.
+                let usual = column.name.replace("-soft", "");
+                let usual = plan.column.iter().find(|c| c.name == usual).unwrap();
+                assert_eq!(
+                    (column.path, &column.place, &column.lro, column.rules),
+                    (usual.path, &usual.place, &usual.lro, usual.rules)
+                );
+                assert_eq!(
+                    (machine.grants, machine.buffers, machine.offloads),
+                    (
+                        usual.machine.grants,
+                        usual.machine.buffers,
+                        usual.machine.offloads
+                    )
+                );
+            }
+            for ratio in &plan.ratio {
+                let is_soft = |name: &String| name.contains("-soft-");
+                assert!(is_soft(&ratio.own) && is_soft(&ratio.to), "{ratio:?}");
+            }
         }
     }
 

@@ -15,7 +15,7 @@ pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
         .iter()
         .filter(|column| column.runs_in(Direction::ToGuest));
     let stops = columns.flat_map(|column| {
-        let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
+        let wires = plan.wires(column).iter();
         wires.flat_map(|wire| plan.stops(column, wire))
     });
     let of = |stop: &Config, buffer| index.get(&Receive::by(stop, buffer).name(), "throughput");

@@ -10,7 +10,7 @@ pub(super) type Measured<'a> = (&'a Column, u32, String);
 pub(super) fn thesis_rows(plan: &Plan) -> Vec<Measured<'_>> {
     let mut rows = Vec::new();
     for column in &plan.column {
-        for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
+        for wire in plan.wires(column) {
             if column.place.is_empty() {
                 let stops = plan.stops(column, wire);
                 rows.extend(stops.iter().map(|stop| (column, 1, stop.name())));

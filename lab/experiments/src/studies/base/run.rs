@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
         let Some(receive) = &self.plan.receive else {
             return Ok(());
         };
-        let stops: Vec<&Stop> = lanes.stops.iter().filter(|stop| stop.receives()).collect();
+        let stops: Vec<&Stop> = lanes.stops.iter().filter(|stop| stop.serves()).collect();
         let rounds = self.plan.full.rounds;
         let planned = stops.len() * receive.buffer.len() * rounds;
         self.allow_redo(planned);
@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
         let Some(asked) = &self.plan.web else {
             return Ok(());
         };
-        let stops = lanes.stops.iter().filter(|stop| stop.receives());
+        let stops = lanes.stops.iter().filter(|stop| stop.serves());
         if let Err(why) = web::possible() {
             for stop in stops {
                 self.samples.absent(

@@ -99,7 +99,7 @@ fn lane_table(
         header.extend(titles.take(if plan.requests.len() > 1 { 2 } else { 3 }));
     }
     let mut rows = Vec::new();
-    let columns = plan.column.iter().filter(|column| column.is_at(wire));
+    let columns = plan.column.iter().filter(|c| plan.wires(c).contains(wire));
     for column in columns.filter(|column| column.runs_in(direction)) {
         let messages = |stop| {
             plan.message
@@ -174,7 +174,7 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     header.extend(metrics.iter().map(|(_, title)| title));
     let mut rows = Vec::new();
     for (column, guests, name) in of_plan {
-        let several = column.wires.len() > 1;
+        let several = column.wires.len() > 1 || column.wire.len() > 1;
         let title = if several { &name } else { &column.name };
         let mut row = vec![title.clone(), guests.to_string()];
         row.extend(
