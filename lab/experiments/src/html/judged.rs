@@ -133,7 +133,7 @@ pub(super) fn of_claim<'a>(
         let name = config.split('@').next().unwrap_or_default();
         part.stands
             .get(name)
-            .is_some_and(|theirs| *theirs == claim.config)
+            .is_some_and(|stand| stand.config == claim.config)
     };
     let is_quotient = |figure: &&Figure| {
         figure.metric.starts_with("quotient.")
@@ -164,7 +164,7 @@ fn beside<'a>(
         let mut others = part
             .stands
             .iter()
-            .filter(|(_, theirs)| **theirs == ratio.to);
+            .filter(|(_, stand)| stand.config == ratio.to);
         others.find_map(|(column, _)| {
             index.get(config, &format!("quotient.{column}.{}", ratio.metric))
         })

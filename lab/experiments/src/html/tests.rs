@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::Config;
-use crate::runner::{Samples, Stands, words};
+use crate::runner::{Samples, Stand, Stands, words};
 use std::collections::BTreeSet;
 
 mod screen;
@@ -50,7 +50,7 @@ fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
             }
         }
         for column in &item.configs {
-            stands.insert(column, column);
+            stands.insert(column, Stand::usual(column));
             for config in configs(item, column) {
                 for round in 0..9 {
                     let mut values = BTreeMap::new();
@@ -193,7 +193,8 @@ fn the_total_is_the_base_of_its_classes() {
         samples.add(&config, 0, &parts.into_iter().chain([total]).collect());
     }
     let figures = samples.figures("menon");
-    let stands = Stands::from(["menon-linux", "menon-domain0"].map(|name| (name, name)));
+    let stands =
+        Stands::from(["menon-linux", "menon-domain0"].map(|name| (name, Stand::usual(name))));
     let part = Part {
         paper: &paper,
         stands: &stands,
@@ -355,7 +356,7 @@ fn rows_of_absent_columns_have_the_reason() {
         samples.add(&Config::new("ram-xen", &[]), round, &total);
     }
     samples.absent(&Config::new("ram-linux", &[]), "no `ethtool`");
-    let stands = Stands::from(["ram-linux", "ram-xen"].map(|name| (name, name)));
+    let stands = Stands::from(["ram-linux", "ram-xen"].map(|name| (name, Stand::usual(name))));
     let mut figures = samples.figures("ram");
     figures.extend(samples.beside("ram", &paper, &stands));
     let part = Part {

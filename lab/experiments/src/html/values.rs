@@ -25,7 +25,10 @@ pub struct Part<'a> {
 pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>> {
     let mut cells = Vec::new();
     for theirs in &item.configs {
-        let columns = part.stands.iter().filter(|(_, config)| *config == theirs);
+        let columns = part
+            .stands
+            .iter()
+            .filter(|(_, stand)| stand.config == theirs);
         for (column, _) in columns {
             let of_column = |figure: &&Figure| {
                 let name = figure.config.split('@').next().unwrap_or_default();

@@ -6,13 +6,31 @@
 
 use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
-use crate::plan::Config;
+use crate::plan::{Config, WireNic};
 use figures::report::{Figure, number};
 use figures::stats::{self, Beside, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The paper's configuration that each column reproduces.
-pub type Stands<'a> = BTreeMap<&'a str, &'a str>;
+pub type Stands<'a> = BTreeMap<&'a str, Stand<'a>>;
+
+/// A paper's configuration, and the NIC on which a column reproduces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand<'a> {
+    /// Name of the configuration.
+    pub config: &'a str,
+    /// The column's NIC. Ratios relate columns of one NIC.
+    pub nic: WireNic,
+}
+
+impl<'a> Stand<'a> {
+    /// Returns a configuration on the default NIC.
+    #[must_use]
+    pub fn usual(config: &'a str) -> Self {
+        let nic = WireNic::default();
+        Self { config, nic }
+    }
+}
 
 impl Samples {
     /// Returns the paper's values as `paper.<metric>`, and a `quotient.<column>.<metric>` with a
@@ -29,7 +47,8 @@ impl Samples {
                 continue;
             }
             let (name, keys) = (config.name(), config.keys());
-            let values = paper.config(theirs).into_iter().flat_map(|c| &c.values);
+            let values = paper.config(theirs.config);
+            let values = values.into_iter().flat_map(|config| &config.values);
             let mut told: BTreeSet<&str> = BTreeSet::new();
             for value in values.filter(|value| value.is_of(&keys)) {
                 let measured = self.series(config, &value.metric).is_some();
@@ -43,11 +62,13 @@ impl Samples {
                     out.push(figure);
                 }
             }
-            let ratios = paper.ratios(theirs).into_iter();
+            let ratios = paper.ratios(theirs.config).into_iter();
             for ratio in ratios.filter(|ratio| ratio.is_of(&keys)) {
-                let others = stands
-                    .iter()
-                    .filter(|(_, stands_for)| **stands_for == ratio.to);
+                let base = Stand {
+                    config: ratio.to,
+                    ..*theirs
+                };
+                let others = stands.iter().filter(|(_, stand)| **stand == base);
                 for (column, _) in others {
                     out.extend(self.quotient(plan, config, column, &ratio));
                 }
@@ -133,7 +154,8 @@ mod tests {
             samples.add(&ours, round, &one(own * scale));
             samples.add(&theirs, round, &one(scale));
         }
-        let stands = Stands::from([("xen", "ram-xen"), ("linux", "ram-linux")]);
+        let stands = [("xen", "ram-xen"), ("linux", "ram-linux")];
+        let stands = Stands::from(stands.map(|(column, config)| (column, Stand::usual(config))));
         let figures = samples.beside("thesis", &Paper::find("ram").unwrap(), &stands);
         let name = format!("quotient.linux.{metric}");
         let found = figures.iter().find(|figure| figure.metric == name).unwrap();
@@ -154,7 +176,8 @@ mod tests {
                 }
             }
         }
-        let stands: Stands<'_> = columns.iter().map(|c| (c.as_str(), c.as_str())).collect();
+        let names = columns.iter().map(String::as_str);
+        let stands: Stands<'_> = names.map(|name| (name, Stand::usual(name))).collect();
         let figures = samples.beside("menon", &Paper::find("menon").unwrap(), &stands);
         let named = |start: &str| {
             let found = figures.iter().filter(|f| f.metric.starts_with(start));
@@ -194,6 +217,39 @@ mod tests {
                 "menon-linux@wires=3",
                 "menon-send-domain0@wires=4",
                 "menon-send-linux@wires=4",
+            ]
+        );
+    }
+
+    #[test]
+    fn columns_of_different_nics_form_no_ratio() {
+        let mut samples = Samples::default();
+        let columns = ["oi-xen", "oi-lro", "oi-soft-xen", "oi-soft-lro"];
+        for (column, throughput) in columns.into_iter().zip([1.0, 2.0, 4.0, 12.0]) {
+            for round in 0..5 {
+                let one = BTreeMap::from([("throughput".to_owned(), throughput)]);
+                samples.add(&Config::new(column, &[]), round, &one);
+            }
+        }
+        let mut stands: Stands<'_> = BTreeMap::new();
+        for (column, config) in columns.into_iter().zip(["oi-xen", "oi-lro"].repeat(2)) {
+            let nic = match column.contains("soft") {
+                true => WireNic::Soft,
+                false => WireNic::Tap,
+            };
+            stands.insert(column, Stand { config, nic });
+        }
+        let figures = samples.beside("oi", &Paper::find("oi").unwrap(), &stands);
+        let quotients: Vec<_> = figures
+            .iter()
+            .filter(|figure| figure.metric.starts_with("quotient."))
+            .map(|figure| (figure.config.as_str(), figure.metric.as_str()))
+            .collect();
+        assert_eq!(
+            quotients,
+            [
+                ("oi-lro", "quotient.oi-xen.throughput"),
+                ("oi-soft-lro", "quotient.oi-soft-xen.throughput")
             ]
         );
     }

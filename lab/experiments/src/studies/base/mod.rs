@@ -27,7 +27,7 @@ use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
 use crate::plan::{Adjustment, Plan, Wake};
-use crate::runner::Stands;
+use crate::runner::{Stand, Stands};
 use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::{self, Figure};
@@ -152,7 +152,7 @@ impl Base {
 /// Checks that the plan's paper has the configurations that columns reproduce.
 fn check_paper(plan: &Plan) -> Result<(), Failure> {
     let paper = plan.paper.as_deref().map(Paper::find).transpose()?;
-    for (column, config) in stands(plan) {
+    for (column, Stand { config, .. }) in stands(plan) {
         if paper
             .as_ref()
             .is_none_or(|paper| paper.config(config).is_none())
@@ -166,13 +166,14 @@ fn check_paper(plan: &Plan) -> Result<(), Failure> {
 
 /// Returns the paper's configuration that each column of a plan reproduces.
 fn stands(plan: &Plan) -> Stands<'_> {
-    fn stands<'a>(name: &'a str, paper: Option<&'a String>) -> Option<(&'a str, &'a str)> {
-        Some((name, paper?))
-    }
-    let columns = plan.column.iter();
-    let columns = columns.filter_map(|column| stands(&column.name, column.paper.as_ref()));
-    let files = plan.file.iter();
-    let files = files.filter_map(|file| stands(&file.name, file.paper.as_ref()));
+    let columns = plan.column.iter().filter_map(|column| {
+        let (config, nic) = (column.paper.as_deref()?, column.nic);
+        Some((column.name.as_str(), Stand { config, nic }))
+    });
+    let files = plan.file.iter().filter_map(|file| {
+        let config = file.paper.as_deref()?;
+        Some((file.name.as_str(), Stand::usual(config)))
+    });
     columns.chain(files).collect()
 }
 
@@ -351,6 +352,7 @@ mod tests {
                 );
                 // All else is as in the column without the device.
                 let usual = column.name.replace("-soft", "");
+                assert_eq!(column.paper.as_ref(), Some(&usual));
                 let usual = plan.column.iter().find(|c| c.name == usual).unwrap();
                 assert_eq!(
                     (column.path, &column.place, &column.lro, column.rules),

@@ -3,7 +3,7 @@
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points, vm_tables};
 use crate::papers::Paper;
-use crate::plan::{Config, Direction, FileColumn, Plan, Wake, Wire, WireOffload, Workload};
+use crate::plan::{Column, Config, Direction, FileColumn, Plan, Wake, Wire, WireOffload, Workload};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
@@ -174,9 +174,7 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     header.extend(metrics.iter().map(|(_, title)| title));
     let mut rows = Vec::new();
     for (column, guests, name) in of_plan {
-        let several = column.wires.len() > 1 || column.wire.len() > 1;
-        let title = if several { &name } else { &column.name };
-        let mut row = vec![title.clone(), guests.to_string()];
+        let mut row = vec![title(column, &name), guests.to_string()];
         row.extend(
             metrics
                 .iter()
@@ -187,6 +185,14 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     match rows.is_empty() {
         true => String::new(),
         false => format!("{}\n\n", table(&header, &rows)),
+    }
+}
+
+/// Returns the title of a row: the column, or the configuration if the column has several wires.
+fn title(column: &Column, configuration: &str) -> String {
+    match column.wires.len() > 1 || column.wire.len() > 1 {
+        true => configuration.to_owned(),
+        false => column.name.clone(),
     }
 }
 
@@ -251,7 +257,7 @@ fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
         .filter_map(|(column, guests, name)| {
             let reused = index.get(&name, "pages_reused")?;
             Some(vec![
-                column.name.clone(),
+                title(column, &name),
                 guests.to_string(),
                 short(Some(reused)),
                 short(index.get(&name, "granted_anew")),
