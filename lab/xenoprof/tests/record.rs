@@ -5,7 +5,7 @@
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
-use testing::skip;
+use testing::{require, skip};
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -111,6 +111,43 @@ fn stacks_reach_the_start_of_their_process() {
         part.whole,
         part.in_user
     );
+}
+
+/// A domain changes its root to an empty folder, where its program has no path.
+#[test]
+fn stacks_of_a_process_in_an_empty_root_are_whole() {
+    require!(root);
+    let _alone = alone();
+    let (me, root) = (
+        std::env::current_exe().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    let root = format!("{ROOT}={}", root.path().display());
+    let args = ["--exact", "computes_in_an_empty_root", "--ignored"];
+    let command = ["env", &root, me.to_str().unwrap()].into_iter().chain(args);
+    let Some((session, _)) = record(command.map(str::to_owned).collect()) else {
+        return;
+    };
+    let index = session
+        .domains
+        .iter()
+        .position(|d| d.name == "env")
+        .unwrap();
+    let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+    let part = &found.parts[index];
+    assert!(part.in_user >= 20, "{part:?}");
+    assert!(part.whole * 100 >= part.in_user * 90, "{part:?}");
+}
+
+/// Name of the variable with the new root of [`computes_in_an_empty_root`].
+const ROOT: &str = "XENOPROF_TEST_ROOT";
+
+/// The command of [`stacks_of_a_process_in_an_empty_root_are_whole`].
+#[test]
+#[ignore = "a load for another test"]
+fn computes_in_an_empty_root() {
+    std::os::unix::fs::chroot(std::env::var_os(ROOT).unwrap()).unwrap();
+    reads_the_clock();
 }
 
 #[test]

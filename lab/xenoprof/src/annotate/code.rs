@@ -3,9 +3,9 @@
 use super::counts::{FunctionCounts, Share};
 use crate::host::files;
 use crate::model::Code;
+use crate::resolve::program::{Program, Room};
 use crate::sampler::elf;
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Sym, Symbolizer};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -48,15 +48,13 @@ pub(super) fn instructions(
     let failed = |error: &dyn std::fmt::Display| format!("no instructions: {path}: {error}");
     // The session's author chose the path.
     let file = files::open(path, OFlags::empty()).map_err(|error| failed(&error))?;
-    let now = blazesym::helper::read_elf_build_id(&files::path_of(&file));
-    let now = now.map_err(|error| failed(&error))?;
-    let now = now.map(|id| id.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    let now = elf::debug_links(&file).and_then(|links| links.build_id);
     if build_id.is_some() && build_id != now.as_deref() {
         return Err(format!(
             "no instructions: {path} is another build than the one that was profiled"
         ));
     }
-    let file = Program::new(file);
+    let file = Instructions::new(path, file).ok_or_else(|| failed(&"it cannot be read"))?;
     let sampled = sampled_code(counts);
     let starts: BTreeSet<u64> = sampled.iter().map(|code| code.1).collect();
     let mut shown = Vec::new();
@@ -110,28 +108,24 @@ fn shares(counts: &[FunctionCounts<'_>], code: Code) -> Vec<Share> {
     counts.iter().map(share).collect()
 }
 
-/// A program or a library.
-struct Program {
+/// The instructions of a program or library.
+struct Instructions {
     file: File,
     symbolizer: Symbolizer,
-    source: Source<'static>,
+    program: Program,
 }
 
-impl Program {
-    fn new(file: File) -> Self {
-        Self {
-            symbolizer: Symbolizer::new(),
-            source: Source::Elf(Elf::new(files::path_of(&file))),
+impl Instructions {
+    fn new(path: &str, file: File) -> Option<Self> {
+        Some(Self {
             file,
-        }
+            symbolizer: Symbolizer::new(),
+            program: Program::open(path, &mut Room::default())?,
+        })
     }
 
     fn symbol(&self, address: u64) -> Option<Sym<'_>> {
-        let input = Input::VirtOffset(address);
-        match self.symbolizer.symbolize_single(&self.source, input).ok()? {
-            Symbolized::Sym(symbol) => Some(symbol),
-            Symbolized::Unknown(_) => None,
-        }
+        self.program.at_address(&self.symbolizer, address)
     }
 
     /// Returns the addresses and texts of a function's instructions.

@@ -1,5 +1,6 @@
 //! Files whose paths other programs choose.
 
+use super::process::Mapping;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
@@ -29,6 +30,36 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
         // The process has ended, or belongs to another user.
         Err(_) => open(path, flags),
     }
+}
+
+/// Opens the file that a process has mapped. A process that has changed its root after its start,
+/// such as a domain, has no path to its own program; the kernel has links to both.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> Result<File> {
+    let Mapping {
+        start, len, path, ..
+    } = mapping;
+    let end = start.saturating_add(*len);
+    // This link needs the privilege to trace every process.
+    let by_range = open(
+        format!("/proc/{pid}/map_files/{start:x}-{end:x}"),
+        OFlags::empty(),
+    );
+    let program = || {
+        let link = format!("/proc/{pid}/exe");
+        let shown = std::fs::read_link(&link)?;
+        // The two paths may begin at different roots.
+        let shown = shown.to_str().filter(|shown| shown.starts_with('/'));
+        let is_it = shown.is_some_and(|shown| shown.ends_with(path) || path.ends_with(shown));
+        match is_it {
+            true => open(link, OFlags::empty()),
+            false => Err(Error::other("not the process's program")),
+        }
+    };
+    let by_path = || open_of(pid, path, OFlags::empty());
+    by_range.or_else(|_| program()).or_else(|_| by_path())
 }
 
 fn open_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<File> {

@@ -264,7 +264,16 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     resolver.take_all(std::mem::take(&mut collected.records));
     let parents = resolver.parents();
     head.notes.extend(machines(options, &watch, parents));
-    let mut session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
+    let mut session = assemble(
+        head,
+        collected,
+        resolver,
+        &mut symbolizer,
+        &watch,
+        &steal,
+        lone,
+    );
+    session.head.notes.extend(symbolizer.notes());
     merge::domains(outcome, &mut session);
     ending.tell(&session);
     Ok((session, status))
@@ -324,7 +333,7 @@ fn assemble(
     head: Head,
     collected: Collected,
     mut resolver: Resolver,
-    mut symbolizer: Symbolizer,
+    symbolizer: &mut Symbolizer,
     watch: &Watch,
     steal_ns: &BTreeMap<u32, u64>,
     children_ns: Option<u64>,
@@ -336,7 +345,7 @@ fn assemble(
     }
     let parents = resolver.parents();
     let mut assigned = watch.domains(parents);
-    let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
+    let mut session = resolver.session(symbolizer, |pid| assigned.of(pid));
     let mut counts = Counts {
         kernel_lost: resolver.kernel_lost().clone(),
         throttled_ns: resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns)),

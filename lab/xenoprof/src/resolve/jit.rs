@@ -26,75 +26,130 @@ pub(super) fn is_anonymous(path: &str) -> bool {
     matches!(path, "" | "//anon")
 }
 
-/// Functions by start address: their end and name.
+/// Functions by start address.
 #[derive(Debug, Default)]
-pub(super) struct Map(BTreeMap<u64, (u64, String)>);
+pub(super) struct Map {
+    /// End and name of each function.
+    functions: BTreeMap<u64, (u64, String)>,
+    /// Number of lines that are not `START SIZE NAME`.
+    malformed: u64,
+    /// Whether the map is longer than what is read of it.
+    is_cut: bool,
+}
+
+/// Returns the map of the process whose module this is, and a note if parts of it are unusable.
+///
+/// A process in a PID namespace uses its number there, one in a mount namespace the folder there.
+pub(super) fn of_module(module: &str) -> (Option<Map>, Option<String>) {
+    let pid = module
+        .strip_prefix(MODULE)
+        .and_then(|rest| rest.strip_suffix(']'));
+    let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+        return (None, None);
+    };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let words = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().split_whitespace()
+    };
+    let own = pid.to_string();
+    let inner = words("NSpid:").last().unwrap_or(&own);
+    // The second one is effective. A process that has ended was probably of this user.
+    let uid = words("Uid:").nth(1).and_then(|uid| uid.parse().ok());
+    let uid = uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    let inner = files::open_of(pid, &format!("/tmp/perf-{inner}.map"), OFlags::NOFOLLOW);
+    let outer = || files::open(format!("/tmp/perf-{pid}.map"), OFlags::NOFOLLOW);
+    let Ok(file) = inner.or_else(|_| outer()) else {
+        return (None, None);
+    };
+    match read(&file, uid) {
+        Ok(map) => {
+            let note = map
+                .note()
+                .map(|note| format!("perf map of process {pid}: {note}"));
+            (Some(map), note)
+        }
+        Err(error) => (
+            None,
+            Some(format!("perf map of process {pid} not used: {error}")),
+        ),
+    }
+}
 
 impl Map {
-    /// Reads the map of the process whose module this is. A process in a PID namespace uses its
-    /// number there, one in a mount namespace the folder there.
-    pub(super) fn of_module(module: &str) -> Option<Self> {
-        let pid: u32 = module
-            .strip_prefix(MODULE)?
-            .strip_suffix(']')?
-            .parse()
-            .ok()?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let words = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_default().split_whitespace()
-        };
-        let own = pid.to_string();
-        let inner = words("NSpid:").last().unwrap_or(&own);
-        // The second one is effective. A process that has ended was probably of this user.
-        let uid = words("Uid:").nth(1).and_then(|uid| uid.parse().ok());
-        let uid = uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-        let inner = files::open_of(pid, &format!("/tmp/perf-{inner}.map"), OFlags::NOFOLLOW);
-        let outer = || files::open(format!("/tmp/perf-{pid}.map"), OFlags::NOFOLLOW);
-        let text = read(inner.ok(), uid).or_else(|| read(outer().ok(), uid))?;
-        Some(Self::parse(&text))
-    }
-
-    fn parse(text: &str) -> Self {
-        let mut functions = BTreeMap::new();
-        for line in text.lines() {
-            let mut fields = line.splitn(3, ' ');
-            let mut number = || {
-                let digits = fields.next()?;
-                u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
-            };
-            let (Some(start), Some(len)) = (number(), number()) else {
+    fn parse(text: &[u8]) -> Self {
+        let mut map = Self::default();
+        for line in text
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            let Some((start, end, name)) = function(line) else {
+                map.malformed += 1;
                 continue;
             };
-            let Some(name) = fields.next().filter(|name| !name.is_empty()) else {
-                continue;
-            };
-            if functions.len() == FUNCTIONS_MAX {
+            if map.functions.len() == FUNCTIONS_MAX {
+                map.is_cut = true;
                 break;
             }
             // A later line replaces code that has been freed.
-            functions.insert(start, (start.saturating_add(len), name.to_owned()));
+            map.functions.insert(start, (end, name));
         }
-        Self(functions)
+        map
     }
 
     /// Returns the function at an address.
     pub(super) fn name(&self, address: u64) -> Option<&str> {
-        let (_, (end, name)) = self.0.range(..=address).next_back()?;
+        let (_, (end, name)) = self.functions.range(..=address).next_back()?;
         (address < *end).then_some(name.as_str())
     }
+
+    fn note(&self) -> Option<String> {
+        let malformed = format!("{} malformed lines were skipped", self.malformed);
+        let cut = format!(
+            "only the first {} functions were read",
+            self.functions.len()
+        );
+        match (self.malformed > 0, self.is_cut) {
+            (false, false) => None,
+            (true, false) => Some(malformed),
+            (false, true) => Some(cut),
+            (true, true) => Some(format!("{malformed}, {cut}")),
+        }
+    }
+}
+
+/// Parses a line: the start, the end and the name of a function.
+fn function(line: &[u8]) -> Option<(u64, u64, String)> {
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.splitn(3, ' ');
+    let mut number = || {
+        let digits = fields.next()?;
+        u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
+    };
+    let (start, len) = (number()?, number()?);
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    Some((start, start.saturating_add(len), name.to_owned()))
 }
 
 /// Reads the map of a process with this user id. Any user may create a file of this name, so the
 /// process's user or root must own it.
-fn read(file: Option<File>, uid: u32) -> Option<String> {
-    let file = file?;
-    if ![0, uid].contains(&file.metadata().ok()?.uid()) {
-        return None;
+fn read(file: &File, uid: u32) -> std::io::Result<Map> {
+    let owner = file.metadata()?.uid();
+    if ![0, uid].contains(&owner) {
+        let error = format!("user {owner} owns it, not the process's user {uid}");
+        return Err(std::io::Error::other(error));
     }
     let mut bytes = Vec::new();
-    file.take(MAP_MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    file.take(MAP_MAX + 1).read_to_end(&mut bytes)?;
+    let is_long = bytes.len() as u64 > MAP_MAX;
+    if is_long {
+        // The last line is incomplete.
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        bytes.truncate(end);
+    }
+    let mut map = Map::parse(&bytes);
+    map.is_cut |= is_long;
+    Ok(map)
 }
 
 #[cfg(test)]
@@ -105,12 +160,13 @@ mod tests {
     fn functions_are_found_by_address() {
         let text =
             "1000 20 LazyCompile:~add /srv/app.js:3\n0x2000 0x10 old\nx\n1 2\n2000 8 new f\n";
-        let map = Map::parse(text);
+        let map = Map::parse(text.as_bytes());
         assert_eq!(map.name(0x101f), Some("LazyCompile:~add /srv/app.js:3"));
         assert_eq!(map.name(0x1020), None);
         assert_eq!(map.name(0x2007), Some("new f"));
         assert_eq!(map.name(0x2008), None, "the freed function is forgotten");
         assert_eq!(map.name(0xfff), None);
+        assert_eq!(map.note().unwrap(), "2 malformed lines were skipped");
     }
 
     #[test]
@@ -120,24 +176,63 @@ mod tests {
         for start in 0..=FUNCTIONS_MAX {
             writeln!(text, "{start:x} 1 f").unwrap();
         }
-        let map = Map::parse(&text);
+        let map = Map::parse(text.as_bytes());
         assert_eq!(map.name(FUNCTIONS_MAX as u64 - 1), Some("f"));
         assert_eq!(map.name(FUNCTIONS_MAX as u64), None);
+        assert_eq!(
+            map.note().unwrap(),
+            "only the first 1000000 functions were read"
+        );
     }
 
     #[test]
     fn maps_of_processes_are_read() {
         let pid = std::process::id();
         let path = format!("/tmp/perf-{pid}.map");
-        assert!(Map::of_module(&module(pid)).is_none());
+        let map = || of_module(&module(pid));
+        assert!(matches!(map(), (None, None)));
         std::fs::write(&path, "1000 10 f\n").unwrap();
-        let map = Map::of_module(&module(pid));
+        let (found, note) = map();
         // Only root can give the file to another user.
         let foreign = std::os::unix::fs::chown(&path, Some(12345), None);
-        let of_another = foreign.map(|()| Map::of_module(&module(pid)));
+        let of_another = foreign.map(|()| map());
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(map.unwrap().name(0x1008), Some("f"));
-        assert!(!of_another.is_ok_and(|map| map.is_some()));
-        assert!(Map::of_module("/bin/sh").is_none());
+        let target = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(target.path(), "1000 10 secret\n").unwrap();
+        std::os::unix::fs::symlink(target.path(), &path).unwrap();
+        let linked = map();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((found.unwrap().name(0x1008), note), (Some("f"), None));
+        if let Ok((map, note)) = of_another {
+            assert!(map.is_none() && note.unwrap().contains("user 12345 owns it"));
+        }
+        assert!(matches!(linked, (None, None)), "a link is not followed");
+        assert!(matches!(of_module("/bin/sh"), (None, None)));
+    }
+
+    /// The process writes the map, and the profiler may be root.
+    #[test]
+    fn arbitrary_maps_are_read() {
+        let mut long = b"1 2 f\n".repeat(MAP_MAX as usize / 6);
+        long.extend(b"\xff\xfe\n1000 10 never");
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &long).unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let map = read(&file, uid).unwrap();
+        assert_eq!((map.name(1), map.name(0x1000)), (Some("f"), None));
+        assert!(map.is_cut);
+        for text in [
+            &b"\xff \xff \xff"[..],
+            b"-1 1 f",
+            b"1 1",
+            b"1 1 ",
+            b"0xfffffffffffffffff 1 f",
+        ] {
+            let map = Map::parse(text);
+            assert_eq!((map.functions.len(), map.malformed), (0, 1), "{text:?}");
+        }
+        let edge = Map::parse(b"ffffffffffffffff ffffffffffffffff f");
+        assert_eq!(edge.name(u64::MAX), None, "an end above all addresses");
     }
 }

@@ -2,6 +2,7 @@
 
 mod jit;
 mod numbers;
+pub(crate) mod program;
 mod spaces;
 mod symbols;
 

@@ -1,21 +1,22 @@
 //! Function names: those of the kernel from kallsyms, those of programs and libraries from their
 //! files.
 
-use super::jit::Map;
+use super::jit;
 use super::numbers::Numbers;
+use super::program::{Program, Room, symbols};
 use super::spaces::Place;
 use crate::model::{Code, Frame, Location, Module, Space};
 use crate::sampler::elf::{self, Foreign, VDSO};
 use blazesym::MaybeDefault;
-use blazesym::symbolize::source::{Elf, Kernel, Source};
-use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized};
+use blazesym::symbolize::source::{Kernel, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Maximum bytes of the first function of a process.
@@ -28,8 +29,11 @@ pub struct Symbolizer {
     foreign: Arc<Foreign>,
     /// By location: functions from the outermost to the innermost inlined one.
     known: HashMap<(String, u64), Vec<NamedFrame>>,
-    /// The kernel's code for programs, as a file.
-    vdso: Option<File>,
+    /// Programs and libraries by path.
+    programs: HashMap<String, Option<Rc<Program>>>,
+    room: Room,
+    /// Results that users should know of.
+    notes: Vec<String>,
 }
 
 /// A function at a location.
@@ -73,7 +77,9 @@ impl Symbolizer {
             kallsyms,
             foreign: Arc::default(),
             known: HashMap::new(),
-            vdso: vdso(),
+            programs: HashMap::new(),
+            room: Room::default(),
+            notes: Vec::new(),
         }
     }
 
@@ -90,7 +96,9 @@ impl Symbolizer {
             kallsyms: None,
             foreign: Arc::default(),
             known: HashMap::new(),
-            vdso: None,
+            programs: HashMap::new(),
+            room: Room::default(),
+            notes: Vec::new(),
         }
     }
 
@@ -144,78 +152,86 @@ impl Symbolizer {
         places.iter().map(frames_of).collect()
     }
 
-    /// Returns the build id of a program or library.
-    pub(super) fn build_id(&self, module: &Module) -> Option<String> {
-        let path = self.file(module)?;
-        let id = blazesym::helper::read_elf_build_id(&path).ok()??;
-        Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    /// Returns notes about maps of just-in-time compilers that could not be used as a whole.
+    pub(crate) fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
-    /// Returns the file of a program or library.
-    fn file(&self, module: &Module) -> Option<String> {
-        let descriptor = match (&self.vdso, module.path.as_str()) {
-            (Some(vdso), VDSO) => Some(vdso.as_raw_fd()),
-            (_, path) => self.foreign.file(path).map(File::as_raw_fd),
+    /// Returns the build id of a program or library.
+    pub(super) fn build_id(&mut self, module: &Module) -> Option<String> {
+        self.program(module)?.build_id.clone()
+    }
+
+    /// Returns a program or library.
+    fn program(&mut self, module: &Module) -> Option<Rc<Program>> {
+        let path = module.path.as_str();
+        if let Some(known) = self.programs.get(path) {
+            return known.clone();
+        }
+        let (foreign, room) = (&self.foreign, &mut self.room);
+        let opened = match (module.space, foreign.file(path)) {
+            (Space::Kernel, _) => None,
+            (_, Some((pid, inner, file))) => Program::of_process(pid, inner, file, room),
+            _ if path == VDSO => vdso().and_then(|file| Program::of_memory(&file, room)),
+            _ if path.starts_with('/') => Program::open(path, room),
+            _ => None,
         };
-        let path = match descriptor {
-            Some(descriptor) => format!("/proc/self/fd/{descriptor}"),
-            None => module.path.clone(),
+        let opened = opened.map(Rc::new);
+        self.programs.insert(path.to_owned(), opened.clone());
+        opened
+    }
+
+    /// Returns the symbols at addresses of the kernel.
+    fn in_kernel(&self, addresses: &[u64]) -> Vec<Option<Sym<'_>>> {
+        let mut kernel = Kernel {
+            vmlinux: MaybeDefault::None,
+            debug_syms: false,
+            ..Kernel::default()
         };
-        let is_file = module.space == Space::User && Path::new(&path).is_file();
-        is_file.then_some(path)
+        if let Some(path) = &self.kallsyms {
+            kernel.kallsyms = MaybeDefault::Some(path.clone());
+        }
+        let find = |blazesym| symbols(blazesym, &Source::Kernel(kernel), Input::AbsAddr(addresses));
+        self.blazesym.as_ref().map(find).unwrap_or_default()
     }
 
     fn learn(&mut self, module: &Module, offsets: &[u64]) {
-        let source = match module.space {
-            Space::Kernel => {
-                let mut kernel = Kernel {
-                    vmlinux: MaybeDefault::None,
-                    debug_syms: false,
-                    ..Kernel::default()
-                };
-                if let Some(path) = &self.kallsyms {
-                    kernel.kallsyms = MaybeDefault::Some(path.clone());
-                }
-                Some(Source::Kernel(kernel))
-            }
-            Space::User => self.file(module).map(|path| Source::Elf(Elf::new(path))),
+        let program = match self.blazesym {
+            Some(_) => self.program(module),
+            None => None,
         };
-        let input = match module.space {
-            Space::Kernel => Input::AbsAddr(offsets),
-            Space::User => Input::FileOffset(offsets),
-        };
-        let found = match (&self.blazesym, &source) {
-            (Some(blazesym), Some(source)) => blazesym.symbolize(source, input).unwrap_or_default(),
+        let (jit, note) = jit::of_module(&module.path);
+        self.notes.extend(note);
+        let found = match (module.space, &program, &self.blazesym) {
+            (Space::Kernel, ..) => self.in_kernel(offsets),
+            (_, Some(program), Some(blazesym)) => program.at_offsets(blazesym, offsets),
             _ => Vec::new(),
         };
         let mut found = found.into_iter();
         // The first function of a stripped program has no name, but the file has its address.
-        let is_program = module.space == Space::User && source.is_some();
-        let start = is_program
-            .then(|| elf::start(&self.file(module)?))
-            .flatten();
+        let start = program.as_ref().and_then(|program| program.start);
         let is_start = |offset: u64| {
             let within = start.and_then(|start| offset.checked_sub(start));
             within.is_some_and(|within| within < START_BYTES)
         };
-        let jit = Map::of_module(&module.path);
         let of_jit = |offset: u64| jit.as_ref().and_then(|map| map.name(offset));
-        for offset in offsets {
-            let names = match found.next() {
-                Some(Symbolized::Sym(symbol)) => names(&symbol, module.space),
-                _ => {
-                    let symbol = match of_jit(*offset) {
-                        Some(name) => name.to_owned(),
-                        None if is_start(*offset) => "_start".to_owned(),
-                        // Without a symbol, the name is the offset.
-                        None => format!("{offset:#x}"),
-                    };
-                    vec![NamedFrame {
-                        symbol,
-                        ..NamedFrame::default()
-                    }]
-                }
-            };
+        let names = offsets.iter().map(|offset| match found.next().flatten() {
+            Some(symbol) => names(&symbol, module.space),
+            None => {
+                let symbol = match of_jit(*offset) {
+                    Some(name) => name.to_owned(),
+                    None if is_start(*offset) => "_start".to_owned(),
+                    // Without a symbol, the name is the offset.
+                    None => format!("{offset:#x}"),
+                };
+                vec![NamedFrame {
+                    symbol,
+                    ..NamedFrame::default()
+                }]
+            }
+        });
+        let names: Vec<Vec<NamedFrame>> = names.collect();
+        for (offset, names) in offsets.iter().zip(names) {
             self.known.insert((module.path.clone(), *offset), names);
         }
     }

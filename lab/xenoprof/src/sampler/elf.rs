@@ -3,7 +3,7 @@
 //! The files belong to profiled processes and may contain anything: a malformed one has no tables.
 
 use crate::host::files;
-use rustix::fs::OFlags;
+use crate::host::process::Mapping;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) const VDSO: &str = "[vdso]";
 /// Maximum bytes of one table.
 const TABLE_MAX: u64 = 64 << 20;
+/// Maximum bytes of a section with a build id or the name of a debug file.
+const LINK_MAX: usize = 4096;
 /// Maximum bytes of all tables.
 const TABLES_MAX: usize = 1 << 30;
 /// Size of the header.
@@ -37,21 +39,46 @@ pub(super) struct Sections {
     pub(super) frames: Option<Section>,
     /// `.eh_frame_hdr`, its index.
     pub(super) header: Option<Section>,
-    /// Segments with code: address, offset in the file and size.
-    segments: Vec<[u64; 3]>,
+    pub(super) segments: Segments,
 }
 
-impl Sections {
+/// Segments with code: address, offset in the file and size.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments(Vec<[u64; 3]>);
+
+impl Segments {
     /// Returns the address, before relocation, of an offset in the file.
-    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
-        self.segments.iter().find_map(|&[address, from, len]| {
+    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
+        self.0.iter().find_map(|&[address, from, len]| {
             // A mapping begins at a page, its segment maybe within that page.
             let mapped = from - from % PAGE..from.saturating_add(len);
             let is_in = mapped.contains(&offset);
             is_in.then(|| address.wrapping_sub(from).wrapping_add(offset))
         })
     }
+}
 
+/// References of a program to its debug information.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DebugLinks {
+    /// Build id, in hexadecimal.
+    pub(crate) build_id: Option<String>,
+    /// Name of the debug file, and the CRC-32 of its contents.
+    pub(crate) file: Option<(String, u32)>,
+    /// Whether the program names a file with further debug information (`dwz` writes them).
+    has_supplement: bool,
+    /// Whether the program has source lines itself.
+    pub(crate) has_lines: bool,
+}
+
+impl DebugLinks {
+    /// Returns whether a reader of the debug information opens further files.
+    pub(crate) const fn name_files(&self) -> bool {
+        self.file.is_some() || self.has_supplement
+    }
+}
+
+impl Sections {
     fn bytes(&self) -> usize {
         let sections = [&self.frames, &self.header];
         let len = |section: &Option<Section>| section.as_ref().map_or(0, |(bytes, _)| bytes.len());
@@ -105,10 +132,12 @@ impl Foreign {
         self.open.get(key).map(|(name, _)| name.as_str())
     }
 
-    /// Returns the file of a path that [`Self::path`] returned.
-    pub(crate) fn file(&self, path: &str) -> Option<&File> {
-        let mut open = self.open.values();
-        open.find(|(name, _)| name == path).map(|(_, file)| file)
+    /// Returns the file of a path that [`Self::path`] returned, with a process that has mapped it
+    /// and its path there.
+    pub(crate) fn file<'a>(&'a self, path: &'a str) -> Option<(u32, &'a str, &'a File)> {
+        let (_, file) = self.open.values().find(|(name, _)| name == path)?;
+        let (pid, inner) = path.strip_prefix("/proc/")?.split_once("/root")?;
+        Some((pid.parse().ok()?, inner, file))
     }
 }
 
@@ -119,7 +148,8 @@ impl Files {
     }
 
     /// Returns the tables of a file that a process has mapped.
-    pub(super) fn sections(&mut self, pid: u32, path: &str) -> Option<Arc<Sections>> {
+    pub(super) fn sections(&mut self, pid: u32, mapping: &Mapping) -> Option<Arc<Sections>> {
+        let path = mapping.path.as_str();
         if path == VDSO {
             let read = || {
                 let (memory, range) = vdso()?;
@@ -130,8 +160,7 @@ impl Files {
         if !path.starts_with('/') {
             return None;
         }
-        // The path may name another file in the process's mount namespace.
-        let file = files::open_of(pid, path, OFlags::empty()).ok()?;
+        let file = files::open_mapped(pid, mapping).ok()?;
         let status = file.metadata().ok()?;
         let key = (status.dev(), status.ino());
         self.foreign.look(pid, path, &file, key);
@@ -185,8 +214,7 @@ impl<'a> Image<'a> {
         self.read(number(&self.head, at)?, usize::from(count) * entry)
     }
 
-    /// Returns the segments with code: address, offset in the file and size.
-    fn segments(&self) -> Option<Vec<[u64; 3]>> {
+    fn segments(&self) -> Option<Segments> {
         let segments = self.table(32, 56, SEGMENT_BYTES)?;
         let segment = |entry: &[u8]| {
             let start = number(entry, 0)?;
@@ -194,22 +222,101 @@ impl<'a> Image<'a> {
             let values = [number(entry, 16)?, number(entry, 8)?, number(entry, 32)?];
             (kind == CODE[0] && flags & CODE[1] != 0).then_some(values)
         };
-        Some(
-            segments
-                .chunks_exact(SEGMENT_BYTES)
-                .filter_map(segment)
-                .collect(),
-        )
+        let segments = segments.chunks_exact(SEGMENT_BYTES);
+        Some(Segments(segments.filter_map(segment).collect()))
+    }
+
+    fn headers(&self) -> Option<Headers<'_>> {
+        let sections = self.table(40, 60, SECTION_BYTES)?;
+        let of_names = usize::from(u16::from_le_bytes(*self.head.get(62..)?.first_chunk()?));
+        let entry = sections.chunks_exact(SECTION_BYTES).nth(of_names)?;
+        let (names, _) = self.content(entry)?;
+        Some(Headers {
+            image: self,
+            sections,
+            names,
+        })
+    }
+
+    /// Reads the section of an entry.
+    fn content(&self, entry: &[u8]) -> Option<Section> {
+        let [address, offset, len] = [16, 24, 32].map(|at| number(entry, at));
+        let (address, len) = (address?, len.filter(|len| *len <= TABLE_MAX)?);
+        let bytes = self.read(offset?, usize::try_from(len).ok()?)?;
+        Some((bytes, address..address.checked_add(len)?))
     }
 }
 
+/// The sections of an ELF file.
+struct Headers<'a> {
+    image: &'a Image<'a>,
+    sections: Arc<[u8]>,
+    names: Arc<[u8]>,
+}
+
+impl Headers<'_> {
+    /// Returns the entry of the section with this name, which ends with a zero.
+    fn entry(&self, name: &[u8]) -> Option<&[u8]> {
+        self.sections.chunks_exact(SECTION_BYTES).find(|entry| {
+            let at = entry.first_chunk().map(|at| u32::from_le_bytes(*at));
+            let found = at.and_then(|at| self.names.get(at as usize..));
+            found.is_some_and(|found| found.starts_with(name))
+        })
+    }
+
+    fn section(&self, name: &[u8]) -> Option<Section> {
+        self.image.content(self.entry(name)?)
+    }
+}
+
+/// Returns the segments of a file.
+pub(crate) fn segments_of(file: &File) -> Option<Segments> {
+    Image::new(file, 0)?.segments()
+}
+
+/// Returns the references of a file to its debug information.
+pub(crate) fn debug_links(file: &File) -> Option<DebugLinks> {
+    let image = Image::new(file, 0)?;
+    let headers = image.headers()?;
+    let small = |name| {
+        let (bytes, _) = headers.section(name)?;
+        (bytes.len() <= LINK_MAX).then_some(bytes)
+    };
+    let has = |name| headers.entry(name).is_some();
+    Some(DebugLinks {
+        build_id: small(b".note.gnu.build-id\0").and_then(|note| build_id(&note)),
+        file: small(b".gnu_debuglink\0").and_then(|link| debug_link(&link)),
+        has_supplement: has(b".gnu_debugaltlink\0") || has(b".debug_sup\0"),
+        has_lines: has(b".debug_line\0") || has(b".zdebug_line\0"),
+    })
+}
+
+/// Parses a note: the lengths of its owner and of its contents, its type, its owner, its contents.
+fn build_id(note: &[u8]) -> Option<String> {
+    const HEAD: [u8; 4] = *b"GNU\0";
+    let len = u32::from_le_bytes(*note.get(4..)?.first_chunk()?);
+    let (owner, rest) = note.get(12..)?.split_first_chunk()?;
+    let id = rest.get(..usize::try_from(len).ok()?)?;
+    let is_id = *owner == HEAD && !id.is_empty();
+    is_id.then(|| id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Parses the name of a file, zeros up to the next word, and the checksum.
+fn debug_link(link: &[u8]) -> Option<(String, u32)> {
+    let len = link.iter().position(|byte| *byte == 0)?;
+    let name = str::from_utf8(link.get(..len)?).ok()?;
+    let sum = link.get((len + 1).next_multiple_of(4)..)?.first_chunk()?;
+    let is_name = !matches!(name, "" | "." | "..") && !name.contains('/');
+    is_name.then(|| (name.to_owned(), u32::from_le_bytes(*sum)))
+}
+
 /// Returns the offset in a file of the first function of its process.
-pub(crate) fn start(path: &str) -> Option<u64> {
-    let file = files::open(path, OFlags::empty()).ok()?;
-    let image = Image::new(&file, 0)?;
+pub(crate) fn start(file: &File) -> Option<u64> {
+    let image = Image::new(file, 0)?;
     let entry = number(&image.head, 24).filter(|entry| *entry > 0)?;
     image
         .segments()?
+        .0
         .into_iter()
         .find_map(|[address, from, len]| {
             let within = entry.checked_sub(address).filter(|within| *within < len)?;
@@ -220,7 +327,7 @@ pub(crate) fn start(path: &str) -> Option<u64> {
 /// Reads the code of a file at its addresses.
 pub(crate) fn code(file: &File, range: &Range<u64>) -> Option<Arc<[u8]>> {
     let image = Image::new(file, 0)?;
-    let [address, from, _] = image.segments()?.into_iter().find(|[address, _, len]| {
+    let [address, from, _] = image.segments()?.0.into_iter().find(|[address, _, len]| {
         let within = range.end.checked_sub(*address);
         range.start >= *address && within.is_some_and(|end| end <= *len)
     })?;
@@ -231,29 +338,10 @@ pub(crate) fn code(file: &File, range: &Range<u64>) -> Option<Arc<[u8]>> {
 /// Reads the tables of the ELF file at an offset.
 fn parse(file: &File, at: u64) -> Option<Sections> {
     let image = Image::new(file, at)?;
-    let head = &image.head;
-    let sections = image.table(40, 60, SECTION_BYTES)?;
-    let entries = || sections.chunks_exact(SECTION_BYTES);
-    let of_names = usize::from(u16::from_le_bytes(*head.get(62..)?.first_chunk()?));
-    let names = entries().nth(of_names)?;
-    let content = |entry: &[u8]| {
-        let [address, offset, len] = [16, 24, 32].map(|at| number(entry, at));
-        let (address, len) = (address?, len.filter(|len| *len <= TABLE_MAX)?);
-        let bytes = image.read(offset?, usize::try_from(len).ok()?)?;
-        Some((bytes, address..address.checked_add(len)?))
-    };
-    let (names, _) = content(names)?;
-    let section = |name: &[u8]| {
-        let entry = entries().find(|entry| {
-            let at = entry.first_chunk().map(|at| u32::from_le_bytes(*at));
-            let found = at.and_then(|at| names.get(at as usize..));
-            found.is_some_and(|found| found.starts_with(name))
-        })?;
-        content(entry)
-    };
+    let headers = image.headers()?;
     Some(Sections {
-        frames: section(b".eh_frame\0"),
-        header: section(b".eh_frame_hdr\0"),
+        frames: headers.section(b".eh_frame\0"),
+        header: headers.section(b".eh_frame_hdr\0"),
         segments: image.segments()?,
     })
 }
@@ -268,24 +356,34 @@ mod tests {
     use super::*;
     use std::process::Command;
 
+    /// Returns a mapping of a file, but not one of this process.
+    fn unmapped(path: &str) -> Mapping {
+        Mapping {
+            start: 0x1000,
+            len: 0x1000,
+            offset: 0,
+            path: path.to_owned(),
+        }
+    }
+
     #[test]
     fn tables_of_this_program_are_found() {
         let (pid, mut files) = (std::process::id(), Files::default());
         let program = std::env::current_exe().unwrap();
         let path = program.to_str().unwrap();
-        let sections = files.sections(pid, path).expect("a program");
+        let sections = files.sections(pid, &unmapped(path)).expect("a program");
         let (frames, at) = sections.frames.clone().expect("unwind tables");
         assert_eq!(frames.len() as u64, at.end - at.start);
         assert!(sections.header.is_some());
         let mappings = crate::host::process::mappings(pid);
         let offset = mappings.iter().find(|m| m.path == path).unwrap().offset;
-        assert!(sections.address_of(offset).is_some());
-        assert_eq!(sections.address_of(u64::MAX), None);
-        let again = files.sections(pid, path).unwrap();
+        assert!(sections.segments.address_of(offset).is_some());
+        assert_eq!(sections.segments.address_of(u64::MAX), None);
+        let again = files.sections(pid, &unmapped(path)).unwrap();
         assert!(Arc::ptr_eq(&sections, &again), "a file is read once");
         assert!(
             files
-                .sections(pid, VDSO)
+                .sections(pid, &unmapped(VDSO))
                 .is_some_and(|vdso| vdso.frames.is_some())
         );
     }
@@ -311,7 +409,9 @@ mod tests {
         foreign.look(6, path, &file, key);
         let name = foreign.path(6, path).expect("another file");
         assert_eq!(name, format!("/proc/5/root{path}"), "a file is open once");
-        assert_eq!(foreign.file(name).unwrap().metadata().unwrap().ino(), key.1);
+        let (pid, inner, file) = foreign.file(name).unwrap();
+        assert_eq!((pid, inner), (5, path));
+        assert_eq!(file.metadata().unwrap().ino(), key.1);
         assert!(foreign.file(path).is_none() && foreign.path(7, path).is_none());
     }
 
@@ -326,7 +426,9 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             let path = path.to_str().unwrap();
             files.known.clear();
-            files.sections(std::process::id(), path).is_none()
+            files
+                .sections(std::process::id(), &unmapped(path))
+                .is_none()
         };
         assert!(!is_rejected(&whole));
         for len in [0, 5, 63, 64, 200, whole.len() / 2] {
@@ -350,6 +452,10 @@ mod tests {
         );
         let mut files = Files::default();
         let path = path.to_str().unwrap();
-        assert!(files.sections(std::process::id(), path).is_none());
+        assert!(
+            files
+                .sections(std::process::id(), &unmapped(path))
+                .is_none()
+        );
     }
 }

@@ -212,7 +212,7 @@ impl Unwinder {
 /// Adds a mapping to a process, in place of an earlier one at its start.
 fn map(process: &mut MappedCode, files: &mut elf::Files, pid: u32, mapping: &Mapping) {
     process.remove_module(mapping.start);
-    let sections = files.sections(pid, &mapping.path);
+    let sections = files.sections(pid, mapping);
     if let Some(module) = sections.and_then(|sections| module(mapping, &sections)) {
         process.add_module(module);
     }
@@ -222,7 +222,7 @@ fn map(process: &mut MappedCode, files: &mut elf::Files, pid: u32, mapping: &Map
 fn module(mapping: &Mapping, sections: &Sections) -> Option<Module<Arc<[u8]>>> {
     let base = mapping
         .start
-        .wrapping_sub(sections.address_of(mapping.offset)?);
+        .wrapping_sub(sections.segments.address_of(mapping.offset)?);
     let (header, header_at) = sections.header.clone().unzip();
     let (frames, frames_at) = sections.frames.clone().unzip();
     let info = ExplicitModuleSectionInfo {
@@ -307,7 +307,7 @@ mod tests {
             let pid = std::process::id();
             let own = process::mappings(pid);
             let code = own.iter().find(|mapping| mapping.path.starts_with('/')).unwrap();
-            let sections = elf::Files::default().sections(pid, &code.path).unwrap();
+            let sections = elf::Files::default().sections(pid, code).unwrap();
             let mut sections = Sections::clone(&sections);
             for table in [&mut sections.frames, &mut sections.header] {
                 let bytes = Arc::make_mut(&mut table.as_mut().unwrap().0);
