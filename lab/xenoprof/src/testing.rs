@@ -2,8 +2,8 @@
 
 use crate::loss::Loss;
 use crate::model::{
-    Code, Domain, DomainKind, Frame, Head, Ledger, Location, Mode, Module, Sample, Session, Space,
-    Stack, Thread, Traffic,
+    Code, Domain, DomainKind, Frame, Head, Ledger, Location, Marker, MarkerKind, Mode, Module,
+    Sample, Session, Space, Stack, Thread, Traffic,
 };
 
 fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> Domain {
@@ -61,6 +61,16 @@ pub(crate) fn session() -> Session {
         frames: 1000,
         bytes: 1_514_000,
     });
+    let marker = |domain, kind, counts: &[(&str, u64)]| Marker {
+        domain,
+        kind,
+        from_ns: 10_000_000,
+        to_ns: 30_000_000,
+        counts: counts
+            .iter()
+            .map(|&(name, n)| (name.to_owned(), n))
+            .collect(),
+    };
     let thread = |pid, domain, name: &str| Thread {
         pid,
         tid: pid,
@@ -125,6 +135,11 @@ pub(crate) fn session() -> Session {
             Stack(None, 4),
         ],
         samples: samples.collect(),
+        markers: vec![
+            marker(0, MarkerKind::Restart, &[]),
+            marker(0, MarkerKind::Drops, &[("no_request", 5), ("too_long", 2)]),
+            marker(2, MarkerKind::Grants, &[("granted", 64), ("revoked", 3)]),
+        ],
         losses: vec![
             loss(0, None, 200, 100),
             loss(0, Some(0), 100, 100),

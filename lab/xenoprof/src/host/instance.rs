@@ -1,5 +1,7 @@
 //! Instances of the machine, their domains, and readings of the domains' counters.
 
+use super::cpus::raw_ns;
+use super::markers::{Change, Counters, Restarted};
 use super::process;
 use crate::model::Traffic;
 use abi::machine::{Program, Status};
@@ -8,6 +10,9 @@ use client::Instance;
 use figures::measure;
 use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// Maximum changes of a domain's counters; later ones are not recorded. Suffices for an hour.
+const CHANGES_MAX: usize = 20_000;
 
 /// An instance of the machine.
 pub(super) struct ObservedInstance {
@@ -31,8 +36,12 @@ pub(super) struct ObservedDomain {
 pub(super) struct DomainRun {
     pub(super) pid: u32,
     pub(super) agent: u32,
+    /// The end of an earlier process that this one replaces.
+    pub(super) replaces: Option<Restarted>,
     pub(super) first: Option<Reading>,
     pub(super) last: Option<Reading>,
+    /// Changes of counters between readings.
+    pub(super) changes: Vec<Change>,
 }
 
 /// A domain's counters and the scheduler's account at one time.
@@ -44,6 +53,9 @@ pub(super) struct Reading {
     pub(super) cpu_ns: u64,
     pub(super) corrected: u64,
     pub(super) waits: process::Waits,
+    /// Time of the reading (`CLOCK_MONOTONIC_RAW`, nanoseconds).
+    pub(super) at_ns: u64,
+    pub(super) counters: Counters,
 }
 
 impl ObservedInstance {
@@ -58,13 +70,25 @@ impl ObservedInstance {
                         runs: Vec::new(),
                     });
             let pid = domain.pid.unsigned_abs();
-            if domain.alive && running.runs.last().is_none_or(|run| run.pid != pid) {
+            let last = running.runs.last();
+            if domain.alive && last.is_none_or(|run| run.pid != pid) {
+                let replaces = last.map(|last| Restarted::new(last.pid, raw_ns()));
                 running.runs.push(DomainRun {
                     pid,
                     agent: domain.agent_pid.unsigned_abs(),
+                    replaces,
                     first: None,
                     last: None,
+                    changes: Vec::new(),
                 });
+            }
+            let outage_ns = domain
+                .restarts
+                .as_ref()
+                .and_then(|restarts| restarts.connected_ns);
+            let run = running.runs.last_mut();
+            if let Some(replaces) = run.and_then(|run| run.replaces.as_mut()) {
+                replaces.outage_ns = outage_ns;
             }
         }
     }
@@ -88,6 +112,18 @@ impl ObservedInstance {
             };
             let mut reading = reading(&stat, cpu_ns);
             reading.waits = process::waits(run.pid);
+            reading.at_ns = raw_ns();
+            // The counters of a process that has replaced another one began at zero.
+            let begin = run.replaces.as_ref().map(|replaces| Reading {
+                at_ns: replaces.seen_ns,
+                ..Reading::default()
+            });
+            if let Some(before) = run.last.as_ref().or(begin.as_ref()) {
+                let between = [before.at_ns, reading.at_ns];
+                let changes = reading.counters.since(&before.counters, between);
+                let room = CHANGES_MAX.saturating_sub(run.changes.len());
+                run.changes.extend(changes.into_iter().take(room));
+            }
             if run.first.is_none() {
                 run.first = Some(reading.clone());
             }
@@ -125,6 +161,8 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         cpu_ns,
         corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
         waits: process::Waits::default(),
+        at_ns: 0,
+        counters: Counters::of(stat),
     }
 }
 

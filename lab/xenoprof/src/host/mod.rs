@@ -6,5 +6,6 @@ pub(crate) mod cpus;
 pub mod credentials;
 pub(crate) mod files;
 mod instance;
+mod markers;
 pub mod process;
 pub mod watch;

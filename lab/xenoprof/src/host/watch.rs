@@ -8,7 +8,7 @@
 use super::assigned::Assigned;
 use super::instance::{ObservedInstance, cpu_ns};
 use super::process::{self, Process};
-use crate::model::DomainKind;
+use crate::model::{DomainKind, Marker};
 use abi::machine::Program;
 use client::Instance;
 use figures::measure;
@@ -327,6 +327,31 @@ impl Watch {
             .as_ref()
             .filter(|_| !self.has_machine(parents))?;
         Some(name)
+    }
+
+    /// Returns the events of the session's domains, in time order. `exits` has the ends of
+    /// processes.
+    #[must_use]
+    pub fn markers(
+        &self,
+        parents: &Parents,
+        assigned: &mut Assigned,
+        start_ns: u64,
+        exits: &BTreeMap<u32, u64>,
+    ) -> Vec<Marker> {
+        let mut markers = Vec::new();
+        let profiled = self.profiled(parents);
+        for running in profiled.flat_map(|(_, found)| found.domains.values()) {
+            for run in &running.runs {
+                let domain = assigned.of(run.pid);
+                let restart = run.replaces.iter();
+                markers.extend(restart.map(|restart| restart.marker(domain, start_ns, exits)));
+                let changes = run.changes.iter();
+                markers.extend(changes.map(|change| change.marker(domain, start_ns)));
+            }
+        }
+        markers.sort_by_key(|marker| (marker.from_ns, marker.domain, marker.kind));
+        markers
     }
 
     /// Adds exact CPU times, ledgers and traffic.

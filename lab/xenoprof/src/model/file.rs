@@ -5,7 +5,8 @@
 //! rejected. Reading validates every reference, so that later code need not.
 
 use super::{
-    DEPTH_MAX, Domain, Frame, Head, Loss, Module, Sample, Session, Stack, Thread, depth_below,
+    DEPTH_MAX, Domain, Frame, Head, Loss, Marker, Module, Sample, Session, Stack, Thread,
+    depth_below,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -13,8 +14,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The format version that this program writes.
-pub const VERSION: u32 = 2;
-/// The oldest version that it reads: version 1 has no build ids, addresses and source lines.
+pub const VERSION: u32 = 3;
+/// The oldest version that it reads: version 1 has no build ids, addresses and source lines,
+/// version 2 no markers.
 const OLDEST: u32 = 1;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;
@@ -31,6 +33,7 @@ enum Line {
     Frame(Frame),
     Stack(Stack),
     Sample(Sample),
+    Marker(Marker),
     Loss(Loss),
     End(End),
 }
@@ -217,6 +220,9 @@ pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
     for sample in &session.samples {
         to.line(&Line::Sample(*sample))?;
     }
+    for marker in &session.markers {
+        to.line(&Line::Marker(marker.clone()))?;
+    }
     for loss in &session.losses {
         to.line(&Line::Loss(*loss))?;
     }
@@ -327,8 +333,9 @@ impl Line {
             Self::Frame(_) => 5,
             Self::Stack(_) => 6,
             Self::Sample(_) => 7,
-            Self::Loss(_) => 8,
-            Self::End(_) => 9,
+            Self::Marker(_) => 8,
+            Self::Loss(_) => 9,
+            Self::End(_) => 10,
         }
     }
 }
@@ -378,6 +385,10 @@ impl Session {
                 within("thread", sample.2, self.threads.len())?;
                 within("stack", sample.3, self.stacks.len())?;
                 self.samples.push(sample);
+            }
+            Line::Marker(marker) => {
+                within("domain", marker.domain, self.domains.len())?;
+                self.markers.push(marker);
             }
             Line::Loss(loss) => {
                 if let Some(domain) = loss.domain {
@@ -448,6 +459,8 @@ mod tests {
         assert_eq!(refused(&[r#"{"stack":[0,0]}"#]), "2: no stack 0");
         assert_eq!(refused(&[r#"{"stack":[null,7]}"#]), "2: no frame 7");
         assert_eq!(refused(&[r#"{"sample":[0,0,3,0]}"#]), "2: no thread 3");
+        let marker = r#"{"marker":{"domain":4,"kind":"drops","from_ns":1,"to_ns":2}}"#;
+        assert_eq!(refused(&[marker]), "2: no domain 4");
         assert_eq!(
             refused(&[r#"{"frame":{"module":1,"symbol":"f"}}"#]),
             "2: no module 1"
@@ -507,9 +520,9 @@ mod tests {
         let later =
             String::from_utf8(bytes())
                 .unwrap()
-                .replacen("\"version\":2", "\"version\":3", 1);
+                .replacen("\"version\":3", "\"version\":4", 1);
         let error = parse(later.as_bytes()).unwrap_err();
-        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 3")));
+        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 4")));
     }
 
     #[test]

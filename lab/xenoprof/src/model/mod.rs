@@ -32,6 +32,8 @@ pub struct Session {
     pub stacks: Vec<Stack>,
     /// Samples, in time order.
     pub samples: Vec<Sample>,
+    /// Events of the domains.
+    pub markers: Vec<Marker>,
     /// Loss ledger.
     pub losses: Vec<Loss>,
 }
@@ -372,6 +374,34 @@ pub struct Sample(
     pub u32,
 );
 
+/// An event of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// Domain.
+    pub domain: u32,
+    /// Kind.
+    pub kind: MarkerKind,
+    /// Beginning, nanoseconds since the start.
+    pub from_ns: u64,
+    /// End. Counters change between two readings.
+    pub to_ns: u64,
+    /// Changes of the counters by name: reasons of drops, or `granted` and `revoked`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// Kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MarkerKind {
+    /// The domain's process ended, and another one took its place.
+    Restart,
+    /// The domain granted pages, or revoked grants.
+    Grants,
+    /// The domain dropped frames.
+    Drops,
+}
+
 /// Maximum length of a name, bytes.
 pub const NAME_MAX: usize = 4096;
 /// Maximum frames of a stack. Recorders drop the outermost callers of deeper ones.
@@ -414,10 +444,11 @@ impl Session {
                 *text = cleaned;
             }
         }
-        for ledger in self.domains.iter_mut().filter_map(|d| d.ledger.as_mut()) {
-            let hops = std::mem::take(&mut ledger.hops);
-            let cleaned = |(hop, cycles): (String, u64)| (shown(&hop).into_owned(), cycles);
-            ledger.hops = hops.into_iter().map(cleaned).collect();
+        let ledgers = self.domains.iter_mut().filter_map(|d| d.ledger.as_mut());
+        let hops = ledgers.map(|ledger| &mut ledger.hops);
+        for counts in hops.chain(self.markers.iter_mut().map(|marker| &mut marker.counts)) {
+            let cleaned = |(name, count): (String, u64)| (shown(&name).into_owned(), count);
+            *counts = std::mem::take(counts).into_iter().map(cleaned).collect();
         }
     }
 

@@ -358,6 +358,8 @@ fn assemble(
             .entry((cpu, assigned.of(pid)))
             .or_default() += dropped;
     }
+    let start_ns = head.started_raw_ns;
+    session.markers = watch.markers(parents, &mut assigned, start_ns, resolver.exits());
     session.domains = assigned.domains;
     // Short-lived processes may start and exit between two readings. The time of awaited children
     // covers them all.

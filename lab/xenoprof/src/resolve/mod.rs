@@ -34,6 +34,8 @@ pub struct Resolver {
     threads: Numbers<(u32, u32)>,
     names: BTreeMap<u32, String>,
     parents: BTreeMap<u32, u32>,
+    /// Times at which processes ended.
+    exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
     /// Nanoseconds without sampling by CPU, and the start of those that last.
@@ -118,6 +120,12 @@ impl Resolver {
     #[must_use]
     pub const fn parents(&self) -> &BTreeMap<u32, u32> {
         &self.parents
+    }
+
+    /// Returns the times at which processes ended, nanoseconds of `CLOCK_MONOTONIC_RAW`.
+    #[must_use]
+    pub const fn exits(&self) -> &BTreeMap<u32, u64> {
+        &self.exits
     }
 
     /// Returns the number of records that the kernel could not write, by CPU.
@@ -228,6 +236,9 @@ impl Resolver {
                 }
             }
             // Nothing is removed, because another ring may still hold samples of the process.
+            RecordKind::Exit { pid, tid } if pid == tid => {
+                self.exits.insert(pid, record.time_ns);
+            }
             RecordKind::Exit { .. } => {}
             RecordKind::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
             RecordKind::Throttle { stops } => {

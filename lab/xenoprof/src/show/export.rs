@@ -1,8 +1,8 @@
 //! The command `prof export`: the Firefox Profiler's processed profile.
 
-use super::firefox::{Library, NewFrame, Shared, Track, VERSION};
+use super::firefox::{IntervalMarker, Library, NewFrame, Shared, Track, VERSION};
 use crate::attribute::rules::{Function, Rules};
-use crate::model::{DomainKind, Frame, Session, Space};
+use crate::model::{DomainKind, Frame, Marker, MarkerKind, Session, Space};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -57,6 +57,14 @@ fn profile(session: &Session, rules: &Rules) -> Value {
             track.stacks.push(stack);
             track.times_ms.push(sample.0 as f64 / 1e6);
         }
+    }
+    for marker in &session.markers {
+        let index = marker.domain as usize;
+        // Each domain's markers are in the first of its tracks.
+        let mut own = tracks.range((index, 0)..=(index, u32::MAX));
+        let place = own.next().map_or((index, 0), |(place, _)| *place);
+        let marker = tables.marker(marker);
+        tracks.entry(place).or_default().markers.push(marker);
     }
     let sample_ns = sample_ns(session);
     let thread = |((index, cpu), track): (&(usize, u32), &Track)| {
@@ -128,8 +136,58 @@ fn meta(session: &Session, rules: &Rules, sample_ns: Option<f64>) -> Value {
         "symbolicated": true,
         "sampleUnits": units,
         "usesOnlyOneStackType": true,
-        "markerSchema": [],
+        "markerSchema": marker_schema(),
     })
+}
+
+/// Returns the name of a kind of events.
+const fn marker_name(kind: MarkerKind) -> &'static str {
+    match kind {
+        MarkerKind::Restart => "Restart",
+        MarkerKind::Grants => "Grants",
+        MarkerKind::Drops => "Drops",
+    }
+}
+
+/// Returns how the front end shows markers, by kind.
+fn marker_schema() -> Value {
+    let field = |(key, label, format): &(&str, &str, &str)| json!({ "key": key, "label": label, "format": format });
+    let schema = |kind, label: &str, description: &str, fields: &[(&str, &str, &str)]| {
+        json!({
+            "name": marker_name(kind),
+            "chartLabel": label,
+            "tableLabel": label,
+            "description": description,
+            "display": ["marker-chart", "marker-table", "timeline-overview"],
+            "fields": fields.iter().map(field).collect::<Vec<Value>>(),
+        })
+    };
+    json!([
+        schema(
+            MarkerKind::Restart,
+            "restart",
+            "From the end of the domain's process until its successor was connected.",
+            &[],
+        ),
+        schema(
+            MarkerKind::Grants,
+            "{marker.data.granted} granted, {marker.data.revoked} revoked",
+            "Pages that the domain granted, and grants that it revoked, between two readings.",
+            &[
+                ("granted", "Granted", "integer"),
+                ("revoked", "Revoked", "integer"),
+            ],
+        ),
+        schema(
+            MarkerKind::Drops,
+            "{marker.data.frames} frames: {marker.data.reasons}",
+            "Frames that the domain dropped between two readings, by reason.",
+            &[
+                ("frames", "Frames", "integer"),
+                ("reasons", "Reasons", "string"),
+            ],
+        ),
+    ])
 }
 
 /// The profile's tables, and the session's stacks in them.
@@ -143,6 +201,36 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
+    /// Returns an event for a track.
+    fn marker(&mut self, marker: &Marker) -> IntervalMarker {
+        let name = marker_name(marker.kind);
+        let count = |name: &str| marker.counts.get(name).copied().unwrap_or(0);
+        let data = match marker.kind {
+            MarkerKind::Restart => json!({ "type": name }),
+            MarkerKind::Grants => json!({
+                "type": name,
+                "granted": count("granted"),
+                "revoked": count("revoked"),
+            }),
+            MarkerKind::Drops => {
+                let reason = |(reason, count): (&String, &u64)| format!("{reason} {count}");
+                let reasons: Vec<String> = marker.counts.iter().map(reason).collect();
+                let frames = marker
+                    .counts
+                    .values()
+                    .fold(0, |a: u64, b| a.saturating_add(*b));
+                json!({ "type": name, "frames": frames, "reasons": reasons.join(", ") })
+            }
+        };
+        IntervalMarker {
+            name: self.shared.text(name),
+            category: self.rules.classes().len(),
+            start_ms: marker.from_ns as f64 / 1e6,
+            end_ms: marker.to_ns as f64 / 1e6,
+            data,
+        }
+    }
+
     /// Returns the index of a stack of the session.
     fn stack(&mut self, kind: DomainKind, stack: u32) -> Option<usize> {
         // Finds the outermost caller that is not yet in the tables.
@@ -280,9 +368,61 @@ mod tests {
         for (at, caller) in array(&shared["stackTable"], "prefix").iter().enumerate() {
             assert!(caller.as_u64().is_none_or(|caller| (caller as usize) < at));
         }
+        let meta = &profile["meta"];
+        for name in [
+            "interval",
+            "startTime",
+            "processType",
+            "product",
+            "stackwalk",
+        ] {
+            assert!(!meta[name].is_null(), "{name} is required");
+        }
+        for category in categories {
+            assert_eq!(category["subcategories"][0], "Other");
+        }
+        let schemas = array(meta, "markerSchema");
+        for schema in schemas {
+            assert!(
+                !array(schema, "display").is_empty() && !array(schema, "fields").is_empty()
+                    || schema["name"] == "Restart"
+            );
+        }
+        for library in array(profile, "libs") {
+            for name in [
+                "arch",
+                "name",
+                "path",
+                "debugName",
+                "debugPath",
+                "breakpadId",
+            ] {
+                assert!(library[name].is_string(), "{name}: {library}");
+            }
+            let id = library["breakpadId"].as_str().unwrap();
+            assert_eq!(id.len(), 33, "a GUID and an age: {id}");
+        }
+        let mut tids = std::collections::BTreeSet::new();
         for thread in array(profile, "threads") {
+            assert!(thread["pid"].is_string() && thread["name"].is_string());
+            assert!(
+                tids.insert(thread["tid"].to_string()),
+                "thread ids are unique"
+            );
             length(&thread["samples"]);
             length(&thread["markers"]);
+            refers(&thread["markers"], "name", texts);
+            refers(&thread["markers"], "category", categories.len());
+            for (at, data) in array(&thread["markers"], "data").iter().enumerate() {
+                let of = |column: &str| &thread["markers"][column][at];
+                let schema = schemas.iter().find(|schema| schema["name"] == data["type"]);
+                let schema = schema.unwrap_or_else(|| panic!("no schema: {data}"));
+                for field in array(schema, "fields") {
+                    assert!(!data[field["key"].as_str().unwrap()].is_null(), "{data}");
+                }
+                assert_eq!(of("phase"), 1);
+                assert!(of("startTime").as_f64() <= of("endTime").as_f64());
+            }
             refers(&thread["samples"], "stack", stacks);
             let times = array(&thread["samples"], "time");
             assert!(times.is_sorted_by_key(|time| time.as_f64().unwrap().to_bits()));
@@ -329,12 +469,41 @@ mod tests {
             (thread["name"].as_str().unwrap().to_owned(), length)
         };
         let tracks: Vec<_> = array(&profile, "threads").iter().map(track).collect();
-        let expected = [("driver CPU 0", 99), ("driver CPU 1", 1)];
+        let expected = [
+            ("driver CPU 0", 99),
+            ("driver CPU 1", 1),
+            ("guest CPU 0", 0),
+        ];
         assert_eq!(
             tracks,
             expected.map(|(name, n)| (name.to_owned(), n)),
             "idle has none"
         );
+    }
+
+    #[test]
+    fn markers_are_in_a_track_of_their_domain() {
+        let profile = exported(&session());
+        let text =
+            |index: &Value| &profile["shared"]["stringArray"][index.as_u64().unwrap() as usize];
+        let of = |name: &str| {
+            let threads = array(&profile, "threads").iter();
+            let mut found = threads.filter(|thread| thread["name"] == name);
+            found.next().unwrap_or_else(|| panic!("no thread {name}"))
+        };
+        let driver = &of("driver CPU 0")["markers"];
+        assert_eq!(driver["length"], 2);
+        assert_eq!(text(&driver["name"][0]), "Restart");
+        assert_eq!(driver["startTime"][0], 10.0);
+        assert_eq!(driver["endTime"][0], 30.0);
+        let drops = json!({"type": "Drops", "frames": 7, "reasons": "no_request 5, too_long 2"});
+        assert_eq!(driver["data"][1], drops);
+        // The guest has no samples.
+        let guest = of("guest CPU 0");
+        assert_eq!(guest["samples"]["length"], 0);
+        assert_eq!(guest["showMarkersInTimeline"], true);
+        let grants = json!({"type": "Grants", "granted": 64, "revoked": 3});
+        assert_eq!(guest["markers"]["data"][0], grants);
     }
 
     #[test]

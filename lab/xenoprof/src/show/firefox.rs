@@ -12,6 +12,8 @@ use std::hash::Hash;
 pub(super) const VERSION: u32 = 61;
 /// Type of a resource that is a library.
 const LIBRARY: u32 = 1;
+/// Phase of a marker with a start and an end.
+const INTERVAL: u32 = 1;
 
 /// Rows without duplicates.
 struct Rows<T>(Vec<T>, HashMap<T, usize>);
@@ -97,7 +99,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Returns the index of a text.
-    fn text(&mut self, text: &str) -> usize {
+    pub(super) fn text(&mut self, text: &str) -> usize {
         self.texts.of(text.to_owned())
     }
 
@@ -242,11 +244,23 @@ fn breakpad_id(build_id: &str) -> String {
     format!("{}0", guid.to_uppercase())
 }
 
-/// Samples of a track.
+/// An interval with an event.
+pub(super) struct IntervalMarker {
+    /// Index of its name.
+    pub(super) name: usize,
+    pub(super) category: usize,
+    pub(super) start_ms: f64,
+    pub(super) end_ms: f64,
+    /// Its fields, as its schema describes them.
+    pub(super) data: Value,
+}
+
+/// Samples and markers of a track.
 #[derive(Default)]
 pub(super) struct Track {
     pub(super) stacks: Vec<usize>,
     pub(super) times_ms: Vec<f64>,
+    pub(super) markers: Vec<IntervalMarker>,
 }
 
 impl Track {
@@ -269,6 +283,10 @@ impl Track {
         if let Some(cpu_us) = cpu_us {
             samples["threadCPUDelta"] = json!(vec![cpu_us; len]);
         }
+        let markers = &self.markers;
+        fn column<V: Serialize>(of: &[IntervalMarker], value: fn(&IntervalMarker) -> V) -> Value {
+            json!(of.iter().map(value).collect::<Vec<V>>())
+        }
         json!({
             "processType": "default",
             "processStartupTime": 0,
@@ -282,14 +300,15 @@ impl Track {
             "pid": process.1.to_string(),
             "tid": tid,
             "samples": samples,
+            "showMarkersInTimeline": !markers.is_empty(),
             "markers": {
-                "length": 0,
-                "category": [],
-                "data": [],
-                "endTime": [],
-                "name": [],
-                "phase": [],
-                "startTime": [],
+                "length": markers.len(),
+                "category": column(markers, |marker| marker.category),
+                "data": column(markers, |marker| marker.data.clone()),
+                "endTime": column(markers, |marker| marker.end_ms),
+                "name": column(markers, |marker| marker.name),
+                "phase": column(markers, |_| INTERVAL),
+                "startTime": column(markers, |marker| marker.start_ms),
             },
         })
     }
