@@ -4,6 +4,7 @@
 use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
 use serde_json::Value;
 use std::process::Command;
+use std::time::Duration;
 use testing::{Killed, require, skip};
 
 /// Returns whether this user may sample every process; reports if not.
@@ -55,7 +56,12 @@ fn a_recorded_machine_is_shown_in_every_form() {
     }
     let file = place.file("good.toml", SIM);
     assert!(place.run(&["up", &file, "--detach"]).ok());
-    let run = place.run(&["prof", "record", "--seconds", "3", "-o", "a.prof"]);
+    let record = ["prof", "record", "--seconds", "3", "-o", "a.prof"];
+    let recording = place.start(&record);
+    std::thread::sleep(Duration::from_secs(1));
+    let restart = place.run(&["restart", "web"]);
+    assert!(restart.ok(), "{restart:?}");
+    let run = recording.finish();
     assert!(run.ok() && run.err.contains("a.prof"), "{run:?}");
     let run = place.run(&["prof", "record", "--seconds", "0.5", "-o", "b.prof"]);
     assert!(run.ok(), "{run:?}");
@@ -79,6 +85,9 @@ fn a_recorded_machine_is_shown_in_every_form() {
         // Experiments on quiet machines check the exact closure; this test checks that it is
         // plausible.
         assert!((0.5..1.5).contains(&closure), "{domain}: {closure}");
+        let whole = figure(&figures, &format!("whole_stacks.{domain}"));
+        let whole = whole["value"].as_f64().unwrap();
+        assert!(whole > 0.9, "{domain}: {whole} of its stacks reach `main`");
         for part in ["expected", "delivered", "lost"] {
             assert!(figure(&figures, &format!("samples.{domain}.{part}"))["value"].is_number());
         }
@@ -100,7 +109,12 @@ fn a_recorded_machine_is_shown_in_every_form() {
 
     assert!(place.run(&["prof", "export", "a.prof"]).ok());
     let export: Value = serde_json::from_str(&place.read("a.json")).unwrap();
-    assert!(export["threads"].as_array().is_some_and(|t| !t.is_empty()));
+    let threads = export["threads"].as_array().unwrap().iter();
+    let data = threads.filter_map(|thread| thread["markers"]["data"].as_array());
+    let kinds: Vec<&Value> = data.flatten().map(|data| &data["type"]).collect();
+    for kind in ["Restart", "Grants"] {
+        assert!(kinds.iter().any(|found| *found == kind), "{kind}: {kinds:?}");
+    }
 
     for (format, file) in [
         ("folded", "a.folded"),

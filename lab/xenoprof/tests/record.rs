@@ -2,10 +2,11 @@
 //! they start. If that is also forbidden, they report it and end.
 #![allow(unsafe_code)]
 
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
-use testing::{require, skip};
+use std::time::{Duration, Instant};
+use testing::{Killed, PATIENCE, require, skip};
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -178,6 +179,82 @@ fn functions_of_the_vdso_have_names() {
 fn reads_the_clock() {
     let start = std::time::Instant::now();
     while start.elapsed() < Duration::from_millis(500) {}
+}
+
+/// The compiler's map is in its mount namespace, under its number in its PID namespace.
+#[test]
+fn compiled_code_in_other_namespaces_has_names() {
+    require!(root);
+    let _alone = alone();
+    let me = std::env::current_exe().unwrap();
+    let script = "mount -t tmpfs none /tmp && exec \"$0\" --exact compiles_a_loop --ignored";
+    let mut unshare = Command::new("unshare");
+    unshare.args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let started = Killed(unshare.arg(me).spawn().unwrap());
+    let end = Instant::now() + PATIENCE;
+    let children = format!("/proc/{0}/task/{0}/children", started.0.id());
+    let pid: u32 = loop {
+        let listed = std::fs::read_to_string(&children).unwrap();
+        if let Ok(pid) = listed.trim().parse()
+            && Path::new(&format!("/proc/{pid}/root/tmp/perf-1.map")).exists()
+        {
+            break pid;
+        }
+        assert!(Instant::now() < end, "no map");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut options = options(Vec::new());
+    options.named = vec![format!("compiler={pid}")];
+    options.limit = Some(Duration::from_secs(2));
+    let session = match run(&options) {
+        Ok((session, _)) => session,
+        Err(error) if figures::exit_code(&error) == 3 => return skip(format!("{error:#}")),
+        Err(error) => panic!("{error:#}"),
+    };
+    let is_named = |frame: &Frame| frame.symbol == "LazyCompile:*loop /srv/app.js:1";
+    assert!(session.frames.iter().any(is_named));
+    let note = format!("perf map of process {pid}: malformed lines skipped: 1");
+    assert!(
+        session.head.notes.contains(&note),
+        "{:?}",
+        session.head.notes
+    );
+}
+
+/// The program of [`compiled_code_in_other_namespaces_has_names`].
+#[test]
+#[ignore = "a load for another test"]
+fn compiles_a_loop() {
+    // dec rdi; jnz -5; ret
+    const CODE: [u8; 6] = [0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3];
+    const LEN: usize = 4096;
+    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, at an address of the kernel's choice, overlaps no other.
+    let code = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0) };
+    assert_ne!(code, libc::MAP_FAILED);
+    // SAFETY: the mapping is writable and longer than the code, and nothing refers to it yet.
+    unsafe { code.cast::<[u8; CODE.len()]>().write(CODE) };
+    let map = format!(
+        "{:x} 6 LazyCompile:*loop /srv/app.js:1\nnot a line\n",
+        code.addr()
+    );
+    std::fs::write(format!("/tmp/perf-{}.map", std::process::id()), map).unwrap();
+    // SAFETY: the code takes one number, in RDI, changes no register that belongs to its caller,
+    // and returns.
+    let run: extern "C" fn(u64) = unsafe { std::mem::transmute(code) };
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        run(10_000_000);
+    }
 }
 
 #[test]

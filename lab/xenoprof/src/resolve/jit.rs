@@ -104,7 +104,7 @@ impl Map {
     }
 
     fn note(&self) -> Option<String> {
-        let malformed = format!("{} malformed lines were skipped", self.malformed);
+        let malformed = format!("malformed lines skipped: {}", self.malformed);
         let cut = format!(
             "only the first {} functions were read",
             self.functions.len()
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(map.name(0x2007), Some("new f"));
         assert_eq!(map.name(0x2008), None, "the freed function is forgotten");
         assert_eq!(map.name(0xfff), None);
-        assert_eq!(map.note().unwrap(), "2 malformed lines were skipped");
+        assert_eq!(map.note().unwrap(), "malformed lines skipped: 2");
     }
 
     #[test]
