@@ -11,7 +11,7 @@ use figures::measure;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Maximum changes of a domain's counters; later ones are not recorded. Suffices for an hour.
+/// Maximum changes of a domain's counters; later ones are not recorded. They suffice for an hour.
 const CHANGES_MAX: usize = 20_000;
 
 /// An instance of the machine.
@@ -19,6 +19,10 @@ pub(super) struct ObservedInstance {
     pub(super) instance: Instance,
     pub(super) monitor: u32,
     pub(super) domains: BTreeMap<String, ObservedDomain>,
+    /// The last audit of grants, and its time.
+    audited: Option<(u64, Counters)>,
+    /// Changes of the grants.
+    pub(super) granted: Vec<Change>,
     /// Whether a query has timed out. The instance is then not queried again, and its domains keep
     /// their last values.
     pub(super) silent: bool,
@@ -59,6 +63,17 @@ pub(super) struct Reading {
 }
 
 impl ObservedInstance {
+    pub(super) fn new(instance: Instance, monitor: u32) -> Self {
+        Self {
+            instance,
+            monitor,
+            domains: BTreeMap::new(),
+            audited: None,
+            granted: Vec::new(),
+            silent: false,
+        }
+    }
+
     /// Records the domains of a status, and their restarts.
     pub(super) fn take(&mut self, status: &Status) {
         for domain in &status.domains {
@@ -93,8 +108,25 @@ impl ObservedInstance {
         }
     }
 
-    /// Reads the counters of every domain.
+    /// Reads the counters of every domain and of the grants.
     pub(super) fn read(&mut self) {
+        self.read_domains();
+        if self.silent {
+            return;
+        }
+        match self.instance.grants() {
+            Ok(audit) => {
+                let now = (raw_ns(), Counters::of_grants(&audit));
+                if let Some((from_ns, before)) = self.audited.replace(now.clone()) {
+                    add(&mut self.granted, now.1.since(&before, [from_ns, now.0]));
+                }
+            }
+            Err(client::Error::Late { .. }) => self.silent = true,
+            Err(_) => {}
+        }
+    }
+
+    fn read_domains(&mut self) {
         for (name, running) in &mut self.domains {
             let Some(run) = running.runs.last_mut() else {
                 continue;
@@ -113,16 +145,15 @@ impl ObservedInstance {
             let mut reading = reading(&stat, cpu_ns);
             reading.waits = process::waits(run.pid);
             reading.at_ns = raw_ns();
-            // The counters of a process that has replaced another one began at zero.
-            let begin = run.replaces.as_ref().map(|replaces| Reading {
-                at_ns: replaces.seen_ns,
-                ..Reading::default()
-            });
-            if let Some(before) = run.last.as_ref().or(begin.as_ref()) {
-                let between = [before.at_ns, reading.at_ns];
-                let changes = reading.counters.since(&before.counters, between);
-                let room = CHANGES_MAX.saturating_sub(run.changes.len());
-                run.changes.extend(changes.into_iter().take(room));
+            let before = match (&run.last, &run.replaces) {
+                (Some(last), _) => Some((last.at_ns, last.counters.clone())),
+                // The counters of a process that has replaced another one began at zero.
+                (None, Some(replaces)) => Some((replaces.seen_ns, Counters::default())),
+                (None, None) => None,
+            };
+            if let Some((from_ns, before)) = before {
+                let change = reading.counters.since(&before, [from_ns, reading.at_ns]);
+                add(&mut run.changes, change);
             }
             if run.first.is_none() {
                 run.first = Some(reading.clone());
@@ -130,6 +161,12 @@ impl ObservedInstance {
             run.last = Some(reading);
         }
     }
+}
+
+/// Adds a change, if there is room.
+fn add(changes: &mut Vec<Change>, change: Option<Change>) {
+    let has_room = changes.len() < CHANGES_MAX;
+    changes.extend(change.filter(|_| has_room));
 }
 
 /// Returns the CPU time of a process, nanoseconds.
@@ -162,7 +199,7 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
         waits: process::Waits::default(),
         at_ns: 0,
-        counters: Counters::of(stat),
+        counters: Counters::of_domain(stat),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Events of the domains, from the changes of their counters and processes.
 
 use crate::model::{Marker, MarkerKind};
+use abi::machine::Audit;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -9,11 +10,11 @@ const NAMES_MAX: usize = 64;
 /// Maximum length of such a name, bytes.
 const NAME_MAX: usize = 64;
 
-/// Counters whose changes are events.
-#[derive(Clone, Debug, Default)]
+/// Counters whose increases are events of this kind.
+#[derive(Clone, Debug)]
 pub(super) struct Counters {
-    drops: BTreeMap<String, u64>,
-    grants: BTreeMap<String, u64>,
+    kind: MarkerKind,
+    counts: BTreeMap<String, u64>,
 }
 
 /// Increases of counters between two readings.
@@ -36,44 +37,54 @@ pub(super) struct Restarted {
     pub(super) outage_ns: Option<u64>,
 }
 
+impl Default for Counters {
+    /// Returns the counters of a domain that has dropped nothing.
+    fn default() -> Self {
+        Self {
+            kind: MarkerKind::Drops,
+            counts: BTreeMap::new(),
+        }
+    }
+}
+
 impl Counters {
     /// Parses a domain's answer. The domain can send anything, so malformed values count as 0.
-    pub(super) fn of(stat: &Value) -> Self {
+    pub(super) fn of_domain(stat: &Value) -> Self {
         let drops = stat["drops"].as_object().into_iter().flatten();
         let drop = |(reason, count): (&String, &Value)| Some((reason.clone(), count.as_u64()?));
-        let count = |of: &str, name: &str| stat[of][name].as_u64().unwrap_or(0);
-        let granted = count("pool", "granted_anew").saturating_add(count("file", "granted_anew"));
-        let grants = [("granted", granted), ("revoked", count("pool", "revoked"))];
+        let drops = drops.filter(|(reason, _)| reason.len() <= NAME_MAX);
         Self {
-            drops: drops
-                .filter(|(reason, _)| reason.len() <= NAME_MAX)
-                .take(NAMES_MAX)
-                .filter_map(drop)
-                .collect(),
-            grants: grants.map(|(name, count)| (name.to_owned(), count)).into(),
+            kind: MarkerKind::Drops,
+            counts: drops.take(NAMES_MAX).filter_map(drop).collect(),
         }
     }
 
-    /// Returns the changes since an earlier reading.
-    pub(super) fn since(&self, before: &Self, between: [u64; 2]) -> Vec<Change> {
-        let all = [
-            (MarkerKind::Drops, &self.drops, &before.drops),
-            (MarkerKind::Grants, &self.grants, &before.grants),
+    /// Returns the grants of a machine.
+    pub(super) fn of_grants(audit: &Audit) -> Self {
+        let counts = [
+            ("granted", audit.created),
+            ("revoked", audit.revoked),
+            ("forced", audit.forced),
         ];
-        let change = |(kind, now, before): (_, &BTreeMap<String, u64>, &BTreeMap<String, u64>)| {
-            let grown = |(name, count): (&String, &u64)| {
-                let before = before.get(name).copied().unwrap_or(0);
-                let more = count.checked_sub(before).filter(|more| *more > 0)?;
-                Some((name.clone(), more))
-            };
-            let counts: BTreeMap<String, u64> = now.iter().filter_map(grown).collect();
-            (!counts.is_empty()).then_some(Change {
-                kind,
-                between,
-                counts,
-            })
+        Self {
+            kind: MarkerKind::Grants,
+            counts: counts.map(|(name, count)| (name.to_owned(), count)).into(),
+        }
+    }
+
+    /// Returns the increases since an earlier reading, if there are any.
+    pub(super) fn since(&self, before: &Self, between: [u64; 2]) -> Option<Change> {
+        let grown = |(name, count): (&String, &u64)| {
+            let before = before.counts.get(name).copied().unwrap_or(0);
+            let more = count.checked_sub(before).filter(|more| *more > 0)?;
+            Some((name.clone(), more))
         };
-        all.into_iter().filter_map(change).collect()
+        let counts: BTreeMap<String, u64> = self.counts.iter().filter_map(grown).collect();
+        (!counts.is_empty()).then_some(Change {
+            kind: self.kind,
+            between,
+            counts,
+        })
     }
 }
 
@@ -127,48 +138,53 @@ mod tests {
 
     #[test]
     fn increases_of_counters_are_changes() {
-        let stat = |dropped: u64, granted: u64| {
-            Counters::of(&json!({
-                "drops": {"no_request": dropped, "too_long": 3, "bad": "x"},
-                "pool": {"granted_anew": granted, "revoked": 2},
-                "file": {"granted_anew": 1},
-            }))
+        let stat = |dropped: u64| {
+            let drops = json!({"no_request": dropped, "too_long": 3, "bad": "x"});
+            Counters::of_domain(&json!({ "drops": drops }))
         };
-        assert_eq!(stat(5, 7).since(&stat(5, 7), [10, 20]), []);
-        let changes = stat(9, 8).since(&stat(5, 7), [10, 20]);
-        let counts = |name: &str, count| BTreeMap::from([(name.to_owned(), count)]);
-        let expected = [
-            (MarkerKind::Drops, counts("no_request", 4)),
-            (MarkerKind::Grants, counts("granted", 1)),
-        ];
-        let expected = expected.map(|(kind, counts)| Change {
-            kind,
-            between: [10, 20],
-            counts,
-        });
-        assert_eq!(changes, expected);
-        let marker = changes[0].marker(3, 5);
-        assert_eq!((marker.domain, marker.from_ns, marker.to_ns), (3, 5, 15));
+        assert_eq!(stat(5).since(&stat(5), [10, 20]), None);
+        let change = stat(9).since(&stat(5), [10, 20]).unwrap();
+        let marker = change.marker(3, 5);
+        let expected = Marker {
+            domain: 3,
+            kind: MarkerKind::Drops,
+            from_ns: 5,
+            to_ns: 15,
+            counts: [("no_request".to_owned(), 4)].into(),
+        };
+        assert_eq!(marker, expected);
         assert_eq!(
-            stat(1, 1).since(&stat(5, 7), [10, 20]),
-            [],
+            stat(1).since(&stat(5), [10, 20]),
+            None,
             "of another process"
         );
+        let audit = |created| {
+            Counters::of_grants(&Audit {
+                domains: Vec::new(),
+                leaked: 0,
+                created,
+                revoked: 7,
+                forced: 1,
+            })
+        };
+        let change = audit(393).since(&audit(300), [10, 20]).unwrap();
+        assert_eq!(change.marker(0, 0).kind, MarkerKind::Grants);
+        assert_eq!(change.counts, [("granted".to_owned(), 93)].into());
     }
 
     #[test]
     fn arbitrary_counters_are_bounded() {
-        for stat in [json!(null), json!({"drops": 3, "pool": [], "file": "x"})] {
-            assert_eq!(Counters::of(&stat).since(&Counters::default(), [0, 1]), []);
-        }
+        let nothing = Counters::of_domain(&json!(null));
+        let malformed = Counters::of_domain(&json!({"drops": 3}));
+        assert_eq!(malformed.since(&nothing, [0, 1]), None);
         let mut drops = serde_json::Map::new();
         for number in 0..1000 {
             drops.insert(format!("reason{number}"), json!(1));
         }
         drops.insert("x".repeat(NAME_MAX + 1), json!(1));
-        let found = Counters::of(&json!({ "drops": drops }));
-        assert_eq!(found.drops.len(), NAMES_MAX);
-        assert!(found.drops.keys().all(|name| name.len() <= NAME_MAX));
+        let found = Counters::of_domain(&json!({ "drops": drops }));
+        assert_eq!(found.counts.len(), NAMES_MAX);
+        assert!(found.counts.keys().all(|name| name.len() <= NAME_MAX));
     }
 
     #[test]

@@ -125,13 +125,7 @@ impl Watch {
                 && let Ok(instance) = Instance::connect(&name)
                 && let Ok(status) = instance.status()
             {
-                let monitor = status.pid;
-                let found = ObservedInstance {
-                    instance,
-                    monitor,
-                    domains: BTreeMap::new(),
-                    silent: false,
-                };
+                let found = ObservedInstance::new(instance, status.pid);
                 self.found.insert(name, found);
             }
         }
@@ -340,9 +334,11 @@ impl Watch {
         exits: &BTreeMap<u32, u64>,
     ) -> Vec<Marker> {
         let mut markers = Vec::new();
-        let profiled = self.profiled(parents);
-        for running in profiled.flat_map(|(_, found)| found.domains.values()) {
-            for run in &running.runs {
+        for (_, found) in self.profiled(parents) {
+            let monitor = assigned.of(found.monitor);
+            let granted = found.granted.iter();
+            markers.extend(granted.map(|change| change.marker(monitor, start_ns)));
+            for run in found.domains.values().flat_map(|running| &running.runs) {
                 let domain = assigned.of(run.pid);
                 let restart = run.replaces.iter();
                 markers.extend(restart.map(|restart| restart.marker(domain, start_ns, exits)));

@@ -385,7 +385,7 @@ pub struct Marker {
     pub from_ns: u64,
     /// End. Counters change between two readings.
     pub to_ns: u64,
-    /// Changes of the counters by name: reasons of drops, or `granted` and `revoked`.
+    /// Changes of the counters by name: reasons of drops, or `granted`, `revoked` and `forced`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, u64>,
 }
@@ -396,7 +396,7 @@ pub struct Marker {
 pub enum MarkerKind {
     /// The domain's process ended, and another one took its place.
     Restart,
-    /// The domain granted pages, or revoked grants.
+    /// Domains of the monitor's machine granted pages, or their grants were revoked.
     Grants,
     /// The domain dropped frames.
     Drops,

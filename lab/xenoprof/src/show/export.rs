@@ -172,10 +172,11 @@ fn marker_schema() -> Value {
         schema(
             MarkerKind::Grants,
             "{marker.data.granted} granted, {marker.data.revoked} revoked",
-            "Pages that the domain granted, and grants that it revoked, between two readings.",
+            "Grants of all domains of the machine between two readings.",
             &[
                 ("granted", "Granted", "integer"),
                 ("revoked", "Revoked", "integer"),
+                ("forced", "Revoked by force while in use", "integer"),
             ],
         ),
         schema(
@@ -211,6 +212,7 @@ impl Tables<'_> {
                 "type": name,
                 "granted": count("granted"),
                 "revoked": count("revoked"),
+                "forced": count("forced"),
             }),
             MarkerKind::Drops => {
                 let reason = |(reason, count): (&String, &u64)| format!("{reason} {count}");
@@ -502,7 +504,7 @@ mod tests {
         let guest = of("guest CPU 0");
         assert_eq!(guest["samples"]["length"], 0);
         assert_eq!(guest["showMarkersInTimeline"], true);
-        let grants = json!({"type": "Grants", "granted": 64, "revoked": 3});
+        let grants = json!({"type": "Grants", "granted": 64, "revoked": 3, "forced": 0});
         assert_eq!(guest["markers"]["data"][0], grants);
     }
 
