@@ -4,7 +4,6 @@
 use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
 use serde_json::Value;
 use std::process::Command;
-use std::time::Duration;
 use testing::{Killed, require, skip};
 
 /// Returns whether this user may sample every process; reports if not.
@@ -56,12 +55,9 @@ fn a_recorded_machine_is_shown_in_every_form() {
     }
     let file = place.file("good.toml", SIM);
     assert!(place.run(&["up", &file, "--detach"]).ok());
-    let record = ["prof", "record", "--seconds", "3", "-o", "a.prof"];
-    let recording = place.start(&record);
-    std::thread::sleep(Duration::from_secs(1));
-    let restart = place.run(&["restart", "web"]);
-    assert!(restart.ok(), "{restart:?}");
-    let run = recording.finish();
+    let restarts = "sleep 1 && ./grantway restart web && sleep 2";
+    let record = ["prof", "record", "--name", "grantway", "-o", "a.prof", "--"];
+    let run = place.run(&[&record[..], &["sh", "-c", restarts]].concat());
     assert!(run.ok() && run.err.contains("a.prof"), "{run:?}");
     let run = place.run(&["prof", "record", "--seconds", "0.5", "-o", "b.prof"]);
     assert!(run.ok(), "{run:?}");
@@ -114,7 +110,10 @@ fn a_recorded_machine_is_shown_in_every_form() {
     let data = threads.filter_map(|thread| thread["markers"]["data"].as_array());
     let kinds: Vec<&Value> = data.flatten().map(|data| &data["type"]).collect();
     for kind in ["Restart", "Grants"] {
-        assert!(kinds.iter().any(|found| *found == kind), "{kind}: {kinds:?}");
+        assert!(
+            kinds.iter().any(|found| *found == kind),
+            "{kind}: {kinds:?}"
+        );
     }
 
     for (format, file) in [

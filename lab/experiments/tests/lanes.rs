@@ -253,7 +253,10 @@ fn vms(cores: Cores) -> anyhow::Result<()> {
         let stream = window_of(&mut lane, Workload::Stream, Direction::ToGuest)?;
         anyhow::ensure!(stream["cycles_per_byte.vm"] > 0.0, "{path:?}: {stream:?}");
         let of_part = stream.get(&format!("cycles_per_byte.{part}"));
-        anyhow::ensure!(of_part.is_some_and(|cycles| *cycles > 0.0), "{path:?}: {stream:?}");
+        anyhow::ensure!(
+            of_part.is_some_and(|cycles| *cycles > 0.0),
+            "{path:?}: {stream:?}"
+        );
         carries(Ok(lane))?;
     }
     Ok(())

@@ -23,13 +23,29 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 16;
 
-/// Remaining bytes for copies of files.
+/// Space for copies of files.
 #[derive(Debug)]
-pub(crate) struct Room(u64);
+pub(crate) struct Room {
+    /// Remaining bytes.
+    left: u64,
+    /// Whether a file was too large.
+    is_exceeded: bool,
+}
 
 impl Default for Room {
     fn default() -> Self {
-        Self(COPIES_MAX)
+        Self {
+            left: COPIES_MAX,
+            is_exceeded: false,
+        }
+    }
+}
+
+impl Room {
+    /// Returns a note if a file was too large.
+    pub(super) fn note(&self) -> Option<String> {
+        let note = "files that other users can change exceed 1 GiB: some have no function names";
+        self.is_exceeded.then(|| note.to_owned())
     }
 }
 
@@ -217,8 +233,9 @@ fn is_private(path: &str, file: &File) -> bool {
 /// Copies a file into memory, if there is room.
 fn copy(file: &File, room: &mut Room) -> Option<File> {
     let mut copy = File::from(memfd_create("program", MemfdFlags::CLOEXEC).ok()?);
-    let written = chunks(file, room.0, |chunk| copy.write_all(chunk).is_ok())?;
-    room.0 -= written;
+    let written = chunks(file, room.left, |chunk| copy.write_all(chunk).is_ok());
+    room.is_exceeded |= written.is_none();
+    room.left -= written?;
     Some(copy)
 }
 
@@ -449,8 +466,12 @@ mod tests {
         assert_eq!(line_of_hidden(&opened, dir.path()), Some(1));
         let large = dir.path().join("whole");
         chown(&large, Some(12345), None).unwrap();
-        let mut full = Room(100);
+        let mut full = Room {
+            left: 100,
+            is_exceeded: false,
+        };
         assert!(Program::open(large.to_str().unwrap(), &mut full).is_none());
-        assert_eq!(full.0, 100);
+        assert_eq!(full.left, 100);
+        assert!(full.note().is_some());
     }
 }

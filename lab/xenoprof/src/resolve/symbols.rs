@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Maximum number of notes. Profiled processes cause them.
+const NOTES_MAX: usize = 16;
 /// Maximum bytes of the first function of a process.
 const START_BYTES: u64 = 64;
 
@@ -152,9 +154,10 @@ impl Symbolizer {
         places.iter().map(frames_of).collect()
     }
 
-    /// Returns notes about maps of just-in-time compilers that could not be used as a whole.
-    pub(crate) fn notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+    /// Returns notes about maps of just-in-time compilers and about programs that could not be used
+    /// as a whole.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.iter().cloned().chain(self.room.note()).collect()
     }
 
     /// Returns the build id of a program or library.
@@ -201,7 +204,9 @@ impl Symbolizer {
             None => None,
         };
         let (jit, note) = jit::of_module(&module.path);
-        self.notes.extend(note);
+        if self.notes.len() < NOTES_MAX {
+            self.notes.extend(note);
+        }
         let found = match (module.space, &program, &self.blazesym) {
             (Space::Kernel, ..) => self.in_kernel(offsets),
             (_, Some(program), Some(blazesym)) => program.at_offsets(blazesym, offsets),
