@@ -264,16 +264,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     resolver.take_all(std::mem::take(&mut collected.records));
     let parents = resolver.parents();
     head.notes.extend(machines(options, &watch, parents));
-    let mut session = assemble(
-        head,
-        collected,
-        resolver,
-        &mut symbolizer,
-        &watch,
-        &steal,
-        lone,
-    );
-    session.head.notes.extend(symbolizer.notes());
+    let mut session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
     merge::domains(outcome, &mut session);
     ending.tell(&session);
     Ok((session, status))
@@ -333,7 +324,7 @@ fn assemble(
     head: Head,
     collected: Collected,
     mut resolver: Resolver,
-    symbolizer: &mut Symbolizer,
+    mut symbolizer: Symbolizer,
     watch: &Watch,
     steal_ns: &BTreeMap<u32, u64>,
     children_ns: Option<u64>,
@@ -345,7 +336,7 @@ fn assemble(
     }
     let parents = resolver.parents();
     let mut assigned = watch.domains(parents);
-    let mut session = resolver.session(symbolizer, |pid| assigned.of(pid));
+    let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
     let mut counts = Counts {
         kernel_lost: resolver.kernel_lost().clone(),
         throttled_ns: resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns)),
@@ -382,6 +373,7 @@ fn assemble(
         session.losses = counts.ledger(&head.cpus, 0, head.period);
     }
     session.head = head;
+    session.head.notes.extend(symbolizer.notes());
     session
 }
 

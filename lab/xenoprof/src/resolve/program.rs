@@ -25,14 +25,14 @@ const CHUNK: usize = 1 << 16;
 
 /// Space for copies of files.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct CopyRoom {
     /// Remaining bytes.
     left: u64,
     /// Whether a file was too large.
     is_exceeded: bool,
 }
 
-impl Default for Room {
+impl Default for CopyRoom {
     fn default() -> Self {
         Self {
             left: COPIES_MAX,
@@ -41,7 +41,7 @@ impl Default for Room {
     }
 }
 
-impl Room {
+impl CopyRoom {
     /// Returns a note if a file was too large.
     pub(super) fn note(&self) -> Option<String> {
         let note = "files that other users can change exceed 1 GiB: some have no function names";
@@ -71,7 +71,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Opens a file of the host. Returns `None` if there is no regular file at the path.
-    pub(crate) fn open(path: &str, room: &mut Room) -> Option<Self> {
+    pub(crate) fn open(path: &str, room: &mut CopyRoom) -> Option<Self> {
         let file = files::open(path, OFlags::empty()).ok()?;
         let open = |path: &str| files::open(path, OFlags::empty()).ok();
         Self::new(
@@ -84,7 +84,12 @@ impl Program {
     }
 
     /// Returns the program in an open file, which a process has at this path of its root.
-    pub(super) fn of_process(pid: u32, path: &str, file: &File, room: &mut Room) -> Option<Self> {
+    pub(super) fn of_process(
+        pid: u32,
+        path: &str,
+        file: &File,
+        room: &mut CopyRoom,
+    ) -> Option<Self> {
         let of_host = |path: &str| {
             let is_debug = path.starts_with(DEBUG);
             is_debug.then(|| files::open(path, OFlags::empty()).ok())?
@@ -95,7 +100,7 @@ impl Program {
     }
 
     /// Returns the program in an open file of this process.
-    pub(super) fn of_memory(file: &File, room: &mut Room) -> Option<Self> {
+    pub(super) fn of_memory(file: &File, room: &mut CopyRoom) -> Option<Self> {
         Self::new(file, None, "", |_| None, room)
     }
 
@@ -105,7 +110,7 @@ impl Program {
         private: Option<&str>,
         path: &str,
         open: impl Fn(&str) -> Option<File>,
-        room: &mut Room,
+        room: &mut CopyRoom,
     ) -> Option<Self> {
         let links = elf::debug_links(file).unwrap_or_default();
         let owner = file.metadata().ok()?.uid();
@@ -172,7 +177,7 @@ impl SymbolFile {
         file: &File,
         private: Option<&str>,
         links: &DebugLinks,
-        room: &mut Room,
+        room: &mut CopyRoom,
     ) -> Option<Self> {
         let copy = match private {
             Some(_) => None,
@@ -231,7 +236,7 @@ fn is_private(path: &str, file: &File) -> bool {
 }
 
 /// Copies a file into memory, if there is room.
-fn copy(file: &File, room: &mut Room) -> Option<File> {
+fn copy(file: &File, room: &mut CopyRoom) -> Option<File> {
     let mut copy = File::from(memfd_create("program", MemfdFlags::CLOEXEC).ok()?);
     let written = chunks(file, room.left, |chunk| copy.write_all(chunk).is_ok());
     room.is_exceeded |= written.is_none();
@@ -334,7 +339,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Program {
-        Program::open(path.to_str().unwrap(), &mut Room::default()).unwrap()
+        Program::open(path.to_str().unwrap(), &mut CopyRoom::default()).unwrap()
     }
 
     /// Returns the line of `hidden`, whose address is an offset in the file as well.
@@ -466,7 +471,7 @@ mod tests {
         assert_eq!(line_of_hidden(&opened, dir.path()), Some(1));
         let large = dir.path().join("whole");
         chown(&large, Some(12345), None).unwrap();
-        let mut full = Room {
+        let mut full = CopyRoom {
             left: 100,
             is_exceeded: false,
         };

@@ -3,7 +3,7 @@
 
 use super::jit;
 use super::numbers::Numbers;
-use super::program::{Program, Room, symbols};
+use super::program::{CopyRoom, Program, symbols};
 use super::spaces::Place;
 use crate::model::{Code, Frame, Location, Module, Space};
 use crate::sampler::elf::{self, Foreign, VDSO};
@@ -33,7 +33,7 @@ pub struct Symbolizer {
     known: HashMap<(String, u64), Vec<NamedFrame>>,
     /// Programs and libraries by path.
     programs: HashMap<String, Option<Rc<Program>>>,
-    room: Room,
+    room: CopyRoom,
     /// Results that users should know of.
     notes: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Symbolizer {
             foreign: Arc::default(),
             known: HashMap::new(),
             programs: HashMap::new(),
-            room: Room::default(),
+            room: CopyRoom::default(),
             notes: Vec::new(),
         }
     }
@@ -99,7 +99,7 @@ impl Symbolizer {
             foreign: Arc::default(),
             known: HashMap::new(),
             programs: HashMap::new(),
-            room: Room::default(),
+            room: CopyRoom::default(),
             notes: Vec::new(),
         }
     }

@@ -151,7 +151,10 @@ const fn marker_name(kind: MarkerKind) -> &'static str {
 
 /// Returns how the front end shows markers, by kind.
 fn marker_schema() -> Value {
-    let field = |(key, label, format): &(&str, &str, &str)| json!({ "key": key, "label": label, "format": format });
+    let field = |&(key, label, format): &(&str, &str, &str)| {
+        let field = [("key", key), ("label", label), ("format", format)];
+        json!(BTreeMap::from(field))
+    };
     let schema = |kind, label: &str, description: &str, fields: &[(&str, &str, &str)]| {
         json!({
             "name": marker_name(kind),
