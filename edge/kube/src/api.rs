@@ -209,6 +209,8 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// The subnets of its pods.
     pub pod_subnets: Vec<AddressBlock>,
+    /// The time of its creation by the API server's clock, whose texts sort by time.
+    pub created: String,
 }
 
 impl Node {
@@ -230,9 +232,12 @@ impl Node {
         let spec = object.get("spec");
         let subnets = list(spec.and_then(|spec| spec.get("podCIDRs")));
         let subnet = |one: Value| one.as_str()?.parse().ok();
+        let metadata = object.get("metadata");
+        let created = metadata.and_then(|metadata| metadata.get("creationTimestamp")?.as_str());
         Self {
             addresses: addresses.into_iter().map(|(_, address)| address).collect(),
             pod_subnets: subnets.into_iter().flatten().filter_map(subnet).collect(),
+            created: created.unwrap_or_default().to_owned(),
         }
     }
 }
@@ -279,6 +284,7 @@ mod tests {
     #[test]
     fn nodes_have_addresses_and_subnets() {
         let node = Node::of(&json!({
+            "metadata": { "creationTimestamp": "2026-01-31T23:59:59Z" },
             "spec": { "podCIDRs": ["10.244.1.0/24", "nonsense", "fd00:1::/64"] },
             "status": { "addresses": [
                 { "type": "ExternalIP", "address": "198.51.100.7" },
@@ -291,6 +297,7 @@ mod tests {
         let expected: [IpAddr; 2] = ["192.0.2.1", "198.51.100.7"].map(|text| text.parse().unwrap());
         assert_eq!(node.addresses, expected);
         assert_eq!(node.pod_subnets.len(), 2);
+        assert_eq!(node.created, "2026-01-31T23:59:59Z");
         assert_eq!(Node::of(&json!([])), Node::default());
     }
 }

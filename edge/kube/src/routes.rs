@@ -2,8 +2,10 @@
 //!
 //! A node's pod subnet is routed by an address of that node, of the same family. Only routes of
 //! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
-//! routed, that overlaps a subnet of this node's pods or of an earlier node, that contains the
-//! address of any node, or that is not of unicast addresses beyond the link.
+//! routed, that overlaps a subnet of this node's pods or of an older node, that contains the
+//! address of a node in a network of this host, or that is not of unicast addresses beyond the
+//! link. Other addresses of nodes have no effect: a node reports its own ones, and must not take
+//! the route of another node's subnet away by one of them.
 
 use crate::api::Node;
 use crate::object::Kind;
@@ -11,6 +13,7 @@ use crate::prefix::AddressBlock;
 use crate::server::ApiServer;
 use crate::view::View;
 use serde_json::Value;
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Output};
@@ -33,11 +36,13 @@ const SPECIAL: [&str; 7] = [
 
 /// Gateways, by subnet.
 type Routes = BTreeMap<AddressBlock, IpAddr>;
+/// Routes, with warnings; or the reason for which they must stay as they are.
+type Plan = Result<(Routes, Vec<String>), String>;
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     let mut view = View::follow(server, &[Kind::Nodes]);
-    let mut plan = None;
+    let mut plan: Option<Plan> = None;
     let mut before = BTreeSet::new();
     let mut looked: Option<Instant> = None;
     loop {
@@ -45,8 +50,11 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
         let has_changed = view.turn(LOOK, &mut notes);
         notes.iter().for_each(|note| report(note));
         let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK);
-        if has_changed && view.is_complete() {
-            let new = Some(wanted(&view.cluster.nodes, node));
+        let is_doubtful = matches!(&plan, Some(Ok((_, warnings))) if !warnings.is_empty());
+        if view.is_complete() && (has_changed || is_doubtful) {
+            let links = LazyCell::new(links);
+            let is_near = |block: AddressBlock| links.iter().any(|link| link.covers(block));
+            let new = Some(wanted(&view.cluster.nodes, node, is_near));
             // Most changes of Nodes are heartbeats.
             if is_recent && new == plan {
                 continue;
@@ -72,25 +80,45 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     }
 }
 
-/// Returns the routes of a node, with a warning for each subnet that gets none.
+/// Returns the routes of a node, with a warning for each subnet that gets none, or contains the
+/// address of a node. `is_near` returns whether an address is in a network of this host.
 ///
 /// # Errors
 ///
 /// The node is not known, or has no address: its routes must stay as they are.
-fn wanted(nodes: &BTreeMap<String, Node>, own: &str) -> Result<(Routes, Vec<String>), String> {
+fn wanted(
+    nodes: &BTreeMap<String, Node>,
+    own: &str,
+    is_near: impl Fn(AddressBlock) -> bool,
+) -> Plan {
     let here = nodes.get(own).filter(|node| !node.addresses.is_empty());
     let here = here.ok_or_else(|| {
         format!("the cluster has no Node {own} with an address: routes stay as they are")
     })?;
     let (mut routes, mut warnings) = (Routes::new(), Vec::new());
-    for (name, node) in nodes.iter().filter(|(name, _)| *name != own) {
+    let mut others: Vec<_> = nodes.iter().filter(|(name, _)| *name != own).collect();
+    // A new node takes no route of an older one.
+    others.sort_by_key(|(_, node)| &node.created);
+    for (name, node) in others {
         for subnet in &node.pod_subnets {
-            let why = if let Some(why) = conflict(*subnet, here, nodes) {
+            let inside = inside(*subnet, nodes);
+            let mut near = inside
+                .iter()
+                .filter(|(_, at)| is_near(AddressBlock::host(*at)));
+            let why = if let Some(why) = conflict(*subnet, here) {
                 why
+            } else if let Some((other, address)) = near.next() {
+                format!("it contains the address {address} of Node {other}")
             } else if let Some(other) = routes.keys().find(|other| other.overlaps(*subnet)) {
                 format!("it overlaps {other} of another node")
             } else if let Some(gateway) = node.addresses.iter().find(|at| subnet.is_like(**at)) {
                 routes.insert(*subnet, *gateway);
+                if let Some((other, address)) = inside.first() {
+                    warnings.push(format!(
+                        "the address {address} of Node {other} has no effect: it is in {subnet} \
+                         of Node {name}, and in no network of this host"
+                    ));
+                }
                 continue;
             } else {
                 "the node has no address of its family".to_owned()
@@ -101,21 +129,26 @@ fn wanted(nodes: &BTreeMap<String, Node>, own: &str) -> Result<(Routes, Vec<Stri
     Ok((routes, warnings))
 }
 
-/// Returns why a route to this subnet would redirect packets to this node's pods, or to a node.
-fn conflict(subnet: AddressBlock, here: &Node, nodes: &BTreeMap<String, Node>) -> Option<String> {
+/// Returns why a route to this subnet would redirect packets to this node's pods, or to addresses
+/// that are not routed.
+fn conflict(subnet: AddressBlock, here: &Node) -> Option<String> {
     let mut own = here.pod_subnets.iter();
     if let Some(own) = own.find(|own| own.overlaps(subnet)) {
         return Some(format!("it overlaps this node's subnet {own}"));
     }
     let mut special = SPECIAL.iter().filter_map(|text| text.parse().ok());
-    if let Some(block) = special.find(|block: &AddressBlock| block.overlaps(subnet)) {
-        return Some(format!("it overlaps {block}, which is not routed"));
-    }
-    nodes.iter().find_map(|(name, node)| {
-        let mut addresses = node.addresses.iter();
-        let address = addresses.find(|at| subnet.covers(AddressBlock::host(**at)))?;
-        Some(format!("it contains the address {address} of Node {name}"))
-    })
+    let block = special.find(|block: &AddressBlock| block.overlaps(subnet))?;
+    Some(format!("it overlaps {block}, which is not routed"))
+}
+
+/// Returns the addresses of nodes in this subnet.
+fn inside(subnet: AddressBlock, nodes: &BTreeMap<String, Node>) -> Vec<(&str, IpAddr)> {
+    let all = nodes.iter().flat_map(|(name, node)| {
+        let addresses = node.addresses.iter();
+        addresses.map(move |address| (name.as_str(), *address))
+    });
+    all.filter(|(_, at)| subnet.covers(AddressBlock::host(*at)))
+        .collect()
 }
 
 /// Changes the kernel's routes to these. Returns a line for each change.
@@ -182,6 +215,26 @@ fn existing() -> Result<Routes, String> {
     Ok(found)
 }
 
+/// Returns the networks of this host: those that it has a route to without a gateway. If they are
+/// not known, returns all addresses, because any may be a neighbour's.
+fn links() -> Vec<AddressBlock> {
+    let of_family = |family| shown(&[family, "-json", "route", "show"]);
+    match (of_family("-4"), of_family("-6")) {
+        (Ok(v4), Ok(v6)) => v4.iter().chain(&v6).filter_map(link).collect(),
+        _ => AddressBlock::everything().into(),
+    }
+}
+
+/// Decodes a route to a network of this host.
+fn link(shown: &Value) -> Option<AddressBlock> {
+    let is_forwarded = ["gateway", "via", "nexthops"]
+        .iter()
+        .any(|key| shown.get(key).is_some());
+    // `ip` omits the type of a route that carries packets.
+    let carries = shown.get("type").is_none_or(|kind| kind == "unicast");
+    (carries && !is_forwarded).then(|| destination(shown))?
+}
+
 /// Returns the routes that `ip` shows.
 fn shown(words: &[&str]) -> Result<Vec<Value>, String> {
     let shown = ip(words)?;
@@ -193,12 +246,16 @@ fn shown(words: &[&str]) -> Result<Vec<Value>, String> {
 
 /// Decodes a route; one that this program does not add has no gateway.
 fn route(shown: &Value) -> Option<(AddressBlock, IpAddr)> {
+    let gateway = shown.get("gateway")?.as_str()?.parse().ok()?;
+    Some((destination(shown)?, gateway))
+}
+
+/// Returns the destination of a route; a default route has none.
+fn destination(shown: &Value) -> Option<AddressBlock> {
     let to = shown.get("dst")?.as_str()?;
     // `ip` omits the length of a single address.
     let host = || to.parse().map(AddressBlock::host).ok();
-    let subnet = to.parse().ok().or_else(host)?;
-    let gateway = shown.get("gateway")?.as_str()?.parse().ok()?;
-    Some((subnet, gateway))
+    to.parse().ok().or_else(host)
 }
 
 /// Runs `ip`, and returns its output.
@@ -219,7 +276,16 @@ mod tests {
         Node {
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             pod_subnets: subnets.iter().map(|text| text.parse().unwrap()).collect(),
+            created: String::new(),
         }
+    }
+
+    /// The network of all nodes.
+    fn is_near(block: AddressBlock) -> bool {
+        let networks = ["192.0.2.0/24", "fd00::/64"];
+        networks
+            .iter()
+            .any(|text| text.parse::<AddressBlock>().unwrap().covers(block))
     }
 
     fn nodes<const N: usize>(all: [(&str, Node); N]) -> BTreeMap<String, Node> {
@@ -235,7 +301,7 @@ mod tests {
             ("c", node(&["192.0.2.3"], &["fd00:3::/64"])),
             ("d", node(&["192.0.2.4"], &["10.0.2.0/24"])),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
         let expected = [("10.0.2.0/24", "192.0.2.2"), ("fd00:2::/64", "fd00::2")];
         let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
         assert_eq!(routes, expected.into());
@@ -259,7 +325,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
             ("c", node(&["192.0.2.3", "fd00::3"], &of_c)),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
         assert_eq!(routes.len(), 1);
         let expected = [
             "no route to 10.0.2.128/25 of Node c: it overlaps 10.0.2.0/24 of another node",
@@ -280,13 +346,55 @@ mod tests {
             ("b", node(&["192.0.2.2"], &wrong)),
             ("c", node(&["192.0.2.3"], &[])),
         ]);
-        let (routes, warnings) = wanted(&nodes, "a").unwrap();
+        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
         assert_eq!(routes, Routes::new());
         let expected = [
             "no route to 0.0.0.0/0 of Node b: it overlaps this node's subnet 10.0.1.0/24",
             "no route to 192.0.2.3/32 of Node b: it contains the address 192.0.2.3 of Node c",
             "no route to 10.0.1.7/32 of Node b: it overlaps this node's subnet 10.0.1.0/24",
             "no route to 10.0.0.0/16 of Node b: it overlaps this node's subnet 10.0.1.0/24",
+        ];
+        assert_eq!(warnings, expected);
+    }
+
+    /// A node that lies about itself takes no other node's route away.
+    #[test]
+    fn a_claimed_address_withdraws_no_route() {
+        let nodes = nodes([
+            ("a", node(&["192.0.2.1"], &["10.0.1.0/24"])),
+            ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
+            ("c", node(&["192.0.2.3", "10.0.2.7"], &["10.0.3.0/24"])),
+        ]);
+        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let expected = [("10.0.2.0/24", "192.0.2.2"), ("10.0.3.0/24", "192.0.2.3")];
+        let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
+        assert_eq!(routes, expected.into());
+        let expected = "the address 10.0.2.7 of Node c has no effect: it is in 10.0.2.0/24 of \
+                        Node b, and in no network of this host";
+        assert_eq!(warnings, [expected]);
+    }
+
+    #[test]
+    fn the_older_of_two_nodes_has_the_route() {
+        let created = |at: &str, node: Node| Node {
+            created: at.to_owned(),
+            ..node
+        };
+        let [old, new] = ["2026-01-31T23:59:59Z", "2026-02-01T00:00:00Z"];
+        let nodes = nodes([
+            ("a", node(&["192.0.2.1"], &["10.0.1.0/24"])),
+            (
+                "b",
+                created(new, node(&["192.0.2.2"], &["10.0.0.0/22", "10.1.0.0/24"])),
+            ),
+            ("c", created(old, node(&["192.0.2.3"], &["10.1.0.0/25"]))),
+        ]);
+        let (routes, warnings) = wanted(&nodes, "a", is_near).unwrap();
+        let (to, by) = ("10.1.0.0/25".parse().unwrap(), "192.0.2.3".parse().unwrap());
+        assert_eq!(routes, [(to, by)].into());
+        let expected = [
+            "no route to 10.0.0.0/22 of Node b: it overlaps this node's subnet 10.0.1.0/24",
+            "no route to 10.1.0.0/24 of Node b: it overlaps 10.1.0.0/25 of another node",
         ];
         assert_eq!(warnings, expected);
     }
@@ -298,7 +406,7 @@ mod tests {
             ("b", node(&["192.0.2.2"], &["10.0.2.0/24"])),
         ]);
         for own in ["a", "c"] {
-            let why = wanted(&nodes, own).unwrap_err();
+            let why = wanted(&nodes, own, is_near).unwrap_err();
             assert!(why.ends_with("routes stay as they are"), "{why}");
         }
     }
@@ -309,8 +417,16 @@ mod tests {
             { "dst": "10.0.2.0/24", "gateway": "192.0.2.2", "dev": "eth0", "protocol": "71" },
             { "dst": "10.0.3.1", "gateway": "192.0.2.3" },
             { "dst": "10.0.4.0/24", "dev": "eth0" },
-            { "dst": "default", "gateway": "192.0.2.3" }]"#;
+            { "dst": "default", "gateway": "192.0.2.3" },
+            { "dst": "default", "dev": "eth0" },
+            { "dst": "fd00::/64", "dev": "eth0" },
+            { "type": "blackhole", "dst": "10.0.5.0/24", "dev": "lo" },
+            { "dst": "10.0.6.0/24", "via": { "family": "inet6", "host": "fd00::2" } },
+            { "dst": "10.0.7.0/24", "nexthops": [{ "gateway": "192.0.2.3" }] }]"#;
         let shown: Vec<Value> = serde_json::from_str(shown).unwrap();
+        let links: Vec<_> = shown.iter().filter_map(link).collect();
+        let expected = ["10.0.4.0/24", "fd00::/64"].map(|to| to.parse().unwrap());
+        assert_eq!(links, expected);
         let routes: Vec<_> = shown.iter().filter_map(route).collect();
         let expected = [("10.0.2.0/24", "192.0.2.2"), ("10.0.3.1/32", "192.0.2.3")];
         let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));

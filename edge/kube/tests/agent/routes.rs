@@ -87,6 +87,8 @@ fn routes_follow_the_nodes() {
     // Another gateway, and a new node.
     api.put(NODES, node("node-2", &["192.0.2.7", "fd00::2"], &both));
     api.put(NODES, node("node-4", &["192.0.2.4"], &["10.244.4.0/24"]));
+    // An address in another node's subnet takes no route away.
+    api.put(NODES, node("node-5", &["10.244.2.7", "fd00:10:2::7"], &[]));
     let moved = [
         "10.244.2.0/24 via 192.0.2.7",
         "10.244.4.0/24 via 192.0.2.4",
