@@ -13,14 +13,39 @@ fn contrib(name: &str) -> String {
     fs::read_to_string(format!("{folder}/{name}")).unwrap()
 }
 
-/// Returns the only object of a kind in a file.
+/// The kinds of a file's objects.
+const KINDS: [&str; 4] = [
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "DaemonSet",
+];
+
+/// Returns the object of a kind in a file, which has one of each of [`KINDS`].
 fn object(file: &str, kind: &str) -> Yaml {
     let objects = YamlLoader::load_from_str(&contrib(file)).unwrap();
+    let kinds: Vec<_> = objects
+        .iter()
+        .map(|object| object["kind"].as_str())
+        .collect();
+    assert_eq!(kinds, KINDS.map(Some), "{file}");
     let of_kind = |object: &Yaml| object["kind"].as_str() == Some(kind);
-    let mut found = objects.into_iter().filter(of_kind);
-    let object = found.next().unwrap();
-    assert!(found.next().is_none(), "two of {kind}");
-    object
+    objects.into_iter().find(of_kind).unwrap()
+}
+
+/// Returns the only container of a DaemonSet's pods.
+fn container(set: &Yaml) -> &Yaml {
+    let spec = &set["spec"]["template"]["spec"];
+    assert!(spec["initContainers"].is_badvalue());
+    let containers = spec["containers"].as_vec().unwrap();
+    assert_eq!(containers.len(), 1, "{containers:?}");
+    &containers[0]
+}
+
+/// Returns the keys of a map.
+fn keys(of: &Yaml) -> BTreeSet<&str> {
+    let map = of.as_hash().unwrap();
+    map.keys().map(|key| key.as_str().unwrap()).collect()
 }
 
 fn words(of: &Yaml) -> Vec<&str> {
@@ -31,34 +56,50 @@ fn words(of: &Yaml) -> Vec<&str> {
         .collect()
 }
 
-/// Checks that the programs of a file may do this to these kinds alone, and have only these
-/// capabilities.
-fn check_rights(file: &str, verbs: &[&str], expected: &[(&str, &str)], capabilities: &[&str]) {
+/// What the programs of a file may do and see.
+struct Rights<'a> {
+    /// API groups, resources and verbs.
+    api: &'a [(&'a str, &'a str, &'a str)],
+    capabilities: &'a [&'a str],
+    /// Folders of the node.
+    folders: &'a [&'a str],
+}
+
+/// Checks that the program of a file has these rights alone.
+fn check_rights(file: &str, rights: &Rights) {
     let role = object(file, "ClusterRole");
-    let mut kinds = BTreeSet::new();
+    let mut api = Vec::new();
     for rule in role["rules"].as_vec().unwrap() {
-        assert_eq!(words(&rule["verbs"]), verbs);
-        let groups = words(&rule["apiGroups"]);
-        for resource in words(&rule["resources"]) {
-            kinds.insert((groups[0].to_owned(), resource.to_owned()));
+        let of_rule = ["apiGroups", "resources", "verbs"];
+        assert_eq!(keys(rule), of_rule.into());
+        for group in words(&rule["apiGroups"]) {
+            for resource in words(&rule["resources"]) {
+                api.extend(words(&rule["verbs"]).iter().map(|verb| {
+                    let right = [group, resource, verb];
+                    right.map(str::to_owned)
+                }));
+            }
         }
     }
-    let expected = expected.iter();
-    let expected = expected.map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
-    assert_eq!(kinds, expected.collect());
+    api.sort();
+    let expected = rights.api.iter();
+    let expected = expected.map(|(group, resource, verb)| [*group, *resource, *verb]);
+    assert_eq!(api, expected.collect::<Vec<_>>());
 
-    let account = &object(file, "ServiceAccount")["metadata"];
+    let account = object(file, "ServiceAccount");
     let binding = object(file, "ClusterRoleBinding");
     let set = object(file, "DaemonSet");
     let spec = &set["spec"]["template"]["spec"];
+    assert_eq!(binding["roleRef"]["kind"], role["kind"]);
     assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
-    for named in [&binding["subjects"][0]["name"], &spec["serviceAccountName"]] {
+    let subjects = binding["subjects"].as_vec().unwrap();
+    assert_eq!(subjects.len(), 1, "{subjects:?}");
+    assert_eq!(subjects[0]["kind"], account["kind"]);
+    let account = &account["metadata"];
+    for named in [&subjects[0]["name"], &spec["serviceAccountName"]] {
         assert_eq!(named, &account["name"]);
     }
-    for namespace in [
-        &binding["subjects"][0]["namespace"],
-        &set["metadata"]["namespace"],
-    ] {
+    for namespace in [&subjects[0]["namespace"], &set["metadata"]["namespace"]] {
         assert_eq!(namespace, &account["namespace"]);
     }
     assert_eq!(
@@ -67,33 +108,59 @@ fn check_rights(file: &str, verbs: &[&str], expected: &[(&str, &str)], capabilit
     );
     // The agent opens other pods, so it must not wait for one that opens it.
     assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
-    let security = &spec["containers"][0]["securityContext"];
-    assert_eq!(words(&security["capabilities"]["drop"]), ["ALL"]);
-    let added = &security["capabilities"]["add"];
-    let added = if added.is_badvalue() {
-        Vec::new()
-    } else {
-        words(added)
-    };
-    assert_eq!(added, capabilities);
-    assert!(security["privileged"].is_badvalue());
+    for shared in ["hostPID", "hostIPC"] {
+        assert!(spec[shared].is_badvalue(), "{shared}");
+    }
+    let volumes = spec["volumes"].as_vec().into_iter().flatten();
+    let folder = |volume: &Yaml| volume["hostPath"]["path"].as_str().map(str::to_owned);
+    let folders: Option<Vec<_>> = volumes.map(folder).collect();
+    assert_eq!(folders.unwrap(), rights.folders);
+
+    let security = &container(&set)["securityContext"];
+    let of_container = [
+        "allowPrivilegeEscalation",
+        "capabilities",
+        "readOnlyRootFilesystem",
+        "runAsUser",
+    ];
+    // Without the key `privileged` a container is not.
+    assert_eq!(keys(security), of_container.into());
+    assert_eq!(security["allowPrivilegeEscalation"].as_bool(), Some(false));
+    assert_eq!(security["readOnlyRootFilesystem"].as_bool(), Some(true));
+    let capabilities = &security["capabilities"];
+    assert_eq!(words(&capabilities["drop"]), ["ALL"]);
+    let added = capabilities["add"].as_vec().into_iter().flatten();
+    let added: Vec<_> = added.map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(added, rights.capabilities);
 }
 
 #[test]
 fn the_agent_may_only_read_four_kinds() {
-    let kinds = [
-        ("", "namespaces"),
-        ("", "nodes"),
-        ("", "pods"),
-        ("networking.k8s.io", "networkpolicies"),
-    ];
-    check_rights("policies.yaml", &["list", "watch"], &kinds, &[]);
+    let rights = Rights {
+        api: &[
+            ("", "namespaces", "list"),
+            ("", "namespaces", "watch"),
+            ("", "nodes", "list"),
+            ("", "nodes", "watch"),
+            ("", "pods", "list"),
+            ("", "pods", "watch"),
+            ("networking.k8s.io", "networkpolicies", "list"),
+            ("networking.k8s.io", "networkpolicies", "watch"),
+        ],
+        capabilities: &[],
+        folders: &["/run/grantway"],
+    };
+    check_rights("policies.yaml", &rights);
 }
 
 #[test]
 fn the_program_of_routes_may_only_read_nodes() {
-    let verbs = ["list", "watch"];
-    check_rights("routes.yaml", &verbs, &[("", "nodes")], &["NET_ADMIN"]);
+    let rights = Rights {
+        api: &[("", "nodes", "list"), ("", "nodes", "watch")],
+        capabilities: &["NET_ADMIN"],
+        folders: &[],
+    };
+    check_rights("routes.yaml", &rights);
 }
 
 /// Runs the program with these arguments, outside a pod.
@@ -112,8 +179,7 @@ fn error_of(args: &[&str]) -> String {
 fn commands_are_accepted_by_the_program() {
     for file in ["policies.yaml", "routes.yaml"] {
         let set = object(file, "DaemonSet");
-        let command = &set["spec"]["template"]["spec"]["containers"][0]["command"];
-        let command = words(command);
+        let command = words(&container(&set)["command"]);
         assert_eq!(command[0], PROGRAM);
         let args: Vec<String> = command[1..]
             .iter()
