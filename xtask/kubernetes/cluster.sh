@@ -24,7 +24,8 @@ cri=containerd/io.containerd.grpc.v1.cri
 names=$(ls "$w"/disk/*/$cri/sandboxes "$w"/disk/*/$cri/containers 2>/dev/null |
     grep -Ex '[0-9a-f]{64}') || true
 # A control group is busy until the kernel has buried its processes.
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+tries=100
+while [ $((tries -= 1)) -gt 0 ]; do
     sleep 0.1
     is_left=
     # Version 2 has no folders of hierarchies.

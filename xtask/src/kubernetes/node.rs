@@ -4,7 +4,11 @@ use super::paths::{PLANE, PLANE_V6, PODS, Paths};
 use super::space::{Netns, Space};
 use super::waiting::wait;
 use crate::workspace;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,6 +22,8 @@ pub(super) struct Node {
     /// Its addresses.
     pub(super) v4: String,
     pub(super) v6: String,
+    /// The MAC address, which a reboot keeps: others have it in their neighbour tables.
+    mac: String,
     /// `None` while it is off.
     space: Option<Space>,
     /// Whether it has the images, which a reboot keeps.
@@ -30,6 +36,7 @@ impl Node {
             name: name.to_owned(),
             v4: format!("172.31.250.{number}"),
             v6: format!("fd00:172:31::{number}"),
+            mac: format!("02:00:00:00:00:{number:02x}"),
             space: None,
             has_images: false,
         }
@@ -77,6 +84,8 @@ impl Node {
             "peer",
             "name",
             "eth0",
+            "address",
+            &self.mac,
         ])
         .args(["netns", &space.pid().to_string()]);
         // The kernel removes the link of a node that was switched off with its namespace, later.
@@ -159,10 +168,62 @@ impl Node {
         space.daemon(command, log)
     }
 
-    /// Ends everything on the node at once.
-    pub(super) fn power_off(&mut self) -> Result<()> {
+    /// Ends everything on the node at once, also its control groups: a kubelet that finds those of
+    /// ended containers waits for each of them.
+    pub(super) fn power_off(&mut self, paths: &Paths, plane: &Space) -> Result<()> {
         self.space_mut()?.power_off()?;
         self.space = None;
-        Ok(())
+        let disk = paths.disk(&self.name).join("containerd");
+        let disk = plane.path(&disk.to_string_lossy());
+        let mut containers = BTreeSet::new();
+        for kind in ["sandboxes", "containers"] {
+            containers.extend(names(&disk.join("io.containerd.grpc.v1.cri").join(kind))?);
+        }
+        ensure!(!containers.is_empty(), "no containers on {}", self.name);
+        let what = format!("the control groups of {} are busy", self.name);
+        wait(&what, UP, || {
+            // A folder for each hierarchy of version 1, and the only hierarchy of version 2.
+            let root = Path::new("/sys/fs/cgroup");
+            let hierarchies = names(root)?.into_iter().map(|name| root.join(name));
+            for hierarchy in hierarchies.chain([root.to_owned()]) {
+                let groups = hierarchy.join("k8s.io");
+                for name in names(&groups)?.intersection(&containers) {
+                    fs::remove_dir(groups.join(name))?;
+                }
+            }
+            Ok(true)
+        })
+    }
+}
+
+/// Returns the names in a folder, which need not exist.
+pub(super) fn names(folder: &Path) -> Result<BTreeSet<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(BTreeSet::new());
+        }
+        entries => entries.with_context(|| folder.display().to_string())?,
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        Ok(entry?.file_name().to_string_lossy().into_owned())
+    };
+    entries.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_missing_folder_is_empty() {
+        let root = crate::workspace::root();
+        assert!(names(&root.join("nonexistent")).unwrap().is_empty());
+        assert!(
+            names(&root.join("Cargo.toml/nonexistent"))
+                .unwrap()
+                .is_empty()
+        );
+        let found = names(&root.join("xtask/kubernetes")).unwrap();
+        assert!(found.contains("cluster.sh"), "{found:?}");
     }
 }

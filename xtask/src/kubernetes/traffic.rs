@@ -1,11 +1,12 @@
 //! Traffic between network namespaces: pages, connections, checked streams.
 
 use super::space::Netns;
+use super::waiting::wait;
 use anyhow::{Context, Result, ensure};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 const ANSWER: Duration = Duration::from_secs(3);
 /// Interval of a question's repetition over UDP, and of looking whether an echo must end.
 const AGAIN: Duration = Duration::from_millis(200);
+/// Deadline of a page that is requested until it is served.
+const SERVED: Duration = Duration::from_secs(30);
 /// A stream that makes no progress for this time has failed.
 const STALL: Duration = Duration::from_secs(60);
 
@@ -30,6 +33,16 @@ pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
         stream.read_to_string(&mut answer).with_context(context)?;
         let (_, body) = answer.split_once("\r\n\r\n").with_context(context)?;
         Ok(body.trim().to_owned())
+    })
+}
+
+/// Waits until the page at an address begins with this text.
+pub(super) fn await_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
+    let what = format!("{ip} port {port} does not serve the page of {begin}");
+    wait(&what, SERVED, || {
+        let found = page(from, ip, port)?;
+        ensure!(found.starts_with(begin), "it serves {found}");
+        Ok(true)
     })
 }
 
@@ -95,6 +108,8 @@ impl Drop for Stop {
 /// A stream of bytes between two namespaces, which ends with it. The receiver compares each byte.
 pub(super) struct Stream {
     stop: Stop,
+    /// Bytes that arrived unchanged, so far.
+    received: Arc<AtomicU64>,
     sender: JoinHandle<Result<u64>>,
     receiver: JoinHandle<Result<u64>>,
 }
@@ -112,16 +127,27 @@ impl Stream {
         let port = listener.local_addr()?.port();
         let stop = Stop::default();
         let is_over = stop.0.clone();
-        let receiver = std::thread::spawn(move || receive(&listener.accept()?.0));
+        let received = Arc::new(AtomicU64::new(0));
+        let so_far = received.clone();
+        let receiver = std::thread::spawn(move || receive(&listener.accept()?.0, &so_far));
         let sender = std::thread::spawn(move || {
             from.enter()?;
-            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), ANSWER)?;
+            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), STALL)?;
             send(stream, bytes, pause, &is_over)
         });
         Ok(Self {
             stop,
+            received,
             sender,
             receiver,
+        })
+    }
+
+    /// Waits until this number of further bytes has arrived.
+    pub(super) fn advance(&self, bytes: u64) -> Result<()> {
+        let before = self.received.load(Ordering::Relaxed);
+        wait("the stream makes no progress", STALL, || {
+            Ok(self.received.load(Ordering::Relaxed) - before >= bytes)
         })
     }
 
@@ -175,7 +201,7 @@ fn send(mut to: TcpStream, bytes: u64, pause: Duration, stop: &AtomicBool) -> Re
     Ok(sent)
 }
 
-fn receive(mut from: &TcpStream) -> Result<u64> {
+fn receive(mut from: &TcpStream, so_far: &AtomicU64) -> Result<u64> {
     from.set_read_timeout(Some(STALL))?;
     let mut received = 0;
     for number in 0.. {
@@ -192,6 +218,7 @@ fn receive(mut from: &TcpStream) -> Result<u64> {
         }
         ensure!(got[..length] == wanted[..length], "block {number} differs");
         received += length as u64;
+        so_far.store(received, Ordering::Relaxed);
         if length < wanted.len() {
             break;
         }
@@ -203,11 +230,20 @@ fn receive(mut from: &TcpStream) -> Result<u64> {
 mod tests {
     use super::*;
 
+    fn receiver(listener: TcpListener) -> JoinHandle<Result<u64>> {
+        let so_far = AtomicU64::new(0);
+        std::thread::spawn(move || {
+            let received = receive(&listener.accept()?.0, &so_far)?;
+            ensure!(so_far.into_inner() == received, "another number of bytes");
+            Ok(received)
+        })
+    }
+
     #[test]
     fn a_dropped_stream_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let receiver = std::thread::spawn(move || receive(&listener.accept().unwrap().0));
+        let receiver = receiver(listener);
         let stop = Stop::default();
         let is_over = stop.0.clone();
         let sender = std::thread::spawn(move || send(stream, u64::MAX, Duration::ZERO, &is_over));
@@ -221,7 +257,7 @@ mod tests {
         for wrong in [false, true] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let to = listener.local_addr().unwrap();
-            let receiver = std::thread::spawn(move || receive(&listener.accept().unwrap().0));
+            let receiver = receiver(listener);
             let mut stream = TcpStream::connect(to).unwrap();
             stream.write_all(&block(0)).unwrap();
             stream

@@ -2,14 +2,12 @@
 
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::node::{Node, names};
 use crate::kubernetes::pods::{self, Pod};
 use crate::kubernetes::traffic::{Stream, page};
 use crate::kubernetes::waiting::wait;
 use anyhow::{Context, Result, ensure};
-use std::fs;
-use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Deadline of a part that starts again.
@@ -17,9 +15,9 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Deadline of a machine that starts again. A guest that is refused is tried again after 20 s.
 const REATTACHED: Duration = Duration::from_secs(15);
 /// Deadline of a node that reboots: its kubelet removes all pods and starts them again.
-const REBOOT: Duration = Duration::from_secs(180);
-/// The stream's time before a kill and after the next process runs.
-const ASIDE: Duration = Duration::from_millis(500);
+const REBOOT: Duration = Duration::from_secs(300);
+/// Bytes of the stream before a kill, and after the next process runs: more than sockets buffer.
+const ASIDE: u64 = 16_000_000;
 /// The stream's pause after each block: about 30 MB/s.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -49,7 +47,7 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     let [a, b] = ends(cluster)?;
     let ip = b.ip();
     let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, PAUSE)?;
-    std::thread::sleep(ASIDE);
+    stream.advance(ASIDE)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];
     let before = node.space()?.processes(program);
@@ -61,12 +59,9 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
         "containerd" => node.start_runtime(&paths)?,
         _ => {}
     }
-    wait("no other process", AGAIN, || {
-        let now = node.space()?.processes(program);
-        Ok(!now.is_empty() && now.iter().all(|pid| !before.contains(pid)))
-    })?;
+    await_next(node, program, &before)?;
     let took = began.elapsed();
-    std::thread::sleep(ASIDE);
+    stream.advance(ASIDE)?;
     let megabytes = stream.stop()? / 1_000_000;
     Ok(format!(
         "{megabytes} MB unchanged, again after {} ms",
@@ -74,14 +69,26 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     ))
 }
 
+/// Waits until a program runs whose processes were killed.
+fn await_next(node: &Node, program: &str, before: &[u32]) -> Result<()> {
+    wait(&format!("no other process of {program}"), AGAIN, || {
+        let now = node.space()?.processes(program);
+        Ok(!now.is_empty() && now.iter().all(|pid| !before.contains(pid)))
+    })
+}
+
 /// The machine's pod starts it again, which attaches the pods again.
 fn machine_killed(cluster: &mut Cluster) -> Result<String> {
     let [a, b] = ends(cluster)?;
     let began = Instant::now();
-    ensure!(
-        cluster.nodes[0].space()?.kill("grantwayd")? > 0,
-        "no machine"
-    );
+    let node = &cluster.nodes[0];
+    let space = node.space()?;
+    // The monitor, and the domain that carries packets, which ends with it.
+    let all = ["grantwayd", "driver"].map(|program| (program, space.processes(program)));
+    ensure!(space.kill("grantwayd")? > 0, "no machine");
+    for (program, before) in all {
+        await_next(node, program, &before)?;
+    }
     await_page(&b, &a, REATTACHED)?;
     let took = began.elapsed();
     cluster.daemon_set("grantway")?;
@@ -107,9 +114,9 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
     let [leases, guests] =
         ["/var/lib/cni/networks/grantway", "/run/grantway/cni/pods"].map(|path| space.path(path));
     let left = || -> Result<[usize; 2]> {
-        let leases = entries(&leases)?.into_iter();
+        let leases = names(&leases)?.into_iter();
         let leases = leases.filter(|name| name.parse::<IpAddr>().is_ok());
-        Ok([leases.count(), entries(&guests)?.len()])
+        Ok([leases.count(), names(&guests)?.len()])
     };
     let before = left()?;
     ensure!(
@@ -121,7 +128,7 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
         "n2",
         "--ignore-daemonsets",
         "--force",
-        "--timeout=60s",
+        "--timeout=120s",
     ];
     cluster.said(&drain)?;
     wait("the node keeps guests or addresses", AGAIN, || {
@@ -134,42 +141,17 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
     Ok(String::new())
 }
 
-/// Returns the names in a folder, which need not exist.
-fn entries(folder: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(|| folder.display().to_string())?,
-    };
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        Ok(entry?.file_name().to_string_lossy().into_owned())
-    };
-    entries.map(name).collect()
-}
-
 fn rebooted(cluster: &mut Cluster) -> Result<String> {
     let began = Instant::now();
     let node = &mut cluster.nodes[1];
-    node.power_off()?;
+    node.power_off(&cluster.paths, &cluster.plane)?;
     node.boot(&cluster.paths, &cluster.plane)?;
     wait("the pod does not start again", REBOOT, || {
         let [a, b] = ends(cluster)?;
-        Ok(page(&a.netns, b.ip(), 80)? == "b on n2")
+        await_page(&a, &b, REATTACHED)?;
+        Ok(true)
     })?;
     let took = began.elapsed();
     cluster.daemon_set("grantway")?;
     Ok(format!("after {:.1} s", took.as_secs_f64()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_missing_folder_is_empty() {
-        let root = crate::workspace::root();
-        assert!(entries(&root.join("nonexistent")).unwrap().is_empty());
-        let names = entries(&root.join("xtask/kubernetes")).unwrap();
-        assert!(names.contains(&"cluster.sh".to_owned()), "{names:?}");
-        assert!(entries(&root.join("Cargo.toml")).is_err());
-    }
 }

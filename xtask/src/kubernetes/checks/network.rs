@@ -2,12 +2,15 @@
 
 use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
-use crate::kubernetes::pods::Pod;
-use crate::kubernetes::traffic::{Stream, page};
+use crate::kubernetes::node::Node;
+use crate::kubernetes::pods::{Pod, name};
+use crate::kubernetes::traffic::{Stream, await_page};
 use crate::kubernetes::waiting::{READY, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Bytes of a stream.
@@ -41,8 +44,8 @@ pub(super) fn run(results: &mut Results) -> Result<()> {
             for (node, name) in [("n1", "a"), ("n1", "b"), ("n2", "a"), ("n2", "b")] {
                 let pod = cluster.pods("default", &[name])?;
                 for ip in &pod[0].ips {
-                    let found = page(&cluster.node(node)?.netns()?, *ip, 80)?;
-                    ensure!(found.starts_with(name), "{node} to {name}: {found}");
+                    await_page(&cluster.node(node)?.netns()?, *ip, 80, name)
+                        .with_context(|| format!("from {node}"))?;
                 }
             }
             Ok(String::new())
@@ -68,11 +71,11 @@ fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
     node["status"] = json!({ "addresses": addresses });
     let began = Instant::now();
     cluster.api.apply(&format!("{NODE}/status"), &node)?;
-    await_routes(cluster, cluster.nodes.len())?;
+    await_routes(cluster, &["n1", "n2", "n3"])?;
     let added = began.elapsed();
     let began = Instant::now();
     cluster.api.delete(NODE)?;
-    await_routes(cluster, cluster.nodes.len() - 1)?;
+    await_routes(cluster, &["n1", "n2"])?;
     let removed = began.elapsed();
     let [added, removed] = [added, removed].map(|took| took.as_millis());
     Ok(format!(
@@ -80,18 +83,101 @@ fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
     ))
 }
 
-/// Waits until each node has routes to the pods of this number of nodes, in both families.
-pub(super) fn await_routes(cluster: &Cluster, others: usize) -> Result<()> {
+/// Subnets and their gateways.
+type Routes = BTreeSet<(String, String)>;
+
+/// Waits until the cluster has these Nodes, and each node the routes to all others' pods.
+pub(super) fn await_routes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     for node in &cluster.nodes {
-        let what = format!("{} has no routes to {others} nodes", node.name);
+        let what = format!("{} has other routes", node.name);
         wait(&what, READY, || {
-            let count = |family: &str| -> Result<usize> {
-                let mut ip = node.space()?.command("ip");
-                ip.args([family, "route", "show", "proto", "71"]);
-                Ok(workspace::output(&mut ip)?.lines().count())
-            };
-            Ok([count("-4")?, count("-6")?] == [others; 2])
+            let all = cluster.list("/api/v1/nodes")?;
+            ensure!(
+                all.iter().map(name).eq(names.iter().copied()),
+                "Nodes are missing"
+            );
+            let mut wanted = Routes::new();
+            for other in all.iter().filter(|other| name(other) != node.name) {
+                wanted.extend(routes_to(other)?);
+            }
+            let found = routes_of(node)?;
+            ensure!(found == wanted, "{found:?} instead of {wanted:?}");
+            Ok(true)
         })?;
     }
     Ok(())
+}
+
+/// Returns the routes to a Node's pods, of which each family has a subnet and an address.
+fn routes_to(node: &Value) -> Result<Routes> {
+    let incomplete = || format!("incomplete: {node}");
+    let subnets = node["spec"]["podCIDRs"].as_array();
+    let subnets: Vec<_> = subnets
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let addresses = node["status"]["addresses"].as_array();
+    let addresses = addresses
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["address"].as_str());
+    let addresses: Vec<_> = addresses
+        .filter(|one| one.parse::<IpAddr>().is_ok())
+        .collect();
+    let of_family = |is_v6: bool| -> Option<(String, String)> {
+        let only = |all: &[&str]| {
+            let mut all = all.iter().filter(|text| text.contains(':') == is_v6);
+            let first = all.next()?;
+            all.next().is_none().then(|| (*first).to_owned())
+        };
+        Some((only(&subnets)?, only(&addresses)?))
+    };
+    let routes = [false, true]
+        .map(of_family)
+        .into_iter()
+        .collect::<Option<_>>();
+    routes.with_context(incomplete)
+}
+
+/// Returns the routes that `grantway-kube routes` has added on a node.
+fn routes_of(node: &Node) -> Result<Routes> {
+    let mut found = Routes::new();
+    for family in ["-4", "-6"] {
+        let mut ip = node.space()?.command("ip");
+        ip.args([family, "-json", "route", "show", "proto", "71"]);
+        let shown = workspace::output(&mut ip)?;
+        // Without a route, some versions print nothing.
+        let shown = if shown.is_empty() { "[]" } else { &shown };
+        for route in serde_json::from_str::<Vec<Value>>(shown)? {
+            let text = |key: &str| route[key].as_str().unwrap_or_default().to_owned();
+            found.insert((text("dst"), text("gateway")));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_need_both_families() {
+        let node = |subnets: &[&str]| {
+            let addresses = json!([
+                { "type": "Hostname", "address": "n3" },
+                { "type": "InternalIP", "address": "192.0.2.3" },
+                { "type": "ExternalIP", "address": "fd00::3" },
+            ]);
+            json!({ "spec": { "podCIDRs": subnets }, "status": { "addresses": addresses } })
+        };
+        let both = ["10.244.2.0/24", "fd00:1::/64"];
+        let expected = [(both[0], "192.0.2.3"), (both[1], "fd00::3")];
+        let expected = expected.map(|(to, by)| (to.to_owned(), by.to_owned()));
+        assert_eq!(routes_to(&node(&both)).unwrap(), expected.into());
+        let twice = [both[0], both[1], "fd00:2::/64"];
+        for wrong in [&[][..], &both[..1], &both[1..], &twice] {
+            assert!(routes_to(&node(wrong)).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -3,9 +3,10 @@
 use super::results::Results;
 use super::table::Table;
 use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::node::Node;
 use crate::kubernetes::space::Netns;
 use crate::kubernetes::traffic::connects;
-use crate::kubernetes::waiting::wait;
+use crate::kubernetes::waiting::{READY, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Deadline of a policy's effect.
-const EFFECT: Duration = Duration::from_secs(10);
+const EFFECT: Duration = Duration::from_secs(30);
 /// Connections in a row whose failure shows that none is made: one alone may be slow.
 const FAILURES: usize = 3;
 /// Number of changes whose delay is measured.
@@ -174,17 +175,14 @@ fn agent_dies(cluster: &mut Cluster, table: &Table) -> Result<String> {
     for node in &cluster.nodes {
         node.space()?.kill("agent")?;
     }
-    wait("agents still run", EFFECT, || {
-        let mut nodes = cluster.nodes.iter();
-        Ok(nodes.all(|node| {
-            node.space()
-                .is_ok_and(|space| space.processes("agent").is_empty())
-        }))
-    })?;
-    same(table, &policies)?;
+    let all_dead = || {
+        let mut spaces = cluster.nodes.iter().map(Node::space);
+        spaces.all(|space| space.is_ok_and(|space| space.processes("agent").is_empty()))
+    };
+    wait("agents still run", READY, || Ok(all_dead()))?;
     set(cluster, &policies, &[])?;
-    std::thread::sleep(Duration::from_secs(1));
     same(table, &policies).context("the rules did not stay")?;
+    ensure!(all_dead(), "an agent was started");
     let contrib = workspace::root().join("contrib/kubernetes");
     cluster.apply(&fs::read_to_string(contrib.join("policies.yaml"))?)?;
     cluster.daemon_set("grantway-policies")?;
