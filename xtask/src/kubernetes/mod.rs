@@ -37,13 +37,14 @@ use std::time::Instant;
 
 const USAGE: &str = "\
 usage: cargo xtask kubernetes [GROUP…]
+       cargo xtask kubernetes --fetch
 
 Starts a Kubernetes cluster of two nodes in namespaces of this system, with Grantway as the network
 of its pods, as docs/kubernetes.md describes it, and runs the groups of checks: by default all.
 Needs root, Go, and Debian's packages containerd, runc, containernetworking-plugins, conntrack,
 iptables and busybox-static; without them it is skipped (with GRANTWAY_REQUIRE=all, it fails). The
 first run builds Kubernetes to target/kubernetes: 6 minutes, and 3 GB in Go's cache. Logs are in
-target/kubernetes/run.
+target/kubernetes/run. --fetch only downloads the Go modules of Kubernetes, unless it is built.
 
 example: cargo xtask kubernetes network policies
 ";
@@ -53,9 +54,12 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         println!("{USAGE}\n{}", checks::list());
         return Ok(());
     }
-    let groups = checks::chosen(args)?;
     let home = workspace::target_directory()?.join("kubernetes");
     fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+    if args == ["--fetch"] {
+        return programs::fetch(&home);
+    }
+    let groups = checks::chosen(args)?;
     if let Some(why) = programs::missing(&home) {
         if std::env::var("GRANTWAY_REQUIRE").is_ok_and(|value| value == "all") {
             bail!("{why}");
