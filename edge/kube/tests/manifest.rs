@@ -56,7 +56,7 @@ fn words(of: &Yaml) -> Vec<&str> {
         .collect()
 }
 
-/// What the programs of a file may do and see.
+/// The rights of a file's program.
 struct Rights<'a> {
     /// API groups, resources and verbs.
     api: &'a [(&'a str, &'a str, &'a str)],

@@ -6,8 +6,36 @@ use std::time::{Duration, Instant};
 /// Deadline of an object that the control plane creates or reports.
 pub(super) const READY: Duration = Duration::from_secs(90);
 
-/// Attempts before a deadline counts: a system that was suspended has had no time for them.
-const ATTEMPTS_MIN: u32 = 3;
+/// The longest time that one attempt takes from a deadline: during a longer one the system may have
+/// been suspended, and nothing could happen.
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+
+/// The time that is left of a deadline.
+pub(super) struct Left {
+    time: Duration,
+    looked: Instant,
+}
+
+impl Left {
+    pub(super) fn new(deadline: Duration) -> Self {
+        Self {
+            time: deadline,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Takes an attempt's time away. Returns whether none is left.
+    pub(super) fn ends(&mut self) -> bool {
+        let now = Instant::now();
+        self.take(now - self.looked);
+        self.looked = now;
+        self.time.is_zero()
+    }
+
+    fn take(&mut self, attempt: Duration) {
+        self.time = self.time.saturating_sub(attempt.min(ATTEMPT_MAX));
+    }
+}
 
 /// Waits until a condition holds. An error is not final: the next attempt may succeed.
 ///
@@ -19,18 +47,37 @@ pub(super) fn wait(
     deadline: Duration,
     mut holds: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let end = Instant::now() + deadline;
-    for attempt in 1.. {
+    let mut left = Left::new(deadline);
+    loop {
         let held = holds();
         if matches!(held, Ok(true)) {
             return Ok(());
         }
-        if Instant::now() > end && attempt >= ATTEMPTS_MIN {
+        if left.ends() {
             let after = format!("{what} after {} s", deadline.as_secs());
             held.context(after.clone())?;
             bail!(after);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspended_system_misses_no_deadline() {
+        let mut left = Left::new(ATTEMPT_MAX * 2);
+        left.take(Duration::from_secs(3600));
+        assert_eq!(left.time, ATTEMPT_MAX);
+        left.take(ATTEMPT_MAX);
+        assert!(left.ends());
+    }
+
+    #[test]
+    fn the_last_error_is_reported() {
+        let error = wait("no page", Duration::ZERO, || bail!("refused")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "no page after 0 s: refused");
+    }
 }

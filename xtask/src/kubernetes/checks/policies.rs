@@ -6,7 +6,7 @@ use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
 use crate::kubernetes::space::Netns;
 use crate::kubernetes::traffic::connects;
-use crate::kubernetes::waiting::{READY, wait};
+use crate::kubernetes::waiting::{Left, READY, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -125,12 +125,9 @@ fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration>
     let began = Instant::now();
     let wanted = if is_made { 1 } else { FAILURES };
     let (mut row, mut first) = (0, Duration::ZERO);
+    let mut left = Left::new(EFFECT);
     while row < wanted {
-        ensure!(
-            began.elapsed() < EFFECT,
-            "no effect within {} s",
-            EFFECT.as_secs()
-        );
+        ensure!(!left.ends(), "no effect within {} s", EFFECT.as_secs());
         if connects() != is_made {
             row = 0;
             continue;
