@@ -78,9 +78,7 @@ fn node_is_added_and_removed(cluster: &mut Cluster) -> Result<String> {
     await_routes(cluster, &["n1", "n2"])?;
     let removed = began.elapsed();
     let [added, removed] = [added, removed].map(|took| took.as_millis());
-    Ok(format!(
-        "added after {added} ms, removed after {removed} ms"
-    ))
+    Ok(format!("after {added} and {removed} ms"))
 }
 
 /// Subnets and their gateways.
