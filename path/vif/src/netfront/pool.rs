@@ -87,9 +87,8 @@ enum ReuseOrder {
     /// The one that was returned last. Few receive buffers are free, and with elastic pages the
     /// others stay unused until their pages leave.
     NewestFirst,
-    /// The one that has been free for longest. Writing to a buffer that the driver domain has just
-    /// read takes its lines from the caches of another core, which costs twice as much as writing
-    /// to one whose lines have left them.
+    /// The one that has been free for longest. A buffer that the driver domain has just read is
+    /// slow to write, because its lines are in the caches of another core.
     OldestFirst,
 }
 
@@ -183,17 +182,6 @@ impl FreeBuffers {
         }?;
         *self.states.get_mut(usize::from(index))? = BufferState::Out;
         Some((index, *self.slots.get(usize::from(index))?))
-    }
-
-    /// Free → out, for up to `most` buffers; appends them to `out`.
-    fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
-        out.extend((0..most).map_while(|_| {
-            let (index, slot) = self.take()?;
-            Some(Piece {
-                span: slot.span,
-                buffer: BufferId(index.into()),
-            })
-        }));
     }
 
     /// Out → in flight; returns whether it was out.
@@ -334,10 +322,6 @@ impl Buffers for TxPool {
             id: BufferId(u32::from(index)),
             span: slot.span,
         })
-    }
-
-    fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
-        self.small.take_many(most, out);
     }
 
     #[inline]
