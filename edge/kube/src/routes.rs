@@ -2,10 +2,10 @@
 //!
 //! A node's pod subnet is routed by an address of that node, of the same family. Only routes of
 //! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
-//! routed, that overlaps a subnet of this node's pods or of an older node, that contains the
-//! address of a node in a network of this host, or that is not of unicast addresses beyond the
-//! link. Other addresses of nodes have no effect: a node reports its own ones, and must not take
-//! the route of another node's subnet away by one of them.
+//! routed, that overlaps a subnet of this node's pods or the route of an older node, that contains
+//! the address of a node in a network of this host, or that is not of unicast addresses beyond the
+//! link. Other addresses of nodes withdraw no route: a node reports its own addresses, and must not
+//! remove the route of another node's subnet by one of them.
 
 use crate::api::Node;
 use crate::object::Kind;
@@ -13,7 +13,6 @@ use crate::prefix::AddressBlock;
 use crate::server::ApiServer;
 use crate::view::View;
 use serde_json::Value;
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Output};
@@ -50,11 +49,12 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
         let has_changed = view.turn(LOOK, &mut notes);
         notes.iter().for_each(|note| report(note));
         let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK);
-        let is_doubtful = matches!(&plan, Some(Ok((_, warnings))) if !warnings.is_empty());
-        if view.is_complete() && (has_changed || is_doubtful) {
-            let links = LazyCell::new(links);
-            let is_near = |block: AddressBlock| links.iter().any(|link| link.covers(block));
-            let new = Some(wanted(&view.cluster.nodes, node, is_near));
+        let is_certain = matches!(&plan, Some(Ok((_, warnings))) if warnings.is_empty());
+        if view.is_complete() && (has_changed || !is_certain) {
+            let new = Some(links().and_then(|links| {
+                let is_near = |block: AddressBlock| links.iter().any(|link| link.covers(block));
+                wanted(&view.cluster.nodes, node, is_near)
+            }));
             // Most changes of Nodes are heartbeats.
             if is_recent && new == plan {
                 continue;
@@ -115,8 +115,8 @@ fn wanted(
                 routes.insert(*subnet, *gateway);
                 if let Some((other, address)) = inside.first() {
                     warnings.push(format!(
-                        "the address {address} of Node {other} has no effect: it is in {subnet} \
-                         of Node {name}, and in no network of this host"
+                        "the address {address} of Node {other} withdraws no route: it is in \
+                         {subnet} of Node {name}, and in no network of this host"
                     ));
                 }
                 continue;
@@ -215,14 +215,18 @@ fn existing() -> Result<Routes, String> {
     Ok(found)
 }
 
-/// Returns the networks of this host: those that it has a route to without a gateway. If they are
-/// not known, returns all addresses, because any may be a neighbour's.
-fn links() -> Vec<AddressBlock> {
-    let of_family = |family| shown(&[family, "-json", "route", "show"]);
-    match (of_family("-4"), of_family("-6")) {
-        (Ok(v4), Ok(v6)) => v4.iter().chain(&v6).filter_map(link).collect(),
-        _ => AddressBlock::everything().into(),
-    }
+/// Returns the networks of this host: those that it has a route to without a gateway.
+///
+/// # Errors
+///
+/// They are not known: routes must stay as they are, because any address may be a neighbour's.
+fn links() -> Result<Vec<AddressBlock>, String> {
+    let of_family = |family| {
+        shown(&[family, "-json", "route", "show"])
+            .map_err(|why| format!("routes stay as they are, for this host's networks: {why}"))
+    };
+    let all = [of_family("-4")?, of_family("-6")?];
+    Ok(all.iter().flatten().filter_map(link).collect())
 }
 
 /// Decodes a route to a network of this host.
@@ -369,7 +373,7 @@ mod tests {
         let expected = [("10.0.2.0/24", "192.0.2.2"), ("10.0.3.0/24", "192.0.2.3")];
         let expected = expected.map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap()));
         assert_eq!(routes, expected.into());
-        let expected = "the address 10.0.2.7 of Node c has no effect: it is in 10.0.2.0/24 of \
+        let expected = "the address 10.0.2.7 of Node c withdraws no route: it is in 10.0.2.0/24 of \
                         Node b, and in no network of this host";
         assert_eq!(warnings, [expected]);
     }
