@@ -103,18 +103,22 @@ impl Cluster {
     /// Waits until these pods of a namespace are ready, and returns them in this order.
     pub(super) fn pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
         let mut found = Vec::new();
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
         let what = format!("the pods {} of {namespace} are not ready", names.join(", "));
         wait(&what, READY, || {
-            let all = self.list(&path)?;
-            let ready = |wanted: &&str| {
-                let mut all = all.iter();
-                Pod::of(all.find(|pod| name(pod) == *wanted && is_ready(pod))?)
-            };
-            found = names.iter().filter_map(ready).collect();
+            found = self.ready_pods(namespace, names)?;
             Ok(found.len() == names.len())
         })?;
         Ok(found)
+    }
+
+    /// Returns those of these pods that are ready.
+    pub(super) fn ready_pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
+        let all = self.list(&format!("/api/v1/namespaces/{namespace}/pods"))?;
+        let ready = |wanted: &&str| {
+            let mut all = all.iter();
+            Pod::of(all.find(|pod| name(pod) == *wanted && is_ready(pod))?)
+        };
+        Ok(names.iter().filter_map(ready).collect())
     }
 
     /// Waits until the pods of a DaemonSet are ready.

@@ -143,12 +143,19 @@ impl Stream {
         })
     }
 
-    /// Waits until this number of further bytes has arrived.
+    /// Waits until this number of further bytes has arrived, or the stream has ended: then its end
+    /// has the reason.
     pub(super) fn advance(&self, bytes: u64) -> Result<()> {
         let before = self.received.load(Ordering::Relaxed);
-        wait("the stream makes no progress", STALL, || {
-            Ok(self.received.load(Ordering::Relaxed) - before >= bytes)
-        })
+        wait(
+            &format!("{bytes} further bytes did not arrive"),
+            STALL,
+            || {
+                let has_ended = self.sender.is_finished() || self.receiver.is_finished();
+                let arrived = self.received.load(Ordering::Relaxed) - before;
+                Ok(has_ended || arrived >= bytes)
+            },
+        )
     }
 
     /// Ends it, and returns the number of bytes that arrived unchanged.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Deadline of an object that the control plane creates or reports.
 pub(super) const READY: Duration = Duration::from_secs(90);
 
-/// The longest time that one attempt takes from a deadline: during a longer one the system may have
-/// been suspended, and nothing could happen.
+/// The longest time that one attempt takes from a deadline: during a longer one the machine may have
+/// been paused, and nothing could happen.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The time that is left of a deadline.
@@ -37,7 +37,8 @@ impl Left {
     }
 }
 
-/// Waits until a condition holds. An error is not final: the next attempt may succeed.
+/// Waits until a condition holds. An error is not final: the next attempt may succeed. `holds` must
+/// not wait itself, because the deadline counts a few seconds of each attempt.
 ///
 /// # Errors
 ///
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspended_system_misses_no_deadline() {
+    fn a_paused_machine_misses_no_deadline() {
         let mut left = Left::new(ATTEMPT_MAX * 2);
         left.take(Duration::from_secs(3600));
         assert_eq!(left.time, ATTEMPT_MAX);

@@ -87,7 +87,7 @@ type Routes = BTreeSet<(String, String)>;
 /// Waits until the cluster has these Nodes, and each node the routes to all others' pods.
 pub(super) fn await_routes(cluster: &Cluster, names: &[&str]) -> Result<()> {
     for node in &cluster.nodes {
-        let what = format!("{} has other routes", node.name);
+        let what = format!("routes of {} and Nodes differ", node.name);
         wait(&what, READY, || {
             let all = cluster.list("/api/v1/nodes")?;
             ensure!(
