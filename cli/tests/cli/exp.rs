@@ -287,7 +287,7 @@ fn peers_run_and_leave_nothing_behind() {
         // The total number of frames equals the number that circulates with them.
         let (under_way, note) = figure(&figures, &format!("ngm@size={size}"), "in_flight");
         assert!(
-            under_way <= 384.0 && note.contains("and 384 buffers posted"),
+            under_way <= 256.0 && note.contains("and 512 buffers posted"),
             "{under_way} {note}"
         );
     }

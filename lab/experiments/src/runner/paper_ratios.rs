@@ -49,12 +49,12 @@ impl Samples {
             let (name, keys) = (config.name(), config.keys());
             let values = paper.config(theirs.config);
             let values = values.into_iter().flat_map(|config| &config.values);
-            let mut told: BTreeSet<&str> = BTreeSet::new();
+            let mut stated: BTreeSet<&str> = BTreeSet::new();
             for value in values.filter(|value| value.is_of(&keys)) {
                 let measured = self.series(config, &value.metric).is_some();
                 // If the paper states a value twice, the first statement counts.
                 if let Some(known) = value.value.filter(|_| measured)
-                    && told.insert(&value.metric)
+                    && stated.insert(&value.metric)
                 {
                     let metric = format!("paper.{}", value.metric);
                     let mut figure = Figure::single(plan, &name, &metric, known);

@@ -19,7 +19,7 @@ pub(super) struct Stop {
     pub(super) lro: Option<(Lro, LroRules)>,
     pub(super) direction: Option<Direction>,
     /// True if the lane may have a web server and streams by receive buffer: it has only one wire
-    /// and one guest.
+    /// and one guest, and its column does not exclude them (`only_streams`).
     pub(super) may_serve: bool,
     pub(super) config: Config,
 }
