@@ -3,7 +3,7 @@
 use super::counts::{FunctionCounts, Share};
 use crate::host::files;
 use crate::model::Code;
-use crate::resolve::program::{CopyRoom, Program};
+use crate::resolve::program::{CopyBudget, Program};
 use crate::sampler::elf;
 use blazesym::symbolize::{CodeInfo, Sym, Symbolizer};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
@@ -120,7 +120,7 @@ impl Instructions {
         Some(Self {
             file,
             symbolizer: Symbolizer::new(),
-            program: Program::open(path, &mut CopyRoom::default())?,
+            program: Program::open(path, &mut CopyBudget::default())?,
         })
     }
 

@@ -12,40 +12,84 @@ use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use std::fs::{File, Metadata};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::PathBuf;
 
-/// Maximum bytes of the copies of files.
-const COPIES_MAX: u64 = 1 << 30;
+/// Maximum bytes of files that are read as a whole: copied or compared with a checksum.
+const WHOLE_MAX: u64 = 1 << 30;
 /// Folder of the debug files of packages.
 const DEBUG: &str = "/usr/lib/debug";
 /// Permission of the group and of other users to write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 16;
+/// First bytes of a program, library or debug file.
+const MAGIC: [u8; 4] = [0x7f, b'E', b'L', b'F'];
 
-/// Space for copies of files.
+/// Bytes of files that may still be read as a whole.
 #[derive(Debug)]
-pub(crate) struct CopyRoom {
-    /// Remaining bytes.
+pub(crate) struct CopyBudget {
     left: u64,
     /// Whether a file was too large.
     is_exceeded: bool,
 }
 
-impl Default for CopyRoom {
+impl Default for CopyBudget {
     fn default() -> Self {
         Self {
-            left: COPIES_MAX,
+            left: WHOLE_MAX,
             is_exceeded: false,
         }
     }
 }
 
-impl CopyRoom {
+impl CopyBudget {
     /// Returns a note if a file was too large.
     pub(super) fn note(&self) -> Option<String> {
-        let note = "files that other users can change exceed 1 GiB: some have no function names";
+        let note = "files that must be copied or checked exceed 1 GiB: some have no function names";
         self.is_exceeded.then(|| note.to_owned())
+    }
+
+    /// Returns the budget without these bytes, if it suffices.
+    fn without(&mut self, bytes: u64) -> Option<u64> {
+        let left = self.left.checked_sub(bytes);
+        self.is_exceeded |= left.is_none();
+        left
+    }
+
+    /// Reads a whole file in chunks, unless it is too large.
+    fn read(&mut self, file: &File, mut take: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
+        self.without(file.metadata().ok()?.len())?;
+        let (mut chunk, mut at) = (vec![0; CHUNK], 0);
+        loop {
+            let len = file.read_at(&mut chunk, at).ok()?;
+            if len == 0 {
+                return Some(());
+            }
+            // The file may grow meanwhile.
+            self.left = self.without(len as u64)?;
+            take(chunk.get(..len)?)?;
+            at += len as u64;
+        }
+    }
+}
+
+/// A file whose contents do not change while they are read: only trusted users can change it, or
+/// it is a copy.
+#[derive(Debug)]
+struct StableFile {
+    file: File,
+    /// The path of a file that is not a copy.
+    private: Option<PathBuf>,
+}
+
+impl StableFile {
+    fn new(file: &File, budget: &mut CopyBudget) -> Option<Self> {
+        let private = private_path(file);
+        let file = match private {
+            Some(_) => file.try_clone().ok()?,
+            None => copy(file, budget)?,
+        };
+        Some(Self { file, private })
     }
 }
 
@@ -53,14 +97,15 @@ impl CopyRoom {
 #[derive(Debug)]
 struct SymbolFile {
     source: Source<'static>,
-    /// Keeps a copy open, which has no other path.
-    _copy: Option<File>,
+    /// The source's path is valid as long as this file is open.
+    _file: File,
 }
 
 /// A program or library.
 #[derive(Debug)]
 pub(crate) struct Program {
-    main: SymbolFile,
+    /// `None` if the file could not be copied.
+    main: Option<SymbolFile>,
     /// The debug file, and the segments of the program.
     debug: Option<(SymbolFile, elf::Segments)>,
     /// Offset of the first function of its process.
@@ -71,16 +116,9 @@ pub(crate) struct Program {
 
 impl Program {
     /// Opens a file of the host. Returns `None` if there is no regular file at the path.
-    pub(crate) fn open(path: &str, room: &mut CopyRoom) -> Option<Self> {
-        let file = files::open(path, OFlags::empty()).ok()?;
-        let open = |path: &str| files::open(path, OFlags::empty()).ok();
-        Self::new(
-            &file,
-            is_private(path, &file).then_some(path),
-            path,
-            open,
-            room,
-        )
+    pub(crate) fn open(path: &str, budget: &mut CopyBudget) -> Option<Self> {
+        let open = |path: &str, flags| files::open(path, flags).ok();
+        Self::new(&open(path, OFlags::empty())?, path, open, budget)
     }
 
     /// Returns the program in an open file, which a process has at this path of its root.
@@ -88,54 +126,49 @@ impl Program {
         pid: u32,
         path: &str,
         file: &File,
-        room: &mut CopyRoom,
+        budget: &mut CopyBudget,
     ) -> Option<Self> {
-        let of_host = |path: &str| {
+        let of_host = |path: &str, flags| {
             let is_debug = path.starts_with(DEBUG);
-            is_debug.then(|| files::open(path, OFlags::empty()).ok())?
+            is_debug.then(|| files::open(path, flags).ok())?
         };
-        let own = |path: &str| files::open_of(pid, path, OFlags::empty()).ok();
-        let open = |path: &str| of_host(path).or_else(|| own(path));
-        Self::new(file, None, path, open, room)
+        let own = |path: &str, flags| files::open_of(pid, path, flags).ok();
+        let open = |path: &str, flags| of_host(path, flags).or_else(|| own(path, flags));
+        Self::new(file, path, open, budget)
     }
 
     /// Returns the program in an open file of this process.
-    pub(super) fn of_memory(file: &File, room: &mut CopyRoom) -> Option<Self> {
-        Self::new(file, None, "", |_| None, room)
+    pub(super) fn of_memory(file: &File, budget: &mut CopyBudget) -> Option<Self> {
+        Self::new(file, "", |_, _| None, budget)
     }
 
-    /// `private` is a path at which only trusted users can put files.
     fn new(
         file: &File,
-        private: Option<&str>,
         path: &str,
-        open: impl Fn(&str) -> Option<File>,
-        room: &mut CopyRoom,
+        open: impl Fn(&str, OFlags) -> Option<File>,
+        budget: &mut CopyBudget,
     ) -> Option<Self> {
-        let links = elf::debug_links(file).unwrap_or_default();
         let owner = file.metadata().ok()?.uid();
-        let of_owner = |path: &str| {
-            let file = open(path)?;
+        let of_owner = |path: &str, flags| {
+            let file = open(path, flags)?;
             let is_allowed = [0, owner].contains(&file.metadata().ok()?.uid());
-            is_allowed.then_some((path.to_owned(), file))
+            is_allowed.then_some(file)
         };
-        let found = match links.has_lines {
+        // All parts are read from the copy, because the file may change meanwhile.
+        let stable = StableFile::new(file, budget).map(|stable| stable.file);
+        let file = stable.as_ref().unwrap_or(file);
+        let links = elf::debug_links(file).unwrap_or_default();
+        let start = elf::start(file);
+        let has_own_lines = links.has_lines && !links.names_files;
+        let debug = match has_own_lines {
             true => None,
-            false => debug_file(&links, path, of_owner),
+            false => elf::segments_of(file)
+                .and_then(|segments| Some((debug_file(&links, path, of_owner, budget)?, segments))),
         };
-        let debug = found.and_then(|(path, file)| {
-            let private = is_private(&path, &file).then_some(path.as_str());
-            let inner = elf::debug_links(&file)?;
-            Some((
-                SymbolFile::new(&file, private, &inner, room)?,
-                elf::segments_of(&file)?,
-            ))
-        });
-        let debug = debug.and_then(|(debug, _)| Some((debug, elf::segments_of(file)?)));
         Some(Self {
-            main: SymbolFile::new(file, private, &links, room)?,
+            main: stable.map(|file| SymbolFile::new(file, has_own_lines)),
             debug,
-            start: elf::start(file),
+            start,
             build_id: links.build_id,
         })
     }
@@ -146,13 +179,15 @@ impl Program {
         blazesym: &'a Symbolizer,
         offsets: &[u64],
     ) -> Vec<Option<Sym<'a>>> {
-        let found = self.main.symbols(blazesym, Input::FileOffset(offsets));
+        let in_main = |main: &SymbolFile| main.symbols(blazesym, Input::FileOffset(offsets));
+        let found = self.main.as_ref().map(in_main).unwrap_or_default();
         let Some((debug, segments)) = &self.debug else {
             return found;
         };
         let address = |offset: &u64| segments.address_of(*offset).unwrap_or(u64::MAX);
         let addresses: Vec<u64> = offsets.iter().map(address).collect();
         let better = debug.symbols(blazesym, Input::VirtOffset(&addresses));
+        let found = found.into_iter().chain(std::iter::repeat_with(|| None));
         better
             .into_iter()
             .zip(found)
@@ -162,8 +197,8 @@ impl Program {
 
     /// Returns the symbol at an address of the program's file.
     pub(crate) fn at_address<'a>(&self, blazesym: &'a Symbolizer, address: u64) -> Option<Sym<'a>> {
-        let sources = self.debug.iter().map(|(debug, _)| debug);
-        let mut sources = sources.chain([&self.main]);
+        let debug = self.debug.iter().map(|(debug, _)| debug);
+        let mut sources = debug.chain(&self.main);
         let find = |source: &SymbolFile| {
             let input = Input::VirtOffset(&[address][..]);
             source.symbols(blazesym, input).pop().flatten()
@@ -173,28 +208,15 @@ impl Program {
 }
 
 impl SymbolFile {
-    fn new(
-        file: &File,
-        private: Option<&str>,
-        links: &DebugLinks,
-        room: &mut CopyRoom,
-    ) -> Option<Self> {
-        let copy = match private {
-            Some(_) => None,
-            None => Some(copy(file, room)?),
-        };
-        let path = match (&copy, private) {
-            (None, Some(path)) => path.to_owned(),
-            (Some(copy), _) => files::path_of(copy),
-            (None, None) => return None,
-        };
-        let mut elf = Elf::new(path);
-        // The symbolizer opens the files that these links name, of whatever type and owner.
-        elf.debug_syms = private.is_some() || !links.name_files();
-        Some(Self {
+    /// The symbolizer reads source lines only with `follows`, and then also opens the files that
+    /// this one names, of whatever type and owner.
+    fn new(file: File, follows: bool) -> Self {
+        let mut elf = Elf::new(files::path_of(&file));
+        elf.debug_syms = follows;
+        Self {
             source: Source::Elf(elf),
-            _copy: copy,
-        })
+            _file: file,
+        }
     }
 
     fn symbols<'a>(&self, blazesym: &'a Symbolizer, input: Input<&[u64]>) -> Vec<Option<Sym<'a>>> {
@@ -218,65 +240,47 @@ pub(super) fn symbols<'a>(
     found.take(input.into_inner().len()).collect()
 }
 
-/// Returns whether the host has this file at this path, and only root and this user can change it
-/// and the files beside it.
-fn is_private(path: &str, file: &File) -> bool {
-    let path = Path::new(path);
+/// Returns the path of a file that only root and this user can change, in folders of which the
+/// same holds: a file system that another user has mounted below them can name any owner.
+fn private_path(file: &File) -> Option<PathBuf> {
     let is_ours = |there: &Metadata| {
         let owners = [0, rustix::process::geteuid().as_raw()];
         owners.contains(&there.uid()) && there.mode() & OTHERS_WRITE == 0
     };
-    let check = || {
-        let (folder, here) = (path.parent()?.metadata().ok()?, path.metadata().ok()?);
-        let there = file.metadata().ok()?;
-        let is_it = (here.dev(), here.ino()) == (there.dev(), there.ino());
-        Some(is_it && is_ours(&there) && is_ours(&folder))
-    };
-    check().unwrap_or(false)
+    let path = std::fs::read_link(files::path_of(file)).ok()?;
+    let (here, there) = (path.metadata().ok()?, file.metadata().ok()?);
+    let is_it = (here.dev(), here.ino()) == (there.dev(), there.ino());
+    let mut folders = path.ancestors().skip(1);
+    let are_ours = folders.all(|folder| folder.metadata().is_ok_and(|there| is_ours(&there)));
+    (is_it && is_ours(&there) && are_ours).then_some(path)
 }
 
-/// Copies a file into memory, if there is room.
-fn copy(file: &File, room: &mut CopyRoom) -> Option<File> {
-    let mut copy = File::from(memfd_create("program", MemfdFlags::CLOEXEC).ok()?);
-    let written = chunks(file, room.left, |chunk| copy.write_all(chunk).is_ok());
-    room.is_exceeded |= written.is_none();
-    room.left -= written?;
-    Some(copy)
-}
-
-/// Reads a whole file of at most `most` bytes in chunks, and returns its length.
-fn chunks(file: &File, most: u64, mut take: impl FnMut(&[u8]) -> bool) -> Option<u64> {
-    let (mut chunk, mut at) = (vec![0; CHUNK], 0u64);
-    loop {
-        let len = file.read_at(&mut chunk, at).ok()?;
-        let read = chunk.get(..len).filter(|read| !read.is_empty());
-        let Some(read) = read else {
-            return Some(at);
-        };
-        at += len as u64;
-        if at > most || !take(read) {
-            return None;
-        }
+/// Copies a program, library or debug file into memory.
+fn copy(file: &File, budget: &mut CopyBudget) -> Option<File> {
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).ok()?;
+    if magic != MAGIC {
+        return None;
     }
+    let mut copy = File::from(memfd_create("program", MemfdFlags::CLOEXEC).ok()?);
+    budget.read(file, |chunk| copy.write_all(chunk).ok())?;
+    Some(copy)
 }
 
 /// Finds the debug file of a program: by build id in [`DEBUG`], or by the name in the program,
 /// beside it, in the folder `.debug` there, and in the same folder below [`DEBUG`].
-fn debug_file<T>(
+fn debug_file(
     links: &DebugLinks,
     path: &str,
-    open: impl Fn(&str) -> Option<(T, File)>,
-) -> Option<(T, File)> {
-    let by_id = || {
-        let id = links.build_id.as_deref()?;
-        let (first, rest) = id
-            .split_at_checked(2)
-            .filter(|(_, rest)| !rest.is_empty())?;
-        let (path, file) = open(&format!("{DEBUG}/.build-id/{first}/{rest}.debug"))?;
-        let is_its = elf::debug_links(&file)?.build_id.as_deref() == Some(id);
-        is_its.then_some((path, file))
-    };
-    let by_name = || {
+    open: impl Fn(&str, OFlags) -> Option<File>,
+    budget: &mut CopyBudget,
+) -> Option<SymbolFile> {
+    let by_id = debug_path(links).and_then(|path| {
+        let file = StableFile::new(&open(&path, OFlags::empty())?, budget)?;
+        let inner = elf::debug_links(&file.file)?;
+        (inner.build_id == links.build_id).then_some((file, inner))
+    });
+    let mut by_name = || {
         let (name, sum) = links.file.as_ref()?;
         let (folder, _) = path.rsplit_once('/')?;
         let places = [
@@ -285,16 +289,30 @@ fn debug_file<T>(
             format!("{DEBUG}{folder}/{name}"),
         ];
         places.iter().find_map(|place| {
-            let (path, file) = open(place)?;
+            let file = StableFile::new(&open(place, OFlags::NOFOLLOW)?, budget)?;
             let mut hasher = crc32fast::Hasher::new();
-            chunks(&file, COPIES_MAX, |chunk| {
+            budget.read(&file.file, |chunk| {
                 hasher.update(chunk);
-                true
+                Some(())
             })?;
-            (hasher.finalize() == *sum).then_some((path, file))
+            let inner = elf::debug_links(&file.file)?;
+            (hasher.finalize() == *sum).then_some((file, inner))
         })
     };
-    by_id().or_else(by_name)
+    let (file, inner) = by_id.or_else(|| by_name())?;
+    // Packages share debug information in further files, which these files name.
+    let is_of_package = file.private.is_some_and(|path| path.starts_with(DEBUG));
+    Some(SymbolFile::new(
+        file.file,
+        is_of_package || !inner.names_files,
+    ))
+}
+
+/// Returns the path of a debug file in [`DEBUG`] by the program's build id.
+fn debug_path(links: &DebugLinks) -> Option<String> {
+    let (first, rest) = links.build_id.as_deref()?.split_at_checked(2)?;
+    let path = format!("{DEBUG}/.build-id/{first}/{rest}.debug");
+    (!rest.is_empty()).then_some(path)
 }
 
 #[cfg(test)]
@@ -302,9 +320,13 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt as _, chown};
-    use std::path::PathBuf;
+    use std::path::Path;
     use std::process::Command;
+    use std::time::Duration;
     use testing::{require, skip};
+
+    /// Much longer than a program takes to read.
+    const DEADLINE: Duration = Duration::from_secs(60);
 
     /// Builds a stripped program in a folder, and its debug file there. Returns their paths, or
     /// reports that this machine has no compiler.
@@ -339,7 +361,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Program {
-        Program::open(path.to_str().unwrap(), &mut CopyRoom::default()).unwrap()
+        Program::open(path.to_str().unwrap(), &mut CopyBudget::default()).unwrap()
     }
 
     /// Returns the line of `hidden`, whose address is an offset in the file as well.
@@ -411,21 +433,17 @@ mod tests {
         let links = elf::debug_links(&File::open(program).unwrap()).unwrap();
         let id = links.build_id.clone().unwrap();
         let (first, rest) = id.split_at(2);
-        let found = |at: &str| {
-            let file = |path: &str| (path == at).then(|| File::open(&debug).unwrap());
-            let open = |path: &str| Some((path.to_owned(), file(path)?));
-            debug_file(&links, "/opt/program", open).map(|(path, _)| path)
+        let is_found = |links: &DebugLinks, at: &str| {
+            let open = |path: &str, _| (path == at).then(|| File::open(&debug).unwrap());
+            debug_file(links, "/opt/program", open, &mut CopyBudget::default()).is_some()
         };
         let path = format!("/usr/lib/debug/.build-id/{first}/{rest}.debug");
-        assert_eq!(found(&path), Some(path.clone()));
-        assert_eq!(found("/opt/program.debug"), None);
+        assert!(is_found(&links, &path));
+        assert!(!is_found(&links, "/opt/program.debug"));
         let mut other = elf::debug_links(&File::open(&debug).unwrap()).unwrap();
         other.build_id = Some(format!("{first}00"));
-        let open = |path: &str| Some((path.to_owned(), File::open(&debug).unwrap()));
-        assert!(
-            debug_file(&other, "/opt/program", open).is_none(),
-            "another build"
-        );
+        let path = format!("/usr/lib/debug/.build-id/{first}/00.debug");
+        assert!(!is_found(&other, &path), "another build");
     }
 
     /// Another user may own the folder, the program or the debug file.
@@ -469,14 +487,108 @@ mod tests {
             file.set_len(0).unwrap();
         }
         assert_eq!(line_of_hidden(&opened, dir.path()), Some(1));
-        let large = dir.path().join("whole");
-        chown(&large, Some(12345), None).unwrap();
-        let mut full = CopyRoom {
-            left: 100,
+    }
+
+    /// Only root and this user may be able to change the folder, but not the debug file.
+    #[test]
+    fn private_programs_use_no_debug_files_of_others() {
+        require!(root);
+        let beside = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
+        let Some(files) = built(dir.path()) else {
+            return;
+        };
+        link(&files);
+        set_mode(dir.path(), 0o700);
+        let [program, debug] = &files;
+        assert_eq!(line_of_hidden(&open(program), dir.path()), Some(1));
+        chown(debug, Some(12345), None).unwrap();
+        assert_eq!(line_of_hidden(&open(program), dir.path()), None);
+    }
+
+    #[test]
+    fn files_below_folders_of_others_are_not_private() {
+        let is_private = |path: &Path| private_path(&File::open(path).unwrap()).is_some();
+        assert!(is_private(Path::new("/bin/sh")));
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let file = dir.path().join("x");
+        std::fs::write(&file, "x").unwrap();
+        set_mode(dir.path(), 0o700);
+        assert!(!is_private(&file), "every user can write to /tmp");
+        let file = File::open(&file).unwrap();
+        dir.close().unwrap();
+        assert!(private_path(&file).is_none(), "it has no path");
+    }
+
+    /// A program can name any file.
+    #[test]
+    fn named_files_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        if built(dir.path()).is_none() {
+            return;
+        }
+        let [whole, fifo, contents] = ["whole", "fifo", "contents"].map(|x| dir.path().join(x));
+        let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        let name = [fifo.to_str().unwrap().as_bytes(), b"\0"].concat();
+        let padded = |mut link: Vec<u8>| {
+            link.resize(link.len().next_multiple_of(4) + 4, 0);
+            link
+        };
+        let links = [
+            (".gnu_debuglink", padded(name.clone())),
+            (".gnu_debuglink", padded(b"./fifo\0".into())),
+            (".gnu_debugaltlink", [&name[..], &[1; 20]].concat()),
+            (".debug_sup", [&[5, 0, 0], &name[..], &[1, 1]].concat()),
+        ];
+        for (section, link) in links {
+            std::fs::write(&contents, link).unwrap();
+            let program = dir.path().join("program");
+            let mut option = std::ffi::OsString::from(format!("--add-section={section}="));
+            option.push(&contents);
+            let mut objcopy = Command::new("objcopy");
+            let made = objcopy.arg(option).args([&whole, &program]).status();
+            assert!(made.unwrap().success());
+            let (ended, end) = std::sync::mpsc::channel();
+            let folder = dir.path().to_owned();
+            std::thread::spawn(move || ended.send(line_of_hidden(&open(&program), &folder)));
+            let line = end.recv_timeout(DEADLINE).expect("opening a FIFO blocks");
+            assert_eq!(line, None, "{section}");
+        }
+    }
+
+    #[test]
+    fn large_files_are_not_read() {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let Some([program, _]) = built(dir.path()) else {
+            return;
+        };
+        let path = program.to_str().unwrap();
+        let budget = |left| CopyBudget {
+            left,
             is_exceeded: false,
         };
-        assert!(Program::open(large.to_str().unwrap(), &mut full).is_none());
-        assert_eq!(full.left, 100);
-        assert!(full.note().is_some());
+        let mut small = budget(100);
+        let opened = Program::open(path, &mut small).unwrap();
+        assert!(opened.main.is_none() && opened.build_id.is_some() && opened.start.is_some());
+        assert_eq!(opened.at_offsets(&Symbolizer::new(), &[1]).len(), 0);
+        assert_eq!((small.left, small.note().is_some()), (100, true));
+        let len = program.metadata().unwrap().len();
+        let mut enough = budget(len + 1);
+        assert!(Program::open(path, &mut enough).unwrap().main.is_some());
+        assert_eq!((enough.left, enough.note()), (1, None));
+        let text = dir.path().join("x.c");
+        let opened = Program::open(text.to_str().unwrap(), &mut enough).unwrap();
+        assert!(opened.main.is_none(), "no program");
+        assert_eq!((enough.left, enough.note()), (1, None));
+        // A file may grow after its length was read.
+        let endless = File::open("/dev/zero").unwrap();
+        let mut read = 0;
+        let done = enough.read(&endless, |chunk| {
+            read += chunk.len();
+            Some(())
+        });
+        assert_eq!((done, read), (None, 0));
+        assert!(enough.note().is_some());
     }
 }

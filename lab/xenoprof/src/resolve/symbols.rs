@@ -3,7 +3,7 @@
 
 use super::jit;
 use super::numbers::Numbers;
-use super::program::{CopyRoom, Program, symbols};
+use super::program::{CopyBudget, Program, symbols};
 use super::spaces::Place;
 use crate::model::{Code, Frame, Location, Module, Space};
 use crate::sampler::elf::{self, Foreign, VDSO};
@@ -33,7 +33,7 @@ pub struct Symbolizer {
     known: HashMap<(String, u64), Vec<NamedFrame>>,
     /// Programs and libraries by path.
     programs: HashMap<String, Option<Rc<Program>>>,
-    room: CopyRoom,
+    budget: CopyBudget,
     /// Results that users should know of.
     notes: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Symbolizer {
             foreign: Arc::default(),
             known: HashMap::new(),
             programs: HashMap::new(),
-            room: CopyRoom::default(),
+            budget: CopyBudget::default(),
             notes: Vec::new(),
         }
     }
@@ -99,7 +99,7 @@ impl Symbolizer {
             foreign: Arc::default(),
             known: HashMap::new(),
             programs: HashMap::new(),
-            room: CopyRoom::default(),
+            budget: CopyBudget::default(),
             notes: Vec::new(),
         }
     }
@@ -157,7 +157,11 @@ impl Symbolizer {
     /// Returns notes about maps of just-in-time compilers and about programs that could not be used
     /// as a whole.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.iter().cloned().chain(self.room.note()).collect()
+        self.notes
+            .iter()
+            .cloned()
+            .chain(self.budget.note())
+            .collect()
     }
 
     /// Returns the build id of a program or library.
@@ -171,12 +175,12 @@ impl Symbolizer {
         if let Some(known) = self.programs.get(path) {
             return known.clone();
         }
-        let (foreign, room) = (&self.foreign, &mut self.room);
+        let (foreign, budget) = (&self.foreign, &mut self.budget);
         let opened = match (module.space, foreign.file(path)) {
             (Space::Kernel, _) => None,
-            (_, Some((pid, inner, file))) => Program::of_process(pid, inner, file, room),
-            _ if path == VDSO => vdso().and_then(|file| Program::of_memory(&file, room)),
-            _ if path.starts_with('/') => Program::open(path, room),
+            (_, Some((pid, inner, file))) => Program::of_process(pid, inner, file, budget),
+            _ if path == VDSO => vdso().and_then(|file| Program::of_memory(&file, budget)),
+            _ if path.starts_with('/') => Program::open(path, budget),
             _ => None,
         };
         let opened = opened.map(Rc::new);

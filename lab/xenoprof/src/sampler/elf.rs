@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub(crate) const VDSO: &str = "[vdso]";
 /// Maximum bytes of one table.
 const TABLE_MAX: u64 = 64 << 20;
-/// Maximum bytes of a section with a build id or the name of a debug file.
-const LINK_MAX: usize = 4096;
+/// Maximum bytes of a section with notes or the name of a debug file.
+const LINK_MAX: u64 = 4096;
 /// Maximum bytes of all tables.
 const TABLES_MAX: usize = 1 << 30;
 /// Size of the header.
@@ -24,6 +24,12 @@ const HEAD_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
 /// Size of an entry of the table of segments.
 const SEGMENT_BYTES: usize = 56;
+/// Type of a section with notes.
+const NOTES: u32 = 7;
+/// Sections with the name of a further file with debug information.
+const NAMES: [&[u8]; 3] = [DEBUG_LINK, b".gnu_debugaltlink\0", b".debug_sup\0"];
+/// Section with the name of the debug file.
+const DEBUG_LINK: &[u8] = b".gnu_debuglink\0";
 /// Type and flag of a segment with code: loaded, executable.
 const CODE: [u32; 2] = [1, 1];
 /// Size of a page.
@@ -65,17 +71,11 @@ pub(crate) struct DebugLinks {
     pub(crate) build_id: Option<String>,
     /// Name of the debug file, and the CRC-32 of its contents.
     pub(crate) file: Option<(String, u32)>,
-    /// Whether the program names a file with further debug information (`dwz` writes them).
-    has_supplement: bool,
+    /// Whether the program names further files with debug information, even by invalid names. A
+    /// reader of the debug information opens them.
+    pub(crate) names_files: bool,
     /// Whether the program has source lines itself.
     pub(crate) has_lines: bool,
-}
-
-impl DebugLinks {
-    /// Returns whether a reader of the debug information opens further files.
-    pub(crate) const fn name_files(&self) -> bool {
-        self.file.is_some() || self.has_supplement
-    }
 }
 
 impl Sections {
@@ -230,7 +230,7 @@ impl<'a> Image<'a> {
         let sections = self.table(40, 60, SECTION_BYTES)?;
         let of_names = usize::from(u16::from_le_bytes(*self.head.get(62..)?.first_chunk()?));
         let entry = sections.chunks_exact(SECTION_BYTES).nth(of_names)?;
-        let (names, _) = self.content(entry)?;
+        let (names, _) = self.content(entry, TABLE_MAX)?;
         Some(Headers {
             image: self,
             sections,
@@ -238,10 +238,10 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Reads the section of an entry.
-    fn content(&self, entry: &[u8]) -> Option<Section> {
+    /// Reads the section of an entry, if it has at most `most` bytes.
+    fn content(&self, entry: &[u8], most: u64) -> Option<Section> {
         let [address, offset, len] = [16, 24, 32].map(|at| number(entry, at));
-        let (address, len) = (address?, len.filter(|len| *len <= TABLE_MAX)?);
+        let (address, len) = (address?, len.filter(|len| *len <= most)?);
         let bytes = self.read(offset?, usize::try_from(len).ok()?)?;
         Some((bytes, address..address.checked_add(len)?))
     }
@@ -258,14 +258,25 @@ impl Headers<'_> {
     /// Returns the entry of the section with this name, which ends with a zero.
     fn entry(&self, name: &[u8]) -> Option<&[u8]> {
         self.sections.chunks_exact(SECTION_BYTES).find(|entry| {
-            let at = entry.first_chunk().map(|at| u32::from_le_bytes(*at));
-            let found = at.and_then(|at| self.names.get(at as usize..));
+            let found = word(entry, 0).and_then(|at| self.names.get(at as usize..));
             found.is_some_and(|found| found.starts_with(name))
         })
     }
 
-    fn section(&self, name: &[u8]) -> Option<Section> {
-        self.image.content(self.entry(name)?)
+    fn section(&self, name: &[u8], most: u64) -> Option<Section> {
+        self.image.content(self.entry(name)?, most)
+    }
+
+    /// Returns the build id, which any section with notes may contain.
+    fn build_id(&self) -> Option<String> {
+        let sections = self.sections.chunks_exact(SECTION_BYTES);
+        let mut notes = sections.filter(|entry| word(entry, 4) == Some(NOTES));
+        notes.find_map(|entry| {
+            // Notes are aligned to 4 bytes, or to 8 in a section that says so.
+            let align = number(entry, 48)?.clamp(4, 8);
+            let (notes, _) = self.image.content(entry, LINK_MAX)?;
+            build_id(&notes, align as usize)
+        })
     }
 }
 
@@ -278,27 +289,34 @@ pub(crate) fn segments_of(file: &File) -> Option<Segments> {
 pub(crate) fn debug_links(file: &File) -> Option<DebugLinks> {
     let image = Image::new(file, 0)?;
     let headers = image.headers()?;
-    let small = |name| {
-        let (bytes, _) = headers.section(name)?;
-        (bytes.len() <= LINK_MAX).then_some(bytes)
-    };
-    let has = |name| headers.entry(name).is_some();
+    let link = headers.section(DEBUG_LINK, LINK_MAX);
+    let has = |name: &[u8]| headers.entry(name).is_some();
     Some(DebugLinks {
-        build_id: small(b".note.gnu.build-id\0").and_then(|note| build_id(&note)),
-        file: small(b".gnu_debuglink\0").and_then(|link| debug_link(&link)),
-        has_supplement: has(b".gnu_debugaltlink\0") || has(b".debug_sup\0"),
+        build_id: headers.build_id(),
+        file: link.and_then(|(link, _)| debug_link(&link)),
+        names_files: NAMES.into_iter().any(has),
         has_lines: has(b".debug_line\0") || has(b".zdebug_line\0"),
     })
 }
 
-/// Parses a note: the lengths of its owner and of its contents, its type, its owner, its contents.
-fn build_id(note: &[u8]) -> Option<String> {
-    const HEAD: [u8; 4] = *b"GNU\0";
-    let len = u32::from_le_bytes(*note.get(4..)?.first_chunk()?);
-    let (owner, rest) = note.get(12..)?.split_first_chunk()?;
-    let id = rest.get(..usize::try_from(len).ok()?)?;
-    let is_id = *owner == HEAD && !id.is_empty();
-    is_id.then(|| id.iter().map(|byte| format!("{byte:02x}")).collect())
+/// Finds the build id among notes. A note is the lengths of its owner and of its contents, its
+/// type, its owner, and its contents.
+fn build_id(mut notes: &[u8], align: usize) -> Option<String> {
+    const OWNER: &[u8] = b"GNU\0";
+    const BUILD_ID: u32 = 3;
+    const HEAD_BYTES: usize = 12;
+    loop {
+        let [owner, contents] = [word(notes, 0)?, word(notes, 4)?].map(|len| len as usize);
+        let owner = HEAD_BYTES..HEAD_BYTES + owner;
+        let start = owner.end.next_multiple_of(align);
+        let contents = start..start + contents;
+        let next = contents.end.next_multiple_of(align);
+        let id = notes.get(contents).filter(|id| !id.is_empty());
+        if word(notes, 8)? == BUILD_ID && notes.get(owner)? == OWNER {
+            return Some(id?.iter().map(|byte| format!("{byte:02x}")).collect());
+        }
+        notes = notes.get(next..)?;
+    }
 }
 
 /// Parses the name of a file, zeros up to the next word, and the checksum.
@@ -340,10 +358,15 @@ fn parse(file: &File, at: u64) -> Option<Sections> {
     let image = Image::new(file, at)?;
     let headers = image.headers()?;
     Some(Sections {
-        frames: headers.section(b".eh_frame\0"),
-        header: headers.section(b".eh_frame_hdr\0"),
+        frames: headers.section(b".eh_frame\0", TABLE_MAX),
+        header: headers.section(b".eh_frame_hdr\0", TABLE_MAX),
         segments: image.segments()?,
     })
+}
+
+/// Returns the number of 32 bits at an offset.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// Returns the number of 64 bits at an offset.
@@ -437,6 +460,42 @@ mod tests {
         let mut huge = whole[..64].to_vec();
         huge[32..48].fill(0xff);
         assert!(is_rejected(&huge));
+    }
+
+    #[test]
+    fn build_ids_are_found_among_notes() {
+        let note = |owner: &[u8], kind: u32, contents: &[u8], align: usize| {
+            let mut note = Vec::new();
+            let lens = [owner.len() as u32, contents.len() as u32, kind];
+            note.extend(lens.iter().flat_map(|word| word.to_le_bytes()));
+            for part in [owner, contents] {
+                note.extend(part);
+                note.resize(note.len().next_multiple_of(align), 0);
+            }
+            note
+        };
+        let id = |align| note(b"GNU\0", 3, &[0xab, 0x01, 0xff], align);
+        for align in [4, 8] {
+            let others = [
+                note(b"Linux\0", 0, b"x", align),
+                note(b"GNU\0", 1, b"abcd", align),
+            ];
+            let notes = [others.concat(), id(align)].concat();
+            assert_eq!(build_id(&notes, align).unwrap(), "ab01ff", "{align}");
+            assert_eq!(build_id(&others.concat(), align), None);
+            assert_eq!(build_id(&notes[..notes.len() - 6], align), None, "cut");
+        }
+        assert_eq!(build_id(&note(b"GNU\0", 3, b"", 4), 4), None);
+        assert_eq!(build_id(&[0xff; 40], 4), None);
+    }
+
+    /// The vDSO has its build id among other notes.
+    #[test]
+    fn the_vdso_has_a_build_id() {
+        let (memory, range) = vdso().unwrap();
+        let image = Image::new(&memory, range.start).unwrap();
+        let id = image.headers().unwrap().build_id().unwrap();
+        assert!(id.len() >= 16, "{id}");
     }
 
     #[test]
