@@ -1,15 +1,25 @@
 //! Files whose paths other programs choose.
 
 use super::process::Mapping;
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+/// File systems of the kernel, whose regular files may wait for events or have effects.
+const OF_KERNEL: [libc::c_long; 4] = [
+    libc::PROC_SUPER_MAGIC,
+    libc::SYSFS_MAGIC,
+    libc::TRACEFS_MAGIC,
+    libc::DEBUGFS_MAGIC,
+];
+/// Appended by the kernel to the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
+
 /// Opens a regular file. Any other file is not opened at all, because opening a FIFO blocks, and
-/// opening a device may start it.
+/// opening a device may start it; nor is a file of the kernel's, such as `/proc/kmsg`.
 ///
 /// # Errors
 /// There is no regular file at the path, or it is not readable.
@@ -43,23 +53,29 @@ pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> Result<File> {
     } = mapping;
     let end = start.saturating_add(*len);
     // This link needs the privilege to trace every process.
-    let by_range = open(
-        format!("/proc/{pid}/map_files/{start:x}-{end:x}"),
-        OFlags::empty(),
-    );
-    let program = || {
-        let link = format!("/proc/{pid}/exe");
-        let shown = std::fs::read_link(&link)?;
-        // The two paths may begin at different roots.
-        let shown = shown.to_str().filter(|shown| shown.starts_with('/'));
-        let is_it = shown.is_some_and(|shown| shown.ends_with(path) || path.ends_with(shown));
-        match is_it {
-            true => open(link, OFlags::empty()),
-            false => Err(Error::other("not the process's program")),
-        }
-    };
+    let by_range = open_link(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"), path);
+    let program = || open_link(&format!("/proc/{pid}/exe"), path);
     let by_path = || open_of(pid, path, OFlags::empty());
     by_range.or_else(|_| program()).or_else(|_| by_path())
+}
+
+/// Opens the file of a link of the kernel's, if it is the file at this path: the process may have
+/// another program or other mappings now.
+fn open_link(link: &str, path: &str) -> Result<File> {
+    let file = open(link, OFlags::empty())?;
+    let shown = std::fs::read_link(path_of(&file))?;
+    match shown.to_str().is_some_and(|shown| are_same(shown, path)) {
+        true => Ok(file),
+        false => Err(Error::other(format!("{link} is not {path}"))),
+    }
+}
+
+/// Returns whether two paths can be those of one file. They may begin at different roots, and it
+/// may have been deleted after one was read.
+fn are_same(shown: &str, path: &str) -> bool {
+    let [shown, path] = [shown, path].map(|path| path.strip_suffix(DELETED).unwrap_or(path));
+    let are_absolute = [shown, path].iter().all(|path| path.starts_with('/'));
+    are_absolute && (shown.ends_with(path) || path.ends_with(shown))
 }
 
 fn open_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<File> {
@@ -70,7 +86,7 @@ fn open_below(root: impl AsFd, path: &str, flags: OFlags) -> Result<File> {
 
 /// Opens the file of an `O_PATH` descriptor for reading.
 fn regular(place: File) -> Result<File> {
-    if !place.metadata()?.is_file() {
+    if !place.metadata()?.is_file() || OF_KERNEL.contains(&fstatfs(&place)?.f_type) {
         return Err(Error::other("not a regular file"));
     }
     let mut options = OpenOptions::new();
@@ -118,9 +134,41 @@ mod tests {
         let pid = std::process::id();
         let program = std::env::current_exe().unwrap();
         assert!(open_of(pid, program.to_str().unwrap(), OFlags::empty()).is_ok());
-        for path in ["/dev/zero", "/proc", "/nonexistent"] {
+        for path in [
+            "/dev/zero",
+            "/proc",
+            "/nonexistent",
+            "/proc/kmsg",
+            "/proc/self/mem",
+        ] {
             assert!(open_of(pid, path, OFlags::empty()).is_err(), "{path}");
             assert!(open(path, OFlags::empty()).is_err(), "{path}");
+        }
+    }
+
+    /// Memory may have another file by the time at which a record of it is read.
+    #[test]
+    fn links_of_the_kernel_are_compared() {
+        let program = std::env::current_exe().unwrap();
+        let path = program.to_str().unwrap();
+        assert!(open_link("/proc/self/exe", path).is_ok());
+        assert!(open_link("/proc/self/exe", "/bin/sh").is_err());
+        for (shown, path) in [
+            ("/bin/x", "/bin/x"),
+            ("/srv/root/bin/x", "/bin/x"),
+            ("/bin/x", "/srv/root/bin/x"),
+            ("/bin/x (deleted)", "/bin/x"),
+            ("/bin/x", "/bin/x (deleted)"),
+        ] {
+            assert!(are_same(shown, path), "{shown} {path}");
+        }
+        for (shown, path) in [
+            ("/bin/y", "/bin/x"),
+            ("/bin/xx", "/bin/x"),
+            ("/bin/x", "x"),
+            ("/bin/x", ""),
+        ] {
+            assert!(!are_same(shown, path), "{shown} {path}");
         }
     }
 }
