@@ -10,6 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 /// Maximum bytes of a map.
 const MAP_MAX: u64 = 64 << 20;
+/// Maximum bytes of all maps together.
+const MAPS_MAX: u64 = 256 << 20;
 /// Maximum functions of a map; further ones have no names.
 const FUNCTIONS_MAX: usize = 1_000_000;
 /// Beginning of the name of a module that is a process's code without a file.
@@ -26,6 +28,16 @@ pub(super) fn is_anonymous(path: &str) -> bool {
     matches!(path, "" | "//anon")
 }
 
+/// Bytes of maps that may still be read.
+#[derive(Debug)]
+pub(super) struct MapBudget(u64);
+
+impl Default for MapBudget {
+    fn default() -> Self {
+        Self(MAPS_MAX)
+    }
+}
+
 /// Functions by start address.
 #[derive(Debug, Default)]
 pub(super) struct Map {
@@ -40,7 +52,7 @@ pub(super) struct Map {
 /// Returns the map of the process whose module this is, and a note if parts of it are unusable.
 ///
 /// A process in a PID namespace uses its number there, one in a mount namespace the folder there.
-pub(super) fn of_module(module: &str) -> (Option<Map>, Option<String>) {
+pub(super) fn of_module(module: &str, budget: &mut MapBudget) -> (Option<Map>, Option<String>) {
     let pid = module
         .strip_prefix(MODULE)
         .and_then(|rest| rest.strip_suffix(']'));
@@ -62,7 +74,7 @@ pub(super) fn of_module(module: &str) -> (Option<Map>, Option<String>) {
     let Ok(file) = inner.or_else(|_| outer()) else {
         return (None, None);
     };
-    match read(&file, uid) {
+    match read(&file, uid, budget) {
         Ok(map) => {
             let note = map
                 .note()
@@ -133,15 +145,22 @@ fn function(line: &[u8]) -> Option<(u64, u64, String)> {
 
 /// Reads the map of a process with this user id. Any user may create a file of this name, so the
 /// process's user or root must own it.
-fn read(file: &File, uid: u32) -> std::io::Result<Map> {
-    let owner = file.metadata()?.uid();
+fn read(file: &File, uid: u32, budget: &mut MapBudget) -> std::io::Result<Map> {
+    let status = file.metadata()?;
+    let owner = status.uid();
     if ![0, uid].contains(&owner) {
         let error = format!("user {owner} owns it, not the process's user {uid}");
         return Err(std::io::Error::other(error));
     }
+    let most = MAP_MAX.min(budget.0);
+    if status.len() > budget.0 && most < MAP_MAX {
+        let error = format!("all maps exceed {} MiB", MAPS_MAX >> 20);
+        return Err(std::io::Error::other(error));
+    }
     let mut bytes = Vec::new();
-    file.take(MAP_MAX + 1).read_to_end(&mut bytes)?;
-    let is_long = bytes.len() as u64 > MAP_MAX;
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    budget.0 = budget.0.saturating_sub(bytes.len() as u64);
+    let is_long = bytes.len() as u64 > most;
     if is_long {
         // The last line is incomplete.
         let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
@@ -189,7 +208,7 @@ mod tests {
     fn maps_of_processes_are_read() {
         let pid = std::process::id();
         let path = format!("/tmp/perf-{pid}.map");
-        let map = || of_module(&module(pid));
+        let map = || of_module(&module(pid), &mut MapBudget::default());
         assert!(matches!(map(), (None, None)));
         std::fs::write(&path, "1000 10 f\n").unwrap();
         let (found, note) = map();
@@ -207,7 +226,8 @@ mod tests {
             assert!(map.is_none() && note.unwrap().contains("user 12345 owns it"));
         }
         assert!(matches!(linked, (None, None)), "a link is not followed");
-        assert!(matches!(of_module("/bin/sh"), (None, None)));
+        let of_file = of_module("/bin/sh", &mut MapBudget::default());
+        assert!(matches!(of_file, (None, None)));
     }
 
     /// The process writes the map, and the profiler may be root.
@@ -219,9 +239,18 @@ mod tests {
         std::io::Write::write_all(&mut file, &long).unwrap();
         std::io::Seek::rewind(&mut file).unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        let map = read(&file, uid).unwrap();
+        let mut budget = MapBudget::default();
+        let map = read(&file, uid, &mut budget).unwrap();
         assert_eq!((map.name(1), map.name(0x1000)), (Some("f"), None));
         assert!(map.is_cut);
+        let mut again = || {
+            std::io::Seek::rewind(&mut file).unwrap();
+            read(&file, uid, &mut budget).map(|map| map.name(1).is_some())
+        };
+        let maps: Vec<_> = std::iter::repeat_with(&mut again).take(3).collect();
+        assert!(maps[..2].iter().all(|map| matches!(map, Ok(true))));
+        let error = maps[2].as_ref().unwrap_err().to_string();
+        assert_eq!(error, "all maps exceed 256 MiB");
         for text in [
             &b"\xff \xff \xff"[..],
             b"-1 1 f",

@@ -1,7 +1,7 @@
 //! Function names: those of the kernel from kallsyms, those of programs and libraries from their
 //! files.
 
-use super::jit;
+use super::jit::{self, MapBudget};
 use super::numbers::Numbers;
 use super::program::{CopyBudget, Program, symbols};
 use super::spaces::Place;
@@ -123,6 +123,8 @@ impl Symbolizer {
         places: &[Place],
         Frames { frames, files }: &mut Frames,
     ) -> Vec<Vec<u32>> {
+        // `prof top` calls this for each screen, and reads the maps again.
+        let mut maps = MapBudget::default();
         for (number, module) in (0u32..).zip(modules) {
             let offsets: Vec<u64> = places
                 .iter()
@@ -131,7 +133,7 @@ impl Symbolizer {
                 .filter(|offset| !self.known.contains_key(&(module.path.clone(), *offset)))
                 .collect();
             if !offsets.is_empty() {
-                self.learn(module, &offsets);
+                self.learn(module, &offsets, &mut maps);
             }
         }
         let frames_of = |place: &Place| {
@@ -202,12 +204,12 @@ impl Symbolizer {
         self.blazesym.as_ref().map(find).unwrap_or_default()
     }
 
-    fn learn(&mut self, module: &Module, offsets: &[u64]) {
+    fn learn(&mut self, module: &Module, offsets: &[u64], maps: &mut MapBudget) {
         let program = match self.blazesym {
             Some(_) => self.program(module),
             None => None,
         };
-        let (jit, note) = jit::of_module(&module.path);
+        let (jit, note) = jit::of_module(&module.path, maps);
         if self.notes.len() < NOTES_MAX {
             self.notes.extend(note);
         }
