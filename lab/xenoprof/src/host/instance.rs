@@ -4,7 +4,7 @@ use super::cpus::raw_ns;
 use super::markers::{Change, Counters, Restarted};
 use super::process;
 use crate::model::Traffic;
-use abi::machine::{Program, Status};
+use abi::machine::{DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
 use figures::measure;
@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 
 /// Maximum changes of a domain's counters; later ones are not recorded. They suffice for an hour.
 const CHANGES_MAX: usize = 20_000;
+/// Minimum time between two audits of grants, nanoseconds. Each lists every grant of the machine.
+const AUDITS_NS: u64 = 1_000_000_000;
+/// Minimum pause after an audit, in durations of the audit.
+const AUDIT_PAUSE: u64 = 10;
 
 /// An instance of the machine.
 pub(super) struct ObservedInstance {
@@ -21,6 +25,8 @@ pub(super) struct ObservedInstance {
     pub(super) domains: BTreeMap<String, ObservedDomain>,
     /// The last audit of grants, and its time.
     audited: Option<(u64, Counters)>,
+    /// End of the pause after the last audit.
+    audit_from_ns: u64,
     /// Changes of the grants.
     pub(super) granted: Vec<Change>,
     /// Whether a query has timed out. The instance is then not queried again, and its domains keep
@@ -69,6 +75,7 @@ impl ObservedInstance {
             monitor,
             domains: BTreeMap::new(),
             audited: None,
+            audit_from_ns: 0,
             granted: Vec::new(),
             silent: false,
         }
@@ -77,52 +84,39 @@ impl ObservedInstance {
     /// Records the domains of a status, and their restarts.
     pub(super) fn take(&mut self, status: &Status) {
         for domain in &status.domains {
-            let running =
-                self.domains
-                    .entry(domain.name.clone())
-                    .or_insert_with(|| ObservedDomain {
-                        program: domain.program,
-                        runs: Vec::new(),
-                    });
-            let pid = domain.pid.unsigned_abs();
-            let last = running.runs.last();
-            if domain.alive && last.is_none_or(|run| run.pid != pid) {
-                let replaces = last.map(|last| Restarted::new(last.pid, raw_ns()));
-                running.runs.push(DomainRun {
-                    pid,
-                    agent: domain.agent_pid.unsigned_abs(),
-                    replaces,
-                    first: None,
-                    last: None,
-                    changes: Vec::new(),
-                });
-            }
-            let outage_ns = domain
-                .restarts
-                .as_ref()
-                .and_then(|restarts| restarts.connected_ns);
-            let run = running.runs.last_mut();
-            if let Some(replaces) = run.and_then(|run| run.replaces.as_mut()) {
-                replaces.outage_ns = outage_ns;
-            }
+            let new = || ObservedDomain {
+                program: domain.program,
+                runs: Vec::new(),
+            };
+            let known = self.domains.entry(domain.name.clone());
+            known.or_insert_with(new).take(domain, raw_ns());
         }
     }
 
-    /// Reads the counters of every domain and of the grants.
-    pub(super) fn read(&mut self) {
+    /// Reads the counters of every domain, and those of the grants less often. `is_last` is for the
+    /// last reading.
+    pub(super) fn read(&mut self, is_last: bool) {
         self.read_domains();
-        if self.silent {
-            return;
+        let from_ns = raw_ns();
+        let is_recent = |(at_ns, _): &(u64, Counters)| from_ns.saturating_sub(*at_ns) < AUDITS_NS;
+        let is_recent = !is_last && self.audited.as_ref().is_some_and(is_recent);
+        if !self.silent && !is_recent && from_ns >= self.audit_from_ns {
+            self.audit(from_ns);
         }
-        match self.instance.grants() {
-            Ok(audit) => {
-                let now = (raw_ns(), Counters::of_grants(&audit));
-                if let Some((from_ns, before)) = self.audited.replace(now.clone()) {
-                    add(&mut self.granted, now.1.since(&before, [from_ns, now.0]));
-                }
-            }
-            Err(client::Error::Late { .. }) => self.silent = true,
-            Err(_) => {}
+    }
+
+    /// Reads the counters of the grants. If the answer is late, the next one has its changes.
+    fn audit(&mut self, from_ns: u64) {
+        let audit = self.instance.grants();
+        let now_ns = raw_ns();
+        let pause_ns = now_ns.saturating_sub(from_ns).saturating_mul(AUDIT_PAUSE);
+        self.audit_from_ns = now_ns.saturating_add(pause_ns);
+        let Ok(audit) = audit else {
+            return;
+        };
+        let now = Counters::of_grants(&audit);
+        if let Some((from_ns, before)) = self.audited.replace((now_ns, now.clone())) {
+            add(&mut self.granted, now.since(&before, [from_ns, now_ns]));
         }
     }
 
@@ -159,6 +153,33 @@ impl ObservedInstance {
                 run.first = Some(reading.clone());
             }
             run.last = Some(reading);
+        }
+    }
+}
+
+impl ObservedDomain {
+    /// Records a restart, and the duration of its outage.
+    fn take(&mut self, domain: &DomainStatus, now_ns: u64) {
+        let pid = domain.pid.unsigned_abs();
+        let last = self.runs.last();
+        if domain.alive && last.is_none_or(|run| run.pid != pid) {
+            let replaces = last.map(|last| Restarted::new(last.pid, now_ns));
+            self.runs.push(DomainRun {
+                pid,
+                agent: domain.agent_pid.unsigned_abs(),
+                replaces,
+                first: None,
+                last: None,
+                changes: Vec::new(),
+            });
+        }
+        // While the domain is dead, its status is that of the next outage.
+        let run = self.runs.last_mut().filter(|_| domain.alive);
+        let restarts = domain.restarts.as_ref();
+        if let Some(replaces) = run.and_then(|run| run.replaces.as_mut())
+            && let Some(outage_ns) = restarts.and_then(|restarts| restarts.connected_ns)
+        {
+            replaces.outage_ns = Some(outage_ns);
         }
     }
 }
@@ -232,6 +253,34 @@ mod tests {
         let nothing = reading(&serde_json::json!({"ledger": [], "ports": 3}), 5);
         assert_eq!(nothing.traffic, Traffic::default());
         assert!(nothing.hops.is_empty());
+    }
+
+    #[test]
+    fn each_restart_keeps_its_duration() {
+        let mut domain = ObservedDomain {
+            program: Program::Guest,
+            runs: Vec::new(),
+        };
+        let mut take = |alive, pid: i32, connected_ns: Option<u64>| {
+            let status = serde_json::json!({
+                "name": "web", "id": 1, "program": "guest", "state": "running", "alive": alive,
+                "pid": pid, "agent_pid": 1, "cpu_ns": 0, "agent_cpu_ns": 0, "worker_cpu_ns": 0,
+                "hypercalls": 0, "operations": 0, "system_calls": 0,
+                "restarts": {"count": 0, "in_a_row": 0, "ready_ns": null,
+                             "connected_ns": connected_ns},
+            });
+            domain.take(&serde_json::from_value(status).unwrap(), 7);
+        };
+        take(true, 10, None);
+        for (pid, outage_ns) in [(11, 5), (12, 9)] {
+            take(false, pid - 1, None);
+            take(true, pid, None);
+            take(true, pid, Some(outage_ns));
+        }
+        take(false, 12, None);
+        let outage = |run: &DomainRun| (run.pid, run.replaces.and_then(|r| r.outage_ns));
+        let outages: Vec<(u32, Option<u64>)> = domain.runs.iter().map(outage).collect();
+        assert_eq!(outages, [(10, None), (11, Some(5)), (12, Some(9))]);
     }
 
     /// Frames between guests count once each, whatever else a NIC carries.

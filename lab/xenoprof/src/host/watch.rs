@@ -90,6 +90,15 @@ impl Watch {
 
     /// Reads everything once.
     pub fn look(&mut self) {
+        self.look_at_all(false);
+    }
+
+    /// Reads everything a last time.
+    pub fn finish(&mut self) {
+        self.look_at_all(true);
+    }
+
+    fn look_at_all(&mut self, is_last: bool) {
         let first = self.looks == 0;
         self.looks += 1;
         for pid in measure::processes().into_iter().map(i32::cast_unsigned) {
@@ -116,10 +125,10 @@ impl Watch {
                 seen.to_ns = ns;
             }
         }
-        self.instances();
+        self.instances(is_last);
     }
 
-    fn instances(&mut self) {
+    fn instances(&mut self, is_last: bool) {
         for name in client::listed().unwrap_or_default() {
             if !self.found.contains_key(&name)
                 && let Ok(instance) = Instance::connect(&name)
@@ -142,7 +151,7 @@ impl Watch {
                         InstanceScope::OfCommand => self.looks > 1 && !self.earlier.contains(name),
                     };
                     if may_be_profiled {
-                        found.read();
+                        found.read(is_last);
                     }
                 }
                 Err(client::Error::Late { .. }) => found.silent = true,

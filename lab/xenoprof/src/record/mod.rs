@@ -495,11 +495,11 @@ impl Watcher {
         let (run, running) = mpsc::channel::<()>();
         let shared = watch.clone();
         let thread = std::thread::spawn(move || {
-            let look = || shared.lock().unwrap_or_else(PoisonError::into_inner).look();
+            let watch = || shared.lock().unwrap_or_else(PoisonError::into_inner);
             while running.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                look();
+                watch().look();
             }
-            look();
+            watch().finish();
         });
         Self { watch, run, thread }
     }
