@@ -280,7 +280,7 @@ fn debug_file(
         let inner = elf::debug_links(&file.file)?;
         (inner.build_id == links.build_id).then_some((file, inner))
     });
-    let mut by_name = || {
+    let by_name = || {
         let (name, sum) = links.file.as_ref()?;
         let (folder, _) = path.rsplit_once('/')?;
         let places = [
@@ -299,7 +299,7 @@ fn debug_file(
             (hasher.finalize() == *sum).then_some((file, inner))
         })
     };
-    let (file, inner) = by_id.or_else(|| by_name())?;
+    let (file, inner) = by_id.or_else(by_name)?;
     // Packages share debug information in further files, which these files name.
     let is_of_package = file.private.is_some_and(|path| path.starts_with(DEBUG));
     Some(SymbolFile::new(
