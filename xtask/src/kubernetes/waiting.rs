@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Deadline of an object that the control plane creates or reports.
 pub(super) const READY: Duration = Duration::from_secs(90);
 
-/// The longest time that one attempt takes from a deadline: during a longer one the machine may have
-/// been paused, and nothing could happen.
+/// The longest time that one attempt takes from a deadline: during a longer one the machine may
+/// have been paused, and nothing could happen.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
 /// The time that is left of a deadline.
