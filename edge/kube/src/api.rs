@@ -237,8 +237,7 @@ impl Node {
         Self {
             addresses: addresses.into_iter().map(|(_, address)| address).collect(),
             pod_subnets: subnets.into_iter().flatten().filter_map(subnet).collect(),
-            // The API server always states it.
-            created: created.unwrap_or("unknown").to_owned(),
+            created: created.unwrap_or_default().to_owned(),
         }
     }
 }
