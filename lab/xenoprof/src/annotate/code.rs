@@ -48,13 +48,12 @@ pub(super) fn instructions(
     let failed = |error: &dyn std::fmt::Display| format!("no instructions: {path}: {error}");
     // The session's author chose the path.
     let file = files::open(path, OFlags::empty()).map_err(|error| failed(&error))?;
-    let now = elf::debug_links(&file).and_then(|links| links.build_id);
-    if build_id.is_some() && build_id != now.as_deref() {
+    let file = Instructions::new(path, file).ok_or_else(|| failed(&"it cannot be read"))?;
+    if build_id.is_some() && build_id != file.program.build_id.as_deref() {
         return Err(format!(
             "no instructions: {path} is another build than the one that was profiled"
         ));
     }
-    let file = Instructions::new(path, file).ok_or_else(|| failed(&"it cannot be read"))?;
     let sampled = sampled_code(counts);
     let starts: BTreeSet<u64> = sampled.iter().map(|code| code.1).collect();
     let mut shown = Vec::new();
@@ -118,9 +117,9 @@ struct Instructions {
 impl Instructions {
     fn new(path: &str, file: File) -> Option<Self> {
         Some(Self {
-            file,
             symbolizer: Symbolizer::new(),
-            program: Program::open(path, &mut CopyBudget::default())?,
+            program: Program::of_host(&file, path, &mut CopyBudget::default())?,
+            file,
         })
     }
 

@@ -111,14 +111,19 @@ pub(crate) struct Program {
     /// Offset of the first function of its process.
     pub(super) start: Option<u64>,
     /// Build id.
-    pub(super) build_id: Option<String>,
+    pub(crate) build_id: Option<String>,
 }
 
 impl Program {
     /// Opens a file of the host. Returns `None` if there is no regular file at the path.
-    pub(crate) fn open(path: &str, budget: &mut CopyBudget) -> Option<Self> {
+    pub(super) fn open(path: &str, budget: &mut CopyBudget) -> Option<Self> {
+        Self::of_host(&files::open(path, OFlags::empty()).ok()?, path, budget)
+    }
+
+    /// Returns the program in an open file, which is at this path of the host.
+    pub(crate) fn of_host(file: &File, path: &str, budget: &mut CopyBudget) -> Option<Self> {
         let open = |path: &str, flags| files::open(path, flags).ok();
-        Self::new(&open(path, OFlags::empty())?, path, open, budget)
+        Self::new(file, path, open, budget)
     }
 
     /// Returns the program in an open file, which a process has at this path of its root.

@@ -95,12 +95,7 @@ impl Symbolizer {
     pub(super) fn without_symbols() -> Self {
         Self {
             blazesym: None,
-            kallsyms: None,
-            foreign: Arc::default(),
-            known: HashMap::new(),
-            programs: HashMap::new(),
-            budget: CopyBudget::default(),
-            notes: Vec::new(),
+            ..Self::new(None)
         }
     }
 
