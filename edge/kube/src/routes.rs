@@ -13,6 +13,7 @@ use crate::prefix::AddressBlock;
 use crate::server::ApiServer;
 use crate::view::View;
 use serde_json::Value;
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Output};
@@ -51,10 +52,12 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
         let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK);
         let is_certain = matches!(&plan, Some(Ok((_, warnings))) if warnings.is_empty());
         if view.is_complete() && (has_changed || !is_certain) {
-            let new = Some(links().and_then(|links| {
-                let is_near = |block: AddressBlock| links.iter().any(|link| link.covers(block));
-                wanted(&view.cluster.nodes, node, is_near)
-            }));
+            let links = LazyCell::new(links);
+            let is_near = |block: AddressBlock| {
+                let links = links.as_ref().map_err(Clone::clone)?;
+                Ok(links.iter().any(|link| link.covers(block)))
+            };
+            let new = Some(wanted(&view.cluster.nodes, node, is_near));
             // Most changes of Nodes are heartbeats.
             if is_recent && new == plan {
                 continue;
@@ -85,11 +88,11 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
 ///
 /// # Errors
 ///
-/// The node is not known, or has no address: its routes must stay as they are.
+/// The node is not known or has no address, or `is_near` fails: its routes must stay as they are.
 fn wanted(
     nodes: &BTreeMap<String, Node>,
     own: &str,
-    is_near: impl Fn(AddressBlock) -> bool,
+    is_near: impl Fn(AddressBlock) -> Result<bool, String>,
 ) -> Plan {
     let here = nodes.get(own).filter(|node| !node.addresses.is_empty());
     let here = here.ok_or_else(|| {
@@ -102,12 +105,13 @@ fn wanted(
     for (name, node) in others {
         for subnet in &node.pod_subnets {
             let inside = inside(*subnet, nodes);
-            let mut near = inside
-                .iter()
-                .filter(|(_, at)| is_near(AddressBlock::host(*at)));
+            let near = |&(other, at)| match is_near(AddressBlock::host(at)) {
+                Ok(is_near) => is_near.then_some(Ok((other, at))),
+                Err(why) => Some(Err(why)),
+            };
             let why = if let Some(why) = conflict(*subnet, here) {
                 why
-            } else if let Some((other, address)) = near.next() {
+            } else if let Some((other, address)) = inside.iter().find_map(near).transpose()? {
                 format!("it contains the address {address} of Node {other}")
             } else if let Some(other) = routes.keys().find(|other| other.overlaps(*subnet)) {
                 format!("it overlaps {other} of another node")
@@ -285,11 +289,9 @@ mod tests {
     }
 
     /// The network of all nodes.
-    fn is_near(block: AddressBlock) -> bool {
-        let networks = ["192.0.2.0/24", "fd00::/64"];
-        networks
-            .iter()
-            .any(|text| text.parse::<AddressBlock>().unwrap().covers(block))
+    fn is_near(block: AddressBlock) -> Result<bool, String> {
+        let mut networks = ["192.0.2.0/24", "fd00::/64"].iter();
+        Ok(networks.any(|text| text.parse::<AddressBlock>().unwrap().covers(block)))
     }
 
     fn nodes<const N: usize>(all: [(&str, Node); N]) -> BTreeMap<String, Node> {
@@ -376,6 +378,11 @@ mod tests {
         let expected = "the address 10.0.2.7 of Node c withdraws no route: it is in 10.0.2.0/24 of \
                         Node b, and in no network of this host";
         assert_eq!(warnings, [expected]);
+        // The networks of the host are read only for such addresses.
+        let unknown = |_: AddressBlock| Err("unknown".to_owned());
+        assert_eq!(wanted(&nodes, "a", unknown).unwrap_err(), "unknown");
+        let honest = nodes.into_iter().filter(|(name, _)| name != "c").collect();
+        assert_eq!(wanted(&honest, "a", unknown).unwrap().0.len(), 1);
     }
 
     #[test]
