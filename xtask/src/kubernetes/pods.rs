@@ -3,14 +3,10 @@
 use super::cluster::Cluster;
 use super::images::BUSYBOX;
 use super::space::{Netns, container_process};
-use super::waiting::wait;
+use super::waiting::{READY, wait};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::net::IpAddr;
-use std::time::Duration;
-
-/// Deadline of a pod.
-const READY: Duration = Duration::from_secs(90);
 
 /// A running pod.
 pub(super) struct Pod {

@@ -40,10 +40,15 @@ pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
 pub(super) fn await_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
     let what = format!("{ip} port {port} does not serve the page of {begin}");
     wait(&what, SERVED, || {
-        let found = page(from, ip, port)?;
-        ensure!(found.starts_with(begin), "it serves {found}");
-        Ok(true)
+        expect_page(from, ip, port, begin).map(|()| true)
     })
+}
+
+/// Fetches a page, which must begin with these words.
+pub(super) fn expect_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
+    let found = page(from, ip, port)?;
+    ensure!(found.starts_with(begin), "{ip} serves {found}");
+    Ok(())
 }
 
 /// Returns whether the calling thread can connect within a time.

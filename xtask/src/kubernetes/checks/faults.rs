@@ -4,7 +4,7 @@ use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::{Node, names};
 use crate::kubernetes::pods::{self, Pod};
-use crate::kubernetes::traffic::{Stream, page};
+use crate::kubernetes::traffic::{Stream, expect_page};
 use crate::kubernetes::waiting::wait;
 use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
@@ -103,11 +103,8 @@ fn await_page(from: &Pod, to: &Pod, deadline: Duration) -> Result<()> {
 
 /// Fetches the page of a pod from each of its addresses.
 fn reach(from: &Pod, to: &Pod) -> Result<()> {
-    for ip in &to.ips {
-        let found = page(&from.netns, *ip, 80)?;
-        ensure!(found.starts_with(&to.name), "{ip} serves {found}");
-    }
-    Ok(())
+    let mut ips = to.ips.iter();
+    ips.try_for_each(|ip| expect_page(&from.netns, *ip, 80, &to.name))
 }
 
 fn drained(cluster: &mut Cluster) -> Result<String> {
