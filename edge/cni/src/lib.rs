@@ -25,6 +25,7 @@ mod program;
 mod request;
 mod reserved;
 mod result;
+mod routed;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(test)]

@@ -28,6 +28,9 @@ pub(crate) struct NetworkConfig {
     /// Whether an agent sets the rules of pods.
     #[serde(default)]
     pub(crate) network_policy: bool,
+    /// Whether containers send packets to their own subnet by the gateway, too.
+    #[serde(default)]
+    pub(crate) routed: bool,
     #[serde(default)]
     ipam: Option<Ipam>,
 }

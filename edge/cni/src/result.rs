@@ -105,6 +105,22 @@ impl CniIp {
     }
 }
 
+impl CniRoute {
+    /// Returns a route without a gateway.
+    pub(crate) fn to(dst: &str) -> Self {
+        Self {
+            dst: dst.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether it is the route to this single station.
+    fn is_to(&self, station: &str) -> bool {
+        let prefix = if is_v6(station) { "128" } else { "32" };
+        self.dst.split_once('/') == Some((station, prefix))
+    }
+}
+
 impl CniResult {
     /// Returns the result in the form of a version.
     pub(crate) fn in_version(mut self, version: CniVersion) -> Self {
@@ -144,7 +160,7 @@ impl CniResult {
     }
 
     /// Returns the routes in the machine's form. A route without a gateway uses the gateway of its
-    /// address family.
+    /// address family, unless it is the route to a gateway.
     pub(crate) fn machine_routes(&self) -> Result<Vec<String>, CniError> {
         let routes = self.routes.iter().map(|route| {
             if let Some((key, value)) = route.more.iter().next() {
@@ -152,8 +168,10 @@ impl CniResult {
                 return Err(CniError::new(ErrorCode::Unsupported, msg));
             }
             let family = is_v6(&route.dst);
-            let mut own = self.ips.iter().filter(|ip| is_v6(&ip.address) == family);
-            let own = own.find_map(|ip| ip.gateway.as_ref());
+            let own = self.ips.iter().filter(|ip| is_v6(&ip.address) == family);
+            let mut gateways = own.filter_map(|ip| ip.gateway.as_ref());
+            let is_neighbour = gateways.clone().any(|gateway| route.is_to(gateway));
+            let own = gateways.next().filter(|_| !is_neighbour);
             Ok(match route.gw.as_ref().or(own) {
                 Some(via) => format!("{} via {via}", route.dst),
                 None => route.dst.clone(),
@@ -229,13 +247,14 @@ mod tests {
             result(json!({ "ips": ips, "routes": routes })).machine_routes()
         };
         let some = json!([{ "dst": "0.0.0.0/0" }, { "dst": "10.1.0.0/16", "gw": "10.0.0.9" },
-            { "dst": "fd01::/64" }]);
+            { "dst": "fd01::/64" }, { "dst": "10.0.0.1/32" }]);
         assert_eq!(
             routes_of(some).unwrap(),
             [
                 "0.0.0.0/0 via 10.0.0.1",
                 "10.1.0.0/16 via 10.0.0.9",
-                "fd01::/64"
+                "fd01::/64",
+                "10.0.0.1/32"
             ]
         );
         let refused = routes_of(json!([{ "dst": "0.0.0.0/0", "table": 7 }])).unwrap_err();

@@ -7,6 +7,7 @@ use crate::network::decoded;
 use crate::pod;
 use crate::request::PluginRequest;
 use crate::result::{CniInterface, CniIp, CniResult};
+use crate::routed;
 use abi::machine::Setting;
 use client::Error;
 use serde_json::{Map, Value, json};
@@ -19,9 +20,9 @@ pub(crate) fn add(request: &PluginRequest) -> Result<Value, CniError> {
         Some(ipam) => ipam.add()?,
         None => requested.addresses()?,
     };
-    let attached = attach(request, &requested, (&machine, guest.as_str()), &given);
-    let mac = match (attached, ipam) {
-        (Ok(mac), _) => mac,
+    let attached = attach(request, &requested, (&machine, guest.as_str()), given);
+    let (mac, given) = match (attached, ipam) {
+        (Ok(attached), _) => attached,
         (Err(failure), Some(ipam)) if !failure.is(ErrorCode::Exists) => {
             if let Err(left) = ipam.del() {
                 eprintln!("grantway-cni: cannot release the addresses: {left:?}");
@@ -36,7 +37,7 @@ pub(crate) fn add(request: &PluginRequest) -> Result<Value, CniError> {
 /// ADD with addresses and routes that the caller assigns and releases.
 pub(crate) fn with(request: &PluginRequest, given: CniResult) -> Result<CniResult, CniError> {
     let (requested, machine, guest) = prepared(request)?;
-    let mac = attach(request, &requested, (&machine, guest.as_str()), &given)?;
+    let (mac, given) = attach(request, &requested, (&machine, guest.as_str()), given)?;
     Ok(result(request, requested, given, mac))
 }
 
@@ -74,17 +75,21 @@ fn exists(request: &PluginRequest) -> CniError {
     CniError::new(ErrorCode::Exists, msg)
 }
 
-/// Attaches the guest; returns its MAC.
+/// Attaches the guest; returns its MAC, and the addresses and routes that it has.
 fn attach(
     request: &PluginRequest,
     requested: &InterfaceRequest,
     (machine, guest): (&MachineClient, &str),
-    given: &CniResult,
-) -> Result<String, CniError> {
-    requested.check_assigned(given)?;
-    let section = section(request, requested, guest, given)?;
+    mut given: CniResult,
+) -> Result<(String, CniResult), CniError> {
+    requested.check_assigned(&given)?;
+    if request.network.routed {
+        given = routed::by_gateway(given)?;
+        routed::ignore_redirects(&request.call.netns)?;
+    }
+    let section = section(request, requested, guest, &given)?;
     match machine.attach(section) {
-        Ok(attached) => Ok(attached.macs.into_iter().next().unwrap_or_default()),
+        Ok(attached) => Ok((attached.macs.into_iter().next().unwrap_or_default(), given)),
         Err(Error::Refused(why)) => Err(match machine.has(guest) {
             Ok(true) => exists(request),
             _ => {

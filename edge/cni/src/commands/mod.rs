@@ -17,5 +17,8 @@ pub(crate) fn read_add(
     let given = requested.before.clone().unwrap_or_default();
     requested.check_assigned(&given)?;
     let joined = given.and(requested.addresses()?);
-    joined.machine_routes().map(drop)
+    joined.machine_routes()?;
+    crate::routed::by_gateway(joined)?
+        .machine_routes()
+        .map(drop)
 }

@@ -105,7 +105,7 @@ fn talk(node: &Node) -> [Pod; 2] {
     let b = Pod::run(node, "b", None).unwrap();
     assert_eq!((node.guests(), node.leases()), (2, 2));
     let link = a.exec(node, "ip address show dev eth0");
-    assert!(link.contains(&format!("{}/24", a.ip)), "{link}");
+    assert!(link.contains(&format!("{}/32", a.ip)), "{link}");
     let routes = a.exec(node, "ip route");
     assert!(
         routes.contains(&format!("default via {GATEWAY}")),

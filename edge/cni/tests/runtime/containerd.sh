@@ -13,6 +13,8 @@ done
 # As under systemd, containers see later mounts.
 mount --make-shared /run/netns
 ip link set lo up
+# A node forwards packets between its pods.
+echo 1 >/proc/sys/net/ipv4/ip_forward
 # The image contains these plugins, which are copied to the node.
 mkdir "$w/plugins"
 for folder in /usr/lib/cni /usr/libexec/cni; do

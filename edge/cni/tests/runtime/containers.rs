@@ -3,6 +3,7 @@
 use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, run};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
+use std::fs;
 use testing::wait_until;
 
 /// A container: its id, and its namespace.
@@ -114,6 +115,54 @@ fn containers_communicate_and_leave_nothing() {
     for container in [&a, &b, &c] {
         container.call("DEL", &conf).done();
         assert!(!has_interface(&container.1, "eth0"));
+    }
+    assert!(machine.leases().is_empty(), "{:?}", machine.leases());
+}
+
+/// Without forwarding by the host, such containers reach the host only. With it, ICMP redirects do
+/// not make them bypass the host.
+#[test]
+fn routed_containers_reach_each_other_by_the_host() {
+    let Some(machine) = Machine::up() else {
+        return;
+    };
+    let mut conf = machine.network();
+    conf["routed"] = true.into();
+    let [a, b] = ["1a", "1b"].map(Container::new);
+    let [added_a, added_b] = [&a, &b].map(|container| container.call("ADD", &conf).done());
+    assert!(
+        added_a["ips"][0]["address"]
+            .as_str()
+            .unwrap()
+            .ends_with("/32")
+    );
+    a.call("CHECK", &after(&conf, &added_a)).done();
+    for to in [HOST, "fd99::1"] {
+        reaches(&a.1, to);
+    }
+    let forwards = |value: &str| {
+        let write = || {
+            for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                fs::write(format!("/proc/sys/net/{file}"), value).unwrap();
+            }
+        };
+        machine.host.enter(write).unwrap();
+    };
+    for family in [0, 1] {
+        let to = address(&added_b, family);
+        forwards("0");
+        let ping = run(&a.1, "ping", &["-c", "1", "-W", "1", to]);
+        assert!(!ping.status.success(), "{ping:?}");
+        forwards("1");
+        reaches(&a.1, to);
+        run(&a.1, "ping", &["-c", "5", "-i", "0.2", to]);
+        let route = run(&a.1, "ip", &["route", "get", to]).stdout;
+        let route = String::from_utf8(route).unwrap();
+        let gateway = ["10.99.0.1", "fd99::1"][family];
+        assert!(route.contains(&format!("via {gateway}")), "{route}");
+    }
+    for container in [&a, &b] {
+        container.call("DEL", &conf).done();
     }
     assert!(machine.leases().is_empty(), "{:?}", machine.leases());
 }
