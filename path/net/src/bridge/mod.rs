@@ -13,6 +13,7 @@
 //! | `offence` | the first frame of each kind that a guest forged |
 //! | `routed` | the fast path for small frames |
 //! | `rules` | firewall rules of a port |
+//! | `compiled_rule`, `inspected`, `prefix` | comparison of a frame with a rule |
 //! | `ports`, `verdict` | sets of ports; forwarding decisions |
 //! | `drops` | counted drop reasons |
 //! | `ethernet` | addresses in words |
@@ -21,15 +22,18 @@
 //! bound by configuration and enforced. Time is passed in, and every table is bounded.
 
 mod addresses;
+mod compiled_rule;
 mod drops;
 mod ethernet;
 mod forward;
 mod guard;
+mod inspected;
 mod members;
 mod membership;
 mod offence;
 mod port;
 mod ports;
+mod prefix;
 mod routed;
 mod rules;
 mod sources;
@@ -42,6 +46,7 @@ pub use members::Bridge;
 pub use offence::{Claim, Offence};
 pub use port::{AddError, BridgeSettings, PortConfig, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
-pub use rules::{Count, Direction, Prefix, Rule};
+pub use prefix::Prefix;
+pub use rules::{Count, Direction, Rule};
 pub use table::StationEntry;
 pub use verdict::Verdict;

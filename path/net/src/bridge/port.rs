@@ -1,7 +1,8 @@
 //! Configuration: the bridge's limits, and ports to add.
 
 use super::ports::MAX_PORTS;
-use super::rules::{Prefix, Rule};
+use super::prefix::Prefix;
+use super::rules::Rule;
 use crate::packet::Mac;
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! Permitted IP sources of a guest.
 
-use super::rules::Prefix;
+use super::prefix::Prefix;
 use std::net::IpAddr;
 
 /// Number of addresses per family that are compared without a look-up.
