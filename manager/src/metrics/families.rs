@@ -3,7 +3,7 @@
 use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
 use super::names::SeriesNames;
-use super::queues;
+use super::ports;
 use super::text::{LE, MetricSample, SamplePart};
 use super::vm;
 use abi::XenbusState;
@@ -35,7 +35,7 @@ pub(crate) fn all(snapshot: &Snapshot, names: &mut SeriesNames) -> Families {
     domains(snapshot, &mut all);
     processors(snapshot, names, &mut all);
     traffic(snapshot, names, &mut all);
-    queues::add(snapshot, names, &mut all);
+    ports::add(snapshot, names, &mut all);
     vm::add(snapshot, &mut all);
     lro(snapshot, names, &mut all);
     grants(snapshot, &mut all);

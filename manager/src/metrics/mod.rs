@@ -11,7 +11,7 @@
 //! | `request` | HTTP requests and answers |
 //! | `gather` | status, audit, and each domain's statistics |
 //! | `families` | the metrics made of them |
-//! | `queues` | metrics of ports: queues to guests, tables of flows |
+//! | `ports` | metrics of ports: queues to guests, tables of flows, firewall rules |
 //! | `vm` | metrics of virtual machines |
 //! | `make` | parts of families |
 //! | `names` | bounds on the names that a domain can introduce |
@@ -24,7 +24,7 @@ pub mod hostile;
 mod listen;
 mod make;
 mod names;
-mod queues;
+mod ports;
 mod request;
 mod text;
 mod vm;

@@ -59,6 +59,8 @@ fn every_kind_of_metric_has_its_value() {
         "grantway_flows_admitted_total{domain=\"driver\",port=\"vif.web-0\"} 40",
         "grantway_flows_displaced_total{domain=\"driver\",port=\"vif.web-0\"} 3",
         "grantway_flows_refused_total{domain=\"driver\",port=\"vif.web-0\"} 1",
+        "grantway_rule_frames_total{domain=\"driver\",port=\"vif.web-0\",rule=\"inbound\"} 2",
+        "grantway_rule_bytes_total{domain=\"driver\",port=\"vif.web-0\",rule=\"https\"} 700",
         "grantway_lro_segments_total{domain=\"driver\"} 100",
         "grantway_lro_flushes_total{domain=\"driver\",reason=\"timeout\"} 7",
         "grantway_lro_wait_seconds_bucket{domain=\"driver\",le=\"5e-05\"} 4",

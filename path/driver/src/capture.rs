@@ -6,11 +6,9 @@
 //! its request; a capture ends two seconds after the last request.
 
 use config::domain::VifConfig;
-use net::bridge::Verdict;
 use net::packet::checksum::finish;
 use nic::{Checksum, Frame};
 use runtime::report::hex;
-use runtime::trace::dropped_by_bridge;
 use serde_json::{Value, json};
 
 /// Time after the last request at which a capture ends.
@@ -120,14 +118,18 @@ impl CaptureSet {
         self.0.as_ref().is_some_and(|running| running.sees(port))
     }
 
-    /// Records a batch that entered the bridge by a port, with its verdicts.
-    pub fn received_at(&mut self, port: &str, frames: &[Frame], verdicts: &[Verdict], now_ns: u64) {
+    /// Records a frame that entered the bridge by a port. If the bridge drops it, `dropped` returns
+    /// why.
+    pub fn received_at(
+        &mut self,
+        port: &str,
+        frame: &Frame,
+        dropped: Option<impl Fn() -> String>,
+        now_ns: u64,
+    ) {
         self.end_if_forgotten(now_ns);
-        for (frame, verdict) in frames.iter().zip(verdicts) {
-            let dropped = match verdict {
-                Verdict::Drop(reason) => Some(dropped_by_bridge(*reason)),
-                Verdict::Unicast(_) | Verdict::Many(_) => None,
-            };
+        if self.sees(port) {
+            let dropped = dropped.map(|why| why());
             self.see(port, CaptureDirection::In, frame, dropped, now_ns);
         }
     }

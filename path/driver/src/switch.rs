@@ -185,26 +185,40 @@ impl Switch {
         }
         verdicts.clear();
         self.bridge.forward_batch(frames, in_port, now_ns, verdicts);
-        if let (Some(verdict), Some(frame)) = (verdicts.first(), frames.first()) {
-            let Self {
-                trace,
-                bridge,
-                ports,
-                ..
-            } = self;
-            trace.step(Hop::Bridge, || match verdict {
-                Verdict::Drop(reason @ (DropReason::Firewall | DropReason::FirewallState)) => {
-                    let denied = bridge.denied_by(frame.header(), in_port, now_ns);
-                    denial(*reason, denied, ports)
+        let Self {
+            trace,
+            bridge,
+            ports,
+            capture,
+            ..
+        } = self;
+        let drop_text = |frame: &Frame, reason| {
+            let denied = match reason {
+                DropReason::Firewall | DropReason::FirewallState => {
+                    bridge.denied_by(frame.header(), in_port, now_ns)
                 }
-                _ => decision(verdict, ports),
+                _ => None,
+            };
+            denial(reason, denied, ports)
+        };
+        if let (Some(verdict), Some(frame)) = (verdicts.first(), frames.first()) {
+            trace.step(Hop::Bridge, || match verdict {
+                Verdict::Drop(reason) => drop_text(frame, *reason),
+                Verdict::Unicast(port) => forwarded([*port], ports),
+                Verdict::Many(set) => forwarded(set.iter(), ports),
             });
         }
-        if self.capture.is_on()
-            && let Some(port) = self.ports.get(in_port)
+        if capture.is_on()
+            && let Some(port) = ports.get(in_port)
         {
-            self.capture
-                .received_at(port.name(), frames, verdicts, now_ns);
+            for (frame, verdict) in frames.iter().zip(verdicts) {
+                let dropped = match verdict {
+                    Verdict::Drop(reason) => Some(*reason),
+                    Verdict::Unicast(_) | Verdict::Many(_) => None,
+                };
+                let dropped = dropped.map(|reason| move || drop_text(frame, reason));
+                capture.received_at(port.name(), frame, dropped, now_ns);
+            }
         }
     }
 
@@ -326,20 +340,13 @@ impl Switch {
     }
 }
 
-/// Describes the bridge's verdict in words.
-fn decision(verdict: &Verdict, ports: &BridgePorts) -> String {
-    let name = |port: usize| ports.name(port).unwrap_or("?");
-    match verdict {
-        Verdict::Unicast(port) => format!("forwarded to {}", name(*port)),
-        Verdict::Many(set) => {
-            let names: Vec<_> = set.iter().map(name).collect();
-            format!("forwarded to {}", names.join(", "))
-        }
-        Verdict::Drop(reason) => dropped_by_bridge(*reason),
-    }
+/// Describes the egress ports of a frame in words.
+fn forwarded(to: impl IntoIterator<Item = usize>, ports: &BridgePorts) -> String {
+    let names = to.into_iter().map(|port| ports.name(port).unwrap_or("?"));
+    format!("forwarded to {}", names.collect::<Vec<_>>().join(", "))
 }
 
-/// Describes the denial of a frame in words, with the rule if known.
+/// Describes a drop in words, with the rule that denied the frame, if any.
 fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &BridgePorts) -> String {
     let why = dropped_by_bridge(reason);
     let port = |(number, rule)| Some((ports.get(number)?, rule));

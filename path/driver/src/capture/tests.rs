@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{Machine, frame, mac};
-use net::bridge::DropReason;
+use net::bridge::{DropReason, Rule};
 use net::packet::checksum::Sum;
 use nic::{BufferId, Gso, GsoKind, Piece};
 use shmem::Area;
@@ -86,8 +86,21 @@ fn a_frame_that_is_dropped_says_why() {
     };
     assert_eq!(*data, hex(&forged));
     assert!(why.contains(DropReason::ForgedSource.name()), "{why}");
-    // Outbound frames, for a guest that has no buffers left and a full queue.
+    // The text names the rule that denied a frame.
+    ask(&mut machine, &of, 2000, 0).unwrap();
+    machine.switch.bridge.set_rules(1, &[Rule::any(false)]);
+    let port = machine.switch.ports.get_mut(1).unwrap();
+    port.common_and_gateways().0.rule_names = vec!["closed".into()];
+    machine.send(0, &frame(mac(1), mac(0), 100, 0));
+    machine.carry(0);
+    let got = captured(&ask(&mut machine, &of, 0, 0).unwrap());
+    let [(.., Some(why))] = &got[..] else {
+        panic!("{got:?}")
+    };
     let of = name(&machine, 1);
+    assert!(why.ends_with(&format!("(rule closed of {of})")), "{why}");
+    machine.switch.bridge.set_rules(1, &[]);
+    // Outbound frames, for a guest that has no buffers left and a full queue.
     ask(&mut machine, &of, 60, 0).unwrap();
     for number in 0..2000 {
         machine.send(0, &frame(mac(1), mac(0), 900, number));
@@ -196,7 +209,8 @@ fn capture_has_one_client_and_times_out() {
     // Without further requests, the next frame ends the capture.
     let mut capture = CaptureSet::default();
     capture.request(other, 0).unwrap();
-    capture.received_at("nic.wire", &[], &[], PATIENCE_NS + 1);
+    let passes = None::<fn() -> String>;
+    capture.received_at("nic.wire", &Frame::empty(), passes, PATIENCE_NS + 1);
     assert!(!capture.is_on());
 }
 

@@ -298,7 +298,8 @@ impl PortFirewall {
     #[inline]
     pub(super) fn ignores_established(&self, direction: Direction) -> bool {
         self.rules.is_empty()
-            || self.flows.is_some() && self.summary(direction).established == EstablishedDecision::NoRule
+            || self.flows.is_some()
+                && self.summary(direction).established == EstablishedDecision::NoRule
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = Count> + '_ {

@@ -1,4 +1,4 @@
-//! Metrics of ports: the queues to guests, and the tables of flows.
+//! Metrics of ports: the queues to guests, the tables of flows, and the firewall rules.
 
 use super::gather::Snapshot;
 use super::make::{Families, sample, seconds, vifs_of};
@@ -16,6 +16,12 @@ const METRICS: [(&str, &str, &str); 7] = [
     ("flows", "admitted", "grantway_flows_admitted"),
     ("flows", "displaced", "grantway_flows_displaced"),
     ("flows", "refused", "grantway_flows_refused"),
+];
+
+/// Key of a rule's counters, and metric.
+const RULE_METRICS: [(&str, &str); 2] = [
+    ("frames", "grantway_rule_frames"),
+    ("bytes", "grantway_rule_bytes"),
 ];
 
 /// Adds each port's metrics. Ports with the same shown name are added up; of times the longest
@@ -43,4 +49,34 @@ pub(super) fn add(snapshot: &Snapshot, names: &mut SeriesNames, all: &mut Famili
         }
         all.add(metric, samples);
     }
+    for (key, metric) in RULE_METRICS {
+        all.add(metric, rules(snapshot, names, key));
+    }
+}
+
+/// Returns a counter of each rule of each port.
+fn rules(snapshot: &Snapshot, names: &mut SeriesNames, key: &str) -> Vec<MetricSample> {
+    let vifs = vifs_of(snapshot);
+    let mut samples = Vec::new();
+    for (domain, stat) in &snapshot.stats {
+        let mut sums: BTreeMap<[&str; 2], u64> = BTreeMap::new();
+        let ports = stat.get("ports").and_then(Value::as_object);
+        for (port, of) in ports.into_iter().flatten() {
+            let rules = of.get("rules").and_then(Value::as_object);
+            for (rule, count) in rules.into_iter().flatten() {
+                let count = count.get(key).and_then(Value::as_u64).unwrap_or(0);
+                let port = names.port(domain, &vifs, port);
+                let rule = names.shown(domain, "rule", rule);
+                let sum = sums.entry([port, rule]).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+        for ([port, rule], sum) in sums {
+            samples.push(sample(
+                [("domain", domain), ("port", port), ("rule", rule)],
+                sum,
+            ));
+        }
+    }
+    samples
 }
