@@ -9,7 +9,7 @@ use super::to_guest::RxPath;
 use crate::devices;
 use abi::layout::info;
 use abi::{ConnId, PAGE, Slot};
-use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
+use config::domain::{EndpointConfig, GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use nic::Nic;
 use runtime::call::Calls;
 use runtime::frontend::FrontendConnection;
@@ -77,6 +77,7 @@ pub fn interfaces(
                 features: features(vif),
                 prefetch: vif.prefetch,
                 release_threshold: vif.release_threshold,
+                swap: vif.rx_pool.is_none() && touches_payload(&vif.endpoint),
                 mac: vif.mac,
                 file,
             };
@@ -129,6 +130,16 @@ fn interface(
         from_guest: TxBacklog::default(),
         device: EndpointDevice::new(endpoint),
         touched: false,
+    }
+}
+
+/// Returns whether an endpoint writes or reads the payload of its frames. If it does not, the
+/// caches that hold a buffer do not matter, and a source fills each buffer only once.
+fn touches_payload(endpoint: &EndpointConfig) -> bool {
+    match endpoint {
+        EndpointConfig::Source(source) => source.touch,
+        EndpointConfig::Sink { touch } => *touch,
+        _ => true,
     }
 }
 

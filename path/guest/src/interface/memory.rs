@@ -39,6 +39,8 @@ pub(super) struct InterfaceSpec {
     pub features: Features,
     pub prefetch: u32,
     pub release_threshold: Option<u32>,
+    /// See [`Setup::swap`].
+    pub swap: bool,
     pub mac: [u8; 6],
     /// Memory of a file that is sent in place, and its first frame number.
     pub file: Option<(Area, u32)>,
@@ -130,6 +132,7 @@ impl InterfaceMemory {
             features,
             prefetch,
             release_threshold,
+            swap,
             mac,
             file,
         } = self.shape;
@@ -150,6 +153,7 @@ impl InterfaceMemory {
                 first_entry: layout.frames(),
                 entries: ExternalPages::entries(FILE_GRANTS),
             }),
+            swap,
         }
     }
 

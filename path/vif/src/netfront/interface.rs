@@ -25,7 +25,7 @@ pub struct Netfront {
     pub(super) negotiated: Negotiated,
     pub(super) counters: InterfaceCounters,
     pub(super) fatal: Option<Fatal>,
-    /// Grants of all pages except receive buffers.
+    /// Grants of all pages. If the pools do not swap memory, those of receive buffers are missing.
     grants: Vec<GrantRef>,
 
     pub(super) tx_pool: TxPool,
@@ -73,7 +73,8 @@ impl Netfront {
         back: &BackRecord,
         grants: &mut Vec<GrantRef>,
     ) -> Result<(Self, FrontRecord), SetupError> {
-        let laid = PageLayout::out(setup, table, grants)?;
+        let laid = PageLayout::out(setup, table, back, grants)?;
+        let swaps = setup.swaps(back);
         let record = laid.record(setup, table.table(), back)?;
         let negotiated = Negotiated::of(back, &record)?;
         let event = laid.event()?.0;
@@ -90,8 +91,8 @@ impl Netfront {
             negotiated,
             counters: InterfaceCounters::default(),
             fatal: None,
-            grants: laid.fixed_grants(),
-            tx_pool: laid.tx_pool()?,
+            grants: laid.fixed_grants(swaps),
+            tx_pool: laid.tx_pool(swaps)?,
             tx_extras: 0,
             tracked: None,
             rx_pool: laid.rx_pool(&negotiated)?,
@@ -105,7 +106,7 @@ impl Netfront {
             let (base, most) = (front.tx_pool.len(), front.tx.slots());
             TrackedPages::new(outside, setup.backend, base, most)
         });
-        front.post();
+        front.post_first();
         front.rx.publish();
         Ok((front, record))
     }
@@ -117,8 +118,10 @@ impl Netfront {
     /// [`GrantError::InUse`]: some grants are still in use; call again.
     pub fn close(&mut self, table: &mut dyn Granter) -> Result<(), GrantError> {
         self.fatal.get_or_insert(Fatal::Closed);
-        let in_pool = self.take_rx_grants();
-        self.grants.extend(in_pool);
+        if !self.tx_pool.swaps() {
+            let in_pool = self.take_rx_grants();
+            self.grants.extend(in_pool);
+        }
         if let Some(tracked) = &mut self.tracked {
             self.grants.extend(tracked.take_grants());
         }

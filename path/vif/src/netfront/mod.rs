@@ -1,7 +1,8 @@
 //! The frontend of one virtual interface, in the guest domain.
 //!
 //! Its memory is laid out once ([`Layout`]) and granted page by page: rings, event page and receive
-//! buffers writable, transmit buffers read-only. The netfront grants and revokes spare pages of
+//! buffers writable, transmit buffers read-only unless they swap memory with receive buffers
+//! ([`Setup::swap`]). The netfront grants and revokes spare pages of
 //! receive buffers on demand (`recycling.rs`). Frames may also lie in pages outside the layout
 //! ([`ExternalPages`]): the first frame in such a page grants it, and the grant stays until its
 //! table entry is needed (`track.rs`).

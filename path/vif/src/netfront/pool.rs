@@ -1,5 +1,11 @@
 //! Pools of granted buffers. Headers start at different cache lines of their pages, so that they do
 //! not all compete for two cache sets.
+//!
+//! The two pools may swap memory: a receive buffer that is posted gets the memory of the transmit
+//! buffer that returned last, which the driver domain has just read and will write. The memory that
+//! the guest has just read is the next that it writes and sends. If frames pass in one direction
+//! only, received memory rests in the transmit pool until it has left the guest's caches. Otherwise
+//! each side would write lines that are in the caches of the other side's core.
 
 use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
@@ -63,6 +69,17 @@ impl PoolBuffer {
     pub(super) fn part(&self, offset: u16, bytes: usize) -> Option<Span> {
         let within = offset.checked_sub(self.offset)?;
         self.span.sub(within.into(), bytes)
+    }
+
+    /// Returns the coloured part of a half page: a small transmit buffer.
+    #[inline]
+    fn coloured(&self) -> Self {
+        let colour = self.gref.index() as usize % COLOURS * COLOUR_BYTES;
+        Self {
+            span: self.span.skip(colour).take(TX_SMALL_BYTES),
+            gref: self.gref,
+            offset: self.offset + colour as u16,
+        }
     }
 
     /// Returns the offset of a non-empty piece within the buffer, or `None` if it lies elsewhere.
@@ -236,14 +253,49 @@ impl FreeBuffers {
 pub struct TxPool {
     small: FreeBuffers,
     large: FreeBuffers,
+    /// The half pages of the small buffers, if these swap memory with receive buffers.
+    halves: Vec<PoolBuffer>,
 }
 
 impl TxPool {
-    pub(super) fn new(small: Vec<PoolBuffer>, large: Vec<PoolBuffer>) -> Self {
+    /// Creates a pool of `halves` of pages and whole pages.
+    pub(super) fn new(mut halves: Vec<PoolBuffer>, large: Vec<PoolBuffer>, swaps: bool) -> Self {
+        let small = halves.iter().map(PoolBuffer::coloured).collect();
+        if !swaps {
+            halves.clear();
+        }
         Self {
             small: FreeBuffers::for_transmit(small),
             large: FreeBuffers::for_transmit(large),
+            halves,
         }
+    }
+
+    /// Returns whether small buffers swap memory with receive buffers.
+    #[inline]
+    pub(super) fn swaps(&self) -> bool {
+        !self.halves.is_empty()
+    }
+
+    /// Swaps the memory of these receive buffers, which are out, with that of small buffers that are
+    /// free. Makes these the next ones that are taken.
+    pub(super) fn swap(&mut self, receive: &mut FreeBuffers, buffers: impl Iterator<Item = usize>) {
+        let newest_first = self.small.free.iter().rev();
+        let mut swapped = 0;
+        for (received, &free) in buffers.zip(newest_first) {
+            let free = usize::from(free);
+            let (Some(received), Some(half), Some(small)) = (
+                receive.slots.get_mut(received),
+                self.halves.get_mut(free),
+                self.small.slots.get_mut(free),
+            ) else {
+                break;
+            };
+            std::mem::swap(received, half);
+            *small = half.coloured();
+            swapped += 1;
+        }
+        self.small.free.rotate_right(swapped);
     }
 
     /// Returns the number of buffers, which is also the first id that names no buffer.
@@ -348,18 +400,20 @@ impl Buffers for TxPool {
     }
 }
 
-/// Returns the small transmit buffers of a page, in order, coloured.
-pub(super) fn small_slots(page: Span, gref: GrantRef, number: usize) -> [PoolBuffer; 2] {
-    let colour = (number % COLOURS) * COLOUR_BYTES;
-    [colour, PAGE / 2 + colour].map(|offset| PoolBuffer::new(page, gref, offset, TX_SMALL_BYTES))
+/// Returns the halves of a page, in order.
+pub(super) fn halves(page: Span, gref: GrantRef) -> [PoolBuffer; 2] {
+    [0, PAGE / 2].map(|offset| PoolBuffer::new(page, gref, offset, PAGE / 2))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn buffer(n: u32) -> PoolBuffer {
+        PoolBuffer::new(Span::EMPTY, GrantRef(n), 0, 0)
+    }
+
     fn buffers(count: u32) -> Vec<PoolBuffer> {
-        let buffer = |n| PoolBuffer::new(Span::EMPTY, GrantRef(n), 0, 0);
         (0..count).map(buffer).collect()
     }
 
@@ -380,8 +434,24 @@ mod tests {
     }
 
     #[test]
+    fn swaps_end_with_the_last_free_buffer() {
+        let mut tx = TxPool::new(buffers(3), Vec::new(), true);
+        let mut rx = FreeBuffers::for_receive((10..15).map(buffer).collect(), 5);
+        let out = taken(&mut rx);
+        tx.swap(&mut rx, out.iter().map(|&index| index.into()));
+        let posted: Vec<u32> = out
+            .iter()
+            .map(|&index| rx.slots[usize::from(index)].gref.0)
+            .collect();
+        assert_eq!(posted, [0, 1, 2, 13, 14]);
+        let sent = std::iter::from_fn(|| tx.small.take());
+        let sent: Vec<u32> = sent.map(|(_, slot)| slot.gref.0).collect();
+        assert_eq!(sent, [12, 11, 10]);
+    }
+
+    #[test]
     fn batches_have_the_order_of_single_buffers() {
-        let mut pool = TxPool::new(buffers(4), Vec::new());
+        let mut pool = TxPool::new(buffers(4), Vec::new(), false);
         let mut batch = Vec::new();
         pool.take_many(3, &mut batch);
         assert_eq!(pool.available(), 1);

@@ -76,12 +76,27 @@ impl Netfront {
         self.post();
     }
 
-    /// Posts free buffers up to the target while the ring has room.
+    /// Posts free buffers up to the target while the ring has room. If the pools swap memory, each
+    /// gets that of a transmit buffer.
     pub(super) fn post(&mut self) {
+        self.post_buffers(self.tx_pool.swaps());
+    }
+
+    /// Like [`Netfront::post`], for buffers that no frame has filled yet.
+    pub(super) fn post_first(&mut self) {
+        self.post_buffers(false);
+    }
+
+    fn post_buffers(&mut self, swaps: bool) {
         for _ in 0..self.lacking() {
-            let Some((index, slot)) = self.rx_pool.take() else {
+            let Some((index, mut slot)) = self.rx_pool.take() else {
                 break;
             };
+            if swaps {
+                let at = usize::from(index);
+                self.tx_pool.swap(&mut self.rx_pool, std::iter::once(at));
+                slot = self.rx_pool.get(at).copied().unwrap_or(slot);
+            }
             if let Some(offers) = &self.offers {
                 offers.make(slot.gref, index);
             }
@@ -322,3 +337,6 @@ impl Netfront {
         packet.frame.push(Piece { span, buffer });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::layout::Layout;
 use super::offers::ExchangedPages;
-use super::pool::{FreeBuffers, PoolBuffer, TxPool, small_slots};
+use super::pool::{FreeBuffers, PoolBuffer, TxPool, halves};
 use super::rx_pages::RxPages;
 use super::table::{GrantError, GrantedPage, Granter};
 use super::tracked::ExternalPages;
@@ -39,6 +39,32 @@ pub struct Setup {
     pub exchange: Option<ExchangedPages>,
     /// Pages outside the pool that may hold payload of frames from the guest.
     pub outside: Option<ExternalPages>,
+    /// Whether small transmit buffers may swap their memory with receive buffers: the endpoint
+    /// touches payload and does not rely on the contents of free buffers, and no device of the
+    /// driver domain is restricted to the pages of the receive pool.
+    pub swap: bool,
+}
+
+impl Setup {
+    /// Returns whether the pools swap memory: both have buffers of half a page, whose pages are
+    /// granted for as long as the interface exists.
+    pub(super) fn swaps(&self, back: &BackRecord) -> bool {
+        let is_fixed = self.release_threshold.is_none()
+            && self.exchange.is_none()
+            && self.layout.rx_spare().is_empty();
+        self.swap && is_fixed && self.rx_buffer(back) == (PAGE / 2) as u16
+    }
+
+    /// Returns the size of the receive buffers.
+    fn rx_buffer(&self, back: &BackRecord) -> u16 {
+        let parts = self.exchange.is_none()
+            && back.features.has(Features::RX_OFFSET)
+            && self.features.has(Features::RX_OFFSET);
+        match parts {
+            true => self.layout.sizes().rx_buffer,
+            false => PAGE as u16,
+        }
+    }
 }
 
 /// Error of setting up a netfront.
@@ -82,9 +108,14 @@ impl PageLayout {
     pub(super) fn out(
         setup: &Setup,
         table: &mut dyn Granter,
+        back: &BackRecord,
         grants: &mut Vec<GrantRef>,
     ) -> Result<Self, SetupError> {
         let layout = setup.layout;
+        let writable_until = match setup.swaps(back) {
+            true => layout.tx_small().end,
+            false => layout.tx_small().start,
+        };
         let (mut spans, mut granted) = (Vec::new(), Vec::new());
         for n in 0..layout.rx_spare().start {
             let exchange = setup.exchange.filter(|_| layout.rx_pool().contains(&n));
@@ -103,7 +134,7 @@ impl PageLayout {
             spans.push(page);
             granted.push(GrantedPage {
                 frame: first + at,
-                readonly: n >= layout.tx_small().start,
+                readonly: n >= writable_until,
                 // A dedicated queue of a NIC receives into the pool.
                 io: layout.rx_pool().contains(&n),
                 exchanged: exchange.is_some(),
@@ -134,9 +165,6 @@ impl PageLayout {
             .features
             .with(Features::RX_COPY)
             .with(Features::RX_META);
-        let halves = setup.exchange.is_none()
-            && back.features.has(Features::RX_OFFSET)
-            && setup.features.has(Features::RX_OFFSET);
         let [tx_ring, rx_ring] = self.rings(back)?;
         let refs = |of: &[(Span, GrantRef)]| of.iter().map(|page| page.1).collect();
         Ok(FrontRecord {
@@ -145,11 +173,7 @@ impl PageLayout {
                 Some(_) => features.with(Features::RX_FLIP),
             },
             max_slots: MAX_SLOTS,
-            rx_buffer: if halves {
-                self.layout.sizes().rx_buffer
-            } else {
-                PAGE as u16
-            },
+            rx_buffer: setup.rx_buffer(back),
             mac: setup.mac,
             table: setup.exchange.map_or(table, |own| own.handle),
             event: self.event()?.1,
@@ -179,21 +203,22 @@ impl PageLayout {
         page.copied().ok_or(SetupError::Frames)
     }
 
-    /// Returns the grants that last as long as the interface: all except those of receive buffers.
-    pub(super) fn fixed_grants(&self) -> Vec<GrantRef> {
+    /// Returns the grants that last as long as the interface: all, or all except those of receive
+    /// buffers.
+    pub(super) fn fixed_grants(&self, with_rx: bool) -> Vec<GrantRef> {
         let fixed = (0..)
             .zip(&self.pages)
-            .filter(|(n, _)| !self.layout.rx_pool().contains(n));
+            .filter(|(n, _)| with_rx || !self.layout.rx_pool().contains(n));
         fixed.map(|(_, page)| page.1).collect()
     }
 
     /// Creates the transmit pool.
-    pub(super) fn tx_pool(&self) -> Result<TxPool, SetupError> {
-        let small = self.part(self.layout.tx_small())?.iter().enumerate();
-        let small = small.flat_map(|(n, &(page, gref))| small_slots(page, gref, n));
+    pub(super) fn tx_pool(&self, swaps: bool) -> Result<TxPool, SetupError> {
+        let small = self.part(self.layout.tx_small())?.iter();
+        let small = small.flat_map(|&(page, gref)| halves(page, gref));
         let large = self.part(self.layout.tx_large())?.iter();
         let large = large.map(|&(page, gref)| PoolBuffer::new(page, gref, 0, PAGE));
-        Ok(TxPool::new(small.collect(), large.collect()))
+        Ok(TxPool::new(small.collect(), large.collect(), swaps))
     }
 
     /// Creates the receive pool.

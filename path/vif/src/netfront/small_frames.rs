@@ -93,6 +93,9 @@ impl Netfront {
             return;
         }
         let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
+        if self.tx_pool.swaps() {
+            self.swap_memory(pieces);
+        }
         for some in pieces.chunks(BURST) {
             let mut at = self.rx.prod();
             for piece in some {
@@ -114,6 +117,14 @@ impl Netfront {
             requests.clear();
         }
         pieces.clear();
+    }
+
+    /// Swaps the memory of received buffers.
+    // Kept out of its caller, whose loops it would slow down.
+    #[inline(never)]
+    fn swap_memory(&mut self, pieces: &[Piece]) {
+        let received = pieces.iter().filter_map(|piece| rx_index(piece.buffer));
+        self.tx_pool.swap(&mut self.rx_pool, received);
     }
 
     /// Like [`Netfront::transmit`], for small frames that lie entirely in [`Netfront::buffers`].

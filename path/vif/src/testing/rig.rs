@@ -185,6 +185,7 @@ impl Rig {
                 first_entry: layout.frames(),
                 entries,
             }),
+            swap: true,
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");

@@ -199,7 +199,7 @@ fn requests_that_are_no_buffers_are_answered_at_once() {
         let mut rig = rig();
         let all = post_to_device(&mut rig, 200, 0).len();
         let page = RxRequest::decode(rig.raw_rx().request_at(0)).gref;
-        let readonly = rig.layout.tx_small().start + 1;
+        let readonly = rig.layout.tx_large().start + 1;
         let bad = [(2049, page), (0, readonly), (0, u32::MAX), (u16::MAX, page)];
         let requests = bad.map(|(offset, gref)| {
             RxRequest {
