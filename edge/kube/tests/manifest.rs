@@ -65,9 +65,68 @@ struct Rights<'a> {
     folders: &'a [&'a str],
 }
 
+fn keys_of<'a>(names: &[&'a str]) -> BTreeSet<&'a str> {
+    names.iter().copied().collect()
+}
+
+/// Checks that a pod shares the node's network and these folders, and nothing else.
+fn check_pod(spec: &Yaml, folders: &[&str]) {
+    let has_folders = |key| (!folders.is_empty()).then_some(key);
+    let mut of_pod = keys_of(&[
+        "containers",
+        "dnsPolicy",
+        "hostNetwork",
+        "nodeSelector",
+        "priorityClassName",
+        "serviceAccountName",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+    ]);
+    of_pod.extend(has_folders("volumes"));
+    // Without other keys, a pod shares no other namespace and has no other security context.
+    assert_eq!(keys(spec), of_pod);
+    // The agent opens other pods, so it must not wait for one that opens it.
+    assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
+
+    let container = &spec["containers"][0];
+    let mut of_container = keys_of(&[
+        "name",
+        "image",
+        "command",
+        "env",
+        "resources",
+        "securityContext",
+    ]);
+    of_container.extend(has_folders("volumeMounts"));
+    assert_eq!(keys(container), of_container);
+    let variables = container["env"].as_vec().unwrap().iter();
+    let variables: Vec<_> = variables.map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(variables, ["NODE_NAME"]);
+
+    let list = |of: &Yaml| of.as_vec().cloned().unwrap_or_default();
+    let (volumes, mounts) = (list(&spec["volumes"]), list(&container["volumeMounts"]));
+    assert_eq!(
+        (volumes.len(), mounts.len()),
+        (folders.len(), folders.len())
+    );
+    for ((volume, mount), folder) in volumes.iter().zip(&mounts).zip(folders) {
+        assert_eq!(keys(volume), keys_of(&["name", "hostPath"]));
+        assert_eq!(keys(mount), keys_of(&["name", "mountPath"]));
+        assert_eq!(volume["name"], mount["name"]);
+        for path in [&volume["hostPath"]["path"], &mount["mountPath"]] {
+            assert_eq!(path.as_str(), Some(*folder));
+        }
+    }
+}
+
 /// Checks that the program of a file has these rights alone.
 fn check_rights(file: &str, rights: &Rights) {
     let role = object(file, "ClusterRole");
+    // An aggregation rule would add rights that this file does not show.
+    assert_eq!(
+        keys(&role),
+        keys_of(&["apiVersion", "kind", "metadata", "rules"])
+    );
     let mut api = Vec::new();
     for rule in role["rules"].as_vec().unwrap() {
         let of_rule = ["apiGroups", "resources", "verbs"];
@@ -106,15 +165,7 @@ fn check_rights(file: &str, rights: &Rights) {
         set["spec"]["template"]["metadata"]["labels"],
         set["spec"]["selector"]["matchLabels"]
     );
-    // The agent opens other pods, so it must not wait for one that opens it.
-    assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
-    for shared in ["hostPID", "hostIPC"] {
-        assert!(spec[shared].is_badvalue(), "{shared}");
-    }
-    let volumes = spec["volumes"].as_vec().into_iter().flatten();
-    let folder = |volume: &Yaml| volume["hostPath"]["path"].as_str().map(str::to_owned);
-    let folders: Option<Vec<_>> = volumes.map(folder).collect();
-    assert_eq!(folders.unwrap(), rights.folders);
+    check_pod(spec, rights.folders);
 
     let security = &container(&set)["securityContext"];
     let of_container = [
