@@ -44,7 +44,8 @@ of its pods, as docs/kubernetes.md describes it, and runs the groups of checks: 
 Needs root, Go, and Debian's packages containerd, runc, containernetworking-plugins, conntrack,
 iptables and busybox-static; without them it is skipped (with GRANTWAY_REQUIRE=all, it fails). The
 first run builds Kubernetes to target/kubernetes: 6 minutes, and 3 GB in Go's cache. Logs are in
-target/kubernetes/run. --fetch only downloads the Go modules of Kubernetes, unless it is built.
+target/kubernetes/run. --fetch only downloads the Go modules of Kubernetes, unless it is built; its
+exit status is 3 if they cannot be downloaded here.
 
 example: cargo xtask kubernetes network policies
 ";

@@ -3,6 +3,7 @@
 use crate::xen::find;
 use crate::{build, workspace};
 use anyhow::{Context, Result, ensure};
+use figures::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -96,17 +97,42 @@ fn is_built(home: &Path) -> bool {
     home.join("kubernetes").is_file() && built.ok() == wanted().ok()
 }
 
+/// Phrases of Go's messages about a proxy or repository that does not answer, or refuses.
+const UNREACHABLE: [&str; 4] = ["https://", "http://", "dial tcp", "lookup "];
+
 /// Downloads the modules that Kubernetes is built from, unless it is built.
+///
+/// # Errors
+/// [`Failure::CannotRun`] if the modules cannot be downloaded here; any other error if the list of
+/// modules is wrong.
 pub(super) fn fetch(home: &Path) -> Result<()> {
     if is_built(home) {
         return Ok(());
     }
     let mut list = go("list");
     list.args(["-mod=readonly", "-deps", "."])
-        .stdout(Stdio::null());
-    let status = list.status().context("cannot run go")?;
-    ensure!(status.success(), "go cannot get the modules of Kubernetes");
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let output = list.output().context("cannot run go")?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    eprint!("{messages}");
+    ensure!(
+        output.status.success() || !is_unreachable(&messages),
+        Failure::CannotRun("go cannot download the modules of Kubernetes".to_owned())
+    );
+    ensure!(
+        output.status.success(),
+        "go rejects the modules of Kubernetes"
+    );
     Ok(())
+}
+
+/// Returns whether Go's messages are about a download. Progress messages do not count.
+fn is_unreachable(messages: &str) -> bool {
+    let mut errors = messages
+        .lines()
+        .filter(|line| !line.starts_with("go: downloading "));
+    errors.any(|line| UNREACHABLE.iter().any(|phrase| line.contains(phrase)))
 }
 
 /// Returns a command of Go for the sources of the components.
@@ -137,4 +163,28 @@ fn compile(home: &Path, binary: &Path) -> Result<()> {
     fs::write(home.join("kubernetes.built"), wanted()?)?;
     println!("built in {} s", began.elapsed().as_secs());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_downloads_differ_from_wrong_modules() {
+        let proxy = "go: downloading k8s.io/api v0.33.13\ngo: k8s.io/api@v0.33.13: Get \
+                     \"https://proxy.golang.org/k8s.io/api/@v/v0.33.13.zip\": dial tcp: lookup \
+                     proxy.golang.org: no such host\n";
+        let refused = "main.go:4:2: k8s.io/api@v0.33.13: reading https://proxy.golang.org/k8s.io/\
+                       api/@v/v0.33.13.zip: 404 Not Found\n";
+        for messages in [proxy, refused] {
+            assert!(is_unreachable(messages), "{messages}");
+        }
+        let no_sum = "go: downloading k8s.io/api v0.33.13\nmain.go:4:2: missing go.sum entry for \
+                      module providing package k8s.io/api\n";
+        let forged = "verifying k8s.io/api@v0.33.13: checksum mismatch\nSECURITY ERROR\n";
+        let syntax = "go: errors parsing go.mod:\ngo.mod:3: unknown directive: goo\n";
+        for messages in [no_sum, forged, syntax] {
+            assert!(!is_unreachable(messages), "{messages}");
+        }
+    }
 }
