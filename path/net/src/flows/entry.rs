@@ -114,8 +114,14 @@ pub(super) fn clear(words: &Words) {
 pub(super) fn is_live(words: &Words, now: u32) -> bool {
     let (first, last) = ticks_of(words);
     phase_of(words).is_some_and(|(phase, _)| {
-        now == last || now.saturating_sub(last) <= phase.timeout(last.saturating_sub(first))
+        now.saturating_sub(last) <= phase.timeout(last.saturating_sub(first))
     })
+}
+
+/// Like [`is_live`], for an entry that is in use.
+#[inline]
+pub(super) fn is_current(words: &Words, now: u32) -> bool {
+    now == ticks_of(words).1 || is_live(words, now)
 }
 
 impl FlowEntry {

@@ -202,8 +202,10 @@ impl Flows {
         now_ns: u64,
     ) -> Option<EntryIndex> {
         let key = packet.key(direction);
-        let slot = self.find_live(&key, self.hash(&key), tick(now_ns))?;
-        entry::is_steady(self.entry(slot)?, direction, packet.kind).then_some(EntryIndex(slot))
+        let (slot, words) = self.find(&key, self.hash(&key))?;
+        let is_established = entry::is_steady(words, direction, packet.kind)
+            && entry::is_current(words, tick(now_ns));
+        is_established.then_some(EntryIndex(slot))
     }
 
     /// Counts a packet whose flow [`Flows::find_established`] has found.
@@ -430,7 +432,7 @@ impl Flows {
 
     /// Frees an entry for a new flow and returns its index.
     fn place(&mut self, key: &FlowKey, hash: u64, now: u32) -> Option<usize> {
-        if let Some(expired) = self.find(key, hash) {
+        if let Some((expired, _)) = self.find(key, hash) {
             return Some(expired);
         }
         let buckets = self.buckets(hash);
@@ -503,12 +505,12 @@ impl Flows {
 
     #[inline]
     fn find_live(&self, key: &FlowKey, hash: u64, now: u32) -> Option<usize> {
-        let slot = self.find(key, hash)?;
-        entry::is_live(self.entry(slot)?, now).then_some(slot)
+        let (slot, words) = self.find(key, hash)?;
+        entry::is_live(words, now).then_some(slot)
     }
 
     #[inline]
-    fn find(&self, key: &FlowKey, hash: u64) -> Option<usize> {
+    fn find(&self, key: &FlowKey, hash: u64) -> Option<(usize, &'static Words)> {
         let [first, second] = self.buckets(hash);
         let hits = |bucket: usize| Some(matches(*self.tags.get(bucket)?, tag_of(hash)));
         // The highest bit of a byte marks a match in the first bucket, the next bit in the second.
@@ -518,8 +520,9 @@ impl Flows {
             // Branch-free, because the bucket of a flow is unpredictable.
             let bucket = second ^ (first ^ second) & 0usize.wrapping_sub(bit & 1);
             let slot = bucket * BUCKET + bit / 8;
-            if entry::is_of(self.entry(slot)?, key) {
-                return Some(slot);
+            let words = self.entry(slot)?;
+            if entry::is_of(words, key) {
+                return Some((slot, words));
             }
             hits &= hits - 1;
         }
