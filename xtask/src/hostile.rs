@@ -1,5 +1,5 @@
-//! `hostile`: measures how much a hostile guest, a hostile driver domain, and the hostile monitor
-//! of a virtual machine disturb innocent guests.
+//! `hostile`: measures how much a hostile guest, a hostile driver domain, the hostile monitor of a
+//! virtual machine, and a SYN flood disturb innocent guests.
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,7 +17,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
-/// `hostile [--minutes N]`: N minutes for each of six machines.
+/// `hostile [--minutes N]`: N minutes for each of eight machines.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let minutes: u64 = match args {
         [] => 10,

@@ -56,7 +56,7 @@ usage: cargo xtask <task>
   soak --attaches N [--minutes M] [--fresh]  attach and detach under load and kills; resumable
   soak --guests N [--minutes M] [--fresh]  mixed traffic of N guests for M minutes (30) under kills,
                      profiles and traces; resumable
-  hostile [--minutes N]  measure how a hostile guest or driver domain disturbs innocent guests
+  hostile [--minutes N]  measure how hostile domains and a SYN flood disturb innocent guests
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {

@@ -10,10 +10,19 @@ use std::path::Path;
 
 /// Number of innocent guests.
 pub(crate) const INNOCENTS: usize = 16;
+/// Port of the probes, which every innocent guest accepts.
+pub(crate) const PORT: u16 = 5300;
 /// Size in bytes of the frames that a busy domain sends as fast as the driver accepts them.
 const FRAME: u32 = 1514;
 /// MAC of the guest that receives a busy domain's frames.
 const SINK: &str = "02:00:00:00:99:01";
+
+/// Keys of an interface with a stateful firewall that accepts flows to [`PORT`].
+const STATEFUL: &str = "firewall = \"stateful\"\n\
+     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\nstate = \"new\"\n\
+     protocol = \"tcp\"\ndestination_ports = 5300\n\
+     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\nstate = \"new\"\n\
+     protocol = \"udp\"\ndestination_ports = 5300\n";
 
 /// Kind of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +33,8 @@ pub(crate) enum Role {
     Driver,
     /// The monitor of a virtual machine behind the innocents' driver domain.
     Vm,
+    /// A guest that sends SYNs to an innocent guest. All guests have a stateful firewall.
+    Flow,
 }
 
 /// Behaviour of the attacking domain.
@@ -56,15 +67,29 @@ pub(crate) fn is_attacker(name: &str) -> bool {
 }
 
 impl Scene {
-    /// Returns the machine. Each innocent guest has a TAP in its namespace; the monitor of a
-    /// virtual machine connects to `socket`.
+    /// Returns the number of namespaces of a machine: one per innocent guest, and that of a guest
+    /// whose segments this process sends.
+    pub(crate) fn places(self) -> usize {
+        INNOCENTS + usize::from(self.role == Role::Flow)
+    }
+
+    /// Returns the machine. Each guest with a namespace has a TAP there; the monitor of a virtual
+    /// machine connects to `socket`.
     pub(crate) fn machine(self, places: &[Namespace], socket: &Path) -> Result<Machine> {
         let mut text = "[machine]\nname = \"hostile\"\n".to_owned();
+        let firewall = match self.role {
+            Role::Flow => STATEFUL,
+            _ => "",
+        };
         for (n, place) in places.iter().enumerate() {
+            let name = match n {
+                INNOCENTS => self.name(),
+                _ => format!("innocent-{n}"),
+            };
             write!(
                 text,
-                "[[guest]]\nname = \"innocent-{n}\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
-                 ifname = \"net\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n",
+                "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+                 ifname = \"net\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n{firewall}",
                 place.path().display(),
                 address(n)
             )?;
@@ -95,6 +120,7 @@ impl Scene {
             Role::Guest => "guest",
             Role::Driver => "driver",
             Role::Vm => "vm",
+            Role::Flow => "flow",
         };
         match self.behaviour {
             Behaviour::Busy => format!("busy-{role}"),
@@ -105,7 +131,7 @@ impl Scene {
     /// Returns the command line of the virtual machine's monitor; `None`: there is none.
     pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
         match (self.role, self.behaviour) {
-            (Role::Guest | Role::Driver, _) => None,
+            (Role::Guest | Role::Driver | Role::Flow, _) => None,
             (Role::Vm, Behaviour::Busy) => Some(["busy", SINK]),
             (Role::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
         }

@@ -1,7 +1,7 @@
 //! Probes: every second innocent guest sends a datagram per millisecond, with its send time, to the
 //! next guest. Both ends are threads of this process, so they use the same clock.
 
-use crate::machines::address;
+use crate::machines::{PORT, address};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use netdev::netns::Namespace;
@@ -12,26 +12,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const PERIOD: Duration = Duration::from_millis(1);
-const PORT: u16 = 5300;
+/// Time between messages of a probe.
+pub(crate) const PERIOD: Duration = Duration::from_millis(1);
 /// Delay after which a datagram counts as lost.
 const LATE: Duration = Duration::from_secs(1);
 /// Longest delay that is recorded, in nanoseconds. Longer delays count as this one.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// One-way delays of datagrams.
+/// One-way delays, or times of another kind.
 pub(crate) struct Delays {
     times: Histogram<u64>,
     sent: u64,
 }
 
+impl Default for Delays {
+    fn default() -> Self {
+        Self {
+            times: histogram(),
+            sent: 0,
+        }
+    }
+}
+
 impl Delays {
+    /// Adds the times of those of `sent` messages that arrived.
+    pub(crate) fn add(&mut self, times: Histogram<u64>, sent: u64) {
+        let _same_bounds = self.times.add(times);
+        self.sent += sent;
+    }
+
     /// Returns a quantile of the delays, in microseconds.
     pub(crate) fn us(&self, part: f64) -> f64 {
         self.times.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// Returns the number of lost datagrams.
+    /// Returns the number of lost messages.
     pub(crate) fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.times.len())
     }
@@ -54,7 +69,7 @@ impl Probes {
         for (pair, two) in places.chunks_exact(2).enumerate() {
             let [from, to] = [2 * pair, 2 * pair + 1].map(address);
             let [sender, receiver] = [(&two[0], from, 0), (&two[1], to, PORT)]
-                .map(|(place, address, port)| socket(place, SocketAddr::new(address.into(), port)));
+                .map(|(place, address, port)| bound(place, SocketAddr::new(address.into(), port)));
             let (sender, receiver) = (sender?, receiver?);
             sender.connect((to, PORT))?;
             sockets.push(sender);
@@ -74,29 +89,28 @@ impl Probes {
     pub(crate) fn stop(self) -> Delays {
         self.stop.store(true, Ordering::Relaxed);
         let _ended = self.sender.join();
-        let mut times = histogram();
+        let mut delays = Delays::default();
         for receiver in self.receivers {
-            if let Ok(of_one) = receiver.join() {
-                let _same_bounds = times.add(of_one);
-            }
+            delays.add(receiver.join().unwrap_or_else(|_| histogram()), 0);
         }
-        let sent = self.sent.load(Ordering::Relaxed);
-        Delays { times, sent }
+        delays.add(histogram(), self.sent.load(Ordering::Relaxed));
+        delays
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// Returns an empty histogram of nanoseconds.
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, 3).expect("both are constants within its bounds")
 }
 
 /// Creates a socket in a namespace. Retries to bind it, because the interface may be new.
-fn socket(place: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
-    let bound = place.enter(|| -> io::Result<UdpSocket> {
+pub(crate) fn bound(place: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
+    let socket = place.enter(|| -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_read_timeout(Some(LATE))?;
         Ok(socket)
     });
-    bound?.with_context(|| address.to_string())
+    socket?.with_context(|| address.to_string())
 }
 
 fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU64) {
@@ -116,7 +130,7 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
 }
 
 /// Receives until no datagram arrives for the maximum delay.
-fn receive(socket: &UdpSocket, begun: Instant) -> Histogram<u64> {
+pub(crate) fn receive(socket: &UdpSocket, begun: Instant) -> Histogram<u64> {
     let mut times = histogram();
     let mut bytes = [0; 8];
     while let Ok(count) = socket.recv(&mut bytes) {
