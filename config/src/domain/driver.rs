@@ -272,10 +272,9 @@ impl NicConfig {
                 .div_ceil(PAGE)
         };
         let sent = self.mtu.saturating_add(PCI_HEADER_BYTES + 18);
-        let sent = sent
-            .next_multiple_of(64)
-            .saturating_mul(entries)
-            .div_ceil(PAGE);
+        // Each frame lies in one page.
+        let sent = sent.checked_next_power_of_two().unwrap_or(u32::MAX);
+        let sent = sent.saturating_mul(entries).div_ceil(PAGE);
         // A descriptor with its entry of the available ring, and an element of the used ring.
         (pages(16 + 2) + pages(8))
             .saturating_mul(2)

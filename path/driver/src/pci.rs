@@ -4,10 +4,12 @@
 //! A device that fails closes only this NIC, which is started again later.
 
 use crate::xdp::ask;
-use abi::pci::{IO_BASE, PciControl, Structure, StructureLayout};
+use abi::pci::{IO_BASE, PciControl, PciKind, Structure, StructureLayout};
 use abi::{PAGE, pci};
 use nic::dma::IoAddr;
-use nic::dma::pci::{PciNic, PciSetup, RegisterWindow, StartupError};
+use nic::dma::pci::{
+    AnyPciNic, Intel82574, PciNic, PciSetup, RegisterWindow, StartupError, VirtioNet,
+};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use runtime::device::attach_if_there;
 use runtime::platform::Platform;
@@ -32,7 +34,7 @@ pub struct PciPort {
     /// `None` if the monitor has no device for this NIC.
     device: Option<PciDevice>,
     /// `None` until the device was started for the first time.
-    nic: Option<PciNic<RegisterWindow>>,
+    nic: Option<Box<dyn AnyPciNic>>,
     restarts: NicRestarts,
 }
 
@@ -50,6 +52,7 @@ struct NicRestarts {
 /// A device that the monitor has provided.
 #[derive(Debug)]
 struct PciDevice {
+    kind: PciKind,
     window: RegisterWindow,
     interrupt: File,
     /// When the status was last read, and when it is due.
@@ -95,6 +98,7 @@ impl PciPort {
             return Ok(port);
         };
         port.device = Some(PciDevice {
+            kind: kind(place.0, platform)?,
             window: window(place, platform)?,
             interrupt: File::from(interrupt),
             checked_ns: 0,
@@ -120,10 +124,9 @@ impl PciPort {
         let Some(device) = &self.device else {
             return Ok(());
         };
-        let [pool, queues] = self.memory;
         match &mut self.nic {
             Some(nic) => nic.restart()?,
-            none => *none = Some(PciNic::start(self.setup, device.window, pool, queues)?),
+            none => *none = Some(device.start(self.setup, self.memory)?),
         }
         self.restarts.open(now_ns);
         Ok(())
@@ -169,6 +172,12 @@ impl NicRestarts {
 
 const REGISTERS: &str = "the registers of a PCI device";
 
+/// Returns the kind of a device.
+fn kind(device: u32, platform: &dyn Platform) -> Result<PciKind, StartError> {
+    let word = ask(REGISTERS, device, PciControl::Kind.encode(), platform)?;
+    PciKind::decode(word).ok_or(StartError::Damaged("a PCI device of an unknown kind"))
+}
+
 /// Returns the registers of a device, and waits until they are mapped.
 fn window(
     (device, slot): (u32, u32),
@@ -195,6 +204,25 @@ fn registers(slot: u32, layout: StructureLayout, platform: &dyn Platform) -> Opt
 }
 
 impl PciDevice {
+    /// Starts the device, which accesses `memory`: the pool and the queues.
+    fn start(
+        &self,
+        setup: PciSetup,
+        [pool, queues]: [Area; 2],
+    ) -> Result<Box<dyn AnyPciNic>, StartupError> {
+        let window = self.window;
+        Ok(match self.kind {
+            PciKind::VirtioNet => {
+                let nic = PciNic::<VirtioNet<_>>::start(setup, window, pool, queues)?;
+                Box::new(nic)
+            }
+            PciKind::Intel82574 => {
+                let nic = PciNic::<Intel82574<_>>::start(setup, window, pool, queues)?;
+                Box::new(nic)
+            }
+        })
+    }
+
     /// Returns whether to read the device's status: some time after an interrupt, which also
     /// reports that the device has failed.
     fn is_check_due(&mut self, now_ns: u64) -> bool {
@@ -217,7 +245,7 @@ impl Nic for PciPort {
             max_frame: self.setup.max_frame(),
             ..Caps::default()
         };
-        self.nic.as_ref().map_or_else(none, Nic::caps)
+        self.nic.as_ref().map_or_else(none, |nic| nic.caps())
     }
 
     fn rx(

@@ -396,8 +396,7 @@ pub struct XdpQueue {
     pub rules: firewall::RuleLists,
 }
 
-/// A PCI device of the kind virtio-net, which accesses a part of the domain's page frames through
-/// an IOMMU.
+/// A PCI network device, which accesses a part of the domain's page frames through an IOMMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pci {

@@ -22,15 +22,39 @@ pub fn is_address(text: &str) -> bool {
     text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
 }
 
-/// A structure of registers of a virtio device.
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PciKind {
+    /// A virtio-net device.
+    VirtioNet,
+    /// An Intel 82574.
+    Intel82574,
+}
+
+impl PciKind {
+    const ALL: [Self; 2] = [Self::VirtioNet, Self::Intel82574];
+
+    /// Decodes a result word.
+    #[must_use]
+    pub fn decode(word: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u64 == word)
+    }
+}
+
+/// A structure of registers of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Structure {
-    /// The common configuration.
+    /// The common configuration of a virtio device; the general registers of an 82574.
     Common,
-    /// The notification addresses.
+    /// The notification addresses of a virtio device; the registers of an 82574 for queues,
+    /// counters and filters.
     Notify,
 }
+
+/// Where the second structure of an 82574 begins, in bytes from the first one.
+pub const INTEL_QUEUES_AT: u32 = 0x2000;
 
 impl Structure {
     /// All of them, in the order of their places in the window.
@@ -78,12 +102,15 @@ pub enum PciControl {
     NotifyMultiplier,
     /// Return 1 if the device has had another domain before, or else 0.
     HasServed,
+    /// Return the [`PciKind`].
+    Kind,
 }
 
 impl PciControl {
     const LAYOUT: u64 = 1;
     const NOTIFY_MULTIPLIER: u64 = 2;
     const HAS_SERVED: u64 = 3;
+    const KIND: u64 = 4;
 
     /// Encodes it as words 1 and 2 of a hypercall.
     #[must_use]
@@ -92,6 +119,7 @@ impl PciControl {
             Self::Layout(structure) => [Self::LAYOUT, structure as u64],
             Self::NotifyMultiplier => [Self::NOTIFY_MULTIPLIER, 0],
             Self::HasServed => [Self::HAS_SERVED, 0],
+            Self::Kind => [Self::KIND, 0],
         }
     }
 
@@ -106,6 +134,7 @@ impl PciControl {
             }
             [Self::NOTIFY_MULTIPLIER, 0] => Some(Self::NotifyMultiplier),
             [Self::HAS_SERVED, 0] => Some(Self::HasServed),
+            [Self::KIND, 0] => Some(Self::Kind),
             _ => None,
         }
     }
@@ -122,12 +151,17 @@ mod tests {
             PciControl::Layout(Structure::Notify),
             PciControl::NotifyMultiplier,
             PciControl::HasServed,
+            PciControl::Kind,
         ] {
             assert_eq!(PciControl::decode(call.encode()), Some(call));
         }
-        for nonsense in [[0, 0], [1, 2], [2, 1], [3, 1], [u64::MAX, 0]] {
+        for nonsense in [[0, 0], [1, 2], [2, 1], [3, 1], [4, 1], [u64::MAX, 0]] {
             assert_eq!(PciControl::decode(nonsense), None, "{nonsense:?}");
         }
+        for kind in PciKind::ALL {
+            assert_eq!(PciKind::decode(kind as u64), Some(kind));
+        }
+        assert_eq!(PciKind::decode(PciKind::ALL.len() as u64), None);
         let (offset, bytes) = (0x0fff, u32::MAX);
         let layout = StructureLayout { offset, bytes };
         assert_eq!(StructureLayout::decode(layout.encode()), layout);

@@ -525,6 +525,7 @@ fn describe(function: &Function, words: [u64; 2]) -> Result<u64, i32> {
         PciControl::Layout(structure) => function.layout(structure).encode(),
         PciControl::NotifyMultiplier => function.notify_multiplier().into(),
         PciControl::HasServed => function.has_served().into(),
+        PciControl::Kind => function.kind() as u64,
     })
 }
 

@@ -6,7 +6,7 @@
 use abi::pci::IO_BASE;
 use abi::{ConnId, PAGE};
 use config::domain::{BUFFER_BYTES, DriverConfig, NicConfig, NicKindConfig};
-use nic::dma::pci::ring::queue_bytes;
+use nic::dma::pci::virtio::ring::queue_bytes;
 use runtime::platform::{PendingWork, Wait, WakeSource};
 use runtime::start::{StartError, Started, main as start, print_line};
 use shmem::Span;

@@ -6,6 +6,17 @@ use crate::device::TxReport;
 use crate::frame::Frame;
 use shmem::{Fault, Span};
 
+/// A chunk that holds a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Its number.
+    pub number: u32,
+    /// The bytes of the header and of the frame.
+    pub memory: Span,
+    /// The I/O address of these bytes.
+    pub address: IoAddr,
+}
+
 /// One chunk for each entry of a transmit queue.
 #[derive(Debug)]
 pub(super) struct Chunks {
@@ -34,40 +45,44 @@ impl Chunks {
         })
     }
 
-    /// Copies `header` and a frame into a chunk, and adds the frame to `report`. `post` gets the
-    /// chunk's number, its I/O address and its bytes; it returns the number of a chunk for which
-    /// the queue has no room.
+    /// Copies `header` and a frame into a chunk, and adds the frame to `report`. `post` returns the
+    /// number of a chunk for which the queue has no room.
     pub(super) fn send(
         &mut self,
         header: &[u8],
         frame: &Frame,
         report: &mut TxReport,
-        post: impl FnOnce(u32, IoAddr, u32) -> Result<(), u32>,
+        post: impl FnOnce(Chunk) -> Result<(), u32>,
     ) {
         let bytes = header.len() + frame.len();
         if bytes > self.chunk_bytes {
             report.refused += 1;
             return;
         }
-        let Some(chunk) = self.idle.pop() else {
+        let Some(number) = self.idle.pop() else {
             report.full += 1;
             return;
         };
-        let at = chunk as usize * self.chunk_bytes;
+        let at = number as usize * self.chunk_bytes;
         let place = self.memory.sub(at, bytes).zip(self.address.add(at));
         let place = place.filter(|(span, _)| write(header, frame, *span).is_ok());
-        let Some((_, address)) = place else {
-            self.idle.push(chunk);
+        let Some((memory, address)) = place else {
+            self.idle.push(number);
             report.fault += 1;
             return;
         };
-        match post(chunk, address, bytes as u32) {
+        let chunk = Chunk {
+            number,
+            memory,
+            address,
+        };
+        match post(chunk) {
             Ok(()) => {
                 report.sent += 1;
                 report.bytes += frame.len() as u64;
             }
-            Err(chunk) => {
-                self.idle.push(chunk);
+            Err(number) => {
+                self.idle.push(number);
                 report.full += 1;
             }
         }

@@ -27,14 +27,16 @@
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
 //! | [`control`] | control words of dedicated queues |
 //! | `chunks` | memory for frames to send |
+//! | [`checksum`] | checksum offloads in software |
 //! | [`soft`] | a device in software, and a NIC of this device and its driver |
-//! | [`pci`] | the driver of a virtio-net device on a PCI bus |
+//! | [`pci`] | the drivers of devices on a PCI bus |
 //! | [`granted`] | the I/O page table of a device in a separate domain |
 //! | [`remote`] | the driver of such a device |
 //! | [`dedicated`] | the driver's end of a dedicated queue of such a device |
 //! | [`record`] | where the device finds the queues |
 
 pub mod addr;
+pub mod checksum;
 mod chunks;
 pub mod control;
 pub mod dedicated;
@@ -51,6 +53,7 @@ pub mod table;
 pub mod transmit;
 
 pub use addr::IoAddr;
+pub use chunks::Chunk;
 pub use dedicated::RemoteQueue;
 pub use granted::GrantedMemory;
 pub use queue::{DmaError, Misuse, QueueName};

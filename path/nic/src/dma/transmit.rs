@@ -45,17 +45,17 @@ impl TransmitQueue {
     /// to the device.
     pub fn send(&mut self, frame: &Frame, report: &mut TxReport) {
         let queue = &mut self.queue;
-        self.chunks.send(&[], frame, report, |chunk, address, len| {
+        self.chunks.send(&[], frame, report, |chunk| {
             let descriptor = Descriptor {
-                address,
-                len,
+                address: chunk.address,
+                len: chunk.memory.len() as u32,
                 header: None,
                 checksum: match frame.offload.checksum {
                     Checksum::Blank { start, offset } => Some((start, offset)),
                     Checksum::Unknown | Checksum::Valid => None,
                 },
             };
-            queue.post(chunk, descriptor)
+            queue.post(chunk.number, descriptor)
         });
     }
 

@@ -1,6 +1,6 @@
 //! The kernel's files of PCI devices, by which a device gets another driver.
 
-use super::registers::Registers;
+use super::registers::{Registers, TRANSITIONAL_NET, kind};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -10,10 +10,6 @@ use std::path::{Path, PathBuf};
 const DRIVER: &str = "vfio-pci";
 /// The kernel's name of a group without an IOMMU.
 const NO_IOMMU: &str = "vfio-noiommu";
-/// The vendor of virtio devices.
-const VIRTIO: u16 = 0x1af4;
-/// A virtio-net device that supports only the modern interface, and one that supports both.
-const NET: [u16; 2] = [0x1041, 0x1000];
 /// Why a device that cannot be reset is refused.
 pub(super) const NO_RESET: &str = "it cannot be reset, so the next domain could not take it over";
 /// The class of bridges, which may share a group.
@@ -31,8 +27,8 @@ pub enum PciError {
     NoDevice(String),
     /// Its registers are unknown.
     #[error(
-        "PCI device {address} ({vendor:04x}:{device:04x}) is not a virtio-net device, the only \
-         kind that is supported"
+        "PCI device {address} ({vendor:04x}:{device:04x}) is neither a virtio-net device nor an \
+         Intel 82574, the only kinds that are supported"
     )]
     Kind {
         /// The device.
@@ -197,8 +193,9 @@ impl PciBus {
         let device = self.device(address)?;
         let number = |name: &str| number(&device.join(name)).unwrap_or(0);
         let (vendor, id) = (number("vendor") as u16, number("device") as u16);
-        let is_net = id != NET[1] || number("subsystem_device") == 1;
-        if vendor != VIRTIO || !NET.contains(&id) || !is_net {
+        // A transitional virtio device has its type there.
+        let is_net = id != TRANSITIONAL_NET || number("subsystem_device") == 1;
+        if kind(vendor, id).is_none() || !is_net {
             return Err(PciError::Kind {
                 address: address.to_owned(),
                 vendor,

@@ -5,7 +5,7 @@ use super::calls::{self, CONFIG_SPACE};
 use super::registers::{CONFIG_BYTES, Registers};
 use abi::PAGE;
 use abi::core::RingExtent;
-use abi::pci::{Structure, StructureLayout};
+use abi::pci::{PciKind, Structure, StructureLayout};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{pread, pwrite};
 use std::io;
@@ -164,6 +164,12 @@ impl Function {
         }
     }
 
+    /// Returns its kind.
+    #[must_use]
+    pub fn kind(&self) -> PciKind {
+        self.registers.kind
+    }
+
     /// Returns the bytes between the notification addresses of two queues.
     #[must_use]
     pub fn notify_multiplier(&self) -> u32 {
@@ -288,6 +294,7 @@ mod tests {
             group: fd(),
             device: fd(),
             registers: Registers {
+                kind: PciKind::VirtioNet,
                 common: range,
                 notify: range,
                 multiplier: 0,

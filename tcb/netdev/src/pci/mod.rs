@@ -1,5 +1,6 @@
 //! PCI network devices for a domain, by VFIO: a device is bound to the kernel's driver `vfio-pci`,
-//! reset, and started and stopped. Only virtio-net devices are supported, and only behind an IOMMU.
+//! reset, and started and stopped. Only virtio-net devices and the Intel 82574 are supported, and
+//! only behind an IOMMU.
 //!
 //! ```text
 //!   broker   PciBus: checks device and group, binds the driver, opens group and container
@@ -11,7 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`PciBus`] | the kernel's files of PCI devices |
-//! | `registers` | where a device's registers lie, by its configuration space |
+//! | `registers` | kinds of devices, and where the registers of a device lie |
 //! | [`Function`] | an open device |
 //! | `calls` | VFIO's system calls |
 

@@ -1,14 +1,15 @@
-//! Where the registers of a virtio device lie: its capabilities in PCI configuration space (virtio
-//! 1.2, section 4.1.4, and PCI Local Bus 3.0, section 6.8.2). The device has written all of this,
-//! so every number is checked.
+//! Where the registers of a device lie. Those of a virtio device are described by capabilities in
+//! PCI configuration space (virtio 1.2, section 4.1.4, and PCI Local Bus 3.0, section 6.8.2); those
+//! of an 82574 have fixed places. The device has written all of this, so every number is checked.
 
 use abi::PAGE;
-use abi::pci::{Structure, WINDOW_SLOTS};
+use abi::pci::{INTEL_QUEUES_AT, PciKind, Structure, WINDOW_SLOTS};
 
 /// Bytes of a device's configuration space that hold its capabilities.
 pub(super) const CONFIG_BYTES: usize = 256;
 /// The most capabilities that fit.
 const CAPABILITIES_MAX: usize = 48;
+const DEVICE_AT: usize = 0x00;
 const STATUS_AT: usize = 0x06;
 const HAS_CAPABILITIES: u8 = 0x10;
 const CAPABILITIES_AT: usize = 0x34;
@@ -23,6 +24,33 @@ const BARS: u8 = 6;
 const MSIX_ENTRY: u64 = 16;
 /// Bytes of the common configuration that a driver needs.
 const COMMON_BYTES: u32 = 56;
+/// The pages of registers of an 82574 that its driver needs.
+const INTEL_GENERAL: BarRange = BarRange {
+    bar: 0,
+    offset: 0,
+    bytes: 0x1000,
+};
+const INTEL_QUEUES: BarRange = BarRange {
+    bar: 0,
+    offset: INTEL_QUEUES_AT,
+    bytes: 0x4000,
+};
+/// Vendors, and devices of the kind virtio-net: one that supports only the modern interface, and
+/// one that supports both.
+const VIRTIO: u16 = 0x1af4;
+const NET: [u16; 2] = [0x1041, TRANSITIONAL_NET];
+pub(super) const TRANSITIONAL_NET: u16 = 0x1000;
+const INTEL: u16 = 0x8086;
+const I82574: u16 = 0x10d3;
+
+/// Returns the kind of a device, or `None` if there is no driver for it.
+pub(super) fn kind(vendor: u16, device: u16) -> Option<PciKind> {
+    match (vendor, device) {
+        (VIRTIO, device) if NET.contains(&device) => Some(PciKind::VirtioNet),
+        (INTEL, I82574) => Some(PciKind::Intel82574),
+        _ => None,
+    }
+}
 
 /// A range of a BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +78,7 @@ impl BarRange {
 /// The registers of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Registers {
+    pub(super) kind: PciKind,
     pub(super) common: BarRange,
     pub(super) notify: BarRange,
     /// Bytes between the notification addresses of two queues.
@@ -69,19 +98,41 @@ impl Registers {
     /// table could raise any interrupt on a system without interrupt remapping, so the table must
     /// not share a page with the registers.
     pub(super) fn find(config: &[u8; CONFIG_BYTES]) -> Result<Self, &'static str> {
-        let (mut common, mut notify, mut msix) = (None, None, None);
-        for at in capabilities(config) {
-            match byte(config, at) {
-                VENDOR_CAPABILITY => match byte(config, at + 3) {
-                    COMMON => common = common.or(bar_range(config, at)),
-                    NOTIFY => {
-                        let found = bar_range(config, at);
-                        notify = notify.or(found.map(|range| (range, word(config, at + 16))));
-                    }
-                    _ => {}
-                },
-                // The kernel uses the first one.
-                MSIX_CAPABILITY => msix = msix.or_else(|| Some(msix_ranges(config, at))),
+        let ids = word(config, DEVICE_AT);
+        let found = match kind(ids as u16, (ids >> 16) as u16) {
+            Some(PciKind::Intel82574) => Self {
+                kind: PciKind::Intel82574,
+                common: INTEL_GENERAL,
+                notify: INTEL_QUEUES,
+                multiplier: 0,
+            },
+            Some(PciKind::VirtioNet) | None => Self::virtio(config)?,
+        };
+        // The kernel uses the first one.
+        let msix = capabilities(config).find(|&at| byte(config, at) == MSIX_CAPABILITY);
+        let msix = msix_ranges(config, msix.ok_or("it has no MSI-X interrupts")?);
+        let overlaps = |own: BarRange, other: (u8, u64, u64)| {
+            let pages = own.pages();
+            let (first, end) = (other.1 / PAGE as u64, other.2.div_ceil(PAGE as u64));
+            own.bar == other.0 && pages.start < end && first < pages.end
+        };
+        let is_shared = |own| msix.iter().any(|other| overlaps(own, *other));
+        if is_shared(found.common) || is_shared(found.notify) {
+            return Err("its MSI-X table shares a page with its registers");
+        }
+        Ok(found)
+    }
+
+    /// Finds the registers of a virtio device.
+    fn virtio(config: &[u8; CONFIG_BYTES]) -> Result<Self, &'static str> {
+        let (mut common, mut notify) = (None, None);
+        for at in capabilities(config).filter(|&at| byte(config, at) == VENDOR_CAPABILITY) {
+            match byte(config, at + 3) {
+                COMMON => common = common.or(bar_range(config, at)),
+                NOTIFY => {
+                    let found = bar_range(config, at);
+                    notify = notify.or(found.map(|range| (range, word(config, at + 16))));
+                }
                 _ => {}
             }
         }
@@ -89,20 +140,10 @@ impl Registers {
         let missing =
             "it has no registers of the modern virtio interface (QEMU: disable-legacy=on)";
         let (common, (notify, multiplier)) = common.zip(notify).ok_or(missing)?;
-        let msix = msix.ok_or("it has no MSI-X interrupts")?;
-        let (common, notify) = (common.cut(), notify.cut());
-        let overlaps = |own: BarRange, other: (u8, u64, u64)| {
-            let pages = own.pages();
-            let (first, end) = (other.1 / PAGE as u64, other.2.div_ceil(PAGE as u64));
-            own.bar == other.0 && pages.start < end && first < pages.end
-        };
-        let is_shared = |own| msix.iter().any(|other| overlaps(own, *other));
-        if is_shared(common) || is_shared(notify) {
-            return Err("its MSI-X table shares a page with its registers");
-        }
         Ok(Self {
-            common,
-            notify,
+            kind: PciKind::VirtioNet,
+            common: common.cut(),
+            notify: notify.cut(),
             multiplier,
         })
     }
@@ -188,6 +229,7 @@ mod tests {
             offset,
             bytes,
         };
+        assert_eq!(found.kind, PciKind::VirtioNet);
         assert_eq!(found.common, range(0, 0x1000));
         assert_eq!(found.notify, range(0x3000, WINDOW_SLOTS * PAGE as u32));
         assert_eq!(found.multiplier, 4);
@@ -226,6 +268,26 @@ mod tests {
             assert!(why.contains("no registers"), "{at:#x}: {why}");
         }
         let why = with(0x40, VENDOR_CAPABILITY).unwrap_err();
+        assert_eq!(why, "it has no MSI-X interrupts");
+    }
+
+    /// The capabilities of virtio, if it has any, mean nothing in another device.
+    #[test]
+    fn registers_of_an_82574_have_fixed_places() {
+        let intel = |msix| {
+            let mut config = config(0, msix);
+            config[..4].copy_from_slice(&[0x86, 0x80, 0xd3, 0x10]);
+            config
+        };
+        let found = Registers::find(&intel(3)).unwrap();
+        assert_eq!(found.kind, PciKind::Intel82574);
+        let pages = [found.common, found.notify].map(|range| (range.bar, range.pages()));
+        assert_eq!(pages, [(0, 0..1), (0, 2..6)]);
+        let shared = Registers::find(&intel(0)).unwrap_err();
+        assert!(shared.contains("shares a page"), "{shared}");
+        let mut config = intel(3);
+        config[STATUS_AT] = 0;
+        let why = Registers::find(&config).unwrap_err();
         assert_eq!(why, "it has no MSI-X interrupts");
     }
 }

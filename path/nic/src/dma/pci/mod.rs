@@ -1,19 +1,27 @@
-//! The driver of a virtio-net device on a PCI bus (virtio 1.2, modern interface, split virtqueues),
-//! which accesses memory through an IOMMU. The monitor has mapped the memory of the queues and of
-//! the pool, and shows the device's registers in the window.
+//! Drivers of PCI network devices, which access memory through an IOMMU. The monitor has mapped the
+//! memory of the queues and of the pool, and shows the device's registers in the window.
 //!
-//! As with the other rings, the driver believes nothing that the device writes ([`ring`]).
+//! As with the other rings, a driver believes nothing that its device writes.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`registers`] | the device's registers |
-//! | [`ring`] | the driver's end of a split virtqueue |
-//! | [`nic`] | the NIC |
+//! | [`nic`] | the NIC, for all kinds of devices |
+//! | [`device`] | the interface of a kind of device |
+//! | [`setup`] | properties of a NIC, and the layout of its memory |
+//! | [`registers`] | access to registers |
+//! | [`virtio`] | virtio-net devices |
+//! | [`intel`] | the Intel 82574 |
 
+pub mod device;
+pub mod intel;
 pub mod nic;
 pub mod registers;
-pub mod ring;
+pub mod setup;
+pub mod virtio;
 
-pub use nic::{CloseReason, PciNic, PciSetup, StartupError};
-pub use registers::{Register, RegisterWindow, Registers};
-pub use ring::SplitQueue;
+pub use device::{CloseReason, PciDevice, StartupError};
+pub use intel::Intel82574;
+pub use nic::{AnyPciNic, PciNic};
+pub use registers::{RegisterWindow, Registers};
+pub use setup::PciSetup;
+pub use virtio::VirtioNet;

@@ -1,8 +1,8 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
-use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
+use crate::dma::checksum;
 use crate::dma::control::QueueControl;
 use crate::dma::layout::{Completion, Descriptor, MappedMemory};
 use crate::dma::queue::{DeviceQueue, QueueName};

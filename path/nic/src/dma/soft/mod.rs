@@ -6,13 +6,11 @@
 //! | [`wire`] | the wire behind the device |
 //! | [`device`] | the device: queues, MAC filter, interrupt moderation, faults |
 //! | `beside` | the device in a separate process: interrupts, and sleep |
-//! | [`checksum`] | the device's checksum offloads |
 //! | `core` | the device, its I/O page table and the dedicated queues |
 //! | [`nic`] | device and driver as one NIC |
 //! | [`queues`] | the dedicated queues of this NIC |
 
 mod beside;
-pub mod checksum;
 mod core;
 pub mod device;
 pub mod nic;

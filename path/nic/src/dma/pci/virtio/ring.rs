@@ -9,8 +9,8 @@
 //!   used: flags, index, ring       the device writes it
 //! ```
 
-use super::super::addr::IoAddr;
-use super::super::queue::{DmaError, Misuse, QueueName};
+use crate::dma::addr::IoAddr;
+use crate::dma::queue::{DmaError, Misuse, QueueName};
 use abi::PAGE;
 use shmem::{Fault, Span};
 use std::sync::atomic::{Ordering, fence};

@@ -1,4 +1,4 @@
-//! Checksum offloads of the device: completing those of sent frames, and verifying those of
+//! Checksum offloads in software: completing those of sent frames, and verifying those of
 //! received ones.
 
 use crate::frame::ETHERNET;

@@ -1,21 +1,17 @@
-//! The driver of a virtio-net device on a PCI bus, against a model of the device that may break
-//! every rule.
+//! Virtio-net devices.
 
-use nic::dma::pci::ring::queue_bytes;
-use nic::dma::pci::{CloseReason, PciNic, PciSetup, Register, Registers, StartupError};
-use nic::dma::{IoAddr, QueueName};
-use nic::{Buffers, Checksum, Frame, Nic, Offload, Pool};
+use super::{BLANK, BUFFER, BUFFERS, ENTRIES, MTU, assert_complete, counter, frame, poll, setup};
+use nic::dma::QueueName;
+use nic::dma::pci::virtio::registers::{Notify, Register};
+use nic::dma::pci::virtio::ring::queue_bytes;
+use nic::dma::pci::{AnyPciNic, CloseReason, PciNic, Registers, StartupError, VirtioNet};
+use nic::{Checksum, Nic, Pool};
 use proptest::prelude::*;
 use shmem::{Area, Fault, Span};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-const ENTRIES: u16 = 8;
-const BUFFERS: usize = 16;
-const BUFFER: usize = 2048;
-const BASE: u64 = 1 << 32;
-const MTU: usize = 1500;
 /// VIRTIO_F_VERSION_1 and VIRTIO_F_ACCESS_PLATFORM; checksums in both directions.
 const MODERN: u64 = 3 << 32;
 const CHECKSUMS: u64 = 3;
@@ -55,7 +51,7 @@ impl Model {
     }
 }
 
-impl Registers for Device {
+impl Registers<Register> for Device {
     fn get(&self, register: Register) -> Result<u32, Fault> {
         let model = &*self.0;
         let queue = model.raw(Register::QueueSelect);
@@ -88,7 +84,9 @@ impl Registers for Device {
         model.registers.borrow_mut().insert(key, value);
         Ok(())
     }
+}
 
+impl Notify for Device {
     fn can_notify(&self, offset: u16) -> bool {
         offset <= self.0.notify_max
     }
@@ -101,11 +99,7 @@ impl Registers for Device {
 
 impl Device {
     fn span(&self, address: u64, len: usize) -> Span {
-        let offset = address
-            .checked_sub(BASE)
-            .expect("an address below the memory");
-        let span = self.0.memory.at(offset as usize, len);
-        span.expect("an address that is not mapped")
+        super::reach(self.0.memory, address, len)
     }
 
     fn ring(&self, low: Register, high: Register, queue: u32, len: usize) -> Span {
@@ -186,18 +180,9 @@ impl Device {
     }
 }
 
-fn setup() -> PciSetup {
-    PciSetup {
-        entries: ENTRIES,
-        mtu: MTU,
-        base: IoAddr::from_bits(BASE),
-    }
-}
-
 fn device(features: u64) -> Model {
-    let memory = BUFFERS * BUFFER + setup().bytes().next_multiple_of(abi::PAGE);
     Model {
-        memory: Area::anonymous(memory).unwrap(),
+        memory: super::memory(),
         features,
         keeps_features: true,
         queue_size: 256,
@@ -208,28 +193,10 @@ fn device(features: u64) -> Model {
     }
 }
 
-fn start(model: Model) -> Result<(PciNic<Device>, Device, Pool), StartupError> {
+fn start(model: Model) -> Result<(PciNic<VirtioNet<Device>>, Device, Pool), StartupError> {
     let device = Device(Rc::new(model));
-    let memory = device.0.memory;
-    let pool = memory.part(0, BUFFERS * BUFFER).unwrap();
-    let rest = memory.part(pool.len(), memory.len() - pool.len()).unwrap();
-    let nic = PciNic::start(setup(), device.clone(), pool, rest)?;
-    Ok((nic, device, Pool::new(pool, BUFFER)))
-}
-
-fn frame(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at as u8).wrapping_mul(seed)).collect()
-}
-
-fn poll(nic: &mut PciNic<Device>, pool: &mut Pool) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    nic.rx(0, 64, pool, &mut frames);
-    frames
-}
-
-fn counter(nic: &PciNic<Device>, name: &str) -> u64 {
-    let found = nic.counters().into_iter().find(|(own, _)| *own == name);
-    found.unwrap().1
+    let (nic, pool) = super::start(device.clone(), device.0.memory)?;
+    Ok((nic, device, pool))
 }
 
 /// D-27.
@@ -265,7 +232,8 @@ fn queues_begin_behind_a_gap() {
     let memory = device.0.memory;
     let pool = memory.part(0, 6 * abi::PAGE).unwrap();
     let rest = memory.part(7 * abi::PAGE, memory.len() - 7 * abi::PAGE);
-    PciNic::start(setup(), device.clone(), pool, rest.unwrap()).unwrap();
+    let rest = rest.unwrap();
+    PciNic::<VirtioNet<_>>::start(setup(), device.clone(), pool, rest).unwrap();
     let low = device.0.of_queue(Register::QueueDescriptors, 0) as usize;
     assert_eq!(low, 7 * abi::PAGE);
 }
@@ -320,15 +288,8 @@ fn frames_pass_both_ways_and_around_the_rings() {
 
 #[test]
 fn checksums_are_left_to_the_device_only_if_negotiated() {
-    let blank = Offload {
-        checksum: Checksum::Blank {
-            start: 34,
-            offset: 16,
-        },
-        gso: None,
-    };
     let mut header = [0; 12];
-    header[..10].copy_from_slice(&nic::virtio::encode(blank, 66));
+    header[..10].copy_from_slice(&nic::virtio::encode(BLANK, 66));
     for (features, received) in [(MODERN | CHECKSUMS, 1), (MODERN, 0)] {
         let (mut nic, device, mut pool) = start(device(features)).unwrap();
         poll(&mut nic, &mut pool);
@@ -339,7 +300,7 @@ fn checksums_are_left_to_the_device_only_if_negotiated() {
         let Some(frame) = got.first_mut() else {
             continue;
         };
-        assert_eq!(frame.offload, blank);
+        assert_eq!(frame.offload, BLANK);
         assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
         let (sent, _) = device.send().unwrap();
         assert_eq!((sent[0], &sent[6..10]), (1, &header[6..10]));
@@ -520,11 +481,6 @@ proptest! {
             }
         }
         nic.release(&mut pool);
-        prop_assert_eq!(pool.available(), BUFFERS);
-        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        let mut places: Vec<_> = taken.iter().map(|buffer| buffer.span.addr()).collect();
-        places.sort_unstable();
-        places.dedup();
-        prop_assert_eq!(places.len(), BUFFERS);
+        assert_complete(&mut pool);
     }
 }

@@ -1,0 +1,444 @@
+//! The Intel 82574 (datasheet 82574 GbE Controller Family, revision 3.4), with extended receive
+//! descriptors and one queue in each direction.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`registers`] | the device's registers |
+//! | [`ring`] | the driver's end of a descriptor ring |
+
+pub mod registers;
+pub mod ring;
+
+use self::registers::IntelRegister;
+use self::ring::DescriptorRing;
+use super::Registers;
+use super::device::{CloseReason, PciDevice, QueueMemory, RESET_NS, Received, StartupError};
+use super::setup::PciSetup;
+use crate::buffer::Buffer;
+use crate::dma::addr::IoAddr;
+use crate::dma::checksum;
+use crate::dma::chunks::Chunk;
+use crate::dma::queue::{DmaError, Misuse, QueueName};
+use crate::frame::{ETHERNET, Frame};
+use crate::offload::{Checksum, Offload};
+use shmem::time::monotonic_ns;
+use shmem::{Fault, Span};
+
+/// Bits of CTRL.
+const MASTER_DISABLE: u32 = 1 << 2;
+const LINK_UP: u32 = 1 << 6;
+const RESET: u32 = 1 << 26;
+/// Reset of the link; inverted loss of signal; forced speed and duplex; VLAN tags in descriptors;
+/// reset of the PHY. Auto-negotiation chooses speed and duplex.
+const LINK_OPTIONS: u32 = 1 << 3 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 30 | 1 << 31;
+/// Bit of STATUS: the device may access memory.
+const MASTER_ENABLED: u32 = 1 << 19;
+/// Bit of EEC: the settings were read from the non-volatile memory.
+const SETTINGS_READ: u32 = 1 << 9;
+/// Bits of `CTRL_EXT`: a message disables its causes; so does reading them.
+const AUTO_MASK: u32 = 1 << 24;
+const READ_MASK: u32 = 1 << 27;
+/// Cause of interrupts: a frame in receive queue 0.
+const RECEIVED: u32 = 1 << 20;
+/// IVAR: vector 0 for receive queue 0, and no vector for other causes.
+const VECTORS: u32 = 1 << 3;
+/// The least time between two interrupts, 32 µs.
+const INTERVAL: u32 = 125;
+/// RCTL: enabled, all unicast and multicast frames and broadcast, without checksum of the frame,
+/// into buffers of [`BUFFER`] bytes.
+const RECEIVE: u32 = ENABLE | 1 << 3 | 1 << 4 | 1 << 15 | 1 << 26;
+/// RCTL: frames above 1522 bytes are received.
+const LONG_FRAMES: u32 = 1 << 5;
+/// Bytes of a buffer.
+const BUFFER: usize = 2048;
+/// The longest frame, with its checksum, that is received without [`LONG_FRAMES`].
+const USUAL_FRAME: usize = 1522;
+/// Bytes of the checksum of a frame.
+const FRAME_CHECKSUM: usize = 4;
+/// Bit of RCTL and TCTL.
+const ENABLE: u32 = 1 << 1;
+/// TCTL: enabled, padding of short frames, parameters for half duplex, several requests at a time.
+const TRANSMIT: u32 = ENABLE | 1 << 3 | 0x0f << 4 | 0x3f << 12 | 1 << 28;
+/// TCTL: the bits of the parameters for half duplex.
+const HALF_DUPLEX: u32 = 0xff << 4 | 0x3ff << 12;
+/// RXDCTL: thresholds count descriptors, each of which is written back at once.
+const RECEIVE_CONTROL: u32 = 1 << 24 | 1 << 16;
+/// TXDCTL: the same, prefetching, and a bit that must be set.
+const TRANSMIT_CONTROL: u32 = 1 << 24 | 1 << 22 | 1 << 16 | 1 << 8 | 0x1f;
+/// RXCSUM: checksums of IP, TCP and UDP are verified.
+const RECEIVE_CHECKSUM: u32 = 1 << 8 | 1 << 9;
+/// RFCTL: extended descriptors, no filters for iSCSI and NFS, no detection of acknowledgements.
+const RECEIVE_FILTER: u32 = 1 << 15 | 1 << 12 | 1 << 7 | 1 << 6 | 1 << 0;
+
+/// Bits of the second word of a completed receive descriptor.
+const DONE: u64 = 1 << 0;
+const LAST: u64 = 1 << 1;
+const CHECKSUM_IGNORED: u64 = 1 << 2;
+const TRANSPORT_CHECKED: u64 = 1 << 5;
+const TRANSPORT_WRONG: u64 = 1 << 29;
+/// Errors of the frame: checksum, symbol, sequence, carrier extension, data.
+const DAMAGED: u64 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
+
+/// Bits of the second word of a transmit descriptor: extended.
+const EXTENDED: u64 = 1 << 29;
+/// Of a context: the checksum is that of TCP.
+const CONTEXT_TCP: u64 = 1 << 24;
+/// Of data: its type, end of the frame, insertion of the frame's checksum, report of completion.
+const DATA: u64 = EXTENDED | 1 << 20 | 1 << 24 | 1 << 25 | 1 << 27;
+/// Of data: insertion of the transport checksum.
+const INSERT_CHECKSUM: u64 = 1 << 41;
+/// Of a completed data descriptor.
+const SENT: u64 = 1 << 32;
+
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+const TCP: (u8, u16) = (6, 16);
+const UDP: (u8, u16) = (17, 6);
+
+/// How long after the start of a reset no register is accessed.
+const PAUSE_NS: u64 = 10_000;
+/// Value of registers of a device that was removed.
+const REMOVED: u32 = u32::MAX;
+
+/// Access to all registers of a device.
+pub trait IntelRegisters: Registers<IntelRegister> + Clone {}
+
+impl<R: Registers<IntelRegister> + Clone> IntelRegisters for R {}
+
+/// An Intel 82574.
+#[derive(Debug)]
+pub struct Intel82574<R> {
+    registers: R,
+    receive: DescriptorRing<Buffer>,
+    transmit: DescriptorRing<u32>,
+    /// Whether the next received buffer continues a frame.
+    continues: bool,
+}
+
+impl<R: IntelRegisters> Intel82574<R> {
+    /// Returns length and offloads of a frame by the second word of its descriptor, or `None` if it
+    /// is damaged or a part of a longer frame.
+    fn content(&mut self, word: u64) -> Option<(usize, Offload)> {
+        let is_last = word & LAST != 0;
+        let is_whole = is_last && !self.continues;
+        self.continues = !is_last;
+        if !is_whole || word & DAMAGED != 0 {
+            return None;
+        }
+        let is_valid = word & (CHECKSUM_IGNORED | TRANSPORT_CHECKED | TRANSPORT_WRONG);
+        let checksum = match is_valid {
+            TRANSPORT_CHECKED => Checksum::Valid,
+            _ => Checksum::Unknown,
+        };
+        let offload = Offload {
+            checksum,
+            gso: None,
+        };
+        Some((bytes(word), offload))
+    }
+}
+
+/// Returns the length in the second word of a completed receive descriptor.
+fn bytes(word: u64) -> usize {
+    usize::from((word >> 32) as u16)
+}
+
+impl<R: IntelRegisters> PciDevice for Intel82574<R> {
+    type Registers = R;
+    type Header = [u8; 0];
+
+    const SHORTEST: usize = 17;
+    const COUNTS_MISSED: bool = true;
+
+    fn start(registers: R, setup: &PciSetup, memory: QueueMemory) -> Result<Self, StartupError> {
+        reset(&registers)?;
+        let entries = setup.entries;
+        let name = QueueName::Receive(0);
+        let receive = DescriptorRing::new(name, entries, memory.receive, DONE);
+        let receive = receive.ok_or(StartupError::Memory)?;
+        let name = QueueName::Transmit;
+        let transmit = DescriptorRing::new(name, entries, memory.transmit, SENT);
+        let transmit = transmit.ok_or(StartupError::Memory)?;
+        set_receive_queue(&registers, &receive)?;
+        set_transmit_queue(&registers, &transmit)?;
+        let is_long = setup.longest() + FRAME_CHECKSUM > USUAL_FRAME;
+        let long = if is_long { LONG_FRAMES } else { 0 };
+        for (register, value) in [
+            (IntelRegister::ReceiveFilter, RECEIVE_FILTER),
+            (IntelRegister::ReceiveChecksum, RECEIVE_CHECKSUM),
+            (IntelRegister::Queues, 0),
+            (IntelRegister::Vectors, VECTORS),
+            (IntelRegister::Interval, INTERVAL),
+            (IntelRegister::CausesClear, RECEIVED),
+            (IntelRegister::CausesMask, RECEIVED),
+        ] {
+            registers.set(register, value)?;
+        }
+        change(
+            &registers,
+            IntelRegister::ControlExtended,
+            READ_MASK,
+            AUTO_MASK,
+        )?;
+        change(&registers, IntelRegister::Transmit, HALF_DUPLEX, TRANSMIT)?;
+        registers.set(IntelRegister::Receive, RECEIVE | long)?;
+        Ok(Self {
+            registers,
+            receive,
+            transmit,
+            continues: false,
+        })
+    }
+
+    fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32)) {
+        let _ = silence(&self.registers);
+        let _ = self.registers.set(IntelRegister::Control, RESET);
+        self.receive.withdraw(buffer);
+        self.transmit.withdraw(chunk);
+    }
+
+    fn check(&mut self) -> Result<u32, CloseReason> {
+        match self.registers.get(IntelRegister::Receive)? {
+            REMOVED => Err(CloseReason::Registers),
+            receive if receive & ENABLE == 0 => Err(CloseReason::Stopped),
+            _ => Ok(self.registers.get(IntelRegister::Missed)?),
+        }
+    }
+
+    fn has_checksum(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> usize {
+        self.receive.room()
+    }
+
+    fn posted(&self) -> usize {
+        self.receive.posted()
+    }
+
+    fn post(&mut self, buffer: Buffer, address: IoAddr) -> Result<(), Buffer> {
+        if buffer.span.len() < BUFFER {
+            return Err(buffer);
+        }
+        self.receive.post(buffer, &[[address.bits(), 0]])
+    }
+
+    fn publish_buffers(&mut self) -> Result<(), DmaError> {
+        // A device that does not get its tail only stalls.
+        if let Some(tail) = self.receive.publish() {
+            let _ = self.registers.set(IntelRegister::ReceiveTail, tail.into());
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Option<Received>, DmaError> {
+        let taken = self.receive.take(|buffer, word| {
+            let (len, most) = (bytes(word) as u32, buffer.span.len() as u32);
+            match len <= most {
+                true => Ok(()),
+                false => Err(Misuse::TooLong { len, most }),
+            }
+        })?;
+        Ok(taken.map(|(buffer, word)| Received {
+            buffer,
+            frame: self.content(word),
+        }))
+    }
+
+    fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError> {
+        // A message disables its cause, so there is nothing to do before a poll. The device raises
+        // the interrupt at once if it has stored a frame since its last message.
+        if enabled {
+            let _ = self.registers.set(IntelRegister::CausesEnable, RECEIVED);
+        }
+        self.receive.is_ready()
+    }
+
+    fn header(_: &Frame) -> [u8; 0] {
+        []
+    }
+
+    fn send(&mut self, chunk: Chunk, frame: &Frame) -> Result<(), u32> {
+        let data = [chunk.address.bits(), DATA | chunk.memory.len() as u64];
+        let Checksum::Blank { start, offset } = frame.offload.checksum else {
+            return self.transmit.post(chunk.number, &[data]);
+        };
+        match context(frame, start, offset) {
+            Some(context) => {
+                let data = [data[0], data[1] | INSERT_CHECKSUM];
+                self.transmit.post(chunk.number, &[context, data])
+            }
+            None if complete(chunk.memory, (start, offset)).is_ok() => {
+                self.transmit.post(chunk.number, &[data])
+            }
+            None => Err(chunk.number),
+        }
+    }
+
+    fn publish_sent(&mut self) -> Result<(), DmaError> {
+        if let Some(tail) = self.transmit.publish() {
+            let _ = self.registers.set(IntelRegister::TransmitTail, tail.into());
+        }
+        Ok(())
+    }
+
+    fn take_sent(&mut self) -> Result<Option<u32>, DmaError> {
+        let taken = self.transmit.take(|_, _| Ok(()))?;
+        Ok(taken.map(|(chunk, _)| chunk))
+    }
+}
+
+/// Returns the descriptor that describes the checksum of a frame, or `None` if the frame is not a
+/// TCP or UDP packet without IPv6 extension headers. A device may support only these.
+fn context(frame: &Frame, start: u16, offset: u16) -> Option<[u64; 2]> {
+    let at = ETHERNET + frame.tag_bytes();
+    let (kind, packet) = frame.header().get(at - 2..)?.split_first_chunk()?;
+    let (len, protocol) = match *kind {
+        IPV4 => (usize::from(packet.first()? & 0x0f) * 4, *packet.get(9)?),
+        IPV6 => (40, *packet.get(6)?),
+        _ => return None,
+    };
+    let is_transport = usize::from(start) == at + len;
+    if !is_transport || ![TCP, UDP].contains(&(protocol, offset)) {
+        return None;
+    }
+    let tcp = if protocol == TCP.0 { CONTEXT_TCP } else { 0 };
+    let (start, field) = (u64::from(start), u64::from(start + offset));
+    Some([start << 32 | field << 40, EXTENDED | tcp])
+}
+
+/// Completes the checksum of a frame in memory.
+fn complete(memory: Span, place: (u16, u16)) -> Result<(), Fault> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(&mut bytes)?;
+    match checksum::complete(&mut bytes, place) {
+        true => memory.write(&bytes),
+        false => Err(Fault),
+    }
+}
+
+/// Stops receiving, sending and interrupts.
+fn silence(registers: &impl IntelRegisters) -> Result<(), Fault> {
+    registers.set(IntelRegister::CausesDisable, u32::MAX)?;
+    registers.set(IntelRegister::Receive, 0)?;
+    change(registers, IntelRegister::Transmit, ENABLE, 0)
+}
+
+/// Clears and sets bits of a register.
+fn change(
+    registers: &impl IntelRegisters,
+    register: IntelRegister,
+    clear: u32,
+    set: u32,
+) -> Result<(), Fault> {
+    let value = registers.get(register)? & !clear | set;
+    registers.set(register, value)
+}
+
+/// Resets a device, waits until it has read its settings, and enables its link (datasheet, section
+/// 4.6). The non-volatile memory is not written.
+fn reset(registers: &impl IntelRegisters) -> Result<(), StartupError> {
+    if registers.get(IntelRegister::Control)? == REMOVED {
+        return Err(StartupError::Registers);
+    }
+    silence(registers)?;
+    change(registers, IntelRegister::Control, 0, MASTER_DISABLE)?;
+    // Requests that are never answered do not prevent the reset.
+    let _ = wait(registers, IntelRegister::Status, |status| {
+        status & MASTER_ENABLED == 0
+    })?;
+    change(registers, IntelRegister::Control, 0, RESET)?;
+    let until_ns = monotonic_ns().saturating_add(PAUSE_NS);
+    while monotonic_ns() < until_ns {
+        std::hint::spin_loop();
+    }
+    let is_reset = wait(registers, IntelRegister::Control, |control| {
+        control & RESET == 0
+    })? && wait(registers, IntelRegister::Nvm, |nvm| {
+        nvm & SETTINGS_READ != 0
+    })?;
+    if !is_reset {
+        return Err(StartupError::Reset);
+    }
+    silence(registers)?;
+    registers.get(IntelRegister::Causes)?;
+    let clear = LINK_OPTIONS | MASTER_DISABLE;
+    Ok(change(registers, IntelRegister::Control, clear, LINK_UP)?)
+}
+
+/// Waits until a register has a value. Returns false if it takes too long.
+fn wait(
+    registers: &impl IntelRegisters,
+    register: IntelRegister,
+    has_value: impl Fn(u32) -> bool,
+) -> Result<bool, Fault> {
+    let until_ns = monotonic_ns().saturating_add(RESET_NS);
+    while !has_value(registers.get(register)?) {
+        if monotonic_ns() >= until_ns {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Gives an idle device its receive ring.
+fn set_receive_queue<T>(
+    registers: &impl IntelRegisters,
+    ring: &DescriptorRing<T>,
+) -> Result<(), StartupError> {
+    for (register, value) in [
+        (IntelRegister::ReceiveLength1, 0),
+        (IntelRegister::ReceiveDelay, 0),
+        (IntelRegister::ReceiveDelayMost, 0),
+        (IntelRegister::ReceiveControl, RECEIVE_CONTROL),
+    ] {
+        registers.set(register, value)?;
+    }
+    let places = [
+        (IntelRegister::ReceiveBase, ring.address().bits() as u32),
+        (
+            IntelRegister::ReceiveBaseHigh,
+            (ring.address().bits() >> 32) as u32,
+        ),
+        (IntelRegister::ReceiveLength, ring.bytes()),
+        (IntelRegister::ReceiveHead, 0),
+        (IntelRegister::ReceiveTail, 0),
+    ];
+    set_queue(registers, places, QueueName::Receive(0))
+}
+
+/// Gives an idle device its transmit ring.
+fn set_transmit_queue<T>(
+    registers: &impl IntelRegisters,
+    ring: &DescriptorRing<T>,
+) -> Result<(), StartupError> {
+    registers.set(IntelRegister::TransmitLength1, 0)?;
+    registers.set(IntelRegister::TransmitControl, TRANSMIT_CONTROL)?;
+    let places = [
+        (IntelRegister::TransmitBase, ring.address().bits() as u32),
+        (
+            IntelRegister::TransmitBaseHigh,
+            (ring.address().bits() >> 32) as u32,
+        ),
+        (IntelRegister::TransmitLength, ring.bytes()),
+        (IntelRegister::TransmitHead, 0),
+        (IntelRegister::TransmitTail, 0),
+    ];
+    set_queue(registers, places, QueueName::Transmit)
+}
+
+/// Writes the registers of a ring, and verifies that the device has accepted them.
+fn set_queue(
+    registers: &impl IntelRegisters,
+    places: [(IntelRegister, u32); 5],
+    name: QueueName,
+) -> Result<(), StartupError> {
+    for (register, value) in places {
+        registers.set(register, value)?;
+        if registers.get(register)? != value {
+            return Err(StartupError::Queue(name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Registers of the 82574 (Intel 82574 GbE Controller Family datasheet, chapter 10). Each has 32
+//! bits.
+
+use crate::dma::pci::registers::{RegisterWindow, Registers};
+use abi::pci::{INTEL_QUEUES_AT, Structure};
+use shmem::{Fault, Span};
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum IntelRegister {
+    /// CTRL: resets, link.
+    Control = 0x0000,
+    /// STATUS.
+    Status = 0x0008,
+    /// EEC: state of the non-volatile memory, which is only read.
+    Nvm = 0x0010,
+    /// `CTRL_EXT`: handling of interrupts.
+    ControlExtended = 0x0018,
+    /// ICR: pending causes of interrupts, which are cleared when it is read.
+    Causes = 0x00c0,
+    /// IMS: enables causes.
+    CausesEnable = 0x00d0,
+    /// IMC: disables causes.
+    CausesDisable = 0x00d8,
+    /// EIAC: causes that a message clears.
+    CausesClear = 0x00dc,
+    /// IAM: causes that a message disables.
+    CausesMask = 0x00e0,
+    /// IVAR: the vectors of causes.
+    Vectors = 0x00e4,
+    /// EITR 0: the least time between two messages of vector 0, in units of 256 ns.
+    Interval = 0x00e8,
+    /// RCTL: receiving.
+    Receive = 0x0100,
+    /// TCTL: sending.
+    Transmit = 0x0400,
+    /// RDBAL 0: the lower half of the address of the receive ring.
+    ReceiveBase = 0x2800,
+    /// RDBAH 0: the upper half.
+    ReceiveBaseHigh = 0x2804,
+    /// RDLEN 0: the bytes of the receive ring.
+    ReceiveLength = 0x2808,
+    /// RDH 0: the next descriptor that the device uses.
+    ReceiveHead = 0x2810,
+    /// RDT 0: the descriptor behind the last posted one.
+    ReceiveTail = 0x2818,
+    /// RDTR: the delay of interrupts.
+    ReceiveDelay = 0x2820,
+    /// RXDCTL 0: when descriptors are written back.
+    ReceiveControl = 0x2828,
+    /// RADV: the longest delay of interrupts.
+    ReceiveDelayMost = 0x282c,
+    /// RDLEN 1: the bytes of the second receive ring.
+    ReceiveLength1 = 0x2908,
+    /// TDBAL 0: the lower half of the address of the transmit ring.
+    TransmitBase = 0x3800,
+    /// TDBAH 0: the upper half.
+    TransmitBaseHigh = 0x3804,
+    /// TDLEN 0: the bytes of the transmit ring.
+    TransmitLength = 0x3808,
+    /// TDH 0: the next descriptor that the device uses.
+    TransmitHead = 0x3810,
+    /// TDT 0: the descriptor behind the last posted one.
+    TransmitTail = 0x3818,
+    /// TXDCTL 0: when descriptors are written back.
+    TransmitControl = 0x3828,
+    /// TDLEN 1: the bytes of the second transmit ring.
+    TransmitLength1 = 0x3908,
+    /// MPC: the number of frames that were lost because no descriptor was posted. It is cleared
+    /// when it is read.
+    Missed = 0x4010,
+    /// RXCSUM: verification of checksums.
+    ReceiveChecksum = 0x5000,
+    /// RFCTL: the format of receive descriptors.
+    ReceiveFilter = 0x5008,
+    /// MRQC: distribution to several queues.
+    Queues = 0x5818,
+}
+
+impl IntelRegister {
+    /// Returns the part of the window that holds it, and its place there.
+    #[must_use]
+    pub const fn place(self) -> (Structure, usize) {
+        let at = self as usize;
+        match at.checked_sub(INTEL_QUEUES_AT as usize) {
+            Some(at) => (Structure::Notify, at),
+            None => (Structure::Common, at),
+        }
+    }
+}
+
+impl RegisterWindow {
+    fn intel(&self, register: IntelRegister) -> (Span, usize) {
+        match register.place() {
+            (Structure::Common, at) => (self.common, at),
+            (Structure::Notify, at) => (self.notify, at),
+        }
+    }
+}
+
+impl Registers<IntelRegister> for RegisterWindow {
+    fn get(&self, register: IntelRegister) -> Result<u32, Fault> {
+        let (span, at) = self.intel(register);
+        span.load_u32(at)
+    }
+
+    fn set(&self, register: IntelRegister, value: u32) -> Result<(), Fault> {
+        let (span, at) = self.intel(register);
+        span.store_u32(at, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    #[test]
+    fn registers_lie_in_the_two_parts_of_the_window() {
+        let area = Area::anonymous(2 * abi::PAGE).unwrap();
+        let window = RegisterWindow {
+            common: area.span().take(0x1000),
+            notify: area.span().skip(0x1000).take(0x900),
+            multiplier: 0,
+        };
+        for (register, at) in [
+            (IntelRegister::Receive, 0x100),
+            (IntelRegister::ReceiveTail, 0x1818),
+        ] {
+            window.set(register, 0x0403_0201).unwrap();
+            assert_eq!(window.get(register), Ok(0x0403_0201));
+            assert_eq!(area.span().load_u32(at), Ok(0x0403_0201), "{register:?}");
+        }
+        // Behind the mapped part.
+        window.get(IntelRegister::ReceiveLength1).unwrap_err();
+        window.set(IntelRegister::Queues, 1).unwrap_err();
+    }
+}

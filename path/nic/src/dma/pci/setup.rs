@@ -1,0 +1,47 @@
+//! Properties of a NIC, and the layout of its memory.
+
+use super::virtio::ring::queue_bytes;
+use crate::dma::addr::IoAddr;
+use crate::frame::ETHERNET;
+use crate::virtio;
+
+const VLAN_TAG: usize = 4;
+/// The most bytes before a frame: the header of virtio-net, and its number of buffers.
+pub(super) const HEADER: usize = virtio::BYTES + 2;
+
+/// Properties of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciSetup {
+    /// The most entries of each queue, a power of two.
+    pub entries: u16,
+    /// Bytes of IP in the longest frame.
+    pub mtu: usize,
+    /// The I/O address of the pool, which the memory of the queues follows.
+    pub base: IoAddr,
+}
+
+impl PciSetup {
+    /// Returns the bytes of the memory of both queues and of frames to send.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let (_, queue) = queue_bytes(self.entries);
+        2 * queue + usize::from(self.entries) * self.chunk_bytes()
+    }
+
+    /// Returns the most bytes of a frame without a VLAN tag.
+    #[must_use]
+    pub fn max_frame(&self) -> usize {
+        self.mtu + ETHERNET
+    }
+
+    /// Returns the bytes of a chunk, which holds a frame to send. No chunk crosses a page: QEMU's
+    /// 82574 does not send a buffer whose pages are not contiguous in memory.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        (HEADER + self.longest()).next_power_of_two()
+    }
+
+    /// Returns the most bytes of a frame.
+    pub(super) fn longest(&self) -> usize {
+        self.mtu + ETHERNET + VLAN_TAG
+    }
+}
