@@ -15,8 +15,8 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: cargo xtask vfio
 
-Boots this system's newest kernel in QEMU's software emulation, with an IOMMU and two virtio-net
-devices that a cable joins, and runs machines of this tree whose NIC is one of them:
+Boots this system's newest kernel in QEMU's software emulation, with an IOMMU, and runs machines of
+this tree whose NIC is a virtio-net device; a cable joins it and a device that the kernel drives:
 
   refused   a device in use is refused, by `up` and by `up --check`
   ping tcp  ping over IPv4 and IPv6; TCP both ways, 10 MB each, with checksums
@@ -30,13 +30,33 @@ devices that a cable joins, and runs machines of this tree whose NIC is one of t
   attack    a hostile driver domain has the device access other memory: the IOMMU faults, guests
             reach each other without a loss, and an ordinary driver domain takes the device up
 
+Then machines whose NIC is an Intel 82574 (e1000e) pass ping, tcp, kill (three times), faults,
+unmapped, down and attack.
+
 Needs qemu-system-x86_64, busybox-static and a kernel of Debian. GRANTWAY_VFIO_SLOW multiplies all
 deadlines (default: 3).";
 
 /// The tests, in their order.
-const TESTS: [&str; 12] = [
-    "boot", "refused", "ping", "tcp", "kill", "helpers", "faults", "unmapped", "reset", "down",
-    "core", "attack",
+const TESTS: [&str; 19] = [
+    "boot",
+    "refused",
+    "ping",
+    "tcp",
+    "kill",
+    "helpers",
+    "faults",
+    "unmapped",
+    "reset",
+    "down",
+    "core",
+    "attack",
+    "82574-ping",
+    "82574-tcp",
+    "82574-kill",
+    "82574-faults",
+    "82574-unmapped",
+    "82574-down",
+    "82574-attack",
 ];
 /// Deadline on a system without load, seconds.
 const DEADLINE_S: u64 = 240;
@@ -68,9 +88,9 @@ const MODULES: [&str; 15] = [
     "drivers/net/virtio_net",
     "drivers/net/tun",
 ];
-/// The emulated system: an IOMMU, and a cable between the device that the machine drives (01:00.0)
-/// and one that the kernel drives.
-const SYSTEM: [&str; 32] = [
+/// The emulated system: an IOMMU, and cables between the devices that machines drive (01:00.0 and
+/// 02:00.0) and devices that the kernel drives.
+const SYSTEM: [&str; 42] = [
     "-machine",
     "q35",
     "-accel",
@@ -94,6 +114,10 @@ const SYSTEM: [&str; 32] = [
     "hubport,hubid=1,id=near",
     "-netdev",
     "hubport,hubid=1,id=far",
+    "-netdev",
+    "hubport,hubid=2,id=near2",
+    "-netdev",
+    "hubport,hubid=2,id=far2",
     "-nic",
     "none",
     // A device below a port can be reset.
@@ -103,6 +127,12 @@ const SYSTEM: [&str; 32] = [
     "virtio-net-pci,netdev=near,bus=port0,iommu_platform=on,disable-legacy=on,romfile=",
     "-device",
     "virtio-net-pci,netdev=far,addr=04.0,romfile=",
+    "-device",
+    "pcie-root-port,id=port1,slot=2,addr=03.0",
+    "-device",
+    "e1000e,netdev=near2,bus=port1,romfile=",
+    "-device",
+    "virtio-net-pci,netdev=far2,addr=05.0,romfile=",
     "-kernel",
 ];
 
