@@ -29,15 +29,15 @@ mod unread;
 mod uplink;
 mod variants;
 
-pub use address::{Cidr, InvalidAddress, Mac};
+pub use address::{Cidr, InvalidAddress, MacAddress};
 pub use files::ConfigFile;
 pub use model::{
-    Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Nic, NicKind, PortSecurity, SoftWire, SourceGuard, Vif, VifBuffers, VifRings,
-    VirtualMachine, XdpWire,
+    Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, DriverSection, Endpoint, FileMode,
+    GuestSection, KernelPort, NicKind, NicSection, PortSecurity, SoftWire, SourceGuard, Vif,
+    VifBuffers, VifRings, VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;
 pub use problem::{ConfigPart, Finding, Problem, Problems, SourceInfo};
-pub use route::Route;
-pub use uplink::{CONNECTIONS, Forwarded, InvalidForward};
+pub use route::RouteConfig;
+pub use uplink::{CONNECTIONS, InvalidForward, PortForward};

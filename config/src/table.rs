@@ -50,7 +50,7 @@ pub(crate) struct ConfigFiles {
 }
 
 /// The result of reading.
-pub(crate) struct Reading {
+pub(crate) struct ReadResult {
     pub(crate) problems: Vec<Problem>,
     /// Valid settings that should be written differently.
     pub(crate) warnings: Vec<Problem>,
@@ -141,8 +141,8 @@ impl ConfigFiles {
         }
     }
 
-    pub(crate) fn finish(self) -> Reading {
-        Reading {
+    pub(crate) fn finish(self) -> ReadResult {
+        ReadResult {
             problems: self.problems.into_inner(),
             warnings: self.warnings.into_inner(),
             lines: self.lines.into_inner(),

@@ -225,7 +225,7 @@ mod tests {
             gateway: "10.64.0.5".parse().unwrap(),
             forward: forward
                 .iter()
-                .map(|text| text.parse::<config::Forwarded>().unwrap().0)
+                .map(|text| text.parse::<config::PortForward>().unwrap().0)
                 .collect(),
         };
         let words = |forward: &[&str]| arguments(&task(forward)).join(" ");

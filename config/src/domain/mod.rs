@@ -14,16 +14,17 @@ mod link;
 mod station;
 
 pub use crate::address::Cidr;
-pub use crate::lro::Lro;
+pub use crate::lro::LroConfig;
 pub use capture::CaptureSpec;
 pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
-    BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,
-    FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation, NicConfig, NicKindConfig,
-    PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
+    BURST_BYTES, CableConfig, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig,
+    FRAME_EXTRA_BYTES, FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig,
+    NicConfig, NicKindConfig, PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, VmqConfig, XDP_MTU_MAX,
+    flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
 pub use link::{
     BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
 };
-pub use station::{Stack, StackApp};
+pub use station::{StackApp, StackConfig};

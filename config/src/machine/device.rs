@@ -5,7 +5,7 @@ use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::nic::{Nics, in_memory};
 use crate::domain::{DeviceConfig, Offloads, WireConfig};
-use crate::model::{Config, Nic, NicKind, SoftWire};
+use crate::model::{Config, NicKind, NicSection, SoftWire};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
 use abi::machine::{Device, Domain, Program};
 
@@ -13,7 +13,7 @@ use abi::machine::{Device, Domain, Program};
 const STATION_BUFFERS: u32 = 256;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
-pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
+pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Domain> {
     let NicKind::Soft {
         wire, rings, cpus, ..
     } = &nic.kind

@@ -4,14 +4,14 @@ use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
-use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
+use crate::model::{Config, Endpoint, GuestSection, KernelPort, Vif};
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool, sum,
 };
 use abi::machine::{Device, Domain, Ipv6, Program, Tap};
 
 /// Returns the domain of guest number `g`.
-pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
+pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> Domain {
     let mut devices = DeviceList::default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs
@@ -44,7 +44,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
 }
 
 /// Returns the pages of virtual machines' memory that the guest may have mapped.
-fn foreign_pages(guest: &Guest) -> u32 {
+fn foreign_pages(guest: &GuestSection) -> u32 {
     sum(guest.vifs.iter().map(|vif| match &vif.endpoint {
         Endpoint::VhostUser(machine) => machine.pages(),
         _ => 0,

@@ -1,7 +1,7 @@
 //! The far end in the kernel.
 
-use crate::address::{Cidr, Mac};
-use crate::route::Route;
+use crate::address::{Cidr, MacAddress};
+use crate::route::RouteConfig;
 use abi::machine::Ipv6;
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ pub struct KernelPort {
     /// Network namespace: a name or an absolute path; `None`: that of `grantway`.
     pub netns: Option<String>,
     /// MAC; `None`: derived. Guests use the vif's.
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
     /// Addresses.
     pub addresses: Vec<Cidr>,
     /// Default route.
     pub gateway: Option<IpAddr>,
     /// Additional routes, in this order.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteConfig>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
     /// Whether the networks of `addresses` may overlap an address or route of the namespace.

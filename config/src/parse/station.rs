@@ -1,6 +1,6 @@
 //! The far end: a kernel interface, or a station in user space.
 
-use crate::domain::{Stack, StackApp};
+use crate::domain::{StackApp, StackConfig};
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use crate::table::TomlTable;
@@ -42,8 +42,8 @@ pub(super) fn station(
     t: &TomlTable<'_, '_>,
     section: &'static str,
     part: impl Fn(usize) -> ConfigPart,
-) -> Stack {
-    Stack {
+) -> StackConfig {
+    StackConfig {
         addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t

@@ -121,9 +121,9 @@ fn sizes_follow_from_the_configuration() {
     assert!(b.devices.is_empty());
 
     let copy = Config {
-        driver: Driver {
+        driver: DriverSection {
             grants: GrantMode::Copy,
-            ..Driver::default()
+            ..DriverSection::default()
         },
         ..config
     };

@@ -163,7 +163,7 @@ fn defaults_are_as_documented() {
         (
             lro::Placement::Physical,
             lro::RulesKey::Gro,
-            lro::Psh::Flush
+            lro::PshConfig::Flush
         )
     );
     assert_eq!(
@@ -171,7 +171,7 @@ fn defaults_are_as_documented() {
         (
             lro::FormKey::Skb,
             lro::AggregateDelivery::Scatter,
-            lro::Flush::Adaptive
+            lro::FlushConfig::Adaptive
         )
     );
     assert_eq!(

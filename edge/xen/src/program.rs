@@ -18,7 +18,7 @@ use crate::waiter::XenWaiter;
 use abi::layout::{info, mailbox};
 use abi::machine::{Domain, Program};
 use abi::{DomId, PAGE};
-use config::Nic;
+use config::NicSection;
 use config::domain::{DriverConfig, GrantMode};
 use confine::{Rights, confine, own_user};
 use runtime::call::Calls;
@@ -159,7 +159,7 @@ fn configured(path: &Path) -> Result<(String, Domain), XenStartError> {
     if config.nics.iter().any(|nic| nic.dedicated_queues() > 0) {
         return refuse("[[nic]] queues: on Xen only \"shared\" is supported");
     }
-    if config.nics.iter().any(Nic::has_device_domain) {
+    if config.nics.iter().any(NicSection::has_device_domain) {
         return refuse("[[nic]] device: on Xen only \"driver\" is supported");
     }
     let served = [GrantMode::Copy, GrantMode::Map, GrantMode::Counted];

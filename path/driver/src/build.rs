@@ -21,8 +21,8 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::PAGE;
 use config::domain::{
-    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
-    NicKindConfig, QUEUE_BYTES,
+    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, LroConfig, ModerationConfig,
+    NicConfig, NicKindConfig, QUEUE_BYTES,
 };
 use net::bridge::{Bridge, BridgeSettings};
 use nic::moderation::ModerationPolicy;
@@ -149,7 +149,7 @@ fn rejected(why: String) -> StartError {
 /// Returns a guest's dedicated queue of a wire, or `None` if the guest has exited and the monitor
 /// has created none.
 fn dedicated_queue(
-    queue: config::domain::DedicatedQueue,
+    queue: config::domain::DedicatedQueueConfig,
     mtu: u32,
     platform: &Rc<dyn Platform>,
 ) -> Result<Option<DedicatedQueue>, StartError> {
@@ -197,7 +197,7 @@ impl FrameMemory {
 
 fn nic_port(
     config: &NicConfig,
-    lro: &Lro,
+    lro: &LroConfig,
     memory: &mut FrameMemory,
     platform: &Rc<dyn Platform>,
     own: &OwnDomain,
@@ -211,9 +211,9 @@ fn nic_port(
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
     let merger = LroStage::new(Side::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
-        Moderation::Spin => ModerationPolicy::Spin,
-        Moderation::Tick(us) => ModerationPolicy::Tick { us },
-        Moderation::Event => ModerationPolicy::Event,
+        ModerationConfig::Spin => ModerationPolicy::Spin,
+        ModerationConfig::Tick(us) => ModerationPolicy::Tick { us },
+        ModerationConfig::Event => ModerationPolicy::Event,
     };
     let name = format!("nic.{}", config.name);
     let mut port = NicPort::new(name, nic, pool, policy, merger, linearizer);

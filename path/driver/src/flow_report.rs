@@ -2,7 +2,7 @@
 
 use crate::ports::BridgePorts;
 use config::domain::VifConfig;
-use config::rule::Protocol;
+use config::rule::IpProtocol;
 use net::bridge::{Bridge, Direction};
 use net::flows::{FlowStatus, Flows};
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ fn line(port: &str, flow: &FlowStatus) -> Value {
     };
     json!({
         "port": port,
-        "protocol": Protocol(flow.protocol).to_string(),
+        "protocol": IpProtocol(flow.protocol).to_string(),
         "direction": direction,
         "from": from,
         "to": to,

@@ -4,7 +4,7 @@ use crate::linearizer::Linearizer;
 use crate::port_common::PortCommon;
 use crate::share::QueueShare;
 use crate::traffic::Traffic;
-use config::domain::Lro;
+use config::domain::LroConfig;
 use net::packet::ack::pure_ack;
 use net::packet::checksum::finish_beyond_reach;
 use nic::dma::RemoteQueue;
@@ -156,7 +156,7 @@ impl NicPort {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, config: &Lro) {
+    pub fn set_lro(&mut self, config: &LroConfig) {
         self.lro.set(config);
         self.linearizer.set(config.backend);
     }

@@ -11,7 +11,7 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::classic::GrantEntry;
 use abi::{ConnId, DomId, GrantRef, PAGE, XenbusState};
-use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
+use config::domain::{GrantMode, LroConfig, Offloads, RingFormat, VifConfig};
 use config::lro::{AggregateDelivery, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
@@ -148,7 +148,7 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         nic,
         Pool::new(area, 2048),
         ModerationPolicy::Spin,
-        LroStage::new(Side::Physical, &Lro::default(), 1),
+        LroStage::new(Side::Physical, &LroConfig::default(), 1),
         Linearizer::new(
             Area::anonymous(PAGE).unwrap(),
             PAGE,

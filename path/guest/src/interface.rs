@@ -25,7 +25,7 @@ mod report;
 mod to_guest;
 
 use abi::XenbusState;
-use config::domain::Lro;
+use config::domain::LroConfig;
 use device::EndpointDevice;
 use from_guest::TxBacklog;
 use link::NetfrontLink;
@@ -279,7 +279,7 @@ impl Interface {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, config: &Lro) {
+    pub fn set_lro(&mut self, config: &LroConfig) {
         self.to_guest.set_lro(self.device.endpoint.caps(), config);
     }
 }

@@ -8,7 +8,7 @@ use crate::object;
 use crate::rule::RULES_MAX;
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
-use config::rule::{Rule as FirewallRule, RuleDirection as FirewallDirection, RuleState};
+use config::rule::{FirewallRule, RuleDirection as FirewallDirection, RuleState};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -117,7 +117,7 @@ impl Front {
             value.ok_or_else(|| format!("{path} does not exist"))
         };
         let (backend, domain, mac) = (node("backend")?, node("backend-id")?, node("mac")?);
-        let mac: config::Mac = mac.parse().map_err(|_| format!("{mac} is not a MAC"))?;
+        let mac: config::MacAddress = mac.parse().map_err(|_| format!("{mac} is not a MAC"))?;
         Ok(Self {
             store,
             backend,

@@ -13,8 +13,10 @@ use crate::load::Mark;
 use crate::plan::{Config as Key, Direction, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
-use config::domain::{Rings, Stack, StackApp};
-use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, SoftWire, Vif};
+use config::domain::{Rings, StackApp, StackConfig};
+use config::{
+    Cable, Cidr, Config, DevicePlace, Endpoint, GuestSection, NicKind, NicSection, SoftWire, Vif,
+};
 use figures::measure::{CpuTimes, Machine};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -218,7 +220,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
     let guest = station(Direction::FromGuest, GUEST, WIRE, seconds);
     let mut config = Config {
         name: fresh_name("demo"),
-        nics: vec![Nic::new(
+        nics: vec![NicSection::new(
             "wire",
             match nic {
                 MemoryNic::Sim => NicKind::Sim(cable),
@@ -230,11 +232,11 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
                 },
             },
         )],
-        guests: vec![Guest {
+        guests: vec![GuestSection {
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
             vifs: vec![Vif::new(Endpoint::Stack { station: guest })],
-            ..Guest::default()
+            ..GuestSection::default()
         }],
         ..Config::default()
     };
@@ -244,7 +246,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
 }
 
 /// Returns a station that receives and answers all the time, and sends in its phases.
-fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Stack {
+fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> StackConfig {
     let mut apps = vec![
         StackApp::TcpSink { port: SINK_PORT },
         StackApp::TcpEcho { port: ECHO_PORT },
@@ -269,7 +271,7 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
             },
         });
     }
-    Stack {
+    StackConfig {
         addresses: vec![Cidr {
             address: own,
             prefix: PREFIX,

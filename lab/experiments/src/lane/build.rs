@@ -5,11 +5,11 @@ use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
 use crate::ns::Namespace;
 use crate::plan::{Gro, Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
-use config::domain::{self, Offloads, Rings, Vmq};
-use config::rule::{PortRange, Rule, RuleDirection, RuleState};
+use config::domain::{self, Offloads, Rings, VmqConfig};
+use config::rule::{FirewallRule, PortRange, RuleDirection, RuleState};
 use config::{
-    Cidr, Config, DevicePlace, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, SoftWire, Vif,
-    XdpWire,
+    Cidr, Config, DevicePlace, Endpoint, GuestSection, KernelPort, NicKind, NicSection, Pdev,
+    SoftWire, Vif, XdpWire,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub fn config(
     };
     let mut config = Config {
         name: fresh_name("lane"),
-        nics: vec![Nic::new(
+        nics: vec![NicSection::new(
             "wire",
             match near.nic {
                 WireNic::Tap => NicKind::Tap {
@@ -90,7 +90,7 @@ pub fn config(
                 },
             },
         )],
-        guests: vec![Guest {
+        guests: vec![GuestSection {
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
             spin_us: NO_SPIN,
@@ -136,11 +136,11 @@ pub(super) fn apply(
 }
 
 /// Returns the rule that lets new flows in, but no segment of an unknown connection.
-fn let_in() -> Rule {
-    Rule {
+fn let_in() -> FirewallRule {
+    FirewallRule {
         direction: Some(RuleDirection::Out),
         state: Some(RuleState::New),
-        ..Rule::any("new", true)
+        ..FirewallRule::any("new", true)
     }
 }
 
@@ -205,7 +205,7 @@ pub(super) fn apply_mechanisms(
 }
 
 /// Sets the number of packets that the NIC's queue holds.
-fn set_queue_length(nic: &mut Nic, packets: u32) {
+fn set_queue_length(nic: &mut NicSection, packets: u32) {
     match &mut nic.kind {
         NicKind::Soft { rings, .. } => {
             rings.descriptors = packets;
@@ -275,7 +275,7 @@ fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
 /// Dedicates a queue of the wire to each guest.
 fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
-        nic.vmq = Some(Vmq {
+        nic.vmq = Some(VmqConfig {
             queues: guests,
             // Every guest has a queue, so the driver reassigns none.
             rebalance_ms: 0,
@@ -299,8 +299,8 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
 }
 
 /// Returns a firewall rule that compares an address and a port and matches no frame of a load.
-fn unfit_rule(number: u16) -> Rule {
-    Rule {
+fn unfit_rule(number: u16) -> FirewallRule {
+    FirewallRule {
         direction: Some(RuleDirection::Out),
         source: Some(Cidr {
             address: WIRE,
@@ -308,7 +308,7 @@ fn unfit_rule(number: u16) -> Rule {
         }),
         // Below every port that loads use.
         destination_ports: Some(PortRange(number..=number)),
-        ..Rule::any(number.to_string(), false)
+        ..FirewallRule::any(number.to_string(), false)
     }
 }
 

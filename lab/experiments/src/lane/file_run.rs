@@ -7,8 +7,8 @@ use super::running::{Running, fresh_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::{Context as _, bail};
-use config::domain::{GrantMode, Stack, StackApp};
-use config::{Config, Endpoint, Guest, Vif};
+use config::domain::{GrantMode, StackApp, StackConfig};
+use config::{Config, Endpoint, GuestSection, Vif};
 use figures::measure::{CpuTimes, Machine as Cpus};
 use figures::metric::SEGMENT_BYTES;
 use figures::{Failure, interrupt};
@@ -101,17 +101,17 @@ impl FileRun {
     }
 
     fn config(&self) -> anyhow::Result<Config> {
-        let guest = |name: &str, address: &str, app| -> anyhow::Result<Guest> {
-            let station = Stack {
+        let guest = |name: &str, address: &str, app| -> anyhow::Result<GuestSection> {
+            let station = StackConfig {
                 addresses: vec![address.parse().map_err(anyhow::Error::msg)?],
                 gateway: None,
                 apps: vec![app],
             };
-            Ok(Guest {
+            Ok(GuestSection {
                 name: name.to_owned(),
                 cpus: vec![self.cores.wire],
                 vifs: vec![Vif::new(Endpoint::Stack { station })],
-                ..Guest::default()
+                ..GuestSection::default()
             })
         };
         let source = StackApp::TcpSource {

@@ -9,7 +9,7 @@ use crate::plan::Times;
 use anyhow::Context as _;
 use config::domain::{GrantMode, RingFormat, Source};
 use config::rule::Inbound;
-use config::{Config, Endpoint, Guest, Vif};
+use config::{Config, Endpoint, GuestSection, Vif};
 use figures::interrupt;
 use figures::measure::{CpuTimes, Machine as Cpus, Part};
 use serde_json::Value;
@@ -136,7 +136,7 @@ impl FrameRun<'_> {
             grants => serde_json::from_value(Value::from(grants))
                 .with_context(|| format!("unknown grant mechanism `{grants}`"))?,
         };
-        let guest = |number| Guest {
+        let guest = |number| GuestSection {
             name: format!("guest{number}"),
             cpus: vec![self.cores.wire],
             vifs: vec![Vif {
@@ -144,7 +144,7 @@ impl FrameRun<'_> {
                 inbound: self.stateful.then_some(Inbound::Allow),
                 ..Vif::new(Endpoint::Sink { touch: self.touch })
             }],
-            ..Guest::default()
+            ..GuestSection::default()
         };
         let mut config = Config {
             name: fresh_name("frames"),

@@ -8,7 +8,7 @@ use super::kernel_path::set_up_wires;
 use super::running::Running;
 use super::{Lane, Loads};
 use crate::plan::{Place, Topology, Wire, WireNic};
-use config::{Endpoint, Guest, KernelPort, Nic, NicKind, Vif};
+use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 
 /// Sets up the lane.
 ///
@@ -84,7 +84,9 @@ pub fn local_lane(
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {
-                config.nics.push(Nic::new("local", NicKind::Local { port }));
+                config
+                    .nics
+                    .push(NicSection::new("local", NicKind::Local { port }));
             }
         }
     }
@@ -105,7 +107,7 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let mut config = config(near, far, OnWire::tap(&speed), Place::Split, cores);
     let netns = ends.guest.path().display().to_string();
     config.guests = (0..guests)
-        .map(|number| Guest {
+        .map(|number| GuestSection {
             name: format!("guest{number}"),
             vifs: vec![Vif::new(Endpoint::Tap {
                 port: KernelPort {
@@ -114,7 +116,7 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
                     ..KernelPort::default()
                 },
             })],
-            ..Guest::default()
+            ..GuestSection::default()
         })
         .collect();
     config.driver.cpus.clear();

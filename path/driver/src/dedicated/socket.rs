@@ -18,7 +18,7 @@ use super::lending::{Lending, RETRY_NS, UNSUITABLE};
 use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
-use config::domain::{DedicatedQueue as Config, FRAME_EXTRA_BYTES};
+use config::domain::{DedicatedQueueConfig, FRAME_EXTRA_BYTES};
 use net::bridge::Count;
 use nic::{Buffer, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
@@ -44,7 +44,7 @@ enum QueueState {
 /// One guest's queue.
 #[derive(Debug)]
 pub struct SocketQueue {
-    config: Config,
+    config: DedicatedQueueConfig,
     platform: Rc<dyn Platform>,
     /// The data path; `None` in state over.
     queue: Option<XdpQueue>,
@@ -64,7 +64,7 @@ impl SocketQueue {
     /// # Errors
     /// The monitor has mapped no rings, or rings of another layout.
     pub fn new(
-        config: Config,
+        config: DedicatedQueueConfig,
         fd: OwnedFd,
         mtu: u32,
         platform: &Rc<dyn Platform>,
@@ -260,7 +260,7 @@ impl SocketQueue {
 
 /// Returns the position within the queue's memory of the buffer at `offset` of a guest's frame, if
 /// it lies there.
-fn chunk(config: &Config, frame: u32, offset: u16) -> Option<usize> {
+fn chunk(config: &DedicatedQueueConfig, frame: u32, offset: u16) -> Option<usize> {
     let page = frame.checked_sub(config.first_frame);
     let page = page.filter(|&page| page < config.frames)?;
     Some(page as usize * PAGE + usize::from(offset))

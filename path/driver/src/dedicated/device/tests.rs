@@ -16,7 +16,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
 };
-const CONFIG: Config = Config {
+const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     nic: 0,
     queue: 1,
     conn: 4,

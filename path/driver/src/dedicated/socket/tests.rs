@@ -89,7 +89,7 @@ fn denials_are_counted_to_the_end() {
     let answering = Answering::start(page, move |kind, ops| {
         shared.lock().unwrap().answers(kind, ops)
     });
-    let config = Config {
+    let config = DedicatedQueueConfig {
         nic: 0,
         device: 4,
         rings_slot: 0,
