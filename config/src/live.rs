@@ -23,7 +23,7 @@ use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
 use crate::{ConfigFile, Endpoint, MacAddress, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
-use abi::machine::{Domain, HotplugState, Machine, Program, Setting};
+use abi::machine::{DomainSpec, HotplugState, Machine, Program, Setting};
 use format::written;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problem
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedGuest {
     /// Its domain.
-    pub domain: Domain,
+    pub domain: DomainSpec,
     /// The configuration of its interfaces for a worker of the driver domain, without connections
     /// and slots.
     pub vifs: Vec<VifConfig>,

@@ -127,7 +127,7 @@ impl FirewallRule {
 
     /// Returns the rule in the form that the monitor compiles: without name and direction.
     pub(crate) fn compiled(&self) -> firewall::RuleRecord {
-        let prefix = |cidr: Cidr| firewall::Prefix {
+        let prefix = |cidr: Cidr| firewall::RulePrefix {
             address: cidr.address,
             bits: cidr.prefix,
         };

@@ -1,6 +1,6 @@
 //! Forwarded ports in text form.
 
-use abi::machine::{Forward, Transport};
+use abi::machine::{Forward, PortProtocol};
 use std::str::FromStr;
 
 /// Default limit of the open connections of each guest through address translation: three percent
@@ -23,8 +23,8 @@ impl FromStr for PortForward {
         let (from, to) = text.split_once('=').ok_or(InvalidForward)?;
         let (transport, port) = from.split_once(':').ok_or(InvalidForward)?;
         let transport = match transport {
-            "tcp" => Transport::Tcp,
-            "udp" => Transport::Udp,
+            "tcp" => PortProtocol::Tcp,
+            "udp" => PortProtocol::Udp,
             _ => return Err(InvalidForward),
         };
         Ok(Self(Forward {
@@ -38,8 +38,8 @@ impl FromStr for PortForward {
 /// Returns its text form.
 pub(crate) fn text(forward: &Forward) -> String {
     let transport = match forward.transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
+        PortProtocol::Tcp => "tcp",
+        PortProtocol::Udp => "udp",
     };
     format!("{transport}:{}={}", forward.port, forward.to)
 }

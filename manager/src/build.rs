@@ -6,7 +6,7 @@ use crate::spec::lasts;
 use abi::DomId;
 use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{self, Device, Domain, NetnsId, OpenedNotes};
+use abi::machine::{self, Device, DomainSpec, NetnsId, OpenedNotes};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
@@ -229,12 +229,12 @@ pub(crate) fn create(
     Ok(id)
 }
 
-fn domain(state: &MachineState, place: usize) -> Result<&Domain, CoreError> {
+fn domain(state: &MachineState, place: usize) -> Result<&DomainSpec, CoreError> {
     let found = state.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
 
-fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
+fn cpus(domain: &DomainSpec) -> Result<[u64; CPU_WORDS], CoreError> {
     let mut words = [0; CPU_WORDS];
     for cpu in &domain.cpus {
         let word = words.get_mut(cpu / 64);

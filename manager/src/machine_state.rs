@@ -3,7 +3,7 @@
 use crate::spec::{AdmittedGuest, GuestSpec, Spec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, Setting};
+use abi::machine::{Access, Connection, Device, DomainSpec, Machine, Netdev, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +118,7 @@ impl MachineState {
     }
 
     /// Returns the description of the domain at a place.
-    pub(crate) fn domain(&self, place: usize) -> Option<&Domain> {
+    pub(crate) fn domain(&self, place: usize) -> Option<&DomainSpec> {
         self.spec.domains().get(&place)
     }
 

@@ -522,7 +522,7 @@ mod tests {
     }
 
     /// Returns the end of the slots of a driver's only interface.
-    fn end_of(driver: &abi::machine::Domain) -> u32 {
+    fn end_of(driver: &abi::machine::DomainSpec) -> u32 {
         let public: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
         public.vifs[0].tables_slot + abi::counted::table_slots(public.vifs[0].slots)
     }

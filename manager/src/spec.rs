@@ -10,7 +10,7 @@ mod change;
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
 use crate::windows::{self, Ports, Windows};
-use abi::machine::{Device, Domain, HotplugState, NetnsId, Program, Setting};
+use abi::machine::{Device, DomainSpec, HotplugState, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
     /// Every domain, by its place, which it keeps until it is removed.
-    domains: BTreeMap<usize, Domain>,
+    domains: BTreeMap<usize, DomainSpec>,
     /// `None`: guests are neither attached nor detached.
     live: Option<HotplugState>,
     /// Guests that are being attached or detached. The next manager removes them.
@@ -64,7 +64,10 @@ pub(crate) fn lasts(device: &Device) -> bool {
 
 impl Spec {
     /// Returns the specification of a machine with these domains.
-    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<HotplugState>) -> Self {
+    pub(crate) fn new(
+        mut domains: BTreeMap<usize, DomainSpec>,
+        live: Option<HotplugState>,
+    ) -> Self {
         let mut drivers = BTreeMap::new();
         let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
@@ -94,7 +97,7 @@ impl Spec {
     }
 
     /// Returns every domain, by place. [`Spec::config_text`] returns its configuration.
-    pub(crate) fn domains(&self) -> &BTreeMap<usize, Domain> {
+    pub(crate) fn domains(&self) -> &BTreeMap<usize, DomainSpec> {
         &self.domains
     }
 

@@ -58,7 +58,7 @@ fn translation(found: &mut Findings, part: ConfigPart, port: &KernelPort, nat: &
 fn contradiction(
     port: &KernelPort,
     forward: &Forward,
-    taken: &mut BTreeSet<(abi::machine::Transport, u16, bool)>,
+    taken: &mut BTreeSet<(abi::machine::PortProtocol, u16, bool)>,
 ) -> Option<(&'static str, &'static str)> {
     let to = forward.to.ip();
     if forward.port == 0 || forward.to.port() == 0 {

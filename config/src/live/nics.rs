@@ -10,7 +10,7 @@ use crate::domain::NicConfig;
 use crate::model::{Config, NicKind, NicSection, SoftWire, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
-use abi::machine::{Domain, HotplugState, Setting};
+use abi::machine::{DomainSpec, HotplugState, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub struct NicsStep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerNics {
     /// The domain, without its configuration text.
-    pub domain: Domain,
+    pub domain: DomainSpec,
     /// The configuration of its NICs.
     pub nics: Vec<NicConfig>,
 }

@@ -7,13 +7,13 @@ use super::nic::{Nics, in_memory};
 use crate::domain::{DeviceConfig, Offloads, WireConfig};
 use crate::model::{Config, NicKind, NicSection, SoftWire};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
-use abi::machine::{Device, Domain, Program};
+use abi::machine::{Device, DomainSpec, Program};
 
 /// Buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
-pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Domain> {
+pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<DomainSpec> {
     let NicKind::Soft {
         wire, rings, cpus, ..
     } = &nic.kind
@@ -48,7 +48,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
         queues: nic.dedicated_queues(),
         buffers,
     };
-    Some(Domain {
+    Some(DomainSpec {
         name: device_name(&nic.name),
         program: Program::Device,
         frames: SPARE_FRAMES.saturating_add(buffers.div_ceil(BUFFERS_PER_PAGE)),

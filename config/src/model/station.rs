@@ -2,7 +2,7 @@
 
 use crate::address::{Cidr, MacAddress};
 use crate::route::RouteConfig;
-use abi::machine::Ipv6;
+use abi::machine::Ipv6Settings;
 use std::net::IpAddr;
 
 /// The kernel's end of a TAP, or of a veth pair.
@@ -25,7 +25,7 @@ pub struct KernelPort {
     /// Whether the networks of `addresses` may overlap an address or route of the namespace.
     pub allow_overlap: bool,
     /// IPv6 settings of the interface. Only for guests.
-    pub ipv6: Ipv6,
+    pub ipv6: Ipv6Settings,
     /// Whether the interface outlives a machine that crashes. Only for guests.
     pub persistent: bool,
 }

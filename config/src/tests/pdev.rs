@@ -2,7 +2,7 @@
 
 use crate::domain::{BufferSize, DeviceConfig, DriverConfig, GuestConfig};
 use crate::parse;
-use abi::firewall::{Prefix, RuleLists, RuleRecord};
+use abi::firewall::{RuleLists, RulePrefix, RuleRecord};
 use abi::machine::Device;
 
 const MACHINE: &str = r#"
@@ -124,7 +124,7 @@ fn the_monitor_gets_the_rules_before_a_queue() {
     assert_eq!(of_a.to_guest, []);
     assert_eq!(of_b.from_wire, of_a.from_wire);
     let denied = RuleRecord {
-        source: Some(Prefix {
+        source: Some(RulePrefix {
             address: [10, 0, 0, 0].into(),
             bits: 8,
         }),

@@ -16,7 +16,7 @@ use crate::platform::Xen;
 use crate::store::{Store, XenBus};
 use crate::waiter::XenWaiter;
 use abi::layout::{info, mailbox};
-use abi::machine::{Domain, Program};
+use abi::machine::{DomainSpec, Program};
 use abi::{DomId, PAGE};
 use config::NicSection;
 use config::domain::{DriverConfig, GrantMode};
@@ -144,7 +144,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
 }
 
 /// Returns the instance's name and the driver domain of a configuration.
-fn configured(path: &Path) -> Result<(String, Domain), XenStartError> {
+fn configured(path: &Path) -> Result<(String, DomainSpec), XenStartError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| XenStartError::Text(format!("{}: {error}", path.display())))?;
     let wrong = |problems: config::Problems| XenStartError::Text(problems.to_string());
@@ -181,7 +181,7 @@ fn beside(socket: &Path) -> PathBuf {
 }
 
 /// Allocates memory in the driver's layout.
-fn home(domain: &Domain) -> io::Result<DomainMemory> {
+fn home(domain: &DomainSpec) -> io::Result<DomainMemory> {
     Ok(DomainMemory {
         info: Area::anonymous(info::bytes(0, domain.config.len()))?,
         mailbox: Area::anonymous(mailbox::BYTES)?,

@@ -9,7 +9,7 @@
 use crate::grants::{Numbers, Pointers};
 use crate::platform::Threads;
 use abi::layout::{fd, info, mailbox};
-use abi::machine::{Domain, Machine, Program};
+use abi::machine::{DomainSpec, Machine, Program};
 use abi::mailbox::Request;
 use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
@@ -156,14 +156,14 @@ fn join_guest(
 
 /// Resources of one thread.
 struct Half {
-    domain: Domain,
+    domain: DomainSpec,
     domain_memory: DomainMemory,
     event: OwnedFd,
     epoll: OwnedFd,
 }
 
 impl Half {
-    fn new(domain: Domain) -> io::Result<Self> {
+    fn new(domain: DomainSpec) -> io::Result<Self> {
         let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
         let domain_memory = DomainMemory {
             info: Area::anonymous(info::bytes(domain.grant_entries, 0))?,

@@ -2,7 +2,7 @@
 //! further effect.
 
 use crate::windows::Ports;
-use abi::machine::{Domain, Setting};
+use abi::machine::{DomainSpec, Setting};
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub(crate) enum SpecChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GuestSpec {
     pub(crate) place: usize,
-    pub(crate) domain: Domain,
+    pub(crate) domain: DomainSpec,
     /// Whether it is being attached or detached.
     pub(crate) is_changing: bool,
     /// Its section; `None`: as in the file that the machine was started from.

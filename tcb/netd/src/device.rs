@@ -2,13 +2,13 @@
 
 use crate::broker::Broker;
 use abi::core::{NetdReply, RingExtent};
-use abi::machine::{self, Device, OpenRequest, XdpQueue};
+use abi::machine::{self, Device, OpenRequest, XdpQueueSpec};
 use abi::pci::PciControl;
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::pci::{Function, PciError};
 use netdev::xdp::{QueueSocket, RingPages, XdpDevice, XdpInterface, XdpSocket};
-use netdev::{SetupError, SteerError, TapSteering, Uplink};
+use netdev::{DeviceSetupError, NatUplink, SteerError, TapSteering};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,8 +40,8 @@ impl From<String> for TaskError {
     }
 }
 
-impl From<SetupError> for TaskError {
-    fn from(error: SetupError) -> Self {
+impl From<DeviceSetupError> for TaskError {
+    fn from(error: DeviceSetupError) -> Self {
         Self {
             why: error.to_string(),
             is_busy: error.is_busy(),
@@ -78,7 +78,7 @@ pub(crate) enum NetDev {
         /// The right to steer it, if available.
         steering: Option<TapSteering>,
         /// Its connection to a network, if any.
-        uplink: Option<Uplink>,
+        uplink: Option<NatUplink>,
         /// The last descriptor of the interface. Closing it blocks until the kernel has removed the
         /// interface, for some grace periods, so a process that serves domains must not close it.
         last: OwnedFd,
@@ -102,7 +102,7 @@ pub(crate) enum NetDev {
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
     Stuck,
     /// A socket that is not bound yet.
-    Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueue>),
+    Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueueSpec>),
     /// The shared socket of a wire.
     Shared(XdpDevice),
     /// A dedicated queue of a wire.
@@ -216,7 +216,7 @@ pub(crate) fn take_up(
             let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
             let table = if is_joined { rest.pop() } else { None };
             let (of, on) = (opening.namespace, &opening.switched_on);
-            let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
+            let uplink = table.map(|table| NatUplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| TapSteering::adopt(map, tap.queues));
             NetDev::Tap {
@@ -278,7 +278,7 @@ impl NetDev {
                 steering, uplink, ..
             } => {
                 let map = steering.iter().map(TapSteering::kept);
-                map.chain(uplink.iter().map(Uplink::kept)).collect()
+                map.chain(uplink.iter().map(NatUplink::kept)).collect()
             }
             Self::Wire(wire) => wire.kept(),
             Self::Queue(queue) => vec![queue.kept()],
@@ -356,7 +356,7 @@ impl NetDev {
     }
 
     /// Creates a socket on this device, without memory.
-    pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, TaskError> {
+    pub(crate) fn socket(&self, queue: Option<XdpQueueSpec>) -> Result<Self, TaskError> {
         match self {
             Self::Wire(wire) => Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue)),
             Self::Pci(function, _) => {
@@ -393,7 +393,7 @@ impl NetDev {
     /// Adopts a socket on this device that a previous netd bound, and the descriptor kept with it.
     pub(crate) fn take_up_socket(
         &self,
-        queue: Option<XdpQueue>,
+        queue: Option<XdpQueueSpec>,
         socket: OwnedFd,
         rest: Vec<OwnedFd>,
     ) -> Result<Self, TaskError> {

@@ -6,7 +6,7 @@ use crate::pages::SlotState;
 use crate::usage::Part as Own;
 use abi::layout::info;
 use abi::{GrantRef, GrantStatus, Slot};
-use monitor::grant::CountedGrants;
+use monitor::grant::CountedTables;
 
 const USER: DomId = DomId(0);
 const GRANTER: DomId = DomId(1);
@@ -203,7 +203,7 @@ fn an_account_in_use_stays_open() {
     world.grants.lock().clear(GRANTER);
     let mechanism = crate::mechanisms(&Arc::default());
     let audit = || {
-        let counted = CountedGrants::new(Arc::default());
+        let counted = CountedTables::new(Arc::default());
         world.grants.audit(&counted, Some(&*mechanism))
     };
     assert!(audit().0.contains_key(&GRANTER));

@@ -6,7 +6,7 @@ use abi::hypercall::{Bind, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
-use monitor::grant::{CountedGrants, GrantAccounts, Mechanism};
+use monitor::grant::{CountedTables, GrantAccounts, Mechanism};
 use monitor::memory::SharedDomainMemory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -164,7 +164,7 @@ impl Rig {
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
         let (accounts, leaked) = self
             .grants
-            .audit(&CountedGrants::new(Arc::default()), Some(&*self.flips));
+            .audit(&CountedTables::new(Arc::default()), Some(&*self.flips));
         assert_eq!(leaked, 0);
         accounts
             .get(&DomId(of))

@@ -81,7 +81,7 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
     let netns = path(&namespace);
     let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();
     assert!(
-        matches!(missing, SetupError::NoInterface { .. }),
+        matches!(missing, DeviceSetupError::NoInterface { .. }),
         "{missing}"
     );
     let text = missing.to_string();
@@ -110,5 +110,5 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
         ..TapSpec::default()
     });
     let taken = open(&spec(taken), area.span()).unwrap_err();
-    assert!(matches!(taken, SetupError::Exists { .. }), "{taken}");
+    assert!(matches!(taken, DeviceSetupError::Exists { .. }), "{taken}");
 }

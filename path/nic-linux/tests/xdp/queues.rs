@@ -3,7 +3,7 @@
 
 use super::*;
 use abi::firewall::{RuleLists, RuleRecord};
-use abi::machine::XdpQueue;
+use abi::machine::XdpQueueSpec;
 use abi::xdp::RingLayout;
 use netdev::xdp::QueueSocket;
 use nic::{Buffer, BufferId};
@@ -23,8 +23,8 @@ struct Guest {
 }
 
 /// Returns the description of a queue over all of `area`.
-fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueue {
-    XdpQueue {
+fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueueSpec {
+    XdpQueueSpec {
         queue,
         guest: String::new(),
         mac,
@@ -518,7 +518,7 @@ fn a_queue_is_free_without_descriptor_and_rings() {
     } = Guest::new(&wire, 1, A);
     let spec = spec_of(1, A, area, RuleLists::default());
     let again = || wire.interface.queue(&spec, area.span());
-    let busy = |error: SetupError| error.to_string().contains("busy");
+    let busy = |error: DeviceSetupError| error.to_string().contains("busy");
     device.end();
     drop((queue, device));
     assert!(again().is_err_and(busy), "the rings are mapped");
@@ -535,7 +535,7 @@ fn an_exchanged_page_is_never_written_again() {
     let Some(wire) = wire(1) else { return };
     let station = Station::new(&wire.namespace, "wire");
     let region = shmem::Region::create("pool", POOL * CHUNK).unwrap();
-    let spec = XdpQueue {
+    let spec = XdpQueueSpec {
         queue: 1,
         guest: String::new(),
         mac: A,

@@ -2,7 +2,7 @@
 
 use super::entries::{CountedEntry, CurrentGrant};
 use super::quarantine::is_idle;
-use super::registry::{CountedGrants, Registry};
+use super::registry::{CountedTables, Registry};
 use super::table::{GrantTableState, TableState};
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
@@ -29,7 +29,7 @@ struct RevokedEntry {
     forced: bool,
 }
 
-impl CountedGrants {
+impl CountedTables {
     /// Grants pages. Returns one status per operation and, where it is `Okay`, the reference.
     ///
     /// Statuses: `BadHandle`: the caller has no such table, or one end has ended it. `BadRef`: no

@@ -37,7 +37,7 @@ pub struct CountedCounters {
 
 /// All tables of counted grants.
 #[derive(Debug)]
-pub struct CountedGrants {
+pub struct CountedTables {
     registry: Mutex<Registry>,
     pub(super) grants: Arc<GrantAccounts>,
     patience: Duration,
@@ -49,7 +49,7 @@ pub struct CountedGrants {
     pub counters: CountedCounters,
 }
 
-impl CountedGrants {
+impl CountedTables {
     /// Returns an empty registry with the system's limits.
     #[must_use]
     pub fn new(grants: Arc<GrantAccounts>) -> Self {
