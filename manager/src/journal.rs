@@ -8,7 +8,7 @@
 use crate::core::{CoreError, CoreLink};
 use crate::life::Life;
 use crate::machine_state::MachineState;
-use crate::spec::{Spec, SpecChange};
+use crate::spec::{MachineSpec, SpecChange};
 use abi::core::{CoreRequest, KEPT_MAX};
 use abi::machine::Restarts;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
@@ -34,7 +34,7 @@ pub(crate) struct SavedState<'a> {
     /// Restarts of the domains that restart, by place.
     pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
     /// The specification, if it has changed since the start.
-    pub(crate) spec: Option<Cow<'a, Spec>>,
+    pub(crate) spec: Option<Cow<'a, MachineSpec>>,
     /// Changes of the specification since then.
     #[serde(skip)]
     pub(crate) changes: Vec<SpecChange>,
@@ -92,7 +92,7 @@ fn bytes_of(file: &OwnedFd) -> io::Result<Vec<u8>> {
 
 /// The writer of the kept file.
 #[derive(Debug, Default)]
-pub(crate) struct Journal {
+pub(crate) struct StateJournal {
     /// The file; `None`: a new one is due.
     file: Option<File>,
     /// Length at which the file is begun anew, and its length.
@@ -107,7 +107,7 @@ pub(crate) struct Journal {
     looks_again: bool,
 }
 
-impl Journal {
+impl StateJournal {
     /// Continues the file of an earlier manager.
     pub(crate) fn continue_file(&mut self, is_changed: bool) {
         self.is_changed = is_changed;
@@ -345,7 +345,7 @@ mod tests {
         let (mut core, keeps) = keeping_core();
         let mut state = state();
         let mut config = state.spec().config().unwrap();
-        let mut keeper = Journal::default();
+        let mut keeper = StateJournal::default();
         let mut restarts = BTreeMap::new();
         keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
         let mut took = Vec::new();

@@ -5,7 +5,7 @@
 //! attached again at once, unless it needs something that another guest still has, its address for
 //! example.
 
-use crate::spec::Spec;
+use crate::spec::MachineSpec;
 use crate::windows::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
@@ -47,7 +47,7 @@ impl ReloadRequest {
 
     /// Returns the step that undoes this one, in a machine in which it was not carried out yet;
     /// `None` if nothing has to be undone.
-    fn undo(&self, spec: &Spec, config: &LiveConfig) -> Option<Self> {
+    fn undo(&self, spec: &MachineSpec, config: &LiveConfig) -> Option<Self> {
         let (live, name) = (spec.live()?, &self.public.domain);
         let kind = match self.public.step {
             StepKind::Attach => StepKind::Detach,
@@ -144,7 +144,11 @@ impl ReloadProgress {
     }
 
     /// Begins the next step in the present machine.
-    pub(crate) fn next(&mut self, spec: &Spec, config: &LiveConfig) -> Option<ReloadRequest> {
+    pub(crate) fn next(
+        &mut self,
+        spec: &MachineSpec,
+        config: &LiveConfig,
+    ) -> Option<ReloadRequest> {
         let step = self.left.pop_front()?;
         let undo = step.undo(spec, config);
         self.present = Some((step.clone(), undo));
@@ -189,7 +193,7 @@ impl ReloadProgress {
 /// # Errors
 /// Every obstacle to a step, a line each.
 pub(crate) fn steps(
-    spec: &Spec,
+    spec: &MachineSpec,
     config: &LiveConfig,
     difference: Difference,
 ) -> Result<Vec<ReloadRequest>, String> {
@@ -322,18 +326,18 @@ mod tests {
         live::machine(&config, &file(text)).unwrap()
     }
 
-    fn spec(text: &str) -> Spec {
+    fn spec(text: &str) -> MachineSpec {
         shape_of(machine(text))
     }
 
-    fn shape_of(machine: Machine) -> Spec {
-        Spec::new(
+    fn shape_of(machine: Machine) -> MachineSpec {
+        MachineSpec::new(
             machine.domains.into_iter().enumerate().collect(),
             machine.live,
         )
     }
 
-    fn steps_to(spec: &Spec, text: &str) -> Result<Vec<ReloadRequest>, String> {
+    fn steps_to(spec: &MachineSpec, text: &str) -> Result<Vec<ReloadRequest>, String> {
         let config = spec.config()?;
         let live: &HotplugState = spec.live().unwrap();
         let difference = reload::difference(live, &config, &file(text))?;
@@ -341,7 +345,7 @@ mod tests {
     }
 
     /// Returns the steps as `-NAME` and `+NAME`.
-    fn planned(spec: &Spec, text: &str) -> Result<String, String> {
+    fn planned(spec: &MachineSpec, text: &str) -> Result<String, String> {
         let steps = steps_to(spec, text)?;
         let sign = |step: &ReloadRequest| match step.public.step {
             StepKind::Detach => format!("-{}", step.public.domain),
@@ -387,7 +391,7 @@ mod tests {
     }
 
     /// Carries out a step on the specification, as the server does on the machine.
-    fn carry_out(step: &ReloadRequest, spec: &mut Spec, config: &mut LiveConfig) {
+    fn carry_out(step: &ReloadRequest, spec: &mut MachineSpec, config: &mut LiveConfig) {
         let name = step.public.domain.clone();
         match (step.public.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {
@@ -419,7 +423,7 @@ mod tests {
         }
     }
 
-    fn attach(spec: &mut Spec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
+    fn attach(spec: &mut MachineSpec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
         let (admitted, change) = spec.admit(config, guest, user).unwrap();
         spec.apply(change);
         let mut guest = spec.guest(&admitted.name).unwrap();

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The specification, which the next manager reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Spec {
+pub(crate) struct MachineSpec {
     /// Every domain, by its place, which it keeps until it is removed.
     domains: BTreeMap<usize, DomainSpec>,
     /// `None`: guests are neither attached nor detached.
@@ -62,7 +62,7 @@ pub(crate) fn lasts(device: &Device) -> bool {
     )
 }
 
-impl Spec {
+impl MachineSpec {
     /// Returns the specification of a machine with these domains.
     pub(crate) fn new(
         mut domains: BTreeMap<usize, DomainSpec>,
@@ -96,7 +96,7 @@ impl Spec {
         lost.copied().collect()
     }
 
-    /// Returns every domain, by place. [`Spec::config_text`] returns its configuration.
+    /// Returns every domain, by place. [`MachineSpec::config_text`] returns its configuration.
     pub(crate) fn domains(&self) -> &BTreeMap<usize, DomainSpec> {
         &self.domains
     }

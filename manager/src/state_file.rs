@@ -6,7 +6,7 @@
 //! answer, the log and `status` report it, and the manager retries until the file is written.
 
 use crate::core_error::CoreError;
-use crate::spec::Spec;
+use crate::spec::MachineSpec;
 use abi::journal::Level;
 use config::live::state::{self, Origin, SavedGuestRef};
 
@@ -29,7 +29,7 @@ pub(crate) const LACK: &str = "that attached guests come back after an end of th
 impl StateFile {
     /// Returns the content to write, if it differs from the file. `is_stale`: whether the guests
     /// may have changed since the last call.
-    pub(crate) fn due(&self, name: &str, spec: &Spec, is_stale: bool) -> Option<Vec<u8>> {
+    pub(crate) fn due(&self, name: &str, spec: &MachineSpec, is_stale: bool) -> Option<Vec<u8>> {
         if !is_stale && self.written.is_some() {
             return None;
         }
@@ -78,7 +78,7 @@ impl StateFile {
 
 /// Returns the guests that return after an end of the core: the attached ones, and those that have
 /// not returned yet.
-pub(crate) fn left(spec: &Spec) -> Vec<SavedGuestRef<'_>> {
+pub(crate) fn left(spec: &MachineSpec) -> Vec<SavedGuestRef<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
     // A guest that has just returned is in both lists for a moment.
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_failed_write_is_retried_and_reported_once() {
         let mut state = StateFile::default();
-        let spec = Spec::default();
+        let spec = MachineSpec::default();
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
         assert_eq!(state.due("m", &spec, false), nothing, "of another core");

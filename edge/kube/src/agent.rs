@@ -9,7 +9,7 @@ use crate::compile::Policies;
 use crate::machine::{GuestState, NodeMachine};
 use crate::object::Kind;
 use crate::server::ApiServer;
-use crate::view::View;
+use crate::view::ClusterView;
 use client::pods::PodRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct AgentSettings {
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -> ! {
-    let mut agent = PolicyAgent::new(settings, View::follow(server, &Kind::ALL));
+    let mut agent = PolicyAgent::new(settings, ClusterView::follow(server, &Kind::ALL));
     loop {
         for note in agent.turn() {
             report(&note);
@@ -42,7 +42,7 @@ pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -
 struct PolicyAgent {
     settings: AgentSettings,
     machine: NodeMachine,
-    view: View,
+    view: ClusterView,
     /// Pods of the node, by guest.
     pods: BTreeMap<String, (PodRecord, GuestState)>,
     /// Whether the rules must be compiled.
@@ -54,7 +54,7 @@ struct PolicyAgent {
 }
 
 impl PolicyAgent {
-    fn new(settings: AgentSettings, view: View) -> Self {
+    fn new(settings: AgentSettings, view: ClusterView) -> Self {
         let machine = NodeMachine::new(settings.socket.clone());
         Self {
             settings,

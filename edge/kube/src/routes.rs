@@ -11,7 +11,7 @@ use crate::api::Node;
 use crate::object::Kind;
 use crate::prefix::AddressBlock;
 use crate::server::ApiServer;
-use crate::view::View;
+use crate::view::ClusterView;
 use serde_json::Value;
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ type Plan = Result<(Routes, Vec<String>), String>;
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
-    let mut view = View::follow(server, &[Kind::Nodes]);
+    let mut view = ClusterView::follow(server, &[Kind::Nodes]);
     let mut plan: Option<Plan> = None;
     let mut before = BTreeSet::new();
     let mut looked: Option<Instant> = None;

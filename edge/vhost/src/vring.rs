@@ -1,7 +1,7 @@
 //! One ring of a connection: its configuration and its descriptors.
 
 use crate::ProtocolError;
-use crate::features::{Features, virtio};
+use crate::features::{VirtioFeatures, virtio};
 use crate::memory::VmMemory;
 use crate::queue::{RingAddresses, RingError, SplitRing};
 use crate::socket::nonblocking;
@@ -27,7 +27,7 @@ pub(crate) struct Vring {
 
 impl Vring {
     /// Starts, stops or moves the ring, after something that it depends on has changed.
-    pub(crate) fn refresh(&mut self, memory: &VmMemory, features: Features) {
+    pub(crate) fn refresh(&mut self, memory: &VmMemory, features: VirtioFeatures) {
         let was_running = self.queue.is_some();
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();

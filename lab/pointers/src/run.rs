@@ -16,7 +16,7 @@ use driver::vifs::VifPort;
 use guest::interface::Interface;
 use runtime::call::Calls;
 use runtime::mailbox::MailboxClient;
-use runtime::platform::{Doorbell, Record};
+use runtime::platform::{ConnectRecord, Doorbell};
 use runtime::processes::EventDoorbell;
 use runtime::start::{StartError, Started, refused};
 use runtime::wait::Waiter;
@@ -128,7 +128,7 @@ fn join_driver(
     ports: Vec<&mut VifPort>,
     frames: Area,
     offers: &Sender<BackRecord>,
-    answers: &Receiver<Record>,
+    answers: &Receiver<ConnectRecord>,
 ) -> Result<(), StartError> {
     for port in ports {
         offers.send(port.record()).map_err(apart)?;
@@ -143,7 +143,7 @@ fn join_driver(
 
 fn join_guest(
     interfaces: &mut [Interface],
-    answers: &Sender<Record>,
+    answers: &Sender<ConnectRecord>,
     offers: &Receiver<BackRecord>,
 ) -> Result<(), StartError> {
     for interface in interfaces {

@@ -19,7 +19,7 @@ use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::life::{Life, WorkerCall};
-use crate::spec::{AdmittedGuest, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
 use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
@@ -227,7 +227,7 @@ impl ManagerServer<'_> {
 /// Returns the present configuration, which is parsed when it is first asked for.
 pub(super) fn live_config<'a>(
     known: &'a mut Option<LiveConfig>,
-    spec: &Spec,
+    spec: &MachineSpec,
 ) -> Result<&'a mut LiveConfig, String> {
     let config = match known.take() {
         Some(config) => config,

@@ -22,7 +22,7 @@ use crate::console::Console;
 use crate::consoles::Consoles;
 use crate::core::{CoreError, CoreLink};
 use crate::deadlines::Deadlines;
-use crate::journal::{Journal, SavedState};
+use crate::journal::{SavedState, StateJournal};
 use crate::life::Life;
 use crate::log::LogSender;
 use crate::machine_state::MachineState;
@@ -102,7 +102,7 @@ pub(crate) struct ManagerServer<'a> {
     /// Why a domain could not be started before the machine was complete.
     boot_failure: Option<String>,
     /// The file that the next manager resumes from.
-    kept: Journal,
+    kept: StateJournal,
     /// The present configuration, from its first use on.
     config: Option<LiveConfig>,
     /// Edits of guests that are under way, by name.
@@ -153,7 +153,7 @@ impl<'a> ManagerServer<'a> {
             user,
             began_ns,
             complete_ns: None,
-            kept: Journal::default(),
+            kept: StateJournal::default(),
             config: None,
             edits: BTreeMap::new(),
             reload: None,

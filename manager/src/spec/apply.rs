@@ -1,13 +1,13 @@
 //! Applies changes of the specification, and returns those of guests and NICs.
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
-use super::{Spec, lasts};
+use super::{MachineSpec, lasts};
 use crate::windows;
 use abi::machine::Device;
 use config::domain::VifConfig;
 use config::live::WorkerNics;
 
-impl Spec {
+impl MachineSpec {
     /// Applies one change.
     pub(crate) fn apply(&mut self, change: SpecChange) {
         match change {
@@ -128,7 +128,7 @@ impl Spec {
     }
 
     /// Returns the change to other NICs. The present ones can be restored until
-    /// [`Spec::end_nic_change`].
+    /// [`MachineSpec::end_nic_change`].
     pub(super) fn begin_nics(&self, nics: NicChange) -> SpecChange {
         let mut pending = PendingNicChange::default();
         let mut workers = Vec::new();

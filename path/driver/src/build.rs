@@ -5,7 +5,7 @@
 //! flow tables and the buffers of guests' queued frames. The monitor relies on this order to create
 //! AF_XDP sockets over the pools of NICs.
 
-use crate::dedicated::device::DeviceQueue;
+use crate::dedicated::device::GuestDeviceQueue;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::dedicated::socket::SocketQueue;
 use crate::device_port::OwnDomain;
@@ -133,7 +133,7 @@ pub(crate) fn build<W: Wait>(
                 "a guest's dedicated queue does not fit",
             ))?;
             let calls = Rc::clone(&own.calls);
-            let queue = DeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
+            let queue = GuestDeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
             let queue = DedicatedQueue::Device(Box::new(queue));
             driver.add_dedicated(wire, (number, vif), queue);
         }

@@ -21,7 +21,7 @@ use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{LroStage, Side};
-use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform, Record};
+use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd, Platform};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -64,7 +64,7 @@ impl System {
     }
 
     /// Sets the other end's state and record.
-    pub(crate) fn peer_is(&self, state: XenbusState, record: &Record) {
+    pub(crate) fn peer_is(&self, state: XenbusState, record: &ConnectRecord) {
         let mut peer = self.peer.borrow_mut();
         (peer.state, peer.record) = (state, *record);
     }
@@ -85,7 +85,7 @@ impl Platform for System {
         Ok(Some(self.peer.borrow().clone()))
     }
 
-    fn set_state(&self, _: ConnId, state: XenbusState, _: &Record) -> io::Result<()> {
+    fn set_state(&self, _: ConnId, state: XenbusState, _: &ConnectRecord) -> io::Result<()> {
         self.states.borrow_mut().push(state);
         Ok(())
     }

@@ -157,7 +157,7 @@ fn name(counter: Counter) -> &'static str {
 mod tests {
     use super::*;
     use abi::{ConnId, XenbusState};
-    use runtime::platform::{Doorbell, PeerEnd, Record};
+    use runtime::platform::{ConnectRecord, Doorbell, PeerEnd};
     use std::cell::Cell;
     use std::io;
 
@@ -170,7 +170,7 @@ mod tests {
             Ok(None)
         }
 
-        fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
+        fn set_state(&self, _: ConnId, _: XenbusState, _: &ConnectRecord) -> io::Result<()> {
             Ok(())
         }
 

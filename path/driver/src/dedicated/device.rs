@@ -31,7 +31,7 @@ const RETRY_MAX_NS: u64 = 10_000_000;
 
 /// One guest's queue.
 #[derive(Debug)]
-pub struct DeviceQueue {
+pub struct GuestDeviceQueue {
     config: DeviceQueueConfig,
     mac: [u8; 6],
     queue: RemoteQueue,
@@ -49,7 +49,7 @@ pub struct DeviceQueue {
     trouble: String,
 }
 
-impl DeviceQueue {
+impl GuestDeviceQueue {
     /// Creates the queue of the guest with this MAC.
     #[must_use]
     pub fn new(

@@ -43,7 +43,7 @@ mod verdict;
 pub use drops::{DropReason, Drops};
 pub use guard::wanted;
 pub use members::Bridge;
-pub use offence::{Claim, Offence};
+pub use offence::{ForgedIdentity, Offence};
 pub use port::{AddError, BridgeSettings, PortConfig, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use prefix::Prefix;

@@ -312,7 +312,7 @@ impl Receiver {
         }
         let offload = if limits.vnet_header {
             virtio::decode(&self.header, len, limits.checksum, limits.tso)
-                .map_err(|virtio::Malformed| Dropped::Malformed)?
+                .map_err(|virtio::MalformedHeader| Dropped::Malformed)?
         } else {
             Offload::default()
         };

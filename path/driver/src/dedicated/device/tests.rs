@@ -36,7 +36,7 @@ impl Bell for Silent {
 /// that NIC's pool. Returns the words of all calls.
 fn calls_of(
     status: GrantStatus,
-    act: impl FnOnce(&mut DeviceQueue, &mut RemoteNic, &mut Pool),
+    act: impl FnOnce(&mut GuestDeviceQueue, &mut RemoteNic, &mut Pool),
 ) -> Vec<[u64; 3]> {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let made = Arc::new(Mutex::new(Vec::new()));
@@ -51,7 +51,7 @@ fn calls_of(
     let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
     let end = nic.dedicated(1).unwrap();
     let calls = Rc::new(RefCell::new(Calls::over(page)));
-    let mut queue = DeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
+    let mut queue = GuestDeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
     act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
     drop(answering);
     std::mem::take(&mut made.lock().unwrap())

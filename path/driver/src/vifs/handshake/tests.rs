@@ -76,7 +76,7 @@ impl TestWorld {
     }
 
     /// Sets the guest's state and record.
-    fn guest_is(&mut self, state: XenbusState, record: &Record) -> XenbusState {
+    fn guest_is(&mut self, state: XenbusState, record: &ConnectRecord) -> XenbusState {
         self.system.peer_is(state, record);
         self.port.advance();
         self.port.state()
