@@ -2,7 +2,7 @@
 //! uses of `unsafe`.
 
 use crate::modules;
-use crate::rules::{self, Rules};
+use crate::rules::{self, LayeringRules};
 use crate::source;
 use crate::workspace::{self, Crate};
 use anyhow::{Result, ensure};
@@ -40,7 +40,7 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// Returns the crates in the order of a received frame, with the crates that each may use.
-fn drawing(rules: &Rules) -> String {
+fn drawing(rules: &LayeringRules) -> String {
     let mut text = String::new();
     for floor in &rules.floors {
         text += &format!("{}\n", floor.name);
@@ -54,7 +54,7 @@ fn drawing(rules: &Rules) -> String {
 }
 
 /// Returns rules that let a crate use a crate on a floor above its own, or an unknown one.
-fn arrows_up(rules: &Rules) -> Vec<String> {
+fn arrows_up(rules: &LayeringRules) -> Vec<String> {
     let mut heights = BTreeMap::new();
     for (height, floor) in rules.floors.iter().enumerate() {
         heights.extend(floor.rooms.iter().map(|room| (room, height)));
@@ -101,7 +101,7 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
 }
 
 /// Returns names in the rules without a crate.
-fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
+fn empty_rooms(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     let exists = |room: &str| crates.iter().any(|found| found.name == room);
     let rooms = rules.may.keys().filter(|room| !exists(room));
     rooms
@@ -110,7 +110,7 @@ fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
 }
 
 /// Returns breaches by dependencies.
-fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
+fn dependencies(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     let mut violations = Vec::new();
     let edges: BTreeMap<&str, &Crate> = crates
         .iter()
@@ -144,7 +144,7 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
 }
 
 /// Returns crates that are linked indirectly although a rule excludes them.
-fn unwanted(rules: &Rules) -> Result<Vec<String>> {
+fn unwanted(rules: &LayeringRules) -> Result<Vec<String>> {
     let mut violations = Vec::new();
     for (name, without) in &rules.without {
         let linked = workspace::linked(name)?;
@@ -170,7 +170,7 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
 
 /// Returns breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must
 /// use these lints and must not allow it.
-fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
+fn unsafe_code(rules: &LayeringRules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
     let mut violations = Vec::new();
     let manifest = std::fs::read_to_string(found.root.join("Cargo.toml"))?;

@@ -7,7 +7,7 @@ type Names = BTreeSet<String>;
 
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
-pub(crate) struct Rules {
+pub(crate) struct LayeringRules {
     /// `floor: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
     pub(crate) floors: Vec<Floor>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
     /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
     pub(crate) attackers: Vec<String>,
     /// `program NAME LIMIT: A/src B/src/x.rs`: the parts of a trusted program.
-    pub(crate) programs: Vec<Program>,
+    pub(crate) programs: Vec<TrustedProgram>,
     /// `capabilities NAME: CAP_X`: the capabilities that a program keeps.
     pub(crate) capabilities: BTreeMap<String, Vec<String>>,
     /// `beside: A/src/x.rs`: parts of trusted crates that no trusted program uses.
@@ -34,7 +34,7 @@ pub(crate) struct Rules {
 
 /// A trusted program.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct TrustedProgram {
     pub(crate) name: String,
     /// Limit of its lines.
     pub(crate) limit: usize,
@@ -50,12 +50,12 @@ pub(crate) struct Floor {
 }
 
 /// Returns the rules of this workspace.
-pub(crate) fn read() -> Result<Rules> {
+pub(crate) fn read() -> Result<LayeringRules> {
     parse(include_str!("../layering.txt"))
 }
 
-pub(crate) fn parse(text: &str) -> Result<Rules> {
-    let mut rules = Rules::default();
+pub(crate) fn parse(text: &str) -> Result<LayeringRules> {
+    let mut rules = LayeringRules::default();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -66,7 +66,7 @@ pub(crate) fn parse(text: &str) -> Result<Rules> {
     Ok(rules)
 }
 
-fn rule(rules: &mut Rules, line: &str) -> Result<()> {
+fn rule(rules: &mut LayeringRules, line: &str) -> Result<()> {
     let (subject, names) = line.split_once(':').context("no colon")?;
     if subject == "floor" {
         rules.floors.push(Floor {
@@ -85,7 +85,7 @@ fn rule(rules: &mut Rules, line: &str) -> Result<()> {
         let (name, limit) = program
             .split_once(' ')
             .context("a program without a limit")?;
-        rules.programs.push(Program {
+        rules.programs.push(TrustedProgram {
             name: name.to_owned(),
             limit: limit.trim().parse().context("the limit is no number")?,
             parts: names.collect(),

@@ -10,7 +10,7 @@ use crate::lane::events::{self, Events};
 use crate::peers::process::{self, ForeignProgram, mortal};
 use crate::plan::Web;
 use anyhow::{Context as _, bail};
-use figures::measure::{CpuTimes, Machine};
+use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::{Failure, interrupt};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -125,7 +125,7 @@ impl WebServer {
             .args(["--timeout", &TIMEOUT_S.to_string()])
             .stdout(Stdio::piped());
         let parts = lane.parts_of(&[self.program.pid()]);
-        let (machine, events) = (Machine::read(), Events::start(&parts));
+        let (machine, events) = (HostCpuTimes::read(), Events::start(&parts));
         let cpu = CpuTimes::read(&parts);
         let mut client = ForeignProgram::start(&mut command)?;
         let began = Instant::now();
@@ -141,7 +141,7 @@ impl WebServer {
         };
         let cpu_ns = CpuTimes::read(&parts).since(&cpu);
         let events = events.end();
-        let disturbed = Machine::read().disturbed_since(machine);
+        let disturbed = HostCpuTimes::read().disturbed_since(machine);
         let mut said = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
         out.read_to_string(&mut said)?;

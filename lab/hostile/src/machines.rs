@@ -17,7 +17,7 @@ const SINK: &str = "02:00:00:00:99:01";
 
 /// Kind of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum AttackerRole {
     /// A guest of the innocents' driver domain.
     Guest,
     /// A second driver domain with separate guests.
@@ -38,7 +38,7 @@ pub(crate) enum Behaviour {
 /// A machine of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
-    pub(crate) role: Role,
+    pub(crate) role: AttackerRole,
     pub(crate) behaviour: Behaviour,
 }
 
@@ -69,10 +69,10 @@ impl Scene {
                 address(n)
             )?;
         }
-        if self.role == Role::Guest {
+        if self.role == AttackerRole::Guest {
             text += &pair(&self.name());
         }
-        if self.role == Role::Vm {
+        if self.role == AttackerRole::Vm {
             let name = self.name();
             write!(
                 text,
@@ -83,7 +83,7 @@ impl Scene {
             )?;
         }
         let mut machine = built(&text)?;
-        if self.role == Role::Driver {
+        if self.role == AttackerRole::Driver {
             self.add_driver(&mut machine)?;
         }
         Ok(machine)
@@ -92,9 +92,9 @@ impl Scene {
     /// Returns the name of the attacking domain, or of the busy domain that replaces it.
     fn name(self) -> String {
         let role = match self.role {
-            Role::Guest => "guest",
-            Role::Driver => "driver",
-            Role::Vm => "vm",
+            AttackerRole::Guest => "guest",
+            AttackerRole::Driver => "driver",
+            AttackerRole::Vm => "vm",
         };
         match self.behaviour {
             Behaviour::Busy => format!("busy-{role}"),
@@ -105,9 +105,9 @@ impl Scene {
     /// Returns the command line of the virtual machine's monitor; `None`: there is none.
     pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
         match (self.role, self.behaviour) {
-            (Role::Guest | Role::Driver, _) => None,
-            (Role::Vm, Behaviour::Busy) => Some(["busy", SINK]),
-            (Role::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
+            (AttackerRole::Guest | AttackerRole::Driver, _) => None,
+            (AttackerRole::Vm, Behaviour::Busy) => Some(["busy", SINK]),
+            (AttackerRole::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
         }
     }
 

@@ -11,7 +11,7 @@ mod probe;
 use abi::machine::Status;
 use anyhow::{Context, Result, bail};
 use client::{Instance, Options};
-use machines::{Behaviour, INNOCENTS, Role, Scene};
+use machines::{AttackerRole, Behaviour, INNOCENTS, Scene};
 use netdev::netns::Namespace;
 use probe::{Delays, Probes};
 use std::path::Path;
@@ -58,7 +58,7 @@ fn run(args: &[String]) -> Result<bool> {
     println!(
         "attacker  behaviour   p50 us   p99 us   lost    dead  attacker          log KB  leaked"
     );
-    for role in [Role::Guest, Role::Driver, Role::Vm] {
+    for role in [AttackerRole::Guest, AttackerRole::Driver, AttackerRole::Vm] {
         let mut p99 = [0.0; 2];
         for (at, behaviour) in [Behaviour::Busy, Behaviour::Hostile]
             .into_iter()

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use experiments::demo::{self, DemoArgs, MemoryNic};
 use experiments::exp;
 use experiments::plan::Adjustment;
-use lab_args::{Command, DemoNic};
+use lab_args::{DemoNic, LabCommand};
 use std::process::ExitCode;
 use tool::{Failure, clean, output};
 
@@ -25,7 +25,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Words {
     #[command(flatten)]
-    Lab(Command),
+    Lab(LabCommand),
     /// Profiles one domain, for `grantway top`
     #[command(hide = true)]
     Look(lab_args::prof::Look),
@@ -46,8 +46,8 @@ fn main() -> ExitCode {
 fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
-        Words::Lab(Command::Prof { command }) => return prof::run(&command, json),
-        Words::Lab(Command::Demo { quick, nic, sim }) => {
+        Words::Lab(LabCommand::Prof { command }) => return prof::run(&command, json),
+        Words::Lab(LabCommand::Demo { quick, nic, sim }) => {
             client::check_smallest()?;
             let nic = nic.or(sim.then_some(DemoNic::Sim)).map(|nic| match nic {
                 DemoNic::Sim => MemoryNic::Sim,
@@ -55,8 +55,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             });
             demo::run(&DemoArgs { json, quick, nic })
         }
-        Words::Lab(Command::Exp { list: true, .. }) => list_plans(json),
-        Words::Lab(Command::Exp {
+        Words::Lab(LabCommand::Exp { list: true, .. }) => list_plans(json),
+        Words::Lab(LabCommand::Exp {
             plan,
             quick,
             rounds,

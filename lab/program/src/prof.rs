@@ -1,7 +1,9 @@
 //! `grantway prof`: profiles.
 
 use figures::Failure;
-use lab_args::prof::{Classes, Functions, Look, Participate, Prof, Record, Sampling, View, With};
+use lab_args::prof::{
+    Classes, Functions, Look, Participate, Prof, RecordArgs, Sampling, ViewArgs, With,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -151,7 +153,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn record(asked: &Record) -> anyhow::Result<ExitCode> {
+fn record(asked: &RecordArgs) -> anyhow::Result<ExitCode> {
     let options = xenoprof::record::Options {
         participants: participants(&asked.with)?,
         ..options(&asked.sampling, asked.seconds, &asked.command)
@@ -197,7 +199,7 @@ pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
     )?)
 }
 
-fn report(view: &View, form: Form, functions: &Functions) -> anyhow::Result<()> {
+fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let (rules, classing) = (
         rules(view.classing.rules.as_ref())?,
@@ -229,7 +231,7 @@ fn extension(format: &str) -> &str {
 }
 
 /// Writes a session in a format of another tool to `path`.
-fn export(view: &View, format: &str, path: &Path) -> anyhow::Result<()> {
+fn export(view: &ViewArgs, format: &str, path: &Path) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let rules = rules(view.classing.rules.as_ref())?;
     figures::file::replace(path, |mut out| match format {

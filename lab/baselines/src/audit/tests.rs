@@ -1,9 +1,9 @@
 //! Corrupts one usage record at a time. The audit must detect each error and its size.
 
 use super::*;
-use crate::entry::{PinnedGrant, Purpose};
+use crate::entry::{PinPurpose, PinnedGrant};
 use crate::pages::SlotState;
-use crate::usage::Part as Own;
+use crate::usage::DomainUsage;
 use abi::layout::info;
 use abi::{GrantRef, GrantStatus, Slot};
 use monitor::grant::CountedTables;
@@ -48,17 +48,17 @@ fn world() -> World {
         entry.store(GrantEntry::access(USER, frame, false).0, Ordering::Relaxed);
     }
     for (slot, (index, write)) in (0..).zip([(0, true), (0, false), (1, false)]) {
-        let pin = usage.pin(USER, GRANTER, GrantRef(index), write, Purpose::Map);
+        let pin = usage.pin(USER, GRANTER, GrantRef(index), write, PinPurpose::Map);
         put(&mut usage, slot, pin.unwrap());
     }
-    let copied = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Copy);
+    let copied = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Copy);
     copied.unwrap();
     part(&mut usage, USER).copying += 1;
     drop(usage);
     world
 }
 
-fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut Own {
+fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut DomainUsage {
     usage.part(id).unwrap()
 }
 
@@ -210,7 +210,7 @@ fn an_account_in_use_stays_open() {
     for slot in 0..3 {
         let pin = pin_in(&mut world.lock(), slot);
         world.lock().free(USER, Slot(slot));
-        world.lock().unpin(pin, Purpose::Map);
+        world.lock().unpin(pin, PinPurpose::Map);
     }
     assert!(audit().0.contains_key(&GRANTER), "a copy is under way");
     let frame = 3;
@@ -220,7 +220,7 @@ fn an_account_in_use_stays_open() {
         frame,
         write: false,
     };
-    world.lock().unpin(pin, Purpose::Copy);
+    world.lock().unpin(pin, PinPurpose::Copy);
     assert!(!audit().0.contains_key(&GRANTER));
 }
 
@@ -229,7 +229,7 @@ fn an_account_in_use_stays_open() {
 fn an_occupied_slot_rejects_a_page() {
     let world = world();
     let mut usage = world.lock();
-    let pin = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
+    let pin = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Map);
     let taken = usage.take(USER, Slot(0), pin.unwrap());
     assert_eq!(taken, Err(GrantStatus::BadSlot));
     assert_eq!(pin_in(&mut usage, 0).index, 0);

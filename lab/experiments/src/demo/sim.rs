@@ -17,7 +17,7 @@ use config::domain::{Rings, StackApp, StackConfig};
 use config::{
     Cable, Cidr, Config, DevicePlace, Endpoint, GuestSection, NicKind, NicSection, SoftWire, Vif,
 };
-use figures::measure::{CpuTimes, Machine};
+use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::{Failure, interrupt};
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
@@ -144,7 +144,7 @@ fn quarter(seconds: u32) -> Duration {
 
 /// Measures a window while a phase's load runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
-    let (machine, began) = (Machine::read(), Instant::now());
+    let (machine, began) = (HostCpuTimes::read(), Instant::now());
     let cpu = CpuTimes::read(running.processes());
     let path = running.reading()?;
     let before = counters(running, phase)?;
@@ -153,7 +153,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
     let after = counters(running, phase)?;
     let ns = start.elapsed().as_nanos() as u64;
     let cpu_ns = CpuTimes::read(running.processes()).since(&cpu);
-    let (now, wall) = (Machine::read(), began.elapsed());
+    let (now, wall) = (HostCpuTimes::read(), began.elapsed());
     Ok(Window {
         workload: phase.workload,
         mark: Mark {

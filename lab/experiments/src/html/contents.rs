@@ -5,7 +5,7 @@ use super::judged;
 use super::values::{Part, cells};
 use crate::papers::{Item, Paper};
 use figures::report::{Index, number};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
 /// Returns a table of the papers' main claims: the paper's ratio, ours, and the verdict.
@@ -92,7 +92,7 @@ pub(super) fn contents(parts: &[Part<'_>]) -> String {
 
 /// Returns the marks of an item's verdicts, each with its number.
 fn marks(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
-    let mut counted: Vec<(Verdict, usize)> = Vec::new();
+    let mut counted: Vec<(ComparisonVerdict, usize)> = Vec::new();
     let judged = cells.iter().flat_map(|cell| judged::of(part, cell, index));
     for verdict in judged.filter_map(|judged| judged.verdict()) {
         match counted.iter_mut().find(|(known, _)| *known == verdict) {

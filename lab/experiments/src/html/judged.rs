@@ -7,48 +7,48 @@ use crate::plan::Config;
 use crate::runner::words;
 use figures::repeat;
 use figures::report::{Figure, Index};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
 /// All verdicts, each with its symbol and definition.
-const VERDICTS: [(Verdict, &str, &str); 8] = [
+const VERDICTS: [(ComparisonVerdict, &str, &str); 8] = [
     (
-        Verdict::Equal,
+        ComparisonVerdict::Equal,
         "=",
         "all of the quotient's interval lies in 0.80–1.25, and both ratios on one side of 1",
     ),
     (
-        Verdict::SameSign,
+        ComparisonVerdict::SameSign,
         "≈",
         "our interval is on the paper's side of 1",
     ),
     (
-        Verdict::NoEffect,
+        ComparisonVerdict::NoEffect,
         "○",
         "the paper has an effect, and our interval contains 1 and lies in 0.80–1.25",
     ),
     (
-        Verdict::DiffersInSize,
+        ComparisonVerdict::DiffersInSize,
         "±",
         "the paper's ratio lies within 5 % of 1, and ours clearly does not",
     ),
     (
-        Verdict::Opposite,
+        ComparisonVerdict::Opposite,
         "≠",
         "our interval is on the other side of 1",
     ),
     (
-        Verdict::Unresolved,
+        ComparisonVerdict::Unresolved,
         "?",
         "the rounds do not suffice for a verdict",
     ),
     (
-        Verdict::NotComparable,
+        ComparisonVerdict::NotComparable,
         "∥",
         "the set-ups differ in the subject of the ratio",
     ),
     (
-        Verdict::NotMeasurable,
+        ComparisonVerdict::NotMeasurable,
         "–",
         "one side was not measured, for the reason given",
     ),
@@ -77,9 +77,9 @@ impl Judged<'_> {
     }
 
     /// Returns the verdict, if the paper has a ratio.
-    pub(super) fn verdict(&self) -> Option<Verdict> {
+    pub(super) fn verdict(&self) -> Option<ComparisonVerdict> {
         match self.absent {
-            Some(_) => Some(Verdict::NotMeasurable),
+            Some(_) => Some(ComparisonVerdict::NotMeasurable),
             None => self.quotient?.verdict,
         }
     }
@@ -90,11 +90,13 @@ impl Judged<'_> {
             return String::new();
         };
         let reason = match verdict {
-            Verdict::NotMeasurable => self.absent.map(|figure| {
+            ComparisonVerdict::NotMeasurable => self.absent.map(|figure| {
                 let note = figure.note.as_deref();
                 note.unwrap_or("the run gives no reason")
             }),
-            Verdict::NotComparable => self.ratio.as_ref().and_then(|ratio| ratio.not_comparable),
+            ComparisonVerdict::NotComparable => {
+                self.ratio.as_ref().and_then(|ratio| ratio.not_comparable)
+            }
             _ => None,
         };
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -169,7 +171,7 @@ fn beside<'a>(
             index.get(config, &format!("quotient.{column}.{}", ratio.metric))
         })
     });
-    let is_absent = |figure: &&Figure| figure.verdict == Some(Verdict::NotMeasurable);
+    let is_absent = |figure: &&Figure| figure.verdict == Some(ComparisonVerdict::NotMeasurable);
     Judged {
         absent: quotient.filter(is_absent).or(ours.filter(is_absent)),
         ratio,
@@ -178,7 +180,7 @@ fn beside<'a>(
 }
 
 /// Returns the symbol of a verdict, as an element that names the verdict.
-pub(super) fn mark(verdict: Verdict) -> String {
+pub(super) fn mark(verdict: ComparisonVerdict) -> String {
     let known = VERDICTS.iter().find(|(known, ..)| *known == verdict);
     let symbol = known.map_or("", |(_, symbol, _)| *symbol);
     format!(

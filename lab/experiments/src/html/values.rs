@@ -5,7 +5,7 @@ use crate::papers::{Item, Paper, Value};
 use crate::plan::Config;
 use crate::runner::Stands;
 use figures::report::{Figure, Index};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::collections::BTreeSet;
 
 /// A paper, with our figures beside it.
@@ -86,7 +86,8 @@ pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> V
 
 /// Returns the figure with the reason why a configuration was not measured.
 fn absence<'a>(config: &str, figures: &'a [Figure]) -> Option<&'a Figure> {
-    let is_absent = |f: &&Figure| f.verdict == Some(Verdict::NotMeasurable) && f.config == config;
+    let is_absent =
+        |f: &&Figure| f.verdict == Some(ComparisonVerdict::NotMeasurable) && f.config == config;
     let mut of_itself = figures.iter().filter(|f| !f.metric.contains("quotient."));
     of_itself.find(is_absent)
 }

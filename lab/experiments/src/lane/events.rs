@@ -2,7 +2,7 @@
 //! instructions, misses of the last-level cache and of both TLBs.
 
 use super::running::is_beside;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use xenoprof::count::{self, Counting, EventCounts};
 
@@ -14,7 +14,7 @@ impl Events {
     /// Starts counting events of these processes. Counts nothing if the machine has no PMU, or this
     /// user may not count other processes.
     #[must_use]
-    pub fn start(of: &[(Part, Vec<i32>)]) -> Self {
+    pub fn start(of: &[(CpuPart, Vec<i32>)]) -> Self {
         Self(Counting::start(of, count::possible()).ok())
     }
 

@@ -8,7 +8,7 @@ use super::{Lane, Loads};
 use crate::forwarder::{self, Forwarder, ForwarderSpec};
 use crate::ns::Namespace;
 use crate::plan::Place;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
 }
 
 impl Path for Forwarder {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         vec![("driver", vec![self.pid()])]
     }
 

@@ -9,7 +9,7 @@ use crate::kernel::need;
 use crate::ns::Namespace;
 use crate::plan::Gro;
 use figures::Failure;
-use figures::measure::{Part, kernel_threads, pin_process};
+use figures::measure::{CpuPart, kernel_threads, pin_process};
 use std::net::IpAddr;
 
 /// Kernel resources of a lane.
@@ -290,7 +290,7 @@ fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::R
 }
 
 impl Path for KernelPath {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         vec![
             (WIRE_KERNEL, self.far.clone()),
             (NIC_KERNEL, self.near.clone()),

@@ -38,7 +38,7 @@ use crate::plan::{Direction, Faults, Lro, LroRules, Workload};
 use anyhow::Context as _;
 use cores::Cores;
 use ends::Ends;
-use figures::measure::{Part, kernel_threads};
+use figures::measure::{CpuPart, kernel_threads};
 use path::Path;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct Lane {
     /// Kernel threads of the wire's core (its `ksoftirqd`, and those that aggregate at the wire's
     /// end) and `ksoftirqd` threads of the other cores. Their time belongs to this
     /// lane, because the other lanes sleep.
-    softirqs: [(Part, Vec<i32>); 2],
+    softirqs: [(CpuPart, Vec<i32>); 2],
     /// Remark to print beside the lane's figures.
     remark: Option<String>,
     // The last field, so that loads and path are dropped first.
@@ -111,13 +111,13 @@ impl Default for Loads {
 }
 
 /// Kernel work of the wire's far end: threads on the wire's core.
-const WIRE_KERNEL: Part = "wire_kernel";
+const WIRE_KERNEL: CpuPart = "wire_kernel";
 /// Kernel work of the wire's near end, part of the machine under test.
-const NIC_KERNEL: Part = "nic_kernel";
+const NIC_KERNEL: CpuPart = "nic_kernel";
 
 /// Returns the `ksoftirqd` threads by part. On a single core they cannot be attributed, and count
 /// for the machine.
-fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
+fn softirqs(cores: Cores) -> [(CpuPart, Vec<i32>); 2] {
     let far = match cores.wire == cores.guest {
         true => Vec::new(),
         // The newline ends the name, so that core 1 does not match core 10.
@@ -353,20 +353,20 @@ impl Lane {
     /// Returns the processes of the path, the kernel's threads and `receivers` by part, without the
     /// wire's far end.
     #[must_use]
-    pub fn parts_of(&self, receivers: &[i32]) -> Vec<(Part, Vec<i32>)> {
+    pub fn parts_of(&self, receivers: &[i32]) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.inner_parts();
         parts.retain(|(part, _)| *part != WIRE_KERNEL);
         parts.push(("receiver", receivers.to_vec()));
         parts
     }
 
-    fn inner_parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn inner_parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.path.parts();
         parts.extend(self.softirqs.iter().cloned());
         parts
     }
 
-    fn parts(&self, pairs: &[Pair]) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self, pairs: &[Pair]) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.inner_parts();
         let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
         parts.push(("sender", pids(|pair| &pair.active)));

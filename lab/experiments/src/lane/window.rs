@@ -7,7 +7,7 @@ use super::{Lane, Pair};
 use crate::load::{Load, Mark};
 use crate::plan::{Direction, Times, Workload};
 use figures::interrupt;
-use figures::measure::{CpuTimes, Machine, Part};
+use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use figures::metric::SEGMENT_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct Window {
     /// Bytes delivered by the streams of guests that are not measured.
     pub beside_bytes: u64,
     /// CPU nanoseconds by part.
-    pub cpu_ns: BTreeMap<Part, u64>,
+    pub cpu_ns: BTreeMap<CpuPart, u64>,
     /// Nanoseconds for which processors were busy, in total. In addition to the parts, this
     /// includes softirqs on an idle core, other kernel threads and other programs.
     pub busy_ns: u64,
@@ -93,7 +93,7 @@ impl Lane {
     ) -> anyhow::Result<Window> {
         interrupt::sleep(times.warm_up)?;
         let path = self.path.reading()?;
-        let (machine, began) = (Machine::read(), Instant::now());
+        let (machine, began) = (HostCpuTimes::read(), Instant::now());
         let parts = self.parts(pairs);
         let events = Events::start(&parts);
         let cpu = CpuTimes::read(&parts);
@@ -108,7 +108,7 @@ impl Lane {
         let beside_bytes = beside()?;
         let cpu_ns = CpuTimes::read(&self.parts(pairs)).since(&cpu);
         let events = events.end();
-        let (now, wall) = (Machine::read(), began.elapsed());
+        let (now, wall) = (HostCpuTimes::read(), began.elapsed());
         let disturbed = now.disturbed_since(machine);
         let busy_ns = now.busy_since(machine, wall).as_nanos() as u64;
         let path = self.path.reading()?.since(&path);
@@ -354,7 +354,7 @@ fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
 const WITHIN_US: [u32; 11] = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 1000];
 
 /// Adds cycles per packet of each part, and their total.
-pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
+pub fn per_packet(cycles: &BTreeMap<CpuPart, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
     if packets <= 0.0 {
         return;
     }

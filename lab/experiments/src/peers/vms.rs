@@ -11,7 +11,7 @@ use crate::lane::frame_run::FrameWindow;
 use crate::lane::running::Running;
 use crate::plan::{PeerKind, Times};
 use figures::interrupt;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::path::{Path, PathBuf};
 
 /// A run.
@@ -68,7 +68,7 @@ impl VmSwitch {
         }
     }
 
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         match self {
             Self::Testpmd(testpmd) => vec![("driver", vec![testpmd.pid()])],
             Self::Grantway(running) => running.processes().to_vec(),

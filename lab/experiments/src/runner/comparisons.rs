@@ -4,7 +4,7 @@ use super::samples::Samples;
 use crate::plan::{Config, Ratio, Threshold, names_column};
 use figures::metric;
 use figures::report::Figure;
-use figures::stats::{self, Estimate, Side, Verdict};
+use figures::stats::{self, ComparisonVerdict, Estimate, ThresholdSide};
 
 impl Samples {
     /// Returns the ratios of columns with their verdicts.
@@ -113,14 +113,14 @@ impl Samples {
         sides: [&Config; 2],
         name: &str,
         pairs: &[f64],
-        decide: impl FnOnce(&Estimate) -> Verdict,
+        decide: impl FnOnce(&Estimate) -> ComparisonVerdict,
     ) -> Option<Figure> {
         let full = sides[0].name();
         let estimate = stats::estimate(pairs)?;
         let mut figure = Figure::new(plan, &full, name, estimate);
         figure.note = self.remark(&sides);
         figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
-            Verdict::Unresolved
+            ComparisonVerdict::Unresolved
         } else {
             decide(&estimate)
         });
@@ -142,7 +142,7 @@ fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
 }
 
 /// Returns the threshold of a comparison.
-fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, Side)> {
+fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, ThresholdSide)> {
     thresholds
         .iter()
         .find(|threshold| threshold.applies(&config.column, &config.keys, name))
@@ -207,9 +207,9 @@ mod tests {
             at_most: Some(most),
         };
         for (most, verdict) in [
-            (10.0, Verdict::SameSign),
-            (7.0, Verdict::Opposite),
-            (9.0, Verdict::Unresolved),
+            (10.0, ComparisonVerdict::SameSign),
+            (7.0, ComparisonVerdict::Opposite),
+            (9.0, ComparisonVerdict::Unresolved),
         ] {
             let mut figures = samples.figures("attach");
             samples.decide(&mut figures, &[bar(most)]);
@@ -219,7 +219,7 @@ mod tests {
         samples.disturb(&config);
         let mut figures = samples.figures("attach");
         samples.decide(&mut figures, &[bar(10.0)]);
-        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::Unresolved));
     }
 
     #[test]
@@ -269,10 +269,14 @@ mod tests {
         assert_eq!(first.config, "grantway@dir=to_guest,place=split");
         assert_eq!(first.metric, "ratio.forwarder.throughput");
         assert!((first.value.unwrap() - 0.85).abs() < 1e-12);
-        assert_eq!(first.verdict, Some(Verdict::SameSign), "0.85 meets 0.8");
+        assert_eq!(
+            first.verdict,
+            Some(ComparisonVerdict::SameSign),
+            "0.85 meets 0.8"
+        );
         assert_eq!(
             figures[1].verdict,
-            Some(Verdict::SameSign),
+            Some(ComparisonVerdict::SameSign),
             "more is better"
         );
     }
@@ -303,7 +307,7 @@ mod tests {
         let figures = samples.ratios("p", &ratio, &[threshold]);
         assert_eq!(figures.len(), 1);
         assert_eq!((figures[0].value, figures[0].n), (Some(20.0), 3));
-        assert_eq!(figures[0].verdict, Some(Verdict::SameSign));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::SameSign));
     }
 
     #[test]
@@ -329,13 +333,13 @@ mod tests {
         samples.disturb(&ours);
         samples.add(&theirs, 0, &one("throughput", 2.0));
         let figures = samples.figures("base");
-        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::Unresolved));
         assert_eq!(figures[1].verdict, None);
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
-        assert_eq!(ratio.verdict, Some(Verdict::Unresolved));
+        assert_eq!(ratio.verdict, Some(ComparisonVerdict::Unresolved));
         samples.absent(&theirs, "no `ip`");
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
-        assert_eq!(ratio.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(ratio.verdict, Some(ComparisonVerdict::NotMeasurable));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
 use crate::plan::{Config, WireNic};
 use figures::report::{Figure, number};
-use figures::stats::{self, Beside, Verdict};
+use figures::stats::{self, Beside, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The paper's configuration that each column reproduces.
@@ -112,7 +112,7 @@ impl Samples {
             theirs.source
         );
         if let Some(why) = theirs.not_comparable {
-            figure.verdict = Some(Verdict::NotComparable);
+            figure.verdict = Some(ComparisonVerdict::NotComparable);
             note.push_str("; not comparable: ");
             note.push_str(why);
         }
@@ -127,16 +127,16 @@ impl Samples {
 
 /// Returns the verdict in words.
 #[must_use]
-pub fn words(verdict: Verdict) -> &'static str {
+pub fn words(verdict: ComparisonVerdict) -> &'static str {
     match verdict {
-        Verdict::Equal => "equal as in the paper",
-        Verdict::SameSign => "same sign",
-        Verdict::NoEffect => "no effect seen",
-        Verdict::DiffersInSize => "differs in size",
-        Verdict::Opposite => "opposite",
-        Verdict::Unresolved => "unresolved",
-        Verdict::NotComparable => "not comparable",
-        Verdict::NotMeasurable => "not measurable",
+        ComparisonVerdict::Equal => "equal as in the paper",
+        ComparisonVerdict::SameSign => "same sign",
+        ComparisonVerdict::NoEffect => "no effect seen",
+        ComparisonVerdict::DiffersInSize => "differs in size",
+        ComparisonVerdict::Opposite => "opposite",
+        ComparisonVerdict::Unresolved => "unresolved",
+        ComparisonVerdict::NotComparable => "not comparable",
+        ComparisonVerdict::NotMeasurable => "not measurable",
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     /// Returns the verdict and note for a ratio of `own` in each of five rounds.
-    fn verdict(own: f64, metric: &str) -> (Option<Verdict>, String) {
+    fn verdict(own: f64, metric: &str) -> (Option<ComparisonVerdict>, String) {
         let mut samples = Samples::default();
         let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
         for round in 0..5 {
@@ -202,11 +202,14 @@ mod tests {
                 .unwrap();
             (found.verdict, found.note.clone().unwrap())
         };
-        assert_eq!(of("menon-domain0@wires=3").0, Some(Verdict::NoEffect));
+        assert_eq!(
+            of("menon-domain0@wires=3").0,
+            Some(ComparisonVerdict::NoEffect)
+        );
         let (verdict, note) = of("menon-guest1@wires=1");
         assert_eq!(
             verdict,
-            Some(Verdict::NotComparable),
+            Some(ComparisonVerdict::NotComparable),
             "both were limited by the link"
         );
         assert!(note.contains("not comparable: both of theirs"), "{note}");
@@ -258,16 +261,22 @@ mod tests {
     fn large_quotients_are_not_equal() {
         let total = "cycles_per_packet.total";
         let (found, note) = verdict(12.0, total);
-        assert_eq!(found, Some(Verdict::SameSign));
+        assert_eq!(found, Some(ComparisonVerdict::SameSign));
         assert!(
             note.starts_with("own ratio 12.0, the paper's 4.50 ("),
             "{note}"
         );
-        assert_eq!(verdict(4.5 * 1.2, total).0, Some(Verdict::Equal));
-        assert_eq!(verdict(4.5 * 1.3, total).0, Some(Verdict::SameSign));
-        assert_eq!(verdict(0.8, total).0, Some(Verdict::Opposite));
+        assert_eq!(verdict(4.5 * 1.2, total).0, Some(ComparisonVerdict::Equal));
+        assert_eq!(
+            verdict(4.5 * 1.3, total).0,
+            Some(ComparisonVerdict::SameSign)
+        );
+        assert_eq!(verdict(0.8, total).0, Some(ComparisonVerdict::Opposite));
         // Throughput is lower than Linux's: in the thesis a third of it.
-        assert_eq!(verdict(0.3, "throughput").0, Some(Verdict::Equal));
-        assert_eq!(verdict(0.9, "throughput").0, Some(Verdict::SameSign));
+        assert_eq!(verdict(0.3, "throughput").0, Some(ComparisonVerdict::Equal));
+        assert_eq!(
+            verdict(0.9, "throughput").0,
+            Some(ComparisonVerdict::SameSign)
+        );
     }
 }

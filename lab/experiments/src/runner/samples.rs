@@ -3,7 +3,7 @@
 use crate::plan::Config;
 use figures::Failure;
 use figures::report::Figure;
-use figures::stats::{self, Verdict};
+use figures::stats::{self, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of one metric, by round.
@@ -165,7 +165,7 @@ impl Samples {
                 let mut figure = Figure::new(plan, &name, metric, estimate);
                 figure.note = self.remark(&[config]);
                 if self.disturbed.contains(config) {
-                    figure.verdict = Some(Verdict::Unresolved);
+                    figure.verdict = Some(ComparisonVerdict::Unresolved);
                 }
                 out.push(figure);
             }

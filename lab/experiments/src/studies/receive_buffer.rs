@@ -17,7 +17,7 @@ use crate::runner::Samples;
 use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
-use figures::stats::{self, EQUIVALENCE, Side};
+use figures::stats::{self, EQUIVALENCE, ThresholdSide};
 use figures::table::table;
 use serde::Deserialize;
 use std::path::Path;
@@ -208,7 +208,11 @@ fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figur
         let estimate = stats::estimate(&ratios)?;
         let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
         // A step within the margin of equality is not a fall.
-        figure.verdict = Some(stats::against(&estimate, 1.0 - EQUIVALENCE, Side::Above));
+        figure.verdict = Some(stats::against(
+            &estimate,
+            1.0 - EQUIVALENCE,
+            ThresholdSide::Above,
+        ));
         Some(figure)
     };
     plan.buffer.windows(2).filter_map(step).collect()
@@ -236,7 +240,7 @@ const EQUAL: std::cmp::Ordering = std::cmp::Ordering::Equal;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use figures::stats::Verdict;
+    use figures::stats::ComparisonVerdict;
     use std::collections::BTreeMap;
 
     fn plan() -> ReceiveBuffer {
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(steps.len(), plan.buffer.len() - 1);
         let falls: Vec<&str> = steps
             .iter()
-            .filter(|step| step.verdict == Some(Verdict::Opposite))
+            .filter(|step| step.verdict == Some(ComparisonVerdict::Opposite))
             .map(|step| step.config.as_str())
             .collect();
         assert_eq!(falls, ["guest@buffer=16384"]);

@@ -9,7 +9,7 @@ use crate::host::watch::{InstanceScope, Watch};
 use crate::sampler::parse::RecordKind;
 use figures::helper;
 use figures::measure;
-use figures::sampler::{Counts, SamplerSpec};
+use figures::sampler::{SampleCounts, SamplerSpec};
 use serde_json::json;
 
 struct BareSession {
@@ -38,17 +38,17 @@ impl BareSession {
         })
     }
 
-    fn stop(self) -> Counts {
+    fn stop(self) -> SampleCounts {
         let end_ns = raw_ns();
         // Read before the records are sorted, because a session sorts them after the load has
         // ended.
         let cpu_ns = measure::own_cpu_ns().saturating_sub(self.cpu_ns);
         let collected = self.collector.stop(self.start_ns..=end_ns);
         drop(self.watcher.stop());
-        let mut counts = Counts {
+        let mut counts = SampleCounts {
             ran_ns: end_ns.saturating_sub(self.start_ns),
             cpu_ns,
-            ..Counts::default()
+            ..SampleCounts::default()
         };
         for record in &collected.records {
             match &record.kind {

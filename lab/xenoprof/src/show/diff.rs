@@ -7,7 +7,7 @@ use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Sample, Session};
 use figures::report::{Figure, number};
-use figures::stats::{CONFIDENCE, Verdict};
+use figures::stats::{CONFIDENCE, ComparisonVerdict};
 use figures::table::table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -402,7 +402,7 @@ impl Diff {
                 figure.covers = Some(CONFIDENCE);
             }
             if let Some(why) = self.unresolved(difference, half) {
-                figure.verdict = Some(Verdict::Unresolved);
+                figure.verdict = Some(ComparisonVerdict::Unresolved);
                 figure.note = Some(why.to_owned());
             }
             figures.push(figure);
@@ -458,7 +458,7 @@ mod tests {
             assert!((copy.value.unwrap() + 0.01).abs() < 1e-9);
             copy.verdict
         };
-        assert_eq!(verdict(&session(), &b), Some(Verdict::Unresolved));
+        assert_eq!(verdict(&session(), &b), Some(ComparisonVerdict::Unresolved));
         let mut a = session();
         a.head.tier = Tier::PmuNmi;
         b.head.tier = Tier::PmuNmi;
@@ -492,7 +492,7 @@ mod tests {
             same.lo.unwrap() < -0.01 && same.hi.unwrap() > 0.01,
             "{same:?}"
         );
-        assert_eq!(same.verdict, Some(Verdict::Unresolved));
+        assert_eq!(same.verdict, Some(ComparisonVerdict::Unresolved));
         let other = copy(0, 9);
         assert!(
             other.hi.unwrap() < 0.0 && other.verdict.is_none(),

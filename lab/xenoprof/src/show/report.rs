@@ -9,7 +9,7 @@ use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
 use figures::report::Figure;
-use figures::stats::{CONFIDENCE, Estimate, Verdict};
+use figures::stats::{CONFIDENCE, ComparisonVerdict, Estimate};
 use figures::{clean, csv};
 use std::io::Write;
 
@@ -158,7 +158,7 @@ impl Figures {
         figure.covers = Some(CONFIDENCE);
         figure.note = sums.unreliable_because();
         if figure.note.is_some() {
-            figure.verdict = Some(Verdict::Unresolved);
+            figure.verdict = Some(ComparisonVerdict::Unresolved);
         }
         self.list.push(figure);
     }
@@ -192,8 +192,8 @@ impl Figures {
             let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
             figure.note = sums.unreliable_because();
             figure.verdict = Some(match figure.note {
-                None => Verdict::Equal,
-                Some(_) => Verdict::Unresolved,
+                None => ComparisonVerdict::Equal,
+                Some(_) => ComparisonVerdict::Unresolved,
             });
             self.list.push(figure);
         }
@@ -204,9 +204,9 @@ impl Figures {
         let metric = format!("closure.{}", sums.domain.name);
         let mut figure = Figure::single(PLAN, self.config, &metric, closure);
         figure.verdict = Some(if outside(closure, GOOD) {
-            Verdict::Unresolved
+            ComparisonVerdict::Unresolved
         } else {
-            Verdict::Equal
+            ComparisonVerdict::Equal
         });
         figure.note = sums.correction_because(self.tsc_hz);
         self.list.push(figure);
@@ -373,7 +373,10 @@ mod tests {
         assert_eq!(value("samples.driver.lost"), 0.0);
         near("on_behalf_of.driver", 2.3e8);
         near("share.driver.resolution", 0.1);
-        assert_eq!(of(&figures, "closure.driver").verdict, Some(Verdict::Equal));
+        assert_eq!(
+            of(&figures, "closure.driver").verdict,
+            Some(ComparisonVerdict::Equal)
+        );
         let idle = figures.iter().any(|f| f.metric.starts_with("share.idle"));
         assert!(!idle, "an idle domain has no figures");
     }
@@ -450,14 +453,14 @@ mod tests {
         let figures = all(&session);
         let refused = of(&figures, "share.driver.class.copy");
         assert_eq!(refused.value, None);
-        assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(refused.verdict, Some(ComparisonVerdict::NotMeasurable));
         assert!(refused.note.as_ref().unwrap().contains("0.50"));
         // The total is not affected.
         assert!(of(&figures, "cycles.driver").value.is_some());
         session.domains[0].cpu_ns = Some(110_000_000);
         let figures = all(&session);
         let flagged = of(&figures, "share.driver.class.copy");
-        assert_eq!(flagged.verdict, Some(Verdict::Unresolved));
+        assert_eq!(flagged.verdict, Some(ComparisonVerdict::Unresolved));
         assert!(flagged.note.as_ref().unwrap().contains("0.91"));
     }
 
@@ -475,7 +478,7 @@ mod tests {
     fn a_domain_without_data_has_a_reason() {
         let figures = all(&with_an_absent_domain());
         let web = of(&figures, "cycles.web");
-        assert_eq!(web.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(web.verdict, Some(ComparisonVerdict::NotMeasurable));
         assert_eq!(web.note.as_deref(), Some("was not ready"));
     }
 
@@ -499,7 +502,7 @@ mod tests {
             for name in ["driver", "guest", "total"] {
                 for unit in ["packet", "byte"] {
                     let refused = of(&figures, &format!("cycles_per_{unit}.{name}"));
-                    assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+                    assert_eq!(refused.verdict, Some(ComparisonVerdict::NotMeasurable));
                     assert!(refused.note.as_ref().unwrap().contains(reason));
                 }
             }

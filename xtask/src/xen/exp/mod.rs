@@ -17,7 +17,7 @@ mod kept;
 mod summary;
 
 use super::laboratory::{Laboratory, home, slowness};
-use super::machine::{Machine, Task};
+use super::machine::{Task, XenMachine};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{COLUMNS, WIRES};
 use figures::provenance::Provenance;
@@ -111,8 +111,8 @@ fn read(args: &[String]) -> Result<Comparison> {
 }
 
 /// Returns the machine of a round.
-fn machine(laboratory: &Laboratory) -> Result<Machine<'_>> {
-    Ok(Machine {
+fn machine(laboratory: &Laboratory) -> Result<XenMachine<'_>> {
+    Ok(XenMachine {
         kernels: &laboratory.kernels,
         image: &laboratory.image,
         packages: &laboratory.packages,

@@ -16,14 +16,14 @@ use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
 use crate::peers::process::{ForeignProgram, mortal, output, wait_for};
 use crate::plan::PathKind;
 use figures::Failure;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 use uml::{Device, Uml};
 
 /// The virtual machine, with the programs in it.
-const VM: Part = "vm";
+const VM: CpuPart = "vm";
 /// The vhost-user back end in one process.
 const BACK_END: &str = include_str!("../../../peers/vhost.c");
 /// Name of the virtual machine's TAP on the bridge.
@@ -44,7 +44,7 @@ struct VmPath {
 }
 
 impl Path for VmPath {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = match &self.middle {
             Middle::Grantway(running) => running.parts(),
             Middle::OneProcess(program) => vec![("driver", vec![program.pid()])],

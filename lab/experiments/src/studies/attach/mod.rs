@@ -13,7 +13,7 @@ use crate::many_guests::GuestPlace;
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
 use anyhow::Context as _;
-use figures::measure::Machine;
+use figures::measure::HostCpuTimes;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
 use figures::stats::ranks;
@@ -123,7 +123,7 @@ impl AttachPlan {
         let mut processes = 2 * usize::try_from(turns)?;
         for column in &self.column {
             interrupt::sleep(times.warm_up)?;
-            let before = Machine::read();
+            let before = HostCpuTimes::read();
             let mut figures = BTreeMap::new();
             let neighbour = match column.happens {
                 Disturbance::Nothing => {
@@ -147,7 +147,7 @@ impl AttachPlan {
             figures.extend(of_neighbour(&neighbour));
             let config = config(column, homes.len());
             samples.add(&config, round, &figures);
-            if Machine::read().disturbed_since(before) {
+            if HostCpuTimes::read().disturbed_since(before) {
                 samples.disturb(&config);
             }
         }

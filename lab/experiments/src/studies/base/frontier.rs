@@ -13,7 +13,7 @@ use crate::plan::{
 use crate::runner::Samples;
 use figures::metric;
 use figures::report::{Figure, Index, cell};
-use figures::stats::{self, Side};
+use figures::stats::{self, ThresholdSide};
 use figures::table::table;
 
 /// Returns the metrics by which policies are compared, each with its workload.
@@ -72,8 +72,8 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
 /// Returns 1 if more of a metric is better, -1 if less is better.
 fn sign(metric: &str) -> f64 {
     match metric::better(metric) {
-        Side::Above => 1.0,
-        Side::Below => -1.0,
+        ThresholdSide::Above => 1.0,
+        ThresholdSide::Below => -1.0,
     }
 }
 

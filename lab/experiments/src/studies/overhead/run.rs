@@ -13,8 +13,8 @@ use figures::helper::{self, LineChild};
 use figures::interrupt;
 use figures::provenance::Provenance;
 use figures::report::Figure;
-use figures::sampler::{self, Costs, Counts, SamplerSpec};
-use figures::stats::{self, Side};
+use figures::sampler::{self, Costs, SampleCounts, SamplerSpec};
+use figures::stats::{self, ThresholdSide};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ impl OverheadRun<'_> {
         let stamps = Stamps::read(lane)?.since(&before);
         let mut figures = BTreeMap::new();
         if beside.start().is_some() {
-            let counts: Counts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
+            let counts: SampleCounts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
             if beside == Beside::Profiler {
                 self.account(&counts, &stamps, place, &mut figures);
             }
@@ -140,7 +140,7 @@ impl OverheadRun<'_> {
     /// Computes the cost in one window from counts and unit costs, in shares of a CPU.
     fn account(
         &self,
-        counts: &Counts,
+        counts: &SampleCounts,
         stamps: &Stamped,
         place: Place,
         out: &mut BTreeMap<String, f64>,
@@ -240,7 +240,7 @@ fn against(figure: &mut Figure, most: f64) {
         hi,
         n: figure.n,
     };
-    figure.verdict = Some(stats::against(&estimate, most, Side::Below));
+    figure.verdict = Some(stats::against(&estimate, most, ThresholdSide::Below));
     figure.note = Some(format!(
         "at most {:.2} % by an interval that covers {:.0} %; the bar is {:.0} %",
         hi * 100.0,
@@ -252,17 +252,17 @@ fn against(figure: &mut Figure, most: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use figures::stats::Verdict;
+    use figures::stats::ComparisonVerdict;
 
     #[test]
     fn a_verdict_has_its_bound() {
         let mut figure = Figure::single(NAME, "profiled", "loss.throughput", 0.01);
         figure.hi = Some(0.025);
         against(&mut figure, 0.03);
-        assert_eq!(figure.verdict, Some(Verdict::SameSign));
+        assert_eq!(figure.verdict, Some(ComparisonVerdict::SameSign));
         assert!(figure.note.unwrap().contains("2.50 %"));
         let mut figure = Figure::single(NAME, "profiled", "loss.throughput", 0.04);
         against(&mut figure, 0.03);
-        assert_eq!(figure.verdict, Some(Verdict::Opposite));
+        assert_eq!(figure.verdict, Some(ComparisonVerdict::Opposite));
     }
 }

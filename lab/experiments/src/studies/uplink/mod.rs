@@ -12,7 +12,7 @@ use crate::load::{Load, LoadSpec, Mark, Role};
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
 use crate::runner::Samples;
 use anyhow::Context as _;
-use figures::measure::Machine;
+use figures::measure::HostCpuTimes;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
 use figures::table::table;
@@ -147,11 +147,11 @@ impl TrafficPair {
         interrupt::sleep(times.warm_up)?;
         self.server.mark()?;
         self.client.mark()?;
-        let (before, began) = (Machine::read(), Instant::now());
+        let (before, began) = (HostCpuTimes::read(), Instant::now());
         interrupt::sleep(times.window)?;
         let server = self.server.mark()?;
         let client = self.client.mark()?;
-        let (now, wall) = (Machine::read(), began.elapsed());
+        let (now, wall) = (HostCpuTimes::read(), began.elapsed());
         self.client.stop()?;
         self.server.stop()?;
         // Wait for data in flight.
