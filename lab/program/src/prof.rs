@@ -60,8 +60,8 @@ fn options(
     sampling: &Sampling,
     seconds: Option<f64>,
     command: &[String],
-) -> xenoprof::record::Options {
-    xenoprof::record::Options {
+) -> xenoprof::record::RecordOptions {
+    xenoprof::record::RecordOptions {
         event: sampling.event.clone(),
         hz: sampling.hz,
         limit: seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()),
@@ -69,7 +69,7 @@ fn options(
         machine: sampling.name.clone(),
         kallsyms: sampling.kallsyms.clone(),
         command: command.to_vec(),
-        ..xenoprof::record::Options::default()
+        ..xenoprof::record::RecordOptions::default()
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             interval,
             count,
         } => {
-            let view = show::top::View {
+            let view = show::top::TopView {
                 interval: Duration::from_secs((*interval).into()),
                 count: *count,
                 classing: self::classing(classing),
@@ -154,7 +154,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn record(asked: &RecordArgs) -> anyhow::Result<ExitCode> {
-    let options = xenoprof::record::Options {
+    let options = xenoprof::record::RecordOptions {
         participants: participants(&asked.with)?,
         ..options(&asked.sampling, asked.seconds, &asked.command)
     };
@@ -186,10 +186,10 @@ fn participate(asked: &Participate) -> anyhow::Result<()> {
 
 /// Samples one machine and prints the functions of one of its domains. Writes no file.
 pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
-    let options = xenoprof::record::Options {
+    let options = xenoprof::record::RecordOptions {
         limit: Some(Duration::from_secs(look.seconds)),
         machine: Some(look.machine.clone()),
-        ..xenoprof::record::Options::default()
+        ..xenoprof::record::RecordOptions::default()
     };
     let (session, _) = xenoprof::record::run(&options)?;
     output::print(&show::report::of_domain(

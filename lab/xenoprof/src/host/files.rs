@@ -1,6 +1,6 @@
 //! Files whose paths other programs choose.
 
-use super::process::Mapping;
+use super::process::CodeMapping;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
@@ -47,8 +47,8 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> Result<File> {
-    let Mapping {
+pub(crate) fn open_mapped(pid: u32, mapping: &CodeMapping) -> Result<File> {
+    let CodeMapping {
         start, len, path, ..
     } = mapping;
     let end = start.saturating_add(*len);

@@ -17,7 +17,7 @@ pub struct Process {
 
 /// Code mapped into a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct CodeMapping {
     /// Start address.
     pub start: u64,
     /// Length, bytes.
@@ -98,7 +98,7 @@ pub fn thread_name(pid: u32, tid: u32) -> Option<String> {
 
 /// Returns the code mappings of a process. Empty if it has exited or this user may not read them.
 #[must_use]
-pub fn mappings(pid: u32) -> Vec<Mapping> {
+pub fn mappings(pid: u32) -> Vec<CodeMapping> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps)
         .lines()
@@ -107,7 +107,7 @@ pub fn mappings(pid: u32) -> Vec<Mapping> {
 }
 
 /// `START-END PERMS OFFSET DEVICE INODE PATH`.
-fn parse_mapping(line: &str) -> Option<Mapping> {
+fn parse_mapping(line: &str) -> Option<CodeMapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -115,7 +115,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let executable = words.next()?.contains('x');
     let offset = hex(words.next()?)?;
     let path = words.nth(2).unwrap_or_default().trim_start();
-    executable.then(|| Mapping {
+    executable.then(|| CodeMapping {
         start,
         len: end.saturating_sub(start),
         offset,
@@ -156,7 +156,7 @@ mod tests {
         assert!(process.kernel);
         assert_eq!(
             parse_mapping("555564-555566 r-xp 00001000 fe:00 17    /opt/a b/driver"),
-            Some(Mapping {
+            Some(CodeMapping {
                 start: 0x55_5564,
                 len: 2,
                 offset: 0x1000,

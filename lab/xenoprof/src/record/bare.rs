@@ -3,7 +3,7 @@
 //! stop it, so that windows with and without it can alternate.
 
 use super::timers::Interrupts;
-use super::{Options, Watcher, calibrate, collect::Collector, open};
+use super::{RecordOptions, Watcher, calibrate, collect::Collector, open};
 use crate::host::cpus::{online_cpus, raw_ns};
 use crate::host::watch::{InstanceScope, Watch};
 use crate::sampler::parse::RecordKind;
@@ -21,9 +21,9 @@ struct BareSession {
 
 impl BareSession {
     fn start(hz: u32) -> anyhow::Result<Self> {
-        let options = Options {
+        let options = RecordOptions {
             hz: Some(hz),
-            ..Options::default()
+            ..RecordOptions::default()
         };
         let (_, _, sampler, _) = open(&options)?;
         let watcher = Watcher::start(Watch::new(Vec::new(), InstanceScope::All));

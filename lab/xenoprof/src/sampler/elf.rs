@@ -3,7 +3,7 @@
 //! The files belong to profiled processes and may contain anything: a malformed one has no tables.
 
 use crate::host::files;
-use crate::host::process::Mapping;
+use crate::host::process::CodeMapping;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl Files {
     }
 
     /// Returns the tables of a file that a process has mapped.
-    pub(super) fn sections(&mut self, pid: u32, mapping: &Mapping) -> Option<Arc<Sections>> {
+    pub(super) fn sections(&mut self, pid: u32, mapping: &CodeMapping) -> Option<Arc<Sections>> {
         let path = mapping.path.as_str();
         if path == VDSO {
             let read = || {
@@ -380,8 +380,8 @@ mod tests {
     use std::process::Command;
 
     /// Returns a mapping of a file, but not one of this process.
-    fn unmapped(path: &str) -> Mapping {
-        Mapping {
+    fn unmapped(path: &str) -> CodeMapping {
+        CodeMapping {
             start: 0x1000,
             len: 0x1000,
             offset: 0,

@@ -8,7 +8,7 @@ use perf_event::data::{
 
 /// A record, with the CPU of its ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PerfRecord {
     /// `CLOCK_MONOTONIC_RAW`, nanoseconds; 0 if the record has no time.
     pub time_ns: u64,
     /// CPU.
@@ -91,7 +91,7 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A record.
-    Record(Record),
+    Record(PerfRecord),
     /// A record that is not used, such as data mappings.
     Uninteresting,
 }
@@ -123,7 +123,7 @@ struct Reader {
 
 impl Reader {
     fn done(&self, metadata: &RecordMetadata, kind: RecordKind) -> Parsed {
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns: metadata.sample_id().time().unwrap_or(0),
             cpu: self.cpu,
             kind,
@@ -133,7 +133,7 @@ impl Reader {
     fn throttle(&self, throttle: &Throttle, metadata: &RecordMetadata, stops: bool) -> Parsed {
         // The time in the record is of another clock than that of the trailer, if there is one.
         let time_ns = metadata.sample_id().time().unwrap_or(throttle.time);
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns,
             cpu: self.cpu,
             kind: RecordKind::Throttle { stops },
@@ -152,7 +152,7 @@ impl<'a> Visitor<'a> for Reader {
     }
 
     fn visit_sample(self, sample: Sample<'a>, _: RecordMetadata) -> Parsed {
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns: sample.time().unwrap_or(0),
             cpu: sample.cpu().unwrap_or(self.cpu),
             kind: RecordKind::Sample {
@@ -271,7 +271,7 @@ mod tests {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    fn record(kind: u32, misc: u16, body: &[u8]) -> Record {
+    fn record(kind: u32, misc: u16, body: &[u8]) -> PerfRecord {
         match parse(1, kind, misc, body, &clock()) {
             Ok(Parsed::Record(record)) => record,
             other => panic!("{other:?}"),
@@ -327,7 +327,7 @@ mod tests {
                 0x40_0000,
             ]);
             let parsed = parse(0, 9, 4 | 1 << 14, &body, &config).unwrap();
-            let expected = Record {
+            let expected = PerfRecord {
                 time_ns: 99,
                 cpu: 3,
                 kind: RecordKind::Sample {
@@ -356,7 +356,7 @@ mod tests {
         let comm = trailer(&[&words(&[two(5, 6)])[..], b"driver\0\0"].concat());
         assert_eq!(
             record(3, COMM_EXEC, &comm),
-            Record {
+            PerfRecord {
                 time_ns: 77,
                 cpu: 1,
                 kind: RecordKind::Comm {

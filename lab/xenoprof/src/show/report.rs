@@ -3,7 +3,7 @@
 use super::functions;
 pub use super::functions::Listing;
 use super::lines;
-use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
+use super::sums::{COARSE, COARSE_NOTE, Denominator, DomainSums, GOOD, outside};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
@@ -88,7 +88,7 @@ pub fn figures(
         tsc_hz: session.head.tsc_hz,
         list: Vec::new(),
     };
-    let mut all = Sums::of(session, found);
+    let mut all = DomainSums::of(session, found);
     if let Some(domain) = listing.domain {
         all.retain(|sums| sums.domain.name == domain);
     }
@@ -145,7 +145,7 @@ impl Figures {
     }
 
     /// Adds a share of the samples, times `whole`.
-    fn share(&mut self, metric: &str, sums: &Sums<'_>, count: u64, whole: f64) {
+    fn share(&mut self, metric: &str, sums: &DomainSums<'_>, count: u64, whole: f64) {
         let [lo, hi] = interval(count, sums.part.samples);
         let estimate = Estimate {
             value: sums.share(count) * whole,
@@ -176,7 +176,7 @@ impl Figures {
         }
     }
 
-    fn samples(&mut self, sums: &Sums<'_>) {
+    fn samples(&mut self, sums: &DomainSums<'_>) {
         let name = sums.domain.name.as_str();
         self.exact(&format!("samples.{name}.expected"), sums.expected as f64);
         self.exact(
@@ -199,7 +199,7 @@ impl Figures {
         }
     }
 
-    fn closure(&mut self, sums: &Sums<'_>) {
+    fn closure(&mut self, sums: &DomainSums<'_>) {
         let Some(closure) = sums.closure else { return };
         let metric = format!("closure.{}", sums.domain.name);
         let mut figure = Figure::single(PLAN, self.config, &metric, closure);
@@ -217,7 +217,7 @@ impl Figures {
 
     /// Adds the hops of the ledger. The ledger covers the time between two readings, so its hops
     /// are scaled to the whole session.
-    fn hops(&mut self, sums: &Sums<'_>, packets: Option<f64>) {
+    fn hops(&mut self, sums: &DomainSums<'_>, packets: Option<f64>) {
         let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
             return;
         };
@@ -231,7 +231,7 @@ impl Figures {
         }
     }
 
-    fn classes(&mut self, sums: &Sums<'_>, classes: &[String], packets: Option<f64>) {
+    fn classes(&mut self, sums: &DomainSums<'_>, classes: &[String], packets: Option<f64>) {
         if !sums.counts() {
             return;
         }
@@ -258,7 +258,7 @@ impl Figures {
     }
 
     /// Adds the functions if the listing asks for callees or callers.
-    fn functions(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+    fn functions(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         let is_listed = listing.children || listing.callers;
         if !is_listed || !sums.counts() || sums.refusal().is_some() {
             return;
@@ -278,7 +278,7 @@ impl Figures {
     }
 
     /// Adds the source lines if the listing asks for them.
-    fn lines(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+    fn lines(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         if !listing.lines || !sums.counts() || sums.refusal().is_some() {
             return;
         }
@@ -290,7 +290,7 @@ impl Figures {
     }
 
     /// Adds each domain's exact time, divided by the beneficiaries of its samples.
-    fn charged_to(&mut self, all: &[Sums<'_>]) {
+    fn charged_to(&mut self, all: &[DomainSums<'_>]) {
         for (who, cycles) in super::sums::charged_to(all) {
             self.exact(&format!("on_behalf_of.{who}"), cycles);
         }
@@ -494,7 +494,7 @@ mod tests {
     fn few_packets_refuse_figures_with_the_reason() {
         for (frames, reason) in [(0, "no packets"), (999, "999 packets, fewer than 1000")] {
             let mut session = session();
-            session.domains[0].traffic = Some(crate::model::Traffic {
+            session.domains[0].traffic = Some(crate::model::BridgeTraffic {
                 frames,
                 bytes: frames * 1514,
             });
