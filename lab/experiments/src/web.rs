@@ -5,8 +5,8 @@
 use crate::kernel;
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
-use crate::lane::ends::{Ends, GUEST};
-use crate::lane::events::{self, Events};
+use crate::lane::ends::{GUEST, LaneEnds};
+use crate::lane::events::{self, PerfEvents};
 use crate::peers::process::{self, ForeignProgram, mortal};
 use crate::plan::Web;
 use anyhow::{Context as _, bail};
@@ -79,7 +79,7 @@ impl WebServer {
     ///
     /// # Errors
     /// If it does not listen; the error has its output.
-    pub fn start(ends: &Ends, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
+    pub fn start(ends: &LaneEnds, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let here = folder.path();
         let file: Vec<u8> = (0..bytes).map(|at| b'a' + (at % 26) as u8).collect();
@@ -125,7 +125,7 @@ impl WebServer {
             .args(["--timeout", &TIMEOUT_S.to_string()])
             .stdout(Stdio::piped());
         let parts = lane.parts_of(&[self.program.pid()]);
-        let (machine, events) = (HostCpuTimes::read(), Events::start(&parts));
+        let (machine, events) = (HostCpuTimes::read(), PerfEvents::start(&parts));
         let cpu = CpuTimes::read(&parts);
         let mut client = ForeignProgram::start(&mut command)?;
         let began = Instant::now();

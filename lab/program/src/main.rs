@@ -65,7 +65,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             only,
             out,
             ..
-        }) => exp::run(&exp::Args {
+        }) => exp::run(&exp::ExpArgs {
             plan: plan
                 .ok_or_else(|| Failure::Usage("name a plan; `--list` shows all".to_owned()))?,
             json,

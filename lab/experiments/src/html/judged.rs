@@ -1,9 +1,9 @@
 //! Verdicts: our ratio beside the paper's, with the symbol that marks it in the contents.
 
 use super::cell::{Cell, escape};
-use super::values::Part;
+use super::values::PaperPart;
 use crate::papers::{Claim, PaperRatio, SWEPT};
-use crate::plan::Config;
+use crate::plan::ColumnConfig;
 use crate::runner::words;
 use figures::repeat;
 use figures::report::{Figure, Index};
@@ -109,8 +109,8 @@ impl Judged<'_> {
 }
 
 /// Returns the paper's ratios of a value with ours, or one entry without a ratio if it has none.
-pub(super) fn of<'a>(part: &Part<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
-    let keys = Config::keys_of(&item.config);
+pub(super) fn of<'a>(part: &PaperPart<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
+    let keys = ColumnConfig::keys_of(&item.config);
     let is_point = SWEPT.iter().any(|key| keys.contains_key(key));
     let ratios = part.paper.ratios(item.theirs).into_iter();
     let is_own = |ratio: &PaperRatio<'_>| {
@@ -126,7 +126,7 @@ pub(super) fn of<'a>(part: &Part<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec
 
 /// Returns the verdict on a claim, or `None` if this run has no column for it.
 pub(super) fn of_claim<'a>(
-    part: &Part<'a>,
+    part: &PaperPart<'a>,
     claim: &Claim,
     index: &Index<'a>,
 ) -> Option<Judged<'a>> {
@@ -141,7 +141,7 @@ pub(super) fn of_claim<'a>(
         figure.metric.starts_with("quotient.")
             && figure.metric.ends_with(&format!(".{}", claim.metric))
             && is_column(&figure.config)
-            && ratio.is_of(&Config::keys_of(&figure.config))
+            && ratio.is_of(&ColumnConfig::keys_of(&figure.config))
     };
     let configs = part
         .figures
@@ -156,7 +156,7 @@ pub(super) fn of_claim<'a>(
 }
 
 fn beside<'a>(
-    part: &Part<'a>,
+    part: &PaperPart<'a>,
     config: &str,
     ours: Option<&'a Figure>,
     ratio: Option<PaperRatio<'a>>,

@@ -1,10 +1,10 @@
 //! Configuration of a lane's machine.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
-use crate::ns::Namespace;
-use crate::plan::{Gro, Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
+use crate::ns::NamedNamespace;
+use crate::plan::{Gro, Mechanisms, Place, PollMode, Topology, WireNic, WireOffload, WireSpeed};
 use config::domain::{self, Offloads, Rings, VmqConfig};
 use config::rule::{FirewallRule, PortRange, RuleDirection, RuleState};
 use config::{
@@ -20,9 +20,9 @@ pub struct OnWire<'a> {
     /// Device.
     pub nic: WireNic,
     /// Speed.
-    pub speed: &'a Wire,
+    pub speed: &'a WireSpeed,
     /// Interrupt moderation.
-    pub moderation: Moderation,
+    pub moderation: PollMode,
     /// How the wire's end aggregates frames if its TCP stack runs on the wire's core, as on a
     /// separate machine.
     pub apart: Option<Gro>,
@@ -33,11 +33,11 @@ pub struct OnWire<'a> {
 impl<'a> OnWire<'a> {
     /// Returns a TAP that the driver polls as soon as a frame arrives.
     #[must_use]
-    pub fn tap(speed: &'a Wire) -> Self {
+    pub fn tap(speed: &'a WireSpeed) -> Self {
         Self {
             nic: WireNic::Tap,
             speed,
-            moderation: Moderation::Event,
+            moderation: PollMode::Event,
             apart: None,
             offload: WireOffload::None,
         }
@@ -104,9 +104,9 @@ pub fn config(
     for nic in &mut config.nics {
         nic.rate_mbps = near.speed.mbps;
         nic.moderation = match near.moderation {
-            Moderation::Event => domain::Moderation::Event,
-            Moderation::Spin => domain::Moderation::Spin,
-            Moderation::Tick(us) => domain::Moderation::Tick(us),
+            PollMode::Event => domain::ModerationConfig::Event,
+            PollMode::Spin => domain::ModerationConfig::Spin,
+            PollMode::Tick(us) => domain::ModerationConfig::Tick(us),
         };
     }
     config.driver.cpus = vec![driver_core];
@@ -123,7 +123,7 @@ const NO_SPIN: Option<u32> = Some(0);
 /// Applies a topology to the default machine with one guest.
 pub(super) fn apply(
     topology: Topology,
-    ends: &Ends,
+    ends: &LaneEnds,
     place: Place,
     cores: Cores,
     config: &mut Config,
@@ -221,7 +221,7 @@ fn set_queue_length(nic: &mut NicSection, packets: u32) {
 }
 
 /// Adds further wires like the first one, each with a separate end.
-pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
+pub(super) fn add_wires(ends: &LaneEnds, config: &mut Config) {
     let first = config.nics.first().cloned();
     for (number, (namespace, address)) in ends.wires().enumerate().skip(1) {
         let Some(mut nic) = first.clone() else {
@@ -244,7 +244,7 @@ pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
 }
 
 /// Places a kernel interface in a namespace, with an address.
-fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
+fn place(port: &mut KernelPort, namespace: &NamedNamespace, address: IpAddr) {
     port.netns = Some(namespace.path().display().to_string());
     port.addresses = vec![Cidr {
         address,
@@ -253,7 +253,7 @@ fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
 }
 
 /// Adds further guests like the first one, each with a separate end.
-fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
+fn add_guests(topology: Topology, ends: &LaneEnds, config: &mut Config) {
     let first = config.guests.first().cloned();
     for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
         let Some(mut guest) = first.clone() else {
@@ -323,7 +323,7 @@ mod tests {
             let config = config(
                 "/proc/1/ns/net".into(),
                 "/proc/2/ns/net".into(),
-                OnWire::tap(&Wire::unbounded()),
+                OnWire::tap(&WireSpeed::unbounded()),
                 place,
                 cores,
             );

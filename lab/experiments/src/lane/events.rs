@@ -8,9 +8,9 @@ use xenoprof::count::{self, Counting, EventCounts};
 
 /// Counters of a window.
 #[derive(Debug)]
-pub struct Events(Option<Counting>);
+pub struct PerfEvents(Option<Counting>);
 
-impl Events {
+impl PerfEvents {
     /// Starts counting events of these processes. Counts nothing if the machine has no PMU, or this
     /// user may not count other processes.
     #[must_use]

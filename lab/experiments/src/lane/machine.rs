@@ -3,11 +3,11 @@
 
 use super::build::{OnWire, add_wires, apply, apply_mechanisms, config};
 use super::cores::Cores;
-use super::ends::{DEVICE_BESIDE, Ends, IFNAME, WIRE_INSIDE};
+use super::ends::{DEVICE_BESIDE, IFNAME, LaneEnds, WIRE_INSIDE};
 use super::kernel_path::set_up_wires;
 use super::running::Running;
 use super::{Lane, Loads};
-use crate::plan::{Place, Topology, Wire, WireNic};
+use crate::plan::{Place, Topology, WireNic, WireSpeed};
 use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 
 /// Sets up the lane.
@@ -21,7 +21,7 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(topology.wires, topology.guests + topology.beside)?;
+    let ends = LaneEnds::of(topology.wires, topology.guests + topology.beside)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -37,7 +37,7 @@ pub fn lane(
 
 /// Returns the lane of a running machine.
 fn between(
-    mut ends: Ends,
+    mut ends: LaneEnds,
     running: Running,
     wire: OnWire<'_>,
     cores: Cores,
@@ -76,7 +76,7 @@ pub fn local_lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(topology.wires, 1)?;
+    let ends = LaneEnds::of(topology.wires, 1)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -100,10 +100,10 @@ pub fn local_lane(
 /// # Errors
 /// If the machine does not start, or does not stop cleanly.
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
-    let ends = Ends::new()?;
+    let ends = LaneEnds::new()?;
     let cores = Cores::choose();
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let speed = Wire::unbounded();
+    let speed = WireSpeed::unbounded();
     let mut config = config(near, far, OnWire::tap(&speed), Place::Split, cores);
     let netns = ends.guest.path().display().to_string();
     config.guests = (0..guests)

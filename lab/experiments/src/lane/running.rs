@@ -1,6 +1,6 @@
 //! A running machine, and queries to its monitor and domains.
 
-use crate::plan::{Lro, LroRules};
+use crate::plan::{LroColumn, LroRules};
 use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
 use abi::mailbox::Request;
 use anyhow::{Context as _, ensure};
@@ -300,7 +300,7 @@ impl Running {
     ///
     /// # Errors
     /// If a domain refuses, or does not answer.
-    pub fn switch(&self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
+    pub fn switch(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
             for (key, value) in rules.switches().into_iter().chain(lro.switches()) {

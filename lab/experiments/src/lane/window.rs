@@ -1,11 +1,11 @@
 //! A window on a lane: runs one load for some time, and reads all counters before and after.
 
-use super::events::{self, Events};
+use super::events::{self, PerfEvents};
 use super::reading::Reading;
 use super::running::{RIVALS, is_beside};
 use super::{Lane, Pair};
 use crate::load::{Load, Mark};
-use crate::plan::{Direction, Times, Workload};
+use crate::plan::{PayloadDirection, Times, Workload};
 use figures::interrupt;
 use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use figures::metric::SEGMENT_BYTES;
@@ -43,7 +43,7 @@ impl Lane {
     pub fn window(
         &mut self,
         workload: Workload,
-        direction: Direction,
+        direction: PayloadDirection,
         times: Times,
     ) -> anyhow::Result<Window> {
         // Removed for the time being, so that `self` can be borrowed to read the path.
@@ -59,7 +59,7 @@ impl Lane {
         &mut self,
         pairs: &mut [Pair],
         workload: Workload,
-        direction: Direction,
+        direction: PayloadDirection,
         times: Times,
     ) -> anyhow::Result<Window> {
         let seen = match each(self.active(pairs, direction), Load::go) {
@@ -79,7 +79,7 @@ impl Lane {
     fn active<'a>(
         &'a mut self,
         pairs: &'a mut [Pair],
-        direction: Direction,
+        direction: PayloadDirection,
     ) -> impl Iterator<Item = &'a mut Load> {
         let rivals = self.rivals.get_mut(&direction).into_iter().flatten();
         rivals.chain(pairs).map(|pair| &mut pair.active)
@@ -95,7 +95,7 @@ impl Lane {
         let path = self.path.reading()?;
         let (machine, began) = (HostCpuTimes::read(), Instant::now());
         let parts = self.parts(pairs);
-        let events = Events::start(&parts);
+        let events = PerfEvents::start(&parts);
         let cpu = CpuTimes::read(&parts);
         let mut beside = || -> anyhow::Result<u64> {
             let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());

@@ -6,7 +6,7 @@
 
 use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
-use crate::plan::{Config, WireNic};
+use crate::plan::{ColumnConfig, WireNic};
 use figures::report::{Figure, number};
 use figures::stats::{self, Beside, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ impl Samples {
     fn quotient(
         &self,
         plan: &str,
-        config: &Config,
+        config: &ColumnConfig,
         column: &str,
         theirs: &PaperRatio<'_>,
     ) -> Option<Figure> {
@@ -147,7 +147,10 @@ mod tests {
     /// Returns the verdict and note for a ratio of `own` in each of five rounds.
     fn verdict(own: f64, metric: &str) -> (Option<ComparisonVerdict>, String) {
         let mut samples = Samples::default();
-        let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
+        let (ours, theirs) = (
+            ColumnConfig::new("xen", &[]),
+            ColumnConfig::new("linux", &[]),
+        );
         for round in 0..5 {
             let scale = 1.0 + round as f64;
             let one = |value| BTreeMap::from([(metric.to_owned(), value)]);
@@ -169,7 +172,7 @@ mod tests {
         let columns = columns.map(|name| format!("menon-{name}"));
         for column in &columns {
             for wires in ["1", "2", "3", "4"] {
-                let config = Config::new(column, &[("wires", wires)]);
+                let config = ColumnConfig::new(column, &[("wires", wires)]);
                 for round in 0..5 {
                     let one = BTreeMap::from([("throughput".to_owned(), 2.0)]);
                     samples.add(&config, round, &one);
@@ -231,7 +234,7 @@ mod tests {
         for (column, throughput) in columns.into_iter().zip([1.0, 2.0, 4.0, 12.0]) {
             for round in 0..5 {
                 let one = BTreeMap::from([("throughput".to_owned(), throughput)]);
-                samples.add(&Config::new(column, &[]), round, &one);
+                samples.add(&ColumnConfig::new(column, &[]), round, &one);
             }
         }
         let mut stands: Stands<'_> = BTreeMap::new();

@@ -7,7 +7,7 @@
 use super::victim::VictimProcess;
 use super::waiting::{LOST, wait};
 use crate::lane::running::Running;
-use crate::ns::{self, Namespace};
+use crate::ns::{self, NamedNamespace};
 use crate::peers::process::{ForeignProgram, mortal};
 use anyhow::Context as _;
 use figures::interrupt;
@@ -70,7 +70,7 @@ fn monitor_at(socket: &Path) -> anyhow::Result<ForeignProgram> {
 /// If the machine cannot run here, the virtual machine does not answer again, or grants leak.
 pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
     interrupt::watch();
-    let wire = Namespace::new("wire")?;
+    let wire = NamedNamespace::new("wire")?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("vm.sock");
     let text = format!(

@@ -7,7 +7,7 @@ pub mod crowd;
 mod uml;
 
 use super::cores::Cores;
-use super::ends::{Ends, IFNAME, PREFIX, WIRE};
+use super::ends::{IFNAME, LaneEnds, PREFIX, WIRE};
 use super::kernel_path::{self, VmBridge};
 use super::path::Path;
 use super::reading::Reading;
@@ -78,7 +78,7 @@ impl Path for VmPath {
 /// [`Failure::CannotRun`] with what is missing; otherwise if a part does not start.
 pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     uml::possible()?;
-    let mut ends = Ends::new()?;
+    let mut ends = LaneEnds::new()?;
     ends.guest_is_vm = true;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("vm.sock");
@@ -127,7 +127,7 @@ pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane>
 
 /// Compiles and starts the back end in one process, whose TAP is the wire's end.
 fn one_process(
-    ends: &Ends,
+    ends: &LaneEnds,
     cores: Cores,
     folder: &std::path::Path,
     socket: &std::path::Path,

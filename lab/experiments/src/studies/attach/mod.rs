@@ -7,10 +7,10 @@
 mod scene;
 
 use super::lane_study::{self, LanePlan};
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::kernel::need;
 use crate::many_guests::GuestPlace;
-use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
+use crate::plan::{Adjustment, ColumnConfig, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
 use anyhow::Context as _;
 use figures::measure::HostCpuTimes;
@@ -155,8 +155,8 @@ impl AttachPlan {
     }
 }
 
-fn config(column: &Event, guests: usize) -> Config {
-    Config::new(&column.name, &[("guests", &guests.to_string())])
+fn config(column: &Event, guests: usize) -> ColumnConfig {
+    ColumnConfig::new(&column.name, &[("guests", &guests.to_string())])
 }
 
 impl LanePlan for AttachPlan {
@@ -174,7 +174,7 @@ impl Study for AttachPlan {
         &self.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         need(&[scene::PROGRAM])?;
         let placement = "nothing is pinned".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
@@ -195,7 +195,7 @@ impl Study for AttachPlan {
         let mut figures = samples.figures(NAME);
         samples.decide(&mut figures, &self.bar);
         figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures,
         })

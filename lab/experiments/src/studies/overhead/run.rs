@@ -5,9 +5,9 @@ use super::stamps::{Rates, Stamped, Stamps};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine};
-use crate::plan::{Config, Direction, Place, Topology, Wire, Workload};
+use crate::plan::{ColumnConfig, PayloadDirection, Place, Topology, WireSpeed, Workload};
 use crate::runner::Samples;
-use crate::studies::Outcome;
+use crate::studies::StudyOutcome;
 use anyhow::Context as _;
 use figures::helper::{self, LineChild};
 use figures::interrupt;
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Failure::CannotRun`] where sampling is refused or the machine does not start.
-pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
+pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
     let cores = Cores::choose();
     let provenance = Provenance::collect(
         format!(
@@ -42,7 +42,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
     let mut sampler = LineChild::start("sampler", command, WAIT)?;
     eprintln!("timing a sample");
     let costs: Costs = serde_json::from_value(sampler.ask("calibrate", WAIT)?)?;
-    let calibration = Config::new("calibration", &[]).name();
+    let calibration = ColumnConfig::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
         let estimate = stats::estimate(pairs);
         let estimate = estimate.context("the calibration has no result")?;
@@ -68,7 +68,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
         }
     }
     figures.extend(run.figures());
-    Ok(Outcome {
+    Ok(StudyOutcome {
         provenance,
         figures,
     })
@@ -84,9 +84,9 @@ struct OverheadRun<'a> {
 }
 
 impl OverheadRun<'_> {
-    fn pairs(&mut self, place: Place, direction: Direction) -> anyhow::Result<()> {
+    fn pairs(&mut self, place: Place, direction: PayloadDirection) -> anyhow::Result<()> {
         let loads = Loads::of_stream(&[direction]);
-        let speed = Wire::unbounded();
+        let speed = WireSpeed::unbounded();
         let (near, topology) = (OnWire::tap(&speed), Topology::default());
         let mut lane = machine::lane(place, near, topology, self.cores, &loads)?;
         let rounds = self.plan.full.rounds;
@@ -106,7 +106,7 @@ impl OverheadRun<'_> {
         &mut self,
         lane: &mut Lane,
         place: Place,
-        direction: Direction,
+        direction: PayloadDirection,
         round: usize,
         beside: Beside,
     ) -> anyhow::Result<()> {
@@ -212,7 +212,7 @@ impl OverheadRun<'_> {
         figures
     }
 
-    fn loss(&self, metric: &str, own: &Config, other: &Config) -> Option<Figure> {
+    fn loss(&self, metric: &str, own: &ColumnConfig, other: &ColumnConfig) -> Option<Figure> {
         let of = |config| self.samples.series(config, "throughput");
         let losses: Vec<f64> = stats::ratios(of(own)?, of(other)?)
             .iter()
