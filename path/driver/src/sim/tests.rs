@@ -101,7 +101,7 @@ impl Nic for Checked {
 /// Streams pass in both directions, and both ends find every checksum correct: of frames to the
 /// guest the sender's, of frames to the wire the device's.
 #[test]
-fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
+fn tcp_passes_a_software_device_with_valid_checksums() {
     let cable = SimCable {
         delay_ns: 50_000,
         ..SimCable::default()

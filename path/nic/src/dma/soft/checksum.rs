@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_checksums_are_valid_and_damaged_ones_are_not() {
+    fn completed_checksums_are_valid_until_damaged() {
         for is_v6 in [false, true] {
             for protocol in [TCP, UDP] {
                 let (mut bytes, offload) = blank(is_v6, protocol);
