@@ -103,7 +103,7 @@ fn check(output: &Output) {
 }
 
 #[test]
-fn each_pod_of_the_node_has_a_line_whose_rules_a_machine_takes() {
+fn machines_accept_the_rules_of_every_pod() {
     check(&run(&["--node", "node-1"], CLUSTER.as_bytes()));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/cluster.json");
     check(&run(&["--node", "node-1", "--file", file], b""));
@@ -113,7 +113,7 @@ fn each_pod_of_the_node_has_a_line_whose_rules_a_machine_takes() {
 }
 
 #[test]
-fn parts_that_are_not_understood_deny_and_are_warnings() {
+fn unknown_parts_deny_with_a_warning() {
     let strange = CLUSTER.replace("\"port\": \"sql\"", "\"port\": \"sql\", \"days\": []");
     assert_ne!(strange, CLUSTER);
     let output = run(&["--node", "node-1"], strange.as_bytes());

@@ -129,7 +129,7 @@ fn an_attach_that_ends_at_its_deadline_is_no_failure() {
 }
 
 #[test]
-fn a_restart_that_succeeds_at_its_deadline_is_no_failure() {
+fn restart_at_its_deadline_is_no_failure() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
         server.serve_always(client);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_begin_anew_after_a_long_time_without_failure() {
+    fn delays_restart_after_a_long_quiet_time() {
         let mut restarts = NicRestarts::new();
         restarts.close(0);
         assert_eq!(fail(&mut restarts, 2), [2, 4]);

@@ -351,7 +351,7 @@ fn compare(name: &str, policies: &[Value]) -> usize {
 }
 
 #[test]
-fn every_pair_of_pods_has_the_verdict_of_the_documentation() {
+fn every_pair_of_pods_gets_the_documented_verdict() {
     let cases = cases::all();
     assert!(cases.len() >= 30, "{}", cases.len());
     let mut counts = BTreeSet::new();
@@ -462,7 +462,7 @@ fn rules_beyond_the_limit_are_denied() {
 }
 
 #[test]
-fn a_policy_that_is_not_understood_closes_its_namespace() {
+fn policy_with_unknown_parts_closes_its_namespace() {
     let policy = json!({ "metadata": { "namespace": "x", "name": "odd" }, "spec": { "tier": 1 } });
     let cluster = cluster(&[policy]);
     let compiled = Policies::of(&cluster);

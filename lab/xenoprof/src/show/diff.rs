@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_without_usable_samples_is_left_out_of_both() {
+    fn domains_without_usable_samples_are_left_out() {
         let mut b = session();
         b.domains[0].cpu_ns = Some(1);
         let diff = diff(&session(), &b);

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_correction_of_a_ledger_is_reported_with_its_reason() {
+    fn ledger_correction_is_reported_with_its_reason() {
         let mut session = session();
         assert!(!text(&session).contains("corrected"));
         let set = |session: &mut Session, waited_ns, preempted| {
