@@ -11,6 +11,7 @@ mod check;
 mod deprecated;
 pub mod domain;
 mod files;
+mod keywords;
 pub mod live;
 pub mod lro;
 mod machine;
@@ -25,9 +26,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
-mod unread;
+mod unreadable_keys;
 mod uplink;
-mod variants;
 
 pub use address::{Cidr, InvalidAddress, MacAddress};
 pub use files::ConfigFile;

@@ -1,8 +1,8 @@
 //! Settings of large receive offload. The file (`[lro]`), the domains' configurations, and
 //! `grantway set DOMAIN lro.KEY VALUE` use the same words.
 
+use crate::keywords;
 use crate::text::as_text;
-use crate::variants;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -249,7 +249,7 @@ impl LroConfig {
 }
 
 fn word<T: DeserializeOwned>(value: &str) -> Result<T, String> {
-    variants::read(value).map_err(|unknown| unknown.to_string())
+    keywords::read(value).map_err(|unknown| unknown.to_string())
 }
 
 fn number(value: &str, good: &std::ops::RangeInclusive<u32>) -> Result<u32, String> {

@@ -47,7 +47,7 @@ mod reload;
 mod serve;
 mod spec;
 mod state_file;
-mod windows;
+mod window_slots;
 
 #[cfg(feature = "testing")]
 pub use metrics::hostile as testing;

@@ -6,7 +6,7 @@
 //! example.
 
 use crate::spec::MachineSpec;
-use crate::windows::Windows;
+use crate::window_slots::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
 use config::live::reload::{Difference, FileGuest, present_guest, present_nics};

@@ -9,7 +9,7 @@ mod change;
 
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
-use crate::windows::{self, Ports, Windows};
+use crate::window_slots::{self, Ports, Windows};
 use abi::machine::{Device, DomainSpec, HotplugState, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
@@ -247,7 +247,7 @@ impl MachineSpec {
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let driver = self.drivers.get(&worker).into_iter();
         let vifs = driver.flat_map(|driver| &driver.vifs);
-        let vifs = vifs.filter(|vif| windows::is_of(vif, name));
+        let vifs = vifs.filter(|vif| window_slots::is_of(vif, name));
         vifs.map(|vif| vif.conn).collect()
     }
 

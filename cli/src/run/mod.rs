@@ -37,8 +37,8 @@ pub(crate) mod pid1;
 mod processes;
 mod report;
 mod resolver;
-mod settle;
 pub(crate) mod signals;
+mod tcp_drain;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
 
@@ -145,7 +145,7 @@ impl PreparedRun {
             &mut machine,
             &namespaces,
         );
-        settle::wait(&netns);
+        tcp_drain::wait(&netns);
         // Before the machine ends, and the access with it.
         if args.report && ended.is_ok() {
             let shown = machine

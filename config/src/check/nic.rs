@@ -8,10 +8,10 @@ use crate::domain::{
     FRAME_EXTRA_BYTES, GrantMode, ModerationConfig, Offloads, PCI_MTU_MAX, Rings, VmqConfig,
     XDP_MTU_MAX,
 };
+use crate::keywords;
 use crate::lro::Meta;
 use crate::model::{Cable, Config, DevicePlace, NicKind, NicSection, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
-use crate::variants;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -182,7 +182,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection
     }
     let grants = config.driver.grants;
     if let GrantMode::Copy | GrantMode::Flip = grants {
-        let grants = variants::name(&grants);
+        let grants = keywords::name(&grants);
         let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
                       only write to pages that the driver domain can access";

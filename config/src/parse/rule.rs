@@ -1,8 +1,8 @@
 //! Firewall rules of a port.
 
+use crate::keywords::alternatives;
 use crate::rule::{ETHERTYPES, FirewallRule, PROTOCOLS, RuleDirection, RuleState};
 use crate::table::TomlTable;
-use crate::variants::alternatives;
 
 /// Directions of a NIC's rules, by name.
 pub(crate) const OF_NIC: [(&str, RuleDirection); 2] = [

@@ -12,7 +12,7 @@ mod port_security;
 mod properties;
 mod routes;
 mod sendfile;
-mod several;
+mod several_mistakes;
 mod stateful;
 
 use crate::domain::GrantMode;

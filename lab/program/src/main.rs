@@ -87,7 +87,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
 fn internal(args: &[String]) -> anyhow::Result<()> {
     match args.split_first() {
         Some((helper, spec)) if helper == figures::sampler::HELPER => {
-            xenoprof::record::bare::main(spec)
+            xenoprof::record::sampler_alone::main(spec)
         }
         _ => experiments::internal::main(args),
     }

@@ -3,7 +3,7 @@
 //! workers carry out a repeated request once.
 
 use crate::core::CoreError;
-use crate::windows::Ports;
+use crate::window_slots::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 

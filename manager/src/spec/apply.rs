@@ -2,7 +2,7 @@
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
 use super::{MachineSpec, lasts};
-use crate::windows;
+use crate::window_slots;
 use abi::machine::Device;
 use config::domain::VifConfig;
 use config::live::WorkerNics;
@@ -40,7 +40,7 @@ impl MachineSpec {
     /// Returns the entry of a guest.
     pub(crate) fn guest(&self, name: &str) -> Option<GuestSpec> {
         let place = self.place(name)?;
-        let is_own = |vif: &&VifConfig| windows::is_of(vif, name);
+        let is_own = |vif: &&VifConfig| window_slots::is_of(vif, name);
         let ports = self.drivers.iter().map(|(worker, driver)| {
             let ports = driver.vifs.iter().filter(is_own);
             (*worker, ports.cloned().collect())
@@ -70,9 +70,9 @@ impl MachineSpec {
             // Ports keep their order.
             driver.vifs.retain_mut(|vif| {
                 let at = ports.iter().position(|port| port.conn == vif.conn);
-                match at.filter(|_| windows::is_of(vif, &name)) {
+                match at.filter(|_| window_slots::is_of(vif, &name)) {
                     Some(at) => *vif = ports.remove(at),
-                    None => return !windows::is_of(vif, &name),
+                    None => return !window_slots::is_of(vif, &name),
                 }
                 true
             });

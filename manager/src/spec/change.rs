@@ -1,7 +1,7 @@
 //! Changes of the specification. Each one replaces a part of it, so that a repeated change has no
 //! further effect.
 
-use crate::windows::Ports;
+use crate::window_slots::Ports;
 use abi::machine::{DomainSpec, Setting};
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};

@@ -1,8 +1,8 @@
 //! Ports that are devices of the driver domain.
 
+use crate::buffer_limits::QueueShare;
 use crate::linearizer::Linearizer;
 use crate::port_common::PortCommon;
-use crate::share::QueueShare;
 use crate::traffic::PortTraffic;
 use config::domain::LroConfig;
 use net::packet::ack::pure_ack;

@@ -22,8 +22,8 @@
 mod accounts;
 mod cost;
 mod hop;
+mod interval;
 mod sampling;
-mod stretch;
 #[cfg(test)]
 mod tests;
 
@@ -31,12 +31,12 @@ pub use hop::Hop;
 
 use accounts::{Accounts, UNSTAMPED};
 use cost::Cost;
+use interval::{Longest, Stretch};
 use rustix::time::{ClockId, clock_gettime};
 use sampling::Sampling;
 use serde_json::{Map, Value, json};
 use shmem::time::{tsc, tsc_hz};
 use std::cell::Cell;
-use stretch::{Longest, Stretch};
 
 /// Number of comparisons of stamps with the CPU clock per second. High enough that the preemptions
 /// in between are among the longest charges that a stretch records.

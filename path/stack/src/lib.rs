@@ -26,17 +26,17 @@ pub mod cable;
 mod client;
 mod file;
 pub mod frame_queue;
-mod inbox;
 mod latency;
 mod link;
 mod multi_queue;
 mod ping;
+mod rx_queue;
 mod server;
 pub mod station;
-mod supply;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod tx_buffers;
 mod tx_queues;
 
 pub use multi_queue::StackQueue;

@@ -1,9 +1,9 @@
 //! Conversion between smoltcp and frames.
 
 use crate::file::SentFiles;
-use crate::inbox::StackInbox;
-use crate::supply::PreparedBuffers;
+use crate::rx_queue::StackInbox;
 use crate::tcp;
+use crate::tx_buffers::PreparedBuffers;
 use crate::tx_queues::TxQueues;
 use nic::{Buffers, CopyError, Frame};
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};

@@ -3,10 +3,10 @@
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
 use crate::file::{FileStream, SentFiles};
-use crate::inbox::StackInbox;
 use crate::link::{FrameSink, Outgoing, StackDevice};
 use crate::ping::Ping;
-use crate::supply::NoBuffers;
+use crate::rx_queue::StackInbox;
+use crate::tx_buffers::NoBuffers;
 use crate::{client, server};
 use config::domain::{StackApp, StackConfig};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};

@@ -40,7 +40,7 @@ pub struct Hypervisor {
     pub(crate) shared: Arc<MonitorState>,
     /// In the order of creation; a domain that replaces another takes its position.
     pub(crate) domains: Vec<Domain>,
-    /// Ids of domains; see [`crate::naming`].
+    /// Ids of domains; see [`crate::id_reuse`].
     pub(crate) ids: IdPool,
     pub(crate) watch: DomainEpoll,
     pub(crate) post: NoticeChannel,

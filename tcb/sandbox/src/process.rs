@@ -17,7 +17,7 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
 pub fn user_of(pid: i32) -> u32 {
     use std::os::unix::fs::MetadataExt;
     let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
-    abi::users::user_of(pid.cast_unsigned(), namespace)
+    abi::user_ids::user_of(pid.cast_unsigned(), namespace)
 }
 
 /// Reads the CPU clock of a process or thread, whose number contains the id

@@ -1,8 +1,8 @@
 //! Cells: a metric of a configuration on both sides, the ratio, and the verdict on it.
 
 use super::aliases::Config;
-use super::kept::Pair;
 use super::plans::{Part, Plan};
+use super::stored_pairs::Pair;
 use figures::metric;
 use figures::stats::{self, Estimate, ThresholdSide};
 use std::collections::BTreeMap;
@@ -168,8 +168,8 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::kept::Values;
     use crate::compare::plans;
+    use crate::compare::stored_pairs::Values;
 
     fn isolation() -> Plan {
         let plans = plans::read().unwrap();

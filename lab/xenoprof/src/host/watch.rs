@@ -5,7 +5,7 @@
 //! domain's counters and the scheduler's account of its process are read at the same time, so that
 //! they can be compared.
 
-use super::assigned::Assigned;
+use super::assignment::Assigned;
 use super::instance::{ObservedInstance, cpu_ns};
 use super::process::{self, Process};
 use crate::model::{DomainKind, Marker};

@@ -1,8 +1,8 @@
 //! The command `prof record`: a session from its start to its file.
 
-pub mod bare;
 mod calibrate;
 mod collect;
+pub mod sampler_alone;
 mod timers;
 
 use crate::event::Event;

@@ -1,9 +1,9 @@
 //! Conversion of records to a session: address spaces, threads, stacks and symbols.
 
+mod address_spaces;
+mod interner;
 mod jit;
-mod numbers;
 pub(crate) mod program;
-mod spaces;
 mod symbols;
 
 use symbols::Frames;
@@ -14,8 +14,8 @@ use crate::model::{CallStack, DEPTH_MAX, Module, Sample, Session, Space, Thread,
 use crate::sampler::elf::Foreign;
 use crate::sampler::parse::{Address, PerfRecord, RecordKind};
 use crate::session::message::AddressName;
-use numbers::Numbers;
-use spaces::{Place, Spaces};
+use address_spaces::{Place, Spaces};
+use interner::Interner;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ pub struct Resolver {
     spaces: Spaces,
     /// Locations of addresses that participants named.
     named: HashMap<(u32, u64), Place>,
-    modules: Numbers<Module>,
-    places: Numbers<Place>,
+    modules: Interner<Module>,
+    places: Interner<Place>,
     /// Stack nodes: caller and location.
-    nodes: Numbers<(Option<u32>, u32)>,
-    threads: Numbers<(u32, u32)>,
+    nodes: Interner<(Option<u32>, u32)>,
+    threads: Interner<(u32, u32)>,
     names: BTreeMap<u32, String>,
     parents: BTreeMap<u32, u32>,
     /// Times at which processes ended.
@@ -164,9 +164,9 @@ impl Resolver {
     /// Starts a new interval: discards samples and stacks, but keeps information about processes.
     pub fn forget_samples(&mut self) {
         self.samples.clear();
-        self.places = Numbers::default();
-        self.nodes = Numbers::default();
-        self.threads = Numbers::default();
+        self.places = Interner::default();
+        self.nodes = Interner::default();
+        self.threads = Interner::default();
         self.kernel_lost.clear();
     }
 
@@ -331,7 +331,7 @@ impl Resolver {
     ) -> Session {
         let mut frames = Frames::default();
         let named = symbolizer.frames(&self.modules.values, &self.places.values, &mut frames);
-        let mut stacks = Numbers::default();
+        let mut stacks = Interner::default();
         let mut depths: Vec<u32> = Vec::new();
         let mut of_node: Vec<Option<u32>> = Vec::new();
         for (caller, place) in &self.nodes.values {

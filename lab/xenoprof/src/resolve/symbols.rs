@@ -1,10 +1,10 @@
 //! Function names: those of the kernel from kallsyms, those of programs and libraries from their
 //! files.
 
+use super::address_spaces::Place;
+use super::interner::Interner;
 use super::jit::{self, MapBudget};
-use super::numbers::Numbers;
 use super::program::{CopyBudget, ProgramFile, symbols};
-use super::spaces::Place;
 use crate::model::{Code, Location, Module, Space, StackFrame};
 use crate::sampler::elf::{self, Foreign, VDSO};
 use blazesym::MaybeDefault;
@@ -50,8 +50,8 @@ struct NamedFrame {
 /// Frames and their source files, numbered.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    pub(super) frames: Numbers<StackFrame>,
-    pub(super) files: Numbers<String>,
+    pub(super) frames: Interner<StackFrame>,
+    pub(super) files: Interner<String>,
 }
 
 /// Returns a copy of the vDSO, whose functions are then read as those of any other file.

@@ -1,6 +1,6 @@
 //! A firewall rule in the form in which frames are compared with it.
 
-use super::inspected::{Inspected, Missing, Properties};
+use super::frame_properties::{Inspected, Missing, Properties};
 use super::prefix::Prefix;
 use super::rules::Rule;
 use std::ops::RangeInclusive;

@@ -9,7 +9,7 @@
 
 use super::compiled_rule::CompiledRule;
 use super::drops::DropReason;
-use super::inspected::{Inspected, Missing, Properties};
+use super::frame_properties::{Inspected, Missing, Properties};
 use super::prefix::Prefix;
 pub use crate::flows::Direction;
 use crate::flows::{Classification, EntryIndex, FlowState, Flows, Lookup, PlainPacket, Subject};

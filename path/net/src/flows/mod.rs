@@ -20,17 +20,17 @@
 //! process. The next process validates every word ([`Flows::adopt`]). Time and keys are arguments.
 
 mod entry;
+mod fast_parse;
+mod flow_key;
 mod fragments;
 mod key;
 mod phase;
-mod plain;
-mod subject;
 mod table;
 
 pub use entry::FlowStatus;
+pub use fast_parse::PlainPacket;
+pub use flow_key::Subject;
 pub use phase::FlowPhase;
-pub use plain::PlainPacket;
-pub use subject::Subject;
 pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
 
 /// Direction in which a frame passes a port, as the bridge sees it.

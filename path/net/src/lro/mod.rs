@@ -35,8 +35,8 @@ mod policy;
 mod prediction;
 mod slow_path;
 mod table;
+mod timer_wheel;
 mod verify;
-mod wheel;
 
 pub use counters::LroCounters;
 pub use engine::Lro;

@@ -8,7 +8,7 @@ use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::Flush;
 use super::table::FlowTable;
-use super::wheel::Wheel;
+use super::timer_wheel::Wheel;
 use nic::Frame;
 
 impl Lro {

@@ -1,6 +1,6 @@
 //! Bounds-checked reading and writing of private bytes at offsets that a header claims.
 
-use super::numbers::{MAX_EXTENSIONS, MAX_TAGS};
+use super::constants::{MAX_EXTENSIONS, MAX_TAGS};
 
 /// Error of parsing headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -30,20 +30,20 @@ pub mod toeplitz;
 pub mod too_big;
 
 mod bytes;
-mod common;
+mod constants;
+mod fast_headers;
 mod headers;
 mod mac;
 mod network;
-mod numbers;
 mod transport;
 
 pub use bytes::ParseError;
+pub use constants::{ETHERNET_BYTES, MAX_EXTENSIONS, MAX_TAGS, TAG_BYTES, ethertype, protocol};
 pub use headers::Packet;
 pub use mac::Mac;
 pub use network::{Arp, Ipv4, Ipv6, Network};
-pub use numbers::{ETHERNET_BYTES, MAX_EXTENSIONS, MAX_TAGS, TAG_BYTES, ethertype, protocol};
 pub use transport::{Tcp, Transport, flags};
 
 pub(crate) use bytes::{array, be16, byte, put};
-pub(crate) use common::Common;
+pub(crate) use fast_headers::Common;
 pub(crate) use transport::TCP_CHECKSUM;

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod interface;
-mod lasting;
 mod queues;
+mod socket_survival;
 mod station;
 
 use abi::machine::{Netdev, Xdp};

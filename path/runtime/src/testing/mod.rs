@@ -1,9 +1,9 @@
 //! Common parts of the domains' tests: packets of TCP streams, and a monitor's side of the call
 //! page.
 
-mod answering;
+mod fake_monitor;
 
-pub use answering::Answering;
+pub use fake_monitor::Answering;
 
 use config::domain::LroConfig;
 use config::lro::{FlushConfig, Placement};

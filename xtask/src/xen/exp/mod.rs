@@ -13,7 +13,7 @@
 //! missing windows.
 
 mod cells;
-mod kept;
+mod stored_windows;
 mod summary;
 
 use super::laboratory::{Laboratory, home, slowness};
@@ -22,10 +22,10 @@ use anyhow::{Context, Result, bail, ensure};
 use cells::{COLUMNS, WIRES};
 use figures::provenance::Provenance;
 use figures::report;
-use kept::{KeptWindows, Window};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use stored_windows::{KeptWindows, Window};
 
 const USAGE: &str = "\
 usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
@@ -218,7 +218,7 @@ mod tests {
         );
         for (_, cells) in WIRES.iter().take(1) {
             for cell in cells.iter().skip(1) {
-                let json = kept::tests::line(&format!("netback.large.{cell}"), 1);
+                let json = stored_windows::tests::line(&format!("netback.large.{cell}"), 1);
                 kept.add(Window::read(0, &json).unwrap()).unwrap();
             }
         }

@@ -1,7 +1,7 @@
 //! Sums up the windows: figures of each column and cell, a table, the verdict.
 
 use super::cells::{COLUMNS, cells};
-use super::kept::Window;
+use super::stored_windows::Window;
 use figures::report::{self, Figure, Index, cell, number};
 use figures::stats::{ComparisonVerdict, ThresholdSide, against, estimate, ratios};
 use figures::table::table;
@@ -186,7 +186,7 @@ fn verdict(index: &Index<'_>, column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::tests::line;
+    use super::super::stored_windows::tests::line;
     use super::*;
 
     #[test]

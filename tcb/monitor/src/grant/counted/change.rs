@@ -8,8 +8,8 @@ use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
 use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
+use shmem::grant_use;
 use shmem::time;
-use shmem::uses;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -325,7 +325,7 @@ fn announce(
             && let Some(words) = table.words(gref.index())
         {
             *status = GrantStatus::Again;
-            uses::announce(words.translation, entry.translation());
+            grant_use::announce(words.translation, entry.translation());
             announced = true;
         }
     }
@@ -333,7 +333,7 @@ fn announce(
     if !announced {
         return leaving;
     }
-    uses::publish(table.announcements);
+    grant_use::publish(table.announcements);
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =
@@ -346,7 +346,7 @@ fn announce(
             *status = GrantStatus::BadRef;
             continue;
         }
-        let idle = uses::idle(words.status);
+        let idle = grant_use::idle(words.status);
         match how {
             _ if idle => {}
             Revocation::Force => {}

@@ -7,7 +7,7 @@ use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
-use shmem::uses::{self, EntryWords};
+use shmem::grant_use::{self, EntryWords};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl GrantTableState {
     ) -> io::Result<Self> {
         let bytes = translation_bytes(entries) + status_bytes(entries);
         let region = Region::create(&format!("grants-{handle}"), bytes)?;
-        let announcements = uses::announcements(region.span(), entries);
+        let announcements = grant_use::announcements(region.span(), entries);
         Ok(Self {
             handle,
             granter,

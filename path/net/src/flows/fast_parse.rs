@@ -71,7 +71,7 @@ fn v6(header: &[u8]) -> Option<PlainPacket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::subject::{SubjectKind, parsed};
+    use crate::flows::flow_key::{SubjectKind, parsed};
     use proptest::prelude::*;
 
     /// A frame of IPv4 or IPv6 whose other fields are mostly what a plain packet has.
