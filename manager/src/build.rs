@@ -140,8 +140,8 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
-/// Closes a device. The core answers when netd has opened a device that it still opens, so the
-/// answer is not awaited: later requests for the device are carried out after this one.
+/// Closes a device. The core answers when netd has opened a device that it still opens, so this
+/// does not wait for the answer: later requests for the device are carried out after this one.
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);

@@ -137,7 +137,7 @@ impl Client {
         may_ask && self.line_end().is_some()
     }
 
-    /// Returns the token of the awaited reply.
+    /// Returns the token of the pending request.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.waits {
             ClientWait::Reply(_, token) => Some(token),

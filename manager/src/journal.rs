@@ -3,7 +3,8 @@
 //!
 //! Its first line is the whole state when the file was begun; each further line is a change. A
 //! written line is kept at once, without a request to the core. So an attach costs lines about one
-//! guest, however many others exist. A file that is much longer than its first line is begun anew.
+//! guest, however many others exist. A file that is much longer than its first line is replaced by
+//! a new one.
 
 use crate::core::{CoreError, CoreLink};
 use crate::life::Life;
@@ -20,7 +21,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of changes for which no file is begun anew.
+/// Bytes of changes up to which the file is not replaced.
 const ROOM: usize = 256 << 10;
 
 /// The whole state.
@@ -29,7 +30,7 @@ const ROOM: usize = 256 << 10;
 pub(crate) struct SavedState<'a> {
     /// When the machine was complete, by the monotonic clock.
     pub(crate) complete_ns: u64,
-    /// Properties that the system lacks, in words.
+    /// Properties that the system lacks, as text.
     pub(crate) missing: Cow<'a, BTreeSet<String>>,
     /// Restarts of the domains that restart, by place.
     pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
@@ -95,7 +96,7 @@ fn bytes_of(file: &OwnedFd) -> io::Result<Vec<u8>> {
 pub(crate) struct StateJournal {
     /// The file; `None`: a new one is due.
     file: Option<File>,
-    /// Length at which the file is begun anew, and its length.
+    /// Length at which the file is replaced, and its current length.
     bytes_max: usize,
     bytes: usize,
     /// The content of the file, except the specification.
@@ -358,7 +359,7 @@ mod tests {
             let before = (keeper.bytes, keeper.bytes_max);
             keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
             assert!(keeper.has(&state));
-            // A file that is begun anew is as long as the machine.
+            // The length of a new file depends only on the machine.
             if keeper.bytes_max == before.1 {
                 took.push(keeper.bytes - before.0);
             }

@@ -6,7 +6,7 @@
 //!
 //! A domain that was up for [`STEADY_NS`] restarts at once. One that ends earlier restarts after a
 //! pause that doubles each time, up to the domain's limit, or up to [`FAILED_PAUSE_NS`] if its
-//! starts keep failing. A domain that keeps crashing thus cannot keep the processors busy with
+//! starts keep failing. So a domain that keeps crashing cannot keep the processors busy with
 //! starts.
 
 mod call;
@@ -25,12 +25,12 @@ use abi::machine::{DomainStatus, Restarts};
 
 /// Time after which a ready domain counts as steady: the next restart has no pause.
 const STEADY_NS: u64 = 10_000_000_000;
-/// Starts in a row that fail before a requested restart is reported as failed.
+/// Consecutive failed starts after which a requested restart is reported as failed.
 const STARTS: u32 = 3;
-/// The pause before the second start in a row.
+/// The pause before the second of several consecutive starts.
 const PAUSE_NS: u64 = 10_000_000;
-/// The longest pause after more than [`STARTS`] starts in a row whose process was never ready, if
-/// the limit for the domain is shorter.
+/// The longest pause after more than [`STARTS`] consecutive starts whose process was never ready,
+/// if the limit for the domain is shorter.
 const FAILED_PAUSE_NS: u64 = 5_000_000_000;
 /// How long the kernel may take to release the devices of the process before.
 const RELEASE_NS: u64 = 1_000_000_000;
@@ -80,7 +80,7 @@ pub(crate) enum NeededDevices {
     Closed,
     /// netd has opened the others. These were busy, and are requested again.
     Busy(Vec<DeviceId>),
-    /// The answers that are awaited, and refusals so far.
+    /// Pending requests, and refusals so far.
     Opening(Vec<PendingOpen>, Vec<(DeviceId, CoreError)>),
     /// netd has opened them, or the domain does without.
     Open,
@@ -125,7 +125,7 @@ pub(crate) struct Life {
     pub(crate) calls: Vec<WorkerCall>,
     /// Why the last start failed.
     trouble: String,
-    /// Starts in a row whose process was never ready.
+    /// Consecutive starts whose process was never ready.
     failed_starts: u32,
     /// Whether the next start was requested: it has no pause.
     is_asked: bool,
@@ -162,7 +162,7 @@ impl Life {
                 ready_ns: None,
             },
             Some(Stage::Running) => LifePhase::Up { since_ns: now_ns },
-            // A domain that was only built may have some of its devices: it is built anew.
+            // A domain that was only built may have some of its devices, so it is built again.
             _ if pause_ms.is_some() => down(now_ns, now_ns, RELEASE_NS),
             _ => LifePhase::Dead,
         };
@@ -206,7 +206,8 @@ impl Life {
         }
     }
 
-    /// Requests that the domain is removed. `calls` have the workers release its ports.
+    /// Requests that the domain is removed. `calls` are the calls by which the workers release its
+    /// ports.
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());

@@ -5,7 +5,7 @@
 //! has the time, it begins with the priority.
 //!
 //! A file is bounded: at [`FILE_MAX`] it is copied to a second file (`FILE.1`), whose content is
-//! lost, and begins anew. The first manager opens both, so that rotation needs no access to the
+//! lost, and then truncated. The first manager opens both, so that rotation needs no access to the
 //! folder.
 
 use abi::core::JOURNAL_VAR;

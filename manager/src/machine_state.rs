@@ -25,7 +25,7 @@ pub(crate) struct MachineState {
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
     connected: BTreeSet<DomId>,
-    /// Properties that the system lacks, in words.
+    /// Properties that the system lacks, as text.
     pub(crate) missing: BTreeSet<String>,
 }
 
@@ -225,7 +225,7 @@ impl MachineState {
         self.stage(self.id(place)?)
     }
 
-    /// Returns the stage in words, or how the domain has ended.
+    /// Returns the stage as text, or how the domain has ended.
     pub(crate) fn text(&self, id: DomId) -> &str {
         self.lives.get(&id).map_or("", |(_, text)| text)
     }

@@ -34,7 +34,7 @@ pub(crate) struct Mailbox {
     file: File,
     /// Number of the newest request.
     number: u32,
-    /// The request whose reply is awaited.
+    /// The pending request.
     waits: Option<MailboxRequest>,
 }
 
@@ -95,7 +95,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Whether a reply is awaited.
+    /// Whether a request is pending.
     pub(crate) fn waits(&self) -> bool {
         self.waits.is_some()
     }
@@ -121,7 +121,7 @@ impl Mailbox {
         token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
     }
 
-    /// Returns the token of the awaited reply: the domain has ended.
+    /// Returns the token of the pending request, whose domain has ended.
     pub(crate) fn end(self) -> Option<u32> {
         self.waits?.token
     }

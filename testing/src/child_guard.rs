@@ -20,7 +20,7 @@ for pid in $pids; do kill -9 \"$pid\"; done";
 /// The keeper's input; the kernel closes it when this process ends.
 static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// A process that is killed when this process ends for whatever reason, unless this value has been
+/// A process that is killed when this process ends for any reason, unless this value has been
 /// dropped before.
 #[derive(Debug)]
 pub struct Tied(u32);

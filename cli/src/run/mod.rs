@@ -19,8 +19,8 @@
 //!
 //! `grantway run` starts the machine and the first process, which starts the command. All except
 //! the machine stay in the caller's process group, so a terminal's signals reach the command
-//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends, for
-//! whatever reason, the first process gets SIGKILL, and with it every process of its namespace; the
+//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends for
+//! any reason, the first process gets SIGKILL, and with it every process of its namespace; the
 //! machine ends because the pipe to it breaks. A machine that was already running continues: it
 //! detects that the command's network namespace no longer exists, and detaches the command.
 

@@ -31,7 +31,7 @@ pub(crate) struct GuestState {
     wanted: Option<PodRules>,
     /// Whether it has them.
     is_set: bool,
-    /// Failures in a row, and the time of the next attempt.
+    /// Consecutive failures, and the time of the next attempt.
     failures: u32,
     retry: Option<Instant>,
 }

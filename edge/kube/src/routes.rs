@@ -83,8 +83,9 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     }
 }
 
-/// Returns the routes of a node, with a warning for each subnet that gets none, or contains the
-/// address of a node. `is_near` returns whether an address is in a network of this host.
+/// Returns the routes of a node, with a warning for each subnet that gets no route, or that
+/// contains the address of a node. `is_near` returns whether an address is in a network of this
+/// host.
 ///
 /// # Errors
 ///

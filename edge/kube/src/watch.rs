@@ -66,7 +66,7 @@ enum WatchEnd {
     Connection(io::Error),
     /// The server no longer has the version.
     Expired,
-    /// An answer that is an error, or is not understood.
+    /// An answer that is an error, or cannot be decoded.
     Answer(String),
     NoReceiver,
 }
@@ -114,7 +114,7 @@ struct Follower<'a> {
     to: &'a SyncSender<ClusterChange>,
     /// The last known version; `None`: a list is due.
     version: Option<String>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
     /// The last reported failure.
     reported: Option<String>,

@@ -111,7 +111,7 @@ impl Vring {
         Some((VringNotifier(self.call.as_ref()), queue))
     }
 
-    /// Stops the ring for good, and notifies the front end of the error.
+    /// Stops the ring permanently, and notifies the front end of the error.
     pub(crate) fn fail(&mut self, broken: RingError) {
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();

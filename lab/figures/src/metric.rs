@@ -79,7 +79,7 @@ pub fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Describes a metric in words, with its unit and denominator: `ACKs per GB of payload`.
+/// Describes a metric as text, with its unit and denominator: `ACKs per GB of payload`.
 #[must_use]
 pub fn words(metric: &str) -> String {
     let (stem, part) = metric.split_once('.').unwrap_or((metric, ""));

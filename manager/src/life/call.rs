@@ -76,7 +76,7 @@ impl WorkerCall {
         matches!(self.state, CallState::Done)
     }
 
-    /// Returns the token of the awaited reply.
+    /// Returns the token of the pending request.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.state {
             CallState::Sent(token) => Some(token),

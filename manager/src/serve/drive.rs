@@ -295,7 +295,7 @@ impl ManagerServer<'_> {
         self.state.stage_at(place) == Some(Stage::Running)
     }
 
-    /// Returns calls that have the workers release a guest's ports.
+    /// Returns calls to all workers that release a guest's ports.
     pub(super) fn release_calls(&self, name: &str) -> Vec<WorkerCall> {
         let spec = self.state.spec();
         let calls = spec.workers().into_iter().flat_map(|worker| {

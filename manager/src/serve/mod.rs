@@ -513,7 +513,8 @@ impl<'a> ManagerServer<'a> {
         was_due
     }
 
-    /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
+    /// Whether the answer to a pending request has arrived. Drops answers for clients that have
+    /// hung up.
     fn is_answered(&mut self) -> bool {
         let lives = self.lives.values().flat_map(Life::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
@@ -526,7 +527,7 @@ impl<'a> ManagerServer<'a> {
         waited.iter().any(|token| self.core.has_answer(*token))
     }
 
-    /// Whether the machine is complete and not ending: only then domains restart.
+    /// Whether the machine is complete and not ending. Domains restart only in this state.
     fn restarts_now(&self) -> bool {
         self.complete_ns.is_some() && self.ending.is_none()
     }

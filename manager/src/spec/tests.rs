@@ -72,7 +72,7 @@ fn the_next_manager_knows_guests_that_return() {
     });
     apply(&mut both, SpecChange::RemoveSaved("a".into()));
     assert_eq!(both[0].saved_guests(), [saved("b")], "both of them");
-    // A file that is begun anew is equal.
+    // A new file has equal contents.
     let again: MachineSpec = serde_json::from_str(&written(&both[0])).unwrap();
     assert_eq!(again, both[0]);
     let origin = again.origin("a").unwrap();
@@ -177,7 +177,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     let nic_change = before.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().opens, opened);
-    // A file that is begun anew has the NICs before as well.
+    // A new file also has the previous NICs.
     both[1] = serde_json::from_str(&written(&both[0])).unwrap();
     let there = both.clone();
     let change = both[0].end_nic_change(true);

@@ -153,7 +153,8 @@ impl NicRestarts {
     }
 
     /// Records that the NIC is closed, or that a restart has failed. Returns the delay of the next
-    /// restart. The delays begin anew if the NIC was open for the longest delay.
+    /// restart. The delays start from the shortest one again if the NIC was open for the longest
+    /// delay.
     fn close(&mut self, now_ns: u64) -> u64 {
         let [first, most] = RESTART_NS;
         let was_open = self.due_ns.is_none();

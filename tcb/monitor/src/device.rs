@@ -158,8 +158,8 @@ impl Devices {
         number: u64,
         is_there: impl FnOnce() -> bool,
     ) -> Result<Arc<DomainDevice>, Errno> {
-        // Check and mark are one step, so that either a concurrent hand-out sees the mark, or this
-        // sees the hand-out.
+        // Checking and marking are one step: either a concurrent hand-out sees the mark, or this
+        // call sees the hand-out.
         let mut all = self.lock();
         let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {

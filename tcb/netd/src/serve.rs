@@ -221,8 +221,8 @@ impl NetdServer {
                 }
                 // Outside the lock, since closing a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
-                // Closing an interface blocks for longer than its name is in use, and the next
-                // opening need not wait for that. If no thread can be created, it is closed here.
+                // Closing an interface blocks even after its name is free, and the next opening
+                // need not wait for that. If no thread can be created, it is closed here.
                 if closed.as_ref().is_some_and(|unit| unit.is_alone()) {
                     let thread = std::thread::Builder::new().spawn(|| drop(closed));
                     self.closing.extend(thread);

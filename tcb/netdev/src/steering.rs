@@ -248,7 +248,7 @@ fn insist<T>(mut what: impl FnMut() -> io::Result<T>) {
     }
 }
 
-/// membarrier(2). Its global command waits for an RCU grace period, and thus for every transmit
+/// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
 /// function of a network device that was already running.
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the call takes three numbers by value.

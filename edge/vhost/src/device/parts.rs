@@ -1,4 +1,4 @@
-//! Parts of both directions: lengths, counters, a place in a row of buffers.
+//! Shared by both directions: lengths, counters, and a cursor over buffers.
 
 use crate::features::VirtioFeatures;
 use crate::memory::VmMemory;
@@ -39,7 +39,7 @@ impl BadChains {
     }
 }
 
-/// A place in a row of spans, where the next bytes are read or written.
+/// A cursor over spans: the next bytes are read or written there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     /// Number of the span.

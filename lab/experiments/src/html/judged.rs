@@ -84,7 +84,7 @@ impl Judged<'_> {
         }
     }
 
-    /// Returns the verdict in words, with its reason if it has one.
+    /// Returns the verdict as text, with its reason if it has one.
     pub(super) fn text(&self) -> String {
         let Some(verdict) = self.verdict() else {
             return String::new();

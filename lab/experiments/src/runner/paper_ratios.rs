@@ -125,7 +125,7 @@ impl Samples {
     }
 }
 
-/// Returns the verdict in words.
+/// Returns the verdict as text.
 #[must_use]
 pub fn words(verdict: ComparisonVerdict) -> &'static str {
     match verdict {

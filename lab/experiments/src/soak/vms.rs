@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(1);
 /// Delay of a kill after the recovery from the last one, at random.
 const PAUSE_MS: std::ops::Range<u64> = 50..200;
-/// Datagrams in a row after which the virtual machine is back.
+/// Consecutive datagrams after which the virtual machine counts as reachable again.
 const BACK: u64 = 50;
 const WIRE: &str = "10.7.0.1/24";
 const VM: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);

@@ -123,7 +123,7 @@ fn parse_mapping(line: &str) -> Option<CodeMapping> {
     })
 }
 
-/// Returns the CPU time of all awaited descendants of this process, nanoseconds.
+/// Returns the CPU time of all descendants for which this process has waited, nanoseconds.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: all zero is a value of this plain structure.

@@ -352,8 +352,8 @@ fn assemble(
     let start_ns = head.started_raw_ns;
     session.markers = watch.markers(parents, &mut assigned, start_ns, resolver.exits());
     session.domains = assigned.domains;
-    // Short-lived processes may start and exit between two readings. The time of awaited children
-    // covers them all.
+    // Short-lived processes may start and exit between two readings. The time of children for which
+    // this process has waited covers them all.
     if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command(parents))
         && let Some(domain) = session.domains.iter_mut().find(|d| d.name == domain)
     {

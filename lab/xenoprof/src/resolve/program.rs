@@ -214,7 +214,7 @@ impl ProgramFile {
 
 impl SymbolFile {
     /// The symbolizer reads source lines only with `follows`, and then also opens the files that
-    /// this one names, of whatever type and owner.
+    /// this one names, of any type and owner.
     fn new(file: File, follows: bool) -> Self {
         let mut elf = Elf::new(files::path_of(&file));
         elf.debug_syms = follows;

@@ -267,7 +267,7 @@ impl Consumer {
     /// The ring contains malformed records.
     pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> Result<(), SessionError> {
         let mut count = [0u8; 8];
-        // The read fails without a signal; the ring is read nevertheless.
+        // The read fails without a signal; the ring is still read.
         let _silent = rustix::io::read(&self.doorbell, &mut count);
         let mask = (self.words.count - DATA - 1) as u64;
         let nonsense = SessionError::Nonsense("a ring with malformed records");

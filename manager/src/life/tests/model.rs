@@ -22,7 +22,7 @@ enum Op {
     Hold(usize),
     /// A process dies.
     Die(usize),
-    /// The next request is refused, for a while or for good.
+    /// The next request is refused, temporarily or permanently.
     Refuse {
         is_busy: bool,
     },

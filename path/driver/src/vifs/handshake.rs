@@ -155,7 +155,7 @@ impl VifPort {
     /// Disconnects the guest permanently: ends the link and releases all of the guest's grants.
     ///
     /// # Errors
-    /// The other end could not be notified; the guest's memory is released nevertheless.
+    /// The other end could not be notified; the guest's memory is still released.
     pub fn leave(&mut self) -> Result<(), String> {
         if self.state != XenbusState::Closed {
             self.close("");

@@ -358,7 +358,7 @@ fn adaptive_does_not_hold_the_ends_of_messages() {
         now += 80;
     }
     assert!(late < 180 * 5, "waited {late} µs after 180 messages");
-    // 1 KB messages in a steady stream all have PSH, and are held nevertheless.
+    // 1 KB messages in a steady stream all have PSH, and are still held.
     let mut stream = Stream::new(Settings {
         psh: Psh::Merge,
         ..adaptive()

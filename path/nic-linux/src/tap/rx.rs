@@ -125,7 +125,7 @@ impl Default for Receiver {
 }
 
 // SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
-// access; they point to `header` and `start` (set anew for every call) and to spans, which every
+// access; they point to `header` and `start` (set again by every call) and to spans, which every
 // thread may use.
 unsafe impl Send for Receiver {}
 

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(access(IoAddr::of_page(1), PAGE), Ok(pages.page(1).unwrap()));
     }
 
-    /// D-4: a page that is being revoked, is read-only, or was granted anew.
+    /// D-4: a page that is being revoked, is read-only, or was granted again.
     #[test]
     fn revoked_page_faults() {
         let (memory, entries, _) = granted();

@@ -70,12 +70,12 @@ pub(super) struct BoundSocket {
 pub(super) enum PendingRequest {
     /// Opening this device, by this description.
     Open(u32, Option<OwnedFd>),
-    /// Opening a device that was closed meanwhile. Contains the token of the request to close it,
-    /// which also waits: until netd has answered, the device may come to exist, and its name is in
-    /// use.
+    /// Opening a device that was closed meanwhile. Contains the token of the pending request to
+    /// close it. The request waits, because until netd has answered, netd may still create the
+    /// device, and its name is in use.
     Closed(Option<u32>),
-    /// Closing a device or socket. Contains its remaining descriptors: all of them, until a netd
-    /// has them too.
+    /// Closing a device or socket. Contains its descriptors that netd lacks: all of them, until a
+    /// netd has received them.
     Close(u32, Option<DevHandle>),
     /// Creating a socket, with this number.
     Make(NewSocket, u32),

@@ -137,7 +137,7 @@ impl Table {
         (0..self.pods.len()).flat_map(of_pod)
     }
 
-    /// Returns a connection in words.
+    /// Describes a connection as text.
     pub(super) fn words(&self, (from, to, way): Connection) -> String {
         let name = |number: usize| {
             let pod = &self.pods[number];
