@@ -183,7 +183,8 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the users and groups who may use the machine, as far as this system knows its groups.
+/// Returns the users and groups that may use the machine, without groups that this system does not
+/// know.
 pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
     let [look, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
     Ok(Access {

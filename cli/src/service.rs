@@ -11,7 +11,7 @@ use client::{Error, Instance};
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Requests per period of the watchdog, of which two may remain unanswered.
+/// Requests per period of the watchdog; two may remain unanswered.
 const ASKED_IN_A_PERIOD: u32 = 3;
 
 /// The machine as a service.

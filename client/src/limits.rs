@@ -118,7 +118,7 @@ fn is_root_of_the_system() -> bool {
     geteuid().is_root() && map.split_whitespace().eq(all)
 }
 
-/// Returns the number of this user's processes and threads, as far as `/proc` shows them.
+/// Returns the number of this user's processes and threads, that `/proc` shows.
 fn tasks() -> u64 {
     let own = geteuid().as_raw();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

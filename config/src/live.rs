@@ -299,8 +299,8 @@ pub const fn guests_end(window_slots: u32) -> u32 {
     window_slots.saturating_sub(RINGS_SLOTS)
 }
 
-/// Allocates slots in a worker's window of `slots` slots, from slot `first` on, for everything that
-/// it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
+/// Allocates slots in a worker's window of `slots` slots, starting at slot `first`, for everything
+/// that it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
 #[must_use]
 pub fn allocate_slots(
     driver: &DriverConfig,

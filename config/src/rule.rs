@@ -38,7 +38,7 @@ pub enum RuleState {
     New,
     /// It belongs to a flow that was admitted.
     Established,
-    /// It concerns such a flow, like an ICMP error.
+    /// It belongs to a flow of this kind, like an ICMP error.
     Related,
 }
 

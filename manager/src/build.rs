@@ -89,7 +89,7 @@ pub(crate) fn connect(
     Ok(())
 }
 
-/// Takes netd's answers about these devices, as far as they have arrived. Returns the refused
+/// Takes those of netd's answers about these devices that have arrived. Returns the refused
 /// devices.
 pub(crate) fn take_opened(
     core: &mut CoreLink,
@@ -244,9 +244,9 @@ fn cpus(domain: &DomainSpec) -> Result<[u64; CPU_WORDS], CoreError> {
     Ok(words)
 }
 
-/// Gives the domain at a place its devices, from number `given` on, up to the first that netd has
-/// to open, which is returned. `life` processes had them before. After a refusal as busy, the same
-/// call tries again.
+/// Gives the domain at a place its devices, starting at number `given`. Stops at the first device
+/// that netd has to open, and returns it. `life` processes had them before. After a refusal as
+/// busy, the same call tries again.
 pub(crate) fn give(
     core: &mut CoreLink,
     state: &MachineState,
@@ -404,7 +404,7 @@ impl DeviceAssignment<'_> {
     }
 
     /// Returns the unit of the last device of a kind before another one, and the number of queues
-    /// from there on.
+    /// after it.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();

@@ -156,7 +156,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         metrics.start().map_err(of_metrics)?;
     }
     match kept {
-        // Another manager has written it: parsed as far as it is valid.
+        // Another manager has written it: parsed up to the first invalid line.
         Some(kept) => server.resume_state(SavedState::read(&kept)),
         None => {
             let up_ns = server.begin()?;

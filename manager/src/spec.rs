@@ -272,7 +272,7 @@ impl MachineSpec {
         self.origins.get(name)
     }
 
-    /// Returns the only network namespace that a name may stand for in a saved guest's section.
+    /// Returns the only network namespace that a name may denote in a saved guest's section.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
         self.saved_guest(guest)?.origin.places.get(netns).copied()
     }

@@ -16,8 +16,8 @@ struct CreatedInterface<'a> {
     networks: Vec<Subnet>,
 }
 
-/// Returns the interfaces of a configuration that cannot be created, as far as their namespaces
-/// show.
+/// Returns the interfaces of a configuration that cannot be created, judged only by their
+/// namespaces.
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let all = created_interfaces(config);

@@ -14,8 +14,8 @@ use abi::pci::{Structure, WINDOW_SLOTS};
 use std::net::IpAddr;
 
 /// The NICs that one worker has at its start. The driver places their buffers one after another,
-/// from its first frame on. Rings of AF_XDP sockets are at the start of its grant window, or, for
-/// NICs that are added later, at its end.
+/// starting at its first frame. Rings of AF_XDP sockets are at the start of its grant window, or,
+/// for NICs that are added later, at its end.
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<NicConfig>,

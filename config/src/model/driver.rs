@@ -48,8 +48,8 @@ impl DriverSection {
     /// Limit of workers.
     pub const WORKERS_MAX: u32 = 16;
 
-    /// Returns the CPUs of a worker: every n-th of the list from its own position on, where n is
-    /// the number of workers; empty: all.
+    /// Returns the CPUs of a worker: every n-th of the list starting at its own position, where n
+    /// is the number of workers; empty: all.
     pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
         let first = worker as usize % self.cpus.len().max(1);
         let every = self.workers.max(1) as usize;

@@ -162,7 +162,7 @@ impl Vif {
         }
     }
 
-    /// Returns the addresses and the default route of its endpoint, as far as they are known.
+    /// Returns the addresses and the default route of its endpoint, if they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.endpoint {

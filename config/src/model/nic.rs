@@ -70,7 +70,7 @@ impl NicSection {
         self.vmq.map_or(0, |vmq| vmq.queues)
     }
 
-    /// Returns the routers to which the stations behind it send, as far as they are known.
+    /// Returns the routers to which the stations behind it send, if they are known.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match self.kind.cable() {
@@ -82,8 +82,7 @@ impl NicSection {
         }
     }
 
-    /// Returns the addresses and the default route of the stations behind it, as far as they are
-    /// known.
+    /// Returns the addresses and the default route of the stations behind it, if they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         if let Some(cable) = self.kind.cable() {

@@ -11,7 +11,7 @@ const HEADERS_MAX: usize = 64;
 /// The type of answers that Docker expects.
 const CONTENT_TYPE: &str = "application/vnd.docker.plugins.v1.2+json";
 
-/// A request, as far as it has arrived.
+/// The part of a request that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedRequest<'a> {
     /// It is incomplete.

@@ -1,4 +1,4 @@
-//! Pods, nodes and metadata of the API, as far as policies need them.
+//! The fields of pods, nodes and metadata that policies need.
 
 use crate::prefix::AddressBlock;
 use crate::selector::Labels;

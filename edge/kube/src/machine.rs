@@ -78,7 +78,7 @@ impl NodeMachine {
         }
     }
 
-    /// Returns whether the socket is another one than before: its machine may have other rules.
+    /// Returns whether the socket was replaced: its machine may have other rules.
     pub(crate) fn is_another(&mut self) -> bool {
         let Ok(now) = fs::metadata(&self.socket) else {
             return false;

@@ -190,7 +190,7 @@ fn rule_of(rule: &Value, place: &str, notes: &mut Vec<String>) -> Option<PolicyR
             None => unknown("peer", n),
         }
     }
-    // An empty list stands for all. A list whose entries are all unknown allows nothing.
+    // An empty list matches everything. A list whose entries are all unknown allows nothing.
     Some(PolicyRule {
         peers: (!raw.peers.is_empty()).then_some(peers),
         ports: (!raw.ports.is_empty()).then_some(ports),

@@ -392,8 +392,7 @@ impl VmmConnection {
         Ok(served.commands > 0)
     }
 
-    /// Returns the number of pairs that receive frames: those that run, as far as the driver uses
-    /// them.
+    /// Returns the number of pairs that receive frames: those that run and that the driver uses.
     pub(crate) fn pairs_in_use(&self) -> u16 {
         let most = match self.control_ring() {
             Some(_) => self.control.pairs,

@@ -96,7 +96,7 @@ impl VhostMessage {
     }
 }
 
-/// The request of the back end's by which the front end reads the configuration space again:
+/// The back end's request to the front end to read the configuration space again:
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG` of version 1, without payload.
 pub(crate) const CONFIG_CHANGED: [u8; HEADER_BYTES] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 

@@ -135,7 +135,7 @@ pub fn words(metric: &str) -> String {
         "p50" => "median".to_owned(),
         "p99" => "99th percentile".to_owned(),
         part => {
-            // The name may end in a class, as in `driver.class.copy`. Without one it stands for all
+            // The name may end in a class, as in `driver.class.copy`. Without one it means all
             // classes.
             let part = part.strip_suffix(".*").unwrap_or(part);
             let (domain, rest) = part.split_once('.').unwrap_or((part, ""));

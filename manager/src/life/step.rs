@@ -12,7 +12,7 @@ pub(crate) enum LifeAction {
     /// Build the domain, in place of a dead one if there is one.
     Create,
     Connect,
-    /// Give the domain its devices, as far as netd need not open them first.
+    /// Give the domain those of its devices that netd need not open first.
     Give,
     Start,
     /// Send the call of this number.

@@ -112,7 +112,7 @@ impl ScrapeConnection {
         }
     }
 
-    /// Reads from the connection. Returns the request, as far as it is known.
+    /// Reads from the connection. Returns the known part of the request.
     fn receive(&mut self) -> Option<HttpRequest> {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
@@ -215,7 +215,7 @@ fn make_room(connections: &mut Vec<ScrapeConnection>, listener: usize) {
 }
 
 /// Waits until a source is ready, at most until the next deadline. Connections come first in the
-/// list. A listener is polled from `not_before` on, while it has a place for a newcomer.
+/// list. A listener is not polled before `not_before`, and only while it can accept a connection.
 fn wait(
     listeners: &[ScrapeListener],
     connections: &[ScrapeConnection],

@@ -79,6 +79,6 @@ pub(super) enum RestartGoal {
     Ended,
     /// The workers run with other NICs.
     NicsChanged,
-    /// The workers are connected to their guests, as far as those connect in time.
+    /// The workers are connected to all guests that connect in time.
     Connected,
 }

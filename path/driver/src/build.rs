@@ -163,7 +163,7 @@ fn dedicated_queue(
     }
 }
 
-/// The driver's own frames, allocated from the first on.
+/// The driver's own frames, allocated in ascending order.
 struct FrameMemory {
     area: Area,
     used: usize,

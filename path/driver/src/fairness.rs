@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Returns a queue with the guests of `vifs` at the ports from `first` on.
+    /// Returns a queue with the guests of `vifs` at the ports starting at `first`.
     fn line(vifs: &[VifConfig], first: usize) -> Fairness {
         let mut line = Fairness::new(64);
         for (port, vif) in (first..).zip(vifs) {

@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 /// Maximum number of flows in one answer, which must fit into the mailbox.
 const FLOWS_MAX: usize = 1000;
 
-/// Returns the flows of a NIC, of a guest or of one interface of a guest, from number `first` on.
+/// Returns the flows of a NIC, of a guest or of one interface of a guest, starting at number
+/// `first`.
 ///
 /// # Errors
 /// No port of `of` has a flow table.

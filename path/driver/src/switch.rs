@@ -311,7 +311,7 @@ impl Switch {
         !errors.is_empty()
     }
 
-    /// Sends queued frames as far as possible; returns whether there were any.
+    /// Sends as many queued frames as possible; returns whether there were any.
     pub fn drain_queues(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let (queueing, mut context) = self.queues(now_ns);

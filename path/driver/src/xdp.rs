@@ -120,7 +120,7 @@ pub(crate) fn ask(
     }
 }
 
-/// Returns the area of `count` rings of `entries` entries, from slot `first` of the window on.
+/// Returns the area of `count` rings of `entries` entries, starting at slot `first` of the window.
 pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Option<Span> {
     let bytes = count * Ring::slots(entries) as usize * PAGE;
     window.at(first as usize * PAGE, bytes)

@@ -142,8 +142,8 @@ impl Calls {
         self.single(HypercallKind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
-    /// Creates an exchange with a connection's other end: `pages` of this domain, from slot `first`
-    /// on.
+    /// Creates an exchange with a connection's other end: `pages` of this domain, starting at slot
+    /// `first`.
     ///
     /// # Errors
     /// The monitor's status.

@@ -97,8 +97,8 @@ pub trait Platform: Debug {
         no_device()
     }
 
-    /// Maps `bytes` bytes of a file from `offset` on, shared and writable, and returns the mapped
-    /// range. Both numbers are multiples of the page size. The file may be shorter or become
+    /// Maps `bytes` bytes of a file starting at `offset`, shared and writable, and returns the
+    /// mapped range. Both numbers are multiples of the page size. The file may be shorter or become
     /// shorter; pages behind its end then fault.
     ///
     /// # Errors

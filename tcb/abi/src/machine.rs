@@ -375,7 +375,7 @@ pub struct Xdp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XdpQueueSpec {
-    /// Its number, from 1 on; 0 is the shared queue.
+    /// Its number, starting at 1; 0 is the shared queue.
     pub queue: u32,
     /// The guest's name.
     pub guest: String,

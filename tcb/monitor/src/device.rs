@@ -36,7 +36,7 @@ pub trait DeviceControl: Debug + Send + Sync {
 pub struct DomainDevice {
     /// The descriptor that the domain gets when it attaches the device.
     pub fd: OwnedFd,
-    /// The descriptor that shows its pages, if it is another one, which the domain does not get.
+    /// The descriptor that shows its pages, if it is a separate one; the domain does not get it.
     pub shows: Option<OwnedFd>,
     /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,

@@ -148,7 +148,7 @@ impl Broker {
     /// so.
     pub(crate) fn start() -> io::Result<Self> {
         let (ours, theirs) = Link::pair()?;
-        // The file that this process runs, even if its path now leads to another one.
+        // The file that this process runs, even if another file is now at its path.
         let mut program = Command::new("/proc/self/exe");
         program.arg(ARGUMENT).stdin(OwnedFd::from(theirs));
         // The broker ends when its link is closed, or by its parent-death signal.
@@ -457,7 +457,7 @@ fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates the file with the first free number from `life` on: failed starts leave files.
+/// Creates the file with the first free number starting at `life`: failed starts leave files.
 fn create_next(path: &Path, life: u64) -> io::Result<OwnedFd> {
     let mut number = life;
     loop {

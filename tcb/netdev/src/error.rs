@@ -43,7 +43,7 @@ pub enum DeviceSetupError {
         /// The MTU.
         mtu: u32,
     },
-    /// An offload lacks another one that it needs.
+    /// An offload needs another one that is missing.
     #[error("interface `{interface}`: `tso` needs `checksum`, and `checksum` needs `vnet_header`")]
     Offloads {
         /// The interface.

@@ -41,7 +41,7 @@ pub struct PlannedInterface<'a> {
     pub ifname: &'a str,
     /// The machine that may reuse it, if it is persistent.
     pub owner: Option<&'a str>,
-    /// The bridge of which it becomes a port.
+    /// The bridge to which it is added as a port.
     pub bridge: Option<&'a str>,
     /// Its networks, unless they may overlap others.
     pub networks: &'a [Subnet],

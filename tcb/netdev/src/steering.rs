@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(answers.len(), 1);
     }
 
-    /// One grace period serves the first request, and another one all requests that arrive
+    /// One grace period serves the first request, and a second one serves all requests that arrive
     /// meanwhile.
     #[test]
     fn waiting_requests_share_a_grace_period() {

@@ -34,7 +34,7 @@ fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
     read.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Returns the fields of /proc/PID/stat from the state on.
+/// Returns the fields of /proc/PID/stat starting at the state.
 fn stat(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -32,7 +32,7 @@ struct Defences {
 struct Defence {
     /// Description of the defence.
     name: String,
-    /// The row of SPECIFICATION's attack table, if it is one of those.
+    /// The row of SPECIFICATION's attack table, if the defence has one.
     #[serde(default)]
     attack: Option<u32>,
     /// The file, relative to the workspace's root.

@@ -44,7 +44,7 @@ fn addresses(namespace: &str, name: &str) -> [IpAddr; 2] {
 
 fn pod(namespace: &str, name: &str) -> Value {
     let [v4, v6] = addresses(namespace, name).map(|one| one.to_string());
-    // The same name stands for other ports in other pods.
+    // The same name means different ports in different pods.
     let web = if name == "b" { 8080 } else { 80 };
     json!({
         "metadata": { "namespace": namespace, "name": name,

@@ -230,7 +230,7 @@ impl ToVm {
         Ok(Ok(count))
     }
 
-    /// Returns the first `count` chains, empty: a driver that posts such loses them.
+    /// Returns the first `count` chains, empty: a driver that posts empty chains loses them.
     #[cold]
     fn give_back(
         &mut self,

@@ -219,7 +219,7 @@ impl SplitRing {
         self.next_avail = self.next_avail.wrapping_sub(count);
     }
 
-    /// Returns a chain of which `bytes` bytes were written. The driver sees it after
+    /// Returns a chain after `bytes` bytes were written to it. The driver sees it after
     /// [`SplitRing::publish`].
     ///
     /// # Errors

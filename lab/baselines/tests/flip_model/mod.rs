@@ -24,9 +24,9 @@ const SLOTS: u32 = 8;
 /// Operations. Guests are 1 and 2; domain 0 exchanges pages with both.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest without an exchange creates one, at its slots from 0 on.
+    /// A guest without an exchange creates one, at its slots starting at 0.
     Create(u16),
-    /// The user binds the exchange: guest 1's at slots from 0 on, guest 2's at the slots after
+    /// The user binds the exchange: guest 1's at slots starting at 0, guest 2's at the slots after
     /// them.
     Bind(u16),
     /// A guest writes an entry of its table.

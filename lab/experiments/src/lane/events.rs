@@ -38,7 +38,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     for ((part, event), count) in &counts.sums {
         let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
         out.insert(format!("{name}.{part}"), count / units);
-        // Events of rivals belong to other packets, and devices stand for hardware.
+        // Events of rivals belong to other packets, and devices in software represent hardware.
         if !is_beside(part) {
             *totals.entry(name).or_insert(0.0) += count / units;
         }

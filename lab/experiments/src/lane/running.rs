@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) const RIVAL: &str = "rival";
 /// Part of these guests and their loads.
 pub(super) const RIVALS: CpuPart = "rivals";
-/// Part of NICs' devices in software, which stand for hardware.
+/// Part of NICs' devices in software, which represent hardware.
 pub(crate) const NIC_DEVICE: CpuPart = "nic_device";
 
 /// Returns whether a part is beside the machine under test, so that it counts in no sum.

@@ -237,7 +237,7 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            // Rivals spend cycles on other bytes, and devices stand for hardware.
+            // Rivals spend cycles on other bytes, and devices in software represent hardware.
             if !is_beside(part) {
                 total += cycles;
             }

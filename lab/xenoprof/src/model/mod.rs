@@ -120,7 +120,7 @@ pub enum DomainKind {
     Driver,
     /// A guest domain with its agent.
     Guest,
-    /// The device of a NIC with its agent: it stands for hardware.
+    /// The device of a NIC with its agent: it represents hardware.
     Device,
     /// Processes named by the user, or started by a command.
     Process,

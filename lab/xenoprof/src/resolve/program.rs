@@ -245,8 +245,8 @@ pub(super) fn symbols<'a>(
     found.take(input.into_inner().len()).collect()
 }
 
-/// Returns the path of a file that only root and this user can change, in folders of which the
-/// same holds: a file system that another user has mounted below them can name any owner.
+/// Returns the path of a file that only root and this user can change, and whose folders only they
+/// can change: a file system that another user has mounted below them can name any owner.
 fn private_path(file: &File) -> Option<PathBuf> {
     let is_ours = |there: &Metadata| {
         let owners = [0, rustix::process::geteuid().as_raw()];

@@ -223,7 +223,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// `PERF_CONTEXT_MAX`: values from here on mark the kind of the addresses that follow in a chain.
+/// `PERF_CONTEXT_MAX`: this value and all higher ones mark the kind of the addresses that follow in
+/// a chain.
 const CONTEXT_MAX: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_GUEST_KERNEL: u64 = -2176i64 as u64;

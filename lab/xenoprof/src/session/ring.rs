@@ -36,7 +36,8 @@ const TAIL: usize = 8;
 const DATA: usize = 512;
 /// Placeholder for a part of a call stack that the reader may not see.
 const HIDDEN: u64 = u64::MAX;
-/// Addresses from here on are kernel addresses: the upper half of x86-64's canonical addresses.
+/// This address and all higher ones are kernel addresses: the upper half of x86-64's canonical
+/// addresses.
 const KERNEL: u64 = 1 << 63;
 /// Maximum length of a text in a record, bytes.
 const TEXT_MAX: usize = 4096;

@@ -68,7 +68,7 @@ impl Point {
     }
 }
 
-/// Share of the exact time of all used domains that a sample of each of them stands for.
+/// Share of the exact time of all used domains that a sample of each of them represents.
 type Weights<'a> = BTreeMap<&'a str, f64>;
 
 fn weights<'a>(all: &[DomainSums<'a>], used: &BTreeSet<&str>) -> Weights<'a> {

@@ -71,7 +71,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         self.part(access.gref, access.offset, access.len)
     }
 
-    /// Returns the `len` bytes from `offset` on of the page of entry `gref`.
+    /// Returns the `len` bytes starting at `offset` of the page of entry `gref`.
     #[inline]
     fn part(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
         if usize::from(offset) + usize::from(len) > PAGE {
@@ -194,7 +194,7 @@ pub struct CountedGrants<const COUNTED: bool> {
 
 impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// Binds the guest's table `handle`: maps its pages at the guest's slots, and its sub-tables
-    /// from slot `tables` on.
+    /// starting at slot `tables`.
     ///
     /// # Errors
     /// The monitor's status.

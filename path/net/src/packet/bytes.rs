@@ -19,7 +19,7 @@ pub enum ParseError {
     TooManyExtensions,
 }
 
-/// Returns `N` bytes from `at` on.
+/// Returns `N` bytes starting at `at`.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], ParseError> {
     bytes
         .get(at..)

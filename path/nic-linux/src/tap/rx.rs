@@ -376,7 +376,7 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
     }
 }
 
-/// Returns the number of the sorted `buffers` from index `at` on that make up one whole page.
+/// Returns the number of the sorted `buffers` that make up one whole page, starting at index `at`.
 fn page_at(buffers: &[Buffer], at: usize) -> Option<usize> {
     let rest = buffers.get(at..)?;
     let start = rest.first()?.span.addr();

@@ -36,7 +36,7 @@ impl DevHandle {
         self.fds.split_off(self.state().iter().count())
     }
 
-    /// netd's notes on a device, by which it closes the device.
+    /// netd's notes on a device, which it needs to close the device.
     fn state(&self) -> Option<&OwnedFd> {
         let is_device = matches!(self.task, NetdRequest::TakeUp { .. });
         self.fds.first().filter(|_| is_device)

@@ -58,7 +58,7 @@ impl Table {
         self.pods.len() * self.targets().count()
     }
 
-    /// Fills in `@NAMESPACE/POD@`, which stands for a pod's address.
+    /// Replaces `@NAMESPACE/POD@` by a pod's address.
     pub(super) fn filled(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for pod in &self.pods {

@@ -21,7 +21,7 @@ struct Monitor {
     calls: AtomicU32,
 }
 
-/// References from this one on cannot be mapped.
+/// This reference and all later ones cannot be mapped.
 const NONE: u32 = 40;
 
 impl Monitor {
@@ -91,7 +91,8 @@ impl TestWorld {
     }
 }
 
-/// Returns a record with rings of these sizes, each page with a separate reference from `first` on.
+/// Returns a record with rings of these sizes, each page with a separate reference starting at
+/// `first`.
 fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
     let grefs = |from: u32, count| (from..from + count).map(GrantRef).collect();
     FrontRecord {

@@ -9,8 +9,8 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Completes the checksum that covers the frame from `start` on; its field is at `start + offset`
-/// and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
+/// Completes the checksum that covers the frame starting at `start`; its field is at `start +
+/// offset` and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
 #[must_use]
 pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let start = usize::from(start);

@@ -119,12 +119,12 @@ impl GrantTableState {
         }
     }
 
-    /// Returns the number by which the user's address space knows the sub-tables.
+    /// Returns the number of the sub-tables in the user's address space.
     pub(super) fn own_memory(&self) -> u32 {
         self.handle.memory()
     }
 
-    /// Returns the number by which it knows the granter's frames, for this table.
+    /// Returns the number of the granter's frames there, for this table.
     pub(super) fn frames_memory(&self) -> u32 {
         self.own_memory().wrapping_add(1)
     }
