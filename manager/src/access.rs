@@ -28,7 +28,7 @@ impl ClientIdentity {
     }
 
     /// Returns the user and the group at the other end of a socket; `None` if the kernel does not
-    /// report them. For a client in a PID namespace that is not visible here the kernel reports the
+    /// report them. For a client in a PID namespace that is not visible here, the kernel reports
     /// process id 0, which `rustix` rejects.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
@@ -55,7 +55,7 @@ pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> O
 pub(crate) fn of_request(request: &Control) -> Right {
     match request {
         Control::Status | Control::Grants => Right::Look,
-        // The domain answers by itself and does not know its client.
+        // The domain itself answers, and cannot check the client's rights.
         Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
             Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Look,
             _ => Right::Change,

@@ -140,8 +140,8 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
-/// Closes a device. The core answers when netd has opened a device that it still opens, so this
-/// does not wait for the answer: later requests for the device are carried out after this one.
+/// Closes a device without waiting for the answer: if netd is still opening the device, the core
+/// answers only afterwards. Later requests for the device are carried out after this one.
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);
@@ -301,7 +301,7 @@ pub(crate) fn take_given(
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 
-/// Gives the domain at a place nothing for a device that it was refused.
+/// Tells the core that the domain at a place does without a device that netd refused.
 pub(crate) fn give_nothing(
     core: &mut CoreLink,
     state: &MachineState,
@@ -403,8 +403,8 @@ impl DeviceAssignment<'_> {
         }
     }
 
-    /// Returns the unit of the last device of a kind before another one, and the number of queues
-    /// after it.
+    /// Returns the unit of the last device of a kind before device `number`, and the number of
+    /// queues between them.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();
@@ -465,7 +465,7 @@ impl DeviceAssignment<'_> {
     /// Has netd open a file: each process gets its own descriptor.
     fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
-        // An earlier manager may have had it opened, and ended before it closed it.
+        // An earlier manager may have had the file opened and exited before it closed the file.
         close(self.core, place_of(unit));
         let open = CoreRequest::Open { unit };
         let token = self.core.post_with(open, &description)?;
@@ -477,8 +477,8 @@ impl DeviceAssignment<'_> {
     }
 }
 
-/// Ends the process at a place, or clears away what was built for one. A refusal means that there
-/// is nothing to end.
+/// Ends the process at a place, or removes the resources that were built for one. A refusal means
+/// that neither exists.
 pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: &str) {
     let Some(domain) = state.id(place) else {
         return;

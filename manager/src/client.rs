@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// Limit for silence, for one request, and for an unread answer.
+/// Time limit for an idle client, for receiving one request, and for an unread answer.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Time after which a client with an unread answer yields its place to a newcomer.
+/// Time after which a client with an unread answer yields its place to a new client.
 const UNREAD_NS: u64 = 1_000_000_000;
 
 /// A request that the server passes on to a domain.

@@ -2,9 +2,8 @@
 //! read.
 //!
 //! Its first line is the whole state when the file was begun; each further line is a change. A
-//! written line is kept at once, without a request to the core. So an attach costs lines about one
-//! guest, however many others exist. A file that is much longer than its first line is replaced by
-//! a new one.
+//! written line is kept at once, without a request to the core. So an attach writes lines about one
+//! guest only. A file that is much longer than its first line is replaced by a new one.
 
 use crate::core::{CoreError, CoreLink};
 use crate::life::Life;

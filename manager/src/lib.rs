@@ -4,7 +4,7 @@
 //! (`{"ready":true,"up_ms":…}` or `{"error":"…","cannot_run_here":…}`). The manager parses the
 //! machine's description and the bytes of clients and domains. It has no page of any domain, no
 //! capability, and no file except the log: the core carries out its requests or refuses them. The
-//! first manager opens the files and sockets of its arguments before it gives up its rights.
+//! first manager opens the files and sockets of its arguments before it drops its rights.
 //!
 //! When it ends, the core starts another manager, which resumes from the kept file (`journal`) and
 //! serves the clients at the socket and every console.
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut core = CoreLink::new(link.into());
-    // Before this process gives up the rights that the probe needs.
+    // Must precede the loss of the rights that the probe needs.
     let lacks = confine::probe().err();
     match run(&mut core) {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,7 +129,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         false => Listeners::held(&args, held).ok_or("the core holds no socket")?,
     };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
-    // Before the right to make sockets is given up.
+    // Must precede the loss of the right to create sockets.
     let metrics = metrics::prepare(opened.metrics, user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {

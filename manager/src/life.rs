@@ -234,7 +234,7 @@ impl Life {
         (!self.trouble.is_empty()).then(trouble).or(ended)
     }
 
-    /// Whether the last start failed: the end of its remains is not reported.
+    /// Whether the last start failed. The end of its remaining processes is then not reported.
     pub(crate) fn has_failed_to_start(&self) -> bool {
         !self.trouble.is_empty()
     }
@@ -356,9 +356,9 @@ impl Life {
     }
 
     /// Records netd's answers. Refused devices are requested again for some time, because the
-    /// kernel may not have released those of the process before. Then a first start fails, and a
-    /// restarted domain runs without them. A first start fails at once if a refused device is not
-    /// busy.
+    /// kernel may not have released those of the previous process. After that time, a first start
+    /// fails, and a restarted domain runs without them. A first start fails at once if a refused
+    /// device is not busy.
     pub(crate) fn opened(
         &mut self,
         refused: Vec<(DeviceId, CoreError)>,
@@ -433,7 +433,7 @@ impl Life {
         matches!(self.devices, NeededDevices::Open)
     }
 
-    /// Returns how far the first start of a domain with `devices` devices is.
+    /// Returns the stage that the first start of a domain with `devices` devices has reached.
     pub(crate) fn ready(&self, devices: usize) -> StartStage {
         match self.built {
             None => StartStage::Nothing,
@@ -541,7 +541,7 @@ fn note_outage(known: &mut Restarts, took_ns: u64) {
     known.outages_ns = known.outages_ns.saturating_add(took_ns);
 }
 
-/// Returns the pause before a start that follows `in_a_row` others.
+/// Returns the pause before a start that follows `in_a_row` consecutive starts.
 fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
     match in_a_row {
         0 => 0,

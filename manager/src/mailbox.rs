@@ -8,11 +8,11 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Interval between knocks: on virtual machines wake-ups were late by as much.
+/// Interval between knocks: on virtual machines wake-ups were delayed by this much.
 const AGAIN_NS: u64 = 50_000_000;
 /// Intervals until a request times out, three seconds in all: on virtual machines some domains
-/// waited more than one for their CPU. Intervals are counted, because the clock does not show for
-/// how long the whole machine stood still.
+/// waited more than one second for their CPU. Intervals are counted, because the clock does not
+/// show for how long the whole machine stood still.
 const PAUSES: u32 = 60;
 
 /// A domain's reply, or why there is none.
@@ -58,7 +58,7 @@ impl MailboxRequest {
 }
 
 impl Mailbox {
-    /// Takes over a mailbox. A request of an earlier manager in it gets the full time.
+    /// Takes over a mailbox. A pending request of an earlier manager gets the full time.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);

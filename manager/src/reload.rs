@@ -118,7 +118,7 @@ impl ReloadRequest {
 #[derive(Debug, Default)]
 pub(crate) struct ReloadProgress {
     left: VecDeque<ReloadRequest>,
-    /// The step under way, and the one that undoes it.
+    /// The current step, and the step that undoes it.
     present: Option<(ReloadRequest, Option<ReloadRequest>)>,
     /// The steps that undo those carried out, the last one first.
     undo: VecDeque<ReloadRequest>,
@@ -177,7 +177,7 @@ impl ReloadProgress {
         }
     }
 
-    /// Returns the user who has attached the guest that the step under way attaches again.
+    /// Returns the user who originally attached the guest that the current step attaches again.
     pub(crate) fn user(&self) -> Option<u32> {
         self.present.as_ref()?.0.user
     }
@@ -474,7 +474,7 @@ mod tests {
             assert_eq!((course.done, course.failed.is_some()), (0, true));
             assert_eq!(planned(&spec, &old).unwrap(), "", "{refused}");
             assert_eq!(spec.origin("h").unwrap().user, Some(7));
-            // Guests of the file stay guests of the file.
+            // Guests that the file names stay guests of the file.
             let (live, without) = (spec.live().unwrap(), file(&nic(1500)));
             let difference = reload::difference(live, &config, &without).unwrap();
             let detached: BTreeSet<_> = difference.to_detach.iter().map(String::as_str).collect();

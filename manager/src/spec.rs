@@ -1,8 +1,8 @@
 //! The machine's specification: its domains, and the guests and NICs that were added and removed
 //! since the start.
 //!
-//! Every edit is a [`SpecChange`], which is as long as what it changes, however large the machine
-//! is. The next manager reads the changes and repeats them.
+//! Every edit is a [`SpecChange`], whose length depends on the edit and not on the size of the
+//! machine. The next manager reads the changes and repeats them.
 
 mod apply;
 mod change;
@@ -71,7 +71,7 @@ impl MachineSpec {
         let mut drivers = BTreeMap::new();
         let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
-            // The domain gets an invalid text unchanged, and reports it.
+            // An invalid text is passed on unchanged, and the domain reports it.
             if let Ok(driver) = serde_json::from_str(&domain.config) {
                 drivers.insert(*place, driver);
                 domain.config.clear();
@@ -230,7 +230,7 @@ impl MachineSpec {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns the ports of these interfaces at each worker, with the rules and limits of these.
+    /// Returns the ports of these interfaces at each worker, with the rules and limits of `vifs`.
     pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Ports {
         let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();

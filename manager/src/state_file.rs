@@ -65,8 +65,8 @@ impl StateFile {
         Some(format!("{LACK} ({why})"))
     }
 
-    /// Returns a warning for the answer to a request if the file could not be written; `outcome`
-    /// says what an end of the core leads to until it is.
+    /// Returns a warning for the answer to a request if the file could not be written. `outcome` is
+    /// what happens if the core ends before a retry succeeds.
     pub(crate) fn warning(&self, outcome: &str) -> Option<String> {
         let why = self.failure.as_ref()?;
         Some(format!(

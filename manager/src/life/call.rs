@@ -84,8 +84,8 @@ impl WorkerCall {
         }
     }
 
-    /// Records a reply, or that there is none. `must`: the worker has to carry the request out, so
-    /// that it is repeated even if the worker refuses.
+    /// Records a reply, or its absence. `must`: the request is repeated even if the worker refuses
+    /// it.
     ///
     /// # Errors
     /// The worker refuses the request.

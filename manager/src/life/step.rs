@@ -110,7 +110,7 @@ fn if_ready(is_ready: bool, action: LifeAction) -> LifeStep {
     }
 }
 
-/// Returns what the calls to workers need; `None` if all are done.
+/// Returns the next step for the calls to workers; `None` if all are done.
 fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     let left = life.calls.iter().enumerate();
     let mut left = left.filter(|(_, call)| !call.is_done()).peekable();

@@ -227,7 +227,7 @@ pub(crate) mod tests {
                     }
                     other => panic!("{other:?}"),
                 };
-                // As from a domain that was stopped for a while.
+                // A domain that was stopped for a while answers like this.
                 for late in owed.drain(..) {
                     writeln!(&theirs, "{late}").unwrap();
                 }
@@ -260,7 +260,7 @@ pub(crate) mod tests {
         let (mut asker, served) = main_loop(&["driver"]);
         let snapshot = asker.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
-        // Its late answer is not taken for another domain's.
+        // Its late answer is not attributed to another domain.
         assert!(snapshot.stats["web"].get("vifs").is_some());
         asker.gather().unwrap();
         drop(asker);

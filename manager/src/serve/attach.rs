@@ -1,4 +1,4 @@
-//! Attaches guests: a guest is added as a whole, or not at all.
+//! Attaches guests: a guest is added completely, or not at all.
 //!
 //! | step | kept for the next manager | if it fails |
 //! |---|---|---|
@@ -54,7 +54,7 @@ impl ManagerServer<'_> {
         self.begin_attach(EditOrigin::Client(id), &guest, now)
     }
 
-    /// Attaches guests of clients that have waited until a guest of the same name was removed.
+    /// Attaches guests whose clients waited for the removal of a guest of the same name.
     pub(super) fn attach_freed(&mut self, now: u64) {
         let is_leaving =
             |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_leaving(name));
@@ -145,7 +145,7 @@ impl ManagerServer<'_> {
                 let done = self.core.ask(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
                     vif.conn = (done.value >> 32) as u32;
-                    // Others ask for its addresses while it is away.
+                    // Other stations may have sent queries for its addresses while it was absent.
                     vif.announces |= returns;
                 }
             }
@@ -161,7 +161,7 @@ impl ManagerServer<'_> {
             return self.drive(now);
         }
         self.reattach_saved_guests(now);
-        // The reports of the step before were taken since it ended.
+        // The reports of the previous step were taken after it ended.
         self.reload_turn(now);
         self.nics_opened(now);
         self.drive(now);

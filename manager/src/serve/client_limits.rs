@@ -27,9 +27,9 @@ const PAUSE_NS: u64 = 100_000_000;
 enum Place {
     /// At a free place.
     Free,
-    /// At the place of this client, whose connection is closed.
+    /// In the place of this client, whose connection is closed.
     Of(u64),
-    /// Nowhere: every place has a request under way.
+    /// Nowhere: every place serves a request.
     Nowhere,
 }
 

@@ -10,7 +10,8 @@ use abi::machine::{BEING_DETACHED, Detached};
 use shmem::time::monotonic_ns;
 
 impl ManagerServer<'_> {
-    /// Begins to detach a guest. The asker gets its answer when nothing is left of it.
+    /// Begins to detach a guest. The requester gets its answer when the guest has been removed
+    /// completely.
     pub(super) fn detach_for(&mut self, asker: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
@@ -50,7 +51,8 @@ impl ManagerServer<'_> {
         edit.is_some_and(|edit| edit.askers.iter().any(asks))
     }
 
-    /// Returns the answer to a request to detach a guest. It warns if the state file still has it.
+    /// Returns the answer to a request to detach a guest. The answer contains a warning if the
+    /// state file still contains the guest.
     fn detached(&self, name: &str, took_ns: u64) -> Detached {
         Detached {
             domain: name.to_owned(),
@@ -68,7 +70,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to remove a guest. Askers of an edit that is under way wait for that.
+    /// Begins to remove a guest. The requesters of the current edit wait for the removal.
     pub(super) fn begin_detach(&mut self, name: &str, why: &str) {
         let Some(place) = self.state.place(name) else {
             return;

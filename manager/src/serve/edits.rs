@@ -10,7 +10,7 @@ use abi::reload::Reloaded;
 /// detach continues, but its askers get an error.
 pub(super) const EDIT_NS: u64 = 20_000_000_000;
 
-/// The origin of an edit, which gets its outcome.
+/// The origin of an edit, which receives the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EditOrigin {
     /// A client, by its number.
@@ -27,8 +27,8 @@ pub(super) struct Edit {
     pub(super) place: usize,
     pub(super) began_ns: u64,
     pub(super) kind: EditKind,
-    /// The clients and parts that get the outcome. An asker with a text gets an error with it: the
-    /// guest is removed because its attach has failed.
+    /// The requesters, which receive the outcome. A requester with a text receives it as an error:
+    /// the guest is removed because its attach failed.
     pub(super) askers: Vec<(EditOrigin, Option<String>)>,
 }
 

@@ -1,7 +1,8 @@
-//! The main loop: one poll over everything, at most until the first deadline of one queue.
+//! The main loop: one poll over all descriptors, until the first deadline of one queue at the
+//! latest.
 //!
 //! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on
-//! the core only for requests that the core answers by itself, at once.
+//! the core only for requests that the core answers at once, without netd.
 
 mod attach;
 mod client_limits;
@@ -74,7 +75,7 @@ enum Deadline {
     StateFile,
     /// The log may report again that the core cannot keep the state.
     Trouble,
-    /// A client is too slow, or the time of what it waits for is over.
+    /// A client is too slow, or the event that it waits for is overdue.
     Client(u64),
     /// The end of the pause after an `accept` that failed.
     Accept,
@@ -103,7 +104,7 @@ pub(crate) struct ManagerServer<'a> {
     boot_failure: Option<String>,
     /// The file that the next manager resumes from.
     kept: StateJournal,
-    /// The present configuration, from its first use on.
+    /// The present configuration; unset until its first use.
     config: Option<LiveConfig>,
     /// Edits of guests that are under way, by name.
     edits: BTreeMap<String, Edit>,
@@ -119,7 +120,7 @@ pub(crate) struct ManagerServer<'a> {
     begun: BTreeMap<String, u32>,
     /// The state file, for the next core's manager.
     state_file: StateFile,
-    /// Why the state file could not be removed on request of the end.
+    /// Why the state file could not be removed when the end was requested.
     not_forgotten: Option<String>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
@@ -293,7 +294,7 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Has the core remove the state file, because the machine ends in order. The answer to `down`
+    /// Has the core remove the state file, because the machine is shut down cleanly. The answer to `down`
     /// reports a failure.
     fn leave_nothing(&mut self) {
         if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
@@ -443,8 +444,8 @@ impl<'a> ManagerServer<'a> {
     fn turn(&mut self) {
         let now = monotonic_ns();
         let place_ns = self.place_ns().filter(|at| *at > now);
-        // Answers that arrived during a request to the core, and further requests of a client, make
-        // no descriptor readable.
+        // No descriptor becomes readable for answers that arrived during a request to the core, or
+        // for requests that a client sent together.
         let has_request = self.clients.values().any(Client::has_request);
         let returns = self.next_to_reattach().is_some();
         let until = match self.is_answered() || has_request || self.core.has_news() || returns {

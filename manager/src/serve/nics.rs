@@ -90,8 +90,8 @@ impl ManagerServer<'_> {
         pending_nic_change.cloned().unwrap_or_default()
     }
 
-    /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
-    /// not needed any more.
+    /// Completes the change, or, if `back`, restores the previous NICs; closes the devices that are
+    /// no longer needed.
     pub(super) fn finish_nic_change(&mut self, back: bool) {
         let change = self.state.spec().end_nic_change(back);
         self.state.change(change);

@@ -99,7 +99,7 @@ impl ManagerServer<'_> {
         lives.find_map(|life| life?.failure())
     }
 
-    /// Answers the requests whose domains have restarted, or fail to.
+    /// Answers the requests whose domains have restarted or failed to restart.
     pub(super) fn answer_restarted(&mut self, now: u64) {
         while let Some(one) = self.next_restarted() {
             match one.goal {
@@ -186,7 +186,7 @@ impl ManagerServer<'_> {
         matches!(kind, Some(EditKind::Attach(_)))
     }
 
-    /// Begins an edit of a guest, which is late after a while if anyone waits for it.
+    /// Begins an edit of a guest. If a requester waits for it, it has a deadline.
     pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
         let due_ns = edit.began_ns.saturating_add(EDIT_NS);
         let due_ns = (!edit.askers.is_empty()).then_some(due_ns);

@@ -60,7 +60,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Records that a guest has returned, or will not.
+    /// Records that a guest was attached again, or cannot be.
     pub(super) fn forget_saved_guest(&mut self, name: &str) {
         self.begun.remove(name);
         if self.state.spec().saved_guest(name).is_none() {

@@ -20,13 +20,14 @@ impl ManagerServer<'_> {
         let config = live_config(&mut self.config, spec)?;
         let live = spec.live().ok_or("the machine has no file")?;
         let guest = config.with_rules(live, rules)?;
-        // The change may be done at once: the answer ends the waiting.
+        // Registered first, because the change may be done at once, and the answer ends the
+        // waiting.
         self.wait_for_change(EditOrigin::Client(id));
         self.begin_change(Some(EditOrigin::Client(id)), &guest, now)
     }
 
-    /// Begins to have the workers change a guest's ports. A worker that restarts meanwhile reads
-    /// the new rules and limits at its start. An error leaves everything as it was.
+    /// Begins a change of a guest's ports at all workers. A worker that restarts meanwhile reads
+    /// the new rules and limits at its start. On error, nothing changes.
     pub(super) fn begin_change(
         &mut self,
         asker: Option<EditOrigin>,

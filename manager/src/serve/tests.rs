@@ -49,8 +49,8 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
     core.join().unwrap();
 }
 
-/// Has the worker of the driver domain restart for an asker. It runs again in the turn in which
-/// the restart is late, and is connected if the goal is [`RestartGoal::Up`].
+/// Restarts the worker of the driver domain for a requester. The worker runs again in the turn
+/// after the deadline; it is connected if the goal is [`RestartGoal::Up`].
 fn restart(server: &mut ManagerServer<'_>, asker: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set(place, id);

@@ -14,7 +14,7 @@ pub(crate) enum SpecChange {
     SetGuest(Box<GuestSpec>),
     /// Removes a guest, which has this name.
     RemoveGuest(String),
-    /// Replaces the NICs, unless `nics` is `None`, and the rest of the change of NICs.
+    /// Replaces the NICs, unless `nics` is `None`, and the pending remainder of the change.
     SetNics {
         nics: Option<NicChange>,
         pending: Option<PendingNicChange>,
@@ -34,7 +34,7 @@ pub(crate) struct GuestSpec {
     pub(crate) domain: DomainSpec,
     /// Whether it is being attached or detached.
     pub(crate) is_changing: bool,
-    /// Its section; `None`: as in the file that the machine was started from.
+    /// Its section; `None`: unchanged since the file from which the machine was started.
     pub(crate) section: Option<Setting>,
     /// The origin of a guest that was attached since the start.
     pub(crate) origin: Option<Origin>,

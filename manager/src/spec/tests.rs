@@ -197,7 +197,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     apply(&mut both, nics_closed());
     let there = both[0].clone();
     assert_eq!(there.config().unwrap(), config);
-    // A device of a NIC that stays after all is not closed.
+    // If the NIC change is reverted, the NIC's device is not closed.
     let (config, step) = nics(&there, "");
     let nic_change = there.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
