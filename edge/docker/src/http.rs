@@ -18,7 +18,7 @@ pub(crate) enum ParsedRequest<'a> {
     Unfinished,
     /// A call: its name and its argument.
     Call { name: &'a str, body: &'a [u8] },
-    /// Any other request: the status and the sentence of its answer.
+    /// Any other request: the status and the text of its answer.
     Rejected {
         status: &'static str,
         why: &'static str,
@@ -57,8 +57,8 @@ pub(crate) fn parse(bytes: &[u8]) -> ParsedRequest<'_> {
     }
 }
 
-/// Returns the length of the body; `None` for a chunked body, which Docker does not send, and
-/// without a length.
+/// Returns the length of the body; `None` if no length is given, or for a chunked body, which
+/// Docker does not send.
 fn length(headers: &[httparse::Header<'_>]) -> Option<Result<usize, ()>> {
     let is = |header: &httparse::Header<'_>, name: &str| header.name.eq_ignore_ascii_case(name);
     if headers.iter().any(|header| is(header, "transfer-encoding")) {

@@ -153,8 +153,8 @@ fn interface(
     }
 }
 
-/// Has the wire's core process the frames that arrive at each wire's end, as behind a bridge with
-/// the same `gro`; returns the NAPI threads.
+/// Moves the processing of frames that arrive at each wire's end to the wire's core, as behind a
+/// bridge with the same `gro`; returns the NAPI threads.
 ///
 /// # Errors
 /// If this user may not, or `ethtool` is not installed.

@@ -246,7 +246,7 @@ impl Window {
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
         put("total", total);
         put("receive_side", total - sender);
-        // Busy time outside all parts bounds the amount that a sum may lack.
+        // Busy time outside all parts is the most that the total can lack.
         let counted: u64 = self.cpu_ns.values().sum();
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);

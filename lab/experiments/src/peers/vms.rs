@@ -133,8 +133,8 @@ pub(super) fn measure(
     })
 }
 
-/// Starts the drivers of both virtual machines. Each sends what it receives through the other one,
-/// so all frames go round for ever.
+/// Starts the drivers of both virtual machines. Each sends the frames that it receives through the
+/// other one, so all frames circulate forever.
 fn vms(run: VmRun, folder: &Path, sockets: &[PathBuf; 2]) -> anyhow::Result<Testpmd> {
     let ports = [0, 1].map(|n| {
         let (socket, mac) = (sockets[n].display(), MACS[n]);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Share of a domain's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TimeShare {
-    /// In the function, the line or the instruction itself.
+    /// Samples in the function, the line or the instruction itself.
     #[serde(rename = "self")]
     pub own: f64,
     /// Including the functions that are called from there.

@@ -24,7 +24,7 @@ pub struct DomainProfile {
     pub samples: u64,
     /// Samples whose stack has a function of user code.
     pub in_user: u64,
-    /// Samples of these whose stack reaches `main` or the start of a thread.
+    /// Those of them whose stack reaches `main` or the start of a thread.
     pub whole: u64,
     /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,

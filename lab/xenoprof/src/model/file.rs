@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// The format version that this program writes.
 pub const VERSION: u32 = 3;
-/// The oldest version that it reads: version 1 has no build ids, addresses and source lines,
-/// version 2 no markers.
+/// The oldest supported version. Version 1 lacks build ids, addresses and source lines; version 2
+/// lacks markers.
 const OLDEST: u32 = 1;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;

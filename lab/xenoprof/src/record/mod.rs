@@ -62,7 +62,7 @@ pub struct RecordOptions {
     pub command: Vec<String>,
     /// Domains with separate profilers that take part.
     pub participants: Option<Participants>,
-    /// Whether to sample only the command, whatever this user's privileges.
+    /// Whether to sample only the command, even if this user may sample more.
     pub own: bool,
     /// Ends the session when set.
     pub stop: Option<Arc<AtomicBool>>,

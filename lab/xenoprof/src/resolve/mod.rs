@@ -38,7 +38,7 @@ pub struct Resolver {
     exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
-    /// Nanoseconds without sampling by CPU, and the start of those that last.
+    /// Nanoseconds without sampling by CPU, and the start of those still in progress.
     throttled: BTreeMap<u32, (u64, Option<u64>)>,
 }
 

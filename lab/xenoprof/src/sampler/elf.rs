@@ -126,7 +126,7 @@ impl Foreign {
         self.known.insert((pid, path.to_owned()), key);
     }
 
-    /// Returns the path outside of its mount namespace of a file that a process has mapped.
+    /// Returns the path, in the host's mount namespace, of a file that a process has mapped.
     pub(crate) fn path(&self, pid: u32, path: &str) -> Option<&str> {
         let key = self.known.get(&(pid, path.to_owned()))?;
         self.open.get(key).map(|(name, _)| name.as_str())
@@ -299,8 +299,8 @@ pub(crate) fn debug_links(file: &File) -> Option<DebugLinks> {
     })
 }
 
-/// Finds the build id among notes. A note is the lengths of its owner and of its contents, its
-/// type, its owner, and its contents.
+/// Finds the build id among notes. A note consists of the lengths of its owner and of its contents,
+/// its type, its owner, and its contents.
 fn build_id(mut notes: &[u8], align: usize) -> Option<String> {
     const OWNER: &[u8] = b"GNU\0";
     const BUILD_ID: u32 = 3;

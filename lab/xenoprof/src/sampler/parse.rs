@@ -92,7 +92,7 @@ pub enum Address {
 pub enum Parsed {
     /// A record.
     Record(PerfRecord),
-    /// A record that is not used, such as data mappings.
+    /// An unused record, such as a data mapping.
     Uninteresting,
 }
 
@@ -131,7 +131,7 @@ impl Reader {
     }
 
     fn throttle(&self, throttle: &Throttle, metadata: &RecordMetadata, stops: bool) -> Parsed {
-        // The time in the record is of another clock than that of the trailer, if there is one.
+        // If the record has a trailer, the record's time is from another clock than the trailer's.
         let time_ns = metadata.sample_id().time().unwrap_or(throttle.time);
         Parsed::Record(PerfRecord {
             time_ns,

@@ -104,7 +104,7 @@ impl UserStack {
     }
 }
 
-/// Returns the word with a number in bytes from the kernel.
+/// Returns word `number` of bytes from the kernel.
 fn word(bytes: &[u8], number: usize) -> Option<u64> {
     let at = number.checked_mul(WORD)?;
     bytes

@@ -37,8 +37,8 @@ const STRANGER_NS: u64 = 5_000_000_000;
 const TURN_MAX: usize = 64;
 /// Maximum bytes of messages from one participant in total.
 const BYTES_MAX: usize = 64 << 20;
-/// Maximum bytes of memory per byte of an agent's profile. The worst case is an empty list in its
-/// head, which has two bytes and a comma.
+/// Maximum bytes of memory per byte of an agent's profile. The worst case is an empty list in the
+/// profile's head: three bytes with its comma.
 const PROFILE_GROWTH: usize = 12;
 /// Bytes of memory for a name without its texts, and for a function in it.
 const NAMED_BYTES: usize = size_of::<AddressName>() + 64;
@@ -47,7 +47,7 @@ const FUNCTION_BYTES: usize = size_of::<(String, bool)>() + 32;
 /// address.
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
-/// Reason why a participant with a closed connection is out.
+/// Reason for excluding a participant whose connection has closed.
 const GONE: &str = "disconnected";
 /// Interval of checks of the time.
 const TURN: Duration = Duration::from_millis(20);

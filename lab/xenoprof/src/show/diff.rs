@@ -417,7 +417,7 @@ mod tests {
     use crate::model::Tier;
     use crate::testing::session;
 
-    /// Returns point B, in which another function than in A uses the time of the copy.
+    /// Returns point B, in which a different function than in A uses the time of the copy.
     fn slow() -> Session {
         let mut session = session();
         session.frames[1].symbol = "tcp_collapse".to_owned();

@@ -310,8 +310,7 @@ mod tests {
         lro = "physical-page-scatter-t50"
     "#;
 
-    /// Returns the plan with an additional policy that is also measured with ticks, where it has no
-    /// family.
+    /// Returns the plan with one policy that is also measured with ticks, as the only one.
     fn with_ticks() -> Plan {
         let events = "name = \"physical-skb-scatter-t50\"";
         let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");

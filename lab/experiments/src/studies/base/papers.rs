@@ -103,7 +103,7 @@ impl Study for Papers {
             match &mut all {
                 None => all = Some(ran),
                 Some(all) => {
-                    // The page is quick if any of its parts is.
+                    // The page counts as a quick run if any of its parts does.
                     all.provenance.quick |= ran.provenance.quick;
                     all.figures.extend(ran.figures);
                 }

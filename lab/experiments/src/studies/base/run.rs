@@ -558,7 +558,7 @@ const UP_ROUNDS: usize = 9;
 mod tests {
     use super::*;
 
-    /// Returns the number of times that a window is opened if every attempt is disturbed.
+    /// Returns the number of attempts at a window if every attempt is disturbed.
     fn opened(run: &mut Run<'_>) -> usize {
         let mut opened = 0;
         let open = || {

@@ -226,7 +226,7 @@ impl UplinkPlan {
         Ok(plan)
     }
 
-    /// Returns what a path carries, one after the other.
+    /// Returns the kinds of traffic that a path carries, in the order of their measurement.
     fn traffic(&self, between: UplinkPath) -> Vec<Traffic> {
         let flows = || self.flows.iter().copied();
         let mut all: Vec<_> = flows().map(Traffic::Streams).collect();
