@@ -42,7 +42,7 @@ pub enum RuleState {
     Related,
 }
 
-/// Verdict of a stateful firewall on flows that others begin with the guest.
+/// Verdict of a stateful firewall on flows that others open to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inbound {
     /// Denies them, unless a rule allows them.

@@ -57,7 +57,7 @@ pub struct GuestVif {
     pub prefetch: u32,
     /// The offloads that it requests.
     pub offloads: Offloads,
-    /// Whether the guest forwards packets that come in by it.
+    /// Whether the guest forwards packets that it receives by this interface.
     pub forwards: bool,
     /// The first frame of the pool into which a device receives, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,8 +34,8 @@ pub struct WorkerNics {
     pub nics: Vec<NicConfig>,
 }
 
-/// Returns the steps that change the NICs to those of the files: first to those without the removed
-/// and changed ones, then with the new ones. Returns `None` if a change needs a new machine.
+/// Returns the steps that change the NICs to those of the files: the first step removes the removed
+/// and changed NICs, the second adds the new ones. Returns `None` if a change needs a new machine.
 pub(super) fn steps(
     live: &HotplugState,
     running: &Config,
@@ -121,8 +121,8 @@ fn can_be_added(nic: &NicSection) -> bool {
     can_be_removed(nic) && !matches!(nic.kind, NicKind::Pcap(_))
 }
 
-/// Returns whether it can be removed, and can stay when others are added or removed: no guest owns
-/// a queue of it, and its buffers may move.
+/// Returns whether the NIC can be removed, and can stay when others are added or removed: no guest
+/// owns one of its queues, and its buffers may move.
 fn can_be_removed(nic: &NicSection) -> bool {
     match nic.kind {
         NicKind::Xdp { .. } => nic.vmq.is_none(),

@@ -45,7 +45,7 @@ impl Spin {
     }
 }
 
-/// Returns whether more guests may use the CPUs of one than it has CPUs.
+/// Returns whether the guests that may use this guest's CPUs outnumber these CPUs.
 fn is_crowded(config: &Config, guest: &GuestSection) -> bool {
     let shares = |other: &&GuestSection| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
     config.guests.iter().filter(shares).count() > guest.cpus.len()

@@ -48,7 +48,7 @@ pub struct Vif {
     pub burst_to_guest_bytes: Option<u32>,
     /// Its share relative to other vifs, 1 … 1000.
     pub weight: u32,
-    /// Whether the guest forwards packets that come in by it.
+    /// Whether the guest forwards packets that it receives by this interface.
     pub forwards: bool,
     /// The identities that it may claim.
     pub security: PortSecurity,

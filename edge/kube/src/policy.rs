@@ -59,7 +59,7 @@ pub enum PolicyPort {
     All(Protocol),
     /// Consecutive ports.
     Range(Protocol, u16, u16),
-    /// The port for which the receiving pod has this name.
+    /// The receiving pod's port of this name.
     Named(Protocol, String),
 }
 

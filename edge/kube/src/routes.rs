@@ -4,8 +4,8 @@
 //! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
 //! routed, that overlaps a subnet of this node's pods or the route of an older node, that contains
 //! the address of a node in a network of this host, or that is not of unicast addresses beyond the
-//! link. Other addresses of nodes withdraw no route: a node reports its own addresses, and must not
-//! remove the route of another node's subnet by one of them.
+//! link. A node's address outside the networks of this host removes no route: a node reports its
+//! own addresses, and must not be able to remove the route of another node's subnet.
 
 use crate::api::Node;
 use crate::object::Kind;
@@ -224,7 +224,8 @@ fn existing() -> Result<Routes, String> {
 ///
 /// # Errors
 ///
-/// They are not known: routes must stay as they are, because any address may be a neighbour's.
+/// The networks are unknown: routes must stay as they are, because any address may be a
+/// neighbour's.
 fn links() -> Result<Vec<AddressBlock>, String> {
     let of_family = |family| {
         shown(&[family, "-json", "route", "show"])

@@ -30,8 +30,8 @@ const PAGE_LIMITS: Limits = Limits {
 };
 /// Time after which the server ends a watch.
 const WATCH: Duration = Duration::from_secs(300);
-/// The deadlines of a watch. The server sends a bookmark each minute; one that does not is
-/// asked again.
+/// The deadlines of a watch. The server sends a bookmark each minute. If none arrives in time, the
+/// program repeats the watch.
 const WATCH_LIMITS: Limits = Limits {
     silence: Duration::from_secs(150),
     whole: WATCH.saturating_add(Duration::from_secs(30)),
@@ -40,7 +40,7 @@ const WATCH_LIMITS: Limits = Limits {
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A watch of at least this length, or with an event, was no failure.
+/// A watch that lasted this long, or received an event, does not count as a failure.
 const WATCH_MIN: Duration = Duration::from_secs(5);
 
 /// A change of the cluster.

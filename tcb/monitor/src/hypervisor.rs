@@ -196,7 +196,7 @@ impl Hypervisor {
     /// Starts the creation of a domain's process. A later failure ends the domain.
     ///
     /// # Errors
-    /// See [`DomainError`]. In this case no process exists, and the domain can be given up.
+    /// See [`DomainError`]. In this case no process exists, and the domain can be discarded.
     pub fn start(&mut self, id: DomId, start: StartSpec) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
         let domain = self.domain_mut(id);

@@ -53,7 +53,7 @@ impl WorkerHandle {
     /// of sleep.
     pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
-        // Change the word, so that a worker that is about to sleep on it does not.
+        // Change the word first, so that a worker that is about to wait on it does not sleep.
         self.page.request.fetch_add(1, Ordering::AcqRel);
         futex::wake(self.page.request, u32::MAX);
         thread.unpark();

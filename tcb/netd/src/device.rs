@@ -95,7 +95,7 @@ pub(crate) enum NetDev {
     /// A PCI device that is to be started for a domain.
     PciStopped(Arc<Function>),
     /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
-    /// its end.
+    /// the value that stops it.
     PciStarted(Arc<Function>, OwnedFd, PciEnd),
     /// A file, which is only a descriptor.
     File,

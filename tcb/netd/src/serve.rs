@@ -369,7 +369,7 @@ fn opening(description: &OwnedFd) -> Result<OpenRequest, TaskError> {
     serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
 
-/// Returns the queue that a description describes, if it should be one.
+/// Returns the dedicated queue in a device description, if `is_queue`.
 fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueueSpec>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),

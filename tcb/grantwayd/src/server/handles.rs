@@ -30,8 +30,8 @@ impl DevHandle {
         Self { task, fds, lost }
     }
 
-    /// Reduces a closed device, which netd has completely, to what the next netd would need to
-    /// close it. Returns the other descriptors; closing the last one may take a long time.
+    /// Reduces a closed device, which netd has received completely, to the data that the next netd
+    /// needs to close it. Returns the other descriptors; closing the last one may take a long time.
     pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
         self.fds.split_off(self.state().iter().count())
     }
@@ -145,10 +145,10 @@ impl DevHandles {
         (closed_by.is_none(), by)
     }
 
-    /// Returns the first tasks for the next netd, with the token and the attachments of each. It
-    /// adopts the devices and sockets of the previous netd, and closes those that it did not close.
-    /// The last task, with `beside`, makes it serve control calls, once it has all devices that
-    /// these can name.
+    /// Returns the first tasks for the next netd, with the token and the attachments of each. They
+    /// make it adopt the devices and sockets of the previous netd, and close those that the
+    /// previous netd did not close. The last task passes `beside`: netd then serves control calls,
+    /// because it has all devices that a call can name.
     pub(super) fn for_the_next(
         &mut self,
         beside: Vec<OwnedFd>,

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// An entry that is about to lose its grant.
 #[derive(Clone, Copy)]
 struct RevokedEntry {
-    /// The operation of the batch that asked for it, if any.
+    /// The operation of the batch that requested it, if any.
     op: Option<usize>,
     index: u32,
     granted: CurrentGrant,

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long all revocations together wait for one user to end uses before a full quarantine gets it
-/// killed.
+/// How long all revocations together wait for one user to end uses before the user is killed
+/// because its quarantine is full.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
