@@ -8,8 +8,8 @@ type Names = BTreeSet<String>;
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
 pub(crate) struct LayeringRules {
-    /// `floor: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
-    pub(crate) floors: Vec<Floor>,
+    /// `layer: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
+    pub(crate) layers: Vec<Layer>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
     pub(crate) may: BTreeMap<String, Names>,
     /// `never A: B C`: A must not reach B or C even through others.
@@ -44,9 +44,9 @@ pub(crate) struct TrustedProgram {
 
 /// Crates that may use each other.
 #[derive(Debug)]
-pub(crate) struct Floor {
+pub(crate) struct Layer {
     pub(crate) name: String,
-    pub(crate) rooms: Vec<String>,
+    pub(crate) crates: Vec<String>,
 }
 
 /// Returns the rules of this workspace.
@@ -68,17 +68,17 @@ pub(crate) fn parse(text: &str) -> Result<LayeringRules> {
 
 fn rule(rules: &mut LayeringRules, line: &str) -> Result<()> {
     let (subject, names) = line.split_once(':').context("no colon")?;
-    if subject == "floor" {
-        rules.floors.push(Floor {
+    if subject == "layer" {
+        rules.layers.push(Layer {
             name: names.trim().to_owned(),
-            rooms: Vec::new(),
+            crates: Vec::new(),
         });
         return Ok(());
     }
-    if let Some(room) = subject.strip_prefix("may ") {
-        let floor = rules.floors.last_mut();
-        let floor = floor.context("a room without a floor above it")?;
-        floor.rooms.push(room.trim().to_owned());
+    if let Some(name) = subject.strip_prefix("may ") {
+        let layer = rules.layers.last_mut();
+        let layer = layer.context("`may` before the first `layer`")?;
+        layer.crates.push(name.trim().to_owned());
     }
     let names = names.split_whitespace().map(str::to_owned);
     if let Some(program) = subject.strip_prefix("program ") {
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn invalid_lines_are_rejected_with_their_number() {
         for text in [
-            "floor: f\nmay a: b\nmay a: c",
+            "layer: f\nmay a: b\nmay a: c",
             "\n\nwill a: b",
             "# x\n\nmay a",
             "\n\nmay a: b",
