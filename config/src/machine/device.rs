@@ -37,7 +37,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
             (WireConfig::Tap { device }, 0)
         }
     };
-    let told = DeviceConfig {
+    let device_config = DeviceConfig {
         mtu: nic.mtu,
         rate_mbps: nic.rate_mbps,
         wire,
@@ -64,6 +64,6 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
             .then_some(config.driver.restart_pause_ms),
         cpus: cpus.clone(),
         devices: devices.0,
-        config: json(&told),
+        config: json(&device_config),
     })
 }

@@ -363,10 +363,11 @@ fn device_of_a_nic_is_a_domain() {
         };
         assert_eq!((conn, descriptors), (0, 512));
         let device = &machine.domains[3];
-        let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
-        assert_eq!(told.rate_mbps, Some(f64::from(mbps)));
-        assert!(machine.domains[0].grant_entries >= told.pages);
-        assert!(device.window_slots > told.pages && device.devices.is_empty());
+        let device_config: crate::domain::DeviceConfig =
+            serde_json::from_str(&device.config).unwrap();
+        assert_eq!(device_config.rate_mbps, Some(f64::from(mbps)));
+        assert!(machine.domains[0].grant_entries >= device_config.pages);
+        assert!(device.window_slots > device_config.pages && device.devices.is_empty());
     }
     let machine = of("device = \"driver\"\n");
     assert_eq!(machine.domains.len(), 3);
@@ -387,8 +388,11 @@ fn device_domain_has_its_wires_tap() {
     };
     let (netns, offloads) = (tap.netns.as_deref(), tap.vnet_header);
     assert_eq!((&*tap.ifname, netns, offloads), ("wire", Some("w"), false));
-    let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
-    assert_eq!(told.wire, crate::domain::WireConfig::Tap { device: 0 });
+    let device_config: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    assert_eq!(
+        device_config.wire,
+        crate::domain::WireConfig::Tap { device: 0 }
+    );
 }
 
 #[test]

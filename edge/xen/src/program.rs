@@ -37,9 +37,9 @@ use std::sync::Arc;
 const USAGE: &str = "\
 usage: grantway-xen CONFIG.toml SOCKET
 
-Serves every network interface that Xen's toolstack gives to this domain as a backend, until it is
-told to end. Needs root at its start. SOCKET is where `grantway` speaks to it; the journal lies
-beside it. `grantway xen CONFIG.toml` chooses both.";
+Serves every network interface that Xen's toolstack assigns to this domain as a backend, until it
+is stopped. Needs root at its start. SOCKET is its control socket; the journal is created beside it.
+`grantway xen CONFIG.toml` chooses both.";
 
 /// Exit status of a process that has panicked.
 pub const PANICKED: i32 = 70;
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn keys_unsupported_on_xen_are_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = |text: &str| {
+        let parsed = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
             configured(file.path())
         };
@@ -238,9 +238,9 @@ mod tests {
                 "[[guest]]",
             ),
         ] {
-            let refused = told(&text).map(|(name, _)| name).unwrap_err().to_string();
+            let refused = parsed(&text).map(|(name, _)| name).unwrap_err().to_string();
             assert!(refused.contains(&format!(": {key}: on Xen")), "{refused}");
         }
-        assert!(told(nic).is_ok());
+        assert!(parsed(nic).is_ok());
     }
 }

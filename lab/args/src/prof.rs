@@ -281,7 +281,7 @@ pub struct Sampling {
 
 /// The profile behind one row of `grantway top`: the functions of one domain. Writes no file.
 #[derive(Debug, Args)]
-pub struct Look {
+pub struct RowProfileArgs {
     /// The machine
     pub machine: String,
     /// The domain

@@ -145,19 +145,19 @@ impl WebServer {
         let mut said = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
         out.read_to_string(&mut said)?;
-        let told =
+        let output =
             HttperfOutput::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
-        let mut figures = told.figures();
-        if told.replies > 0.0 {
+        let mut figures = output.figures();
+        if output.replies > 0.0 {
             let per_ns = tsc_hz as f64 / 1e9;
             let mut total = 0.0;
             for (part, ns) in cpu_ns {
-                let cycles = ns as f64 * per_ns / told.replies;
+                let cycles = ns as f64 * per_ns / output.replies;
                 total += cycles;
                 figures.insert(format!("cycles_per_request.{part}"), cycles);
             }
             figures.insert("cycles_per_request.total".to_owned(), total);
-            events::figures(&events, "request", told.replies, &mut figures);
+            events::figures(&events, "request", output.replies, &mut figures);
         }
         Ok(WebWindow { figures, disturbed })
     }

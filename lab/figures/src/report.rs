@@ -168,7 +168,7 @@ pub fn covered(figures: &[Figure]) -> String {
 /// Returns a line for every configuration that was not measured, with the reason.
 #[must_use]
 pub fn missing(figures: &[Figure]) -> String {
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     let mut out = String::new();
     // Comparisons are skipped: their sides are listed.
     let sides = figures.iter().filter(|f| {
@@ -178,7 +178,7 @@ pub fn missing(figures: &[Figure]) -> String {
     });
     for figure in sides {
         let why = figure.note.as_deref().unwrap_or("the run gives no reason");
-        if told.insert((&figure.config, why)) {
+        if printed.insert((&figure.config, why)) {
             out.push_str(&format!("{}: not measurable: {why}\n", figure.config));
         }
     }

@@ -28,7 +28,7 @@ enum Words {
     Lab(LabCommand),
     /// Profiles one domain, for `grantway top`
     #[command(hide = true)]
-    Look(lab_args::prof::Look),
+    Look(lab_args::prof::RowProfileArgs),
     /// Helper processes of experiments
     #[command(hide = true)]
     Internal {

@@ -2,7 +2,7 @@
 
 use figures::Failure;
 use lab_args::prof::{
-    Classes, Functions, Look, Participate, Prof, RecordArgs, Sampling, ViewArgs, With,
+    Classes, Functions, Participate, Prof, RecordArgs, RowProfileArgs, Sampling, ViewArgs, With,
 };
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -185,7 +185,7 @@ fn participate(asked: &Participate) -> anyhow::Result<()> {
 }
 
 /// Samples one machine and prints the functions of one of its domains. Writes no file.
-pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
+pub(crate) fn look_at(look: &RowProfileArgs) -> anyhow::Result<()> {
     let options = xenoprof::record::RecordOptions {
         limit: Some(Duration::from_secs(look.seconds)),
         machine: Some(look.machine.clone()),

@@ -76,7 +76,10 @@ impl Rogue {
     fn connect(socket: &Path) -> Self {
         let link = SessionLink::connect(socket).expect("the initiator listens");
         let mut rogue = Self { link, id: 0 };
-        assert!(matches!(rogue.hear().0, SessionMessage::Configured { .. }));
+        assert!(matches!(
+            rogue.receive().0,
+            SessionMessage::Configured { .. }
+        ));
         rogue
     }
 
@@ -87,7 +90,7 @@ impl Rogue {
             mode,
             scope: DomainScope::Processes(vec![pid]),
         });
-        let (message, descriptors) = rogue.hear();
+        let (message, descriptors) = rogue.receive();
         assert_eq!(message, SessionMessage::Reserved);
         (rogue, descriptors)
     }
@@ -113,7 +116,7 @@ impl Rogue {
             .expect("the initiator reads");
     }
 
-    fn hear(&mut self) -> (SessionMessage, Vec<OwnedFd>) {
+    fn receive(&mut self) -> (SessionMessage, Vec<OwnedFd>) {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some((envelope, _, descriptors)) =
@@ -128,7 +131,7 @@ impl Rogue {
     }
 
     fn until(&mut self, wanted: &SessionMessage) {
-        while self.hear().0 != *wanted {}
+        while self.receive().0 != *wanted {}
     }
 }
 
@@ -186,7 +189,7 @@ fn faulty_participants_do_not_affect_others() {
             let (hanging, _) = Rogue::register(&socket, "hanging", hanging);
             let (liar, descriptors) = Rogue::register(&socket, "lying", lying);
             let (mut flooding, _) = Rogue::register(&socket, "flooding", flooding);
-            dead.hear();
+            dead.receive();
             drop(dead);
             let ring = std::fs::File::from(descriptors.into_iter().next().expect("a ring"));
             let claim = (u64::MAX / 2).to_ne_bytes();
@@ -280,15 +283,15 @@ fn documents_are_accepted_in_order_and_within_budget() {
                 greedy.send_symbols(30 << 20);
             }
             [
-                early.hear().0,
-                active.hear().0,
-                late.hear().0,
-                greedy.hear().0,
+                early.receive().0,
+                active.receive().0,
+                late.receive().0,
+                greedy.receive().0,
             ]
         })
     };
     initiator.reserve(|| rogues.is_finished());
-    let whys = rogues.join().expect("no panic").map(|told| match told {
+    let whys = rogues.join().expect("no panic").map(|reply| match reply {
         SessionMessage::Refused { why } => why,
         other => panic!("{other:?}"),
     });
@@ -308,13 +311,13 @@ fn strangers_are_rejected_and_absent_named() {
         std::thread::spawn(move || {
             let link = SessionLink::connect(&socket).expect("the initiator listens");
             let mut stranger = Rogue { link, id: 0 };
-            stranger.hear();
+            stranger.receive();
             stranger.send(SessionMessage::Register {
                 name: "cache".to_owned(),
                 mode: Mode::Active,
                 scope: DomainScope::Processes(vec![pid]),
             });
-            stranger.hear().0
+            stranger.receive().0
         })
     };
     initiator.reserve(|| false);

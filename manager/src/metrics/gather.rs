@@ -46,7 +46,7 @@ pub(crate) enum GatherError {
 
 /// A client of the main loop.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct MetricsClient {
     stream: UnixStream,
     input: Vec<u8>,
     /// Requests without an answer.
@@ -58,7 +58,7 @@ pub(crate) struct Asker {
     domain: Duration,
 }
 
-impl Asker {
+impl MetricsClient {
     /// Returns a client over a connection that does not block.
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
@@ -202,7 +202,9 @@ pub(crate) mod tests {
 
     /// A main loop whose domains in `silent` do not answer at first. Returns the requests that it
     /// got.
-    pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Asker, JoinHandle<Vec<String>>) {
+    pub(crate) fn main_loop(
+        silent: &'static [&'static str],
+    ) -> (MetricsClient, JoinHandle<Vec<String>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let served = std::thread::spawn(move || {
@@ -235,35 +237,35 @@ pub(crate) mod tests {
             }
             got
         });
-        let mut asker = Asker::new(ours);
+        let mut requester = MetricsClient::new(ours);
         // A test's thread may get no CPU for a while.
-        asker.gathering = Duration::from_secs(600);
-        asker.domain = match silent {
-            [] => asker.gathering,
+        requester.gathering = Duration::from_secs(600);
+        requester.domain = match silent {
+            [] => requester.gathering,
             _ => Duration::from_secs(4),
         };
-        (asker, served)
+        (requester, served)
     }
 
     #[test]
     fn every_domain_is_asked() {
-        let (mut asker, served) = main_loop(&[]);
-        let snapshot = asker.gather().unwrap();
+        let (mut requester, served) = main_loop(&[]);
+        let snapshot = requester.gather().unwrap();
         assert_eq!(snapshot.stats.len(), 2);
         assert!(snapshot.audit.is_some());
-        drop(asker);
+        drop(requester);
         assert_eq!(served.join().unwrap().len(), 4);
     }
 
     #[test]
     fn silent_domains_are_skipped_then_queried_last() {
-        let (mut asker, served) = main_loop(&["driver"]);
-        let snapshot = asker.gather().unwrap();
+        let (mut requester, served) = main_loop(&["driver"]);
+        let snapshot = requester.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
         // Its late answer is not attributed to another domain.
         assert!(snapshot.stats["web"].get("vifs").is_some());
-        asker.gather().unwrap();
-        drop(asker);
+        requester.gather().unwrap();
+        drop(requester);
         let got = served.join().unwrap();
         let relays: Vec<bool> = got
             .iter()
@@ -278,6 +280,9 @@ pub(crate) mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);
-        assert_eq!(Asker::new(ours).gather().unwrap_err(), GatherError::Gone);
+        assert_eq!(
+            MetricsClient::new(ours).gather().unwrap_err(),
+            GatherError::Gone
+        );
     }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Connections of a listener at a time; further ones wait until one ends or yields.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may leave its answer unread before it yields to a newcomer.
+/// How long a connection may leave its answer unread before it yields to a new connection.
 const UNREAD: Duration = Duration::from_millis(100);
 /// Time for a request to arrive, and for an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use shmem::time::monotonic_ns;
 impl ManagerServer<'_> {
     /// Begins to detach a guest. The requester gets its answer when the guest has been removed
     /// completely.
-    pub(super) fn detach_for(&mut self, asker: EditOrigin, name: &str) -> Result<(), String> {
+    pub(super) fn detach_for(&mut self, requester: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
@@ -21,7 +21,7 @@ impl ManagerServer<'_> {
         if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.note(now);
-            self.changed(asker, &self.detached(name, 0), now);
+            self.changed(requester, &self.detached(name, 0), now);
             return Ok(());
         }
         live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
@@ -30,11 +30,11 @@ impl ManagerServer<'_> {
             false => self.begin_detach(name, "detached"),
         }
         if let Some(edit) = self.edits.get_mut(name) {
-            edit.askers.push((asker, None));
+            edit.requesters.push((requester, None));
             let due_ns = edit.began_ns.saturating_add(EDIT_NS);
             self.deadlines.set(Deadline::Edit(name.to_owned()), due_ns);
         }
-        self.wait_for_change(asker);
+        self.wait_for_change(requester);
         Ok(())
     }
 
@@ -42,13 +42,14 @@ impl ManagerServer<'_> {
     fn is_detached_for_another(&self, name: &str) -> bool {
         let edit = self.edits.get(name);
         let edit = edit.filter(|edit| matches!(edit.kind, EditKind::Detach));
-        let waits = |asker: &EditOrigin| match asker {
+        let waits = |requester: &EditOrigin| match requester {
             EditOrigin::Client(id) => self.clients.contains_key(id),
             EditOrigin::Reload => true,
             EditOrigin::Before => false,
         };
-        let asks = |(asker, error): &(EditOrigin, Option<String>)| error.is_none() && waits(asker);
-        edit.is_some_and(|edit| edit.askers.iter().any(asks))
+        let asks =
+            |(requester, error): &(EditOrigin, Option<String>)| error.is_none() && waits(requester);
+        edit.is_some_and(|edit| edit.requesters.iter().any(asks))
     }
 
     /// Returns the answer to a request to detach a guest. The answer contains a warning if the
@@ -80,10 +81,10 @@ impl ManagerServer<'_> {
         }
         let now = monotonic_ns();
         let under_way = self.end_edit(name).into_iter();
-        let askers = under_way.flat_map(|edit| edit.askers);
+        let requesters = under_way.flat_map(|edit| edit.requesters);
         let error = |error: Option<String>| error.or_else(|| Some(why.to_owned()));
-        let askers = askers
-            .map(|(asker, failed)| (asker, error(failed)))
+        let requesters = requesters
+            .map(|(requester, failed)| (requester, error(failed)))
             .collect();
         self.state
             .edit_guest(name, |guest| guest.is_changing = true);
@@ -97,7 +98,7 @@ impl ManagerServer<'_> {
             place,
             began_ns: now,
             kind: EditKind::Detach,
-            askers,
+            requesters,
         };
         self.begin_edit(name.to_owned(), edit);
     }
@@ -122,14 +123,14 @@ impl ManagerServer<'_> {
         let line = format!("{name}: detached");
         self.log.line(Level::Info, "grantwayd", &line);
         let Some(edit) = edit else { return };
-        for (asker, error) in edit.askers {
+        for (requester, error) in edit.requesters {
             match error {
-                Some(why) if asker == EditOrigin::Before => self.has_failed(&name, &why, now),
-                Some(why) => self.refuse(asker, why, now),
+                Some(why) if requester == EditOrigin::Before => self.has_failed(&name, &why, now),
+                Some(why) => self.refuse(requester, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);
                     let detached = self.detached(&name, took_ns);
-                    self.changed(asker, &detached, now);
+                    self.changed(requester, &detached, now);
                 }
             }
         }

@@ -7,7 +7,7 @@ use abi::machine::Setting;
 use abi::reload::Reloaded;
 
 /// Time within which an edit is carried out. An attach or a change that takes longer fails; a
-/// detach continues, but its askers get an error.
+/// detach continues, but its requesters get an error.
 pub(super) const EDIT_NS: u64 = 20_000_000_000;
 
 /// The origin of an edit, which receives the outcome.
@@ -29,7 +29,7 @@ pub(super) struct Edit {
     pub(super) kind: EditKind,
     /// The requesters, which receive the outcome. A requester with a text receives it as an error:
     /// the guest is removed because its attach failed.
-    pub(super) askers: Vec<(EditOrigin, Option<String>)>,
+    pub(super) requesters: Vec<(EditOrigin, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) struct Reload {
 /// Domains that restart because a client or a reload has asked for it.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    pub(super) asker: EditOrigin,
+    pub(super) requester: EditOrigin,
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,

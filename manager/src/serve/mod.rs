@@ -186,7 +186,7 @@ impl<'a> ManagerServer<'a> {
         let late_ns = self.began_ns.saturating_add(COMPLETE_NS);
         self.deadlines.set(Deadline::Complete, late_ns);
         loop {
-            self.hear();
+            self.take_reports();
             let now = monotonic_ns();
             if self.state.is_complete() {
                 self.complete_ns = Some(now);
@@ -224,7 +224,7 @@ impl<'a> ManagerServer<'a> {
         }
         // First, because a domain that restarts keeps its devices.
         self.resume(&kept.restarts, now);
-        self.hear();
+        self.take_reports();
         self.resume(&kept.restarts, now);
         for id in self.state.all() {
             if self.state.stage(id).is_some_and(Stage::is_over) {
@@ -294,8 +294,8 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Has the core remove the state file, because the machine is shut down cleanly. The answer to `down`
-    /// reports a failure.
+    /// Has the core remove the state file, because the machine is shut down cleanly. The answer to
+    /// `down` reports a failure.
     fn leave_nothing(&mut self) {
         if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
             let line = format!(
@@ -360,7 +360,7 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Takes the core's reports.
-    fn hear(&mut self) {
+    fn take_reports(&mut self) {
         self.core.take();
         while let Some((tell, fds)) = self.core.news() {
             match tell {
@@ -458,7 +458,7 @@ impl<'a> ManagerServer<'a> {
         for ready in self.wait(until, now) {
             self.handle(ready);
         }
-        self.hear();
+        self.take_reports();
         let now = monotonic_ns();
         self.core.look(now);
         self.requests(now);
@@ -475,7 +475,7 @@ impl<'a> ManagerServer<'a> {
     /// that ends in the turn of its deadline is in time. Ends when nothing is due any more.
     fn carry_on(&mut self, now: u64) {
         loop {
-            self.hear();
+            self.take_reports();
             self.change(now);
             if !self.expire(now) {
                 return;

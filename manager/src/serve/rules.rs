@@ -30,7 +30,7 @@ impl ManagerServer<'_> {
     /// the new rules and limits at its start. On error, nothing changes.
     pub(super) fn begin_change(
         &mut self,
-        asker: Option<EditOrigin>,
+        requester: Option<EditOrigin>,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -49,7 +49,10 @@ impl ManagerServer<'_> {
             place: life.place,
             began_ns: now,
             kind: EditKind::Change(changed.guest),
-            askers: asker.map(|asker| (asker, None)).into_iter().collect(),
+            requesters: requester
+                .map(|requester| (requester, None))
+                .into_iter()
+                .collect(),
         };
         let is_done = calls.is_empty();
         life.calls = calls;
@@ -68,7 +71,7 @@ impl ManagerServer<'_> {
             kind: EditKind::Change(guest),
             place,
             began_ns,
-            askers,
+            requesters,
         }) = self.end_edit(name)
         else {
             return;
@@ -77,8 +80,9 @@ impl ManagerServer<'_> {
             life.calls.clear();
         }
         let outcome = outcome.and_then(|()| self.describe(guest));
-        let is_client = |(asker, _): &(EditOrigin, _)| matches!(asker, EditOrigin::Client(_));
-        if outcome.is_err() && askers.iter().any(is_client) {
+        let is_client =
+            |(requester, _): &(EditOrigin, _)| matches!(requester, EditOrigin::Client(_));
+        if outcome.is_err() && requesters.iter().any(is_client) {
             // A reload undoes its own steps.
             self.change_back(name, now);
         }
@@ -88,10 +92,10 @@ impl ManagerServer<'_> {
             took_ns: now.saturating_sub(began_ns),
             warning: (self.state_file).warning(&format!("guest {name} gets its rules before")),
         };
-        for (asker, _) in askers {
+        for (requester, _) in requesters {
             match outcome.clone() {
-                Ok(()) => self.changed(asker, &changed, now),
-                Err(why) => self.refuse(asker, why, now),
+                Ok(()) => self.changed(requester, &changed, now),
+                Err(why) => self.refuse(requester, why, now),
             }
         }
     }

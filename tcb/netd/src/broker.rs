@@ -157,7 +157,7 @@ impl Broker {
     }
 
     /// Passes on the machine's description.
-    pub(crate) fn welcome(&self, machine: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn accept_machine(&self, machine: &OwnedFd) -> io::Result<()> {
         self.ask(BrokerRequest::Machine, &[machine.as_fd()])
             .map(drop)
     }
@@ -512,7 +512,7 @@ mod tests {
             );
         };
         refused(broker.read(&path("in")));
-        broker.welcome(&machine(devices)).unwrap();
+        broker.accept_machine(&machine(devices)).unwrap();
         broker.read(&path("in")).unwrap();
         broker.write(&path("out"), 0).unwrap();
         refused(broker.read(&path("other")));
@@ -522,7 +522,7 @@ mod tests {
         assert!(!std::fs::exists(path("new")).unwrap());
         // netd cannot add a file by another description.
         let wider = serde_json::json!([{ "read": path("other") }]);
-        let error = broker.welcome(&machine(wider)).unwrap_err();
+        let error = broker.accept_machine(&machine(wider)).unwrap_err();
         assert!(error.to_string().contains("already known"), "{error}");
         refused(broker.read(&path("other")));
     }
@@ -533,7 +533,7 @@ mod tests {
         let out = dir.path().join("out").display().to_string();
         let broker = Broker::in_a_thread();
         let devices = serde_json::json!([{ "write": &out }]);
-        broker.welcome(&machine(devices)).unwrap();
+        broker.accept_machine(&machine(devices)).unwrap();
         broker.write(&out, 0).unwrap();
         let why = broker.write(&out, 0).unwrap_err();
         assert!(why.contains("File exists"), "{why}");

@@ -94,7 +94,7 @@ impl NetdServer {
             for unit in self.wait() {
                 let known = self.units.get(unit);
                 match known.as_ref().and_then(|known| known.link()) {
-                    Some(link) => self.dials.hear(unit, link),
+                    Some(link) => self.dials.read_request(unit, link),
                     None => self.lose(unit, self.places.is_there(unit, &self.broker))?,
                 }
             }
@@ -184,7 +184,7 @@ impl NetdServer {
         match received.record.message {
             NetdRequest::Welcome {} => {
                 let [link, machine] = parts(fds)?;
-                self.broker.welcome(&machine)?;
+                self.broker.accept_machine(&machine)?;
                 control::start(link.into(), self.units.clone())?;
                 done()
             }

@@ -250,7 +250,7 @@ fn write(
     header: &[u8],
     frame: &Frame,
 ) -> Result<(), Fault> {
-    let mut room = Room::new(chains, memory);
+    let mut room = ChainBuffers::new(chains, memory);
     room.write(header)?;
     room.write(frame.header())?;
     for span in frame.payload() {
@@ -260,14 +260,14 @@ fn write(
 }
 
 /// The buffers of several chains, one behind the other.
-struct Room<'a> {
+struct ChainBuffers<'a> {
     chains: std::slice::Iter<'a, DescriptorChain>,
     chain: Option<&'a DescriptorChain>,
     cursor: Cursor,
     memory: &'a VmMemory,
 }
 
-impl<'a> Room<'a> {
+impl<'a> ChainBuffers<'a> {
     fn new(chains: &'a [DescriptorChain], memory: &'a VmMemory) -> Self {
         let mut chains = chains.iter();
         Self {

@@ -248,8 +248,8 @@ fn an_audit_adds_to_earlier_results() {
     };
     let mut parts = BTreeMap::from([USER, GRANTER].map(|id| (id, other.clone())));
     audit(&world.usage, &world.grants, &mut parts);
-    let told = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
-    assert_eq!(told, [(1, 3), (3, 1)]);
+    let reported = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
+    assert_eq!(reported, [(1, 3), (3, 1)]);
     assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
 }
 
@@ -260,10 +260,13 @@ fn mapped_and_granted_frames_are_reported() {
     let mut parts = BTreeMap::new();
     let leaks = audit(&world.usage, &world.grants, &mut parts);
     assert_eq!(leaks, 0);
-    let told = |id| {
+    let reported = |id| {
         parts
             .get(&id)
             .map(|part| (part.granted.len(), part.mapped.len()))
     };
-    assert_eq!((told(USER), told(GRANTER)), (Some((0, 2)), Some((2, 0))));
+    assert_eq!(
+        (reported(USER), reported(GRANTER)),
+        (Some((0, 2)), Some((2, 0)))
+    );
 }

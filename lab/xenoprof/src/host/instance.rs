@@ -62,7 +62,7 @@ pub(super) struct Reading {
     pub(super) traffic: BridgeTraffic,
     pub(super) cpu_ns: u64,
     pub(super) corrected: u64,
-    pub(super) waits: process::Waits,
+    pub(super) waits: process::SchedWaits,
     /// Time of the reading (`CLOCK_MONOTONIC_RAW`, nanoseconds).
     pub(super) at_ns: u64,
     pub(super) counters: Counters,
@@ -218,7 +218,7 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         traffic,
         cpu_ns,
         corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
-        waits: process::Waits::default(),
+        waits: process::SchedWaits::default(),
         at_ns: 0,
         counters: Counters::of_domain(stat),
     }

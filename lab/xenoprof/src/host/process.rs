@@ -62,7 +62,7 @@ fn parse_stat(stat: &str) -> Option<Process> {
 
 /// The waits of a process for a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waits {
+pub(super) struct SchedWaits {
     /// Time in which it could have run, nanoseconds.
     pub(super) ns: u64,
     /// Number of times that another process took its CPU.
@@ -70,9 +70,9 @@ pub(super) struct Waits {
 }
 
 /// Returns the waits of a process so far. A kernel without these statistics reports none.
-pub(super) fn waits(pid: u32) -> Waits {
+pub(super) fn waits(pid: u32) -> SchedWaits {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    Waits {
+    SchedWaits {
         ns: parse_run_delay(&read("schedstat")).unwrap_or(0),
         preempted: parse_preemptions(&read("status")).unwrap_or(0),
     }

@@ -47,7 +47,7 @@ impl Collector {
         let thread = std::thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || {
-                let mut room = Room::new(ROOM_BYTES);
+                let mut budget = MemoryBudget::new(ROOM_BYTES);
                 let mut collected = Collected::default();
                 let mut fresh = Vec::new();
                 let offer = |fresh: &[PerfRecord], read_ns| {
@@ -61,14 +61,14 @@ impl Collector {
                     let read_ns = raw_ns();
                     collected.nonsense += sampler.drain(&mut fresh);
                     offer(&fresh, read_ns);
-                    room.keep(&mut fresh, &mut collected);
+                    budget.keep(&mut fresh, &mut collected);
                 }
                 // If stopping fails, sampling ends when the descriptors are closed.
                 let _stopped = sampler.stop();
                 let read_ns = raw_ns();
                 collected.nonsense += sampler.drain(&mut fresh);
                 offer(&fresh, read_ns);
-                room.keep(&mut fresh, &mut collected);
+                budget.keep(&mut fresh, &mut collected);
                 collected.foreign = sampler.into_foreign();
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected
@@ -88,9 +88,9 @@ impl Collector {
 }
 
 /// Remaining memory, bytes.
-struct Room(usize);
+struct MemoryBudget(usize);
 
-impl Room {
+impl MemoryBudget {
     const fn new(bytes: usize) -> Self {
         Self(bytes)
     }
@@ -131,11 +131,11 @@ mod tests {
             cpu: 1,
             kind: RecordKind::Exit { pid: 7, tid: 7 },
         };
-        let mut room = Room::new(size_of::<PerfRecord>() * 2);
+        let mut budget = MemoryBudget::new(size_of::<PerfRecord>() * 2);
         let mut collected = Collected::default();
         let mut fresh = vec![sample; 5];
         fresh.push(exit.clone());
-        room.keep(&mut fresh, &mut collected);
+        budget.keep(&mut fresh, &mut collected);
         assert_eq!(collected.records.len(), 3);
         assert_eq!(collected.records.last(), Some(&exit));
         assert_eq!(collected.dropped, [((1, 7), 3)].into());

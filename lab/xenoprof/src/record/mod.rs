@@ -456,16 +456,20 @@ fn wait(options: &RecordOptions, watcher: &Watcher) -> anyhow::Result<Option<Exi
     watcher.with(|watch| watch.command(child.id(), name));
     let ended = Pid::from_child(&child);
     let ended = pidfd_open(ended, PidfdFlags::empty()).context("cannot wait for the command")?;
-    let mut told = false;
+    let mut is_terminated = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if !told && (left().is_zero() || interrupt::check().is_err()) {
-            told = true;
+        if !is_terminated && (left().is_zero() || interrupt::check().is_err()) {
+            is_terminated = true;
             terminate(&child);
         }
-        let step = if told { STEP } else { STEP.min(left()) };
+        let step = if is_terminated {
+            STEP
+        } else {
+            STEP.min(left())
+        };
         let step = Timespec {
             tv_sec: 0,
             tv_nsec: step.subsec_nanos().into(),

@@ -422,7 +422,7 @@ mod tests {
         let copy = copy.arg("--dereference").arg("/bin/sh").arg(&program);
         assert!(copy.status().unwrap().success());
         open(&program, 0o4755);
-        for (uid, told) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
+        for (uid, expected) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
             let mut child = shell(folder.path());
             let pid = child.id();
             let mut demux = Demux::default();
@@ -443,7 +443,7 @@ mod tests {
             // When the process is checked again, it runs a program without privileges.
             let late = offer(&[before, exec_plain]);
             let again = offer(&[sample(pid)]);
-            assert_eq!([as_user, as_root, late, again], told, "{uid}");
+            assert_eq!([as_user, as_root, late, again], expected, "{uid}");
             child.kill().unwrap();
             child.wait().unwrap();
         }

@@ -190,7 +190,7 @@ impl Initiator {
         }
         let ids: Vec<MemberId> = self.connections.keys().copied().collect();
         for id in ids {
-            self.hear(id);
+            self.receive(id);
         }
         self.close_strangers();
         self.take(SessionInput::Tick);
@@ -209,8 +209,8 @@ impl Initiator {
             return;
         }
         let (event, period) = self.event.clone();
-        let told = link.send(self.id, SessionMessage::Configured { event, period }, &[]);
-        if told.is_ok() {
+        let sent = link.send(self.id, SessionMessage::Configured { event, period }, &[]);
+        if sent.is_ok() {
             self.next += 1;
             let connection = Connection {
                 link: Some(link),
@@ -242,7 +242,7 @@ impl Initiator {
         }
     }
 
-    fn hear(&mut self, id: MemberId) {
+    fn receive(&mut self, id: MemberId) {
         for _ in 0..TURN_MAX {
             let Some(connection) = self.connections.get_mut(&id) else {
                 return;
@@ -262,7 +262,7 @@ impl Initiator {
             }
             if let Err(why) = self.understand(id, envelope, descriptors) {
                 // Delivery is best-effort; the participant is out in any case.
-                let _told = self.tell(id, SessionMessage::Refused { why: why.clone() });
+                let _sent = self.tell(id, SessionMessage::Refused { why: why.clone() });
                 return self.lose(id, why);
             }
         }
@@ -347,7 +347,7 @@ impl Initiator {
             Action::Reserve(id) => (id, self.admit(id)),
             Action::Refuse(id, why) => {
                 // Delivery is best-effort; the participant is out in any case.
-                let _told = self.tell(id, SessionMessage::Refused { why });
+                let _sent = self.tell(id, SessionMessage::Refused { why });
                 self.close(id);
                 return;
             }
@@ -526,7 +526,7 @@ impl Ending {
                 .filter(|sample| own(session.domain_of(sample)))
                 .count() as u64;
             // A participant that has disconnected needs no report.
-            let _told = link.send(self.id, SessionMessage::Merged { samples }, &[]);
+            let _sent = link.send(self.id, SessionMessage::Merged { samples }, &[]);
         }
     }
 }

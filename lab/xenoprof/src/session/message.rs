@@ -344,8 +344,8 @@ mod tests {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         assert!(read(memfd_create("x", flags).unwrap()).is_err());
         let long = document(|file| file.set_len(3)).unwrap();
-        let told = read_document(long, |len| Err(format!("{len} are too many")));
-        assert_eq!(told.unwrap_err(), "3 are too many");
+        let result = read_document(long, |len| Err(format!("{len} are too many")));
+        assert_eq!(result.unwrap_err(), "3 are too many");
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(read(reader.into()).is_err());
     }

@@ -154,11 +154,11 @@ impl ParticipantLink {
     }
 
     fn receive(&mut self) -> anyhow::Result<Option<(SessionMessage, Vec<OwnedFd>)>> {
-        let heard = self
+        let received = self
             .link
             .receive()
             .context("the initiator has disconnected")?;
-        Ok(heard.map(|(envelope, _, descriptors)| {
+        Ok(received.map(|(envelope, _, descriptors)| {
             self.id = envelope.session;
             (envelope.message, descriptors)
         }))
@@ -169,8 +169,8 @@ impl ParticipantLink {
         while Instant::now() < end {
             interrupt::check()?;
             wait(&[self.link.as_fd()]);
-            if let Some(heard) = self.receive()? {
-                return Ok(heard);
+            if let Some(received) = self.receive()? {
+                return Ok(received);
             }
         }
         bail!("the initiator does not answer")

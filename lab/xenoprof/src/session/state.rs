@@ -505,8 +505,8 @@ mod tests {
                     let known: BTreeSet<&str> =
                         state.members().values().map(|m| m.name.as_str()).collect();
                     for name in NAMES {
-                        let told = state.absent().iter().any(|absent| absent == name);
-                        prop_assert!(told || known.contains(name), "{} is missing", name);
+                        let is_absent = state.absent().iter().any(|absent| absent == name);
+                        prop_assert!(is_absent || known.contains(name), "{} is missing", name);
                     }
                 }
             }

@@ -11,7 +11,7 @@ use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl TestWorld {
 /// The monitor's side.
 struct Monitor {
     world: Arc<Mutex<TestWorld>>,
-    _answering: Answering,
+    _answering: FakeMonitor,
     guest: GranterWindow,
 }
 
@@ -117,7 +117,7 @@ impl Monitor {
             ..TestWorld::default()
         }));
         let shared = Arc::clone(&world);
-        let answering = Answering::start(page, move |kind, ops| {
+        let answering = FakeMonitor::start(page, move |kind, ops| {
             let mut world = shared.lock().unwrap();
             world.calls.push(format!("{kind:?} {}", ops.len()));
             let served = ops.iter().map(|words| world.serve(kind, *words));

@@ -3,7 +3,7 @@
 
 mod fake_monitor;
 
-pub use fake_monitor::Answering;
+pub use fake_monitor::FakeMonitor;
 
 use config::domain::LroConfig;
 use config::lro::{FlushConfig, Placement};

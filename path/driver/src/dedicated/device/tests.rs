@@ -5,7 +5,7 @@ use abi::PAGE;
 use abi::hypercall::HypercallKind;
 use nic::dma::{Bell, RemoteNic, RemoteSetup};
 use nic::{Nic as _, Pool};
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::Area;
 use std::sync::{Arc, Mutex};
 use vif::netif::Features;
@@ -41,7 +41,7 @@ fn calls_of(
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let made = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&made);
-    let answering = Answering::start(page, move |kind, ops| {
+    let answering = FakeMonitor::start(page, move |kind, ops| {
         assert_eq!(kind, HypercallKind::TableShare);
         shared.lock().unwrap().extend_from_slice(ops);
         vec![(status as i64, 0); ops.len()]

@@ -6,7 +6,7 @@ use abi::PAGE;
 use abi::classic::MapOp;
 use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, Handle};
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -50,7 +50,7 @@ struct TestWorld {
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
-    _answering: Answering,
+    _answering: FakeMonitor,
 }
 
 impl TestWorld {
@@ -59,7 +59,7 @@ impl TestWorld {
         let system = System::new();
         let monitor = Arc::new(Monitor::default());
         let served = Arc::clone(&monitor);
-        let answering = Answering::start(call, move |kind, ops| {
+        let answering = FakeMonitor::start(call, move |kind, ops| {
             served.calls.fetch_add(1, Ordering::Relaxed);
             let all = ops.iter().map(|words| served.serve(kind, *words));
             all.map(|status| (i64::from(status as i16), 0)).collect()
