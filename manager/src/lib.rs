@@ -16,7 +16,7 @@
 //! | `machine_state` | the machine's specification, and the state of its domains |
 //! | `spec` | the specification: domains, guests, NICs |
 //! | `state_file` | the state file, for the manager of the next core |
-//! | `windows` | slots of the workers' grant windows |
+//! | `window_slots` | slots of the workers' grant windows |
 //! | `reload` | the steps from the present machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and what it needs next |

@@ -10,7 +10,7 @@
 //! | `machine` | the machine that the command is behind |
 //! | `netns_holder` | makes the command's network namespace visible to other processes |
 //! | `command` | runs the command |
-//! | `settle` | waits until the command's data is delivered |
+//! | `tcp_drain` | waits until the command's data is delivered |
 //! | `pid1` | the first process of the command's namespaces |
 //! | `processes` | limits the command's processes |
 //! | `signals` | forwards signals to the command |

@@ -12,7 +12,7 @@
 //! The difference of two stamps also contains time in which another process had the CPU. The ledger
 //! reads the thread's CPU clock at both ends of a *stretch*. The excess of the stamps was lost to
 //! preemption. A preemption shows as one long charge, so the ledger subtracts the excess from the
-//! longest charges (`stretch`). It reports the correction and the CPU time, so that a reader can
+//! longest charges (`interval`). It reports the correction and the CPU time, so that a reader can
 //! close the account.
 //!
 //! Reading that clock is a system call and costs as much as thirty stamps, so the ledger does not

@@ -13,7 +13,7 @@
 //! | `offence` | the first frame of each kind that a guest forged |
 //! | `routed` | the fast path for small frames |
 //! | `rules` | firewall rules of a port |
-//! | `compiled_rule`, `inspected`, `prefix` | comparison of a frame with a rule |
+//! | `compiled_rule`, `frame_properties`, `prefix` | comparison of a frame with a rule |
 //! | `ports`, `verdict` | sets of ports; forwarding decisions |
 //! | `drops` | counted drop reasons |
 //! | `ethernet` | addresses in words |

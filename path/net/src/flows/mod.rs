@@ -4,8 +4,8 @@
 //! | module | job |
 //! |---|---|
 //! | `key` | identity of a flow, and its keyed hash |
-//! | `subject` | extracts the identity of a flow from a frame's header |
-//! | `plain` | the same for the most common packets |
+//! | `flow_key` | extracts the identity of a flow from a frame's header |
+//! | `fast_parse` | the same for the most common packets |
 //! | `phase` | phases of a flow, TCP transitions, timeouts |
 //! | `entry` | one flow as eight words, and their validation after another process wrote them |
 //! | `table` | hash table of entries: look-up, admission, eviction |

@@ -18,7 +18,7 @@
 //! | [`ecn`] | congestion marks in the IP header |
 //! | [`segment`] | segmentation in software |
 //! | [`too_big`] | errors for path MTU discovery |
-//! | `numbers`, `mac`, `bytes` | building blocks |
+//! | `constants`, `mac`, `bytes` | building blocks |
 
 pub mod ack;
 pub mod announce;
