@@ -12,7 +12,7 @@
 //! | `exp` | one run of `grantway exp` |
 //! | `halt` | idle cores halt on both sides |
 //! | `measure` | pairs |
-//! | `kept` | pairs on disk |
+//! | `stored_pairs` | pairs on disk |
 //! | `cells` | ratios and verdicts |
 //! | `instructions` | instruction counts of the benches, if intervals stay wide |
 //! | `callgrind` | the counter |

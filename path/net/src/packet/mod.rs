@@ -9,7 +9,7 @@
 //! | module | job |
 //! |---|---|
 //! | `headers`, `network`, `transport` | locate each header |
-//! | `common` | locates the headers of the most frequent TCP packets by a few comparisons |
+//! | `fast_headers` | locates the headers of the most frequent TCP packets by a few comparisons |
 //! | [`flow`] | flow identification |
 //! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |

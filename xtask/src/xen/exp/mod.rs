@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `cells` | the cells to measure |
-//! | `kept` | stored windows |
+//! | `stored_windows` | stored windows |
 //! | `summary` | figures, table, verdict |
 //!
 //! This is a task of this crate, because it shares packages, images and the emulator with `xen`.
