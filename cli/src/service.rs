@@ -47,7 +47,7 @@ impl Service {
                 let text = in_a_line(&status);
                 tell(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
             }
-            // The machine is about to end by itself, which the caller notices next.
+            // The machine is ending already; the caller detects that next.
             Err(Error::Io { .. }) => {}
             Err(error) => output::warn(&format!("the machine does not answer: {error}")),
         }

@@ -46,7 +46,7 @@ impl Lane {
         direction: PayloadDirection,
         times: Times,
     ) -> anyhow::Result<Window> {
-        // Removed for the time being, so that `self` can be borrowed to read the path.
+        // Removed temporarily, so that `self` can be borrowed to read the path.
         let Some(mut pairs) = self.pairs.remove(&(workload, direction)) else {
             anyhow::bail!("no load for {workload:?} {}", direction.name());
         };

@@ -58,8 +58,8 @@ impl CompiledRule {
         self.tested.intersects(properties.into())
     }
 
-    /// Returns whether it decides about a frame with these fields, which misses `missing`. A hidden
-    /// property counts against the frame.
+    /// Returns whether the rule decides about a frame with these fields that lacks the properties
+    /// `missing`. A hidden property counts against the frame.
     #[inline]
     pub(super) fn decides(&self, frame: &Inspected, missing: Missing) -> bool {
         if self.tested.intersects(missing.absent) {

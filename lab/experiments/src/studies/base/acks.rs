@@ -210,7 +210,8 @@ mod tests {
         // The last round had hardly more acknowledgements, at no cost.
         let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
         add("guest1-clean-quick-ack", "4", once);
-        // The keys have another order than those of the first column, which also lacks one key.
+        // The keys are in a different order than those of the first column, which also lacks one
+        // key.
         add("guest1-clean", "1", [(50e3, 1.0); 3]);
         add("guest1-clean", "4", [(300e3, 8.0); 3]);
         let figures = figures(&plan(), &samples);
