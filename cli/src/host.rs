@@ -8,7 +8,7 @@ pub(crate) use interfaces::networks;
 use abi::machine::{Access, Group};
 use anyhow::Context;
 use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, SoftWire, XdpWire};
-use netdev::DeviceSetupError;
+use netdev::NetError;
 use netdev::netns;
 use netdev::pci::PciBus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -286,12 +286,12 @@ fn netdev(
     }
     let (what, remedy) = match netdev::xdp::inspect(name, netns, queues) {
         Ok(()) => return,
-        Err(DeviceSetupError::NoInterface { .. }) => (
+        Err(NetError::NoInterface { .. }) => (
             format!("the interface {name} does not exist"),
             "write a name that `ip link` shows, or leave `netdev` out to create a veth pair"
                 .to_owned(),
         ),
-        Err(DeviceSetupError::Queues { queues, wanted, .. }) => (
+        Err(NetError::Queues { queues, wanted, .. }) => (
             format!("the interface {name} has {queues} receive queues"),
             format!("give it {wanted}: `ethtool -L {name} combined {wanted}` (or rx {wanted})"),
         ),

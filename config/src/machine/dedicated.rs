@@ -7,7 +7,7 @@ use crate::model::{Config, NicSection};
 use crate::rule::{self, FirewallRule, RuleDirection};
 use crate::sizes::{grant_entries, rx_pages, rx_pool};
 use abi::firewall;
-use abi::machine::{Device, XdpQueueSpec};
+use abi::machine::{Device, XdpQueue};
 use abi::xdp::Ring;
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ pub(super) fn add(
             let entries = chunks.checked_next_power_of_two().unwrap_or(1 << 31);
             let rings_slot = *window_slots;
             *window_slots = window_slots.saturating_add(2 * Ring::slots(entries));
-            let device = devices.add(Device::XdpQueue(XdpQueueSpec {
+            let device = devices.add(Device::XdpQueue(XdpQueue {
                 queue: pdev.queue,
                 guest: guest.name.clone(),
                 mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),

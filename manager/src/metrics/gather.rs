@@ -46,7 +46,7 @@ pub(crate) enum GatherError {
 
 /// A client of the main loop.
 #[derive(Debug)]
-pub(crate) struct MetricsClient {
+pub(crate) struct Scraper {
     stream: UnixStream,
     input: Vec<u8>,
     /// Requests without an answer.
@@ -58,7 +58,7 @@ pub(crate) struct MetricsClient {
     domain: Duration,
 }
 
-impl MetricsClient {
+impl Scraper {
     /// Returns a client over a connection that does not block.
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
@@ -202,9 +202,7 @@ pub(crate) mod tests {
 
     /// A main loop whose domains in `silent` do not answer at first. Returns the requests that it
     /// got.
-    pub(crate) fn main_loop(
-        silent: &'static [&'static str],
-    ) -> (MetricsClient, JoinHandle<Vec<String>>) {
+    pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Scraper, JoinHandle<Vec<String>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let served = std::thread::spawn(move || {
@@ -237,35 +235,35 @@ pub(crate) mod tests {
             }
             got
         });
-        let mut requester = MetricsClient::new(ours);
+        let mut scraper = Scraper::new(ours);
         // A test's thread may get no CPU for a while.
-        requester.gathering = Duration::from_secs(600);
-        requester.domain = match silent {
-            [] => requester.gathering,
+        scraper.gathering = Duration::from_secs(600);
+        scraper.domain = match silent {
+            [] => scraper.gathering,
             _ => Duration::from_secs(4),
         };
-        (requester, served)
+        (scraper, served)
     }
 
     #[test]
     fn every_domain_is_asked() {
-        let (mut requester, served) = main_loop(&[]);
-        let snapshot = requester.gather().unwrap();
+        let (mut scraper, served) = main_loop(&[]);
+        let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.len(), 2);
         assert!(snapshot.audit.is_some());
-        drop(requester);
+        drop(scraper);
         assert_eq!(served.join().unwrap().len(), 4);
     }
 
     #[test]
     fn silent_domains_are_skipped_then_queried_last() {
-        let (mut requester, served) = main_loop(&["driver"]);
-        let snapshot = requester.gather().unwrap();
+        let (mut scraper, served) = main_loop(&["driver"]);
+        let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
         // Its late answer is not attributed to another domain.
         assert!(snapshot.stats["web"].get("vifs").is_some());
-        requester.gather().unwrap();
-        drop(requester);
+        scraper.gather().unwrap();
+        drop(scraper);
         let got = served.join().unwrap();
         let relays: Vec<bool> = got
             .iter()
@@ -280,9 +278,6 @@ pub(crate) mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);
-        assert_eq!(
-            MetricsClient::new(ours).gather().unwrap_err(),
-            GatherError::Gone
-        );
+        assert_eq!(Scraper::new(ours).gather().unwrap_err(), GatherError::Gone);
     }
 }

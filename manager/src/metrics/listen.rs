@@ -2,8 +2,8 @@
 //! request of bounded length and a deadline. The socket serves root and the machine's user.
 //! Connections to the port, for which the kernel reports no user, do not use the socket's places.
 //!
-//! If no place is free, the connection that has gone longest without a complete request yields its
-//! place to a new connection at once. A connection that does not read its answer yields after
+//! If no place is free, the connection that has waited longest without a complete request yields
+//! its place to a new connection at once. A connection that does not read its answer yields after
 //! [`UNREAD`].
 
 use super::gather::GatherError;

@@ -73,15 +73,15 @@ impl ManagerServer<'_> {
     /// Begins to attach a guest. The requester gets its answer when the guest is up.
     pub(super) fn begin_attach(
         &mut self,
-        requester: EditOrigin,
+        origin: EditOrigin,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
-        let user = self.user_of(requester, state::name_of(guest).unwrap_or_default());
+        let user = self.user_of(origin, state::name_of(guest).unwrap_or_default());
         let config = live_config(&mut self.config, self.state.spec())?;
         let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
-        if requester != EditOrigin::Before {
+        if origin != EditOrigin::Before {
             // This guest takes the place of the one that was to return.
             self.forget_saved_guest(&name);
         }
@@ -89,12 +89,12 @@ impl ManagerServer<'_> {
             self.forget(&name);
             return Err(format!("the core cannot keep the state: {why}"));
         }
-        self.wait_for_change(requester);
+        self.wait_for_change(origin);
         let edit = Edit {
             place,
             began_ns: now,
             kind: EditKind::Attach(admitted),
-            requesters: vec![(requester, None)],
+            origins: vec![(origin, None)],
         };
         self.begin_edit(name, edit);
         let domain = self.state.domain(place);
@@ -104,8 +104,8 @@ impl ManagerServer<'_> {
     }
 
     /// Returns the user who has asked for a guest; `None` if files name it.
-    fn user_of(&self, requester: EditOrigin, name: &str) -> Option<u32> {
-        match requester {
+    fn user_of(&self, origin: EditOrigin, name: &str) -> Option<u32> {
+        match origin {
             EditOrigin::Client(id) => self.clients.get(&id)?.user,
             EditOrigin::Reload => self.reload.as_ref()?.course.user(),
             EditOrigin::Before => self.state.spec().saved_guest(name)?.origin.user,
@@ -188,7 +188,7 @@ impl ManagerServer<'_> {
         let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {
             return;
         };
-        if edit.requesters.contains(&(EditOrigin::Before, None)) {
+        if edit.origins.contains(&(EditOrigin::Before, None)) {
             self.forget_saved_guest(name);
         }
         let line = format!("{name}: attached");
@@ -208,15 +208,15 @@ impl ManagerServer<'_> {
             took_ns: now.saturating_sub(edit.began_ns),
             warnings: warnings.collect(),
         };
-        for (requester, _) in edit.requesters {
-            self.changed(requester, &attached, now);
+        for (origin, _) in edit.origins {
+            self.changed(origin, &attached, now);
         }
     }
 
     /// Fails the attach of a guest: removes it, and answers why when that is done.
     pub(super) fn fail(&mut self, name: &str, why: String) {
         if let Some(edit) = self.edits.get_mut(name) {
-            for (_, error) in &mut edit.requesters {
+            for (_, error) in &mut edit.origins {
                 error.get_or_insert_with(|| why.clone());
             }
         }

@@ -12,7 +12,7 @@ use shmem::time::monotonic_ns;
 impl ManagerServer<'_> {
     /// Begins to detach a guest. The requester gets its answer when the guest has been removed
     /// completely.
-    pub(super) fn detach_for(&mut self, requester: EditOrigin, name: &str) -> Result<(), String> {
+    pub(super) fn detach_for(&mut self, origin: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
@@ -21,7 +21,7 @@ impl ManagerServer<'_> {
         if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.note(now);
-            self.changed(requester, &self.detached(name, 0), now);
+            self.changed(origin, &self.detached(name, 0), now);
             return Ok(());
         }
         live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
@@ -30,11 +30,11 @@ impl ManagerServer<'_> {
             false => self.begin_detach(name, "detached"),
         }
         if let Some(edit) = self.edits.get_mut(name) {
-            edit.requesters.push((requester, None));
+            edit.origins.push((origin, None));
             let due_ns = edit.began_ns.saturating_add(EDIT_NS);
             self.deadlines.set(Deadline::Edit(name.to_owned()), due_ns);
         }
-        self.wait_for_change(requester);
+        self.wait_for_change(origin);
         Ok(())
     }
 
@@ -42,14 +42,13 @@ impl ManagerServer<'_> {
     fn is_detached_for_another(&self, name: &str) -> bool {
         let edit = self.edits.get(name);
         let edit = edit.filter(|edit| matches!(edit.kind, EditKind::Detach));
-        let waits = |requester: &EditOrigin| match requester {
+        let waits = |origin: &EditOrigin| match origin {
             EditOrigin::Client(id) => self.clients.contains_key(id),
             EditOrigin::Reload => true,
             EditOrigin::Before => false,
         };
-        let asks =
-            |(requester, error): &(EditOrigin, Option<String>)| error.is_none() && waits(requester);
-        edit.is_some_and(|edit| edit.requesters.iter().any(asks))
+        let asks = |(from, error): &(EditOrigin, Option<String>)| error.is_none() && waits(from);
+        edit.is_some_and(|edit| edit.origins.iter().any(asks))
     }
 
     /// Returns the answer to a request to detach a guest. The answer contains a warning if the
@@ -81,10 +80,10 @@ impl ManagerServer<'_> {
         }
         let now = monotonic_ns();
         let under_way = self.end_edit(name).into_iter();
-        let requesters = under_way.flat_map(|edit| edit.requesters);
+        let origins = under_way.flat_map(|edit| edit.origins);
         let error = |error: Option<String>| error.or_else(|| Some(why.to_owned()));
-        let requesters = requesters
-            .map(|(requester, failed)| (requester, error(failed)))
+        let origins = origins
+            .map(|(origin, failed)| (origin, error(failed)))
             .collect();
         self.state
             .edit_guest(name, |guest| guest.is_changing = true);
@@ -98,7 +97,7 @@ impl ManagerServer<'_> {
             place,
             began_ns: now,
             kind: EditKind::Detach,
-            requesters,
+            origins,
         };
         self.begin_edit(name.to_owned(), edit);
     }
@@ -123,14 +122,14 @@ impl ManagerServer<'_> {
         let line = format!("{name}: detached");
         self.log.line(Level::Info, "grantwayd", &line);
         let Some(edit) = edit else { return };
-        for (requester, error) in edit.requesters {
+        for (origin, error) in edit.origins {
             match error {
-                Some(why) if requester == EditOrigin::Before => self.has_failed(&name, &why, now),
-                Some(why) => self.refuse(requester, why, now),
+                Some(why) if origin == EditOrigin::Before => self.has_failed(&name, &why, now),
+                Some(why) => self.refuse(origin, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);
                     let detached = self.detached(&name, took_ns);
-                    self.changed(requester, &detached, now);
+                    self.changed(origin, &detached, now);
                 }
             }
         }

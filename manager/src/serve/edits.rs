@@ -29,7 +29,7 @@ pub(super) struct Edit {
     pub(super) kind: EditKind,
     /// The requesters, which receive the outcome. A requester with a text receives it as an error:
     /// the guest is removed because its attach failed.
-    pub(super) requesters: Vec<(EditOrigin, Option<String>)>,
+    pub(super) origins: Vec<(EditOrigin, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) struct Reload {
 /// Domains that restart because a client or a reload has asked for it.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    pub(super) requester: EditOrigin,
+    pub(super) origin: EditOrigin,
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,

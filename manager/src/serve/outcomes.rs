@@ -55,19 +55,19 @@ impl ManagerServer<'_> {
     /// Restarts domains for a requester, which gets an answer when they have reached the goal.
     pub(super) fn restart_for(
         &mut self,
-        requester: EditOrigin,
+        origin: EditOrigin,
         places: &[usize],
         goal: (RestartGoal, &str),
         now: u64,
     ) {
         let starts = self.restart_domains(places, goal);
         let restarting = Restarting {
-            requester,
+            origin,
             starts,
             goal: goal.0,
         };
         self.await_restart(restarting, now.saturating_add(EDIT_NS));
-        self.wait_for_change(requester);
+        self.wait_for_change(origin);
     }
 
     /// Adds a request that waits for restarting domains until a time.
@@ -107,7 +107,7 @@ impl ManagerServer<'_> {
                 RestartGoal::Up => self.restarted(&one, now),
                 RestartGoal::Ended => {
                     self.finish_nic_change(false);
-                    self.changed(one.requester, &(), now);
+                    self.changed(one.origin, &(), now);
                 }
                 RestartGoal::NicsChanged => {
                     self.finish_nic_change(false);
@@ -119,7 +119,7 @@ impl ManagerServer<'_> {
                     };
                     self.await_restart(connecting, now.saturating_add(CONNECT_NS));
                 }
-                RestartGoal::Connected => self.changed(one.requester, &(), now),
+                RestartGoal::Connected => self.changed(one.origin, &(), now),
             }
         }
     }
@@ -146,7 +146,7 @@ impl ManagerServer<'_> {
     fn fail_restart(&mut self, one: &Restarting, now: u64) {
         let failure = self.failure_of(one);
         let why = match one.goal {
-            RestartGoal::Connected => return self.changed(one.requester, &(), now),
+            RestartGoal::Connected => return self.changed(one.origin, &(), now),
             RestartGoal::Up => {
                 let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
                 format!("it was not back within 20 s{why}")
@@ -156,13 +156,13 @@ impl ManagerServer<'_> {
                 self.turn_back(failure.unwrap_or_else(late))
             }
         };
-        self.refuse(one.requester, why, now);
+        self.refuse(one.origin, why, now);
     }
 
     fn restarted(&mut self, one: &Restarting, now: u64) {
         let life = one.starts.first().map(|(place, _)| self.lives.get(place));
         let Some(life) = life.flatten() else {
-            return self.refuse(one.requester, "it does not restart".to_owned(), now);
+            return self.refuse(one.origin, "it does not restart".to_owned(), now);
         };
         let domain = self.state.domain(life.place);
         let restarted = Restarted {
@@ -171,7 +171,7 @@ impl ManagerServer<'_> {
             ready_ns: life.known.ready_ns.unwrap_or_default(),
             connected_ns: life.known.connected_ns.unwrap_or_default(),
         };
-        self.changed(one.requester, &restarted, now);
+        self.changed(one.origin, &restarted, now);
     }
 
     /// Whether a guest is being detached.
@@ -189,7 +189,7 @@ impl ManagerServer<'_> {
     /// Begins an edit of a guest. If a requester waits for it, it has a deadline.
     pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
         let due_ns = edit.began_ns.saturating_add(EDIT_NS);
-        let due_ns = (!edit.requesters.is_empty()).then_some(due_ns);
+        let due_ns = (!edit.origins.is_empty()).then_some(due_ns);
         self.deadlines.set(Deadline::Edit(name.clone()), due_ns);
         self.deadlines.set(Deadline::Domain(edit.place), 0);
         self.edits.insert(name, edit);
@@ -213,25 +213,25 @@ impl ManagerServer<'_> {
                 self.is_changed(name, Err(why.into()), now);
             }
             EditKind::Detach => {
-                let requesters = std::mem::take(&mut edit.requesters);
+                let origins = std::mem::take(&mut edit.origins);
                 let why = format!("{name}: something of it is still in use after 20 s");
-                for (requester, _) in requesters {
-                    self.refuse(requester, why.clone(), now);
+                for (origin, _) in origins {
+                    self.refuse(origin, why.clone(), now);
                 }
             }
         }
     }
 
     /// Has a client wait for the edit that it has asked for.
-    pub(super) fn wait_for_change(&mut self, requester: EditOrigin) {
-        if let EditOrigin::Client(client) = requester {
+    pub(super) fn wait_for_change(&mut self, origin: EditOrigin) {
+        if let EditOrigin::Client(client) = origin {
             self.wait_for(client, ClientWait::Change);
         }
     }
 
     /// Answers that an edit is carried out.
-    pub(super) fn changed(&mut self, requester: EditOrigin, answer: &impl Serialize, now: u64) {
-        match requester {
+    pub(super) fn changed(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
+        match origin {
             EditOrigin::Client(client) => self.answer(client, answer, now),
             EditOrigin::Reload => self.reload_step_over(Ok(())),
             EditOrigin::Before => {}
@@ -239,8 +239,8 @@ impl ManagerServer<'_> {
     }
 
     /// Answers that an edit has failed.
-    pub(super) fn refuse(&mut self, requester: EditOrigin, why: String, now: u64) {
-        match requester {
+    pub(super) fn refuse(&mut self, origin: EditOrigin, why: String, now: u64) {
+        match origin {
             EditOrigin::Client(client) => self.answer(client, &refusal(why), now),
             EditOrigin::Reload => self.reload_step_over(Err(why)),
             EditOrigin::Before => {}

@@ -30,7 +30,7 @@ impl ManagerServer<'_> {
     /// the new rules and limits at its start. On error, nothing changes.
     pub(super) fn begin_change(
         &mut self,
-        requester: Option<EditOrigin>,
+        origin: Option<EditOrigin>,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -49,10 +49,7 @@ impl ManagerServer<'_> {
             place: life.place,
             began_ns: now,
             kind: EditKind::Change(changed.guest),
-            requesters: requester
-                .map(|requester| (requester, None))
-                .into_iter()
-                .collect(),
+            origins: origin.map(|origin| (origin, None)).into_iter().collect(),
         };
         let is_done = calls.is_empty();
         life.calls = calls;
@@ -71,7 +68,7 @@ impl ManagerServer<'_> {
             kind: EditKind::Change(guest),
             place,
             began_ns,
-            requesters,
+            origins,
         }) = self.end_edit(name)
         else {
             return;
@@ -80,9 +77,8 @@ impl ManagerServer<'_> {
             life.calls.clear();
         }
         let outcome = outcome.and_then(|()| self.describe(guest));
-        let is_client =
-            |(requester, _): &(EditOrigin, _)| matches!(requester, EditOrigin::Client(_));
-        if outcome.is_err() && requesters.iter().any(is_client) {
+        let is_client = |(origin, _): &(EditOrigin, _)| matches!(origin, EditOrigin::Client(_));
+        if outcome.is_err() && origins.iter().any(is_client) {
             // A reload undoes its own steps.
             self.change_back(name, now);
         }
@@ -92,10 +88,10 @@ impl ManagerServer<'_> {
             took_ns: now.saturating_sub(began_ns),
             warning: (self.state_file).warning(&format!("guest {name} gets its rules before")),
         };
-        for (requester, _) in requesters {
+        for (origin, _) in origins {
             match outcome.clone() {
-                Ok(()) => self.changed(requester, &changed, now),
-                Err(why) => self.refuse(requester, why, now),
+                Ok(()) => self.changed(origin, &changed, now),
+                Err(why) => self.refuse(origin, why, now),
             }
         }
     }

@@ -51,7 +51,7 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
 
 /// Restarts the worker of the driver domain for a requester. The worker runs again in the turn
 /// after the deadline; it is connected if the goal is [`RestartGoal::Up`].
-fn restart(server: &mut ManagerServer<'_>, requester: EditOrigin, goal: RestartGoal) {
+fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set(place, id);
     server.state.live(id, Stage::Running, "runs");
@@ -66,7 +66,7 @@ fn restart(server: &mut ManagerServer<'_>, requester: EditOrigin, goal: RestartG
     let life = Life::resume(place, Some(10), known, stage, 0);
     server.lives.insert(place, life);
     let late = Restarting {
-        requester,
+        origin,
         starts: vec![(place, 0)],
         goal,
     };
@@ -188,7 +188,7 @@ fn late_edits_leave_an_ending_machine_as_it_is() {
             place: 1,
             began_ns: 0,
             kind: EditKind::Change(guest),
-            requesters: vec![(EditOrigin::Before, None)],
+            origins: vec![(EditOrigin::Before, None)],
         };
         server.begin_edit("a".to_owned(), edit);
         server.opening_nics = Some(OpeningNics {

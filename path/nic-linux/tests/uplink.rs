@@ -4,7 +4,7 @@
 
 use abi::machine::{Forward, Nat, PortProtocol, Uplink};
 use netdev::netns::{Namespace, identity};
-use netdev::{DeviceSetupError, NatUplink, OpenedTap, TapSpec, open_queues, remove};
+use netdev::{NatUplink, NetError, OpenedTap, TapSpec, open_queues, remove};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -68,7 +68,7 @@ fn inside(namespace: &Namespace) -> TapSpec {
 /// Returns `None` if TAPs are not available.
 fn open(spec: &TapSpec) -> Option<OpenedTap> {
     match open_queues(spec) {
-        Err(error @ DeviceSetupError::NoTun { .. }) => {
+        Err(error @ NetError::NoTun { .. }) => {
             eprintln!("skipped: {error}");
             None
         }
@@ -331,7 +331,7 @@ fn bridge_port_stays_until_removed() {
         ..spec(&namespace, "up0", INSIDE, "")
     };
     match open_queues(&port("nobridge")) {
-        Err(error @ DeviceSetupError::NoTun { .. }) => return eprintln!("skipped: {error}"),
+        Err(error @ NetError::NoTun { .. }) => return eprintln!("skipped: {error}"),
         Err(error) => assert!(error.to_string().contains("nobridge"), "{error}"),
         Ok(_) => panic!("a TAP joined a bridge that does not exist"),
     }

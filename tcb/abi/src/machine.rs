@@ -154,7 +154,7 @@ pub enum Device {
     /// An AF_XDP socket on an interface of the kernel.
     Xdp(Xdp),
     /// A dedicated queue of the AF_XDP interface before it in the list.
-    XdpQueue(XdpQueueSpec),
+    XdpQueue(XdpQueue),
     /// A PCI network device behind an IOMMU.
     Pci(Pci),
     /// A vhost-user socket of a virtual machine monitor.
@@ -374,7 +374,7 @@ pub struct Xdp {
 /// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct XdpQueueSpec {
+pub struct XdpQueue {
     /// Its number, starting at 1; 0 is the shared queue.
     pub queue: u32,
     /// The guest's name.

@@ -5,7 +5,7 @@ use crate::hypercall::{CallCounters, CallPage, MonitorState};
 use crate::liveness::Liveness;
 use crate::memory::{RetainedFrames, SharedDomainMemory};
 use crate::notices::NoticeChannel;
-use crate::process::DomainProcess;
+use crate::process::Process;
 use crate::spec::{DomainError, StartSpec, check};
 use crate::worker::{self, Worker, WorkerHandle};
 use abi::DomId;
@@ -141,7 +141,7 @@ impl Domain {
     }
 
     /// Returns the domain's process, if it exists.
-    pub(crate) fn process(&self) -> Option<&Arc<DomainProcess>> {
+    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
         self.running()?.worker.process.get()
     }
 

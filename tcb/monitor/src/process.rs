@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A domain's process and its agent.
 #[derive(Debug)]
-pub(crate) struct DomainProcess {
+pub(crate) struct Process {
     /// The worker holds this while the agent works, for up to the agent's deadline: the main thread
     /// uses `try_lock` only.
     sandboxed: Mutex<Sandboxed>,
@@ -33,7 +33,7 @@ pub(crate) struct DomainProcess {
     pub(crate) lingers: AtomicBool,
 }
 
-impl DomainProcess {
+impl Process {
     pub(crate) fn new(sandboxed: Sandboxed) -> io::Result<Self> {
         Ok(Self {
             pid: sandboxed.pid,
@@ -52,7 +52,7 @@ impl DomainProcess {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills the domain's process without waiting. [`DomainProcess::end`] ends its agent.
+    /// Kills the domain's process without waiting. [`Process::end`] ends its agent.
     pub(crate) fn strike(&self) {
         // The process may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -94,7 +94,7 @@ impl DomainProcess {
 #[derive(Debug)]
 pub(crate) struct AgentSpace {
     pub(crate) id: DomId,
-    pub(crate) process: Arc<DomainProcess>,
+    pub(crate) process: Arc<Process>,
     pub(crate) post: NoticeChannel,
     pub(crate) foreign: ForeignMappings,
 }

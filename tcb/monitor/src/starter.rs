@@ -1,7 +1,7 @@
 //! Creates a domain's process, as the first act of the domain's worker. This takes as long as the
 //! kernel and the new agent need, so the main thread does not wait for it.
 
-use crate::process::DomainProcess;
+use crate::process::Process;
 use crate::spec::StartSpec;
 use crate::worker::Worker;
 use sandbox::Spec;
@@ -12,10 +12,7 @@ impl Worker {
     ///
     /// # Errors
     /// The reason; nothing of the process is left.
-    pub(crate) fn spawn(
-        &self,
-        start: StartSpec,
-    ) -> Result<(DomainProcess, Vec<&'static str>), String> {
+    pub(crate) fn spawn(&self, start: StartSpec) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,
             args: &[],
@@ -32,7 +29,7 @@ impl Worker {
         });
         let mut sandboxed = spawned.map_err(|error| error.to_string())?;
         let missing = std::mem::take(&mut sandboxed.missing);
-        let process = DomainProcess::new(sandboxed);
+        let process = Process::new(sandboxed);
         let process = process.map_err(|error| format!("keeping its descriptors: {error}"))?;
         Ok((process, missing))
     }

@@ -1,6 +1,6 @@
 //! The epoll set through which the main thread waits for all domains.
 
-use crate::process::DomainProcess;
+use crate::process::Process;
 use abi::DomId;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -23,7 +23,7 @@ impl DomainEpoll {
     }
 
     /// Watches a domain's process.
-    pub(crate) fn add(&self, id: DomId, process: &DomainProcess) -> Result<()> {
+    pub(crate) fn add(&self, id: DomId, process: &Process) -> Result<()> {
         for (fd, asks) in [(process.pidfd.as_fd(), 0), (process.attach.fd(), ASKS)] {
             let data = EventData::new_u64(u64::from(id.0) | asks);
             epoll::add(&self.0, fd, data, EventFlags::IN)?;
@@ -32,7 +32,7 @@ impl DomainEpoll {
     }
 
     /// Enables or disables events for the domain's attach calls.
-    pub(crate) fn modify(&self, id: DomId, process: &DomainProcess, enabled: bool) {
+    pub(crate) fn modify(&self, id: DomId, process: &Process, enabled: bool) {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, enabled);
         let data = EventData::new_u64(u64::from(id.0) | ASKS);
@@ -41,7 +41,7 @@ impl DomainEpoll {
     }
 
     /// Stops watching a domain's process.
-    pub(crate) fn remove(&self, process: &DomainProcess) {
+    pub(crate) fn remove(&self, process: &Process) {
         for fd in [process.pidfd.as_fd(), process.attach.fd()] {
             let _ = epoll::delete(&self.0, fd);
         }

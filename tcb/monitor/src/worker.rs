@@ -12,7 +12,7 @@ use crate::foreign::ForeignMappings;
 use crate::hypercall::{CallCounters, CallPage, HypercallServer, MonitorState};
 use crate::memory::SharedDomainMemory;
 use crate::notices::NoticeChannel;
-use crate::process::{AgentSpace, DomainProcess};
+use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
 use crate::spec::StartSpec;
 use abi::DomId;
@@ -36,7 +36,7 @@ pub(crate) struct WorkerHandle {
     stop: AtomicBool,
     tid: AtomicI32,
     /// The domain's process, once it exists.
-    pub(crate) process: OnceLock<Arc<DomainProcess>>,
+    pub(crate) process: OnceLock<Arc<Process>>,
 }
 
 impl WorkerHandle {
@@ -114,7 +114,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Serves the domain, and tears it down.
-    fn run(self, process: &Arc<DomainProcess>, control: &WorkerHandle) {
+    fn run(self, process: &Arc<Process>, control: &WorkerHandle) {
         let Self {
             id, shared, post, ..
         } = self;

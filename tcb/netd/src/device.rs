@@ -2,13 +2,13 @@
 
 use crate::broker::Broker;
 use abi::core::{NetdReply, RingExtent};
-use abi::machine::{self, Device, OpenRequest, XdpQueueSpec};
+use abi::machine::{self, Device, OpenRequest, XdpQueue};
 use abi::pci::PciControl;
 use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::pci::{Function, PciError};
 use netdev::xdp::{QueueSocket, RingPages, XdpDevice, XdpInterface, XdpSocket};
-use netdev::{DeviceSetupError, NatUplink, SteerError, TapSteering};
+use netdev::{NatUplink, NetError, SteerError, TapSteering};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,8 +40,8 @@ impl From<String> for TaskError {
     }
 }
 
-impl From<DeviceSetupError> for TaskError {
-    fn from(error: DeviceSetupError) -> Self {
+impl From<NetError> for TaskError {
+    fn from(error: NetError) -> Self {
         Self {
             why: error.to_string(),
             is_busy: error.is_busy(),
@@ -102,7 +102,7 @@ pub(crate) enum NetDev {
     /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
     Stuck,
     /// A socket that is not bound yet.
-    Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueueSpec>),
+    Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueue>),
     /// The shared socket of a wire.
     Shared(XdpDevice),
     /// A dedicated queue of a wire.
@@ -356,7 +356,7 @@ impl NetDev {
     }
 
     /// Creates a socket on this device, without memory.
-    pub(crate) fn socket(&self, queue: Option<XdpQueueSpec>) -> Result<Self, TaskError> {
+    pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, TaskError> {
         match self {
             Self::Wire(wire) => Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue)),
             Self::Pci(function, _) => {
@@ -393,7 +393,7 @@ impl NetDev {
     /// Adopts a socket on this device that a previous netd bound, and the descriptor kept with it.
     pub(crate) fn take_up_socket(
         &self,
-        queue: Option<XdpQueueSpec>,
+        queue: Option<XdpQueue>,
         socket: OwnedFd,
         rest: Vec<OwnedFd>,
     ) -> Result<Self, TaskError> {

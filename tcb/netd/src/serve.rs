@@ -6,7 +6,7 @@ use crate::device::{self, NetDev, OpenedDevice, TaskError};
 use crate::dial_schedule::DialSchedule;
 use crate::namespace_watch::{self, NamespaceWatch};
 use abi::core::{NetdReply, NetdRequest, Record};
-use abi::machine::{Device, OpenRequest, OpenedNotes, XdpQueueSpec};
+use abi::machine::{Device, OpenRequest, OpenedNotes, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use netdev::netns;
 use rustix::event::PollFlags;
@@ -370,7 +370,7 @@ fn opening(description: &OwnedFd) -> Result<OpenRequest, TaskError> {
 }
 
 /// Returns the dedicated queue in a device description, if `is_queue`.
-fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueueSpec>, TaskError> {
+fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),
         Some(OpenRequest {

@@ -6,7 +6,7 @@ use std::io;
 /// Why a device could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DeviceSetupError {
+pub enum NetError {
     /// The TAP driver is missing, or this process may not use it.
     #[error(
         "/dev/net/tun cannot be opened: {error}; load the module `tun` and give this process \
@@ -174,7 +174,7 @@ pub enum DeviceSetupError {
     },
 }
 
-impl DeviceSetupError {
+impl NetError {
     /// Returns whether the device is in use, perhaps only briefly: the kernel releases closed
     /// devices with a delay.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Checks that tools make in a namespace before and while a machine runs in it. netd does not use
 //! them.
 
-use crate::error::DeviceSetupError;
+use crate::error::NetError;
 use crate::forwarding::{self, Lock};
 use crate::interface::{in_place, namespace};
 use crate::legacy;
@@ -67,7 +67,7 @@ pub enum Obstacle {
 pub fn obstacles(
     netns: Option<&str>,
     planned: &PlannedInterface<'_>,
-) -> Result<Vec<Obstacle>, DeviceSetupError> {
+) -> Result<Vec<Obstacle>, NetError> {
     in_place(netns, || obstacles_here(planned))?.map_err(|e| cannot(planned.ifname, netns, e))
 }
 
@@ -100,10 +100,7 @@ fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
 ///
 /// # Errors
 /// As [`obstacles`].
-pub fn overlap_of(
-    netns: Option<&str>,
-    networks: &[Subnet],
-) -> Result<Option<Overlap>, DeviceSetupError> {
+pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Overlap>, NetError> {
     let look = || overlap::find_here(&Netlink::open()?, 0, networks);
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
 }
@@ -112,10 +109,7 @@ pub fn overlap_of(
 ///
 /// # Errors
 /// The namespace cannot be entered, or its rules cannot be listed, which needs CAP_NET_ADMIN.
-pub fn would_switch_on(
-    netns: Option<&str>,
-    networks: &[Subnet],
-) -> Result<Vec<String>, DeviceSetupError> {
+pub fn would_switch_on(netns: Option<&str>, networks: &[Subnet]) -> Result<Vec<String>, NetError> {
     let settings = forwarding::settings(networks);
     let look = || forwarding::off_before(&Lock::take()?, &settings);
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
@@ -202,7 +196,7 @@ pub fn dropping(
     netns: Option<&str>,
     ifname: &str,
     networks: &[Subnet],
-) -> Result<Vec<NatProblem>, DeviceSetupError> {
+) -> Result<Vec<NatProblem>, NetError> {
     in_place(netns, || dropping_here(ifname, networks))?.map_err(|e| cannot(ifname, netns, e))
 }
 
@@ -315,7 +309,7 @@ pub fn nat_faults(
     netns: Option<&str>,
     ifname: &str,
     networks: &[Subnet],
-) -> Result<Vec<NatProblem>, DeviceSetupError> {
+) -> Result<Vec<NatProblem>, NetError> {
     let look = || {
         let mut found = Vec::new();
         for setting in forwarding::settings(networks) {
@@ -356,8 +350,8 @@ fn big_endian(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> DeviceSetupError {
-    DeviceSetupError::Step {
+fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
+    NetError::Step {
         interface: ifname.to_owned(),
         namespace: namespace(netns),
         step: "looked for",
@@ -371,7 +365,7 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> DeviceSetupErr
 ///
 /// # Errors
 /// The namespace cannot be entered, or the kernel refuses.
-pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, DeviceSetupError> {
+pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetError> {
     let remove = || {
         let mut netlink = Netlink::open()?;
         let alias = tap::alias(owner);

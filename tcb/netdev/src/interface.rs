@@ -1,7 +1,7 @@
 //! Settings common to all kinds of interfaces: a checked specification, the namespace, addresses,
 //! and errors that name the step.
 
-use crate::error::DeviceSetupError;
+use crate::error::NetError;
 use crate::netlink::Netlink;
 use crate::{netns, overlap};
 use abi::machine::{Ipv6Settings, Route, Tap as TapSpec};
@@ -20,7 +20,7 @@ pub const MTU_MAX: u32 = 65_521;
 pub(crate) fn in_place<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> T + Send,
-) -> Result<T, DeviceSetupError> {
+) -> Result<T, NetError> {
     match netns {
         Some(name) => netns::in_netns(netns::path(name), work),
         None => Ok(work()),
@@ -39,11 +39,11 @@ impl InterfaceNetwork {
         &self.addresses
     }
 
-    pub(crate) fn of(spec: &TapSpec) -> Result<Self, DeviceSetupError> {
+    pub(crate) fn of(spec: &TapSpec) -> Result<Self, NetError> {
         let addresses = spec.addresses.iter().map(|text| parse_address(text));
         let gateway = spec.gateway.as_ref().map(|text| {
             text.parse()
-                .map_err(|_| DeviceSetupError::Address { text: text.clone() })
+                .map_err(|_| NetError::Address { text: text.clone() })
         });
         let default = gateway.transpose()?.map(default_route);
         Ok(Self {
@@ -66,7 +66,7 @@ fn default_route(via: IpAddr) -> Route {
 }
 
 /// Checks everything that can be checked without the kernel.
-pub(crate) fn check(spec: &TapSpec) -> Result<(), DeviceSetupError> {
+pub(crate) fn check(spec: &TapSpec) -> Result<(), NetError> {
     let name = spec.ifname.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
     if name.is_empty()
@@ -75,23 +75,23 @@ pub(crate) fn check(spec: &TapSpec) -> Result<(), DeviceSetupError> {
         || spec.ifname == "."
         || spec.ifname == ".."
     {
-        return Err(DeviceSetupError::Name {
+        return Err(NetError::Name {
             interface: spec.ifname.clone(),
         });
     }
     if !(MTU_MIN..=MTU_MAX).contains(&spec.mtu) {
-        return Err(DeviceSetupError::Mtu {
+        return Err(NetError::Mtu {
             interface: spec.ifname.clone(),
             mtu: spec.mtu,
         });
     }
     if spec.tso && !spec.checksum || spec.checksum && !spec.vnet_header {
-        return Err(DeviceSetupError::Offloads {
+        return Err(NetError::Offloads {
             interface: spec.ifname.clone(),
         });
     }
     if spec.queues > 0 && spec.shares > 0 {
-        return Err(DeviceSetupError::Shares {
+        return Err(NetError::Shares {
             interface: spec.ifname.clone(),
         });
     }
@@ -99,8 +99,8 @@ pub(crate) fn check(spec: &TapSpec) -> Result<(), DeviceSetupError> {
 }
 
 /// Parses an address with a prefix length.
-fn parse_address(text: &str) -> Result<(IpAddr, u8), DeviceSetupError> {
-    let wrong = || DeviceSetupError::Address {
+fn parse_address(text: &str) -> Result<(IpAddr, u8), NetError> {
+    let wrong = || NetError::Address {
         text: text.to_owned(),
     };
     let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
@@ -119,9 +119,9 @@ pub(crate) fn failed(
     spec: &TapSpec,
     step: &'static str,
     hint: &'static str,
-) -> impl FnOnce(io::Error) -> DeviceSetupError {
+) -> impl FnOnce(io::Error) -> NetError {
     let (interface, namespace) = (spec.ifname.clone(), namespace(spec.netns.as_deref()));
-    move |error| DeviceSetupError::Step {
+    move |error| NetError::Step {
         interface,
         namespace,
         step,
@@ -132,10 +132,7 @@ pub(crate) fn failed(
 
 /// Configures an interface of the calling thread's namespace by its specification, and brings it
 /// up.
-pub(crate) fn configure(
-    spec: &TapSpec,
-    network: &InterfaceNetwork,
-) -> Result<(), DeviceSetupError> {
+pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<(), NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
     let index = netlink
@@ -153,7 +150,7 @@ pub(crate) fn configure(
             "rtnetlink is needed",
         ))?;
         if let Some(overlap) = found {
-            return Err(DeviceSetupError::Overlap {
+            return Err(NetError::Overlap {
                 interface: spec.ifname.clone(),
                 namespace: namespace(spec.netns.as_deref()),
                 overlap,
@@ -237,7 +234,7 @@ mod tests {
             "..",
         ] {
             assert!(
-                matches!(check(&spec(bad)), Err(DeviceSetupError::Name { .. })),
+                matches!(check(&spec(bad)), Err(NetError::Name { .. })),
                 "{bad}"
             );
         }
@@ -250,10 +247,7 @@ mod tests {
             checksum: true,
             ..spec("t")
         };
-        assert!(matches!(
-            check(&tap),
-            Err(DeviceSetupError::Offloads { .. })
-        ));
+        assert!(matches!(check(&tap), Err(NetError::Offloads { .. })));
         tap.vnet_header = true;
         assert!(check(&tap).is_ok());
         tap = TapSpec {
@@ -261,10 +255,7 @@ mod tests {
             vnet_header: true,
             ..spec("t")
         };
-        assert!(matches!(
-            check(&tap),
-            Err(DeviceSetupError::Offloads { .. })
-        ));
+        assert!(matches!(check(&tap), Err(NetError::Offloads { .. })));
     }
 
     #[test]
@@ -274,10 +265,7 @@ mod tests {
             shares,
             ..spec("t")
         };
-        assert!(matches!(
-            check(&tap(1, 1)),
-            Err(DeviceSetupError::Shares { .. })
-        ));
+        assert!(matches!(check(&tap(1, 1)), Err(NetError::Shares { .. })));
         assert!(check(&tap(1, 0)).is_ok() && check(&tap(0, 1)).is_ok());
     }
 
@@ -307,7 +295,7 @@ mod tests {
             "",
         ] {
             assert!(
-                matches!(parse_address(bad), Err(DeviceSetupError::Address { .. })),
+                matches!(parse_address(bad), Err(NetError::Address { .. })),
                 "{bad}"
             );
         }

@@ -43,7 +43,7 @@ mod uplink;
 pub mod xdp;
 
 pub use abi::machine::Tap as TapSpec;
-pub use error::DeviceSetupError;
+pub use error::NetError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
 pub use steering::{SteerError, TapSteering};
 pub use tap::{OpenedTap, open_queues, release, remove};

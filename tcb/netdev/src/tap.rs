@@ -1,6 +1,6 @@
 //! Set-up of TAPs.
 
-use crate::error::DeviceSetupError;
+use crate::error::NetError;
 use crate::forwarding;
 use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
@@ -25,9 +25,9 @@ pub struct OpenedTap {
     /// hash of its addresses and ports.
     pub shares: Vec<OwnedFd>,
     /// The steering of frames to the dedicated queues; `None` if none were requested. If the system
-    /// does not permit it ([`DeviceSetupError::Steering`]), the TAP still works by its shared
+    /// does not permit it ([`NetError::Steering`]), the TAP still works by its shared
     /// descriptor.
-    pub steering: Option<Result<TapSteering, DeviceSetupError>>,
+    pub steering: Option<Result<TapSteering, NetError>>,
     /// Its connection to the network of its namespace, if any; it ends with this value.
     pub uplink: Option<NatUplink>,
 }
@@ -41,7 +41,7 @@ pub struct OpenedTap {
 ///
 /// # Errors
 /// The error names the step, the interface, the namespace and a remedy.
-pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, DeviceSetupError> {
+pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, NetError> {
     check(spec)?;
     let network = InterfaceNetwork::of(spec)?;
     in_place(spec.netns.as_deref(), || create(spec, &network))?
@@ -65,7 +65,7 @@ pub fn remove(
     spec: &TapSpec,
     of: Option<Identity>,
     switched_on: &[String],
-) -> Result<(), DeviceSetupError> {
+) -> Result<(), NetError> {
     let of = of.or_else(|| netns::identity(netns::OWN));
     if let Some(of) = of.filter(|_| !switched_on.is_empty()) {
         forwarding::take_back_of_dead(spec.netns.as_deref(), of, switched_on)?;
@@ -115,7 +115,7 @@ fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Performs all steps inside the namespace.
-fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, DeviceSetupError> {
+fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let owner = spec.persistent.as_deref();
     let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
@@ -125,13 +125,13 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, Devic
         false => tun::QueueRole::First,
     };
     let open = |queue| {
-        let fd = tun::open().map_err(|error| DeviceSetupError::NoTun { error })?;
+        let fd = tun::open().map_err(|error| NetError::NoTun { error })?;
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
                     if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Again) =>
                 {
-                    DeviceSetupError::Exists {
+                    NetError::Exists {
                         interface: spec.ifname.clone(),
                         namespace: namespace(spec.netns.as_deref()),
                         error,
@@ -160,7 +160,7 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, Devic
     let shares = (0..spec.shares).map(|_| open(tun::QueueRole::Next));
     let shares = shares.collect::<Result<Vec<_>, _>>()?;
     let steering = (!queues.is_empty()).then(|| {
-        TapSteering::install(&fd, spec.queues).map_err(|error| DeviceSetupError::Steering {
+        TapSteering::install(&fd, spec.queues).map_err(|error| NetError::Steering {
             interface: spec.ifname.clone(),
             error,
         })

@@ -1,7 +1,7 @@
 //! Uplinks: a TAP as a port of a bridge, or behind address translation. Dropping a [`NatUplink`]
 //! undoes its set-up. A port leaves its bridge with the TAP.
 
-use crate::error::DeviceSetupError;
+use crate::error::NetError;
 use crate::forwarding::{self, Lock};
 use crate::interface::{InterfaceNetwork, failed, in_place, namespace};
 use crate::netlink::Netlink;
@@ -82,7 +82,7 @@ fn table_name(spec: &TapSpec) -> String {
 pub(crate) fn join(
     spec: &TapSpec,
     network: &InterfaceNetwork,
-) -> Result<Option<NatUplink>, DeviceSetupError> {
+) -> Result<Option<NatUplink>, NetError> {
     match &spec.uplink {
         None => Ok(None),
         Some(Uplink::Bridge(bridge)) => join_bridge(spec, bridge).map(|()| None),
@@ -90,10 +90,10 @@ pub(crate) fn join(
     }
 }
 
-fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), DeviceSetupError> {
+fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("joined", "rtnetlink is needed"))?;
-    let no_bridge = |error| DeviceSetupError::NoInterface {
+    let no_bridge = |error| NetError::NoInterface {
         interface: bridge.to_owned(),
         namespace: namespace(spec.netns.as_deref()),
         error,
@@ -108,11 +108,7 @@ fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), DeviceSetupError> {
     ))
 }
 
-fn translate(
-    spec: &TapSpec,
-    network: &InterfaceNetwork,
-    nat: &Nat,
-) -> Result<NatUplink, DeviceSetupError> {
+fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<NatUplink, NetError> {
     let rules = "it needs CAP_NET_ADMIN, Linux 5.12, and nf_tables with NAT and, unless \
                  `connections` is 0, connlimit; a table of its name is another machine's (`nft \
                  list tables`)";

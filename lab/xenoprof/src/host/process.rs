@@ -4,7 +4,7 @@ use std::fs;
 
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Parent process.
     pub parent: u32,
     /// Name.
@@ -30,7 +30,7 @@ pub struct CodeMapping {
 
 /// Reads a process. Returns `None` if it has exited.
 #[must_use]
-pub fn read(pid: u32) -> Option<Process> {
+pub fn read(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut process = parse_stat(&stat)?;
     if !process.kernel {
@@ -46,13 +46,13 @@ pub fn read(pid: u32) -> Option<Process> {
 
 /// Parses `PID (NAME) STATE PPID … FLAGS …`. A name may contain any characters, including
 /// parentheses.
-fn parse_stat(stat: &str) -> Option<Process> {
+fn parse_stat(stat: &str) -> Option<ProcessInfo> {
     const KTHREAD: u64 = 0x0020_0000;
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let flags: u64 = words.get(6)?.parse().ok()?;
-    Some(Process {
+    Some(ProcessInfo {
         parent: words.get(1)?.parse().ok()?,
         name: name.to_owned(),
         kernel: flags & KTHREAD != 0,

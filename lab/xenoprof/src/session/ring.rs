@@ -514,7 +514,8 @@ mod tests {
             value in any::<u64>(),
         ) {
             let (mut producer, consumer) = pair(64, true);
-            let record = PerfRecord { time_ns: 1, cpu: 0, kind: RecordKind::Exit { pid: 7, tid: 7 } };
+            let kind = RecordKind::Exit { pid: 7, tid: 7 };
+            let record = PerfRecord { time_ns: 1, cpu: 0, kind };
             producer.offer(&record, 7);
             let head = producer.head;
             consumer.words.at(word).store(value, Ordering::Relaxed);

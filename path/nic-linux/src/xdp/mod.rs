@@ -22,7 +22,7 @@ mod queue;
 mod ring;
 mod unreclaimed;
 
-pub use queue::{QueueParts, XdpQueue};
+pub use queue::{DedicatedXdpQueue, QueueParts};
 
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;

@@ -10,7 +10,7 @@ use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
 use netdev::netns::Namespace;
 use netdev::xdp::{RingPages, XdpDevice, XdpInterface as Netdevice, inspect, open};
-use netdev::{DeviceSetupError, TapSpec};
+use netdev::{NetError, TapSpec};
 use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
 use nic_linux::xdp::SocketParts;

@@ -3,7 +3,7 @@
 
 use super::*;
 use abi::firewall::{RuleLists, RuleRecord};
-use abi::machine::XdpQueueSpec;
+use abi::machine::XdpQueue;
 use abi::xdp::RingLayout;
 use netdev::xdp::QueueSocket;
 use nic::{Buffer, BufferId};
@@ -17,14 +17,14 @@ const POOL: usize = 64;
 /// A guest: its memory, and the queue over it.
 struct Guest {
     area: Area,
-    queue: nic_linux::xdp::XdpQueue,
+    queue: nic_linux::xdp::DedicatedXdpQueue,
     device: QueueSocket,
     rings: Span,
 }
 
 /// Returns the description of a queue over all of `area`.
-fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueueSpec {
-    XdpQueueSpec {
+fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueue {
+    XdpQueue {
         queue,
         guest: String::new(),
         mac,
@@ -62,7 +62,7 @@ impl Guest {
         };
         Self {
             area,
-            queue: nic_linux::xdp::XdpQueue::new(parts, Box::new(Vec::new)).unwrap(),
+            queue: nic_linux::xdp::DedicatedXdpQueue::new(parts, Box::new(Vec::new)).unwrap(),
             device,
             rings,
         }
@@ -518,7 +518,7 @@ fn a_queue_is_free_without_descriptor_and_rings() {
     } = Guest::new(&wire, 1, A);
     let spec = spec_of(1, A, area, RuleLists::default());
     let again = || wire.interface.queue(&spec, area.span());
-    let busy = |error: DeviceSetupError| error.to_string().contains("busy");
+    let busy = |error: NetError| error.to_string().contains("busy");
     device.end();
     drop((queue, device));
     assert!(again().is_err_and(busy), "the rings are mapped");
@@ -535,7 +535,7 @@ fn an_exchanged_page_is_never_written_again() {
     let Some(wire) = wire(1) else { return };
     let station = Station::new(&wire.namespace, "wire");
     let region = shmem::Region::create("pool", POOL * CHUNK).unwrap();
-    let spec = XdpQueueSpec {
+    let spec = XdpQueue {
         queue: 1,
         guest: String::new(),
         mac: A,

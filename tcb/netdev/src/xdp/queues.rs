@@ -23,7 +23,7 @@ use crate::bpf::{
 };
 use crate::netlink::Netlink;
 use crate::steering::{self, KEY, look_up};
-use abi::machine::XdpQueueSpec;
+use abi::machine::XdpQueue;
 use abi::xdp::Ring;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -179,7 +179,7 @@ impl Paths {
     pub(super) fn adopt_queue(
         self: &Arc<Self>,
         (socket, denied): (OwnedFd, OwnedFd),
-        spec: &XdpQueueSpec,
+        spec: &XdpQueue,
     ) -> io::Result<QueueSocket> {
         Ok(QueueSocket {
             socket: XdpSocket::new(socket, spec.entries)?,
@@ -195,7 +195,7 @@ impl Paths {
     pub(super) fn queue(
         self: &Arc<Self>,
         socket: OwnedFd,
-        spec: &XdpQueueSpec,
+        spec: &XdpQueue,
     ) -> io::Result<QueueSocket> {
         let denied = CounterMap::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
