@@ -2,7 +2,7 @@
 
 use super::frame_properties::{Inspected, Missing, Properties};
 use super::prefix::Prefix;
-use super::rules::Rule;
+use super::rule::Rule;
 use std::ops::RangeInclusive;
 
 /// A compiled rule. The values of fields that it does not test have no meaning.

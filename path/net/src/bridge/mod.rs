@@ -12,7 +12,7 @@
 //! | `addresses` | ports by IP address |
 //! | `offence` | the first frame of each kind that a guest forged |
 //! | `routed` | the fast path for small frames |
-//! | `rules` | firewall rules of a port |
+//! | `rule`, `rules` | a firewall rule; the rules of a port |
 //! | `compiled_rule`, `frame_properties`, `prefix` | comparison of a frame with a rule |
 //! | `ports`, `verdict` | sets of ports; forwarding decisions |
 //! | `drops` | counted drop reasons |
@@ -35,6 +35,7 @@ mod port;
 mod ports;
 mod prefix;
 mod routed;
+mod rule;
 mod rules;
 mod sources;
 mod table;
@@ -47,6 +48,7 @@ pub use offence::{ForgedIdentity, Offence};
 pub use port::{AddError, BridgeSettings, PortConfig, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use prefix::Prefix;
-pub use rules::{Count, Direction, Rule};
+pub use rule::Rule;
+pub use rules::{Count, Direction};
 pub use table::StationEntry;
 pub use verdict::Verdict;
