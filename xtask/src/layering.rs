@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn an_arrow_up_is_found() {
-        let text = "layer: low\nmay a:\nmay b: a c\nfloor: high\nmay c: a\nmay d: c e f\nmay e:";
+        let text = "layer: low\nmay a:\nmay b: a c\nlayer: high\nmay c: a\nmay d: c e f\nmay e:";
         let rules = rules::parse(text).unwrap();
         assert_eq!(
             arrows_up(&rules),
