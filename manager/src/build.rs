@@ -30,7 +30,7 @@ pub(crate) struct PendingOpen {
 
 #[cfg(test)]
 impl PendingOpen {
-    /// Returns the opening of a device that the answer to a token ends.
+    /// Returns the pending opening of a device that the answer to a token completes.
     pub(crate) fn of_token(device: DeviceId, token: u32) -> Self {
         Self {
             device,
@@ -54,7 +54,7 @@ pub(crate) struct PendingGive {
 }
 
 impl PendingGive {
-    /// Returns a socket that the domain has when the core answers to a token.
+    /// Returns a socket that the domain receives with the core's answer to a token.
     pub(crate) fn of_token(token: u32) -> Self {
         Self {
             token,
@@ -245,8 +245,8 @@ fn cpus(domain: &DomainSpec) -> Result<[u64; CPU_WORDS], CoreError> {
 }
 
 /// Gives the domain at a place its devices, starting at number `given`. Stops at the first device
-/// that netd has to open, and returns it. `life` processes had them before. After a refusal as
-/// busy, the same call tries again.
+/// that netd has to open, and returns it. `life` earlier processes had the devices. After a refusal
+/// as busy, the same call tries again.
 pub(crate) fn give(
     core: &mut CoreLink,
     state: &MachineState,
@@ -391,7 +391,7 @@ impl DeviceAssignment<'_> {
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.state.find(&spec.guest);
                 let gone = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
-                // The socket would lie over the memory of a guest that does not exist any more.
+                // The socket would lie over the memory of a guest that no longer exists.
                 let of = of.filter(|id| !gone(id) && !self.state.spec().is_lost(place_of(wire)));
                 match of {
                     Some(_) => self.socket(device, wire, of),

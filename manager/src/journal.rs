@@ -47,7 +47,7 @@ enum JournalLine {
     Spec(SpecChange),
     /// Properties that the system lacks.
     Missing(BTreeSet<String>),
-    /// Restarts of the domain at a place; `None`: it is not restarted any more.
+    /// Restarts of the domain at a place; `None`: it is no longer restarted.
     Restarts(usize, Option<Restarts>),
 }
 

@@ -32,7 +32,7 @@ const PAUSE_NS: u64 = 10_000_000;
 /// The longest pause after more than [`STARTS`] consecutive starts whose process was never ready,
 /// if the limit for the domain is shorter.
 const FAILED_PAUSE_NS: u64 = 5_000_000_000;
-/// How long the kernel may take to release the devices of the process before.
+/// How long the kernel may take to release the devices of the previous process.
 const RELEASE_NS: u64 = 1_000_000_000;
 /// As [`RELEASE_NS`], for the devices of a guest whose removal has just begun. Longer, because a
 /// first start that fails is not retried.
@@ -131,7 +131,7 @@ pub(crate) struct Life {
     is_asked: bool,
     /// Why the present process is to end, until the core is asked to end it.
     pub(crate) end: Option<String>,
-    /// Whether the core has forgotten the removed domain, or when it is asked again.
+    /// Whether the core has forgotten the removed domain, or the time of the next request.
     is_forgotten: bool,
     forget_ns: u64,
 }
@@ -410,7 +410,7 @@ impl Life {
     /// Records that the core has built the domain.
     pub(crate) fn created(&mut self, id: DomId) {
         (self.built, self.given) = (Some(id), 0);
-        // The reason was for the process before.
+        // The reason concerned the previous process.
         self.end = None;
     }
 
@@ -418,7 +418,7 @@ impl Life {
     pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<DomainEvent> {
         self.giving = None;
         if self.built.is_none() || self.goal == Goal::Gone {
-            // The domain that it was for does not start any more.
+            // The domain that it was for no longer starts.
             return Vec::new();
         }
         match given {
@@ -444,7 +444,7 @@ impl Life {
         }
     }
 
-    /// Returns the number of processes that had the domain's devices before.
+    /// Returns the number of earlier processes that had the domain's devices.
     pub(crate) fn previous_processes(&self) -> u64 {
         match self.is_first {
             true => 0,

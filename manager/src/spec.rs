@@ -35,7 +35,7 @@ pub(crate) struct MachineSpec {
     drivers: BTreeMap<usize, DriverConfig>,
     /// Origins of attached guests, by name.
     origins: BTreeMap<String, Origin>,
-    /// Guests of the machine before that were not attached again yet.
+    /// Guests of the previous machine that have not been attached again yet.
     saved: Vec<SavedGuest>,
     /// Devices whose interfaces were removed, by their domains' places and their numbers there.
     lost: BTreeSet<(usize, usize)>,
@@ -251,7 +251,7 @@ impl MachineSpec {
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// Returns the guests of the machine before that were not attached again yet.
+    /// Returns the guests of the previous machine that were not attached again yet.
     pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
         &self.saved
     }

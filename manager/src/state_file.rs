@@ -76,12 +76,12 @@ impl StateFile {
     }
 }
 
-/// Returns the guests that return after an end of the core: the attached ones, and those that have
-/// not returned yet.
+/// Returns the guests to attach again after the core's end: the attached ones, and those that have
+/// not been attached again yet.
 pub(crate) fn left(spec: &MachineSpec) -> Vec<SavedGuestRef<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
-    // A guest that has just returned is in both lists for a moment.
+    // A guest that was just attached again is in both lists for a moment.
     let is_there = |name: &str| !spec.is_changing(name) && spec.saved_guest(name).is_none();
     let there = attached.filter(|(name, _)| is_there(name));
     let there = there.map(|(name, guest)| SavedGuestRef {

@@ -56,7 +56,7 @@ pub(crate) enum ClusterChange {
     Note(String),
 }
 
-/// The receiver of changes does not exist any more.
+/// The receiver of changes no longer exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoReceiver;
 

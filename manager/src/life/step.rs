@@ -23,7 +23,7 @@ pub(crate) enum LifeAction {
     End,
     /// Have the core forget the domain.
     Forget,
-    /// Close the devices: nothing else is left of the domain.
+    /// Close the devices, which are the last remains of the domain.
     Close,
 }
 

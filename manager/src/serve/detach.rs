@@ -1,5 +1,5 @@
 //! Detaches guests: the process ends, the workers release the guest's ports, and the core forgets
-//! the guest when no domain has a page of it any more. The next manager can repeat each step.
+//! the guest when no domain has a page of it any longer. The next manager can repeat each step.
 
 use super::attach::live_config;
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};

@@ -69,7 +69,7 @@ enum Deadline {
     Nics,
     /// The reload can begin its next step.
     Reload,
-    /// The next attempt to attach this guest of the machine before.
+    /// The next attempt to attach this guest of the previous machine.
     Reattach(String),
     /// The next attempt to write the state file.
     StateFile,
@@ -116,7 +116,7 @@ pub(crate) struct ManagerServer<'a> {
     opening_nics: Option<OpeningNics>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
-    /// Attempts to attach guests of the machine before, by name.
+    /// Attempts to attach guests of the previous machine, by name.
     begun: BTreeMap<String, u32>,
     /// The state file, for the next core's manager.
     state_file: StateFile,
@@ -472,7 +472,7 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Carries on with everything that has been answered, and then handles what is late: an edit
-    /// that ends in the turn of its deadline is in time. Ends when nothing is due any more.
+    /// that ends in the turn of its deadline is in time. Ends when nothing is due.
     fn carry_on(&mut self, now: u64) {
         loop {
             self.take_reports();

@@ -1,4 +1,4 @@
-//! Attaches the guests of the machine before again, after an end of the core.
+//! Attaches the guests of the previous machine again, after an end of the core.
 
 use super::edits::{EditKind, EditOrigin};
 use super::{Deadline, ManagerServer};
@@ -14,7 +14,7 @@ const TRIES: u32 = 5;
 const PAUSE_NS: u64 = 300_000_000;
 
 impl ManagerServer<'_> {
-    /// Takes over the state file of the machine before.
+    /// Takes over the state file of the previous machine.
     pub(super) fn inherit(&mut self) {
         let live = self.state.spec().live();
         let Some(live) = live.filter(|live| !live.left.is_empty()) else {

@@ -48,7 +48,7 @@ pub(crate) struct PendingNicChange {
     pub(crate) opens: Vec<(usize, usize)>,
     /// Devices to close when they have restarted.
     pub(crate) closes: Vec<(usize, usize)>,
-    /// The NICs before; `None`: they are not restored any more.
+    /// The previous NICs; `None`: they are no longer restored.
     pub(crate) back: Option<NicChange>,
 }
 

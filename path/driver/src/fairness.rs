@@ -74,8 +74,8 @@ impl Fairness {
         }
     }
 
-    /// Begins a round. A guest that waited for its rate limit in the last round may have no work
-    /// any more.
+    /// Begins a round. A guest that waited for its rate limit in the last round may have no more
+    /// work.
     pub fn begin(&mut self) {
         self.limited = false;
         self.due_ns = None;

@@ -18,8 +18,8 @@ use std::io::{self, Read};
 
 /// How long after an interrupt the device's status is read, at most. Reading it is expensive.
 const CHECK_NS: u64 = 100_000_000;
-/// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the one
-/// before.
+/// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the
+/// previous one.
 const RESTART_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 
 /// The NIC, which may be closed.

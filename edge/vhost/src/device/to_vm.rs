@@ -109,7 +109,7 @@ impl ToVm {
         ]
     }
 
-    /// Does in software what the driver does not, and writes what results.
+    /// Performs in software the offloads that the driver lacks, and writes the resulting frames.
     #[cold]
     fn mend(
         &mut self,

@@ -39,7 +39,7 @@ pub struct Running {
     // Dropped before the instance, whose drop would shut it down in order.
     _at_once: AtOnce,
     instance: Instance,
-    // Dropped after the instance, when no process writes to the log any more.
+    // Dropped after the instance, when no process writes to the log any longer.
     _log: Log,
     /// Domain names by part, in start order.
     domains: Vec<(CpuPart, String)>,

@@ -91,7 +91,7 @@ struct Model {
     connections: BTreeMap<usize, u32>,
     /// Ports in the worker's process.
     ports: BTreeSet<u32>,
-    /// Calls that the worker has in its mailbox, and replies.
+    /// Calls in the worker's mailbox, and replies.
     mail: BTreeMap<u32, (bool, u32)>,
     replies: BTreeMap<u32, Result<Vec<u8>, CoreError>>,
     tokens: u32,

@@ -314,8 +314,8 @@ fn adaptive_flushes_the_end_of_a_burst() {
     assert!(stream.lro.counters().rate() > 4.0);
 }
 
-/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits any more after a
-/// few vain attempts.
+/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits after a few vain
+/// attempts.
 #[test]
 fn adaptive_stops_waiting_in_vain() {
     let mut stream = Stream::new(adaptive());

@@ -99,8 +99,8 @@ pub(super) struct Receiver {
     pub(super) starved: bool,
     /// Whether the last call emptied the queue.
     pub(super) empty: bool,
-    /// Whether the interface has been removed. No call returns a frame any more, and every wait on
-    /// the descriptor reports an error.
+    /// Whether the interface has been removed. No later call returns a frame, and every wait on the
+    /// descriptor reports an error.
     pub(super) removed: bool,
     pub(super) counters: RxCounters,
 }

@@ -130,7 +130,7 @@ impl Core {
         Ok((!is_opening).then(Default::default))
     }
 
-    /// Closes sockets that no domain uses any more.
+    /// Closes sockets that no domain uses any longer.
     pub(super) fn close_left(&mut self) {
         for unit in self.control.take_closed() {
             let _nobody_waits = self.close(0, unit);

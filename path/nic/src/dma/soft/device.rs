@@ -209,7 +209,7 @@ impl<W: Wire> SoftDevice<W> {
         self.receive.get(queue).map_or(0, |queue| queue.fifo.len())
     }
 
-    /// Stops the device: it accesses no memory any more.
+    /// Stops the device, which then accesses no memory.
     pub fn stop(&mut self) {
         self.is_stopped = true;
     }
