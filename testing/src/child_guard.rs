@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn tied_processes_end_with_a_killed_test() {
         let mut program = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tied::tests::the_program_that_is_killed"])
+            .args(["--exact", "child_guard::tests::the_program_that_is_killed"])
             .arg("--nocapture")
             .env(ROLE, "1")
             .stderr(Stdio::piped())
