@@ -258,7 +258,7 @@ pub(crate) enum Command {
     Reload(crate::reload::ReloadArgs),
     /// Commands of the program `grantway-lab`
     #[command(flatten)]
-    Lab(lab_args::Command),
+    Lab(lab_args::LabCommand),
     /// Print completions for a shell
     #[command(after_help = "Example:\n  \
         grantway completions bash > ~/.local/share/bash-completion/completions/grantway")]

@@ -1,7 +1,7 @@
 //! `grantway capture`: writes the frames of a guest or a NIC to a pcapng file.
 //!
 //! The driver domain keeps captured frames briefly, a few hundred at most; this command fetches
-//! them often and writes them to its file. Memory is bounded on both sides, whatever the traffic.
+//! them often and writes them to its file. Memory is bounded on both sides for any traffic.
 
 use crate::instance_arg::InstanceArg;
 use crate::{output, trace};

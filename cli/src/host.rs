@@ -8,7 +8,7 @@ pub(crate) use interfaces::networks;
 use abi::machine::{Access, Group};
 use anyhow::Context;
 use config::{CaptureFiles, Config, ConfigPart, Endpoint, Finding, NicKind, SoftWire, XdpWire};
-use netdev::SetupError;
+use netdev::NetError;
 use netdev::netns;
 use netdev::pci::PciBus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -183,7 +183,8 @@ fn groups(config: &Config, found: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the users and groups who may use the machine, as far as this system knows its groups.
+/// Returns the users and groups that may use the machine, without groups that this system does not
+/// know.
 pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
     let [look, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
     Ok(Access {
@@ -285,12 +286,12 @@ fn netdev(
     }
     let (what, remedy) = match netdev::xdp::inspect(name, netns, queues) {
         Ok(()) => return,
-        Err(SetupError::NoInterface { .. }) => (
+        Err(NetError::NoInterface { .. }) => (
             format!("the interface {name} does not exist"),
             "write a name that `ip link` shows, or leave `netdev` out to create a veth pair"
                 .to_owned(),
         ),
-        Err(SetupError::Queues { queues, wanted, .. }) => (
+        Err(NetError::Queues { queues, wanted, .. }) => (
             format!("the interface {name} has {queues} receive queues"),
             format!("give it {wanted}: `ethtool -L {name} combined {wanted}` (or rx {wanted})"),
         ),

@@ -249,8 +249,8 @@ pub(crate) fn warn_of_rules(config: &Config) {
     }
 }
 
-/// Warns of everything that blocks the address translation of a running machine, as far as this
-/// user has access. `core` is the process id of the machine's core.
+/// Warns of everything that blocks the address translation of a running machine and that this user
+/// may read. `core` is the process id of the machine's core.
 pub(crate) fn warn_of_nat_faults(name: &str, core: u32) {
     let note = client::note_of(name).ok().flatten();
     let note = note.and_then(|text| serde_json::from_str::<HostNote>(&text).ok());

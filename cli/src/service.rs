@@ -11,7 +11,7 @@ use client::{Error, Instance};
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Requests per period of the watchdog, of which two may remain unanswered.
+/// Requests per period of the watchdog; two may remain unanswered.
 const ASKED_IN_A_PERIOD: u32 = 3;
 
 /// The machine as a service.
@@ -47,7 +47,7 @@ impl Service {
                 let text = in_a_line(&status);
                 tell(&[NotifyState::Watchdog, NotifyState::Status(&text)]);
             }
-            // The machine is about to end by itself, which the caller notices next.
+            // The machine is ending already; the caller detects that next.
             Err(Error::Io { .. }) => {}
             Err(error) => output::warn(&format!("the machine does not answer: {error}")),
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use tool::clean;
 
-/// Returns a table; its columns from `numbers` on are numbers.
+/// Returns a table; its columns from `numbers` onward are numbers.
 pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
     table

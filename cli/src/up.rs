@@ -227,7 +227,7 @@ fn exec_new_version(instance: Instance) -> anyhow::Error {
 fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
     let files = files::read(&options.config)?;
     let (mut config, source) = config::parse_with_source(&files)?;
-    // Inside the user namespace the same file is read a second time.
+    // The process inside the user namespace reads the same file a second time.
     if std::env::var_os(INSIDE).is_none() {
         source.warnings().iter().for_each(|w| output::warn(w));
     }

@@ -27,7 +27,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tool::{Failure, interrupt};
 
-/// Helpers, which the core restarts by itself.
+/// Helpers, which the core restarts without a request.
 const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
 /// How long a helper may take to restart.
 const BACK: Duration = Duration::from_secs(10);

@@ -85,9 +85,9 @@ const RESTART: Duration = Duration::from_secs(65);
 /// How long an attachment may take: the attachment, its reversal on failure, and the machine's own
 /// start before, 20 s each.
 const CHANGE: Duration = Duration::from_secs(65);
-/// How long a reload may take: hundreds of guests, one after another.
+/// Time limit of a reload: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);
-/// How long an end may take when no caller waits for the result.
+/// Time limit of a shutdown when no caller waits for the result.
 const DROP: Duration = Duration::from_secs(10);
 
 /// A running machine: its monitor and domains.

@@ -18,7 +18,7 @@ const MONITOR_TASKS: u64 = 16;
 /// A domain's process, its agent, and the core's worker for it.
 const DOMAIN_TASKS: u64 = 3;
 /// The maximum of processes and threads of one user if the monitor's parts and the domains have
-/// separate users: those of the manager.
+/// separate users: the manager's.
 const OWN_USERS_TASKS: u64 = 4;
 
 /// Sizes of a machine that determine its needs.
@@ -118,7 +118,7 @@ fn is_root_of_the_system() -> bool {
     geteuid().is_root() && map.split_whitespace().eq(all)
 }
 
-/// Returns the number of this user's processes and threads, as far as `/proc` shows them.
+/// Returns the number of this user's processes and threads that `/proc` shows.
 fn tasks() -> u64 {
     let own = geteuid().as_raw();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

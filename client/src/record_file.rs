@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all: one for each guest, in a folder of their kind.
+//! Files that are written completely or not at all: one for each guest, in a folder for each kind.
 
 use std::fs::{self, DirBuilder};
 use std::io;

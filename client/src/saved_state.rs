@@ -54,7 +54,7 @@ fn remove_in(dir: &Path, name: &str, limit: Duration) -> Result<bool, Error> {
         return Ok(false);
     }
     let _lock = lock_of(dir, limit)?;
-    // A machine that has started meanwhile has read the file, and may have written another one.
+    // A machine that has started meanwhile has read the file, and may have replaced it.
     if UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok() {
         return Err(Error::Running(name.to_owned()));
     }

@@ -24,8 +24,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The monitor does not answer, in which case one that this value started is killed. Or it has
-    /// ended, but the record of its attached guests could not be removed ([`Error::NotForgotten`]).
+    /// The monitor does not answer. If this value started it, it is killed. Or it has ended, but
+    /// the record of its attached guests could not be removed ([`Error::NotForgotten`]).
     pub fn down(mut self) -> Result<(), Error> {
         self.end(DOWN)
     }

@@ -159,9 +159,9 @@ as_text!(Cidr);
 /// An Ethernet address, written `02:00:00:00:00:01` in a file, and as six numbers in a domain's
 /// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Mac(pub [u8; 6]);
+pub struct MacAddress(pub [u8; 6]);
 
-impl Mac {
+impl MacAddress {
     /// Returns whether it is a group address.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
@@ -183,14 +183,14 @@ impl Mac {
     }
 }
 
-impl fmt::Display for Mac {
+impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 
-impl FromStr for Mac {
+impl FromStr for MacAddress {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Self, InvalidAddress> {
@@ -228,7 +228,10 @@ mod tests {
             );
         }
         assert_eq!(
-            "02:00:5e:10:00:ff".parse::<Mac>().unwrap().to_string(),
+            "02:00:5e:10:00:ff"
+                .parse::<MacAddress>()
+                .unwrap()
+                .to_string(),
             "02:00:5e:10:00:ff"
         );
     }
@@ -255,7 +258,7 @@ mod tests {
             "zz:00:00:00:00:01",
             "+1:00:00:00:00:00",
         ] {
-            assert!(text.parse::<Mac>().is_err(), "{text}");
+            assert!(text.parse::<MacAddress>().is_err(), "{text}");
         }
         let message = "1.2.3.4".parse::<Cidr>().unwrap_err().to_string();
         assert!(
@@ -356,7 +359,7 @@ mod tests {
 
     #[test]
     fn derived_macs_are_single_local_stations() {
-        let mac = Mac::derived(1, 513, 2);
+        let mac = MacAddress::derived(1, 513, 2);
         assert!(!mac.is_multicast() && !mac.is_zero());
         assert_eq!(mac.to_string(), "02:67:01:02:01:02");
     }

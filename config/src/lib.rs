@@ -11,6 +11,7 @@ mod check;
 mod deprecated;
 pub mod domain;
 mod files;
+mod keywords;
 pub mod live;
 pub mod lro;
 mod machine;
@@ -25,19 +26,18 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
-mod unread;
+mod unreadable_keys;
 mod uplink;
-mod variants;
 
-pub use address::{Cidr, InvalidAddress, Mac};
+pub use address::{Cidr, InvalidAddress, MacAddress};
 pub use files::ConfigFile;
 pub use model::{
-    Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, Driver, Endpoint, FileMode, Guest,
-    KernelPort, Nic, NicKind, PortSecurity, SoftWire, SourceGuard, Vif, VifBuffers, VifRings,
-    VirtualMachine, XdpWire,
+    Cable, CaptureFiles, Config, DEFAULT_NAME, DevicePlace, DriverSection, Endpoint, FileMode,
+    GuestSection, KernelPort, NicKind, NicSection, PortSecurity, SoftWire, SourceGuard, Vif,
+    VifBuffers, VifRings, VirtualMachine, XdpWire,
 };
 pub use parse::{parse, parse_with_source};
 pub use pdev::Pdev;
 pub use problem::{ConfigPart, Finding, Problem, Problems, SourceInfo};
-pub use route::Route;
-pub use uplink::{CONNECTIONS, Forwarded, InvalidForward};
+pub use route::RouteConfig;
+pub use uplink::{CONNECTIONS, InvalidForward, PortForward};

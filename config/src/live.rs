@@ -17,13 +17,13 @@ pub use nics::{NicsStep, WorkerNics};
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
-use crate::model::{Config, Guest};
+use crate::model::{Config, GuestSection};
 use crate::parse::{parse_with_source, read_guest};
 use crate::problem::{ConfigPart, Finding, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, rings_slots, sum, table_slots};
-use crate::{ConfigFile, Endpoint, Mac, Vif};
+use crate::{ConfigFile, Endpoint, MacAddress, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
-use abi::machine::{Domain, HotplugState, Machine, Program, Setting};
+use abi::machine::{DomainSpec, HotplugState, Machine, Program, Setting};
 use format::written;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -51,9 +51,9 @@ pub const RINGS_SLOTS: u32 = 8 * rings_slots(4096);
 /// All mistakes of the configuration, without lines: see [`Config::check`].
 pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
-    let guest = Guest {
+    let guest = GuestSection {
         vifs: vec![Vif::new(Endpoint::Echo)],
-        ..Guest::default()
+        ..GuestSection::default()
     };
     let entries = grant_entries(config, &guest);
     let slots = sum([entries, table_slots(config, entries)]);
@@ -83,14 +83,14 @@ pub fn machine(config: &Config, files: &[ConfigFile]) -> Result<Machine, Problem
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedGuest {
     /// Its domain.
-    pub domain: Domain,
+    pub domain: DomainSpec,
     /// The configuration of its interfaces for a worker of the driver domain, without connections
     /// and slots.
     pub vifs: Vec<VifConfig>,
     /// Its description, with the MACs that it was given.
     pub guest: Setting,
     /// These MACs.
-    pub macs: Vec<Mac>,
+    pub macs: Vec<MacAddress>,
     /// Warnings about valid settings that may be unintended, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -100,7 +100,7 @@ pub struct ResolvedGuest {
 pub struct LiveConfig {
     config: Config,
     /// Addresses of removed guests, with the MACs under which others may know them.
-    left: BTreeMap<IpAddr, Mac>,
+    left: BTreeMap<IpAddr, MacAddress>,
 }
 
 impl LiveConfig {
@@ -194,7 +194,7 @@ impl LiveConfig {
         &self,
         g: usize,
         guest: &Setting,
-        macs: Vec<Mac>,
+        macs: Vec<MacAddress>,
     ) -> Result<ResolvedGuest, Problems> {
         let (domain, mut vifs) = machine::guest_of(&self.config, g);
         for vif in &mut vifs {
@@ -217,7 +217,7 @@ impl LiveConfig {
     }
 
     /// Rejects settings that are valid in a file, but not for an attached guest.
-    fn refuse(&self, guest: &Guest) -> Result<(), String> {
+    fn refuse(&self, guest: &GuestSection) -> Result<(), String> {
         if self.config.driver.grants == GrantMode::Copy {
             return Err(
                 "the driver's `grants` is \"copy\": the pages that it copies to are assigned at \
@@ -234,20 +234,20 @@ impl LiveConfig {
     }
 
     /// Gives each interface without a MAC an unused one.
-    fn assign_macs(&self, guest: &mut Guest) -> Vec<Mac> {
-        let extra = |guest: &Guest| -> Vec<Mac> {
+    fn assign_macs(&self, guest: &mut GuestSection) -> Vec<MacAddress> {
+        let extra = |guest: &GuestSection| -> Vec<MacAddress> {
             let vifs = guest.vifs.iter();
             vifs.flat_map(|vif| vif.security.extra_macs.clone())
                 .collect()
         };
-        let mut own: Vec<Mac> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
+        let mut own: Vec<MacAddress> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
         own.extend(extra(guest));
         own.extend(self.config.guests.iter().flat_map(extra));
         let guests = self.config.guests.iter().enumerate();
         let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
         let vifs = vifs.filter_map(|(g, v)| self.config.vif_mac(g, v));
         let nics = (0..self.config.nics.len()).filter_map(|nic| self.config.nic_mac(nic));
-        let taken: BTreeSet<Mac> = vifs.chain(nics).chain(own).collect();
+        let taken: BTreeSet<MacAddress> = vifs.chain(nics).chain(own).collect();
         let vifs = guest.vifs.len();
         let is_free = |station: &u16| (0..vifs).all(|v| !taken.contains(&derived(*station, v)));
         // There are more station numbers than guests, so the last one is never reached.
@@ -299,8 +299,8 @@ pub const fn guests_end(window_slots: u32) -> u32 {
     window_slots.saturating_sub(RINGS_SLOTS)
 }
 
-/// Allocates slots in a worker's window of `slots` slots, from slot `first` on, for everything that
-/// it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
+/// Allocates slots in a worker's window of `slots` slots, starting at slot `first`, for everything
+/// that it maps of the interfaces `vifs`, and records them in each. Returns whether all fit.
 #[must_use]
 pub fn allocate_slots(
     driver: &DriverConfig,
@@ -376,12 +376,12 @@ fn name_macs(config: &mut Config) {
     }
 }
 
-fn derived(station: u16, vif: usize) -> Mac {
-    Mac::derived(1, station, vif as u8)
+fn derived(station: u16, vif: usize) -> MacAddress {
+    MacAddress::derived(1, station, vif as u8)
 }
 
 /// Returns the description with these MACs for its interfaces.
-fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
+fn with_macs(guest: &Setting, macs: &[MacAddress]) -> Setting {
     let mut guest = guest.clone();
     if let Setting::Section(keys) = &mut guest
         && let Some(Setting::List(vifs)) = keys.get_mut("vif")

@@ -1,8 +1,8 @@
 //! Settings of large receive offload. The file (`[lro]`), the domains' configurations, and
 //! `grantway set DOMAIN lro.KEY VALUE` use the same words.
 
+use crate::keywords;
 use crate::text::as_text;
-use crate::variants;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,13 +12,13 @@ use std::str::FromStr;
 /// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Lro {
+pub struct LroConfig {
     /// Where packets are merged.
     pub at: Placement,
     /// The packets that may be merged.
     pub rules: RulesKey,
     /// Whether PSH ends an aggregate.
-    pub psh: Psh,
+    pub psh: PshConfig,
     /// The structure of an aggregate.
     pub buffers: FormKey,
     /// How it passes the bridge.
@@ -26,25 +26,25 @@ pub struct Lro {
     /// Where its segment size is stored on a ring.
     pub meta: Meta,
     /// How long it waits for more packets.
-    pub flush: Flush,
+    pub flush: FlushConfig,
     /// Flows tracked at once, for each NIC and vif.
     pub flows: u32,
     /// Limit of packets in an aggregate.
     pub segments: u32,
 }
 
-impl Default for Lro {
+impl Default for LroConfig {
     fn default() -> Self {
         Self {
             // These rules merge reversibly, so any port may receive the result.
             at: Placement::Physical,
             rules: RulesKey::Gro,
-            psh: Psh::Flush,
+            psh: PshConfig::Flush,
             buffers: FormKey::Skb,
             backend: AggregateDelivery::Scatter,
             meta: Meta::Response,
             // Adaptive: sparse packets pass at once, and dense ones wait for more.
-            flush: Flush::Adaptive,
+            flush: FlushConfig::Adaptive,
             flows: 1024,
             segments: 64,
         }
@@ -92,7 +92,7 @@ pub enum RulesKey {
 /// Whether PSH ends an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Psh {
+pub enum PshConfig {
     /// The packet and its aggregate are sent on at once.
     Flush,
     /// The packet is merged like any other.
@@ -133,7 +133,7 @@ pub enum Meta {
 /// How long an aggregate waits for more packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Flush {
+pub enum FlushConfig {
     /// Until the end of the poll: `poll`.
     Poll,
     /// Until the end of every n-th poll (delayed aggregation): `da2`.
@@ -144,25 +144,25 @@ pub enum Flush {
     Adaptive,
 }
 
-/// Range of the polls of [`Flush::Polls`].
+/// Range of the polls of [`FlushConfig::Polls`].
 const POLLS: std::ops::RangeInclusive<u32> = 2..=1000;
-/// Range of the microseconds of [`Flush::After`].
+/// Range of the microseconds of [`FlushConfig::After`].
 const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
 /// Range of the tracked flows.
 pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
 /// Range of the packets of an aggregate, up to the maximum that segmentation creates.
 pub(crate) const SEGMENTS: std::ops::RangeInclusive<u32> = 2..=512;
 
-/// The syntax of [`Flush`].
+/// The syntax of [`FlushConfig`].
 pub(crate) const FLUSH_REMEDY: &str =
     "write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"";
 
-/// An unknown word for [`Flush`].
+/// An unknown word for [`FlushConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{FLUSH_REMEDY}")]
 pub struct InvalidFlush;
 
-impl FromStr for Flush {
+impl FromStr for FlushConfig {
     type Err = InvalidFlush;
 
     fn from_str(text: &str) -> Result<Self, InvalidFlush> {
@@ -186,7 +186,7 @@ impl FromStr for Flush {
     }
 }
 
-impl fmt::Display for Flush {
+impl fmt::Display for FlushConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Poll => f.write_str("poll"),
@@ -197,14 +197,14 @@ impl fmt::Display for Flush {
     }
 }
 
-as_text!(Flush);
+as_text!(FlushConfig);
 
-/// Keys of [`Lro::set`], which can change while traffic runs.
+/// Keys of [`LroConfig::set`], which can change while traffic runs.
 pub const SWITCHES: [&str; 7] = [
     "at", "rules", "psh", "buffers", "backend", "flush", "segments",
 ];
 
-impl Lro {
+impl LroConfig {
     /// Longest time that packets wait if `flush` depends on polls or load, microseconds: the
     /// duration of 64 KB at 2.6 Gb/s.
     pub const HOLD_MAX_US: u32 = 200;
@@ -231,12 +231,12 @@ impl Lro {
     }
 
     /// Returns the longest time that a packet waits for more of its stream, microseconds: that of
-    /// `flush`, or [`Lro::HOLD_MAX_US`] if it depends on polls or load.
+    /// `flush`, or [`LroConfig::HOLD_MAX_US`] if it depends on polls or load.
     #[must_use]
     pub fn hold_max_us(&self) -> u32 {
         match self.flush {
-            Flush::After(us) => us,
-            Flush::Poll | Flush::Polls(_) | Flush::Adaptive => Self::HOLD_MAX_US,
+            FlushConfig::After(us) => us,
+            FlushConfig::Poll | FlushConfig::Polls(_) | FlushConfig::Adaptive => Self::HOLD_MAX_US,
         }
     }
 
@@ -249,7 +249,7 @@ impl Lro {
 }
 
 fn word<T: DeserializeOwned>(value: &str) -> Result<T, String> {
-    variants::read(value).map_err(|unknown| unknown.to_string())
+    keywords::read(value).map_err(|unknown| unknown.to_string())
 }
 
 fn number(value: &str, good: &std::ops::RangeInclusive<u32>) -> Result<u32, String> {
@@ -264,28 +264,28 @@ mod tests {
     #[test]
     fn every_flush_round_trips() {
         for (text, flush) in [
-            ("poll", Flush::Poll),
-            ("da2", Flush::Polls(2)),
-            ("da16", Flush::Polls(16)),
-            ("t20", Flush::After(20)),
-            ("t50", Flush::After(50)),
-            ("adaptive", Flush::Adaptive),
+            ("poll", FlushConfig::Poll),
+            ("da2", FlushConfig::Polls(2)),
+            ("da16", FlushConfig::Polls(16)),
+            ("t20", FlushConfig::After(20)),
+            ("t50", FlushConfig::After(50)),
+            ("adaptive", FlushConfig::Adaptive),
         ] {
             assert_eq!(text.parse(), Ok(flush));
             assert_eq!(flush.to_string(), text);
             let json = serde_json::to_string(&flush).unwrap();
-            assert_eq!(serde_json::from_str::<Flush>(&json).unwrap(), flush);
+            assert_eq!(serde_json::from_str::<FlushConfig>(&json).unwrap(), flush);
         }
         for text in [
             "", "polls", "da", "da0", "da1", "da02", "da1001", "t", "t0", "t+5", "t20us", "t10001",
         ] {
-            assert_eq!(text.parse::<Flush>(), Err(InvalidFlush), "{text}");
+            assert_eq!(text.parse::<FlushConfig>(), Err(InvalidFlush), "{text}");
         }
     }
 
     #[test]
     fn set_changes_one_value_and_explains_errors() {
-        let mut lro = Lro::default();
+        let mut lro = LroConfig::default();
         for (key, value) in [
             ("at", "both"),
             ("rules", "lro"),
@@ -300,14 +300,14 @@ mod tests {
             lro.set(key, value).unwrap();
             assert_ne!(lro, before, "{key}");
         }
-        let wanted = Lro {
+        let wanted = LroConfig {
             at: Placement::Both,
             rules: RulesKey::Lro,
-            psh: Psh::Merge,
+            psh: PshConfig::Merge,
             buffers: FormKey::Page,
             backend: AggregateDelivery::Linearize,
             meta: Meta::Response,
-            flush: Flush::Polls(2),
+            flush: FlushConfig::Polls(2),
             segments: 32,
             flows: 1024,
         };
@@ -334,9 +334,9 @@ mod tests {
 
     #[test]
     fn only_irreversible_merging_prevents_forwarding() {
-        let mut lro = Lro {
+        let mut lro = LroConfig {
             at: Placement::Physical,
-            ..Lro::default()
+            ..LroConfig::default()
         };
         assert!(!lro.spoils_forwarding());
         lro.rules = RulesKey::Lro;

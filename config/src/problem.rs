@@ -139,7 +139,7 @@ pub struct SourceInfo {
 }
 
 impl SourceInfo {
-    /// Returns a key of a part as it is looked up; empty: it is not written there.
+    /// Returns the static text of a part's key; empty if the file does not contain the key.
     pub(crate) fn key(&self, part: ConfigPart, key: &str) -> &'static str {
         let mut known = self.lines.positions.keys();
         let found = known.find(|(at, known)| (*at, *known) == (part, key));

@@ -8,14 +8,14 @@ use std::str::FromStr;
 /// A network that an interface leads to, written `10.1.0.0/16 via 10.0.0.1`; without `via` its
 /// stations are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct RouteConfig {
     /// The network.
     pub to: Cidr,
     /// The neighbour that forwards to it.
     pub via: Option<IpAddr>,
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for RouteConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.via {
             Some(via) => write!(f, "{} via {via}", self.to),
@@ -24,7 +24,7 @@ impl fmt::Display for Route {
     }
 }
 
-impl FromStr for Route {
+impl FromStr for RouteConfig {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Self, InvalidAddress> {
@@ -47,8 +47,8 @@ impl FromStr for Route {
     }
 }
 
-impl From<Route> for abi::machine::Route {
-    fn from(route: Route) -> Self {
+impl From<RouteConfig> for abi::machine::Route {
+    fn from(route: RouteConfig) -> Self {
         Self {
             to: route.to.address,
             prefix: route.to.prefix,
@@ -69,7 +69,7 @@ mod tests {
             "::/0 via fd00::1",
             "fd01::/64",
         ] {
-            let route: Route = text.parse().unwrap();
+            let route: RouteConfig = text.parse().unwrap();
             assert_eq!(route.to_string(), text);
         }
     }
@@ -83,7 +83,7 @@ mod tests {
             "10.1.0.0/16 via x",
             "10.1.0.0",
         ] {
-            let error = text.parse::<Route>().unwrap_err().to_string();
+            let error = text.parse::<RouteConfig>().unwrap_err().to_string();
             assert!(error.contains("like"), "{error}");
         }
     }

@@ -38,11 +38,11 @@ pub enum RuleState {
     New,
     /// It belongs to a flow that was admitted.
     Established,
-    /// It concerns such a flow, like an ICMP error.
+    /// It belongs to a flow of this kind, like an ICMP error.
     Related,
 }
 
-/// Verdict of a stateful firewall on flows that others begin with the guest.
+/// Verdict of a stateful firewall on flows that others open to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inbound {
     /// Denies them, unless a rule allows them.
@@ -58,18 +58,18 @@ pub const INBOUND: &str = "inbound";
 impl Inbound {
     /// Returns the rule behind all others.
     #[must_use]
-    pub fn rule(self) -> Rule {
-        Rule {
+    pub fn rule(self) -> FirewallRule {
+        FirewallRule {
             direction: Some(RuleDirection::Out),
             state: Some(RuleState::New),
-            ..Rule::any(INBOUND, self == Self::Allow)
+            ..FirewallRule::any(INBOUND, self == Self::Allow)
         }
     }
 }
 
 /// Returns whether rules ask for a state, so that their port needs a table of flows.
 #[must_use]
-pub fn keep_state(rules: &[Rule]) -> bool {
+pub fn keep_state(rules: &[FirewallRule]) -> bool {
     rules.iter().any(|rule| rule.state.is_some())
 }
 
@@ -77,7 +77,7 @@ pub fn keep_state(rules: &[Rule]) -> bool {
 /// decided.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct FirewallRule {
     /// Its name in counters, unique among the rules of its port.
     pub name: String,
     /// Whether matching frames pass; otherwise they are dropped.
@@ -93,7 +93,7 @@ pub struct Rule {
     pub ethertype: Option<EtherType>,
     /// The IP protocol; `None`: any, and frames that are not IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<IpProtocol>,
     /// The source; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Cidr>,
@@ -108,7 +108,7 @@ pub struct Rule {
     pub destination_ports: Option<PortRange>,
 }
 
-impl Rule {
+impl FirewallRule {
     /// Returns a rule that matches every frame.
     #[must_use]
     pub fn any(name: impl Into<String>, allow: bool) -> Self {
@@ -127,7 +127,7 @@ impl Rule {
 
     /// Returns the rule in the form that the monitor compiles: without name and direction.
     pub(crate) fn compiled(&self) -> firewall::RuleRecord {
-        let prefix = |cidr: Cidr| firewall::Prefix {
+        let prefix = |cidr: Cidr| firewall::RulePrefix {
             address: cidr.address,
             bits: cidr.prefix,
         };
@@ -189,9 +189,9 @@ impl Rule {
 
 /// Returns a port's rules for this direction, with their indices.
 pub fn for_direction(
-    rules: &[Rule],
+    rules: &[FirewallRule],
     direction: RuleDirection,
-) -> impl Iterator<Item = (usize, &Rule)> {
+) -> impl Iterator<Item = (usize, &FirewallRule)> {
     let all = rules.iter().enumerate();
     all.filter(move |(_, rule)| rule.is_for(direction))
 }
@@ -262,9 +262,9 @@ impl fmt::Display for EtherType {
 /// An IP protocol, written as a name or number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct Protocol(pub u8);
+pub struct IpProtocol(pub u8);
 
-impl FromStr for Protocol {
+impl FromStr for IpProtocol {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
@@ -273,7 +273,7 @@ impl FromStr for Protocol {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for IpProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_named(f, &PROTOCOLS, self.0)
     }
@@ -309,7 +309,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-as_text!(EtherType, Protocol, PortRange);
+as_text!(EtherType, IpProtocol, PortRange);
 
 #[cfg(test)]
 mod tests {
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn conditions_are_written_by_name_or_number() {
         for (text, number) in [("tcp", 6), ("icmpv6", 58), ("89", 89)] {
-            let protocol: Protocol = text.parse().unwrap();
+            let protocol: IpProtocol = text.parse().unwrap();
             assert_eq!((protocol.0, protocol.to_string().as_str()), (number, text));
         }
         for (text, number) in [("ipv6", 0x86dd), ("arp", 0x0806), ("35020", 0x88cc)] {
@@ -340,7 +340,7 @@ mod tests {
             assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
         for text in ["", "256", "TCP", "-1", "6.0"] {
-            assert!(text.parse::<Protocol>().is_err(), "{text}");
+            assert!(text.parse::<IpProtocol>().is_err(), "{text}");
         }
         for text in ["", "1535", "65536", "vlan"] {
             assert!(text.parse::<EtherType>().is_err(), "{text}");
@@ -349,15 +349,15 @@ mod tests {
 
     #[test]
     fn rules_that_never_fit_are_found() {
-        let rule = Rule {
+        let rule = FirewallRule {
             source: Some("10.0.0.0/8".parse().unwrap()),
-            ..Rule::any("r", false)
+            ..FirewallRule::any("r", false)
         };
         assert_eq!(rule.contradiction(), None);
-        let key = |rule: Rule| rule.contradiction().map(|(key, ..)| key);
+        let key = |rule: FirewallRule| rule.contradiction().map(|(key, ..)| key);
         let six = Some("fd00::/8".parse().unwrap());
         assert_eq!(
-            key(Rule {
+            key(FirewallRule {
                 destination: six,
                 ..rule.clone()
             }),
@@ -365,36 +365,36 @@ mod tests {
         );
         let ethertype = |number| Some(EtherType(number));
         assert_eq!(
-            key(Rule {
+            key(FirewallRule {
                 ethertype: ethertype(0x86dd),
                 ..rule.clone()
             }),
             Some("source")
         );
         assert_eq!(
-            key(Rule {
+            key(FirewallRule {
                 ethertype: ethertype(0x0800),
                 ..rule.clone()
             }),
             None
         );
-        let arp = Rule {
+        let arp = FirewallRule {
             ethertype: ethertype(0x0806),
-            ..Rule::any("r", false)
+            ..FirewallRule::any("r", false)
         };
         assert_eq!(key(arp.clone()), None);
-        let protocol = |number| Some(Protocol(number));
+        let protocol = |number| Some(IpProtocol(number));
         assert_eq!(
-            key(Rule {
+            key(FirewallRule {
                 protocol: protocol(6),
                 ..arp
             }),
             Some("ethertype")
         );
-        let ports = |number| Rule {
+        let ports = |number| FirewallRule {
             protocol: protocol(number),
             source_ports: Some(PortRange(1..=2)),
-            ..Rule::any("r", false)
+            ..FirewallRule::any("r", false)
         };
         assert_eq!(key(ports(1)), Some("protocol"));
         assert_eq!((key(ports(17)), key(ports(132))), (None, None));
@@ -402,11 +402,11 @@ mod tests {
 
     #[test]
     fn a_rule_survives_json_without_defaults() {
-        let rule = Rule {
+        let rule = FirewallRule {
             direction: Some(RuleDirection::Out),
-            protocol: Some(Protocol(17)),
+            protocol: Some(IpProtocol(17)),
             destination_ports: Some(PortRange(53..=54)),
-            ..Rule::any("dns", false)
+            ..FirewallRule::any("dns", false)
         };
         let text = serde_json::to_string(&rule).unwrap();
         assert_eq!(
@@ -416,7 +416,7 @@ mod tests {
                 r#""destination_ports":"53-54"}"#
             )
         );
-        assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
+        assert_eq!(serde_json::from_str::<FirewallRule>(&text).unwrap(), rule);
         assert!(rule.is_for(RuleDirection::Out) && !rule.is_for(RuleDirection::In));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::domain::StackApp;
 use crate::domain::{self, GrantMode, NicConfig, NicKindConfig, Offloads};
-use crate::model::{Config, Endpoint, Guest, Vif};
+use crate::model::{Config, Endpoint, GuestSection, Vif};
 use abi::xdp::Ring;
 
 /// Grant references below this are never assigned, as in Xen.
@@ -127,7 +127,7 @@ pub(crate) fn staging_pages(config: &Config) -> u32 {
 }
 
 /// Returns the queues of a guest, over all of its interfaces.
-pub(crate) fn queues(config: &Config, guest: &Guest) -> u32 {
+pub(crate) fn queues(config: &Config, guest: &GuestSection) -> u32 {
     (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn file_pages(vif: &Vif) -> u32 {
 }
 
 /// Returns the page frames of a guest.
-pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
+pub(crate) fn guest_frames(config: &Config, guest: &GuestSection) -> u32 {
     let pages = sum([pool_pages(config), spare_pages(config), ring_pages(config)]);
     let pages = pages.saturating_mul(queues(config, guest));
     let files = sum(guest.vifs.iter().map(file_pages));
@@ -164,7 +164,7 @@ pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
 
 /// Returns the entries of a guest's grant table: two for each page that it may grant, so that no
 /// reference has to be reused at once.
-pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
+pub(crate) fn grant_entries(config: &Config, guest: &GuestSection) -> u32 {
     let buffers = sum([pool_pages(config), spare_pages(config)]);
     let pages = sum([buffers, buffers, ring_pages(config)]);
     let files = guest.vifs.iter().filter(|vif| file_pages(vif) > 0).count() as u32;

@@ -4,9 +4,9 @@
 use crate::address::Cidr;
 use crate::deprecated;
 use crate::files::ConfigFile;
+use crate::keywords::{self, choose, instead, nearest};
 use crate::problem::{ConfigPart, Lines, Position, Problem};
-use crate::unread::Unread;
-use crate::variants::{self, choose, instead, nearest};
+use crate::unreadable_keys::Unread;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ pub(crate) struct ConfigFiles {
 }
 
 /// The result of reading.
-pub(crate) struct Reading {
+pub(crate) struct ReadResult {
     pub(crate) problems: Vec<Problem>,
     /// Valid settings that should be written differently.
     pub(crate) warnings: Vec<Problem>,
@@ -141,8 +141,8 @@ impl ConfigFiles {
         }
     }
 
-    pub(crate) fn finish(self) -> Reading {
-        Reading {
+    pub(crate) fn finish(self) -> ReadResult {
+        ReadResult {
             problems: self.problems.into_inner(),
             warnings: self.warnings.into_inner(),
             lines: self.lines.into_inner(),
@@ -396,7 +396,7 @@ impl<'r, 't> TomlTable<'r, 't> {
                 self.reader.warnings.borrow_mut().push(warning);
                 word = new;
             }
-            variants::read(word).map_err(|unknown| unknown.to_string())
+            keywords::read(word).map_err(|unknown| unknown.to_string())
         })
     }
 

@@ -1,6 +1,6 @@
 //! Forwarded ports in text form.
 
-use abi::machine::{Forward, Transport};
+use abi::machine::{Forward, PortProtocol};
 use std::str::FromStr;
 
 /// Default limit of the open connections of each guest through address translation: three percent
@@ -9,22 +9,22 @@ pub const CONNECTIONS: u32 = 8192;
 
 /// A forwarded port: `tcp:8080=10.0.0.2:80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forwarded(pub Forward);
+pub struct PortForward(pub Forward);
 
 /// An invalid text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a protocol, a port, and an address with a port")]
 pub struct InvalidForward;
 
-impl FromStr for Forwarded {
+impl FromStr for PortForward {
     type Err = InvalidForward;
 
     fn from_str(text: &str) -> Result<Self, InvalidForward> {
         let (from, to) = text.split_once('=').ok_or(InvalidForward)?;
         let (transport, port) = from.split_once(':').ok_or(InvalidForward)?;
         let transport = match transport {
-            "tcp" => Transport::Tcp,
-            "udp" => Transport::Udp,
+            "tcp" => PortProtocol::Tcp,
+            "udp" => PortProtocol::Udp,
             _ => return Err(InvalidForward),
         };
         Ok(Self(Forward {
@@ -38,8 +38,8 @@ impl FromStr for Forwarded {
 /// Returns its text form.
 pub(crate) fn text(forward: &Forward) -> String {
     let transport = match forward.transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
+        PortProtocol::Tcp => "tcp",
+        PortProtocol::Udp => "udp",
     };
     format!("{transport}:{}={}", forward.port, forward.to)
 }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn forwarded_ports_round_trip() {
         for good in ["tcp:8080=10.0.0.2:80", "udp:53=[fd00::2]:53"] {
-            let Forwarded(forward) = good.parse().unwrap();
+            let PortForward(forward) = good.parse().unwrap();
             assert_eq!(text(&forward), good);
         }
         for bad in [
@@ -64,7 +64,7 @@ mod tests {
             "tcp:-1=10.0.0.2:80",
             "tcp:1=fd00::2:80:",
         ] {
-            assert_eq!(bad.parse::<Forwarded>(), Err(InvalidForward), "{bad}");
+            assert_eq!(bad.parse::<PortForward>(), Err(InvalidForward), "{bad}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Right {
     /// Read the machine's state.
-    Look,
+    Query,
     /// Change the machine as well.
     Change,
 }
@@ -28,7 +28,7 @@ impl ClientIdentity {
     }
 
     /// Returns the user and the group at the other end of a socket; `None` if the kernel does not
-    /// report them. For a client in a PID namespace that is not visible here the kernel reports the
+    /// report them. For a client in a PID namespace that is not visible here, the kernel reports
     /// process id 0, which `rustix` rejects.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
@@ -48,16 +48,16 @@ pub(crate) fn of_client(access: &Access, user: u32, client: ClientIdentity) -> O
     if uid == 0 || uid == user || belongs(&access.change) {
         return Some(Right::Change);
     }
-    belongs(&access.look).then_some(Right::Look)
+    belongs(&access.look).then_some(Right::Query)
 }
 
 /// Returns the right that a request needs.
 pub(crate) fn of_request(request: &Control) -> Right {
     match request {
-        Control::Status | Control::Grants => Right::Look,
-        // The domain answers by itself and does not know its client.
+        Control::Status | Control::Grants => Right::Query,
+        // The domain itself answers, and cannot check the client's rights.
         Control::Relay { request, .. } => match serde_json::from_str::<Request>(request) {
-            Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Look,
+            Ok(Request::Stat | Request::Trace | Request::Flows { .. }) => Right::Query,
             _ => Right::Change,
         },
         _ => Right::Change,
@@ -92,8 +92,8 @@ mod tests {
             change: group(60, &[8]),
         };
         let right = |uid, gid| of_client(&access, 1000, client(uid, gid));
-        assert_eq!(right(7, 7), Some(Right::Look));
-        assert_eq!(right(9, 50), Some(Right::Look));
+        assert_eq!(right(7, 7), Some(Right::Query));
+        assert_eq!(right(9, 50), Some(Right::Query));
         assert_eq!(right(8, 8), Some(Right::Change));
         assert_eq!(right(9, 60), Some(Right::Change));
         assert_eq!(right(9, 9), None);
@@ -112,7 +112,7 @@ mod tests {
             relay(r#"{"op":"trace"}"#),
             relay(r#"{"op":"flows","of":"web","first":0}"#),
         ] {
-            assert_eq!(of_request(&request), Right::Look, "{request:?}");
+            assert_eq!(of_request(&request), Right::Query, "{request:?}");
         }
         for request in [
             Control::Down,

@@ -6,7 +6,7 @@ use crate::spec::lasts;
 use abi::DomId;
 use abi::core::{CPU_WORDS, CoreRequest, NewDomain, NewSocket, Stage, Text};
 use abi::layout::fd::DEVICES_MAX;
-use abi::machine::{self, Device, Domain, NetnsId, OpenedNotes};
+use abi::machine::{self, Device, DomainSpec, NetnsId, OpenedNotes};
 use shmem::time::monotonic_ns;
 use std::os::fd::OwnedFd;
 
@@ -30,7 +30,7 @@ pub(crate) struct PendingOpen {
 
 #[cfg(test)]
 impl PendingOpen {
-    /// Returns the opening of a device that the answer to a token ends.
+    /// Returns the pending opening of a device that the answer to a token completes.
     pub(crate) fn of_token(device: DeviceId, token: u32) -> Self {
         Self {
             device,
@@ -54,7 +54,7 @@ pub(crate) struct PendingGive {
 }
 
 impl PendingGive {
-    /// Returns a socket that the domain has when the core answers to a token.
+    /// Returns a socket that the domain receives with the core's answer to a token.
     pub(crate) fn of_token(token: u32) -> Self {
         Self {
             token,
@@ -89,7 +89,7 @@ pub(crate) fn connect(
     Ok(())
 }
 
-/// Takes netd's answers about these devices, as far as they have arrived. Returns the refused
+/// Takes those of netd's answers about these devices that have arrived. Returns the refused
 /// devices.
 pub(crate) fn take_opened(
     core: &mut CoreLink,
@@ -140,8 +140,8 @@ pub(crate) fn place_of(unit: u32) -> (usize, usize) {
     ((unit / DEVICES_MAX) as usize, (unit % DEVICES_MAX) as usize)
 }
 
-/// Closes a device. The core answers when netd has opened a device that it still opens, so the
-/// answer is not awaited: later requests for the device are carried out after this one.
+/// Closes a device without waiting for the answer: if netd is still opening the device, the core
+/// answers only afterwards. Later requests for the device are carried out after this one.
 pub(crate) fn close(core: &mut CoreLink, (place, number): DeviceId) {
     let unit = unit(place, number);
     core.post(CoreRequest::Close { unit }, &[]);
@@ -229,12 +229,12 @@ pub(crate) fn create(
     Ok(id)
 }
 
-fn domain(state: &MachineState, place: usize) -> Result<&Domain, CoreError> {
+fn domain(state: &MachineState, place: usize) -> Result<&DomainSpec, CoreError> {
     let found = state.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
 
-fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
+fn cpus(domain: &DomainSpec) -> Result<[u64; CPU_WORDS], CoreError> {
     let mut words = [0; CPU_WORDS];
     for cpu in &domain.cpus {
         let word = words.get_mut(cpu / 64);
@@ -244,9 +244,9 @@ fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], CoreError> {
     Ok(words)
 }
 
-/// Gives the domain at a place its devices, from number `given` on, up to the first that netd has
-/// to open, which is returned. `life` processes had them before. After a refusal as busy, the same
-/// call tries again.
+/// Gives the domain at a place its devices, starting at number `given`. Stops at the first device
+/// that netd has to open, and returns it. `life` earlier processes had the devices. After a refusal
+/// as busy, the same call tries again.
 pub(crate) fn give(
     core: &mut CoreLink,
     state: &MachineState,
@@ -301,7 +301,7 @@ pub(crate) fn take_given(
     Some(given.map(drop).map_err(|refusal| refusal.of(&what)))
 }
 
-/// Gives the domain at a place nothing for a device that it was refused.
+/// Tells the core that the domain at a place does without a device that netd refused.
 pub(crate) fn give_nothing(
     core: &mut CoreLink,
     state: &MachineState,
@@ -391,7 +391,7 @@ impl DeviceAssignment<'_> {
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.state.find(&spec.guest);
                 let gone = |id: &DomId| self.state.stage(*id) == Some(Stage::Gone);
-                // The socket would lie over the memory of a guest that does not exist any more.
+                // The socket would lie over the memory of a guest that no longer exists.
                 let of = of.filter(|id| !gone(id) && !self.state.spec().is_lost(place_of(wire)));
                 match of {
                     Some(_) => self.socket(device, wire, of),
@@ -403,8 +403,8 @@ impl DeviceAssignment<'_> {
         }
     }
 
-    /// Returns the unit of the last device of a kind before another one, and the number of queues
-    /// from there on.
+    /// Returns the unit of the last device of a kind before device `number`, and the number of
+    /// queues between them.
     fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), CoreError> {
         let devices = &domain(self.state, self.place)?.devices;
         let before = devices.get(..number).unwrap_or_default();
@@ -465,7 +465,7 @@ impl DeviceAssignment<'_> {
     /// Has netd open a file: each process gets its own descriptor.
     fn file(self, unit: u32, device: &Device) -> AssignResult {
         let description = describe(device, self.life, None)?;
-        // An earlier manager may have had it opened, and ended before it closed it.
+        // An earlier manager may have had the file opened and exited before it closed the file.
         close(self.core, place_of(unit));
         let open = CoreRequest::Open { unit };
         let token = self.core.post_with(open, &description)?;
@@ -477,8 +477,8 @@ impl DeviceAssignment<'_> {
     }
 }
 
-/// Ends the process at a place, or clears away what was built for one. A refusal means that there
-/// is nothing to end.
+/// Ends the process at a place, or removes the resources that were built for one. A refusal means
+/// that neither exists.
 pub(crate) fn end(core: &mut CoreLink, state: &MachineState, place: usize, why: &str) {
     let Some(domain) = state.id(place) else {
         return;

@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
-/// Limit for silence, for one request, and for an unread answer.
+/// Time limit for an idle client, for receiving one request, and for an unread answer.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Time after which a client with an unread answer yields its place to a newcomer.
+/// Time after which a client with an unread answer yields its place to a new client.
 const UNREAD_NS: u64 = 1_000_000_000;
 
 /// A request that the server passes on to a domain.
@@ -89,7 +89,7 @@ impl Client {
     pub(crate) fn staying(stream: UnixStream) -> Self {
         Self {
             stays: true,
-            ..Self::new(stream, (Right::Look, None), 0)
+            ..Self::new(stream, (Right::Query, None), 0)
         }
     }
 
@@ -113,7 +113,7 @@ impl Client {
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 
-    /// Returns when the client yields its place to a newcomer: at once without a whole request,
+    /// Returns when the client yields its place to a new client: at once without a whole request,
     /// later with an unread answer, never while it waits for an event.
     pub(crate) fn yields_ns(&self) -> Option<u64> {
         let since_ns = self.deadline_ns()?.saturating_sub(PATIENCE_NS);
@@ -137,7 +137,7 @@ impl Client {
         may_ask && self.line_end().is_some()
     }
 
-    /// Returns the token of the awaited reply.
+    /// Returns the token of the pending request.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.waits {
             ClientWait::Reply(_, token) => Some(token),
@@ -258,7 +258,7 @@ mod tests {
             for sent in [&b""[..], b"{\"op\":", &[b' '; 3 * CHUNK]] {
                 let (mut peer, stream) = UnixStream::pair().unwrap();
                 stream.set_nonblocking(true).unwrap();
-                let mut client = Client::new(stream, (Right::Look, None), 0);
+                let mut client = Client::new(stream, (Right::Query, None), 0);
                 client.waits = waits();
                 peer.write_all(sent).unwrap();
                 assert!(ready_turns(&mut client, 100) <= 4);
@@ -272,7 +272,7 @@ mod tests {
         // A peer that leaves an answer unread and hangs up.
         let (peer, stream) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
-        let mut client = Client::new(stream, (Right::Look, None), 0);
+        let mut client = Client::new(stream, (Right::Query, None), 0);
         client.answer(&"x".repeat(4 << 20), 0);
         assert!(client.has_output());
         peer.shutdown(Shutdown::Write).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_request_byte_by_byte_gets_no_more_time() {
         let (mut peer, stream) = UnixStream::pair().unwrap();
-        let mut client = Client::new(stream, (Right::Look, None), 0);
+        let mut client = Client::new(stream, (Right::Query, None), 0);
         let mut send = |client: &mut Client, second: u64| {
             peer.write_all(b"{").unwrap();
             client.receive(second * SECOND_NS);

@@ -16,7 +16,7 @@ const CHUNK: usize = 16 * 1024;
 const BURST: u32 = 128 * 1024;
 /// Bytes a second in the long run.
 const RATE: u64 = 32 * 1024;
-/// Pause after a dropped chunk. The domain continues slowly, at little cost for the manager.
+/// Pause after a dropped chunk. The domain then runs slowly, at little cost for the manager.
 const PAUSE_NS: u64 = 10_000_000;
 
 /// The reading end of a domain's standard output and standard error.

@@ -1,8 +1,8 @@
 //! The consoles of all domains, polled by one descriptor.
 //!
 //! Each event is reported once; a console is watched again after a read. A console that floods is
-//! not watched during its pause, and one that its domain has closed is not watched any more,
-//! although the core holds its pipe.
+//! not watched during its pause, and one that its domain has closed is no longer watched, although
+//! the core holds its pipe.
 
 use crate::console::Console;
 use crate::log::LogSender;

@@ -208,7 +208,7 @@ impl CoreLink {
         !self.news.is_empty()
     }
 
-    /// Drops answers that are not awaited any more.
+    /// Drops answers for which no caller waits any longer.
     pub(crate) fn forget_but(&mut self, is_waited_for: impl Fn(u32) -> bool) {
         self.answers.retain(|token, _| is_waited_for(*token));
         self.replies.retain(|token, _| is_waited_for(*token));

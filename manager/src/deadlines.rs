@@ -31,7 +31,7 @@ impl<K: Ord + Clone> Deadlines<K> {
         self.by_time.extend(at_ns.map(|at_ns| (at_ns, key)));
     }
 
-    /// Whether a key has a deadline that was not taken yet.
+    /// Whether a key has a pending deadline.
     pub(crate) fn has(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }

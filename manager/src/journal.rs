@@ -2,13 +2,13 @@
 //! read.
 //!
 //! Its first line is the whole state when the file was begun; each further line is a change. A
-//! written line is kept at once, without a request to the core. So an attach costs lines about one
-//! guest, however many others exist. A file that is much longer than its first line is begun anew.
+//! written line is kept at once, without a request to the core. So an attach writes lines about one
+//! guest only. A file that is much longer than its first line is replaced by a new one.
 
 use crate::core::{CoreError, CoreLink};
 use crate::life::Life;
 use crate::machine_state::MachineState;
-use crate::spec::{Spec, SpecChange};
+use crate::spec::{MachineSpec, SpecChange};
 use abi::core::{CoreRequest, KEPT_MAX};
 use abi::machine::Restarts;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of changes for which no file is begun anew.
+/// Bytes of changes up to which the file is not replaced.
 const ROOM: usize = 256 << 10;
 
 /// The whole state.
@@ -29,12 +29,12 @@ const ROOM: usize = 256 << 10;
 pub(crate) struct SavedState<'a> {
     /// When the machine was complete, by the monotonic clock.
     pub(crate) complete_ns: u64,
-    /// Properties that the system lacks, in words.
+    /// Properties that the system lacks, as text.
     pub(crate) missing: Cow<'a, BTreeSet<String>>,
     /// Restarts of the domains that restart, by place.
     pub(crate) restarts: Cow<'a, BTreeMap<usize, Restarts>>,
     /// The specification, if it has changed since the start.
-    pub(crate) spec: Option<Cow<'a, Spec>>,
+    pub(crate) spec: Option<Cow<'a, MachineSpec>>,
     /// Changes of the specification since then.
     #[serde(skip)]
     pub(crate) changes: Vec<SpecChange>,
@@ -47,7 +47,7 @@ enum JournalLine {
     Spec(SpecChange),
     /// Properties that the system lacks.
     Missing(BTreeSet<String>),
-    /// Restarts of the domain at a place; `None`: it is not restarted any more.
+    /// Restarts of the domain at a place; `None`: it is no longer restarted.
     Restarts(usize, Option<Restarts>),
 }
 
@@ -92,10 +92,10 @@ fn bytes_of(file: &OwnedFd) -> io::Result<Vec<u8>> {
 
 /// The writer of the kept file.
 #[derive(Debug, Default)]
-pub(crate) struct Journal {
+pub(crate) struct StateJournal {
     /// The file; `None`: a new one is due.
     file: Option<File>,
-    /// Length at which the file is begun anew, and its length.
+    /// Length at which the file is replaced, and its current length.
     bytes_max: usize,
     bytes: usize,
     /// The content of the file, except the specification.
@@ -107,7 +107,7 @@ pub(crate) struct Journal {
     looks_again: bool,
 }
 
-impl Journal {
+impl StateJournal {
     /// Continues the file of an earlier manager.
     pub(crate) fn continue_file(&mut self, is_changed: bool) {
         self.is_changed = is_changed;
@@ -345,7 +345,7 @@ mod tests {
         let (mut core, keeps) = keeping_core();
         let mut state = state();
         let mut config = state.spec().config().unwrap();
-        let mut keeper = Journal::default();
+        let mut keeper = StateJournal::default();
         let mut restarts = BTreeMap::new();
         keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
         let mut took = Vec::new();
@@ -358,7 +358,7 @@ mod tests {
             let before = (keeper.bytes, keeper.bytes_max);
             keeper.keep(&mut core, 7, &mut state, &restarts).unwrap();
             assert!(keeper.has(&state));
-            // A file that is begun anew is as long as the machine.
+            // The length of a new file depends only on the machine.
             if keeper.bytes_max == before.1 {
                 took.push(keeper.bytes - before.0);
             }

@@ -4,7 +4,7 @@
 //! (`{"ready":true,"up_ms":…}` or `{"error":"…","cannot_run_here":…}`). The manager parses the
 //! machine's description and the bytes of clients and domains. It has no page of any domain, no
 //! capability, and no file except the log: the core carries out its requests or refuses them. The
-//! first manager opens the files and sockets of its arguments before it gives up its rights.
+//! first manager opens the files and sockets of its arguments before it drops its rights.
 //!
 //! When it ends, the core starts another manager, which resumes from the kept file (`journal`) and
 //! serves the clients at the socket and every console.
@@ -16,7 +16,7 @@
 //! | `machine_state` | the machine's specification, and the state of its domains |
 //! | `spec` | the specification: domains, guests, NICs |
 //! | `state_file` | the state file, for the manager of the next core |
-//! | `windows` | slots of the workers' grant windows |
+//! | `window_slots` | slots of the workers' grant windows |
 //! | `reload` | the steps from the present machine to edited files |
 //! | `build` | requests to the core and netd for one domain |
 //! | `life` | one domain: its goal, its state, and what it needs next |
@@ -47,7 +47,7 @@ mod reload;
 mod serve;
 mod spec;
 mod state_file;
-mod windows;
+mod window_slots;
 
 #[cfg(feature = "testing")]
 pub use metrics::hostile as testing;
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut core = CoreLink::new(link.into());
-    // Before this process gives up the rights that the probe needs.
+    // Must precede the loss of the rights that the probe needs.
     let lacks = confine::probe().err();
     match run(&mut core) {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,7 +129,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         false => Listeners::held(&args, held).ok_or("the core holds no socket")?,
     };
     let of_metrics = |error: io::Error| format!("metrics: {error}");
-    // Before the right to make sockets is given up.
+    // Must precede the loss of the right to create sockets.
     let metrics = metrics::prepare(opened.metrics, user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {
@@ -156,7 +156,7 @@ fn run(core: &mut CoreLink) -> Result<(), String> {
         metrics.start().map_err(of_metrics)?;
     }
     match kept {
-        // Another manager has written it: parsed as far as it is valid.
+        // Another manager has written it: parsed up to the first invalid line.
         Some(kept) => server.resume_state(SavedState::read(&kept)),
         None => {
             let up_ns = server.begin()?;

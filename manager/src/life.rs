@@ -6,7 +6,7 @@
 //!
 //! A domain that was up for [`STEADY_NS`] restarts at once. One that ends earlier restarts after a
 //! pause that doubles each time, up to the domain's limit, or up to [`FAILED_PAUSE_NS`] if its
-//! starts keep failing. A domain that keeps crashing thus cannot keep the processors busy with
+//! starts keep failing. So a domain that keeps crashing cannot keep the processors busy with
 //! starts.
 
 mod call;
@@ -25,14 +25,14 @@ use abi::machine::{DomainStatus, Restarts};
 
 /// Time after which a ready domain counts as steady: the next restart has no pause.
 const STEADY_NS: u64 = 10_000_000_000;
-/// Starts in a row that fail before a requested restart is reported as failed.
+/// Consecutive failed starts after which a requested restart is reported as failed.
 const STARTS: u32 = 3;
-/// The pause before the second start in a row.
+/// The pause before the second of several consecutive starts.
 const PAUSE_NS: u64 = 10_000_000;
-/// The longest pause after more than [`STARTS`] starts in a row whose process was never ready, if
-/// the limit for the domain is shorter.
+/// The longest pause after more than [`STARTS`] consecutive starts whose process was never ready,
+/// if the limit for the domain is shorter.
 const FAILED_PAUSE_NS: u64 = 5_000_000_000;
-/// How long the kernel may take to release the devices of the process before.
+/// How long the kernel may take to release the devices of the previous process.
 const RELEASE_NS: u64 = 1_000_000_000;
 /// As [`RELEASE_NS`], for the devices of a guest whose removal has just begun. Longer, because a
 /// first start that fails is not retried.
@@ -80,7 +80,7 @@ pub(crate) enum NeededDevices {
     Closed,
     /// netd has opened the others. These were busy, and are requested again.
     Busy(Vec<DeviceId>),
-    /// The answers that are awaited, and refusals so far.
+    /// Pending requests, and refusals so far.
     Opening(Vec<PendingOpen>, Vec<(DeviceId, CoreError)>),
     /// netd has opened them, or the domain does without.
     Open,
@@ -125,13 +125,13 @@ pub(crate) struct Life {
     pub(crate) calls: Vec<WorkerCall>,
     /// Why the last start failed.
     trouble: String,
-    /// Starts in a row whose process was never ready.
+    /// Consecutive starts whose process was never ready.
     failed_starts: u32,
     /// Whether the next start was requested: it has no pause.
     is_asked: bool,
     /// Why the present process is to end, until the core is asked to end it.
     pub(crate) end: Option<String>,
-    /// Whether the core has forgotten the removed domain, or when it is asked again.
+    /// Whether the core has forgotten the removed domain, or the time of the next request.
     is_forgotten: bool,
     forget_ns: u64,
 }
@@ -162,7 +162,7 @@ impl Life {
                 ready_ns: None,
             },
             Some(Stage::Running) => LifePhase::Up { since_ns: now_ns },
-            // A domain that was only built may have some of its devices: it is built anew.
+            // A domain that was only built may have some of its devices, so it is built again.
             _ if pause_ms.is_some() => down(now_ns, now_ns, RELEASE_NS),
             _ => LifePhase::Dead,
         };
@@ -206,7 +206,8 @@ impl Life {
         }
     }
 
-    /// Requests that the domain is removed. `calls` have the workers release its ports.
+    /// Requests that the domain is removed. `calls` are the calls by which the workers release its
+    /// ports.
     pub(crate) fn remove(&mut self, why: &str, calls: Vec<WorkerCall>) {
         self.goal = Goal::Gone;
         self.end = Some(why.to_owned());
@@ -233,7 +234,7 @@ impl Life {
         (!self.trouble.is_empty()).then(trouble).or(ended)
     }
 
-    /// Whether the last start failed: the end of its remains is not reported.
+    /// Whether the last start failed. The end of its remaining processes is then not reported.
     pub(crate) fn has_failed_to_start(&self) -> bool {
         !self.trouble.is_empty()
     }
@@ -355,9 +356,9 @@ impl Life {
     }
 
     /// Records netd's answers. Refused devices are requested again for some time, because the
-    /// kernel may not have released those of the process before. Then a first start fails, and a
-    /// restarted domain runs without them. A first start fails at once if a refused device is not
-    /// busy.
+    /// kernel may not have released those of the previous process. After that time, a first start
+    /// fails, and a restarted domain runs without them. A first start fails at once if a refused
+    /// device is not busy.
     pub(crate) fn opened(
         &mut self,
         refused: Vec<(DeviceId, CoreError)>,
@@ -409,7 +410,7 @@ impl Life {
     /// Records that the core has built the domain.
     pub(crate) fn created(&mut self, id: DomId) {
         (self.built, self.given) = (Some(id), 0);
-        // The reason was for the process before.
+        // The reason concerned the previous process.
         self.end = None;
     }
 
@@ -417,7 +418,7 @@ impl Life {
     pub(crate) fn gave(&mut self, given: Result<(), CoreError>, now_ns: u64) -> Vec<DomainEvent> {
         self.giving = None;
         if self.built.is_none() || self.goal == Goal::Gone {
-            // The domain that it was for does not start any more.
+            // The domain that it was for no longer starts.
             return Vec::new();
         }
         match given {
@@ -432,7 +433,7 @@ impl Life {
         matches!(self.devices, NeededDevices::Open)
     }
 
-    /// Returns how far the first start of a domain with `devices` devices is.
+    /// Returns the stage that the first start of a domain with `devices` devices has reached.
     pub(crate) fn ready(&self, devices: usize) -> StartStage {
         match self.built {
             None => StartStage::Nothing,
@@ -443,7 +444,7 @@ impl Life {
         }
     }
 
-    /// Returns the number of processes that had the domain's devices before.
+    /// Returns the number of earlier processes that had the domain's devices.
     pub(crate) fn previous_processes(&self) -> u64 {
         match self.is_first {
             true => 0,
@@ -540,7 +541,7 @@ fn note_outage(known: &mut Restarts, took_ns: u64) {
     known.outages_ns = known.outages_ns.saturating_add(took_ns);
 }
 
-/// Returns the pause before a start that follows `in_a_row` others.
+/// Returns the pause before a start that follows `in_a_row` consecutive starts.
 fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
     match in_a_row {
         0 => 0,

@@ -2,10 +2,10 @@
 //! for a disk or a terminal.
 //!
 //! A line has the time (UTC), the level, the program, and the text. For the system's journal, which
-//! has the time, it begins with the priority.
+//! adds the time, a line begins with the priority.
 //!
 //! A file is bounded: at [`FILE_MAX`] it is copied to a second file (`FILE.1`), whose content is
-//! lost, and begins anew. The first manager opens both, so that rotation needs no access to the
+//! lost, and then truncated. The first manager opens both, so that rotation needs no access to the
 //! folder.
 
 use abi::core::JOURNAL_VAR;

@@ -1,9 +1,9 @@
 //! The machine: its specification, and the state of its domains as the core reports it.
 
-use crate::spec::{AdmittedGuest, GuestSpec, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, GuestSpec, MachineSpec, SpecChange};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Device, Domain, Machine, Netdev, Setting};
+use abi::machine::{Access, Connection, Device, DomainSpec, Machine, Netdev, Setting};
 use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct MachineState {
     /// The instance's name.
     pub(crate) name: String,
-    spec: Spec,
+    spec: MachineSpec,
     /// Changes of the specification that were not written yet.
     changes: Vec<SpecChange>,
     /// Whether the state file may have to change as well.
@@ -25,7 +25,7 @@ pub(crate) struct MachineState {
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
     connected: BTreeSet<DomId>,
-    /// Properties that the system lacks, in words.
+    /// Properties that the system lacks, as text.
     pub(crate) missing: BTreeSet<String>,
 }
 
@@ -33,7 +33,7 @@ impl MachineState {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
             name: machine.name,
-            spec: Spec::new(
+            spec: MachineSpec::new(
                 machine.domains.into_iter().enumerate().collect(),
                 machine.live,
             ),
@@ -44,7 +44,7 @@ impl MachineState {
     }
 
     /// Returns the specification.
-    pub(crate) fn spec(&self) -> &Spec {
+    pub(crate) fn spec(&self) -> &MachineSpec {
         &self.spec
     }
 
@@ -83,7 +83,7 @@ impl MachineState {
         }
     }
 
-    /// Adds a guest: see [`Spec::admit`]. An error leaves the specification unchanged.
+    /// Adds a guest: see [`MachineSpec::admit`]. An error leaves the specification unchanged.
     pub(crate) fn admit(
         &mut self,
         config: &mut LiveConfig,
@@ -96,7 +96,7 @@ impl MachineState {
     }
 
     /// Takes over what an earlier manager has kept.
-    pub(crate) fn resume(&mut self, spec: Option<Spec>, changes: Vec<SpecChange>) {
+    pub(crate) fn resume(&mut self, spec: Option<MachineSpec>, changes: Vec<SpecChange>) {
         let started = std::mem::take(&mut self.spec);
         self.spec = spec.unwrap_or(started);
         changes.into_iter().for_each(|it| self.spec.apply(it));
@@ -118,7 +118,7 @@ impl MachineState {
     }
 
     /// Returns the description of the domain at a place.
-    pub(crate) fn domain(&self, place: usize) -> Option<&Domain> {
+    pub(crate) fn domain(&self, place: usize) -> Option<&DomainSpec> {
         self.spec.domains().get(&place)
     }
 
@@ -225,7 +225,7 @@ impl MachineState {
         self.stage(self.id(place)?)
     }
 
-    /// Returns the stage in words, or how the domain has ended.
+    /// Returns the stage as text, or how the domain has ended.
     pub(crate) fn text(&self, id: DomId) -> &str {
         self.lives.get(&id).map_or("", |(_, text)| text)
     }

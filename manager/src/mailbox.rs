@@ -8,11 +8,11 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-/// Interval between knocks: on virtual machines wake-ups were late by as much.
+/// Interval between knocks: on virtual machines wake-ups were delayed by this much.
 const AGAIN_NS: u64 = 50_000_000;
 /// Intervals until a request times out, three seconds in all: on virtual machines some domains
-/// waited more than one for their CPU. Intervals are counted, because the clock does not show for
-/// how long the whole machine stood still.
+/// waited more than one second for their CPU. Intervals are counted, because the clock does not
+/// show for how long the whole machine stood still.
 const PAUSES: u32 = 60;
 
 /// A domain's reply, or why there is none.
@@ -34,7 +34,7 @@ pub(crate) struct Mailbox {
     file: File,
     /// Number of the newest request.
     number: u32,
-    /// The request whose reply is awaited.
+    /// The pending request.
     waits: Option<MailboxRequest>,
 }
 
@@ -58,7 +58,7 @@ impl MailboxRequest {
 }
 
 impl Mailbox {
-    /// Takes over a mailbox. A request of an earlier manager in it gets the full time.
+    /// Takes over a mailbox. A pending request of an earlier manager gets the full time.
     pub(crate) fn new(file: OwnedFd, now_ns: u64) -> Self {
         let file = File::from(file);
         let number = word(&file, mailbox::REQUEST);
@@ -95,7 +95,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Whether a reply is awaited.
+    /// Whether a request is pending.
     pub(crate) fn waits(&self) -> bool {
         self.waits.is_some()
     }
@@ -121,7 +121,7 @@ impl Mailbox {
         token.map_or(MailTurn::Nothing, |token| MailTurn::Reply(token, reply))
     }
 
-    /// Returns the token of the awaited reply: the domain has ended.
+    /// Returns the token of the pending request, whose domain has ended.
     pub(crate) fn end(self) -> Option<u32> {
         self.waits?.token
     }

@@ -5,8 +5,8 @@
 //! attached again at once, unless it needs something that another guest still has, its address for
 //! example.
 
-use crate::spec::Spec;
-use crate::windows::Windows;
+use crate::spec::MachineSpec;
+use crate::window_slots::Windows;
 use abi::machine::Setting;
 use abi::reload::{ReloadStep, StepKind, StepReason};
 use config::live::reload::{Difference, FileGuest, present_guest, present_nics};
@@ -47,7 +47,7 @@ impl ReloadRequest {
 
     /// Returns the step that undoes this one, in a machine in which it was not carried out yet;
     /// `None` if nothing has to be undone.
-    fn undo(&self, spec: &Spec, config: &LiveConfig) -> Option<Self> {
+    fn undo(&self, spec: &MachineSpec, config: &LiveConfig) -> Option<Self> {
         let (live, name) = (spec.live()?, &self.public.domain);
         let kind = match self.public.step {
             StepKind::Attach => StepKind::Detach,
@@ -118,7 +118,7 @@ impl ReloadRequest {
 #[derive(Debug, Default)]
 pub(crate) struct ReloadProgress {
     left: VecDeque<ReloadRequest>,
-    /// The step under way, and the one that undoes it.
+    /// The current step, and the step that undoes it.
     present: Option<(ReloadRequest, Option<ReloadRequest>)>,
     /// The steps that undo those carried out, the last one first.
     undo: VecDeque<ReloadRequest>,
@@ -144,7 +144,11 @@ impl ReloadProgress {
     }
 
     /// Begins the next step in the present machine.
-    pub(crate) fn next(&mut self, spec: &Spec, config: &LiveConfig) -> Option<ReloadRequest> {
+    pub(crate) fn next(
+        &mut self,
+        spec: &MachineSpec,
+        config: &LiveConfig,
+    ) -> Option<ReloadRequest> {
         let step = self.left.pop_front()?;
         let undo = step.undo(spec, config);
         self.present = Some((step.clone(), undo));
@@ -173,7 +177,7 @@ impl ReloadProgress {
         }
     }
 
-    /// Returns the user who has attached the guest that the step under way attaches again.
+    /// Returns the user who originally attached the guest that the current step attaches again.
     pub(crate) fn user(&self) -> Option<u32> {
         self.present.as_ref()?.0.user
     }
@@ -189,7 +193,7 @@ impl ReloadProgress {
 /// # Errors
 /// Every obstacle to a step, a line each.
 pub(crate) fn steps(
-    spec: &Spec,
+    spec: &MachineSpec,
     config: &LiveConfig,
     difference: Difference,
 ) -> Result<Vec<ReloadRequest>, String> {
@@ -322,18 +326,18 @@ mod tests {
         live::machine(&config, &file(text)).unwrap()
     }
 
-    fn spec(text: &str) -> Spec {
+    fn spec(text: &str) -> MachineSpec {
         shape_of(machine(text))
     }
 
-    fn shape_of(machine: Machine) -> Spec {
-        Spec::new(
+    fn shape_of(machine: Machine) -> MachineSpec {
+        MachineSpec::new(
             machine.domains.into_iter().enumerate().collect(),
             machine.live,
         )
     }
 
-    fn steps_to(spec: &Spec, text: &str) -> Result<Vec<ReloadRequest>, String> {
+    fn steps_to(spec: &MachineSpec, text: &str) -> Result<Vec<ReloadRequest>, String> {
         let config = spec.config()?;
         let live: &HotplugState = spec.live().unwrap();
         let difference = reload::difference(live, &config, &file(text))?;
@@ -341,7 +345,7 @@ mod tests {
     }
 
     /// Returns the steps as `-NAME` and `+NAME`.
-    fn planned(spec: &Spec, text: &str) -> Result<String, String> {
+    fn planned(spec: &MachineSpec, text: &str) -> Result<String, String> {
         let steps = steps_to(spec, text)?;
         let sign = |step: &ReloadRequest| match step.public.step {
             StepKind::Detach => format!("-{}", step.public.domain),
@@ -387,7 +391,7 @@ mod tests {
     }
 
     /// Carries out a step on the specification, as the server does on the machine.
-    fn carry_out(step: &ReloadRequest, spec: &mut Spec, config: &mut LiveConfig) {
+    fn carry_out(step: &ReloadRequest, spec: &mut MachineSpec, config: &mut LiveConfig) {
         let name = step.public.domain.clone();
         match (step.public.step, &step.guest, &step.nics) {
             (StepKind::Detach, ..) => {
@@ -419,7 +423,7 @@ mod tests {
         }
     }
 
-    fn attach(spec: &mut Spec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
+    fn attach(spec: &mut MachineSpec, config: &mut LiveConfig, guest: &Setting, user: Option<u32>) {
         let (admitted, change) = spec.admit(config, guest, user).unwrap();
         spec.apply(change);
         let mut guest = spec.guest(&admitted.name).unwrap();
@@ -470,7 +474,7 @@ mod tests {
             assert_eq!((course.done, course.failed.is_some()), (0, true));
             assert_eq!(planned(&spec, &old).unwrap(), "", "{refused}");
             assert_eq!(spec.origin("h").unwrap().user, Some(7));
-            // Guests of the file stay guests of the file.
+            // Guests that the file names stay guests of the file.
             let (live, without) = (spec.live().unwrap(), file(&nic(1500)));
             let difference = reload::difference(live, &config, &without).unwrap();
             let detached: BTreeSet<_> = difference.to_detach.iter().map(String::as_str).collect();
@@ -522,7 +526,7 @@ mod tests {
     }
 
     /// Returns the end of the slots of a driver's only interface.
-    fn end_of(driver: &abi::machine::Domain) -> u32 {
+    fn end_of(driver: &abi::machine::DomainSpec) -> u32 {
         let public: config::domain::DriverConfig = serde_json::from_str(&driver.config).unwrap();
         public.vifs[0].tables_slot + abi::counted::table_slots(public.vifs[0].slots)
     }

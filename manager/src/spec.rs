@@ -1,16 +1,16 @@
 //! The machine's specification: its domains, and the guests and NICs that were added and removed
 //! since the start.
 //!
-//! Every edit is a [`SpecChange`], which is as long as what it changes, however large the machine
-//! is. The next manager reads the changes and repeats them.
+//! Every edit is a [`SpecChange`], whose length depends on the edit and not on the size of the
+//! machine. The next manager reads the changes and repeats them.
 
 mod apply;
 mod change;
 
 pub(crate) use change::{GuestSpec, PendingNicChange, SpecChange};
 
-use crate::windows::{self, Ports, Windows};
-use abi::machine::{Device, Domain, HotplugState, NetnsId, Program, Setting};
+use crate::window_slots::{self, Ports, Windows};
+use abi::machine::{Device, DomainSpec, HotplugState, NetnsId, Program, Setting};
 use change::NicChange;
 use config::domain::{DriverConfig, VifConfig};
 use config::live::state::{Origin, SavedGuest};
@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The specification, which the next manager reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Spec {
+pub(crate) struct MachineSpec {
     /// Every domain, by its place, which it keeps until it is removed.
-    domains: BTreeMap<usize, Domain>,
+    domains: BTreeMap<usize, DomainSpec>,
     /// `None`: guests are neither attached nor detached.
     live: Option<HotplugState>,
     /// Guests that are being attached or detached. The next manager removes them.
@@ -35,7 +35,7 @@ pub(crate) struct Spec {
     drivers: BTreeMap<usize, DriverConfig>,
     /// Origins of attached guests, by name.
     origins: BTreeMap<String, Origin>,
-    /// Guests of the machine before that were not attached again yet.
+    /// Guests of the previous machine that have not been attached again yet.
     saved: Vec<SavedGuest>,
     /// Devices whose interfaces were removed, by their domains' places and their numbers there.
     lost: BTreeSet<(usize, usize)>,
@@ -62,13 +62,16 @@ pub(crate) fn lasts(device: &Device) -> bool {
     )
 }
 
-impl Spec {
+impl MachineSpec {
     /// Returns the specification of a machine with these domains.
-    pub(crate) fn new(mut domains: BTreeMap<usize, Domain>, live: Option<HotplugState>) -> Self {
+    pub(crate) fn new(
+        mut domains: BTreeMap<usize, DomainSpec>,
+        live: Option<HotplugState>,
+    ) -> Self {
         let mut drivers = BTreeMap::new();
         let all = domains.iter_mut();
         for (place, domain) in all.filter(|(_, domain)| domain.program == Program::Driver) {
-            // The domain gets an invalid text unchanged, and reports it.
+            // An invalid text is passed on unchanged, and the domain reports it.
             if let Ok(driver) = serde_json::from_str(&domain.config) {
                 drivers.insert(*place, driver);
                 domain.config.clear();
@@ -93,8 +96,8 @@ impl Spec {
         lost.copied().collect()
     }
 
-    /// Returns every domain, by place. [`Spec::config_text`] returns its configuration.
-    pub(crate) fn domains(&self) -> &BTreeMap<usize, Domain> {
+    /// Returns every domain, by place. [`MachineSpec::config_text`] returns its configuration.
+    pub(crate) fn domains(&self) -> &BTreeMap<usize, DomainSpec> {
         &self.domains
     }
 
@@ -227,7 +230,7 @@ impl Spec {
         self.pending_nic_change.as_ref()
     }
 
-    /// Returns the ports of these interfaces at each worker, with the rules and limits of these.
+    /// Returns the ports of these interfaces at each worker, with the rules and limits of `vifs`.
     pub(crate) fn changed(&self, vifs: &[VifConfig]) -> Ports {
         let changed = |vif: &VifConfig| {
             let mut changed = vif.clone();
@@ -244,11 +247,11 @@ impl Spec {
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let driver = self.drivers.get(&worker).into_iter();
         let vifs = driver.flat_map(|driver| &driver.vifs);
-        let vifs = vifs.filter(|vif| windows::is_of(vif, name));
+        let vifs = vifs.filter(|vif| window_slots::is_of(vif, name));
         vifs.map(|vif| vif.conn).collect()
     }
 
-    /// Returns the guests of the machine before that were not attached again yet.
+    /// Returns the guests of the previous machine that were not attached again yet.
     pub(crate) fn saved_guests(&self) -> &[SavedGuest] {
         &self.saved
     }
@@ -269,7 +272,7 @@ impl Spec {
         self.origins.get(name)
     }
 
-    /// Returns the only network namespace that a name may stand for in a saved guest's section.
+    /// Returns the only network namespace that a name may denote in a saved guest's section.
     pub(crate) fn expected(&self, guest: &str, netns: &str) -> Option<NetnsId> {
         self.saved_guest(guest)?.origin.places.get(netns).copied()
     }

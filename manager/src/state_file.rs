@@ -6,7 +6,7 @@
 //! answer, the log and `status` report it, and the manager retries until the file is written.
 
 use crate::core_error::CoreError;
-use crate::spec::Spec;
+use crate::spec::MachineSpec;
 use abi::journal::Level;
 use config::live::state::{self, Origin, SavedGuestRef};
 
@@ -29,7 +29,7 @@ pub(crate) const LACK: &str = "that attached guests come back after an end of th
 impl StateFile {
     /// Returns the content to write, if it differs from the file. `is_stale`: whether the guests
     /// may have changed since the last call.
-    pub(crate) fn due(&self, name: &str, spec: &Spec, is_stale: bool) -> Option<Vec<u8>> {
+    pub(crate) fn due(&self, name: &str, spec: &MachineSpec, is_stale: bool) -> Option<Vec<u8>> {
         if !is_stale && self.written.is_some() {
             return None;
         }
@@ -65,8 +65,8 @@ impl StateFile {
         Some(format!("{LACK} ({why})"))
     }
 
-    /// Returns a warning for the answer to a request if the file could not be written; `outcome`
-    /// says what an end of the core leads to until it is.
+    /// Returns a warning for the answer to a request if the file could not be written. `outcome` is
+    /// what happens if the core ends before a retry succeeds.
     pub(crate) fn warning(&self, outcome: &str) -> Option<String> {
         let why = self.failure.as_ref()?;
         Some(format!(
@@ -76,12 +76,12 @@ impl StateFile {
     }
 }
 
-/// Returns the guests that return after an end of the core: the attached ones, and those that have
-/// not returned yet.
-pub(crate) fn left(spec: &Spec) -> Vec<SavedGuestRef<'_>> {
+/// Returns the guests to attach again after the core's end: the attached ones, and those that have
+/// not been attached again yet.
+pub(crate) fn left(spec: &MachineSpec) -> Vec<SavedGuestRef<'_>> {
     const UNKNOWN: &Origin = &Origin::UNKNOWN;
     let attached = spec.live().into_iter().flat_map(|live| &live.attached);
-    // A guest that has just returned is in both lists for a moment.
+    // A guest that was just attached again is in both lists for a moment.
     let is_there = |name: &str| !spec.is_changing(name) && spec.saved_guest(name).is_none();
     let there = attached.filter(|(name, _)| is_there(name));
     let there = there.map(|(name, guest)| SavedGuestRef {
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_failed_write_is_retried_and_reported_once() {
         let mut state = StateFile::default();
-        let spec = Spec::default();
+        let spec = MachineSpec::default();
         let nothing = Some(Vec::new());
         let full = || Err("No space left on device".to_owned().into());
         assert_eq!(state.due("m", &spec, false), nothing, "of another core");

@@ -7,42 +7,42 @@
 
 mod build;
 mod by_hand;
+mod child_guard;
 mod flood;
 mod groups;
+mod install;
 mod kernel;
-pub mod needs;
-mod placed;
 mod processes;
 mod promtool;
+pub mod requirements;
 mod scripts;
 mod signals;
 mod skips;
-mod tied;
 mod tracer;
 mod waiting;
 
 pub use build::build_missing;
 pub use by_hand::rejects_a_start_by_hand;
+pub use child_guard::Tied;
 pub use flood::{Stops, flood};
 pub use groups::group_id;
+pub use install::{place_machine, place_program, place_script};
 pub use kernel::{Kernel, kernel};
-pub use placed::{place_machine, place_program, place_script};
 pub use processes::{Killed, child_of, cpu_ticks};
 pub use promtool::promtool;
 pub use scripts::run_script;
 pub use signals::default_signals;
 pub use skips::{LIST, skip};
-pub use tied::Tied;
 pub use tracer::Tracer;
 pub use waiting::{PATIENCE, accept, end_of, output_of, patient, wait_for, wait_until};
 
 /// Returns from the test, or from a function that prepares for it, unless every need is met. The
-/// needs are the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. The returned value
-/// is the default of the function's type: `()`, `None`.
+/// needs are the functions of [`requirements`]: `require!(root, tap, tool("iperf3"))`. The returned
+/// value is the default of the function's type: `()`, `None`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident $(($($what:expr),*))?),+ $(,)?) => {
-        $(if let Err(missing) = $crate::needs::$need($($($what),*)?) {
+        $(if let Err(missing) = $crate::requirements::$need($($($what),*)?) {
             return $crate::skip(missing);
         })+
     };

@@ -12,7 +12,7 @@ print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused',
 sys.stdin.read()";
 
 /// Tracer of a process. The process stays a zombie after its death until its tracer waits for it.
-/// Needs [`crate::needs::root`] and the tool `python3`.
+/// Needs [`crate::requirements::root`] and the tool `python3`.
 #[derive(Debug)]
 pub struct Tracer(Child);
 

@@ -44,8 +44,8 @@ fn plain(seconds: u32, named: &[String]) -> Result<()> {
     for (name, test) in PROPERTIES {
         if named.is_empty() || named.iter().any(|one| one == name) {
             let run = workspace::cargo()
-                // The test programs of `cargo xtask test`: those of one package alone would be
-                // others, see `build::as_tested`.
+                // The test programs of `cargo xtask test`. Building one package alone would yield
+                // different programs: see `build::as_tested`.
                 .args(["test", "--quiet", "--workspace", "--lib", "--"])
                 .args(["--exact", test])
                 .env("GRANTWAY_FUZZ_SECONDS", seconds.to_string())

@@ -2,7 +2,7 @@
 //! uses of `unsafe`.
 
 use crate::modules;
-use crate::rules::{self, Rules};
+use crate::rules::{self, LayeringRules};
 use crate::source;
 use crate::workspace::{self, Crate};
 use anyhow::{Result, ensure};
@@ -17,7 +17,7 @@ pub(crate) fn check() -> Result<()> {
     print!("{}", drawing(&rules));
     let mut violations = arrows_up(&rules);
     violations.extend(dependencies(&rules, &crates));
-    violations.extend(empty_rooms(&rules, &crates));
+    violations.extend(missing_crates(&rules, &crates));
     violations.extend(unwanted(&rules)?);
     let page = std::fs::read_to_string(workspace::root().join(PAGE))?;
     violations.extend(undescribed(&page, &crates));
@@ -40,33 +40,33 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// Returns the crates in the order of a received frame, with the crates that each may use.
-fn drawing(rules: &Rules) -> String {
+fn drawing(rules: &LayeringRules) -> String {
     let mut text = String::new();
-    for floor in &rules.floors {
-        text += &format!("{}\n", floor.name);
-        for room in &floor.rooms {
-            let may: Vec<&str> = rules.may[room].iter().map(String::as_str).collect();
-            let line = format!("    {room:<12} {}", may.join(" "));
+    for layer in &rules.layers {
+        text += &format!("{}\n", layer.name);
+        for name in &layer.crates {
+            let may: Vec<&str> = rules.may[name].iter().map(String::as_str).collect();
+            let line = format!("    {name:<12} {}", may.join(" "));
             text += &format!("{}\n", line.trim_end());
         }
     }
     text
 }
 
-/// Returns rules that let a crate use a crate on a floor above its own, or an unknown one.
-fn arrows_up(rules: &Rules) -> Vec<String> {
+/// Returns rules that let a crate use a crate on a layer above its own, or an unknown one.
+fn arrows_up(rules: &LayeringRules) -> Vec<String> {
     let mut heights = BTreeMap::new();
-    for (height, floor) in rules.floors.iter().enumerate() {
-        heights.extend(floor.rooms.iter().map(|room| (room, height)));
+    for (height, layer) in rules.layers.iter().enumerate() {
+        heights.extend(layer.crates.iter().map(|name| (name, height)));
     }
     let mut violations = Vec::new();
-    for (room, may) in &rules.may {
+    for (name, may) in &rules.may {
         for to in may {
             match heights.get(to) {
-                None => violations.push(format!("{room} may use {to}, which has no line")),
-                Some(height) if *height > heights[room] => {
-                    let floor = &rules.floors[*height].name;
-                    violations.push(format!("{room} may use {to}, above it, on floor {floor}"));
+                None => violations.push(format!("{name} may use {to}, which has no line")),
+                Some(height) if *height > heights[name] => {
+                    let layer = &rules.layers[*height].name;
+                    violations.push(format!("{name} may use {to}, above it, on layer {layer}"));
                 }
                 Some(_) => {}
             }
@@ -101,16 +101,16 @@ fn undescribed(page: &str, crates: &[Crate]) -> Vec<String> {
 }
 
 /// Returns names in the rules without a crate.
-fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
-    let exists = |room: &str| crates.iter().any(|found| found.name == room);
-    let rooms = rules.may.keys().filter(|room| !exists(room));
-    rooms
-        .map(|room| format!("there is no crate {room}"))
+fn missing_crates(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
+    let exists = |name: &str| crates.iter().any(|found| found.name == name);
+    let missing = rules.may.keys().filter(|name| !exists(name));
+    missing
+        .map(|name| format!("there is no crate {name}"))
         .collect()
 }
 
 /// Returns breaches by dependencies.
-fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
+fn dependencies(rules: &LayeringRules, crates: &[Crate]) -> Vec<String> {
     let mut violations = Vec::new();
     let edges: BTreeMap<&str, &Crate> = crates
         .iter()
@@ -144,7 +144,7 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
 }
 
 /// Returns crates that are linked indirectly although a rule excludes them.
-fn unwanted(rules: &Rules) -> Result<Vec<String>> {
+fn unwanted(rules: &LayeringRules) -> Result<Vec<String>> {
     let mut violations = Vec::new();
     for (name, without) in &rules.without {
         let linked = workspace::linked(name)?;
@@ -170,7 +170,7 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
 
 /// Returns breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must
 /// use these lints and must not allow it.
-fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
+fn unsafe_code(rules: &LayeringRules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
     let mut violations = Vec::new();
     let manifest = std::fs::read_to_string(found.root.join("Cargo.toml"))?;
@@ -214,12 +214,12 @@ mod tests {
 
     #[test]
     fn an_arrow_up_is_found() {
-        let text = "floor: low\nmay a:\nmay b: a c\nfloor: high\nmay c: a\nmay d: c e f\nmay e:";
+        let text = "layer: low\nmay a:\nmay b: a c\nlayer: high\nmay c: a\nmay d: c e f\nmay e:";
         let rules = rules::parse(text).unwrap();
         assert_eq!(
             arrows_up(&rules),
             [
-                "b may use c, above it, on floor high",
+                "b may use c, above it, on layer high",
                 "d may use f, which has no line"
             ]
         );
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(lines[..3], ["low", "    a", "    b            a c"]);
         assert_eq!(lines[3..5], ["high", "    c            a"]);
         let crates = ["a", "b", "c", "d"].map(|name| a_crate(name, &[], &[]));
-        assert_eq!(empty_rooms(&rules, &crates), ["there is no crate e"]);
+        assert_eq!(missing_crates(&rules, &crates), ["there is no crate e"]);
     }
 
     #[test]

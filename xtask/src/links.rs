@@ -13,7 +13,7 @@ const HISTORY: &str = "CHANGELOG.md";
 
 /// A link as written, `](target)`, or a path in code.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct DocLink {
     /// From 1.
     pub(crate) line: usize,
     pub(crate) target: String,
@@ -35,10 +35,10 @@ pub(crate) fn check() -> Result<()> {
     for file in &files {
         let text = fs::read_to_string(file)?;
         let name = file.strip_prefix(&root).unwrap_or(file);
-        let mut note = |link: Link, outcome: Result<()>| {
+        let mut note = |link: DocLink, outcome: Result<()>| {
             checked += 1;
             if let Err(why) = outcome {
-                let Link { line, target } = link;
+                let DocLink { line, target } = link;
                 broken.push(format!("{}:{line}: `{target}`: {why}", name.display()));
             }
         };
@@ -63,14 +63,14 @@ pub(crate) fn check() -> Result<()> {
 
 /// Returns the paths in a page's inline code, relative to the repository's root: they begin with
 /// one of its folders.
-fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<Link>> {
+fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<DocLink>> {
     let path = Regex::new(r"`(([\w.-]+)/[\w./-]*)`")?;
     let mut found = Vec::new();
     for (line, text) in prose(text) {
         for hit in path.captures_iter(text) {
             let target = hit[1].to_owned();
             if folders.contains(&hit[2]) {
-                found.push(Link { line, target });
+                found.push(DocLink { line, target });
             }
         }
     }
@@ -78,7 +78,7 @@ fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<Link>> {
 }
 
 /// Returns a file's links into the repository, except those in code.
-pub(crate) fn links(text: &str) -> Result<Vec<Link>> {
+pub(crate) fn links(text: &str) -> Result<Vec<DocLink>> {
     let link = Regex::new(r"\]\(<?([^)>\s]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)")?;
     let code = Regex::new(r"`[^`]*`")?;
     let mut found = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn links(text: &str) -> Result<Vec<Link>> {
                 .map_or("", |target| target.as_str());
             if !is_elsewhere(target) {
                 let target = target.to_owned();
-                found.push(Link { line, target });
+                found.push(DocLink { line, target });
             }
         }
     }

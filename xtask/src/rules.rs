@@ -7,9 +7,9 @@ type Names = BTreeSet<String>;
 
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
-pub(crate) struct Rules {
-    /// `floor: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
-    pub(crate) floors: Vec<Floor>,
+pub(crate) struct LayeringRules {
+    /// `layer: NAME`, the lowest first: the crates whose `may` lines follow it, in order.
+    pub(crate) layers: Vec<Layer>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
     pub(crate) may: BTreeMap<String, Names>,
     /// `never A: B C`: A must not reach B or C even through others.
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
     /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
     pub(crate) attackers: Vec<String>,
     /// `program NAME LIMIT: A/src B/src/x.rs`: the parts of a trusted program.
-    pub(crate) programs: Vec<Program>,
+    pub(crate) programs: Vec<TrustedProgram>,
     /// `capabilities NAME: CAP_X`: the capabilities that a program keeps.
     pub(crate) capabilities: BTreeMap<String, Vec<String>>,
     /// `beside: A/src/x.rs`: parts of trusted crates that no trusted program uses.
@@ -34,7 +34,7 @@ pub(crate) struct Rules {
 
 /// A trusted program.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct TrustedProgram {
     pub(crate) name: String,
     /// Limit of its lines.
     pub(crate) limit: usize,
@@ -44,18 +44,18 @@ pub(crate) struct Program {
 
 /// Crates that may use each other.
 #[derive(Debug)]
-pub(crate) struct Floor {
+pub(crate) struct Layer {
     pub(crate) name: String,
-    pub(crate) rooms: Vec<String>,
+    pub(crate) crates: Vec<String>,
 }
 
 /// Returns the rules of this workspace.
-pub(crate) fn read() -> Result<Rules> {
+pub(crate) fn read() -> Result<LayeringRules> {
     parse(include_str!("../layering.txt"))
 }
 
-pub(crate) fn parse(text: &str) -> Result<Rules> {
-    let mut rules = Rules::default();
+pub(crate) fn parse(text: &str) -> Result<LayeringRules> {
+    let mut rules = LayeringRules::default();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -66,26 +66,26 @@ pub(crate) fn parse(text: &str) -> Result<Rules> {
     Ok(rules)
 }
 
-fn rule(rules: &mut Rules, line: &str) -> Result<()> {
+fn rule(rules: &mut LayeringRules, line: &str) -> Result<()> {
     let (subject, names) = line.split_once(':').context("no colon")?;
-    if subject == "floor" {
-        rules.floors.push(Floor {
+    if subject == "layer" {
+        rules.layers.push(Layer {
             name: names.trim().to_owned(),
-            rooms: Vec::new(),
+            crates: Vec::new(),
         });
         return Ok(());
     }
-    if let Some(room) = subject.strip_prefix("may ") {
-        let floor = rules.floors.last_mut();
-        let floor = floor.context("a room without a floor above it")?;
-        floor.rooms.push(room.trim().to_owned());
+    if let Some(name) = subject.strip_prefix("may ") {
+        let layer = rules.layers.last_mut();
+        let layer = layer.context("`may` before the first `layer`")?;
+        layer.crates.push(name.trim().to_owned());
     }
     let names = names.split_whitespace().map(str::to_owned);
     if let Some(program) = subject.strip_prefix("program ") {
         let (name, limit) = program
             .split_once(' ')
             .context("a program without a limit")?;
-        rules.programs.push(Program {
+        rules.programs.push(TrustedProgram {
             name: name.to_owned(),
             limit: limit.trim().parse().context("the limit is no number")?,
             parts: names.collect(),
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn invalid_lines_are_rejected_with_their_number() {
         for text in [
-            "floor: f\nmay a: b\nmay a: c",
+            "layer: f\nmay a: b\nmay a: c",
             "\n\nwill a: b",
             "# x\n\nmay a",
             "\n\nmay a: b",

@@ -1,6 +1,6 @@
 //! Counts the trusted base.
 
-use crate::rules::{self, Rules};
+use crate::rules::{self, LayeringRules};
 use crate::source;
 use crate::workspace::{self, Crate};
 use anyhow::{Context, Result, ensure};
@@ -35,7 +35,7 @@ pub(crate) fn print() -> Result<()> {
 }
 
 /// Prints the same counts for each program.
-fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
+fn programs(rules: &LayeringRules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     let crates = workspace::crates()?;
     let beside = rules.beside.iter().map(|path| root.join(path));
     let mut taken: Vec<PathBuf> = attackers.iter().cloned().chain(beside).collect();
@@ -81,7 +81,7 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
 
 /// Returns whether arithmetic is checked in releases of every crate that a trusted program contains
 /// or links.
-fn checked(crates: &[Crate], rules: &Rules, root: &Path, manifest: &str) -> Result<()> {
+fn checked(crates: &[Crate], rules: &LayeringRules, root: &Path, manifest: &str) -> Result<()> {
     let manifest: toml::Table = manifest.parse()?;
     let packages = manifest
         .get("profile")

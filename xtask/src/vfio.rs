@@ -3,7 +3,7 @@
 //! The script `xtask/vfio/init` runs inside. It uses the newest kernel of this system.
 
 use crate::xen::archive::Archive;
-use crate::xen::machine::Console;
+use crate::xen::machine::EmulatorConsole;
 use crate::xen::packages::{find, numbers};
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -171,7 +171,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .arg("-initrd")
         .arg(image)
         .args(["-append", &line]);
-    let console = Console {
+    let console = EmulatorConsole {
         log: &home.join("console.log"),
         deadline: Duration::from_secs(DEADLINE_S * u64::from(slow)),
     };

@@ -4,7 +4,7 @@
 use config::{Cidr, Config, ConfigPart, Endpoint, Finding, KernelPort};
 use netdev::host_checks::{self, Obstacle, PlannedInterface};
 use netdev::netns;
-use netdev::overlap::{self, Cidr as Network};
+use netdev::overlap::{self, Subnet};
 use std::path::PathBuf;
 
 /// An interface that the machine creates.
@@ -13,11 +13,11 @@ struct CreatedInterface<'a> {
     ifname: String,
     port: &'a KernelPort,
     bridge: Option<&'a str>,
-    networks: Vec<Network>,
+    networks: Vec<Subnet>,
 }
 
-/// Returns the interfaces of a configuration that cannot be created, as far as their namespaces
-/// show.
+/// Returns the interfaces of a configuration that cannot be created, judged only by their
+/// namespaces.
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let all = created_interfaces(config);
@@ -107,7 +107,7 @@ impl<'a> CreatedInterface<'a> {
 }
 
 /// Returns the networks of addresses with prefix lengths.
-pub(crate) fn networks(addresses: &[Cidr]) -> Vec<Network> {
+pub(crate) fn networks(addresses: &[Cidr]) -> Vec<Subnet> {
     let network = |cidr: &Cidr| (cidr.address, cidr.prefix);
     addresses.iter().map(network).collect()
 }
@@ -164,7 +164,7 @@ fn conflict(earlier: &CreatedInterface<'_>, this: &CreatedInterface<'_>) -> Opti
     let (one, other) = (place(earlier), place(this));
     let is_same = one == other || netns::identity(&one)? == netns::identity(&other)?;
     let theirs = networks(&earlier.port.addresses);
-    let meets = |network: &&Network| {
+    let meets = |network: &&Subnet| {
         theirs
             .iter()
             .any(|their| overlap::overlap(**network, *their))

@@ -10,7 +10,7 @@
 //! | `machine` | the machine that the command is behind |
 //! | `netns_holder` | makes the command's network namespace visible to other processes |
 //! | `command` | runs the command |
-//! | `settle` | waits until the command's data is delivered |
+//! | `tcp_drain` | waits until the command's data is delivered |
 //! | `pid1` | the first process of the command's namespaces |
 //! | `processes` | limits the command's processes |
 //! | `signals` | forwards signals to the command |
@@ -19,8 +19,8 @@
 //!
 //! `grantway run` starts the machine and the first process, which starts the command. All except
 //! the machine stay in the caller's process group, so a terminal's signals reach the command
-//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends, for
-//! whatever reason, the first process gets SIGKILL, and with it every process of its namespace; the
+//! directly; `grantway run` forwards only signals of other senders. When `grantway run` ends for
+//! any reason, the first process gets SIGKILL, and with it every process of its namespace; the
 //! machine ends because the pipe to it breaks. A machine that was already running continues: it
 //! detects that the command's network namespace no longer exists, and detaches the command.
 
@@ -37,8 +37,8 @@ pub(crate) mod pid1;
 mod processes;
 mod report;
 mod resolver;
-mod settle;
 pub(crate) mod signals;
+mod tcp_drain;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
 
@@ -145,7 +145,7 @@ impl PreparedRun {
             &mut machine,
             &namespaces,
         );
-        settle::wait(&netns);
+        tcp_drain::wait(&netns);
         // Before the machine ends, and the access with it.
         if args.report && ended.is_ok() {
             let shown = machine

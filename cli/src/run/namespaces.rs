@@ -179,7 +179,7 @@ fn identity(namespace: &str) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
-/// Returns the results of the process before, if this is the one inside.
+/// Returns the results from before the exec, if this process is inside.
 fn inside() -> anyhow::Result<Option<Inside>> {
     let Some(inside) = std::env::var_os(INSIDE) else {
         return Ok(None);

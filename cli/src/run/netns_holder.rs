@@ -1,6 +1,6 @@
-//! Makes the command's network namespace visible to another process: by a thread of this process
-//! that is in it. When this process ends, for whatever reason, the path no longer exists, and a
-//! running machine detaches the command.
+//! Makes the command's network namespace visible to another process, by a thread of this process
+//! inside it. When this process ends for any reason, the path no longer exists, and a running
+//! machine detaches the command.
 //!
 //! A descriptor would not suffice: a netd that is root but must not override file modes cannot open
 //! this process's folder of descriptors.

@@ -4,7 +4,9 @@ use super::RunArgs;
 use abi::machine::{Forward, Nat, Uplink};
 use anyhow::Context;
 use config::domain::Offloads;
-use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Nic, NicKind, Vif};
+use config::{
+    Cidr, Config, Endpoint, GuestSection, KernelPort, NicKind, NicSection, PortForward, Vif,
+};
 use netdev::netns::Namespace;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -90,14 +92,14 @@ impl RunNetwork {
                 ..KernelPort::default()
             },
         };
-        let guest = Guest {
+        let guest = GuestSection {
             name: GUEST.to_owned(),
             restart: true,
             vifs: vec![Vif {
                 mtu: self.mtu,
                 ..Vif::new(tap)
             }],
-            ..Guest::default()
+            ..GuestSection::default()
         };
         Config {
             name: name.to_owned(),
@@ -111,7 +113,7 @@ impl RunNetwork {
         }
     }
 
-    fn uplink(&self, gateway: IpAddr) -> Nic {
+    fn uplink(&self, gateway: IpAddr) -> NicSection {
         let port = KernelPort {
             ifname: Some(format!("gw-{}", std::process::id())),
             addresses: vec![Cidr {
@@ -125,13 +127,13 @@ impl RunNetwork {
             port,
             offloads: Offloads::Tso,
         };
-        Nic {
+        NicSection {
             mtu: self.mtu,
             uplink: Some(Uplink::Nat(Nat {
                 forward: self.forward.clone(),
                 connections: self.connections,
             })),
-            ..Nic::new(UPLINK, tap)
+            ..NicSection::new(UPLINK, tap)
         }
     }
 }
@@ -192,7 +194,7 @@ fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
         }
         _ => text.to_owned(),
     };
-    let Forwarded(forward) = whole
+    let PortForward(forward) = whole
         .parse()
         .map_err(|_| wrong("write it like tcp:8080=80"))?;
     if forward.port == 0 || forward.to.port() == 0 {

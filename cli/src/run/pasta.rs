@@ -6,7 +6,7 @@
 //! `grantway run` ends for any reason.
 
 use super::network::{self, HostFamilies};
-use abi::machine::{Forward, Transport};
+use abi::machine::{Forward, PortProtocol};
 use anyhow::Context;
 use config::Cidr;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -201,9 +201,9 @@ fn arguments(task: &Task) -> Vec<String> {
     let addresses = addresses.flat_map(|(option, value)| [option.to_owned(), value]);
     let forwarded = [
         "-t".to_owned(),
-        ports(Transport::Tcp),
+        ports(PortProtocol::Tcp),
         "-u".to_owned(),
-        ports(Transport::Udp),
+        ports(PortProtocol::Udp),
     ];
     fixed
         .chain(addresses)
@@ -225,7 +225,7 @@ mod tests {
             gateway: "10.64.0.5".parse().unwrap(),
             forward: forward
                 .iter()
-                .map(|text| text.parse::<config::Forwarded>().unwrap().0)
+                .map(|text| text.parse::<config::PortForward>().unwrap().0)
                 .collect(),
         };
         let words = |forward: &[&str]| arguments(&task(forward)).join(" ");

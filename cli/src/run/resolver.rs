@@ -1,5 +1,5 @@
-//! Selects the command's name servers: this system's, as far as another network namespace can reach
-//! them. A server on the loopback is not reachable.
+//! Selects the command's name servers: those of this system that another network namespace can
+//! reach. A server on the loopback is not reachable.
 
 use super::network::HostFamilies;
 use std::net::IpAddr;

@@ -139,8 +139,8 @@ impl Screen {
     }
 }
 
-/// Waits for input. Returns whether the terminal was closed instead, in which case reading keys
-/// would never end.
+/// Waits for input. Returns whether the terminal was closed instead: reading keys would then never
+/// end.
 fn wait_for_hangup(within: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];

@@ -105,7 +105,7 @@ mod tests {
                 .iter()
                 .any(|line| line.contains("web-2") && line.contains("no_request"))
         );
-        // A domain's name for a reason must not control the terminal.
+        // A domain chooses the names of its reasons, which must not control the terminal.
         let hostile = "\x1b[2J\nmonitor".to_owned();
         for row in &mut span.rows {
             row.counted.drops = [(hostile.clone(), 1000)].into();

@@ -68,7 +68,7 @@ fn plans_are_listed_for_people_and_scripts() {
     );
 }
 
-/// An installation may lack `grantway-lab`: help and completions list its commands nevertheless.
+/// An installation may lack `grantway-lab`: help and completions still list its commands.
 #[test]
 fn commands_of_the_lab_name_the_missing_program() {
     let place = TestDir::without_lab();

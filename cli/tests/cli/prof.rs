@@ -83,7 +83,7 @@ fn a_recorded_machine_is_shown_in_every_form() {
         assert!((0.5..1.5).contains(&closure), "{domain}: {closure}");
         let whole = figure(&figures, &format!("whole_stacks.{domain}"));
         let whole = whole["value"].as_f64().unwrap();
-        // An idle domain has few samples, of which some are of its start.
+        // An idle domain has few samples, and some of them belong to its start.
         assert!(whole > 0.0, "{domain}: none of its stacks reaches `main`");
         for part in ["expected", "delivered", "lost"] {
             assert!(figure(&figures, &format!("samples.{domain}.{part}"))["value"].is_number());

@@ -64,7 +64,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Returns the last complete screen: everything drawn from its first line on.
+    /// Returns the last complete screen: everything drawn since its first line.
     pub(crate) fn screen(&self) -> Option<String> {
         let shown = self.shown();
         let end = shown.rfind("\x1b[1;1H")?;

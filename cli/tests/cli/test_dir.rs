@@ -70,8 +70,8 @@ const PROGRAMS: [&str; 8] = [
     "pointers",
 ];
 
-/// Returns the folder of all programs of this build, of which `cargo test` of this package alone
-/// builds some.
+/// Returns the folder of all programs of this build. `cargo test` of this package alone builds only
+/// some of them.
 fn built_folder() -> &'static Path {
     let folder = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
     let packages = [

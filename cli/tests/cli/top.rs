@@ -108,7 +108,7 @@ fn a_selected_row_is_traced_and_profiled() {
     terminal.press("k");
     wait_for_screen(&terminal, |screen| is_marked(screen, "web"));
     terminal.press("t");
-    // On a busy machine no packet may be found; the keys are shown nevertheless.
+    // On a busy machine no packet may be found; the keys are still shown.
     shows_its_keys(&terminal);
     let traced = between(&terminal);
     assert!(

@@ -3,7 +3,7 @@
 
 mod attached;
 mod leftover_processes;
-mod outside;
+mod network;
 mod processes;
 mod removed;
 mod signals;

@@ -1,4 +1,4 @@
-//! Traffic to a guest stays within its limit, whatever its amount and its senders.
+//! Traffic to a guest stays within its limit for any amount and any senders.
 
 use crate::attach::{NAMES, address, reaches, stream, stream_to};
 use crate::machine::{Machine, text};

@@ -55,8 +55,8 @@ const OPEN: &str = "[[vif]]\nfirewall = \"stateful\"\ninbound = \"allow\"\n";
 const CLOSED: &str = r#"{"vif": [{"firewall": "stateful", "rule": [
     {"name": "ping", "action": "allow", "direction": "to-guest", "protocol": "icmp"}]}]}"#;
 
-/// Known streams continue, new ones are denied from the answer on, and neither the death of the
-/// driver domain nor that of the manager brings the previous rules back.
+/// Known streams continue, new ones are denied once the request is answered, and neither the death
+/// of the driver domain nor that of the manager brings the previous rules back.
 #[test]
 fn rules_change_under_streams_and_survive_restarts() {
     let Some(machine) = empty(&["ping"]) else {

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
-use testing::needs::Root;
+use testing::requirements::Root;
 use testing::{accept, child_of, end_of, require, wait_for, wait_until};
 
 /// A sandbox sends this to the first guest, and gets it back.

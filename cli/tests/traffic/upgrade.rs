@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::needs::MACHINE;
+use testing::requirements::MACHINE;
 use testing::{Stops, accept, child_of, patient, place_machine, require, wait_for, wait_until};
 
 const GUESTS: usize = 16;

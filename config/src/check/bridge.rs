@@ -1,7 +1,7 @@
 //! Checks that MACs, addresses and kernel interfaces are unique on the bridge.
 
 use super::findings::Findings;
-use crate::address::{Cidr, Mac};
+use crate::address::{Cidr, MacAddress};
 use crate::model::{Config, Endpoint, KernelPort, NicKind, XdpWire};
 use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 /// Identities found so far, each with its first owner.
 #[derive(Default)]
 struct Taken<'c> {
-    macs: BTreeMap<Mac, ConfigPart>,
+    macs: BTreeMap<MacAddress, ConfigPart>,
     addresses: BTreeMap<IpAddr, ConfigPart>,
     interfaces: BTreeMap<(Option<&'c str>, String), ConfigPart>,
     devices: BTreeMap<&'c str, ConfigPart>,
@@ -90,7 +90,13 @@ impl<'c> Taken<'c> {
         }
     }
 
-    fn mac(&mut self, found: &mut Findings, part: ConfigPart, key: &'static str, mac: Option<Mac>) {
+    fn mac(
+        &mut self,
+        found: &mut Findings,
+        part: ConfigPart,
+        key: &'static str,
+        mac: Option<MacAddress>,
+    ) {
         let Some(mac) = mac else { return };
         if mac.is_multicast() || mac.is_zero() {
             let kind = if mac.is_zero() {

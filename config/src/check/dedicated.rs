@@ -1,8 +1,8 @@
 //! Checks of dedicated queues: the `pdev` of guest interfaces.
 
 use super::findings::Findings;
-use crate::domain::{GrantMode, Vmq};
-use crate::model::{Config, Nic, Vif};
+use crate::domain::{GrantMode, VmqConfig};
+use crate::model::{Config, NicSection, Vif};
 use crate::pdev::Pdev;
 use crate::problem::ConfigPart;
 use crate::rule::RuleDirection;
@@ -36,7 +36,7 @@ fn contradiction(
         return Some((what, "write the `name` of a [[nic]]".into()));
     };
     let queues = match nic.vmq {
-        Some(Vmq { queues, .. }) if nic.assigns_by_pdev() => queues,
+        Some(VmqConfig { queues, .. }) if nic.assigns_by_pdev() => queues,
         _ => {
             let what = format!("`pdev` is \"{pdev}\", but this NIC has no dedicated queues");
             let remedy = "leave it out, or use a NIC of kind = \"xdp\" or \"soft\" with queues = \
@@ -82,7 +82,7 @@ fn contradiction(
 }
 
 /// Returns whether a rule applies to frames from a NIC to a guest's interface.
-fn before_queue(nic: &Nic, vif: &Vif) -> bool {
+fn before_queue(nic: &NicSection, vif: &Vif) -> bool {
     let mut from_wire = nic.rules.iter();
     let mut to_guest = vif.all_rules().into_iter();
     from_wire.any(|rule| rule.is_for(RuleDirection::In))

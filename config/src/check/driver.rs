@@ -2,10 +2,10 @@
 
 use super::findings::Findings;
 use crate::domain::{BufferSize, GrantMode, RING_ORDER_MAX};
-use crate::model::{Config, Driver, SLOTS_PER_PAGE};
+use crate::keywords;
+use crate::model::{Config, DriverSection, SLOTS_PER_PAGE};
 use crate::problem::ConfigPart;
 use crate::sizes::FLIP_PAGES_MAX;
-use crate::variants;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     found.name(ConfigPart::Machine, &config.name);
@@ -27,11 +27,11 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-fn driver(driver: &Driver, found: &mut Findings) {
+fn driver(driver: &DriverSection, found: &mut Findings) {
     found.cpus(ConfigPart::Driver, &driver.cpus);
     found.spin_us(ConfigPart::Driver, driver.spin_us);
     for (key, value, good) in [
-        ("workers", driver.workers, 1..=Driver::WORKERS_MAX),
+        ("workers", driver.workers, 1..=DriverSection::WORKERS_MAX),
         ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
         ("mac_ageing_s", driver.mac_ageing_s, 1..=1_000_000),
         ("flow_tables", driver.flow_tables, 0..=1024),
@@ -83,7 +83,7 @@ fn release(config: &Config, found: &mut Findings, threshold: u32) {
     if let GrantMode::Copy | GrantMode::Map | GrantMode::Counted = grants {
         return;
     }
-    let grants = variants::name(&grants);
+    let grants = keywords::name(&grants);
     let what = format!("`release_threshold` is set, but the driver's `grants` is \"{grants}\"");
     let remedy = "leave it out, or write grants = \"counted\", \"map\" or \"copy\" in [driver]: \
                   otherwise a page stays with the driver domain as long as the connection lasts";

@@ -6,7 +6,7 @@ use crate::model::Config;
 use crate::problem::ConfigPart;
 use crate::sizes::GRANTS_MAX;
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
-use abi::machine::Domain;
+use abi::machine::DomainSpec;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
@@ -34,7 +34,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 }
 
 /// Checks the limits of one domain.
-pub(super) fn domain(domain: &Domain, part: ConfigPart, found: &mut Findings) {
+pub(super) fn domain(domain: &DomainSpec, part: ConfigPart, found: &mut Findings) {
     for (what, has, most) in limits(domain) {
         if has > most {
             let what = format!("domain {} needs {has} {what}", domain.name);
@@ -46,7 +46,7 @@ pub(super) fn domain(domain: &Domain, part: ConfigPart, found: &mut Findings) {
 }
 
 /// Returns the limited quantities of a domain: name, value, limit.
-fn limits(domain: &Domain) -> [(&'static str, usize, usize); 5] {
+fn limits(domain: &DomainSpec) -> [(&'static str, usize, usize); 5] {
     [
         ("page frames", domain.frames as usize, FRAMES_MAX as usize),
         (

@@ -21,11 +21,11 @@ mod warnings;
 use crate::machine;
 use crate::model::Config;
 use crate::problem::{ConfigPart, Finding, Problems};
-use abi::machine::{Domain, Machine};
+use abi::machine::{DomainSpec, Machine};
 use findings::Findings;
 
 /// Checks a worker of the driver domain against the limits of a domain.
-pub(crate) fn size(worker: &Domain) -> Result<(), Problems> {
+pub(crate) fn size(worker: &DomainSpec) -> Result<(), Problems> {
     let mut found = Findings::default();
     limits::domain(worker, ConfigPart::Driver, &mut found);
     Problems::found(found.0, ())
@@ -53,7 +53,7 @@ impl Config {
 
     /// Returns the mistakes in the configuration of a running machine after guest number `g`, with
     /// the domain `domain`, was added.
-    pub(crate) fn findings_with(&self, g: usize, domain: &Domain) -> Vec<Finding> {
+    pub(crate) fn findings_with(&self, g: usize, domain: &DomainSpec) -> Vec<Finding> {
         let mut found = self.parts();
         if found.0.is_empty() {
             limits::domain(domain, ConfigPart::Guest(g), &mut found);

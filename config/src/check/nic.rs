@@ -5,12 +5,13 @@ use super::rule::rules;
 use super::station::{ifname, netns, port, station};
 use super::uplink;
 use crate::domain::{
-    FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, PCI_MTU_MAX, Rings, Vmq, XDP_MTU_MAX,
+    FRAME_EXTRA_BYTES, GrantMode, ModerationConfig, Offloads, PCI_MTU_MAX, Rings, VmqConfig,
+    XDP_MTU_MAX,
 };
+use crate::keywords;
 use crate::lro::Meta;
-use crate::model::{Cable, Config, DevicePlace, Nic, NicKind, SoftWire, XdpWire};
+use crate::model::{Cable, Config, DevicePlace, NicKind, NicSection, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
-use crate::variants;
 use std::collections::BTreeMap;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
@@ -24,7 +25,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let burst = nic.mtu.saturating_add(18)..=64 << 20;
         found.range(part, "burst_bytes", nic.burst_bytes, burst);
         found.range(part, "buffers", nic.buffers, 64..=65_536);
-        if let Moderation::Tick(tick) = nic.moderation {
+        if let ModerationConfig::Tick(tick) = nic.moderation {
             found.range(part, "tick_us", tick, 1..=100_000);
         }
         if let Some(of_nic) = nic.vmq {
@@ -37,7 +38,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
-fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
+fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
     let part = ConfigPart::Nic(n);
     if let Some(of_nic) = nic.kind.port() {
         port(found, part, of_nic, config.nic_ifname(n));
@@ -92,7 +93,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
 }
 
 /// Checks a PCI device: its address, its queues, and that a frame fits one buffer.
-fn pci(found: &mut Findings, part: ConfigPart, nic: &Nic, (device, entries): (&str, u32)) {
+fn pci(found: &mut Findings, part: ConfigPart, nic: &NicSection, (device, entries): (&str, u32)) {
     if !abi::pci::is_address(device) {
         let remedy = "write it as `lspci -D` does, like device = \"0000:00:03.0\"";
         found.add(part, "device", format!("`device` is \"{device}\""), remedy);
@@ -119,7 +120,7 @@ fn cable(found: &mut Findings, n: usize, cable: &Cable) {
 }
 
 /// Checks the rings of a device, and its interrupt moderation.
-fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
+fn ring(found: &mut Findings, part: ConfigPart, nic: &NicSection, rings: Rings) {
     let Rings {
         descriptors,
         interrupt_us,
@@ -128,7 +129,7 @@ fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
     self::descriptors(found, part, nic, descriptors);
     found.range(part, "interrupt_us", interrupt_us, 0..=10_000);
     found.range(part, "interrupt_frames", interrupt_frames, 0..=4096);
-    if interrupt_us > 0 && nic.moderation != Moderation::Event {
+    if interrupt_us > 0 && nic.moderation != ModerationConfig::Event {
         let what = "`interrupt_us` is set and `moderation` is not \"event\"";
         let remedy = "leave one of them out: only \"event\" waits for interrupts";
         found.add(part, "interrupt_us", what, remedy);
@@ -136,7 +137,7 @@ fn ring(found: &mut Findings, part: ConfigPart, nic: &Nic, rings: Rings) {
 }
 
 /// Checks the entries of a device's queues.
-fn descriptors(found: &mut Findings, part: ConfigPart, nic: &Nic, descriptors: u32) {
+fn descriptors(found: &mut Findings, part: ConfigPart, nic: &NicSection, descriptors: u32) {
     let wrong = format!("`descriptors` is {descriptors}");
     if !(64..=4096).contains(&descriptors) || !descriptors.is_power_of_two() {
         let remedy = "write 64, 128, 256, 512, 1024, 2048 or 4096";
@@ -153,7 +154,7 @@ fn descriptors(found: &mut Findings, part: ConfigPart, nic: &Nic, descriptors: u
 
 /// Checks the requirements of dedicated queues: a NIC that has them, pages that stay mapped, and
 /// buffers that fit a frame, in one piece or, if it may be unsegmented, in several.
-fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: Vmq) {
+fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection, vmq: VmqConfig) {
     found.range(part, "vmq_queues", vmq.queues, 1..=64);
     found.range(part, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
     let wrong = "`queues` is \"vmq\"";
@@ -181,7 +182,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
     }
     let grants = config.driver.grants;
     if let GrantMode::Copy | GrantMode::Flip = grants {
-        let grants = variants::name(&grants);
+        let grants = keywords::name(&grants);
         let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
                       only write to pages that the driver domain can access";
@@ -212,7 +213,7 @@ fn vmq(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic, vmq: 
 }
 
 /// Checks the requirement of several workers: a NIC whose packets the kernel spreads over queues.
-fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, nic: &Nic) {
+fn shared_by_workers(config: &Config, found: &mut Findings, part: ConfigPart, nic: &NicSection) {
     let workers = config.driver.workers;
     if workers < 2 {
         return;

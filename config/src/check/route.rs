@@ -4,7 +4,7 @@ use super::findings::Findings;
 use super::neighbour::no_neighbour;
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
-use crate::route::Route;
+use crate::route::RouteConfig;
 use std::net::IpAddr;
 
 pub(super) fn routes(found: &mut Findings, part: ConfigPart, port: &KernelPort) {
@@ -20,8 +20,8 @@ pub(super) fn routes(found: &mut Findings, part: ConfigPart, port: &KernelPort) 
 /// Returns the mistake of a route that follows the routes `before`, and a remedy.
 fn contradiction(
     port: &KernelPort,
-    before: &[Route],
-    route: &Route,
+    before: &[RouteConfig],
+    route: &RouteConfig,
 ) -> Option<(String, &'static str)> {
     let to = route.to;
     if to.network() != to.address {

@@ -2,13 +2,13 @@
 
 use super::findings::Findings;
 use crate::problem::ConfigPart;
-use crate::rule::{RULES_MAX, Rule};
+use crate::rule::{FirewallRule, RULES_MAX};
 use std::collections::BTreeMap;
 
 pub(super) fn rules(
     found: &mut Findings,
     part: ConfigPart,
-    rules: &[Rule],
+    rules: &[FirewallRule],
     rule_part: impl Fn(usize) -> ConfigPart,
 ) {
     if rules.len() > RULES_MAX {

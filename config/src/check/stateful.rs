@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use crate::model::Config;
 use crate::problem::ConfigPart;
-use crate::rule::{INBOUND, Rule, keep_state};
+use crate::rule::{FirewallRule, INBOUND, keep_state};
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let mut tables = 0;
@@ -50,7 +50,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 fn workers(
     config: &Config,
     found: &mut Findings,
-    rules: &[Rule],
+    rules: &[FirewallRule],
     part: impl Fn(usize) -> ConfigPart,
 ) {
     if let Some(r) = rules.iter().position(|rule| rule.state.is_some()) {

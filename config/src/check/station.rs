@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use super::neighbour::gateway;
 use super::route::routes;
-use crate::domain::{Stack, StackApp};
+use crate::domain::{StackApp, StackConfig};
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ pub(super) fn netns(found: &mut Findings, part: ConfigPart, netns: Option<&str>)
 pub(super) fn station(
     found: &mut Findings,
     part: ConfigPart,
-    station: &Stack,
+    station: &StackConfig,
     workers: Option<u32>,
     app_part: impl Fn(usize) -> ConfigPart,
 ) {

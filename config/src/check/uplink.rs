@@ -2,13 +2,13 @@
 
 use super::findings::Findings;
 use super::station::ifname;
-use crate::model::{KernelPort, Nic, NicKind};
+use crate::model::{KernelPort, NicKind, NicSection};
 use crate::problem::ConfigPart;
 use crate::uplink::text;
 use abi::machine::{Forward, Nat, Uplink};
 use std::collections::BTreeSet;
 
-pub(super) fn check(found: &mut Findings, part: ConfigPart, nic: &Nic) {
+pub(super) fn check(found: &mut Findings, part: ConfigPart, nic: &NicSection) {
     let Some(uplink) = &nic.uplink else { return };
     let NicKind::Tap { port, .. } = &nic.kind else {
         let what = "`kind` is \"xdp\" and `uplink` is set";
@@ -58,7 +58,7 @@ fn translation(found: &mut Findings, part: ConfigPart, port: &KernelPort, nat: &
 fn contradiction(
     port: &KernelPort,
     forward: &Forward,
-    taken: &mut BTreeSet<(abi::machine::Transport, u16, bool)>,
+    taken: &mut BTreeSet<(abi::machine::PortProtocol, u16, bool)>,
 ) -> Option<(&'static str, &'static str)> {
     let to = forward.to.ip();
     if forward.port == 0 || forward.to.port() == 0 {

@@ -2,10 +2,10 @@
 
 use super::capture::CaptureSpec;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
-use super::station::Stack;
+use super::station::StackConfig;
 use crate::address::Cidr;
-use crate::lro::Lro;
-use crate::rule::{FirewallPlace, Rule};
+use crate::lro::LroConfig;
+use crate::rule::{FirewallPlace, FirewallRule};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -53,7 +53,7 @@ pub struct DriverConfig {
     /// Whether the hop ledger is on.
     pub ledger: bool,
     /// Large receive offload of its NICs.
-    pub lro: Lro,
+    pub lro: LroConfig,
 }
 
 /// Size of a buffer for a linearized aggregate, bytes.
@@ -88,7 +88,7 @@ pub struct NicConfig {
     /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
     /// When received frames are polled.
-    pub moderation: Moderation,
+    pub moderation: ModerationConfig,
     /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
     /// Addresses of the stations behind it, which no guest may claim.
@@ -99,10 +99,10 @@ pub struct NicConfig {
     pub gateways: Vec<IpAddr>,
     /// Its dedicated queues, if it has any.
     #[serde(default)]
-    pub vmq: Option<Vmq>,
+    pub vmq: Option<VmqConfig>,
     /// Firewall rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FirewallRule>,
 }
 
 /// Bytes beyond the MTU in a buffer that receives a frame in one piece: an Ethernet header, a VLAN
@@ -125,7 +125,7 @@ const PCI_HEADER_BYTES: u32 = 12;
 /// Dedicated queues of a NIC, assigned to guest interfaces by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vmq {
+pub struct VmqConfig {
     /// Their number.
     pub queues: u32,
     /// Milliseconds after which they are reassigned to the busiest guests; 0: a guest keeps its
@@ -213,7 +213,7 @@ pub struct CableConfig {
     /// The station's MAC.
     pub mac: [u8; 6],
     /// The station.
-    pub far: Stack,
+    pub far: StackConfig,
 }
 
 /// Descriptor rings of a device, and its interrupt moderation.
@@ -294,7 +294,7 @@ const HEADER_BYTES: u32 = 128;
 /// When a NIC's received frames are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Moderation {
+pub enum ModerationConfig {
     /// Always: the driver never sleeps.
     Spin,
     /// Every n microseconds.
@@ -387,16 +387,16 @@ pub struct VifConfig {
     pub forwards: bool,
     /// Firewall rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FirewallRule>,
     /// Effect of the rules on its queues of NICs.
     #[serde(default, skip_serializing_if = "FirewallPlace::is_default")]
     pub firewall: FirewallPlace,
     /// Its dedicated queue of an AF_XDP NIC, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<DedicatedQueue>,
+    pub queue: Option<DedicatedQueueConfig>,
     /// Its dedicated queue of a device in a separate domain, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_queue: Option<DeviceQueue>,
+    pub device_queue: Option<DeviceQueueConfig>,
 }
 
 impl VifConfig {
@@ -439,7 +439,7 @@ impl VifConfig {
 /// A dedicated queue of a device in a separate domain, which receives into the pages of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceQueue {
+pub struct DeviceQueueConfig {
     /// Index of the NIC.
     pub nic: u32,
     /// Number of the queue, from 1.
@@ -455,7 +455,7 @@ pub struct DeviceQueue {
 /// A queue of an AF_XDP NIC that receives into the pages of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DedicatedQueue {
+pub struct DedicatedQueueConfig {
     /// Index of the NIC.
     pub nic: u32,
     /// Number of the device.

@@ -2,9 +2,9 @@
 
 use super::capture::CaptureSpec;
 use super::link::{BufferSize, Offloads, RingFormat};
-use super::station::Stack;
-use crate::address::Mac;
-use crate::lro::Lro;
+use super::station::StackConfig;
+use crate::address::MacAddress;
+use crate::lro::LroConfig;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of a guest domain.
@@ -23,7 +23,7 @@ pub struct GuestConfig {
     /// Whether the hop ledger is on.
     pub ledger: bool,
     /// Large receive offload of its interfaces.
-    pub lro: Lro,
+    pub lro: LroConfig,
 }
 
 /// One interface of a guest: a netfront for each queue, and one endpoint behind them.
@@ -57,7 +57,7 @@ pub struct GuestVif {
     pub prefetch: u32,
     /// The offloads that it requests.
     pub offloads: Offloads,
-    /// Whether the guest forwards packets that come in by it.
+    /// Whether the guest forwards packets that it receives by this interface.
     pub forwards: bool,
     /// The first frame of the pool into which a device receives, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub enum EndpointConfig {
     /// A TCP/IP stack inside the guest domain.
     Stack {
         /// Its addresses and programs.
-        stack: Stack,
+        stack: StackConfig,
     },
     /// Discards every frame and counts it.
     Sink {
@@ -120,7 +120,7 @@ pub enum EndpointConfig {
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// Destination.
-    pub to: Mac,
+    pub to: MacAddress,
     /// Bytes of a frame, 60 … 1514 (a VLAN tag not counted).
     pub size: u32,
     /// Frames a second; `None`: unlimited.

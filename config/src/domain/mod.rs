@@ -1,9 +1,9 @@
-//! Configuration of the domains' programs: the opaque `config` text of [`abi::machine::Domain`], as
-//! JSON.
+//! Configuration of the domains' programs: the opaque `config` text of
+//! [`abi::machine::DomainSpec`], as JSON.
 //!
 //! The command line writes these texts, the monitor passes them on without reading them, and the
 //! programs `driver`, `guest` and `device` read them at their start. A device's number is its index
-//! in [`abi::machine::Domain::devices`]. A domain's connections are numbered in the order of
+//! in [`abi::machine::DomainSpec::devices`]. A domain's connections are numbered in the order of
 //! [`abi::machine::Machine::connections`], those that it is the frontend of first.
 
 mod capture;
@@ -14,16 +14,17 @@ mod link;
 mod station;
 
 pub use crate::address::Cidr;
-pub use crate::lro::Lro;
+pub use crate::lro::LroConfig;
 pub use capture::CaptureSpec;
 pub use device::{DeviceConfig, WireConfig};
 pub use driver::{
-    BURST_BYTES, CableConfig, DedicatedQueue, DeviceQueue, DriverConfig, FRAME_EXTRA_BYTES,
-    FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation, NicConfig, NicKindConfig,
-    PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, Vmq, XDP_MTU_MAX, flow_table_pages,
+    BURST_BYTES, CableConfig, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig,
+    FRAME_EXTRA_BYTES, FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig,
+    NicConfig, NicKindConfig, PCI_MTU_MAX, QUEUE_BYTES, Rings, VifConfig, VmqConfig, XDP_MTU_MAX,
+    flow_table_pages,
 };
 pub use guest::{EndpointConfig, FILE_GRANTS, GuestConfig, GuestVif, Source};
 pub use link::{
     BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat, bytes_per_s,
 };
-pub use station::{Stack, StackApp};
+pub use station::{StackApp, StackConfig};

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A TCP/IP station in user space.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stack {
+pub struct StackConfig {
     /// Its addresses, IPv4 or IPv6.
     #[serde(default)]
     pub addresses: Vec<Cidr>,

@@ -5,12 +5,12 @@
 
 use super::format::write;
 use super::sections::{Sections, differences, find, list};
-use crate::Mac;
+use crate::MacAddress;
 use crate::domain::NicConfig;
-use crate::model::{Config, Nic, NicKind, SoftWire, XdpWire};
+use crate::model::{Config, NicKind, NicSection, SoftWire, XdpWire};
 use crate::parse::read_nics;
 use crate::problem::Problems;
-use abi::machine::{Domain, HotplugState, Setting};
+use abi::machine::{DomainSpec, HotplugState, Setting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -29,13 +29,13 @@ pub struct NicsStep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerNics {
     /// The domain, without its configuration text.
-    pub domain: Domain,
+    pub domain: DomainSpec,
     /// The configuration of its NICs.
     pub nics: Vec<NicConfig>,
 }
 
-/// Returns the steps that change the NICs to those of the files: first to those without the removed
-/// and changed ones, then with the new ones. Returns `None` if a change needs a new machine.
+/// Returns the steps that change the NICs to those of the files: the first step removes the removed
+/// and changed NICs, the second adds the new ones. Returns `None` if a change needs a new machine.
 pub(super) fn steps(
     live: &HotplugState,
     running: &Config,
@@ -45,14 +45,14 @@ pub(super) fn steps(
 ) -> Option<Vec<NicsStep>> {
     keep_macs(running, config);
     let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
-    let stays = |nic: &Nic| config.nics.iter().any(|now| now == nic);
-    let is_added = |nic: &Nic| there(&nic.name) != Some(nic);
+    let stays = |nic: &NicSection| config.nics.iter().any(|now| now == nic);
+    let is_added = |nic: &NicSection| there(&nic.name) != Some(nic);
     let added_nics = || config.nics.iter().filter(|nic| is_added(nic));
     let removed_nics = || running.nics.iter().filter(|nic| !stays(nic));
     if added_nics().chain(removed_nics()).next().is_none() {
         return Some(Vec::new());
     }
-    let has_device = |nic: &Nic| nic.has_device_domain();
+    let has_device = |nic: &NicSection| nic.has_device_domain();
     let may = !added_nics().chain(removed_nics()).any(has_device)
         && added_nics().all(can_be_added)
         && running.nics.iter().all(can_be_removed)
@@ -107,7 +107,7 @@ pub(super) fn steps(
 }
 
 /// Returns the present description of a NIC, with its MAC.
-pub(super) fn present(live: &HotplugState, files: &Sections, nic: &Nic) -> Setting {
+pub(super) fn present(live: &HotplugState, files: &Sections, nic: &NicSection) -> Setting {
     let written = match &live.nics {
         Some(nics) => find(nics, &nic.name),
         None => find(list(files, "nic"), &nic.name),
@@ -117,13 +117,13 @@ pub(super) fn present(live: &HotplugState, files: &Sections, nic: &Nic) -> Setti
 
 /// Returns whether a NIC can be added: a `pcap` NIC cannot, because its files must be named at the
 /// start.
-fn can_be_added(nic: &Nic) -> bool {
+fn can_be_added(nic: &NicSection) -> bool {
     can_be_removed(nic) && !matches!(nic.kind, NicKind::Pcap(_))
 }
 
-/// Returns whether it can be removed, and can stay when others are added or removed: no guest owns
-/// a queue of it, and its buffers may move.
-fn can_be_removed(nic: &Nic) -> bool {
+/// Returns whether the NIC can be removed, and can stay when others are added or removed: no guest
+/// owns one of its queues, and its buffers may move.
+fn can_be_removed(nic: &NicSection) -> bool {
     match nic.kind {
         NicKind::Xdp { .. } => nic.vmq.is_none(),
         NicKind::Vfio { .. } => false,
@@ -134,7 +134,7 @@ fn can_be_removed(nic: &Nic) -> bool {
 /// Keeps the present MACs of NICs without written ones, and gives new NICs unused MACs.
 fn keep_macs(running: &Config, config: &mut Config) {
     let there = |name: &str| running.nics.iter().find(|nic| nic.name == name);
-    let mut taken: BTreeSet<Mac> = running.nics.iter().filter_map(mac_of).collect();
+    let mut taken: BTreeSet<MacAddress> = running.nics.iter().filter_map(mac_of).collect();
     taken.extend(config.nics.iter().filter_map(mac_of));
     for nic in &mut config.nics {
         let name = nic.name.clone();
@@ -143,7 +143,7 @@ fn keep_macs(running: &Config, config: &mut Config) {
             *mac = there(&name).and_then(mac_of);
         }
         if mac.is_none() {
-            let mut free = (0..u16::MAX).map(|number| Mac::derived(0, number, 0));
+            let mut free = (0..u16::MAX).map(|number| MacAddress::derived(0, number, 0));
             *mac = free.find(|mac| !taken.contains(mac));
             taken.extend(*mac);
         }
@@ -160,7 +160,7 @@ pub(super) fn name_macs(config: &mut Config) {
     }
 }
 
-fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
+fn mac_mut(nic: &mut NicSection) -> Option<&mut Option<MacAddress>> {
     match &mut nic.kind {
         NicKind::Tap { port, .. }
         | NicKind::Local { port }
@@ -180,7 +180,7 @@ fn mac_mut(nic: &mut Nic) -> Option<&mut Option<Mac>> {
     }
 }
 
-fn mac_of(nic: &Nic) -> Option<Mac> {
+fn mac_of(nic: &NicSection) -> Option<MacAddress> {
     match nic.kind.cable() {
         Some(cable) => cable.mac,
         None => nic.kind.port()?.mac,
@@ -188,7 +188,7 @@ fn mac_of(nic: &Nic) -> Option<Mac> {
 }
 
 /// Returns the description with this MAC.
-pub(super) fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
+pub(super) fn with_mac(nic: &Setting, mac: Option<MacAddress>) -> Setting {
     let mut nic = nic.clone();
     if let (Setting::Section(keys), Some(mac)) = (&mut nic, mac) {
         keys.insert("mac".into(), Setting::Text(mac.to_string()));
@@ -197,7 +197,7 @@ pub(super) fn with_mac(nic: &Setting, mac: Option<Mac>) -> Setting {
 }
 
 /// Parses the descriptions of NICs.
-pub(super) fn read(nics: &[Setting]) -> Result<Vec<Nic>, Problems> {
+pub(super) fn read(nics: &[Setting]) -> Result<Vec<NicSection>, Problems> {
     let mut text = "nic = ".to_owned();
     write(&Setting::List(nics.to_vec()), &mut text);
     read_nics(&text)

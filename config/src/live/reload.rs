@@ -7,10 +7,10 @@
 use super::sections::{Sections, differences, empty, find, keys_of, list, value};
 use super::{LiveConfig, NicsStep, files_of, nics, with_macs};
 use crate::files::settings;
-use crate::model::{Config, Guest};
+use crate::model::{Config, GuestSection};
 use crate::parse::parse_with_source;
 use crate::problem::{ConfigPart, Finding, SourceInfo};
-use crate::{ConfigFile, Mac};
+use crate::{ConfigFile, MacAddress};
 use abi::machine::{HotplugState, Setting};
 use std::collections::BTreeSet;
 
@@ -132,7 +132,7 @@ fn written(live: &HotplugState, files: &Sections, name: &str) -> Setting {
 
 /// Returns whether a guest equals an existing one. An interface without a written MAC keeps its
 /// present one.
-fn is_same(guest: &mut Guest, there: &Guest) -> bool {
+fn is_same(guest: &mut GuestSection, there: &GuestSection) -> bool {
     for (vif, there) in guest.vifs.iter_mut().zip(&there.vifs) {
         vif.mac = vif.mac.or(there.mac);
     }
@@ -140,7 +140,7 @@ fn is_same(guest: &mut Guest, there: &Guest) -> bool {
 }
 
 /// Returns whether a guest can become this one without being removed.
-pub(super) fn is_in_place(guest: &Guest, there: &Guest) -> bool {
+pub(super) fn is_in_place(guest: &GuestSection, there: &GuestSection) -> bool {
     let mut like = there.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
         vif.change_to(becomes);
@@ -149,7 +149,7 @@ pub(super) fn is_in_place(guest: &Guest, there: &Guest) -> bool {
 }
 
 /// Returns the MACs of a guest's first interfaces, up to one that has none yet.
-fn macs(guest: &Guest) -> Vec<Mac> {
+fn macs(guest: &GuestSection) -> Vec<MacAddress> {
     guest.vifs.iter().map_while(|vif| vif.mac).collect()
 }
 

@@ -6,7 +6,7 @@ use super::{LiveConfig, state, written};
 use crate::parse::read_guest;
 use abi::machine::{HotplugState, Setting};
 
-/// The keys of an interface that such a request replaces.
+/// The keys of an interface that this request replaces.
 const KEYS: [&str; 3] = ["firewall", "inbound", "rule"];
 
 impl LiveConfig {

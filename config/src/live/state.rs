@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Version of the format. Others are not read.
 const FORM: u32 = 1;
-/// The maximum number of guests that are read, more than fit a machine.
+/// The maximum number of guests in a file, above the maximum of a machine.
 const GUESTS_MAX: usize = 1024;
 
 /// A guest that was attached and is to be attached again.

@@ -63,7 +63,7 @@ fn an_attached_guest_equals_one_of_the_file() {
         ..resolved.vifs[0].clone()
     };
     assert_eq!(&parsed, last);
-    assert_eq!(resolved.macs, [Mac::derived(1, 2, 0)]);
+    assert_eq!(resolved.macs, [MacAddress::derived(1, 2, 0)]);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn macs_stay_when_other_guests_change() {
     live.detached.insert("a".into());
     // The number of the removed guest is free again, and no other MAC has changed.
     let next = config.add(&guest("d", "")).unwrap();
-    assert_eq!(next.macs, [Mac::derived(1, 0, 0)]);
+    assert_eq!(next.macs, [MacAddress::derived(1, 0, 0)]);
     live.attached.insert("d".into(), next.guest);
     // Another manager reads the same configuration, except for removed guests.
     config.left.clear();
@@ -87,8 +87,8 @@ fn macs_stay_when_other_guests_change() {
         let mut guests = again.config.guests.iter();
         guests.find(|guest| guest.name == name).unwrap().vifs[0].mac
     };
-    assert_eq!(mac("b"), Some(Mac::derived(1, 1, 0)));
-    assert_eq!(mac("c"), Some(Mac::derived(1, 2, 0)));
+    assert_eq!(mac("b"), Some(MacAddress::derived(1, 1, 0)));
+    assert_eq!(mac("c"), Some(MacAddress::derived(1, 2, 0)));
 }
 
 #[test]

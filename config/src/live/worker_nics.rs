@@ -7,7 +7,7 @@ use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
 use crate::machine;
 use crate::problem::Problems;
 use crate::sizes::{nic_pages, rings_slots, sum};
-use abi::machine::{Device, Domain, Setting};
+use abi::machine::{Device, DomainSpec, Setting};
 use std::collections::BTreeSet;
 use std::iter;
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl LiveConfig {
     pub fn worker_with_nics(
         &self,
         worker: u32,
-        before: &Domain,
+        before: &DomainSpec,
         driver: &DriverConfig,
         added: &BTreeSet<String>,
     ) -> Result<WorkerNics, String> {

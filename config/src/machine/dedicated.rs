@@ -2,9 +2,9 @@
 //! the pages of one guest.
 
 use super::devices::DeviceList;
-use crate::domain::{DedicatedQueue, DeviceQueue};
-use crate::model::{Config, Nic};
-use crate::rule::{self, Rule, RuleDirection};
+use crate::domain::{DedicatedQueueConfig, DeviceQueueConfig};
+use crate::model::{Config, NicSection};
+use crate::rule::{self, FirewallRule, RuleDirection};
 use crate::sizes::{grant_entries, rx_pages, rx_pool};
 use abi::firewall;
 use abi::machine::{Device, XdpQueue};
@@ -12,22 +12,22 @@ use abi::xdp::Ring;
 use std::collections::BTreeMap;
 
 /// The dedicated queues of all guests, by guest and vif.
-pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueue>;
+pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueueConfig>;
 
 /// The dedicated queues of devices in separate domains, by guest and vif.
-pub(super) type DeviceQueues = BTreeMap<(usize, usize), DeviceQueue>;
+pub(super) type DeviceQueues = BTreeMap<(usize, usize), DeviceQueueConfig>;
 
 /// Records the dedicated queues of the NIC `model` in `queues`. `device` is the NIC's number, the
 /// driver's connection to the device, and the first slot of the device's window for guests' grants.
 pub(super) fn add_to_device(
     config: &Config,
-    model: &Nic,
+    model: &NicSection,
     (nic, conn, mut first_slot): (u32, u32, u32),
     queues: &mut DeviceQueues,
 ) {
     for (place, queue, slots) in slots_of_guests(config, model) {
         let buffers = config.buffers.to_guest;
-        let queue = DeviceQueue {
+        let queue = DeviceQueueConfig {
             nic,
             queue,
             conn,
@@ -43,7 +43,7 @@ pub(super) fn add_to_device(
 /// with the queue's number and the number of its grants.
 pub(super) fn slots_of_guests(
     config: &Config,
-    nic: &Nic,
+    nic: &NicSection,
 ) -> impl Iterator<Item = ((usize, usize), u32, u32)> {
     let guests = config.guests.iter().enumerate();
     guests.flat_map(move |(g, guest)| {
@@ -60,7 +60,7 @@ pub(super) fn slots_of_guests(
 /// rings start at slot `window_slots` of the grant window.
 pub(super) fn add(
     config: &Config,
-    (n, nic): (usize, &Nic),
+    (n, nic): (usize, &NicSection),
     devices: &mut DeviceList,
     window_slots: &mut u32,
     queues: &mut DedicatedQueues,
@@ -90,7 +90,7 @@ pub(super) fn add(
                     to_guest: compiled(&vif.rules, RuleDirection::Out),
                 },
             }));
-            let queue = DedicatedQueue {
+            let queue = DedicatedQueueConfig {
                 nic: n as u32,
                 device,
                 rings_slot,
@@ -105,7 +105,7 @@ pub(super) fn add(
 }
 
 /// Returns the rules of a port for this direction, in the monitor's form.
-fn compiled(rules: &[Rule], direction: RuleDirection) -> Vec<firewall::RuleRecord> {
+fn compiled(rules: &[FirewallRule], direction: RuleDirection) -> Vec<firewall::RuleRecord> {
     let rules = rule::for_direction(rules, direction);
     rules.map(|(_, rule)| rule.compiled()).collect()
 }

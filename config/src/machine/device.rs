@@ -5,15 +5,15 @@ use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::nic::{Nics, in_memory};
 use crate::domain::{DeviceConfig, Offloads, WireConfig};
-use crate::model::{Config, Nic, NicKind, SoftWire};
+use crate::model::{Config, NicKind, NicSection, SoftWire};
 use crate::sizes::{BUFFERS_PER_PAGE, SPARE_FRAMES, device_name, device_pages, guests_slot, sum};
-use abi::machine::{Device, Domain, Program};
+use abi::machine::{Device, DomainSpec, Program};
 
 /// Buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
-pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
+pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<DomainSpec> {
     let NicKind::Soft {
         wire, rings, cpus, ..
     } = &nic.kind
@@ -37,7 +37,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
             (WireConfig::Tap { device }, 0)
         }
     };
-    let told = DeviceConfig {
+    let device_config = DeviceConfig {
         mtu: nic.mtu,
         rate_mbps: nic.rate_mbps,
         wire,
@@ -48,7 +48,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
         queues: nic.dedicated_queues(),
         buffers,
     };
-    Some(Domain {
+    Some(DomainSpec {
         name: device_name(&nic.name),
         program: Program::Device,
         frames: SPARE_FRAMES.saturating_add(buffers.div_ceil(BUFFERS_PER_PAGE)),
@@ -64,6 +64,6 @@ pub(super) fn domain(config: &Config, n: usize, nic: &Nic) -> Option<Domain> {
             .then_some(config.driver.restart_pause_ms),
         cpus: cpus.clone(),
         devices: devices.0,
-        config: json(&told),
+        config: json(&device_config),
     })
 }

@@ -9,10 +9,10 @@ use crate::sizes::{
     COLLATERAL_PAGES, QUEUE_PAGES, RESERVED_GRANTS, SPARE_FRAMES, device_pages, flip_pages,
     flow_pages, grant_entries, ring_pages, rx_pages, staging_pages, sum, table_slots, worker_name,
 };
-use abi::machine::{Domain, Program};
+use abi::machine::{DomainSpec, Program};
 
 /// Returns the domain of worker number `worker`.
-pub(super) fn domain(config: &Config, worker: u32) -> Domain {
+pub(super) fn domain(config: &Config, worker: u32) -> DomainSpec {
     let driver = &config.driver;
     let mut nics = Nics::build(config, worker);
     let vifs = vifs(config, &mut nics);
@@ -38,7 +38,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         ledger: driver.ledger,
         lro: config.lro,
     };
-    Domain {
+    DomainSpec {
         name: worker_name(worker),
         program: Program::Driver,
         frames: sum([

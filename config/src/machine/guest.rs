@@ -4,14 +4,14 @@ use super::devices::{DeviceList, tap};
 use super::encode::json;
 use super::polling::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
-use crate::model::{Config, Endpoint, Guest, KernelPort, Vif};
+use crate::model::{Config, Endpoint, GuestSection, KernelPort, Vif};
 use crate::sizes::{
     file_pages, flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool, sum,
 };
-use abi::machine::{Device, Domain, Ipv6, Program, Tap};
+use abi::machine::{Device, DomainSpec, Ipv6Settings, Program, Tap};
 
 /// Returns the domain of guest number `g`.
-pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
+pub(super) fn domain(config: &Config, g: usize, guest: &GuestSection) -> DomainSpec {
     let mut devices = DeviceList::default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs
@@ -26,7 +26,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         ledger: config.driver.ledger,
         lro: config.lro,
     };
-    Domain {
+    DomainSpec {
         name: guest.name.clone(),
         program: Program::Guest,
         frames: guest_frames(config, guest),
@@ -44,7 +44,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
 }
 
 /// Returns the pages of virtual machines' memory that the guest may have mapped.
-fn foreign_pages(guest: &Guest) -> u32 {
+fn foreign_pages(guest: &GuestSection) -> u32 {
     sum(guest.vifs.iter().map(|vif| match &vif.endpoint {
         Endpoint::VhostUser(machine) => machine.pages(),
         _ => 0,
@@ -83,13 +83,13 @@ fn told_of(
 
 /// Returns the IPv6 settings of a guest's interface: the written ones; otherwise 0 if it has
 /// addresses, or the kernel's defaults if it must configure itself.
-fn ipv6(port: &KernelPort) -> Ipv6 {
+fn ipv6(port: &KernelPort) -> Ipv6Settings {
     let given = port.ipv6;
     let usual = match port.addresses.is_empty() {
-        true => Ipv6::default(),
-        false => Ipv6::QUIET,
+        true => Ipv6Settings::default(),
+        false => Ipv6Settings::QUIET,
     };
-    Ipv6 {
+    Ipv6Settings {
         accept_ra: given.accept_ra.or(usual.accept_ra),
         accept_dad: given.accept_dad.or(usual.accept_dad),
         router_solicitations: given.router_solicitations.or(usual.router_solicitations),

@@ -13,7 +13,7 @@ mod polling;
 use crate::domain::{NicConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::worker_name;
-use abi::machine::{Access, Connection, Device, Domain, Machine};
+use abi::machine::{Access, Connection, Device, DomainSpec, Machine};
 pub(crate) use encode::json;
 
 /// Returns the machine of a configuration, valid or not: sizes saturate instead of overflowing.
@@ -57,7 +57,7 @@ pub(crate) fn build(config: &Config) -> Machine {
 
 /// Returns the domain of guest number `g`, and a worker's configuration of its interfaces, without
 /// connections and slots.
-pub(crate) fn guest_of(config: &Config, g: usize) -> (Domain, Vec<VifConfig>) {
+pub(crate) fn guest_of(config: &Config, g: usize) -> (DomainSpec, Vec<VifConfig>) {
     let guest = config.guests.get(g).cloned().unwrap_or_default();
     let vifs = guest.vifs.iter().enumerate();
     let vifs = vifs.map(|(v, vif)| driver::told_of(config, (g, v), vif));

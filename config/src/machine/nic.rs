@@ -4,16 +4,18 @@
 use super::dedicated::{self, DedicatedQueues, DeviceQueues};
 use super::devices::{DeviceList, tap};
 use crate::address::Cidr;
-use crate::domain::{self, NicConfig, NicKindConfig, Offloads, Vmq};
-use crate::model::{Cable, Config, DevicePlace, KernelPort, Nic, NicKind, SoftWire, XdpWire};
+use crate::domain::{self, NicConfig, NicKindConfig, Offloads, VmqConfig};
+use crate::model::{
+    Cable, Config, DevicePlace, KernelPort, NicKind, NicSection, SoftWire, XdpWire,
+};
 use crate::sizes::{BUFFERS_PER_PAGE, guests_slot, nic_pages, rings_slots};
 use abi::machine::{Device, Netdev, Pci, Tap, Xdp};
 use abi::pci::{Structure, WINDOW_SLOTS};
 use std::net::IpAddr;
 
 /// The NICs that one worker has at its start. The driver places their buffers one after another,
-/// from its first frame on. Rings of AF_XDP sockets are at the start of its grant window, or, for
-/// NICs that are added later, at its end.
+/// starting at its first frame. Rings of AF_XDP sockets are at the start of its grant window, or,
+/// for NICs that are added later, at its end.
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<NicConfig>,
@@ -66,7 +68,7 @@ impl Nics {
     }
 
     /// Returns the driver's configuration of a NIC's kind; adds its devices.
-    fn kind(&mut self, config: &Config, n: usize, nic: &Nic, worker: u32) -> NicKindConfig {
+    fn kind(&mut self, config: &Config, n: usize, nic: &NicSection, worker: u32) -> NicKindConfig {
         let workers = config.driver.workers.max(1);
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
         let ifname = config.nic_ifname(n);
@@ -132,7 +134,7 @@ impl Nics {
     }
 
     /// Returns a PCI device. Its frames are added by [`Nics::build`], which knows the rings.
-    fn pci(&mut self, nic: &Nic, address: &str, descriptors: u32) -> NicKindConfig {
+    fn pci(&mut self, nic: &NicSection, address: &str, descriptors: u32) -> NicKindConfig {
         let registers_slot = self.window_slots;
         self.window_slots += Structure::ALL.len() as u32 * WINDOW_SLOTS;
         let device = self.devices.add(Device::Pci(Pci {
@@ -150,7 +152,12 @@ impl Nics {
     }
 
     /// Returns an AF_XDP socket over the NIC's buffers; adds its dedicated queues.
-    fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKindConfig {
+    fn xdp(
+        &mut self,
+        config: &Config,
+        (n, nic): (usize, &NicSection),
+        netdev: Netdev,
+    ) -> NicKindConfig {
         let entries = nic.buffers.next_power_of_two();
         let rings_slot = self.window_slots;
         self.window_slots += rings_slots(entries);
@@ -191,7 +198,7 @@ pub(super) fn in_memory(cable: &Cable, mac: [u8; 6]) -> domain::CableConfig {
 
 /// Returns a NIC's dedicated queues that are assigned by load. Those of an AF_XDP NIC and of a
 /// device domain are assigned by `pdev`.
-fn vmq(nic: &Nic) -> Option<Vmq> {
+fn vmq(nic: &NicSection) -> Option<VmqConfig> {
     nic.vmq.filter(|_| !nic.assigns_by_pdev())
 }
 

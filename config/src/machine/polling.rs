@@ -1,6 +1,6 @@
 //! Defaults of how domains wait, which depend on the domains that share CPUs.
 
-use crate::model::{Config, Driver, Guest};
+use crate::model::{Config, DriverSection, GuestSection};
 
 /// How a domain polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Spin {
     }
 
     /// Returns a guest's settings.
-    pub(super) fn of_guest(config: &Config, guest: &Guest) -> Self {
+    pub(super) fn of_guest(config: &Config, guest: &GuestSection) -> Self {
         let spin = Self::of(config, guest.spin_us, &guest.cpus);
         Self {
             yields: spin.yields || is_crowded(config, guest),
@@ -33,8 +33,8 @@ impl Spin {
     fn of(config: &Config, given: Option<u32>, cpus: &[usize]) -> Self {
         let (us, adapts) = match given {
             Some(us) => (us, false),
-            None if config.is_driver_apart() => (Driver::SPIN_APART_US, false),
-            None if cpus.is_empty() => (Driver::SPIN_MOST_US, true),
+            None if config.is_driver_apart() => (DriverSection::SPIN_APART_US, false),
+            None if cpus.is_empty() => (DriverSection::SPIN_MOST_US, true),
             None => (0, false),
         };
         Self {
@@ -45,9 +45,9 @@ impl Spin {
     }
 }
 
-/// Returns whether more guests may use the CPUs of one than it has CPUs.
-fn is_crowded(config: &Config, guest: &Guest) -> bool {
-    let shares = |other: &&Guest| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
+/// Returns whether the guests that may use this guest's CPUs outnumber these CPUs.
+fn is_crowded(config: &Config, guest: &GuestSection) -> bool {
+    let shares = |other: &&GuestSection| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
     config.guests.iter().filter(shares).count() > guest.cpus.len()
 }
 
@@ -56,6 +56,6 @@ fn is_crowded(config: &Config, guest: &Guest) -> bool {
 pub(super) fn notify_us(config: &Config) -> u32 {
     match config.is_driver_apart() {
         true => 0,
-        false => Driver::NOTIFY_SHARED_US,
+        false => DriverSection::NOTIFY_SHARED_US,
     }
 }

@@ -1,11 +1,11 @@
 //! The whole machine.
 
-use super::driver::{Driver, SLOTS_PER_PAGE, VifBuffers, VifRings};
-use super::guest::{Endpoint, Guest, Vif};
-use super::nic::{Nic, NicKind};
-use crate::address::Mac;
+use super::driver::{DriverSection, SLOTS_PER_PAGE, VifBuffers, VifRings};
+use super::guest::{Endpoint, GuestSection, Vif};
+use super::nic::{NicKind, NicSection};
+use crate::address::MacAddress;
 use crate::domain::{BufferSize, Offloads};
-use crate::lro::Lro;
+use crate::lro::LroConfig;
 
 /// A whole machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,17 +19,17 @@ pub struct Config {
     /// The port of the loopback address that serves metrics, if any.
     pub metrics_port: Option<u16>,
     /// The driver domain.
-    pub driver: Driver,
+    pub driver: DriverSection,
     /// The buffers of every guest.
     pub buffers: VifBuffers,
     /// The rings of every vif.
     pub ring: VifRings,
     /// Large receive offload, of NICs and vifs.
-    pub lro: Lro,
+    pub lro: LroConfig,
     /// The driver domain's network interfaces: ports of one bridge.
-    pub nics: Vec<Nic>,
+    pub nics: Vec<NicSection>,
     /// The guests.
-    pub guests: Vec<Guest>,
+    pub guests: Vec<GuestSection>,
 }
 
 /// Default name of an instance.
@@ -42,10 +42,10 @@ impl Default for Config {
             look_group: None,
             change_group: None,
             metrics_port: None,
-            driver: Driver::default(),
+            driver: DriverSection::default(),
             buffers: VifBuffers::default(),
             ring: VifRings::default(),
-            lro: Lro::default(),
+            lro: LroConfig::default(),
             nics: Vec::new(),
             guests: Vec::new(),
         }
@@ -55,20 +55,20 @@ impl Default for Config {
 impl Config {
     /// Returns the MAC of NIC number `nic`'s kernel end or station: as written, or derived.
     #[must_use]
-    pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
+    pub fn nic_mac(&self, nic: usize) -> Option<MacAddress> {
         let kind = &self.nics.get(nic)?.kind;
         let given = match kind.cable() {
             Some(cable) => cable.mac,
             None => kind.port()?.mac,
         };
-        Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
+        Some(given.unwrap_or(MacAddress::derived(0, nic as u16, 0)))
     }
 
     /// Returns the MAC of a guest's vif: as written, or derived.
     #[must_use]
-    pub fn vif_mac(&self, guest: usize, vif: usize) -> Option<Mac> {
+    pub fn vif_mac(&self, guest: usize, vif: usize) -> Option<MacAddress> {
         let given = self.vif(guest, vif)?.mac;
-        Some(given.unwrap_or(Mac::derived(1, guest as u16, vif as u8)))
+        Some(given.unwrap_or(MacAddress::derived(1, guest as u16, vif as u8)))
     }
 
     /// Returns the name of a NIC's kernel interface.
@@ -113,7 +113,7 @@ impl Config {
             vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
         };
         let mut vifs = self.guests.iter().flat_map(|guest| &guest.vifs).peekable();
-        let is_local = |nic: &Nic| matches!(nic.kind, NicKind::Local { .. });
+        let is_local = |nic: &NicSection| matches!(nic.kind, NicKind::Local { .. });
         let whole = self.driver.offloads == Offloads::Tso
             && self.nics.iter().all(is_local)
             && vifs.peek().is_some()

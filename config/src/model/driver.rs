@@ -4,19 +4,19 @@ use crate::domain::{BufferSize, GrantMode, Offloads, RingFormat};
 
 /// The driver domain.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Driver {
+pub struct DriverSection {
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
-    /// Number of workers, 1 … [`Driver::WORKERS_MAX`]. They share nothing: each has a queue
+    /// Number of workers, 1 … [`DriverSection::WORKERS_MAX`]. They share nothing: each has a queue
     /// of every NIC and of every guest interface.
     pub workers: u32,
     /// How it accesses granted pages.
     pub grants: GrantMode,
     /// The most offloads that it offers to guests.
     pub offloads: Offloads,
-    /// Microseconds of polling before it sleeps. `None`: [`Driver::SPIN_APART_US`] if its CPUs are
-    /// set and no guest may use them; adaptive, up to [`Driver::SPIN_MOST_US`], if none are set;
-    /// else 0, because a domain that spins on its peer's CPU delays itself.
+    /// Microseconds of polling before it sleeps. `None`: [`DriverSection::SPIN_APART_US`] if its
+    /// CPUs are set and no guest may use them; adaptive, up to [`DriverSection::SPIN_MOST_US`], if
+    /// none are set; else 0, because a domain that spins on its peer's CPU delays itself.
     pub spin_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
@@ -34,7 +34,7 @@ pub struct Driver {
     pub restart_pause_ms: u32,
 }
 
-impl Driver {
+impl DriverSection {
     /// The spin budget if the driver domain has separate CPUs: about the cost of a wake-up.
     pub const SPIN_APART_US: u32 = 50;
     /// The longest spin of an adaptive domain: about the time in which a peer on another core wakes
@@ -48,8 +48,8 @@ impl Driver {
     /// Limit of workers.
     pub const WORKERS_MAX: u32 = 16;
 
-    /// Returns the CPUs of a worker: every n-th of the list from its own position on, where n is
-    /// the number of workers; empty: all.
+    /// Returns the CPUs of a worker: every n-th of the list starting at its own position, where n
+    /// is the number of workers; empty: all.
     pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
         let first = worker as usize % self.cpus.len().max(1);
         let every = self.workers.max(1) as usize;
@@ -63,7 +63,7 @@ impl Driver {
     }
 }
 
-impl Default for Driver {
+impl Default for DriverSection {
     fn default() -> Self {
         Self {
             cpus: Vec::new(),

@@ -4,21 +4,21 @@ use super::capture::CaptureFiles;
 use super::port_security::{PortSecurity, SourceGuard};
 use super::station::KernelPort;
 use super::vhost::VirtualMachine;
-use crate::address::{Cidr, Mac};
-use crate::domain::{BURST_BYTES, FrameLimit, Offloads, Source, Stack};
+use crate::address::{Cidr, MacAddress};
+use crate::domain::{BURST_BYTES, FrameLimit, Offloads, Source, StackConfig};
 use crate::pdev::Pdev;
-use crate::rule::{FirewallPlace, Inbound, Rule};
+use crate::rule::{FirewallPlace, FirewallRule, Inbound};
 use std::net::IpAddr;
 
 /// One guest domain.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Guest {
+pub struct GuestSection {
     /// Its name.
     pub name: String,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
     /// Microseconds of polling before it sleeps; `None`: as for the driver domain, see
-    /// [`super::Driver::spin_us`].
+    /// [`super::DriverSection::spin_us`].
     pub spin_us: Option<u32>,
     /// Whether it is restarted after it has ended, with the driver domain's pauses.
     pub restart: bool,
@@ -30,7 +30,7 @@ pub struct Guest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vif {
     /// Its MAC; `None`: derived.
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
     /// The endpoint behind it.
     pub endpoint: Endpoint,
     /// Maximum transmission unit, bytes of IP.
@@ -48,14 +48,14 @@ pub struct Vif {
     pub burst_to_guest_bytes: Option<u32>,
     /// Its share relative to other vifs, 1 … 1000.
     pub weight: u32,
-    /// Whether the guest forwards packets that come in by it.
+    /// Whether the guest forwards packets that it receives by this interface.
     pub forwards: bool,
     /// The identities that it may claim.
     pub security: PortSecurity,
     /// Its dedicated queue of an AF_XDP NIC.
     pub pdev: Option<Pdev>,
     /// Firewall rules: the first match decides; unmatched frames pass.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FirewallRule>,
     /// Effect of the rules on its queues of NICs.
     pub firewall: FirewallPlace,
     /// Whether its firewall keeps state by default.
@@ -102,7 +102,7 @@ impl Vif {
     /// Returns the rules that the driver domain applies: the configured ones, and after them the
     /// rule that a stateful firewall adds.
     #[must_use]
-    pub fn all_rules(&self) -> Vec<Rule> {
+    pub fn all_rules(&self) -> Vec<FirewallRule> {
         let last = self
             .stateful
             .then(|| self.inbound.unwrap_or_default().rule());
@@ -162,7 +162,7 @@ impl Vif {
         }
     }
 
-    /// Returns the addresses and the default route of its endpoint, as far as they are known.
+    /// Returns the addresses and the default route of its endpoint, if they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.endpoint {
@@ -184,7 +184,7 @@ pub enum Endpoint {
     /// A TCP/IP stack inside the guest domain.
     Stack {
         /// Its addresses and programs.
-        station: Stack,
+        station: StackConfig,
     },
     /// Discards every frame.
     Sink {

@@ -2,15 +2,15 @@
 
 use super::capture::CaptureFiles;
 use super::station::KernelPort;
-use crate::address::{Cidr, Mac};
-use crate::domain::{Moderation, Offloads, Rings, Stack, Vmq};
-use crate::rule::Rule;
+use crate::address::{Cidr, MacAddress};
+use crate::domain::{ModerationConfig, Offloads, Rings, StackConfig, VmqConfig};
+use crate::rule::FirewallRule;
 use abi::machine::Uplink;
 use std::net::IpAddr;
 
 /// One network interface of the driver domain.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Nic {
+pub struct NicSection {
     /// Its name.
     pub name: String,
     /// Its kind.
@@ -22,18 +22,18 @@ pub struct Nic {
     /// Capacity of the bucket, bytes of frames.
     pub burst_bytes: u32,
     /// When received frames are polled.
-    pub moderation: Moderation,
+    pub moderation: ModerationConfig,
     /// Buffers of its receive pool, of 2048 bytes.
     pub buffers: u32,
     /// Dedicated queues for as many guests as there are queues, if any.
-    pub vmq: Option<Vmq>,
+    pub vmq: Option<VmqConfig>,
     /// Firewall rules: the first match decides; unmatched frames pass.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FirewallRule>,
     /// The uplink that joins the kernel's end to the network of its namespace, if any.
     pub uplink: Option<Uplink>,
 }
 
-impl Nic {
+impl NicSection {
     /// Returns a NIC with default values.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: NicKind) -> Self {
@@ -44,7 +44,7 @@ impl Nic {
             mtu: 1500,
             rate_mbps: None,
             burst_bytes: 65_536,
-            moderation: Moderation::Event,
+            moderation: ModerationConfig::Event,
             buffers,
             vmq: None,
             rules: Vec::new(),
@@ -70,7 +70,7 @@ impl Nic {
         self.vmq.map_or(0, |vmq| vmq.queues)
     }
 
-    /// Returns the routers to which the stations behind it send, as far as they are known.
+    /// Returns the routers to which the stations behind it send, if they are known.
     #[must_use]
     pub fn gateways(&self) -> Vec<IpAddr> {
         match self.kind.cable() {
@@ -82,8 +82,7 @@ impl Nic {
         }
     }
 
-    /// Returns the addresses and the default route of the stations behind it, as far as they are
-    /// known.
+    /// Returns the addresses and the default route of the stations behind it, if they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         if let Some(cable) = self.kind.cable() {
@@ -167,9 +166,9 @@ pub struct Cable {
     /// Seed of the losses.
     pub seed: u64,
     /// The station's MAC; `None`: derived.
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
     /// The station.
-    pub station: Stack,
+    pub station: StackConfig,
 }
 
 /// The interface below an AF_XDP socket.
@@ -195,7 +194,7 @@ impl NicKind {
         place == Some(DevicePlace::Domain)
     }
 
-    /// See [`Nic::assigns_by_pdev`].
+    /// See [`NicSection::assigns_by_pdev`].
     pub(crate) fn assigns_by_pdev(&self) -> bool {
         self.has_device_domain() || matches!(self, Self::Xdp { .. })
     }

@@ -1,13 +1,13 @@
 //! The identities that a guest's interface may claim, and the sources that it may use.
 
-use crate::address::{Cidr, Mac};
+use crate::address::{Cidr, MacAddress};
 use serde::Deserialize;
 
 /// Keys of an interface that extend or restrict what the bridge accepts from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
     /// MACs in addition to the interface's own: of macvlans or a bridge inside the guest.
-    pub extra_macs: Vec<Mac>,
+    pub extra_macs: Vec<MacAddress>,
     /// Whether ARP and neighbour discovery may claim `addresses` only. `None`: if any are set.
     pub confined: Option<bool>,
     /// Whether IP sources are checked. `None`: see [`Vif::sources`](super::Vif::sources).

@@ -1,8 +1,8 @@
 //! The far end in the kernel.
 
-use crate::address::{Cidr, Mac};
-use crate::route::Route;
-use abi::machine::Ipv6;
+use crate::address::{Cidr, MacAddress};
+use crate::route::RouteConfig;
+use abi::machine::Ipv6Settings;
 use std::net::IpAddr;
 
 /// The kernel's end of a TAP, or of a veth pair.
@@ -13,19 +13,19 @@ pub struct KernelPort {
     /// Network namespace: a name or an absolute path; `None`: that of `grantway`.
     pub netns: Option<String>,
     /// MAC; `None`: derived. Guests use the vif's.
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
     /// Addresses.
     pub addresses: Vec<Cidr>,
     /// Default route.
     pub gateway: Option<IpAddr>,
     /// Additional routes, in this order.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteConfig>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
     /// Whether the networks of `addresses` may overlap an address or route of the namespace.
     pub allow_overlap: bool,
     /// IPv6 settings of the interface. Only for guests.
-    pub ipv6: Ipv6,
+    pub ipv6: Ipv6Settings,
     /// Whether the interface outlives a machine that crashes. Only for guests.
     pub persistent: bool,
 }

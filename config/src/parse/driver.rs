@@ -2,13 +2,13 @@
 
 use crate::deprecated;
 use crate::domain::BufferSize;
-use crate::lro::{FLUSH_REMEDY, Lro};
-use crate::model::{Driver, VifBuffers, VifRings};
+use crate::lro::{FLUSH_REMEDY, LroConfig};
+use crate::model::{DriverSection, VifBuffers, VifRings};
 use crate::table::TomlTable;
 
-pub(super) fn read(t: &TomlTable<'_, '_>) -> Driver {
-    let usual = Driver::default();
-    Driver {
+pub(super) fn read(t: &TomlTable<'_, '_>) -> DriverSection {
+    let usual = DriverSection::default();
+    DriverSection {
         cpus: t.numbers("cpus"),
         workers: t.number("workers").unwrap_or(usual.workers),
         grants: t
@@ -28,9 +28,9 @@ pub(super) fn read(t: &TomlTable<'_, '_>) -> Driver {
     }
 }
 
-pub(super) fn lro(t: &TomlTable<'_, '_>) -> Lro {
-    let usual = Lro::default();
-    Lro {
+pub(super) fn lro(t: &TomlTable<'_, '_>) -> LroConfig {
+    let usual = LroConfig::default();
+    LroConfig {
         at: t.word("at").unwrap_or(usual.at),
         rules: t.word("rules").unwrap_or(usual.rules),
         psh: t.word("psh").unwrap_or(usual.psh),

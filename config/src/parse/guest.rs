@@ -3,19 +3,19 @@
 use super::capture::files;
 use super::rule;
 use super::station::{MAC, ipv6, port, station};
-use crate::address::Mac;
+use crate::address::MacAddress;
 use crate::domain::Source;
-use crate::model::{Endpoint, Guest, KernelPort, PortSecurity, Vif, VirtualMachine};
+use crate::model::{Endpoint, GuestSection, KernelPort, PortSecurity, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
 use crate::rule::{FirewallPlace, Inbound};
 use crate::table::TomlTable;
 use serde::Deserialize;
 
 /// Reads a section `[[guest]]`.
-pub(super) fn read(g: usize, t: TomlTable<'_, '_>) -> Guest {
+pub(super) fn read(g: usize, t: TomlTable<'_, '_>) -> GuestSection {
     let name = t.required("name", TomlTable::text, "give it a name, like \"web\"");
     let part = |v| ConfigPart::Vif(g, v);
-    let guest = Guest {
+    let guest = GuestSection {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
         spin_us: t.number("spin_us"),
@@ -111,7 +111,7 @@ fn endpoint((g, v): (usize, usize), t: &TomlTable<'_, '_>, word: EndpointWord) -
             let remedy = "write the MAC to send to: to = \"02:00:00:00:00:01\"";
             let to = t.required("to", |t, key| t.parsed(key, MAC), remedy);
             Endpoint::Source(Source {
-                to: to.unwrap_or(Mac([0; 6])),
+                to: to.unwrap_or(MacAddress([0; 6])),
                 size: t.number("size").unwrap_or(60),
                 rate_pps: t.real("rate_pps"),
                 window: t.number("window").unwrap_or(0),

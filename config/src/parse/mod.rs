@@ -8,9 +8,9 @@ mod rule;
 mod station;
 
 use crate::files::{ConfigFile, merge};
-use crate::model::{Config, DEFAULT_NAME, Guest, Nic};
+use crate::model::{Config, DEFAULT_NAME, GuestSection, NicSection};
 use crate::problem::{ConfigPart, Finding, Lines, Problem, Problems, SourceInfo};
-use crate::table::{ConfigFiles, Reading, TomlTable};
+use crate::table::{ConfigFiles, ReadResult, TomlTable};
 use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeTable;
 
@@ -47,7 +47,7 @@ pub(crate) fn one(name: &str, text: &str) -> [ConfigFile; 1] {
 }
 
 /// Like [`parse_with_source`], and also returns the reader's results.
-pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, Reading) {
+pub(crate) fn read(files: &[ConfigFile]) -> (Result<Config, Problems>, ReadResult) {
     let reader = ConfigFiles::new(files);
     let texts = reader.shifted(files);
     let mut root = DeTable::new();
@@ -106,16 +106,16 @@ fn without_echoes(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// Parses a text that consists of NICs.
-pub(crate) fn read_nics(text: &str) -> Result<Vec<Nic>, Problems> {
+pub(crate) fn read_nics(text: &str) -> Result<Vec<NicSection>, Problems> {
     read_alone(text, "write the keys of a section [[nic]]", nics)
 }
 
-fn nics(root: &TomlTable<'_, '_>) -> Vec<Nic> {
+fn nics(root: &TomlTable<'_, '_>) -> Vec<NicSection> {
     root.tables("nic", "nic", ConfigPart::Nic, nic::read)
 }
 
 /// Parses a text that consists of one guest, as guest number `g`.
-pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
+pub(crate) fn read_guest(g: usize, text: &str) -> Result<GuestSection, Problems> {
     let read = |root: &TomlTable<'_, '_>| {
         let part = |_| ConfigPart::Guest(g);
         let mut guests = root.tables("guest", "guest", part, |_, table| guest::read(g, table));

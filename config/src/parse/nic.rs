@@ -3,11 +3,11 @@
 use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
-use crate::domain::{Moderation, Offloads, Rings, Vmq};
-use crate::model::{Cable, CaptureFiles, DevicePlace, Nic, NicKind, SoftWire, XdpWire};
+use crate::domain::{ModerationConfig, Offloads, Rings, VmqConfig};
+use crate::model::{Cable, CaptureFiles, DevicePlace, NicKind, NicSection, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{TextOrTable, TomlTable};
-use crate::uplink::{CONNECTIONS, Forwarded};
+use crate::uplink::{CONNECTIONS, PortForward};
 use abi::machine::{Nat, Uplink};
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ enum NicKindKey {
 }
 
 /// Reads a section `[[nic]]`.
-pub(super) fn read(n: usize, t: TomlTable<'_, '_>) -> Nic {
+pub(super) fn read(n: usize, t: TomlTable<'_, '_>) -> NicSection {
     let name = t.required("name", TomlTable::text, "give it a name, like \"wire\"");
     let word = t.required(
         "kind",
@@ -39,8 +39,8 @@ pub(super) fn read(n: usize, t: TomlTable<'_, '_>) -> Nic {
     let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
     let rule_part = |r| ConfigPart::NicRule(n, r);
     let some = || NicKind::Pcap(CaptureFiles::default());
-    let usual = Nic::new("", kind.clone().unwrap_or_else(some));
-    let nic = Nic {
+    let usual = NicSection::new("", kind.clone().unwrap_or_else(some));
+    let nic = NicSection {
         name: name.unwrap_or_default(),
         kind: usual.kind,
         mtu: t.number("mtu").unwrap_or(usual.mtu),
@@ -75,7 +75,7 @@ fn uplink(n: usize, t: &TomlTable<'_, '_>) -> Option<Uplink> {
         "write nat = true, or uplink = \"br0\"",
     );
     table.finish();
-    let forward = forward.into_iter().map(|Forwarded(forward)| forward);
+    let forward = forward.into_iter().map(|PortForward(forward)| forward);
     nat?.then(|| {
         Uplink::Nat(Nat {
             forward: forward.collect(),
@@ -168,26 +168,31 @@ fn place(t: &TomlTable<'_, '_>) -> DevicePlace {
     t.choice("device", &words).unwrap_or_default()
 }
 
-fn moderation(t: &TomlTable<'_, '_>) -> Moderation {
+fn moderation(t: &TomlTable<'_, '_>) -> ModerationConfig {
     /// The default interval, that of the interrupts of an ordinary NIC.
     const USUAL_TICK_US: u32 = 50;
     let words = [
-        ("event", Moderation::Event),
-        ("spin", Moderation::Spin),
-        ("tick", Moderation::Tick(USUAL_TICK_US)),
+        ("event", ModerationConfig::Event),
+        ("spin", ModerationConfig::Spin),
+        ("tick", ModerationConfig::Tick(USUAL_TICK_US)),
     ];
     t.depend(&["tick_us"], "moderation");
-    match t.choice("moderation", &words).unwrap_or(Moderation::Event) {
-        Moderation::Tick(usual) => Moderation::Tick(t.number("tick_us").unwrap_or(usual)),
+    match t
+        .choice("moderation", &words)
+        .unwrap_or(ModerationConfig::Event)
+    {
+        ModerationConfig::Tick(usual) => {
+            ModerationConfig::Tick(t.number("tick_us").unwrap_or(usual))
+        }
         other => other,
     }
 }
 
 /// Reads dedicated queues. `given`: whether the configuration assigns them to guests.
-fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<Vmq> {
+fn vmq(t: &TomlTable<'_, '_>, given: bool) -> Option<VmqConfig> {
     t.depend(&["vmq_queues", "vmq_rebalance_ms"], "queues");
     let has_own = t.choice("queues", &[("shared", false), ("vmq", true)]);
-    has_own.unwrap_or(false).then(|| Vmq {
+    has_own.unwrap_or(false).then(|| VmqConfig {
         queues: t.number("vmq_queues").unwrap_or(8),
         rebalance_ms: t
             .number("vmq_rebalance_ms")

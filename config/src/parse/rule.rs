@@ -1,8 +1,8 @@
 //! Firewall rules of a port.
 
-use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, RuleDirection, RuleState};
+use crate::keywords::alternatives;
+use crate::rule::{ETHERTYPES, FirewallRule, PROTOCOLS, RuleDirection, RuleState};
 use crate::table::TomlTable;
-use crate::variants::alternatives;
 
 /// Directions of a NIC's rules, by name.
 pub(crate) const OF_NIC: [(&str, RuleDirection); 2] = [
@@ -23,12 +23,16 @@ const STATES: [(&str, RuleState); 3] = [
 ];
 
 /// Reads rule number `n` of a port whose directions have these names.
-pub(crate) fn read(n: usize, t: TomlTable<'_, '_>, directions: &[(&str, RuleDirection)]) -> Rule {
+pub(crate) fn read(
+    n: usize,
+    t: TomlTable<'_, '_>,
+    directions: &[(&str, RuleDirection)],
+) -> FirewallRule {
     let actions = [("allow", true), ("deny", false)];
     let remedy = "write action = \"allow\" or \"deny\"";
     let allow = t.required("action", |t, key| t.choice(key, &actions), remedy);
     let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
-    let rule = Rule {
+    let rule = FirewallRule {
         name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
         allow: allow.unwrap_or(false),
         direction: t.choice("direction", directions),

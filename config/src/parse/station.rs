@@ -1,10 +1,10 @@
 //! The far end: a kernel interface, or a station in user space.
 
-use crate::domain::{Stack, StackApp};
+use crate::domain::{StackApp, StackConfig};
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
 use crate::table::TomlTable;
-use abi::machine::Ipv6;
+use abi::machine::Ipv6Settings;
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,14 +24,14 @@ pub(super) fn port(t: &TomlTable<'_, '_>, own_mac: bool) -> KernelPort {
         routes: t.parsed_list("routes", ROUTE),
         tx_queue: t.number("tx_queue").unwrap_or(0),
         allow_overlap: t.flag("allow_overlap").unwrap_or(false),
-        ipv6: Ipv6::default(),
+        ipv6: Ipv6Settings::default(),
         persistent: false,
     }
 }
 
 /// Reads the IPv6 settings of a guest's interface.
-pub(super) fn ipv6(t: &TomlTable<'_, '_>) -> Ipv6 {
-    Ipv6 {
+pub(super) fn ipv6(t: &TomlTable<'_, '_>) -> Ipv6Settings {
+    Ipv6Settings {
         accept_ra: t.number("accept_ra"),
         accept_dad: t.number("accept_dad"),
         router_solicitations: t.number("router_solicitations"),
@@ -42,8 +42,8 @@ pub(super) fn station(
     t: &TomlTable<'_, '_>,
     section: &'static str,
     part: impl Fn(usize) -> ConfigPart,
-) -> Stack {
-    Stack {
+) -> StackConfig {
+    StackConfig {
         addresses: t.cidrs("addresses"),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
         apps: t

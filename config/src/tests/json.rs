@@ -1,13 +1,13 @@
 //! The domains' configurations survive serialization.
 
-use crate::address::Mac;
+use crate::address::MacAddress;
 use crate::domain::*;
-use crate::lro::Flush;
-use crate::rule::{FirewallPlace, Rule};
+use crate::lro::FlushConfig;
+use crate::rule::{FirewallPlace, FirewallRule};
 
 #[test]
 fn every_kind_survives_json() {
-    let stack = Stack {
+    let stack = StackConfig {
         addresses: vec![
             "10.0.0.2/24".parse().unwrap(),
             "fd00::2/64".parse().unwrap(),
@@ -44,7 +44,7 @@ fn every_kind_survives_json() {
         },
         EndpointConfig::Sink { touch: true },
         EndpointConfig::Source(Source {
-            to: Mac([2; 6]),
+            to: MacAddress([2; 6]),
             size: 60,
             rate_pps: Some(1e6),
             window: 32,
@@ -92,7 +92,7 @@ fn every_kind_survives_json() {
         yields: false,
         adapts: true,
         ledger: true,
-        lro: Lro::default(),
+        lro: LroConfig::default(),
     };
     let text = serde_json::to_string(&guest).unwrap();
     assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
@@ -142,12 +142,12 @@ fn every_kind_survives_json() {
         },
     ];
     let moderations = [
-        Moderation::Spin,
-        Moderation::Tick(50),
-        Moderation::Event,
-        Moderation::Event,
-        Moderation::Event,
-        Moderation::Event,
+        ModerationConfig::Spin,
+        ModerationConfig::Tick(50),
+        ModerationConfig::Event,
+        ModerationConfig::Event,
+        ModerationConfig::Event,
+        ModerationConfig::Event,
     ];
     let driver = DriverConfig {
         nics: kinds
@@ -163,11 +163,11 @@ fn every_kind_survives_json() {
                 buffers: 1024,
                 addresses: vec!["10.0.0.1".parse().unwrap()],
                 gateways: vec!["10.0.0.254".parse().unwrap()],
-                vmq: Some(Vmq {
+                vmq: Some(VmqConfig {
                     queues: 2,
                     rebalance_ms: 100,
                 }),
-                rules: vec![Rule::any("1", true)],
+                rules: vec![FirewallRule::any("1", true)],
             })
             .collect(),
         vifs: vec![VifConfig {
@@ -194,16 +194,16 @@ fn every_kind_survives_json() {
             flip_pages: 0,
             staging_pages: 0,
             forwards: false,
-            rules: vec![Rule::any("all", false)],
+            rules: vec![FirewallRule::any("all", false)],
             firewall: FirewallPlace::Shared,
-            device_queue: Some(DeviceQueue {
+            device_queue: Some(DeviceQueueConfig {
                 nic: 2,
                 queue: 1,
                 conn: 0,
                 first_slot: 900,
                 buffers: 512,
             }),
-            queue: Some(DedicatedQueue {
+            queue: Some(DedicatedQueueConfig {
                 nic: 0,
                 device: 3,
                 rings_slot: 9,
@@ -227,9 +227,9 @@ fn every_kind_survives_json() {
         adapts: false,
         notify_us: 300,
         ledger: false,
-        lro: Lro {
-            flush: Flush::After(20),
-            ..Lro::default()
+        lro: LroConfig {
+            flush: FlushConfig::After(20),
+            ..LroConfig::default()
         },
     };
     let text = serde_json::to_string(&driver).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::CONNECTIONS;
 use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKindConfig};
-use abi::machine::{Device, Forward, Ipv6, Nat, Transport, Uplink};
+use abi::machine::{Device, Forward, Ipv6Settings, Nat, PortProtocol, Uplink};
 
 #[test]
 fn workers_share_only_taps() {
@@ -121,9 +121,9 @@ fn sizes_follow_from_the_configuration() {
     assert!(b.devices.is_empty());
 
     let copy = Config {
-        driver: Driver {
+        driver: DriverSection {
             grants: GrantMode::Copy,
-            ..Driver::default()
+            ..DriverSection::default()
         },
         ..config
     };
@@ -286,7 +286,7 @@ fn an_uplink_belongs_to_its_tap() {
     let tap = of("addresses = [\"10.7.0.1/24\"]\n[nic.uplink]\nnat = true\n\
          forward = [\"tcp:80=10.7.0.2:8080\"]");
     let forward = Forward {
-        transport: Transport::Tcp,
+        transport: PortProtocol::Tcp,
         port: 80,
         to: "10.7.0.2:8080".parse().unwrap(),
     };
@@ -319,12 +319,12 @@ fn ipv6_settings_default_from_addresses() {
         }
     };
     let with = "addresses = [\"10.0.0.2/24\"]\n";
-    assert_eq!(parsed(""), (Ipv6::default(), false));
-    assert_eq!(parsed(with), (Ipv6::QUIET, false));
+    assert_eq!(parsed(""), (Ipv6Settings::default(), false));
+    assert_eq!(parsed(with), (Ipv6Settings::QUIET, false));
     let given = parsed(&format!("{with}accept_ra = 2\nallow_overlap = true\n"));
-    let accepts = Ipv6 {
+    let accepts = Ipv6Settings {
         accept_ra: Some(2),
-        ..Ipv6::QUIET
+        ..Ipv6Settings::QUIET
     };
     assert_eq!(given, (accepts, true));
     let wrong = errors(&SMALL.replacen("netns = \"a\"", "netns = \"a\"\naccept_dad = 3", 1));
@@ -363,10 +363,11 @@ fn device_of_a_nic_is_a_domain() {
         };
         assert_eq!((conn, descriptors), (0, 512));
         let device = &machine.domains[3];
-        let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
-        assert_eq!(told.rate_mbps, Some(f64::from(mbps)));
-        assert!(machine.domains[0].grant_entries >= told.pages);
-        assert!(device.window_slots > told.pages && device.devices.is_empty());
+        let device_config: crate::domain::DeviceConfig =
+            serde_json::from_str(&device.config).unwrap();
+        assert_eq!(device_config.rate_mbps, Some(f64::from(mbps)));
+        assert!(machine.domains[0].grant_entries >= device_config.pages);
+        assert!(device.window_slots > device_config.pages && device.devices.is_empty());
     }
     let machine = of("device = \"driver\"\n");
     assert_eq!(machine.domains.len(), 3);
@@ -387,8 +388,11 @@ fn device_domain_has_its_wires_tap() {
     };
     let (netns, offloads) = (tap.netns.as_deref(), tap.vnet_header);
     assert_eq!((&*tap.ifname, netns, offloads), ("wire", Some("w"), false));
-    let told: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
-    assert_eq!(told.wire, crate::domain::WireConfig::Tap { device: 0 });
+    let device_config: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    assert_eq!(
+        device_config.wire,
+        crate::domain::WireConfig::Tap { device: 0 }
+    );
 }
 
 #[test]

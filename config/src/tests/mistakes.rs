@@ -296,10 +296,10 @@ fn duplicate_macs_and_interfaces_are_rejected() {
 fn only_too_many_guests_are_rejected() {
     let machine = |guests: usize| {
         let vif = || Vif::new(Endpoint::Sink { touch: false });
-        let guest = |n| Guest {
+        let guest = |n| GuestSection {
             name: format!("g{n}"),
             vifs: vec![vif()],
-            ..Guest::default()
+            ..GuestSection::default()
         };
         Config {
             guests: (0..guests).map(guest).collect(),

@@ -12,7 +12,7 @@ mod port_security;
 mod properties;
 mod routes;
 mod sendfile;
-mod several;
+mod several_mistakes;
 mod stateful;
 
 use crate::domain::GrantMode;
@@ -163,7 +163,7 @@ fn defaults_are_as_documented() {
         (
             lro::Placement::Physical,
             lro::RulesKey::Gro,
-            lro::Psh::Flush
+            lro::PshConfig::Flush
         )
     );
     assert_eq!(
@@ -171,7 +171,7 @@ fn defaults_are_as_documented() {
         (
             lro::FormKey::Skb,
             lro::AggregateDelivery::Scatter,
-            lro::Flush::Adaptive
+            lro::FlushConfig::Adaptive
         )
     );
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::domain::{BufferSize, DeviceConfig, DriverConfig, GuestConfig};
 use crate::parse;
-use abi::firewall::{Prefix, RuleLists, RuleRecord};
+use abi::firewall::{RuleLists, RulePrefix, RuleRecord};
 use abi::machine::Device;
 
 const MACHINE: &str = r#"
@@ -124,7 +124,7 @@ fn the_monitor_gets_the_rules_before_a_queue() {
     assert_eq!(of_a.to_guest, []);
     assert_eq!(of_b.from_wire, of_a.from_wire);
     let denied = RuleRecord {
-        source: Some(Prefix {
+        source: Some(RulePrefix {
             address: [10, 0, 0, 0].into(),
             bits: 8,
         }),
@@ -197,19 +197,19 @@ fn device_has_room_for_the_grants_of_guests() {
         panic!("{machine:?}")
     };
     let driver: DriverConfig = serde_json::from_str(&driver.config).unwrap();
-    let told: DeviceConfig = serde_json::from_str(&device.config).unwrap();
-    assert_eq!(told.queues, 3);
+    let device_config: DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    assert_eq!(device_config.queues, 3);
     let [Some(of_a), None, Some(of_b)] = [0, 1, 2].map(|vif| driver.vifs[vif].device_queue) else {
         panic!("{:?}", driver.vifs)
     };
     assert_eq!((of_a.queue, of_b.queue), (2, 1));
     assert_eq!((of_a.nic, of_a.conn, of_a.buffers), (0, 0, 300));
-    assert_eq!(of_a.first_slot, told.guests_slot);
+    assert_eq!(of_a.first_slot, device_config.guests_slot);
     assert_eq!(of_b.first_slot, of_a.first_slot + driver.vifs[0].slots);
     let all = driver.vifs[0].slots + driver.vifs[2].slots;
-    assert_eq!(told.guests_slots, all);
-    assert_eq!(device.window_slots, told.guests_slot + all);
-    assert!(told.guests_slot > told.pages);
+    assert_eq!(device_config.guests_slots, all);
+    assert_eq!(device.window_slots, device_config.guests_slot + all);
+    assert!(device_config.guests_slot > device_config.pages);
 }
 
 /// A device writes a frame into the guest's page before any rule is evaluated.

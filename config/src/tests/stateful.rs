@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::DriverConfig;
-use crate::rule::{Inbound, Rule, RuleDirection, RuleState, keep_state};
+use crate::rule::{FirewallRule, Inbound, RuleDirection, RuleState, keep_state};
 
 /// Keys of the interface of guest `a`, for insertion after its other keys.
 const ADDRESSES: &str = "addresses = [\"10.0.0.2/24\"]\n";
@@ -15,10 +15,10 @@ fn driver_config(keys: &str) -> DriverConfig {
 
 #[test]
 fn a_stateful_firewall_is_a_rule_behind_all_others() {
-    let inbound = |allow| Rule {
+    let inbound = |allow| FirewallRule {
         direction: Some(RuleDirection::Out),
         state: Some(RuleState::New),
-        ..Rule::any("inbound", allow)
+        ..FirewallRule::any("inbound", allow)
     };
     assert!(driver_config("").vifs[0].rules.is_empty());
     assert_eq!(Inbound::default(), Inbound::Deny);
@@ -32,9 +32,9 @@ fn a_stateful_firewall_is_a_rule_behind_all_others() {
              name = \"first\"\nstate = \"established\""
         );
         let vif = &driver_config(&keys).vifs[0];
-        let first = Rule {
+        let first = FirewallRule {
             state: Some(RuleState::Established),
-            ..Rule::any("first", false)
+            ..FirewallRule::any("first", false)
         };
         assert_eq!(vif.rules, [first, inbound(allow)]);
         assert!(vif.firewall.is_default() && keep_state(&vif.rules));

@@ -29,15 +29,16 @@ impl AttachmentKey<'_> {
         format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
     }
 
-    /// Hashes the names, separated by zero bytes. No name contains one, so different keys have
-    /// different texts.
+    /// Hashes the names, separated by zero bytes. No name contains a zero byte, so different keys
+    /// have different texts.
     fn hash(&self) -> u128 {
         let text = [self.network, self.container, self.ifname].join("\0");
         fnv(text.as_bytes())
     }
 }
 
-/// Returns the prefix that the names of all guests of a network have, and no other guest's name.
+/// Returns the prefix that identifies the names of a network's guests: all of them have it, and no
+/// other guest's name does.
 pub(crate) fn prefix(network: &str) -> String {
     let hash = fnv(network.as_bytes());
     format!("cni-{:08x}-", ((hash >> 96) ^ hash) as u32)

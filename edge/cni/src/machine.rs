@@ -18,7 +18,7 @@ const ATTACH: Duration = Duration::from_secs(25);
 /// Deadline of a detachment: longer than the 20 s within which the machine answers.
 const DETACH: Duration = Duration::from_secs(22);
 
-/// Interval of checking for a guest that another request detaches.
+/// Interval between checks for a guest that another request is detaching.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A machine, which may not be running.

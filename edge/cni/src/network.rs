@@ -28,7 +28,7 @@ pub(crate) struct NetworkConfig {
     /// Whether an agent sets the rules of pods.
     #[serde(default)]
     pub(crate) network_policy: bool,
-    /// Whether containers send packets to their own subnet by the gateway, too.
+    /// Whether containers also send packets for their own subnet to the gateway.
     #[serde(default)]
     pub(crate) routed: bool,
     #[serde(default)]

@@ -62,7 +62,7 @@ pub fn conf<'a>(
 }
 
 impl Values {
-    /// Parses a value, or returns which ones are valid.
+    /// Parses a value; the error lists the valid ones.
     fn read(&self, text: &str) -> Result<Value, String> {
         match self {
             Self::Text => Ok(json!(text)),

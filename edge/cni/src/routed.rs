@@ -54,8 +54,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Lets future interfaces of a namespace ignore ICMP redirects, by which the gateway would tell two
-/// containers of one subnet to bypass it.
+/// Lets future interfaces of a namespace ignore ICMP redirects. Otherwise the gateway would
+/// redirect two containers of one subnet past itself.
 ///
 /// # Errors
 ///

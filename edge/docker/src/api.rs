@@ -137,7 +137,7 @@ pub(crate) struct PortBinding {
     /// 0: any free port.
     #[serde(rename = "HostPort", default)]
     pub(crate) host_port: u16,
-    /// The last port of a range of which Docker may choose one; 0: no range.
+    /// The last port of a range from which Docker may choose; 0: no range.
     #[serde(rename = "HostPortEnd", default)]
     pub(crate) host_port_end: u16,
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How long a namespace is watched closely: Docker creates it within a fraction of a second.
 const WATCHED: Duration = Duration::from_secs(30);
-/// Pause between two looks: the program of the container starts only some ten milliseconds after
+/// Pause between two checks: the program of the container starts only some ten milliseconds after
 /// the interface was moved.
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -28,8 +28,9 @@ fn mac(id: &Id) -> String {
 }
 
 impl RemoteDriver {
-    /// Records an endpoint. An earlier one with its address is a leftover: Docker assigns an
-    /// address only once, but announces no end of containers that were killed with it.
+    /// Records an endpoint. An earlier endpoint with the same address is a leftover: Docker assigns
+    /// an address only once, but does not report the end of containers that were killed together
+    /// with it.
     pub(crate) fn create_endpoint(&self, call: CreateEndpoint) -> Result<Value, String> {
         let network = self
             .network(&call.network)
@@ -184,7 +185,7 @@ impl RemoteDriver {
         if let Some(placed) = joined.placed {
             let detached = attachment.and_then(|attachment| attachment.detach());
             report("a guest stays attached", detached);
-            // Without a machine, the interface has stayed, and Docker would move it back.
+            // Without a machine, the interface still exists, and Docker would move it back.
             let tap = owned(placed.ifname, Some(joined.sandbox), &joined.owner);
             let _absent = netdev::remove(&tap, None, &[]);
         }

@@ -11,14 +11,14 @@ const HEADERS_MAX: usize = 64;
 /// The type of answers that Docker expects.
 const CONTENT_TYPE: &str = "application/vnd.docker.plugins.v1.2+json";
 
-/// A request, as far as it has arrived.
+/// The part of a request that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parsed<'a> {
+pub(crate) enum ParsedRequest<'a> {
     /// It is incomplete.
     Unfinished,
     /// A call: its name and its argument.
     Call { name: &'a str, body: &'a [u8] },
-    /// Any other request: the status and the sentence of its answer.
+    /// Any other request: the status and the text of its answer.
     Rejected {
         status: &'static str,
         why: &'static str,
@@ -26,13 +26,13 @@ pub(crate) enum Parsed<'a> {
 }
 
 /// Parses a request.
-pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
+pub(crate) fn parse(bytes: &[u8]) -> ParsedRequest<'_> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
-    let rejected = |status, why| Parsed::Rejected { status, why };
+    let rejected = |status, why| ParsedRequest::Rejected { status, why };
     let head = match request.parse(bytes) {
         Ok(Status::Complete(head)) if head <= HEAD_MAX => head,
-        Ok(Status::Partial) if bytes.len() < HEAD_MAX => return Parsed::Unfinished,
+        Ok(Status::Partial) if bytes.len() < HEAD_MAX => return ParsedRequest::Unfinished,
         Ok(_) | Err(httparse::Error::TooManyHeaders) => {
             let status = "431 Request Header Fields Too Large";
             return rejected(status, "the request's head is too long");
@@ -51,14 +51,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
     let name = request.path.and_then(|path| path.strip_prefix('/'));
     let rest = bytes.get(head..).unwrap_or_default();
     match (name, rest.get(..length)) {
-        (Some(name), Some(body)) => Parsed::Call { name, body },
-        (Some(_), None) => Parsed::Unfinished,
+        (Some(name), Some(body)) => ParsedRequest::Call { name, body },
+        (Some(_), None) => ParsedRequest::Unfinished,
         (None, _) => rejected("400 Bad Request", "the path does not begin with `/`"),
     }
 }
 
-/// Returns the length of the body; `None` for a chunked body, which Docker does not send, and
-/// without a length.
+/// Returns the length of the body; `None` if no length is given, or for a chunked body, which
+/// Docker does not send.
 fn length(headers: &[httparse::Header<'_>]) -> Option<Result<usize, ()>> {
     let is = |header: &httparse::Header<'_>, name: &str| header.name.eq_ignore_ascii_case(name);
     if headers.iter().any(|header| is(header, "transfer-encoding")) {
@@ -96,14 +96,14 @@ mod tests {
 
     fn status(bytes: &[u8]) -> &'static str {
         match parse(bytes) {
-            Parsed::Rejected { status, .. } => status.split(' ').next().unwrap(),
+            ParsedRequest::Rejected { status, .. } => status.split(' ').next().unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_call_has_a_name_and_a_body() {
-        let call = |name, body| Parsed::Call { name, body };
+        let call = |name, body| ParsedRequest::Call { name, body };
         let docker = request("Host: \r\nContent-Length: 2\r\n", "{}");
         assert_eq!(parse(&docker), call("NetworkDriver.Join", b"{}"));
         // Bytes after the body belong to no request.
@@ -112,7 +112,7 @@ mod tests {
         let empty = b"POST /Plugin.Activate HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(parse(empty), call("Plugin.Activate", b""));
         for end in 0..docker.len() {
-            assert_eq!(parse(&docker[..end]), Parsed::Unfinished, "{end}");
+            assert_eq!(parse(&docker[..end]), ParsedRequest::Unfinished, "{end}");
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
             let mut bytes = b"POST /a HTTP/1.1\r\nContent-Length: 7\r\n".to_vec();
             bytes.extend(head.as_bytes());
             bytes.extend(&body);
-            if let Parsed::Call { body, .. } = parse(&bytes) {
+            if let ParsedRequest::Call { body, .. } = parse(&bytes) {
                 prop_assert!(body.len() <= BODY_MAX);
             }
             let _any = parse(&body);

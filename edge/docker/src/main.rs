@@ -100,7 +100,7 @@ fn run(args: Args) -> io::Result<()> {
     serve(&listener, &driver)
 }
 
-/// Listens at a path. A socket on which no process listens any more is replaced.
+/// Listens at a path. A socket on which no process listens any longer is replaced.
 fn bound(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -1,5 +1,5 @@
 //! Repairs: attaches guests again that a machine has lost, and removes endpoints whose end Docker
-//! does not announce.
+//! does not report.
 
 use crate::api::Id;
 use crate::attach::AttachState;

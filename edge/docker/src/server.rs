@@ -1,7 +1,7 @@
 //! Serves the socket: one request for each connection, each with a deadline and a bounded length.
 
 use crate::driver::RemoteDriver;
-use crate::http::{BODY_MAX, HEAD_MAX, Parsed, answer, parse};
+use crate::http::{BODY_MAX, HEAD_MAX, ParsedRequest, answer, parse};
 use crate::response::answered;
 use serde_json::json;
 use std::io::{self, Read, Write};
@@ -52,9 +52,11 @@ pub fn serve(listener: &UnixListener, driver: &Arc<RemoteDriver>) -> io::Result<
 fn serve_one(mut stream: UnixStream, driver: &Arc<RemoteDriver>) -> io::Result<()> {
     let bytes = received(&mut stream)?;
     let bytes = match parse(&bytes) {
-        Parsed::Unfinished => return Ok(()),
-        Parsed::Rejected { status, why } => answer(status, &json!({ "Err": why }).to_string()),
-        Parsed::Call { name, body } => match answered(driver, name, body) {
+        ParsedRequest::Unfinished => return Ok(()),
+        ParsedRequest::Rejected { status, why } => {
+            answer(status, &json!({ "Err": why }).to_string())
+        }
+        ParsedRequest::Call { name, body } => match answered(driver, name, body) {
             Some(said) => answer("200 OK", &said.to_string()),
             None => answer(
                 "404 Not Found",
@@ -72,7 +74,7 @@ fn received(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let end = Instant::now() + PATIENCE;
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 16 << 10];
-    while parse(&bytes) == Parsed::Unfinished && bytes.len() <= HEAD_MAX + BODY_MAX {
+    while parse(&bytes) == ParsedRequest::Unfinished && bytes.len() <= HEAD_MAX + BODY_MAX {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -2,14 +2,14 @@
 //! and changes nothing.
 
 use crate::api::{CreateEndpoint, CreateNetwork, Join, ProgramExternalConnectivity};
-use crate::http::{BODY_MAX, Parsed, parse};
+use crate::http::{BODY_MAX, ParsedRequest, parse};
 use crate::network::DockerNetwork;
 use crate::ports::published;
 use serde_json::from_slice;
 
 /// Parses a request.
 pub fn hostile_docker(bytes: &[u8]) {
-    if let Parsed::Call { body, .. } = parse(bytes) {
+    if let ParsedRequest::Call { body, .. } = parse(bytes) {
         assert!(body.len() <= BODY_MAX, "a body has a limit");
         arguments(body);
     }

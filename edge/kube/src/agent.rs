@@ -1,21 +1,21 @@
-//! The agent of a node: keeps the rules of its pods those of the cluster's policies.
+//! The agent of a node: applies the cluster's policies to the rules of its pods.
 //!
 //! One thread for each kind of objects follows the API server. The caller's thread applies their
-//! changes, compiles the policies and sets rules that differ. Nothing is set before all kinds are
-//! listed once. Rules stay in force while the API server or the agent is away.
+//! changes, compiles the policies and sets rules that differ. It sets no rules before it has listed
+//! all kinds once. Rules stay in force while the API server or the agent is away.
 
 use crate::api::ObjectName;
 use crate::compile::Policies;
 use crate::machine::{GuestState, NodeMachine};
 use crate::object::Kind;
 use crate::server::ApiServer;
-use crate::view::View;
+use crate::view::ClusterView;
 use client::pods::PodRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Interval of looking for new pods of the node, and for a new machine.
+/// Interval between checks for new pods of the node, and for a new machine.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The settings of an agent.
@@ -31,7 +31,7 @@ pub struct AgentSettings {
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -> ! {
-    let mut agent = PolicyAgent::new(settings, View::follow(server, &Kind::ALL));
+    let mut agent = PolicyAgent::new(settings, ClusterView::follow(server, &Kind::ALL));
     loop {
         for note in agent.turn() {
             report(&note);
@@ -42,7 +42,7 @@ pub fn run(server: &ApiServer, settings: AgentSettings, report: impl Fn(&str)) -
 struct PolicyAgent {
     settings: AgentSettings,
     machine: NodeMachine,
-    view: View,
+    view: ClusterView,
     /// Pods of the node, by guest.
     pods: BTreeMap<String, (PodRecord, GuestState)>,
     /// Whether the rules must be compiled.
@@ -54,7 +54,7 @@ struct PolicyAgent {
 }
 
 impl PolicyAgent {
-    fn new(settings: AgentSettings, view: View) -> Self {
+    fn new(settings: AgentSettings, view: ClusterView) -> Self {
         let machine = NodeMachine::new(settings.socket.clone());
         Self {
             settings,
@@ -78,7 +78,7 @@ impl PolicyAgent {
         notes
     }
 
-    /// Looks for pods that the plugin has attached or detached, and for a new machine.
+    /// Finds pods that the plugin has attached or detached, and a new machine.
     fn look(&mut self) {
         let records = client::pods::all(&self.settings.records, |guest| {
             self.pods.get(guest).map(|(record, _)| record.clone())
@@ -144,7 +144,7 @@ impl PolicyAgent {
         let known = self.pods.values_mut().filter_map(|(record, state)| {
             let name = object_name(record);
             let pod = self.view.cluster.pods.get(&name)?;
-            // An earlier pod of this name may be known still.
+            // The last known pod of this name may be an earlier one.
             let is_same = record.uid.is_empty() || record.uid == pod.uid;
             is_same.then_some((name, pod, state))
         });

@@ -1,4 +1,4 @@
-//! Pods, nodes and metadata of the API, as far as policies need them.
+//! The fields of pods, nodes and metadata that policies need.
 
 use crate::prefix::AddressBlock;
 use crate::selector::Labels;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Decodes a value that may be null, for which the default stands.
+/// Decodes a value; null yields the default.
 pub(crate) fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -88,7 +88,7 @@ impl Protocol {
     }
 }
 
-/// A port that a pod has a name for.
+/// A named port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// Its name.
@@ -102,7 +102,7 @@ pub struct NamedPort {
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its id, which no other pod of this name has had.
+    /// Its id, which is unique among all pods of this name.
     pub uid: String,
     /// Its labels.
     pub labels: Labels,
@@ -170,7 +170,7 @@ struct RawPodIp {
 }
 
 impl Pod {
-    /// Decodes a pod with this metadata; `None` if it makes no sense.
+    /// Decodes a pod with this metadata; `None` if the pod is invalid.
     #[must_use]
     pub fn of(metadata: Metadata, object: &Value) -> Option<Self> {
         let raw: RawPod = decoded(object)?;
@@ -182,7 +182,8 @@ impl Pod {
         addresses.sort_unstable();
         addresses.dedup();
         if is_over || spec.host_network {
-            // Another pod may have the address by now; policies do not select users of the node's.
+            // Another pod may have the address by now; policies do not select pods that use the
+            // node's address.
             addresses.clear();
         }
         let containers = spec.containers.into_iter().chain(spec.init_containers);
@@ -214,7 +215,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Decodes a node; what makes no sense is left out.
+    /// Decodes a node, without its invalid parts.
     #[must_use]
     pub fn of(object: &Value) -> Self {
         let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned();

@@ -287,7 +287,7 @@ impl<'a> Among<'a> {
     }
 }
 
-/// Returns the ports for which a pod has a name.
+/// Returns the named ports of a pod.
 fn numbers(pod: &Pod, protocol: Protocol, name: &str) -> impl Iterator<Item = u16> {
     let ports = pod.ports.iter();
     ports
@@ -295,7 +295,7 @@ fn numbers(pod: &Pod, protocol: Protocol, name: &str) -> impl Iterator<Item = u1
         .map(|port| port.number)
 }
 
-/// Joins what policies allow, with the ports of this pod for names.
+/// Merges the peers that policies allow, and replaces port names by this pod's ports.
 fn joined(all: &[&Allowed], pod: &Pod) -> Allowed {
     let mut joined = Allowed::new();
     for (ports, prefixes) in all.iter().copied().flatten() {

@@ -27,17 +27,17 @@ const ATTEMPTS: u32 = 6;
 /// The rules of a guest.
 #[derive(Debug, Default)]
 pub(crate) struct GuestState {
-    /// Rules that it should have; `None`: not known, so it keeps those that it has.
+    /// The desired rules; `None`: unknown, so the guest keeps its present rules.
     wanted: Option<PodRules>,
-    /// Whether it has them.
+    /// Whether the guest has them.
     is_set: bool,
-    /// Failures in a row, and the time of the next attempt.
+    /// Consecutive failures, and the time of the next attempt.
     failures: u32,
     retry: Option<Instant>,
 }
 
 impl GuestState {
-    /// Sets the rules that it should have.
+    /// Sets the desired rules.
     pub(crate) fn want(&mut self, rules: PodRules) {
         if self.wanted.as_ref() != Some(&rules) {
             *self = Self {
@@ -47,7 +47,7 @@ impl GuestState {
         }
     }
 
-    /// Returns whether it has the rules that it should have.
+    /// Returns whether the guest has the desired rules.
     pub(crate) fn is_done(&self) -> bool {
         self.is_set || self.wanted.is_none()
     }
@@ -78,7 +78,7 @@ impl NodeMachine {
         }
     }
 
-    /// Returns whether the socket is another one than before: its machine may have other rules.
+    /// Returns whether the socket was replaced: its machine may have other rules.
     pub(crate) fn is_another(&mut self) -> bool {
         let Ok(now) = fs::metadata(&self.socket) else {
             return false;
@@ -92,8 +92,8 @@ impl NodeMachine {
         self.identity.replace(now) != Some(now)
     }
 
-    /// Sets the rules of guests that do not have them, and returns the number of those that now
-    /// have them.
+    /// Sets the rules of guests whose rules differ from the desired ones; returns the number of
+    /// guests that were updated.
     pub(crate) fn set<'g>(
         &mut self,
         guests: impl Iterator<Item = (&'g str, &'g mut GuestState)>,

@@ -81,7 +81,7 @@ pub enum Object {
 ///
 /// # Errors
 ///
-/// It has no name, or is a pod that is not understood.
+/// It has no name, or is a pod with unknown parts.
 pub fn decoded(kind: Kind, object: &Value) -> Result<(ObjectName, Object), String> {
     let (name, metadata) = named(kind, object)?;
     let object = match kind {

@@ -1,7 +1,7 @@
 //! Network policies of the API.
 //!
-//! Policies are decoded part by part. A part that is not understood allows nothing: a port or a
-//! peer matches no traffic, and a policy without a clear selector isolates every pod of its
+//! Policies are decoded part by part. A part that this program does not know allows nothing: a port
+//! or a peer matches no traffic, and a policy without a clear selector isolates every pod of its
 //! namespace.
 
 use crate::api::{Protocol, decoded, or_default};
@@ -13,14 +13,14 @@ use serde_json::Value;
 /// A network policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPolicy {
-    /// Selects the pods of its namespace that it isolates. `None`, for a selector that is not
-    /// understood, isolates all of them.
+    /// Selects the pods of its namespace that it isolates. `None`, for an unknown selector,
+    /// isolates all of them.
     pub selector: Option<LabelSelector>,
     /// Allowed traffic to these pods. `None`: they are not isolated in this direction.
     pub ingress: Option<Vec<PolicyRule>>,
     /// Allowed traffic from these pods. `None`: as for `ingress`.
     pub egress: Option<Vec<PolicyRule>>,
-    /// Parts that were not understood, a sentence each.
+    /// Unknown parts, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub enum PolicyPort {
     All(Protocol),
     /// Consecutive ports.
     Range(Protocol, u16, u16),
-    /// The port for which the receiving pod has this name.
+    /// The receiving pod's port of this name.
     Named(Protocol, String),
 }
 
@@ -190,7 +190,7 @@ fn rule_of(rule: &Value, place: &str, notes: &mut Vec<String>) -> Option<PolicyR
             None => unknown("peer", n),
         }
     }
-    // An empty list stands for all. A list whose entries are all unknown allows nothing.
+    // An empty list matches everything. A list whose entries are all unknown allows nothing.
     Some(PolicyRule {
         peers: (!raw.peers.is_empty()).then_some(peers),
         ports: (!raw.ports.is_empty()).then_some(ports),

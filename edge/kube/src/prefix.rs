@@ -113,7 +113,7 @@ impl AddressBlock {
         (self.rest() > 0).then(|| [half(self.first), half(self.first + size)])
     }
 
-    /// Returns the prefix of which it is one half.
+    /// Returns the prefix that is one bit shorter and contains it.
     fn parent(self) -> Option<Self> {
         let bits = self.bits.checked_sub(1)?;
         Some(Self { bits, ..self }.rounded())

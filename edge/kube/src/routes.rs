@@ -4,14 +4,14 @@
 //! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
 //! routed, that overlaps a subnet of this node's pods or the route of an older node, that contains
 //! the address of a node in a network of this host, or that is not of unicast addresses beyond the
-//! link. Other addresses of nodes withdraw no route: a node reports its own addresses, and must not
-//! remove the route of another node's subnet by one of them.
+//! link. A node's address outside the networks of this host removes no route: a node reports its
+//! own addresses, and must not be able to remove the route of another node's subnet.
 
 use crate::api::Node;
 use crate::object::Kind;
 use crate::prefix::AddressBlock;
 use crate::server::ApiServer;
-use crate::view::View;
+use crate::view::ClusterView;
 use serde_json::Value;
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ type Plan = Result<(Routes, Vec<String>), String>;
 
 /// Runs for ever. `report` gets messages for the user.
 pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
-    let mut view = View::follow(server, &[Kind::Nodes]);
+    let mut view = ClusterView::follow(server, &[Kind::Nodes]);
     let mut plan: Option<Plan> = None;
     let mut before = BTreeSet::new();
     let mut looked: Option<Instant> = None;
@@ -83,8 +83,9 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     }
 }
 
-/// Returns the routes of a node, with a warning for each subnet that gets none, or contains the
-/// address of a node. `is_near` returns whether an address is in a network of this host.
+/// Returns the routes of a node, with a warning for each subnet that gets no route, or that
+/// contains the address of a node. `is_near` returns whether an address is in a network of this
+/// host.
 ///
 /// # Errors
 ///
@@ -223,7 +224,8 @@ fn existing() -> Result<Routes, String> {
 ///
 /// # Errors
 ///
-/// They are not known: routes must stay as they are, because any address may be a neighbour's.
+/// The networks are unknown: routes must stay as they are, because any address may be a
+/// neighbour's.
 fn links() -> Result<Vec<AddressBlock>, String> {
     let of_family = |family| {
         shown(&[family, "-json", "route", "show"])

@@ -121,7 +121,8 @@ pub struct PodRules {
 
 impl PodRules {
     /// Returns the rules of a pod from those that allow traffic; `None` for a direction in which
-    /// everything passes. A direction may use what the other leaves, and at least half.
+    /// everything passes. Each direction may use half of the limit, and what the other direction
+    /// leaves.
     pub(crate) fn of(to_pod: Option<Vec<PodRule>>, from_pod: Option<Vec<PodRule>>) -> Self {
         let mut all = Self::default();
         // One rule of each direction denies.

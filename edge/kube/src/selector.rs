@@ -33,7 +33,7 @@ impl LabelSelector {
     /// Returns whether all requirements are understood.
     #[must_use]
     pub fn is_clear(&self) -> bool {
-        // A selector that is understood for one object is understood for all.
+        // Whether a selector can be decoded does not depend on the object.
         self.selects(&Labels::new()).is_ok()
     }
 

@@ -17,14 +17,14 @@ const CHANGES_MAX: usize = 1024;
 const TOGETHER: Duration = Duration::from_millis(20);
 
 /// The known objects of the followed kinds.
-pub(crate) struct View {
+pub(crate) struct ClusterView {
     pub(crate) cluster: Cluster,
     changes: Receiver<ClusterChange>,
     /// Kinds that were not listed yet.
     missing: BTreeSet<Kind>,
 }
 
-impl View {
+impl ClusterView {
     /// Starts to follow these kinds.
     pub(crate) fn follow(server: &ApiServer, kinds: &[Kind]) -> Self {
         let (to, changes) = sync_channel(CHANGES_MAX);

@@ -30,8 +30,8 @@ const PAGE_LIMITS: Limits = Limits {
 };
 /// Time after which the server ends a watch.
 const WATCH: Duration = Duration::from_secs(300);
-/// The deadlines of a watch. The server sends a bookmark each minute; one that does not is
-/// asked again.
+/// The deadlines of a watch. The server sends a bookmark each minute. If none arrives in time, the
+/// program repeats the watch.
 const WATCH_LIMITS: Limits = Limits {
     silence: Duration::from_secs(150),
     whole: WATCH.saturating_add(Duration::from_secs(30)),
@@ -40,7 +40,7 @@ const WATCH_LIMITS: Limits = Limits {
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A watch of at least this length, or with an event, was no failure.
+/// A watch that lasted this long, or received an event, does not count as a failure.
 const WATCH_MIN: Duration = Duration::from_secs(5);
 
 /// A change of the cluster.
@@ -56,7 +56,7 @@ pub(crate) enum ClusterChange {
     Note(String),
 }
 
-/// The receiver of changes does not exist any more.
+/// The receiver of changes no longer exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoReceiver;
 
@@ -66,7 +66,7 @@ enum WatchEnd {
     Connection(io::Error),
     /// The server no longer has the version.
     Expired,
-    /// An answer that is an error, or is not understood.
+    /// An answer that is an error, or cannot be decoded.
     Answer(String),
     NoReceiver,
 }
@@ -114,7 +114,7 @@ struct Follower<'a> {
     to: &'a SyncSender<ClusterChange>,
     /// The last known version; `None`: a list is due.
     version: Option<String>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
     /// The last reported failure.
     reported: Option<String>,

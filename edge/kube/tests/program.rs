@@ -2,7 +2,7 @@
 
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
-use config::rule::{Rule, RuleDirection, RuleState};
+use config::rule::{FirewallRule, RuleDirection, RuleState};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write as _;
@@ -40,7 +40,7 @@ fn pods(output: &Output) -> Vec<Value> {
 
 /// Returns printed rules as the driver domain of a running machine gets them, after `grantway
 /// rules` has replaced those of a guest.
-fn as_replaced(rules: &Value) -> Vec<Rule> {
+fn as_replaced(rules: &Value) -> Vec<FirewallRule> {
     let file = config::ConfigFile {
         name: "f".to_owned(),
         text: "[driver]\n".to_owned(),
@@ -75,7 +75,7 @@ fn check(output: &Output) {
     assert_eq!(as_replaced(&pods[1]["rules"]), vec![]);
 
     let rules = as_replaced(&pods[0]["rules"]);
-    let is_to_guest = |rule: &Rule| rule.direction == Some(RuleDirection::Out);
+    let is_to_guest = |rule: &FirewallRule| rule.direction == Some(RuleDirection::Out);
     assert!(rules.iter().all(is_to_guest), "{rules:?}");
     let shown: Vec<_> = rules
         .iter()
@@ -103,7 +103,7 @@ fn check(output: &Output) {
 }
 
 #[test]
-fn each_pod_of_the_node_has_a_line_whose_rules_a_machine_takes() {
+fn machines_accept_the_rules_of_every_pod() {
     check(&run(&["--node", "node-1"], CLUSTER.as_bytes()));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/cluster.json");
     check(&run(&["--node", "node-1", "--file", file], b""));
@@ -113,7 +113,7 @@ fn each_pod_of_the_node_has_a_line_whose_rules_a_machine_takes() {
 }
 
 #[test]
-fn parts_that_are_not_understood_deny_and_are_warnings() {
+fn unknown_parts_deny_with_a_warning() {
     let strange = CLUSTER.replace("\"port\": \"sql\"", "\"port\": \"sql\", \"days\": []");
     assert_ne!(strange, CLUSTER);
     let output = run(&["--node", "node-1"], strange.as_bytes());

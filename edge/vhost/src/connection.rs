@@ -2,12 +2,12 @@
 
 use crate::ProtocolError;
 use crate::control::ControlQueue;
-use crate::features::{CONFIG_BYTES, Features, Offer, protocol, virtio};
+use crate::features::{CONFIG_BYTES, Offer, VirtioFeatures, protocol, virtio};
 use crate::log::DirtyLog;
 use crate::memory::{Description, REGIONS_MAX, VmMemory};
 use crate::message::{CONFIG_CHANGED, FDS_MAX, VhostMessage, reply};
 use crate::queue::{RingAddresses, RingError, SIZE_MAX};
-use crate::request::Request;
+use crate::request::VhostRequest;
 use crate::socket::{VmmSocket, nonblocking};
 use crate::system::System;
 use crate::vring::Vring;
@@ -33,7 +33,7 @@ const RING_MASK: u64 = 0xff;
 pub(crate) struct VmmConnection {
     socket: VmmSocket,
     offer: Offer,
-    pub(crate) features: Features,
+    pub(crate) features: VirtioFeatures,
     protocol: u64,
     pub(crate) memory: VmMemory,
     /// Receive queue 0, transmit queue 0, receive queue 1, …; the control queue.
@@ -74,7 +74,7 @@ impl VmmConnection {
         Ok(Self {
             socket: VmmSocket::new(socket)?,
             offer,
-            features: Features::default(),
+            features: VirtioFeatures::default(),
             protocol: 0,
             memory: VmMemory::new(offer.memory_max),
             vrings: (0..rings).map(|_| Vring::default()).collect(),
@@ -138,52 +138,54 @@ impl VmmConnection {
         system: &mut dyn System,
     ) -> Result<RequestOutcome, ProtocolError> {
         match message.header.request {
-            Request::GetFeatures => return Ok(RequestOutcome::u64(self.offer.features())),
-            Request::SetFeatures => self.set_features(message.u64(0)?)?,
-            Request::GetProtocolFeatures => {
+            VhostRequest::GetFeatures => return Ok(RequestOutcome::u64(self.offer.features())),
+            VhostRequest::SetFeatures => self.set_features(message.u64(0)?)?,
+            VhostRequest::GetProtocolFeatures => {
                 return Ok(RequestOutcome::u64(self.offer.protocol_features()));
             }
-            Request::SetProtocolFeatures => self.set_protocol_features(message.u64(0)?)?,
-            Request::GetQueueNum => return Ok(RequestOutcome::u64(self.offer.queue_pairs.into())),
-            Request::GetMaxMemSlots => return Ok(RequestOutcome::u64(REGIONS_MAX as u64)),
-            Request::SetOwner => {}
-            Request::ResetOwner => self.reset(system),
-            Request::SetMemTable => self.set_mem_table(message, system)?,
-            Request::AddMemReg => {
+            VhostRequest::SetProtocolFeatures => self.set_protocol_features(message.u64(0)?)?,
+            VhostRequest::GetQueueNum => {
+                return Ok(RequestOutcome::u64(self.offer.queue_pairs.into()));
+            }
+            VhostRequest::GetMaxMemSlots => return Ok(RequestOutcome::u64(REGIONS_MAX as u64)),
+            VhostRequest::SetOwner => {}
+            VhostRequest::ResetOwner => self.reset(system),
+            VhostRequest::SetMemTable => self.set_mem_table(message, system)?,
+            VhostRequest::AddMemReg => {
                 let file = message.fd()?;
                 self.memory
                     .add(region(message, TABLE_HEADER)?, file.as_fd(), system)?;
                 self.refresh();
             }
             // QEMU repeats the region's descriptor.
-            Request::RemMemReg => {
+            VhostRequest::RemMemReg => {
                 self.memory.remove(&region(message, TABLE_HEADER)?, system);
                 self.refresh();
             }
-            Request::SetLogBase => return self.set_log_base(message, system),
+            VhostRequest::SetLogBase => return self.set_log_base(message, system),
             // The log is written whether or not its reader sleeps.
-            Request::SetLogFd => drop(message.fd()?),
-            Request::NetSetMtu => {
+            VhostRequest::SetLogFd => drop(message.fd()?),
+            VhostRequest::NetSetMtu => {
                 if message.u64(0)? > self.offer.mtu.into() {
                     return Ok(RequestOutcome::Failed);
                 }
             }
             // The front end's MAC is not needed: the driver has the interface's.
-            Request::SendRarp => self.announces = true,
-            Request::SetBackendReqFd => {
+            VhostRequest::SendRarp => self.announces = true,
+            VhostRequest::SetBackendReqFd => {
                 let fd = message.fd()?;
                 nonblocking(fd.as_fd()).map_err(ProtocolError::Socket)?;
                 self.backend_req = Some(fd);
             }
-            Request::GetConfig => return self.get_config(message),
+            VhostRequest::GetConfig => return self.get_config(message),
             // The driver's MAC is bound by the configuration of the machine.
-            Request::SetConfig => {}
+            VhostRequest::SetConfig => {}
             // Chains are returned in order, so nothing is in flight after a restart. QEMU takes an
             // empty buffer for that.
-            Request::GetInflightFd => {
+            VhostRequest::GetInflightFd => {
                 return Ok(RequestOutcome::With(vec![0; message.payload().len()]));
             }
-            Request::SetInflightFd => {}
+            VhostRequest::SetInflightFd => {}
             _ => return self.answer_for_ring(message, system),
         }
         Ok(RequestOutcome::Done)
@@ -197,7 +199,7 @@ impl VmmConnection {
     ) -> Result<RequestOutcome, ProtocolError> {
         let request = message.header.request;
         let number = match request {
-            Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
+            VhostRequest::SetVringKick | VhostRequest::SetVringCall | VhostRequest::SetVringErr => {
                 (message.u64(0)? & RING_MASK) as u32
             }
             _ => message.u32(0)?,
@@ -211,12 +213,12 @@ impl VmmConnection {
         } = self;
         let vring = vrings.get_mut(at).ok_or(ProtocolError::Ring(number))?;
         match request {
-            Request::SetVringNum => vring.size = ring_size(message.u32(4)?)?,
-            Request::SetVringBase => {
+            VhostRequest::SetVringNum => vring.size = ring_size(message.u32(4)?)?,
+            VhostRequest::SetVringBase => {
                 vring.stop(system);
                 vring.base = message.u32(4)? as u16;
             }
-            Request::GetVringBase => {
+            VhostRequest::GetVringBase => {
                 let base = vring.stop(system);
                 // QEMU frees the log of a device that it stops, and sends another one at the end of
                 // the next start.
@@ -228,7 +230,7 @@ impl VmmConnection {
                     words.into_iter().flat_map(u32::to_le_bytes).collect(),
                 ));
             }
-            Request::SetVringAddr => {
+            VhostRequest::SetVringAddr => {
                 let flags = message.u32(4)?;
                 vring.addresses = Some(RingAddresses {
                     table: message.u64(8)?,
@@ -237,14 +239,14 @@ impl VmmConnection {
                     log: (flags & ADDR_LOG != 0).then_some(message.u64(32)?),
                 });
             }
-            Request::SetVringEnable => vring.enabled = message.u32(4)? != 0,
-            Request::SetVringKick => {
+            VhostRequest::SetVringEnable => vring.enabled = message.u32(4)? != 0,
+            VhostRequest::SetVringKick => {
                 let kick = ring_fd(message)?.ok_or(ProtocolError::NoKick(at))?;
                 vring
                     .set_kick(Some(kick), system)
                     .map_err(|why| ProtocolError::Watch(at, why))?;
             }
-            Request::SetVringCall => vring.set_call(ring_fd(message)?)?,
+            VhostRequest::SetVringCall => vring.set_call(ring_fd(message)?)?,
             _ => vring.set_err(ring_fd(message)?)?,
         }
         vring.refresh(memory, *features);
@@ -261,7 +263,7 @@ impl VmmConnection {
                 if self.features.0 ^ features != virtio::LOG_ALL {
                     self.control = ControlQueue::default();
                 }
-                self.features = Features(features);
+                self.features = VirtioFeatures(features);
             }
             more => return Err(ProtocolError::Features(more)),
         }
@@ -284,7 +286,7 @@ impl VmmConnection {
             vring.stop(system);
             vring.enabled = false;
         }
-        self.features = Features::default();
+        self.features = VirtioFeatures::default();
         self.memory.set_logging(false);
         self.memory.set_log(None, system);
         self.control = ControlQueue::default();
@@ -390,8 +392,7 @@ impl VmmConnection {
         Ok(served.commands > 0)
     }
 
-    /// Returns the number of pairs that receive frames: those that run, as far as the driver uses
-    /// them.
+    /// Returns the number of pairs that receive frames: those that run and that the driver uses.
     pub(crate) fn pairs_in_use(&self) -> u16 {
         let most = match self.control_ring() {
             Some(_) => self.control.pairs,

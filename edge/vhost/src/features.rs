@@ -146,9 +146,9 @@ impl Offer {
 
 /// The features that the driver has accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features(pub u64);
+pub struct VirtioFeatures(pub u64);
 
-impl Features {
+impl VirtioFeatures {
     /// Whether all bits of `mask` are accepted.
     #[must_use]
     #[inline]

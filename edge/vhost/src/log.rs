@@ -16,7 +16,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// The log in `bytes` bytes of `file` from `offset` on.
+    /// The log in `bytes` bytes of `file` starting at `offset`.
     ///
     /// # Errors
     /// The log is empty, not aligned or larger than `bytes_max`, or the system did not map it.

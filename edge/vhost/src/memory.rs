@@ -18,7 +18,7 @@ pub struct Description {
     pub gpa: u64,
     /// Bytes.
     pub bytes: u64,
-    /// First address in the front end's address space: the rings have such addresses.
+    /// First address in the front end's address space: ring addresses belong to it.
     pub uva: u64,
     /// Where the region begins in its file.
     pub offset: u64,
@@ -149,7 +149,7 @@ impl VmMemory {
         }
     }
 
-    /// The memory from a guest physical address on, `bytes` bytes or as many as the region has.
+    /// The memory at a guest physical address: `bytes` bytes, or as many as the region has.
     #[must_use]
     #[inline]
     pub fn at(&self, gpa: u64, bytes: usize) -> Option<Span> {
@@ -193,7 +193,7 @@ impl VmMemory {
         self.logs && self.log.is_none()
     }
 
-    /// Logs that `bytes` bytes from an address on were written, while writes are logged.
+    /// Logs that `bytes` bytes starting at an address were written, while writes are logged.
     #[inline]
     pub fn wrote(&self, gpa: u64, bytes: usize) {
         if self.logs {

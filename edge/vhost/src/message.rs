@@ -1,7 +1,7 @@
 //! Requests of the front end, and their payloads.
 
 use crate::ProtocolError;
-use crate::request::Request;
+use crate::request::VhostRequest;
 use std::os::fd::OwnedFd;
 
 /// Bytes of a message's header: request, flags, bytes of payload, each a u32.
@@ -20,7 +20,7 @@ const NEED_REPLY: u32 = 1 << 3;
 /// A header, checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VhostHeader {
-    pub(crate) request: Request,
+    pub(crate) request: VhostRequest,
     pub(crate) needs_reply: bool,
     pub(crate) payload_bytes: usize,
 }
@@ -40,7 +40,7 @@ impl VhostHeader {
             return Err(ProtocolError::TooLong { request, bytes });
         }
         Ok(Self {
-            request: Request::from_wire(code).ok_or(ProtocolError::Unknown(code))?,
+            request: VhostRequest::from_wire(code).ok_or(ProtocolError::Unknown(code))?,
             needs_reply: flags & NEED_REPLY != 0,
             payload_bytes,
         })
@@ -96,12 +96,12 @@ impl VhostMessage {
     }
 }
 
-/// The request of the back end's by which the front end reads the configuration space again:
+/// The back end's request to the front end to read the configuration space again:
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG` of version 1, without payload.
 pub(crate) const CONFIG_CHANGED: [u8; HEADER_BYTES] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 /// A reply to `request`.
-pub(crate) fn reply(request: Request, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn reply(request: VhostRequest, payload: &[u8]) -> Vec<u8> {
     let header = [
         request as u32,
         VERSION | REPLY,

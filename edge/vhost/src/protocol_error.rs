@@ -1,6 +1,6 @@
 //! Why a connection ends.
 
-use crate::request::Request;
+use crate::request::VhostRequest;
 
 /// Why the shim ends a connection. The sentence is for the console of the shim.
 #[derive(Debug, thiserror::Error)]
@@ -30,10 +30,10 @@ pub enum ProtocolError {
     },
     /// The payload is shorter than the request's.
     #[error("{0:?} has a payload of {1} bytes, which is too short")]
-    TooShort(Request, usize),
+    TooShort(VhostRequest, usize),
     /// The message has more or fewer descriptors than the request takes.
     #[error("{0:?} has a wrong number of descriptors: {1}")]
-    Descriptors(Request, usize),
+    Descriptors(VhostRequest, usize),
     /// Features that were not offered.
     #[error("features {0:#x} were not offered")]
     Features(u64),

@@ -4,9 +4,9 @@ macro_rules! requests {
     ($($name:ident = $code:literal,)*) => {
         /// Requests that the shim answers, by their names in the specification.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Request { $($name = $code,)* }
+        pub enum VhostRequest { $($name = $code,)* }
 
-        impl Request {
+        impl VhostRequest {
             /// The request of a code.
             pub(crate) const fn from_wire(code: u32) -> Option<Self> {
                 match code { $($code => Some(Self::$name),)* _ => None }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 /// Maps memory of the virtual machine, and waits for descriptors of its monitor. All calls are
 /// rare: none happens per frame.
 pub trait System {
-    /// Maps `bytes` bytes of `file` from `offset` on, shared and writable. Both numbers are
+    /// Maps `bytes` bytes of `file` starting at `offset`, shared and writable. Both numbers are
     /// multiples of the page size. The caller closes `file` afterwards. Pages behind the end of the
     /// file fault, also if the file becomes shorter later.
     ///

@@ -1,7 +1,7 @@
 //! One ring of a connection: its configuration and its descriptors.
 
 use crate::ProtocolError;
-use crate::features::{Features, virtio};
+use crate::features::{VirtioFeatures, virtio};
 use crate::memory::VmMemory;
 use crate::queue::{RingAddresses, RingError, SplitRing};
 use crate::socket::nonblocking;
@@ -27,7 +27,7 @@ pub(crate) struct Vring {
 
 impl Vring {
     /// Starts, stops or moves the ring, after something that it depends on has changed.
-    pub(crate) fn refresh(&mut self, memory: &VmMemory, features: Features) {
+    pub(crate) fn refresh(&mut self, memory: &VmMemory, features: VirtioFeatures) {
         let was_running = self.queue.is_some();
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();
@@ -111,7 +111,7 @@ impl Vring {
         Some((VringNotifier(self.call.as_ref()), queue))
     }
 
-    /// Stops the ring for good, and notifies the front end of the error.
+    /// Stops the ring permanently, and notifies the front end of the error.
     pub(crate) fn fail(&mut self, broken: RingError) {
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();

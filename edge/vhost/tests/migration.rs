@@ -216,7 +216,7 @@ fn logs_that_cannot_be_are_refused() {
 /// One step.
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver sends a frame of these many bytes.
+    /// The driver sends a frame of this many bytes.
     Send(usize),
     /// The driver posts a chain of buffers of these lengths.
     Post(Vec<usize>),
@@ -224,7 +224,7 @@ enum Op {
     Reap,
     /// The shim takes frames.
     Rx,
-    /// The shim delivers a frame of these many bytes.
+    /// The shim delivers a frame of this many bytes.
     Tx(usize),
     /// The shim sleeps and wakes.
     Sleep,

@@ -11,13 +11,13 @@ use vhost_edge::testing::{Rig, Session};
 /// One step.
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver sends a frame of these many bytes in buffers of these lengths, and one more.
+    /// The driver sends a frame of this many bytes in buffers of these lengths, and one more.
     Send(usize, Vec<usize>, bool),
     /// The shim takes at most this number of frames.
     Rx(usize),
     /// The driver posts a chain of buffers of these lengths.
     Post(Vec<usize>, bool),
-    /// The shim delivers a frame of these many bytes.
+    /// The shim delivers a frame of this many bytes.
     Tx(usize),
     /// The driver takes back what was returned.
     Reap,

@@ -24,7 +24,7 @@ enum Op {
     Serve(usize),
     /// The driver takes back the returned chains.
     Reap,
-    /// The driver wants a notification after these many more chains, or none.
+    /// The driver wants a notification after this many more chains, or none.
     Want(u16, bool),
     /// The device is about to sleep.
     Arm,

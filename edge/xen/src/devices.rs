@@ -4,9 +4,9 @@
 
 use crate::dev::{ForeignWindow, PageRights};
 use abi::PAGE;
-use abi::machine::{Device, Domain, Xdp};
+use abi::machine::{Device, DomainSpec, Xdp};
 use abi::xdp::{Ring, XdpControl};
-use netdev::Uplink;
+use netdev::NatUplink;
 use netdev::xdp::{XdpDevice, XdpInterface};
 use shmem::Area;
 use shmem::umem::{self, Umem};
@@ -32,8 +32,8 @@ pub struct XenDevices {
     sockets: Vec<Option<XdpDevice>>,
     /// The mapped rings of the sockets.
     rings: ForeignWindow,
-    /// Joins TAPs to networks of this domain, until it is dropped.
-    _uplinks: Vec<Uplink>,
+    /// Uplink TAPs to networks of this domain, until it is dropped.
+    _uplinks: Vec<NatUplink>,
 }
 
 impl XenDevices {
@@ -43,7 +43,7 @@ impl XenDevices {
     /// # Errors
     ///
     /// Names the device that cannot be opened, and the reason.
-    pub fn open(domain: &Domain, frames: Area) -> Result<Self, OpenError> {
+    pub fn open(domain: &DomainSpec, frames: Area) -> Result<Self, OpenError> {
         let rings = ForeignWindow::new((domain.window_slots as usize).max(1))?;
         let (mut descriptors, mut sockets, mut uplinks) = (Vec::new(), Vec::new(), Vec::new());
         for device in &domain.devices {
@@ -145,7 +145,7 @@ fn open_socket(xdp: &Xdp, frames: Area, rings: ForeignWindow) -> Result<XdpDevic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::machine::{Nat, Netdev, Program, Tap, Uplink as Joins};
+    use abi::machine::{Nat, Netdev, Program, Tap, Uplink};
     use abi::xdp::{Counter, RingLayout};
     use netdev::netns::Namespace;
     use std::process::Command;
@@ -154,7 +154,7 @@ mod tests {
     const PAGES: u32 = 32;
 
     fn opened(device: Device) -> Result<XenDevices, OpenError> {
-        let domain = Domain {
+        let domain = DomainSpec {
             name: "driver".into(),
             program: Program::Driver,
             frames: PAGES,
@@ -229,7 +229,7 @@ mod tests {
         require!(root, netns, tap, tool("nft"));
         let namespace = Namespace::new().unwrap();
         let devices = opened(Device::Tap(Tap {
-            uplink: Some(Joins::Nat(Nat::default())),
+            uplink: Some(Uplink::Nat(Nat::default())),
             ..tap(&namespace)
         }))
         .unwrap();

@@ -12,7 +12,7 @@ use crate::notifications::ChannelNotifier;
 use crate::store::XenBus;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::{DriverConfig, GrantMode, Offloads};
-use runtime::platform::{Doorbell, HypercallCount, NO_RECORD, PeerEnd, Platform, Record};
+use runtime::platform::{ConnectRecord, Doorbell, HypercallCount, NO_RECORD, PeerEnd, Platform};
 use shmem::time::monotonic_ns;
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
@@ -199,7 +199,12 @@ impl Platform for Xen {
         Ok(Some(peer))
     }
 
-    fn set_state(&self, conn: ConnId, state: XenbusState, record: &Record) -> io::Result<()> {
+    fn set_state(
+        &self,
+        conn: ConnId,
+        state: XenbusState,
+        record: &ConnectRecord,
+    ) -> io::Result<()> {
         let offer = BackRecord::decode(record).ok();
         let mut interfaces = self.interfaces.borrow_mut();
         let set = interfaces.set(conn, state, offer.as_ref());

@@ -16,9 +16,9 @@ use crate::platform::Xen;
 use crate::store::{Store, XenBus};
 use crate::waiter::XenWaiter;
 use abi::layout::{info, mailbox};
-use abi::machine::{Domain, Program};
+use abi::machine::{DomainSpec, Program};
 use abi::{DomId, PAGE};
-use config::Nic;
+use config::NicSection;
 use config::domain::{DriverConfig, GrantMode};
 use confine::{Rights, confine, own_user};
 use runtime::call::Calls;
@@ -37,9 +37,9 @@ use std::sync::Arc;
 const USAGE: &str = "\
 usage: grantway-xen CONFIG.toml SOCKET
 
-Serves every network interface that Xen's toolstack gives to this domain as a backend, until it is
-told to end. Needs root at its start. SOCKET is where `grantway` speaks to it; the journal lies
-beside it. `grantway xen CONFIG.toml` chooses both.";
+Serves every network interface that Xen's toolstack assigns to this domain as a backend, until it
+is stopped. Needs root at its start. SOCKET is its control socket; the journal is created beside it.
+`grantway xen CONFIG.toml` chooses both.";
 
 /// Exit status of a process that has panicked.
 pub const PANICKED: i32 = 70;
@@ -144,7 +144,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
 }
 
 /// Returns the instance's name and the driver domain of a configuration.
-fn configured(path: &Path) -> Result<(String, Domain), XenStartError> {
+fn configured(path: &Path) -> Result<(String, DomainSpec), XenStartError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| XenStartError::Text(format!("{}: {error}", path.display())))?;
     let wrong = |problems: config::Problems| XenStartError::Text(problems.to_string());
@@ -159,7 +159,7 @@ fn configured(path: &Path) -> Result<(String, Domain), XenStartError> {
     if config.nics.iter().any(|nic| nic.dedicated_queues() > 0) {
         return refuse("[[nic]] queues: on Xen only \"shared\" is supported");
     }
-    if config.nics.iter().any(Nic::has_device_domain) {
+    if config.nics.iter().any(NicSection::has_device_domain) {
         return refuse("[[nic]] device: on Xen only \"driver\" is supported");
     }
     let served = [GrantMode::Copy, GrantMode::Map, GrantMode::Counted];
@@ -181,7 +181,7 @@ fn beside(socket: &Path) -> PathBuf {
 }
 
 /// Allocates memory in the driver's layout.
-fn home(domain: &Domain) -> io::Result<DomainMemory> {
+fn home(domain: &DomainSpec) -> io::Result<DomainMemory> {
     Ok(DomainMemory {
         info: Area::anonymous(info::bytes(0, domain.config.len()))?,
         mailbox: Area::anonymous(mailbox::BYTES)?,
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn keys_unsupported_on_xen_are_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = |text: &str| {
+        let parsed = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
             configured(file.path())
         };
@@ -238,9 +238,9 @@ mod tests {
                 "[[guest]]",
             ),
         ] {
-            let refused = told(&text).map(|(name, _)| name).unwrap_err().to_string();
+            let refused = parsed(&text).map(|(name, _)| name).unwrap_err().to_string();
             assert!(refused.contains(&format!(": {key}: on Xen")), "{refused}");
         }
-        assert!(told(nic).is_ok());
+        assert!(parsed(nic).is_ok());
     }
 }

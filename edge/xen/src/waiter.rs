@@ -102,7 +102,7 @@ impl XenWaiter {
     ///
     /// # Errors
     /// The ring of the event channel device has overflowed. The device then reports an error and no
-    /// events until it is opened anew.
+    /// events until it is opened again.
     fn woken(&self, by: u64, has_failed: bool) -> Result<(), Errno> {
         match by {
             EVTCHN if has_failed => return Err(Errno::OVERFLOW),

@@ -1,5 +1,5 @@
-//! A page of another domain that cannot be unmapped ends the process, upon which the kernel unmaps
-//! it. The test is alone in its file, because its process cannot map anything afterwards.
+//! If a page of another domain cannot be unmapped, the process exits, and the kernel unmaps the
+//! page. The test is alone in its file, because its process cannot map anything afterwards.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;

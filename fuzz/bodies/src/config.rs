@@ -38,11 +38,11 @@ pub fn config(bytes: &[u8]) {
         Ok(config) => config,
         Err(problems) => {
             let lines = text.lines().count().max(1);
-            let told = problems.to_string();
-            assert!(!told.is_empty(), "refused without a reason");
-            let line = |told: &str| told.strip_prefix("fuzz:")?.split(':').next()?.parse().ok();
-            let told = told.lines().filter_map(line);
-            assert!(told.into_iter().all(|line: usize| line <= lines), "{text}");
+            let message = problems.to_string();
+            assert!(!message.is_empty(), "refused without a reason");
+            let line = |text: &str| text.strip_prefix("fuzz:")?.split(':').next()?.parse().ok();
+            let mut numbers = message.lines().filter_map(line);
+            assert!(numbers.all(|line: usize| line <= lines), "{text}");
             return;
         }
     };
@@ -53,11 +53,11 @@ pub fn config(bytes: &[u8]) {
     let again: Machine = serde_json::from_str(&json).expect("what is written can be read");
     assert!(again == machine, "{text}");
     for domain in &machine.domains {
-        let told = domain.config.as_str();
+        let text = domain.config.as_str();
         match domain.program {
-            Program::Driver => drop(serde_json::from_str::<DriverConfig>(told).expect("is JSON")),
-            Program::Device => drop(serde_json::from_str::<DeviceConfig>(told).expect("is JSON")),
-            Program::Guest => drop(serde_json::from_str::<GuestConfig>(told).expect("is JSON")),
+            Program::Driver => drop(serde_json::from_str::<DriverConfig>(text).expect("is JSON")),
+            Program::Device => drop(serde_json::from_str::<DeviceConfig>(text).expect("is JSON")),
+            Program::Guest => drop(serde_json::from_str::<GuestConfig>(text).expect("is JSON")),
         }
     }
 }

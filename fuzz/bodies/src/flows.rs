@@ -114,7 +114,7 @@ impl Talk {
         bytes
     }
 
-    /// Standing of the packet to flows of which `found` is its own.
+    /// Returns the expected classification of the packet, whose flow is `found`.
     fn expected(self, found: Option<&FlowStatus>) -> Classification {
         let begins = flags::SYN | flags::ACK | flags::RST | flags::FIN;
         let is_syn = self.flags & begins == flags::SYN;

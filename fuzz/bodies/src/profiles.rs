@@ -5,8 +5,8 @@ use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::loss::Loss;
 use xenoprof::model::{
-    Code, Domain, DomainKind, Frame, Ledger, Location, Mode, Module, Sample, Session, Space, Stack,
-    Thread, Traffic, file,
+    BridgeTraffic, CallStack, Code, DomainKind, HopLedger, Location, Mode, Module, ProfiledDomain,
+    Sample, Session, Space, StackFrame, Thread, file,
 };
 use xenoprof::show::diff::Diff;
 use xenoprof::show::report::{Form, Listing};
@@ -178,7 +178,7 @@ fn session(input: &mut Input<'_>) -> Session {
         build_id: input.bool().then(|| name(input)),
     });
     session.files = several(input, name);
-    session.frames = several(input, |input| Frame {
+    session.frames = several(input, |input| StackFrame {
         module: input.below(4) as u32,
         symbol: name(input),
         inlined: input.bool(),
@@ -189,7 +189,7 @@ fn session(input: &mut Input<'_>) -> Session {
     });
     session.stacks = several(input, |input| {
         let caller = input.bool().then(|| input.below(3) as u32);
-        Stack(caller, input.below(4) as u32)
+        CallStack(caller, input.below(4) as u32)
     });
     session.samples = several(input, |input| {
         let (cpu, thread) = (input.below(3) as u32, input.below(4) as u32);
@@ -209,7 +209,7 @@ fn session(input: &mut Input<'_>) -> Session {
     session
 }
 
-fn domain(input: &mut Input<'_>) -> Domain {
+fn domain(input: &mut Input<'_>) -> ProfiledDomain {
     let kinds = [
         DomainKind::Driver,
         DomainKind::Guest,
@@ -217,7 +217,7 @@ fn domain(input: &mut Input<'_>) -> Domain {
         DomainKind::Idle,
     ];
     let modes = [Mode::Active, Mode::Passive, Mode::AgentOnly];
-    Domain {
+    ProfiledDomain {
         name: name(input),
         kind: kinds
             .get(input.below(5))
@@ -226,7 +226,7 @@ fn domain(input: &mut Input<'_>) -> Domain {
         mode: modes.get(input.below(3)).copied().unwrap_or(Mode::Passive),
         cpu_ns: input.bool().then(|| number(input)),
         agent_ns: input.bool().then(|| number(input)),
-        ledger: input.bool().then(|| Ledger {
+        ledger: input.bool().then(|| HopLedger {
             corrected: input.u64(),
             waited_ns: input.u64(),
             preempted: input.u64(),
@@ -234,7 +234,7 @@ fn domain(input: &mut Input<'_>) -> Domain {
             cpu_ns: number(input),
             stamps: number(input),
         }),
-        traffic: input.bool().then(|| Traffic {
+        traffic: input.bool().then(|| BridgeTraffic {
             frames: number(input),
             bytes: number(input),
         }),

@@ -97,7 +97,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &Shared) {
                     published = answered;
                 }
                 let _ = back.should_notify();
-                assert!(!back.should_notify(), "told twice");
+                assert!(!back.should_notify(), "notified twice");
                 let _ = back.prepare_sleep(u32::from(input.u8()));
             }
         }
@@ -140,7 +140,7 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
                     published = made;
                 }
                 let _ = front.should_notify();
-                assert!(!front.should_notify(), "told twice");
+                assert!(!front.should_notify(), "notified twice");
                 let _ = front.prepare_sleep(u32::from(input.u8()));
             }
         }
@@ -172,12 +172,12 @@ fn honest(input: &mut Input<'_>, pages: &Shared) {
                 let visible = !requests[0].is_empty();
                 let new = std::mem::take(&mut requests[0]);
                 requests[1].extend(new);
-                let told = front.should_notify();
+                let notified = front.should_notify();
                 assert!(
-                    told || !(back_sleeps && visible),
+                    notified || !(back_sleeps && visible),
                     "the back sleeps for ever"
                 );
-                back_sleeps &= !told;
+                back_sleeps &= !notified;
             }
             2 => {
                 let ready = back.ready_for(u32::MAX).expect("an honest front");
@@ -200,12 +200,12 @@ fn honest(input: &mut Input<'_>, pages: &Shared) {
                 let visible = !responses[0].is_empty();
                 let new = std::mem::take(&mut responses[0]);
                 responses[1].extend(new);
-                let told = back.should_notify();
+                let notified = back.should_notify();
                 assert!(
-                    told || !(front_sleeps && visible),
+                    notified || !(front_sleeps && visible),
                     "the front sleeps for ever"
                 );
-                front_sleeps &= !told;
+                front_sleeps &= !notified;
             }
             _ => {
                 let ready = front.ready_for(u32::MAX).expect("an honest back");

@@ -4,7 +4,7 @@ use crate::input::Input;
 use xenoprof::model::Mode;
 use xenoprof::session::message::Envelope;
 use xenoprof::session::saved::SavedSymbols;
-use xenoprof::session::state::{Expected, Input as Event, MemberState, Phase, State};
+use xenoprof::session::state::{Expected, MemberState, Phase, SessionInput, State};
 
 /// Simultaneous connections.
 const PEERS: usize = 5;
@@ -45,20 +45,20 @@ pub fn sessions(bytes: &[u8]) {
     }
 }
 
-fn event(input: &mut Input<'_>) -> Event {
+fn event(input: &mut Input<'_>) -> SessionInput {
     let id = input.below(PEERS) as u32;
     match input.below(8) {
         0 | 1 => {
             let modes = [Mode::Active, Mode::Passive, Mode::AgentOnly];
             let mode = modes.get(input.below(3)).copied().unwrap_or(Mode::Passive);
             let name = NAMES.get(input.below(NAMES.len())).copied().unwrap_or("x");
-            Event::Register(id, name.to_owned(), mode)
+            SessionInput::Register(id, name.to_owned(), mode)
         }
-        2 => Event::Ready(id),
-        3 => Event::Drained(id),
-        4 => Event::Gone(id, "closed".to_owned()),
-        5 => Event::Start,
-        6 => Event::Stop,
-        _ => Event::Tick,
+        2 => SessionInput::Ready(id),
+        3 => SessionInput::Drained(id),
+        4 => SessionInput::Gone(id, "closed".to_owned()),
+        5 => SessionInput::Start,
+        6 => SessionInput::Stop,
+        _ => SessionInput::Tick,
     }
 }

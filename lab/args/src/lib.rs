@@ -20,7 +20,7 @@ pub enum DemoNic {
 
 /// A command of `grantway-lab`.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum LabCommand {
     /// Run a whole machine for half a minute and report its performance
     ///
     /// Creates namespaces, a wire and a guest, measures a TCP stream and requests with ordinary
@@ -80,7 +80,7 @@ pub enum Command {
     },
 }
 
-impl Command {
+impl LabCommand {
     /// Returns the command's name.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -16,7 +16,7 @@ pub enum Prof {
     #[command(after_help = "Examples:\n  grantway prof record -- grantway demo\n  \
         grantway prof record --seconds 10 -o busy.prof\n  \
         grantway prof record --domain app=1234 --seconds 5")]
-    Record(Record),
+    Record(RecordArgs),
     /// Show a session: domains, classes, hops, functions, and how well the instruments agree
     #[command(after_help = "Examples:\n  grantway prof report\n  \
         grantway prof report busy.prof --json | jq .metric\n  \
@@ -26,7 +26,7 @@ pub enum Prof {
     Report {
         /// The session, and display options
         #[command(flatten)]
-        view: View,
+        view: ViewArgs,
         /// Print comma-separated values
         #[arg(long, conflicts_with = "json")]
         csv: bool,
@@ -103,7 +103,7 @@ pub enum Prof {
     Export {
         /// The session, and display options
         #[command(flatten)]
-        view: View,
+        view: ViewArgs,
         /// Format: firefox, folded (stacks with microseconds), perf (the text of `perf script`) or
         /// pprof
         #[arg(long, value_name = "FORMAT", default_value = "firefox",
@@ -144,7 +144,7 @@ pub enum Prof {
 
 /// Options of a recording.
 #[derive(Debug, Args)]
-pub struct Record {
+pub struct RecordArgs {
     /// File of the session
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE,
           value_hint = ValueHint::FilePath)]
@@ -198,7 +198,7 @@ pub struct Participate {
 
 /// A session, and display options.
 #[derive(Debug, Args)]
-pub struct View {
+pub struct ViewArgs {
     /// The session
     #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -281,7 +281,7 @@ pub struct Sampling {
 
 /// The profile behind one row of `grantway top`: the functions of one domain. Writes no file.
 #[derive(Debug, Args)]
-pub struct Look {
+pub struct RowProfileArgs {
     /// The machine
     pub machine: String,
     /// The domain

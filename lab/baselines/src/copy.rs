@@ -1,7 +1,7 @@
 //! `GNTTABOP_copy`: copies bytes between pages. Each page either belongs to the caller or is
 //! granted to it.
 
-use crate::entry::{PinnedGrant, Purpose};
+use crate::entry::{PinPurpose, PinnedGrant};
 use crate::usage::{Locked, UsageTables};
 use abi::classic::{CopyOp, CopyOperand};
 use abi::{DomId, GrantStatus, PAGE};
@@ -101,9 +101,9 @@ fn begin_end(
             })
         }
         CopyOperand::Granted { domain, gref } => {
-            let pin = locked.pin(caller, domain, gref, write, Purpose::Copy)?;
+            let pin = locked.pin(caller, domain, gref, write, PinPurpose::Copy)?;
             let Some(at) = locked.page(pin).and_then(|page| page.sub(offset, len)) else {
-                locked.unpin(pin, Purpose::Copy);
+                locked.unpin(pin, PinPurpose::Copy);
                 return Err(GrantStatus::BadPage);
             };
             if let Some(part) = locked.part(caller) {
@@ -119,6 +119,6 @@ fn end(locked: &mut Locked<'_>, caller: DomId, end: CopyEnd) {
         if let Some(part) = locked.part(caller) {
             part.copying = part.copying.saturating_sub(1);
         }
-        locked.unpin(pin, Purpose::Copy);
+        locked.unpin(pin, PinPurpose::Copy);
     }
 }

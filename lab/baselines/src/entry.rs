@@ -15,7 +15,7 @@ const ENTRY_TRIES: u32 = 8;
 
 /// Purpose of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum PinPurpose {
     /// A mapping in the user's window, until it is unmapped.
     Map,
     /// A copy, for one batch.
@@ -52,12 +52,12 @@ impl Active {
         (self.maps_write | self.copies_write) != 0
     }
 
-    pub(crate) fn count(&mut self, purpose: Purpose, write: bool) -> &mut u32 {
+    pub(crate) fn count(&mut self, purpose: PinPurpose, write: bool) -> &mut u32 {
         match (purpose, write) {
-            (Purpose::Map, false) => &mut self.maps_read,
-            (Purpose::Map, true) => &mut self.maps_write,
-            (Purpose::Copy, false) => &mut self.copies_read,
-            (Purpose::Copy, true) => &mut self.copies_write,
+            (PinPurpose::Map, false) => &mut self.maps_read,
+            (PinPurpose::Map, true) => &mut self.maps_write,
+            (PinPurpose::Copy, false) => &mut self.copies_read,
+            (PinPurpose::Copy, true) => &mut self.copies_write,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: maps granted pages in a window and
 //! unmaps them.
 
-use crate::entry::{PinnedGrant, Purpose};
+use crate::entry::{PinPurpose, PinnedGrant};
 use crate::usage::{Locked, UsageTables, only};
 use abi::classic::{MapOp, UnmapOp};
 use abi::{DomId, GrantStatus, Slot};
@@ -93,7 +93,7 @@ impl Mapper {
                 }
             } else {
                 locked.free(self.caller, slot);
-                locked.unpin(pin, Purpose::Map);
+                locked.unpin(pin, PinPurpose::Map);
             }
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Mapper {
             let mut locked = keeping.lock();
             for (at, slot, pin) in self.pinned.drain(..) {
                 locked.free(self.caller, slot);
-                locked.unpin(pin, Purpose::Map);
+                locked.unpin(pin, PinPurpose::Map);
                 if let Some(known) = self.known.get_mut(&pin.granter) {
                     known.pages = known.pages.saturating_sub(1);
                 }
@@ -257,7 +257,7 @@ fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &MapOp) -> Result<PinnedG
     if !account.window.is_free(&only(op.slot)) {
         return Err(GrantStatus::BadSlot);
     }
-    let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
+    let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, PinPurpose::Map)?;
     locked.take(caller, op.slot, pin)?;
     Ok(pin)
 }

@@ -4,7 +4,7 @@
 //! The usage is locked after the accounts. It changes only while both are locked, so no domain
 //! can die meanwhile.
 
-use crate::entry::{self, Active, PinnedGrant, Purpose};
+use crate::entry::{self, Active, PinPurpose, PinnedGrant};
 use crate::pages::Pages;
 use abi::classic::GrantEntry;
 use abi::{DomId, GrantRef, GrantStatus, Slot};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One domain's usage.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct DomainUsage {
     /// Entries in use, by index in the domain's table.
     pub(crate) active: Vec<Active>,
     /// Number of used entries in `active`. While it is above 0, the account stays open.
@@ -31,30 +31,30 @@ pub(crate) struct Part {
 /// Parts of all domains by id. A domain's part exists from the first time that it uses another
 /// domain's page, or another domain uses one of its pages.
 #[derive(Debug, Default)]
-pub(crate) struct Parts(Vec<Option<Part>>);
+pub(crate) struct Parts(Vec<Option<DomainUsage>>);
 
 impl Parts {
-    pub(crate) fn get(&self, id: DomId) -> Option<&Part> {
+    pub(crate) fn get(&self, id: DomId) -> Option<&DomainUsage> {
         self.0.get(usize::from(id.0))?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, id: DomId) -> Option<&mut Part> {
+    pub(crate) fn get_mut(&mut self, id: DomId) -> Option<&mut DomainUsage> {
         self.0.get_mut(usize::from(id.0))?.as_mut()
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = (DomId, &Part)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (DomId, &DomainUsage)> {
         let all = self.0.iter().enumerate();
         all.filter_map(|(id, part)| Some((DomId(id as u16), part.as_ref()?)))
     }
 
     /// Returns the part of a domain. Creates it for this account if necessary.
-    pub(crate) fn open(&mut self, id: DomId, account: &Account) -> Option<&mut Part> {
+    pub(crate) fn open(&mut self, id: DomId, account: &Account) -> Option<&mut DomainUsage> {
         let at = usize::from(id.0);
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
         let part = self.0.get_mut(at)?;
-        Some(part.get_or_insert_with(|| Part {
+        Some(part.get_or_insert_with(|| DomainUsage {
             active: vec![Active::default(); account.memory.grant_entries as usize],
             pinned: 0,
             pages: Pages::new(account.window.slot_count()),
@@ -118,7 +118,7 @@ impl Locked<'_> {
         granter: DomId,
         gref: GrantRef,
         write: bool,
-        purpose: Purpose,
+        purpose: PinPurpose,
     ) -> Result<PinnedGrant, GrantStatus> {
         let account = self.accounts.alive(granter);
         let account = account.ok_or(GrantStatus::BadDomain)?;
@@ -173,7 +173,7 @@ impl Locked<'_> {
 
     /// Ends a use of a grant. The end of the last use clears the entry's in-use flags, and removes
     /// the granter's part if the granter is dead.
-    pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: Purpose) {
+    pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: PinPurpose) {
         let account = self.accounts.account(pin.granter);
         let entry = account.and_then(|account| entry::of(&account.memory, pin.index));
         let Some(part) = self.parts.get_mut(pin.granter) else {
@@ -212,7 +212,7 @@ impl Locked<'_> {
     }
 
     /// Returns the part of a domain with an open account.
-    pub(crate) fn part(&mut self, id: DomId) -> Option<&mut Part> {
+    pub(crate) fn part(&mut self, id: DomId) -> Option<&mut DomainUsage> {
         let account = self.accounts.account(id)?;
         self.parts.open(id, account)
     }
@@ -228,7 +228,7 @@ impl Locked<'_> {
         pin: PinnedGrant,
     ) -> Result<(), GrantStatus> {
         if !(self.accounts).reserve(id, WindowSlot::Page, &[only(slot)]) {
-            self.unpin(pin, Purpose::Map);
+            self.unpin(pin, PinPurpose::Map);
             return Err(GrantStatus::BadSlot);
         }
         if let Some(part) = self.part(id) {
@@ -256,7 +256,7 @@ impl Locked<'_> {
             if let Some(window) = self.accounts.window(id) {
                 window.unreserve(&[only(slot)]);
             }
-            self.unpin(pin, Purpose::Map);
+            self.unpin(pin, PinPurpose::Map);
         }
         next
     }

@@ -8,8 +8,8 @@ use crate::studies::base::{self, Base};
 use crate::studies::overhead::{self, Overhead};
 use crate::studies::receive_buffer::{self, ReceiveBuffer};
 use crate::studies::restart::{self, Restart};
-use crate::studies::uplink::{self, Uplink};
-use crate::studies::{Open, Outcome, Study};
+use crate::studies::uplink::{self, UplinkPlan};
+use crate::studies::{Open, Study, StudyOutcome};
 use anyhow::Context as _;
 use figures::repeat::{self, Repeated};
 use figures::{Failure, csv, interrupt, plot, report};
@@ -53,7 +53,7 @@ const OWN_FORM: [Embedded; 6] = [
     Embedded {
         name: uplink::NAME,
         text: uplink::TEXT,
-        open: Uplink::open,
+        open: UplinkPlan::open,
     },
 ];
 
@@ -96,7 +96,7 @@ fn of_file(path: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
 
 /// Options of the command.
 #[derive(Clone, Debug, Default)]
-pub struct Args {
+pub struct ExpArgs {
     /// The plan: a name, or a file that ends in `.toml`.
     pub plan: String,
     /// Print JSON lines instead of tables.
@@ -111,7 +111,7 @@ pub struct Args {
 ///
 /// # Errors
 /// [`Failure`]s carry their exit status; see [`figures::exit_code`].
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &ExpArgs) -> anyhow::Result<()> {
     interrupt::watch();
     let study = find(&args.plan, &args.adjustment)?;
     let mut ran = study.run(args.out.as_deref())?;
@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn beside_before(
     folder: &Path,
     study: &dyn Study,
-    ran: &mut Outcome,
+    ran: &mut StudyOutcome,
 ) -> Option<(Repeated, String)> {
     let (from, before) = report::load(folder, study.name()).ok()?;
     let same = from.get("quick")?.as_bool()? == ran.provenance.quick
@@ -187,7 +187,7 @@ mod tests {
         let outcome = |quick, lo, hi| {
             let (value, n) = ((lo + hi) / 2.0, 9);
             let estimate = Estimate { value, lo, hi, n };
-            Outcome {
+            StudyOutcome {
                 provenance: Provenance::collect("here".to_owned(), quick),
                 figures: vec![Figure::new(
                     "oi",

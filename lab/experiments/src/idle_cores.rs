@@ -1,5 +1,5 @@
 //! Keeps idle cores from halting, so that a wake-up causes no exit to the underlying hypervisor.
-//! The process requests a latency of 0, upon which the kernel's idle loop polls.
+//! The process requests a latency of 0, which makes the kernel's idle loop poll.
 //!
 //! A spinning thread of the idle class would have the same effect, with two disadvantages. Where
 //! the kernel preempts lazily, a woken task waits for that thread until the next tick, up to 4 ms.

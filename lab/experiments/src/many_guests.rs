@@ -1,7 +1,7 @@
 //! A machine with two neighbours (guests of its file) and many attached guests.
 
 use crate::lane::running::Running;
-use crate::ns::Namespace;
+use crate::ns::NamedNamespace;
 use abi::machine::DomainStatus;
 use figures::Failure;
 use netdev::netns;
@@ -119,7 +119,7 @@ impl GuestPlace {
 /// A running machine with its neighbours.
 pub(crate) struct ManyGuests {
     machine: Running,
-    neighbours: [Namespace; 2],
+    neighbours: [NamedNamespace; 2],
 }
 
 impl ManyGuests {
@@ -129,7 +129,10 @@ impl ManyGuests {
     /// # Errors
     /// If namespaces cannot be created, or the machine does not start.
     pub(crate) fn start(what: &str, driver: &str) -> anyhow::Result<Self> {
-        let neighbours = [Namespace::new("neighbour")?, Namespace::new("neighbour")?];
+        let neighbours = [
+            NamedNamespace::new("neighbour")?,
+            NamedNamespace::new("neighbour")?,
+        ];
         let mut text = format!("[driver]\n{driver}\n");
         for (number, namespace) in (1..).zip(&neighbours) {
             let (path, address) = (namespace.path(), neighbour(number));

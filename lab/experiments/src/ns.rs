@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A network namespace.
 #[derive(Debug)]
-pub struct Namespace {
+pub struct NamedNamespace {
     holder: LineChild,
 }
 
@@ -30,7 +30,7 @@ enum Order {
 
 const WAIT: Duration = Duration::from_secs(30);
 
-impl Namespace {
+impl NamedNamespace {
     /// Creates an empty namespace.
     ///
     /// # Errors

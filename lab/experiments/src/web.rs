@@ -5,12 +5,12 @@
 use crate::kernel;
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
-use crate::lane::ends::{Ends, GUEST};
-use crate::lane::events::{self, Events};
+use crate::lane::ends::{GUEST, LaneEnds};
+use crate::lane::events::{self, PerfEvents};
 use crate::peers::process::{self, ForeignProgram, mortal};
 use crate::plan::Web;
 use anyhow::{Context as _, bail};
-use figures::measure::{CpuTimes, Machine};
+use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::{Failure, interrupt};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -79,7 +79,7 @@ impl WebServer {
     ///
     /// # Errors
     /// If it does not listen; the error has its output.
-    pub fn start(ends: &Ends, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
+    pub fn start(ends: &LaneEnds, cores: Cores, bytes: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let here = folder.path();
         let file: Vec<u8> = (0..bytes).map(|at| b'a' + (at % 26) as u8).collect();
@@ -125,7 +125,7 @@ impl WebServer {
             .args(["--timeout", &TIMEOUT_S.to_string()])
             .stdout(Stdio::piped());
         let parts = lane.parts_of(&[self.program.pid()]);
-        let (machine, events) = (Machine::read(), Events::start(&parts));
+        let (machine, events) = (HostCpuTimes::read(), PerfEvents::start(&parts));
         let cpu = CpuTimes::read(&parts);
         let mut client = ForeignProgram::start(&mut command)?;
         let began = Instant::now();
@@ -141,23 +141,23 @@ impl WebServer {
         };
         let cpu_ns = CpuTimes::read(&parts).since(&cpu);
         let events = events.end();
-        let disturbed = Machine::read().disturbed_since(machine);
+        let disturbed = HostCpuTimes::read().disturbed_since(machine);
         let mut said = String::new();
         let mut out = client.0.stdout.take().context("no pipe")?;
         out.read_to_string(&mut said)?;
-        let told =
+        let output =
             HttperfOutput::of(&said).with_context(|| format!("httperf: {status}: {said}"))?;
-        let mut figures = told.figures();
-        if told.replies > 0.0 {
+        let mut figures = output.figures();
+        if output.replies > 0.0 {
             let per_ns = tsc_hz as f64 / 1e9;
             let mut total = 0.0;
             for (part, ns) in cpu_ns {
-                let cycles = ns as f64 * per_ns / told.replies;
+                let cycles = ns as f64 * per_ns / output.replies;
                 total += cycles;
                 figures.insert(format!("cycles_per_request.{part}"), cycles);
             }
             figures.insert("cycles_per_request.total".to_owned(), total);
-            events::figures(&events, "request", told.replies, &mut figures);
+            events::figures(&events, "request", output.replies, &mut figures);
         }
         Ok(WebWindow { figures, disturbed })
     }

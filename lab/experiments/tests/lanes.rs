@@ -10,7 +10,8 @@ use experiments::lane::kernel_path::Offloaded;
 use experiments::lane::machine::{lane, local_lane};
 use experiments::lane::{Lane, Loads, forward, kernel_path, vm};
 use experiments::plan::{
-    Direction, Gro, PathKind, Place, Times, Topology, Wire, WireNic, WireOffload, Workload,
+    Gro, PathKind, PayloadDirection, Place, Times, Topology, WireNic, WireOffload, WireSpeed,
+    Workload,
 };
 use figures::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -128,7 +129,7 @@ fn allowed(lane: anyhow::Result<Lane>) -> anyhow::Result<Option<Lane>> {
 }
 
 fn namespaces_end() -> anyhow::Result<()> {
-    let ns = match experiments::ns::Namespace::new("test") {
+    let ns = match experiments::ns::NamedNamespace::new("test") {
         Ok(ns) => ns,
         Err(error) => {
             skip::<()>(format!("{error:#}"));
@@ -146,7 +147,7 @@ fn namespaces_end() -> anyhow::Result<()> {
 /// Returns the figures of a stream's window in which every domain's ledger closes as the
 /// specification promises. A short window beside other programs may miss that; the test fails if no
 /// window closes within ten times the error. Lanes without a machine have no ledgers.
-fn closing(lane: &mut Lane, direction: Direction) -> anyhow::Result<BTreeMap<String, f64>> {
+fn closing(lane: &mut Lane, direction: PayloadDirection) -> anyhow::Result<BTreeMap<String, f64>> {
     let end = Instant::now() + PATIENCE;
     loop {
         let stream = window_of(lane, Workload::Stream, direction)?;
@@ -170,7 +171,7 @@ fn closing(lane: &mut Lane, direction: Direction) -> anyhow::Result<BTreeMap<Str
 fn window_of(
     lane: &mut Lane,
     workload: Workload,
-    direction: Direction,
+    direction: PayloadDirection,
 ) -> anyhow::Result<BTreeMap<String, f64>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -187,7 +188,7 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     let Some(mut lane) = allowed(lane)? else {
         return Ok(());
     };
-    for direction in Direction::BOTH {
+    for direction in PayloadDirection::BOTH {
         let stream = closing(&mut lane, direction)?;
         anyhow::ensure!(stream["throughput"] > 0.0, "{stream:?}");
         anyhow::ensure!(stream["cycles_per_byte.total"] > 0.0, "{stream:?}");
@@ -221,7 +222,7 @@ fn merges(cores: Cores) -> anyhow::Result<()> {
         // Wait until the stream is fast, because the first window may end before that.
         let end = Instant::now() + PATIENCE;
         loop {
-            let window = lane.window(Workload::Stream, Direction::ToGuest, TIMES)?;
+            let window = lane.window(Workload::Stream, PayloadDirection::ToGuest, TIMES)?;
             let mark = window.mark;
             let each = mark.bytes as f64 / mark.segments.max(1) as f64;
             if each > 2.0 * 1448.0 {
@@ -250,7 +251,7 @@ fn vms(cores: Cores) -> anyhow::Result<()> {
         let Some(mut lane) = allowed(vm::lane(path, cores, &Loads::default()))? else {
             return Ok(());
         };
-        let stream = window_of(&mut lane, Workload::Stream, Direction::ToGuest)?;
+        let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
         anyhow::ensure!(stream["cycles_per_byte.vm"] > 0.0, "{path:?}: {stream:?}");
         let of_part = stream.get(&format!("cycles_per_byte.{part}"));
         anyhow::ensure!(
@@ -265,7 +266,7 @@ fn vms(cores: Cores) -> anyhow::Result<()> {
 /// From a guest, the wires of the bridge and of the machine carry MTU-sized frames or whole
 /// segments, as configured.
 fn wires(cores: Cores) -> anyhow::Result<()> {
-    let (speed, loads) = (Wire::unbounded(), Loads::default());
+    let (speed, loads) = (WireSpeed::unbounded(), Loads::default());
     let gro = Gro::InNapi;
     let offloads = [
         WireOffload::None,
@@ -295,7 +296,7 @@ fn wires(cores: Cores) -> anyhow::Result<()> {
             };
             let end = Instant::now() + PATIENCE;
             loop {
-                let window = lane.window(Workload::Stream, Direction::FromGuest, TIMES)?;
+                let window = lane.window(Workload::Stream, PayloadDirection::FromGuest, TIMES)?;
                 let mark = window.mark;
                 let each = mark.frame_bytes as f64 / mark.frames.max(1) as f64;
                 anyhow::ensure!(segments || each <= 1514.0, "{each} bytes a frame");
@@ -316,7 +317,7 @@ fn killed(cores: Cores) -> anyhow::Result<()> {
         skip::<()>(error);
         return Ok(());
     }
-    let (speed, loads) = (Wire::unbounded(), Loads::default());
+    let (speed, loads) = (WireSpeed::unbounded(), Loads::default());
     let made = lane(
         Place::OneCore,
         OnWire::tap(&speed),
@@ -350,7 +351,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
         skip::<()>(error);
         return Ok(());
     }
-    let speed = Wire::unbounded();
+    let speed = WireSpeed::unbounded();
     for (nic, place) in [
         (WireNic::Tap, Place::OneCore),
         (WireNic::Tap, Place::Split),
@@ -376,7 +377,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
 /// The device's cycles are in no total.
 fn device_domains(cores: Cores) -> anyhow::Result<()> {
     const GBPS: f64 = 0.05;
-    let speed = Wire::try_from(GBPS.to_string()).map_err(anyhow::Error::msg)?;
+    let speed = WireSpeed::try_from(GBPS.to_string()).map_err(anyhow::Error::msg)?;
     let wire = OnWire {
         nic: WireNic::Soft,
         ..OnWire::tap(&speed)
@@ -389,7 +390,7 @@ fn device_domains(cores: Cores) -> anyhow::Result<()> {
         let Some(mut lane) = allowed(made)? else {
             return Ok(());
         };
-        let stream = window_of(&mut lane, Workload::Stream, Direction::ToGuest)?;
+        let stream = window_of(&mut lane, Workload::Stream, PayloadDirection::ToGuest)?;
         let cycles = |part: &str| {
             let name = format!("cycles_per_byte.{part}");
             stream.get(&name).copied().unwrap_or(0.0)

@@ -51,13 +51,13 @@ pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Verdict;
+    use crate::stats::ComparisonVerdict;
 
     #[test]
     fn commas_and_quotes_are_quoted() {
         let mut figure = Figure::single("prof", "session", "cycles.a,b", 1.0);
         figure.note = Some("say \"x\"".to_owned());
-        figure.verdict = Some(Verdict::SameSign);
+        figure.verdict = Some(ComparisonVerdict::SameSign);
         let folder = tempfile::tempdir().unwrap();
         save(folder.path(), "prof", &[figure]).unwrap();
         let text = std::fs::read_to_string(folder.path().join("prof.csv")).unwrap();

@@ -60,18 +60,18 @@ pub fn kernel_threads(prefixes: &[&str]) -> Vec<i32> {
 }
 
 /// Name of a part of the CPU time: the X of `cycles_per_byte.X`.
-pub type Part = &'static str;
+pub type CpuPart = &'static str;
 
 /// CPU time of each part at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimes {
-    by_pid: BTreeMap<i32, (Part, u64)>,
+    by_pid: BTreeMap<i32, (CpuPart, u64)>,
 }
 
 impl CpuTimes {
     /// Reads the CPU time of each part's processes.
     #[must_use]
-    pub fn read(parts: &[(Part, Vec<i32>)]) -> Self {
+    pub fn read(parts: &[(CpuPart, Vec<i32>)]) -> Self {
         let by_pid = parts
             .iter()
             .flat_map(|(part, pids)| pids.iter().map(move |&pid| (*part, pid)))
@@ -83,7 +83,7 @@ impl CpuTimes {
     /// Returns the nanoseconds of CPU time that each part has used since `earlier`. Counts only
     /// processes that existed at both times.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> BTreeMap<Part, u64> {
+    pub fn since(&self, earlier: &Self) -> BTreeMap<CpuPart, u64> {
         let mut sums = BTreeMap::new();
         for (pid, (part, now)) in &self.by_pid {
             let before = earlier.by_pid.get(pid).map_or(*now, |(_, ns)| *ns);
@@ -101,7 +101,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The machine's CPU times from `/proc/stat`, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct HostCpuTimes {
     all: u64,
     steal: u64,
     /// Time in which CPUs were idle or waited for a disk.
@@ -109,7 +109,7 @@ pub struct Machine {
     cpus: u32,
 }
 
-impl Machine {
+impl HostCpuTimes {
     /// Reads the CPU times.
     #[must_use]
     pub fn read() -> Self {
@@ -266,25 +266,25 @@ mod tests {
 
     #[test]
     fn steal_of_a_known_account() {
-        let a = Machine::parse("cpu  100 0 50 800 10 0 30 10 5 0\ncpu0 1 2").unwrap();
-        let b = Machine::parse("cpu  150 0 70 810 10 0 40 20 6 0\n").unwrap();
+        let a = HostCpuTimes::parse("cpu  100 0 50 800 10 0 30 10 5 0\ncpu0 1 2").unwrap();
+        let b = HostCpuTimes::parse("cpu  150 0 70 810 10 0 40 20 6 0\n").unwrap();
         assert_eq!(a.all, 1000);
         assert!((b.steal_since(a) - 0.1).abs() < 1e-12);
         assert_eq!(b.steal_since(b), 0.0);
         assert!(b.disturbed_since(a) && !b.disturbed_since(b));
-        let c = Machine {
+        let c = HostCpuTimes {
             all: b.all + 40,
             steal: b.steal + 1,
             ..b
         };
         assert!(!c.disturbed_since(b), "one tick of forty is not resolved");
-        assert_eq!(Machine::parse("nothing"), None);
+        assert_eq!(HostCpuTimes::parse("nothing"), None);
     }
 
     #[test]
     fn busy_time_excludes_idle_and_stolen_time() {
-        let a = Machine::parse("cpu  0 0 0 100 0 0 0 0\ncpu0 0\ncpu1 0\nintr 1").unwrap();
-        let b = Machine::parse("cpu  9 9 9 130 10 9 9 20\ncpu0 0\ncpu1 0\nintr 1").unwrap();
+        let a = HostCpuTimes::parse("cpu  0 0 0 100 0 0 0 0\ncpu0 0\ncpu1 0\nintr 1").unwrap();
+        let b = HostCpuTimes::parse("cpu  9 9 9 130 10 9 9 20\ncpu0 0\ncpu1 0\nintr 1").unwrap();
         let busy = b.busy_since(a, Duration::from_secs(1));
         assert_eq!(busy, Duration::from_millis(2000 - 300 - 100 - 200));
         assert_eq!(b.busy_since(a, Duration::ZERO), Duration::ZERO);

@@ -1,6 +1,6 @@
 //! Metrics by name: units, descriptions, and which side of 1 is better.
 
-use crate::stats::Side;
+use crate::stats::ThresholdSide;
 
 /// Payload of a full TCP segment with timestamps in a 1514-byte frame: a 1500-byte IP packet
 /// without the IPv4 header (20), the TCP header (20) and the timestamps (12). This is the
@@ -79,7 +79,7 @@ pub fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Describes a metric in words, with its unit and denominator: `ACKs per GB of payload`.
+/// Describes a metric as text, with its unit and denominator: `ACKs per GB of payload`.
 #[must_use]
 pub fn words(metric: &str) -> String {
     let (stem, part) = metric.split_once('.').unwrap_or((metric, ""));
@@ -135,7 +135,7 @@ pub fn words(metric: &str) -> String {
         "p50" => "median".to_owned(),
         "p99" => "99th percentile".to_owned(),
         part => {
-            // The name may end in a class, as in `driver.class.copy`. Without one it stands for all
+            // The name may end in a class, as in `driver.class.copy`. Without one it means all
             // classes.
             let part = part.strip_suffix(".*").unwrap_or(part);
             let (domain, rest) = part.split_once('.').unwrap_or((part, ""));
@@ -154,7 +154,7 @@ pub fn words(metric: &str) -> String {
 
 /// Returns the side of 1 on which a ratio of this metric shows an improvement.
 #[must_use]
-pub fn better(metric: &str) -> Side {
+pub fn better(metric: &str) -> ThresholdSide {
     match metric.split('.').next().unwrap_or_default() {
         "throughput"
         | "peak_throughput"
@@ -165,8 +165,8 @@ pub fn better(metric: &str) -> Side {
         | "lro_rate"
         | "pages_reused"
         | "packets_per_page_used"
-        | "hit_rate" => Side::Above,
-        _ => Side::Below,
+        | "hit_rate" => ThresholdSide::Above,
+        _ => ThresholdSide::Below,
     }
 }
 
@@ -218,10 +218,10 @@ mod tests {
             "cycles/packet"
         );
         assert_eq!(unit("closure.driver"), "");
-        assert_eq!(better("throughput"), Side::Above);
+        assert_eq!(better("throughput"), ThresholdSide::Above);
         assert_eq!(unit("packets_per_page_used"), "packets/page");
-        assert_eq!(better("packets_per_page_used"), Side::Above);
-        assert_eq!(better("latency_us.p50"), Side::Below);
-        assert_eq!(better("cycles_per_byte.total"), Side::Below);
+        assert_eq!(better("packets_per_page_used"), ThresholdSide::Above);
+        assert_eq!(better("latency_us.p50"), ThresholdSide::Below);
+        assert_eq!(better("cycles_per_byte.total"), ThresholdSide::Below);
     }
 }

@@ -3,7 +3,7 @@
 use crate::file;
 use crate::metric;
 use crate::provenance::Provenance;
-use crate::stats::{self, Estimate, Verdict};
+use crate::stats::{self, ComparisonVerdict, Estimate};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ pub struct Figure {
     pub covers: Option<f64>,
     /// Verdict of a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<ComparisonVerdict>,
     /// Why the figure is not measurable, or what disturbed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -91,7 +91,7 @@ impl Figure {
             unit: metric::unit(metric),
             n: 0,
             covers: None,
-            verdict: Some(Verdict::NotMeasurable),
+            verdict: Some(ComparisonVerdict::NotMeasurable),
             note: Some(why.to_owned()),
         }
     }
@@ -168,17 +168,17 @@ pub fn covered(figures: &[Figure]) -> String {
 /// Returns a line for every configuration that was not measured, with the reason.
 #[must_use]
 pub fn missing(figures: &[Figure]) -> String {
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     let mut out = String::new();
     // Comparisons are skipped: their sides are listed.
     let sides = figures.iter().filter(|f| {
         let compares = ["ratio.", "quotient.", "difference."];
-        f.verdict == Some(Verdict::NotMeasurable)
+        f.verdict == Some(ComparisonVerdict::NotMeasurable)
             && !compares.iter().any(|start| f.metric.starts_with(start))
     });
     for figure in sides {
         let why = figure.note.as_deref().unwrap_or("the run gives no reason");
-        if told.insert((&figure.config, why)) {
+        if printed.insert((&figure.config, why)) {
             out.push_str(&format!("{}: not measurable: {why}\n", figure.config));
         }
     }
@@ -230,7 +230,7 @@ struct Kept {
     hi: Option<f64>,
     n: usize,
     covers: Option<f64>,
-    verdict: Option<Verdict>,
+    verdict: Option<ComparisonVerdict>,
     note: Option<String>,
 }
 
@@ -270,7 +270,7 @@ pub fn cell(figure: Option<&Figure>) -> String {
         return "–".to_owned();
     };
     let mark = match figure.verdict {
-        Some(Verdict::Unresolved) => "\u{a0}?",
+        Some(ComparisonVerdict::Unresolved) => "\u{a0}?",
         _ => "",
     };
     match (figure.lo, figure.hi) {
@@ -361,7 +361,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (lo, value, hi, n) = (1.0, 2.0, 3.0, 9);
         let mut doubtful = Figure::new("base", "x", "throughput", Estimate { value, lo, hi, n });
-        doubtful.verdict = Some(Verdict::Unresolved);
+        doubtful.verdict = Some(ComparisonVerdict::Unresolved);
         let absent = Figure::not_measurable("base", "y", "throughput", "no `ip`");
         let figures = [doubtful, absent];
         let provenance = Provenance::collect("here".to_owned(), true);

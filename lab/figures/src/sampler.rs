@@ -19,7 +19,7 @@ pub struct SamplerSpec {
 
 /// Answer to `stop`: counts since `start`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct SampleCounts {
     /// Elapsed time, nanoseconds.
     pub ran_ns: u64,
     /// Samples by CPU.

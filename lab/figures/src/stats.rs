@@ -33,7 +33,7 @@ pub struct Estimate {
 /// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ComparisonVerdict {
     /// The whole interval is on the expected side.
     SameSign,
     /// The interval is within [`EQUIVALENCE`] of 1. In a comparison with a paper: the quotient's
@@ -57,7 +57,7 @@ pub enum Verdict {
 /// The expected side of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Side {
+pub enum ThresholdSide {
     /// Above.
     Above,
     /// Below.
@@ -157,9 +157,9 @@ pub fn is_equal(ratio: &Estimate) -> bool {
 
 /// Returns the verdict on a ratio that is expected on `side` of 1.
 #[must_use]
-pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
+pub fn compare(ratio: &Estimate, side: ThresholdSide) -> ComparisonVerdict {
     if is_equal(ratio) {
-        return Verdict::Equal;
+        return ComparisonVerdict::Equal;
     }
     against(ratio, 1.0, side)
 }
@@ -167,15 +167,15 @@ pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
 /// Returns the verdict on a figure that is expected on `side` of `threshold`. A figure on the
 /// threshold meets it.
 #[must_use]
-pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
+pub fn against(figure: &Estimate, threshold: f64, side: ThresholdSide) -> ComparisonVerdict {
     let (met, missed) = match side {
-        Side::Above => (figure.lo >= threshold, figure.hi < threshold),
-        Side::Below => (figure.hi <= threshold, figure.lo > threshold),
+        ThresholdSide::Above => (figure.lo >= threshold, figure.hi < threshold),
+        ThresholdSide::Below => (figure.hi <= threshold, figure.lo > threshold),
     };
     match (met, missed) {
-        (true, _) => Verdict::SameSign,
-        (_, true) => Verdict::Opposite,
-        _ => Verdict::Unresolved,
+        (true, _) => ComparisonVerdict::SameSign,
+        (_, true) => ComparisonVerdict::Opposite,
+        _ => ComparisonVerdict::Unresolved,
     }
 }
 
@@ -209,7 +209,7 @@ impl Beside {
 /// interval is outside of [`ALIKE`], the verdict is a difference in size, or opposite if the
 /// paper's ratio is on the other side of 1.
 #[must_use]
-pub fn beside(quotient: &Estimate, paper: Beside) -> Verdict {
+pub fn beside(quotient: &Estimate, paper: Beside) -> ComparisonVerdict {
     let several = quotient.n > 1;
     let alike = |[lo, hi]: [f64; 2]| several && ALIKE.contains(&lo) && ALIKE.contains(&hi);
     let quotients = [quotient.lo, quotient.hi];
@@ -219,26 +219,26 @@ pub fn beside(quotient: &Estimate, paper: Beside) -> Verdict {
     if paper.has_effect() {
         return match own.map(|ratio| ratio.total_cmp(&1.0)) {
             [low, high] if low != high || low.is_eq() => match alike(own) {
-                true => Verdict::NoEffect,
-                false => Verdict::Unresolved,
+                true => ComparisonVerdict::NoEffect,
+                false => ComparisonVerdict::Unresolved,
             },
-            [side, _] if side != theirs => Verdict::Opposite,
-            _ if alike(quotients) => Verdict::Equal,
-            _ => Verdict::SameSign,
+            [side, _] if side != theirs => ComparisonVerdict::Opposite,
+            _ if alike(quotients) => ComparisonVerdict::Equal,
+            _ => ComparisonVerdict::SameSign,
         };
     }
     if alike(quotients) {
-        return Verdict::Equal;
+        return ComparisonVerdict::Equal;
     }
     let side = match (most < *ALIKE.start(), least > *ALIKE.end()) {
         (true, _) => Ordering::Less,
         (_, true) => Ordering::Greater,
-        _ => return Verdict::Unresolved,
+        _ => return ComparisonVerdict::Unresolved,
     };
     // A ratio of exactly 1 has no opposite side.
     match theirs.is_eq() || theirs == side {
-        true => Verdict::DiffersInSize,
-        false => Verdict::Opposite,
+        true => ComparisonVerdict::DiffersInSize,
+        false => ComparisonVerdict::Opposite,
     }
 }
 
@@ -359,28 +359,37 @@ mod tests {
             hi,
             n: 9,
         };
-        assert_eq!(compare(&of(0.97, 1.0, 1.04), Side::Above), Verdict::Equal);
-        assert_eq!(compare(&of(1.01, 1.1, 1.2), Side::Above), Verdict::SameSign);
-        assert_eq!(compare(&of(1.01, 1.1, 1.2), Side::Below), Verdict::Opposite);
         assert_eq!(
-            compare(&of(0.9, 1.1, 1.2), Side::Above),
-            Verdict::Unresolved
+            compare(&of(0.97, 1.0, 1.04), ThresholdSide::Above),
+            ComparisonVerdict::Equal
         );
         assert_eq!(
-            against(&of(0.8, 0.9, 1.0), 0.8, Side::Above),
-            Verdict::SameSign
+            compare(&of(1.01, 1.1, 1.2), ThresholdSide::Above),
+            ComparisonVerdict::SameSign
         );
         assert_eq!(
-            against(&of(0.79, 0.9, 1.0), 0.8, Side::Above),
-            Verdict::Unresolved
+            compare(&of(1.01, 1.1, 1.2), ThresholdSide::Below),
+            ComparisonVerdict::Opposite
         );
         assert_eq!(
-            against(&of(0.6, 0.7, 0.79), 0.8, Side::Above),
-            Verdict::Opposite
+            compare(&of(0.9, 1.1, 1.2), ThresholdSide::Above),
+            ComparisonVerdict::Unresolved
         );
         assert_eq!(
-            against(&of(1.0, 1.2, 1.3), 1.3, Side::Below),
-            Verdict::SameSign
+            against(&of(0.8, 0.9, 1.0), 0.8, ThresholdSide::Above),
+            ComparisonVerdict::SameSign
+        );
+        assert_eq!(
+            against(&of(0.79, 0.9, 1.0), 0.8, ThresholdSide::Above),
+            ComparisonVerdict::Unresolved
+        );
+        assert_eq!(
+            against(&of(0.6, 0.7, 0.79), 0.8, ThresholdSide::Above),
+            ComparisonVerdict::Opposite
+        );
+        assert_eq!(
+            against(&of(1.0, 1.2, 1.3), 1.3, ThresholdSide::Below),
+            ComparisonVerdict::SameSign
         );
         let single = Estimate {
             value: 1.0,
@@ -391,7 +400,7 @@ mod tests {
         assert!(!is_equal(&single), "one sample proves no equality");
     }
 
-    fn verdict_of(lo: f64, hi: f64, ratio: f64, claimed: bool) -> Verdict {
+    fn verdict_of(lo: f64, hi: f64, ratio: f64, claimed: bool) -> ComparisonVerdict {
         let value = f64::midpoint(lo, hi);
         let quotient = Estimate {
             value,
@@ -405,7 +414,7 @@ mod tests {
     #[test]
     fn the_sign_is_decided_before_equality() {
         // Quotient intervals of a run. An earlier rule called all 19 of them equal.
-        let (equal, none) = (Verdict::Equal, Verdict::NoEffect);
+        let (equal, none) = (ComparisonVerdict::Equal, ComparisonVerdict::NoEffect);
         for (cell, lo, hi, paper, claimed, verdict) in [
             (
                 "hatori-guest2 driver",
@@ -470,13 +479,13 @@ mod tests {
     fn an_effect_absent_in_the_paper_has_a_side() {
         for (lo, hi, paper, verdict) in [
             // The throughput of hatori-guest2 and the cycles of hatori-guest3.
-            (2.90, 3.09, 508.4 / 505.4, Verdict::DiffersInSize),
-            (0.35, 0.39, 9.87 / 9.71, Verdict::Opposite),
-            (0.30, 0.35, 1.0, Verdict::DiffersInSize),
-            (1.82, 2.02, 1.0, Verdict::DiffersInSize),
-            (0.5, 0.6, 0.97, Verdict::DiffersInSize),
-            (1.6, 1.7, 0.97, Verdict::Opposite),
-            (0.9, 1.3, 1.0, Verdict::Unresolved),
+            (2.90, 3.09, 508.4 / 505.4, ComparisonVerdict::DiffersInSize),
+            (0.35, 0.39, 9.87 / 9.71, ComparisonVerdict::Opposite),
+            (0.30, 0.35, 1.0, ComparisonVerdict::DiffersInSize),
+            (1.82, 2.02, 1.0, ComparisonVerdict::DiffersInSize),
+            (0.5, 0.6, 0.97, ComparisonVerdict::DiffersInSize),
+            (1.6, 1.7, 0.97, ComparisonVerdict::Opposite),
+            (0.9, 1.3, 1.0, ComparisonVerdict::Unresolved),
         ] {
             assert_eq!(
                 verdict_of(lo, hi, paper, false),
@@ -489,14 +498,14 @@ mod tests {
     #[test]
     fn a_ratio_beside_a_papers_effect() {
         for (lo, hi, paper, verdict) in [
-            (0.8, 1.25, 4.5, Verdict::Equal),
-            (0.9, 1.3, 4.5, Verdict::SameSign),
-            (0.1, 0.2, 4.5, Verdict::Opposite),
+            (0.8, 1.25, 4.5, ComparisonVerdict::Equal),
+            (0.9, 1.3, 4.5, ComparisonVerdict::SameSign),
+            (0.1, 0.2, 4.5, ComparisonVerdict::Opposite),
             // The interval contains 1, but is too wide to show that there is no effect.
-            (0.1, 0.3, 4.5, Verdict::Unresolved),
-            (0.0, 3.13, 0.67, Verdict::Unresolved),
+            (0.1, 0.3, 4.5, ComparisonVerdict::Unresolved),
+            (0.0, 3.13, 0.67, ComparisonVerdict::Unresolved),
             // The ratio is close enough to be equal, but on the other side of 1.
-            (0.85, 0.88, 1.1, Verdict::Opposite),
+            (0.85, 0.88, 1.1, ComparisonVerdict::Opposite),
         ] {
             assert_eq!(
                 verdict_of(lo, hi, paper, false),
@@ -515,21 +524,28 @@ mod tests {
             claimed: false,
         };
         let found = beside(&once(1.0), paper);
-        assert_eq!(found, Verdict::SameSign, "one round proves no equality");
-        assert_eq!(beside(&once(1.0 / 4.5), paper), Verdict::Unresolved);
+        assert_eq!(
+            found,
+            ComparisonVerdict::SameSign,
+            "one round proves no equality"
+        );
+        assert_eq!(
+            beside(&once(1.0 / 4.5), paper),
+            ComparisonVerdict::Unresolved
+        );
     }
 
     #[test]
     fn names_of_verdicts() {
         let text = serde_json::to_string(&[
-            Verdict::SameSign,
-            Verdict::Equal,
-            Verdict::NoEffect,
-            Verdict::DiffersInSize,
-            Verdict::Opposite,
-            Verdict::Unresolved,
-            Verdict::NotComparable,
-            Verdict::NotMeasurable,
+            ComparisonVerdict::SameSign,
+            ComparisonVerdict::Equal,
+            ComparisonVerdict::NoEffect,
+            ComparisonVerdict::DiffersInSize,
+            ComparisonVerdict::Opposite,
+            ComparisonVerdict::Unresolved,
+            ComparisonVerdict::NotComparable,
+            ComparisonVerdict::NotMeasurable,
         ]);
         assert_eq!(
             text.unwrap(),
@@ -579,11 +595,11 @@ mod tests {
         #[test]
         fn sides_are_opposites(lo in 0.1f64..2.0, width in 0.0f64..1.0, bar in 0.5f64..1.5) {
             let figure = Estimate { lo, value: lo + width / 2.0, hi: lo + width, n: 5 };
-            let above = against(&figure, bar, Side::Above);
-            let below = against(&figure, bar, Side::Below);
+            let above = against(&figure, bar, ThresholdSide::Above);
+            let below = against(&figure, bar, ThresholdSide::Below);
             let mirrored = match above {
-                Verdict::SameSign if figure.lo > bar => Verdict::Opposite,
-                Verdict::Opposite => Verdict::SameSign,
+                ComparisonVerdict::SameSign if figure.lo > bar => ComparisonVerdict::Opposite,
+                ComparisonVerdict::Opposite => ComparisonVerdict::SameSign,
                 other if figure.lo > bar || figure.hi < bar => other,
                 _ => below,
             };

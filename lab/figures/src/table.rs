@@ -75,11 +75,11 @@ fn width_of(widths: &[u16], columns: &[usize]) -> u16 {
 /// `NAMES`.
 fn names(columns: usize, rows: &[Vec<String>]) -> usize {
     let tell_apart = |names: &usize| {
-        let told: BTreeSet<&[String]> = rows
+        let distinct: BTreeSet<&[String]> = rows
             .iter()
             .map(|row| row.get(..*names).unwrap_or(row))
             .collect();
-        told.len() == rows.len()
+        distinct.len() == rows.len()
     };
     (1..=NAMES.min(columns)).find(tell_apart).unwrap_or(1)
 }

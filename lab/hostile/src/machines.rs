@@ -26,7 +26,7 @@ const STATEFUL: &str = "firewall = \"stateful\"\n\
 
 /// Kind of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum AttackerRole {
     /// A guest of the innocents' driver domain.
     Guest,
     /// A second driver domain with separate guests.
@@ -49,7 +49,7 @@ pub(crate) enum Behaviour {
 /// A machine of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
-    pub(crate) role: Role,
+    pub(crate) role: AttackerRole,
     pub(crate) behaviour: Behaviour,
 }
 
@@ -70,7 +70,7 @@ impl Scene {
     /// Returns the number of namespaces of a machine: one per innocent guest, and that of a guest
     /// whose segments this process sends.
     pub(crate) fn places(self) -> usize {
-        INNOCENTS + usize::from(self.role == Role::Flow)
+        INNOCENTS + usize::from(self.role == AttackerRole::Flow)
     }
 
     /// Returns the machine. Each guest with a namespace has a TAP there; the monitor of a virtual
@@ -78,7 +78,7 @@ impl Scene {
     pub(crate) fn machine(self, places: &[Namespace], socket: &Path) -> Result<Machine> {
         let mut text = "[machine]\nname = \"hostile\"\n".to_owned();
         let firewall = match self.role {
-            Role::Flow => STATEFUL,
+            AttackerRole::Flow => STATEFUL,
             _ => "",
         };
         for (n, place) in places.iter().enumerate() {
@@ -94,10 +94,10 @@ impl Scene {
                 address(n)
             )?;
         }
-        if self.role == Role::Guest {
+        if self.role == AttackerRole::Guest {
             text += &pair(&self.name());
         }
-        if self.role == Role::Vm {
+        if self.role == AttackerRole::Vm {
             let name = self.name();
             write!(
                 text,
@@ -108,7 +108,7 @@ impl Scene {
             )?;
         }
         let mut machine = built(&text)?;
-        if self.role == Role::Driver {
+        if self.role == AttackerRole::Driver {
             self.add_driver(&mut machine)?;
         }
         Ok(machine)
@@ -117,10 +117,10 @@ impl Scene {
     /// Returns the name of the attacking domain, or of the busy domain that replaces it.
     fn name(self) -> String {
         let role = match self.role {
-            Role::Guest => "guest",
-            Role::Driver => "driver",
-            Role::Vm => "vm",
-            Role::Flow => "flow",
+            AttackerRole::Guest => "guest",
+            AttackerRole::Driver => "driver",
+            AttackerRole::Vm => "vm",
+            AttackerRole::Flow => "flow",
         };
         match self.behaviour {
             Behaviour::Busy => format!("busy-{role}"),
@@ -131,9 +131,9 @@ impl Scene {
     /// Returns the command line of the virtual machine's monitor; `None`: there is none.
     pub(crate) fn monitor(self) -> Option<[&'static str; 2]> {
         match (self.role, self.behaviour) {
-            (Role::Guest | Role::Driver | Role::Flow, _) => None,
-            (Role::Vm, Behaviour::Busy) => Some(["busy", SINK]),
-            (Role::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
+            (AttackerRole::Guest | AttackerRole::Driver | AttackerRole::Flow, _) => None,
+            (AttackerRole::Vm, Behaviour::Busy) => Some(["busy", SINK]),
+            (AttackerRole::Vm, Behaviour::Hostile) => Some(["hostile", "1"]),
         }
     }
 

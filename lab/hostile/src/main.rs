@@ -16,7 +16,7 @@ use abi::machine::Status;
 use anyhow::{Context, Result, bail};
 use client::{Instance, Options};
 use flood::Flood;
-use machines::{Behaviour, Role, Scene};
+use machines::{AttackerRole, Behaviour, Scene};
 use netdev::netns::Namespace;
 use probe::{Delays, Probes};
 use std::path::Path;
@@ -69,7 +69,12 @@ fn run(args: &[String]) -> Result<bool> {
         "attacker  behaviour  probes        p50 us   p99 us   lost    dead  attacker          \
          log KB  leaked"
     );
-    for role in [Role::Guest, Role::Driver, Role::Vm, Role::Flow] {
+    for role in [
+        AttackerRole::Guest,
+        AttackerRole::Driver,
+        AttackerRole::Vm,
+        AttackerRole::Flow,
+    ] {
         let mut p99 = [Vec::new(), Vec::new()];
         let mut names = Vec::new();
         for (at, behaviour) in [Behaviour::Busy, Behaviour::Hostile]
@@ -143,7 +148,9 @@ enum Running {
 
 impl Running {
     fn start(scene: Scene, places: &[Namespace]) -> Result<Self> {
-        let Some((last, innocents)) = places.split_last().filter(|_| scene.role == Role::Flow)
+        let Some((last, innocents)) = places
+            .split_last()
+            .filter(|_| scene.role == AttackerRole::Flow)
         else {
             return Ok(Self::Datagrams(Probes::start(places)?));
         };

@@ -2,7 +2,7 @@
 //! the rings directly, and each thread rings the other's doorbell.
 
 use abi::{ConnId, XenbusState};
-use runtime::platform::{Doorbell, PeerEnd, Platform, Record};
+use runtime::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use runtime::processes::EventDoorbell;
 use shmem::Area;
 use std::io;
@@ -29,7 +29,7 @@ impl Platform for Threads {
         Ok(None)
     }
 
-    fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
+    fn set_state(&self, _: ConnId, _: XenbusState, _: &ConnectRecord) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
     }
 

@@ -9,14 +9,14 @@
 use crate::grants::{Numbers, Pointers};
 use crate::platform::Threads;
 use abi::layout::{fd, info, mailbox};
-use abi::machine::{Domain, Machine, Program};
+use abi::machine::{DomainSpec, Machine, Program};
 use abi::mailbox::Request;
 use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
 use guest::interface::Interface;
 use runtime::call::Calls;
 use runtime::mailbox::MailboxClient;
-use runtime::platform::{Doorbell, Record};
+use runtime::platform::{ConnectRecord, Doorbell};
 use runtime::processes::EventDoorbell;
 use runtime::start::{StartError, Started, refused};
 use runtime::wait::Waiter;
@@ -128,7 +128,7 @@ fn join_driver(
     ports: Vec<&mut VifPort>,
     frames: Area,
     offers: &Sender<BackRecord>,
-    answers: &Receiver<Record>,
+    answers: &Receiver<ConnectRecord>,
 ) -> Result<(), StartError> {
     for port in ports {
         offers.send(port.record()).map_err(apart)?;
@@ -143,7 +143,7 @@ fn join_driver(
 
 fn join_guest(
     interfaces: &mut [Interface],
-    answers: &Sender<Record>,
+    answers: &Sender<ConnectRecord>,
     offers: &Receiver<BackRecord>,
 ) -> Result<(), StartError> {
     for interface in interfaces {
@@ -156,14 +156,14 @@ fn join_guest(
 
 /// Resources of one thread.
 struct Half {
-    domain: Domain,
+    domain: DomainSpec,
     domain_memory: DomainMemory,
     event: OwnedFd,
     epoll: OwnedFd,
 }
 
 impl Half {
-    fn new(domain: Domain) -> io::Result<Self> {
+    fn new(domain: DomainSpec) -> io::Result<Self> {
         let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
         let domain_memory = DomainMemory {
             info: Area::anonymous(info::bytes(domain.grant_entries, 0))?,

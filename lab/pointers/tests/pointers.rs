@@ -1,7 +1,7 @@
 //! The program `pointers`: both domains as threads of one process.
 
 use config::domain::{GrantMode, Source};
-use config::{Config, Endpoint, Guest, Vif};
+use config::{Config, Endpoint, GuestSection, Vif};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ fn program() -> Command {
 /// Returns a machine whose only guest sends `count` frames to itself.
 fn machine(count: u64) -> String {
     let mut config = Config {
-        guests: vec![Guest {
+        guests: vec![GuestSection {
             name: "guest".to_owned(),
             vifs: vec![Vif::new(Endpoint::Sink { touch: true })],
-            ..Guest::default()
+            ..GuestSection::default()
         }],
         ..Config::default()
     };

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use experiments::demo::{self, DemoArgs, MemoryNic};
 use experiments::exp;
 use experiments::plan::Adjustment;
-use lab_args::{Command, DemoNic};
+use lab_args::{DemoNic, LabCommand};
 use std::process::ExitCode;
 use tool::{Failure, clean, output};
 
@@ -25,10 +25,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Words {
     #[command(flatten)]
-    Lab(Command),
+    Lab(LabCommand),
     /// Profiles one domain, for `grantway top`
     #[command(hide = true)]
-    Look(lab_args::prof::Look),
+    Look(lab_args::prof::RowProfileArgs),
     /// Helper processes of experiments
     #[command(hide = true)]
     Internal {
@@ -46,8 +46,8 @@ fn main() -> ExitCode {
 fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
-        Words::Lab(Command::Prof { command }) => return prof::run(&command, json),
-        Words::Lab(Command::Demo { quick, nic, sim }) => {
+        Words::Lab(LabCommand::Prof { command }) => return prof::run(&command, json),
+        Words::Lab(LabCommand::Demo { quick, nic, sim }) => {
             client::check_smallest()?;
             let nic = nic.or(sim.then_some(DemoNic::Sim)).map(|nic| match nic {
                 DemoNic::Sim => MemoryNic::Sim,
@@ -55,8 +55,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             });
             demo::run(&DemoArgs { json, quick, nic })
         }
-        Words::Lab(Command::Exp { list: true, .. }) => list_plans(json),
-        Words::Lab(Command::Exp {
+        Words::Lab(LabCommand::Exp { list: true, .. }) => list_plans(json),
+        Words::Lab(LabCommand::Exp {
             plan,
             quick,
             rounds,
@@ -65,7 +65,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             only,
             out,
             ..
-        }) => exp::run(&exp::Args {
+        }) => exp::run(&exp::ExpArgs {
             plan: plan
                 .ok_or_else(|| Failure::Usage("name a plan; `--list` shows all".to_owned()))?,
             json,
@@ -87,7 +87,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
 fn internal(args: &[String]) -> anyhow::Result<()> {
     match args.split_first() {
         Some((helper, spec)) if helper == figures::sampler::HELPER => {
-            xenoprof::record::bare::main(spec)
+            xenoprof::record::sampler_alone::main(spec)
         }
         _ => experiments::internal::main(args),
     }

@@ -1,7 +1,9 @@
 //! `grantway prof`: profiles.
 
 use figures::Failure;
-use lab_args::prof::{Classes, Functions, Look, Participate, Prof, Record, Sampling, View, With};
+use lab_args::prof::{
+    Classes, Functions, Participate, Prof, RecordArgs, RowProfileArgs, Sampling, ViewArgs, With,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -58,8 +60,8 @@ fn options(
     sampling: &Sampling,
     seconds: Option<f64>,
     command: &[String],
-) -> xenoprof::record::Options {
-    xenoprof::record::Options {
+) -> xenoprof::record::RecordOptions {
+    xenoprof::record::RecordOptions {
         event: sampling.event.clone(),
         hz: sampling.hz,
         limit: seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()),
@@ -67,7 +69,7 @@ fn options(
         machine: sampling.name.clone(),
         kallsyms: sampling.kallsyms.clone(),
         command: command.to_vec(),
-        ..xenoprof::record::Options::default()
+        ..xenoprof::record::RecordOptions::default()
     }
 }
 
@@ -134,7 +136,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             interval,
             count,
         } => {
-            let view = show::top::View {
+            let view = show::top::TopView {
                 interval: Duration::from_secs((*interval).into()),
                 count: *count,
                 classing: self::classing(classing),
@@ -151,8 +153,8 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn record(asked: &Record) -> anyhow::Result<ExitCode> {
-    let options = xenoprof::record::Options {
+fn record(asked: &RecordArgs) -> anyhow::Result<ExitCode> {
+    let options = xenoprof::record::RecordOptions {
         participants: participants(&asked.with)?,
         ..options(&asked.sampling, asked.seconds, &asked.command)
     };
@@ -183,11 +185,11 @@ fn participate(asked: &Participate) -> anyhow::Result<()> {
 }
 
 /// Samples one machine and prints the functions of one of its domains. Writes no file.
-pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
-    let options = xenoprof::record::Options {
+pub(crate) fn look_at(look: &RowProfileArgs) -> anyhow::Result<()> {
+    let options = xenoprof::record::RecordOptions {
         limit: Some(Duration::from_secs(look.seconds)),
         machine: Some(look.machine.clone()),
-        ..xenoprof::record::Options::default()
+        ..xenoprof::record::RecordOptions::default()
     };
     let (session, _) = xenoprof::record::run(&options)?;
     output::print(&show::report::of_domain(
@@ -197,7 +199,7 @@ pub(crate) fn look_at(look: &Look) -> anyhow::Result<()> {
     )?)
 }
 
-fn report(view: &View, form: Form, functions: &Functions) -> anyhow::Result<()> {
+fn report(view: &ViewArgs, form: Form, functions: &Functions) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let (rules, classing) = (
         rules(view.classing.rules.as_ref())?,
@@ -229,7 +231,7 @@ fn extension(format: &str) -> &str {
 }
 
 /// Writes a session in a format of another tool to `path`.
-fn export(view: &View, format: &str, path: &Path) -> anyhow::Result<()> {
+fn export(view: &ViewArgs, format: &str, path: &Path) -> anyhow::Result<()> {
     let session = read(&view.file)?;
     let rules = rules(view.classing.rules.as_ref())?;
     figures::file::replace(path, |mut out| match format {

@@ -100,7 +100,7 @@ impl Loss {
 
 /// Counts at the end of a session.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct LossCounts {
     /// Samples by CPU and domain.
     pub delivered: BTreeMap<(u32, u32), u64>,
     /// By CPU.
@@ -115,7 +115,7 @@ pub struct Counts {
     pub cpu_ns: BTreeMap<u32, u64>,
 }
 
-impl Counts {
+impl LossCounts {
     /// Returns the ledger's rows: for each CPU one per domain seen there, and one for the whole
     /// CPU.
     ///
@@ -174,12 +174,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn counts() -> impl Strategy<Value = Counts> {
+    fn counts() -> impl Strategy<Value = LossCounts> {
         let pairs = || proptest::collection::btree_map((0u32..3, 0u32..4), 0u64..10_000, 0..10);
         let cpus = || proptest::collection::btree_map(0u32..3, 0u64..1_000_000_000, 0..3);
         let times = proptest::collection::btree_map(0u32..4, 0u64..10_000_000_000, 0..4);
         (pairs(), cpus(), cpus(), pairs(), cpus(), times).prop_map(
-            |(delivered, kernel_lost, throttled_ns, ring_dropped, steal_ns, cpu_ns)| Counts {
+            |(delivered, kernel_lost, throttled_ns, ring_dropped, steal_ns, cpu_ns)| LossCounts {
                 delivered,
                 kernel_lost,
                 throttled_ns,
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_domains_time_is_split_by_samples() {
-        let counts = Counts {
+        let counts = LossCounts {
             delivered: [((0, 1), 30), ((1, 1), 10)].into(),
             cpu_ns: [(1, 80_000_000)].into(),
-            ..Counts::default()
+            ..LossCounts::default()
         };
         let rows = counts.ledger(&[0, 1], 100_000_000, 1_000_000);
         let of = |cpu| rows.iter().find(|r| r.cpu == cpu && r.domain == Some(1));

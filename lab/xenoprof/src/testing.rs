@@ -2,12 +2,12 @@
 
 use crate::loss::Loss;
 use crate::model::{
-    Code, Domain, DomainKind, Frame, Head, Ledger, Location, Marker, MarkerKind, Mode, Module,
-    Sample, Session, Space, Stack, Thread, Traffic,
+    BridgeTraffic, CallStack, Code, DomainKind, Head, HopLedger, Location, Marker, MarkerKind,
+    Mode, Module, ProfiledDomain, Sample, Session, Space, StackFrame, Thread,
 };
 
-fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> Domain {
-    Domain {
+fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> ProfiledDomain {
+    ProfiledDomain {
         name: name.to_owned(),
         kind,
         mode: Mode::Passive,
@@ -20,8 +20,8 @@ fn domain(name: &str, kind: DomainKind, cpu_ns: u64) -> Domain {
     }
 }
 
-fn frame(module: u32, symbol: &str) -> Frame {
-    Frame {
+fn frame(module: u32, symbol: &str) -> StackFrame {
+    StackFrame {
         module,
         symbol: symbol.to_owned(),
         inlined: false,
@@ -33,7 +33,7 @@ fn frame(module: u32, symbol: &str) -> Frame {
 /// Returns that session with an additional domain without data.
 pub(crate) fn with_an_absent_domain() -> Session {
     let mut session = session();
-    session.domains.push(Domain {
+    session.domains.push(ProfiledDomain {
         name: "web".to_owned(),
         cpu_ns: None,
         ledger: None,
@@ -47,7 +47,7 @@ pub(crate) fn with_an_absent_domain() -> Session {
 /// whose stack runs at once (40 samples); a CPU is idle (100 samples).
 pub(crate) fn session() -> Session {
     let mut driver = domain("driver", DomainKind::Driver, 100_000_000);
-    driver.ledger = Some(Ledger {
+    driver.ledger = Some(HopLedger {
         hops: [
             ("copy".to_owned(), 138_000_000),
             ("nic".to_owned(), 92_000_000),
@@ -55,9 +55,9 @@ pub(crate) fn session() -> Session {
         .into(),
         cpu_ns: 100_000_000,
         stamps: 1000,
-        ..Ledger::default()
+        ..HopLedger::default()
     });
-    driver.traffic = Some(Traffic {
+    driver.traffic = Some(BridgeTraffic {
         frames: 1000,
         bytes: 1_514_000,
     });
@@ -127,12 +127,12 @@ pub(crate) fn session() -> Session {
             frame(1, "pv_native_safe_halt"),
         ],
         stacks: vec![
-            Stack(None, 0),
-            Stack(Some(0), 1),
-            Stack(Some(0), 2),
-            Stack(Some(2), 3),
-            Stack(Some(3), 3),
-            Stack(None, 4),
+            CallStack(None, 0),
+            CallStack(Some(0), 1),
+            CallStack(Some(0), 2),
+            CallStack(Some(2), 3),
+            CallStack(Some(3), 3),
+            CallStack(None, 4),
         ],
         samples: samples.collect(),
         markers: vec![

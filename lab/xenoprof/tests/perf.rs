@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use testing::Killed;
-use xenoprof::record::{self, Options};
+use xenoprof::record::{self, RecordOptions};
 
 /// Maximum difference of a share in points.
 const POINTS: f64 = 10.0;
@@ -77,10 +77,10 @@ fn process_totals_agree_with_perf() {
         .expect("perf starts");
     let mut samples = perf.stdout.take().expect("a pipe");
     samples.read_exact(&mut [0]).expect("perf samples");
-    let options = Options {
+    let options = RecordOptions {
         hz: Some(997),
         limit: Some(Duration::from_secs(4)),
-        ..Options::default()
+        ..RecordOptions::default()
     };
     let (session, _) = record::run(&options).expect("records");
     // perf exits after its command, whose standard input is closed first.

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::event::Event;
-use xenoprof::model::{Domain, DomainKind, Head, Mode, Session, Tier, file};
+use xenoprof::model::{DomainKind, Head, Mode, ProfiledDomain, Session, Tier, file};
 use xenoprof::resolve::{Resolver, Symbolizer};
-use xenoprof::sampler::parse::{Parsed, Record, parse};
+use xenoprof::sampler::parse::{Parsed, PerfRecord, parse};
 use xenoprof::show;
 use xenoprof::show::report::{Form, Listing};
 
@@ -89,7 +89,7 @@ fn ring() -> Vec<u8> {
     ring
 }
 
-fn records(event: Event) -> Vec<Record> {
+fn records(event: Event) -> Vec<PerfRecord> {
     let flags = SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN;
     let attr = *event.builder().sample(flags).sample_id_all(true).attrs();
     let config = ParseConfig::from(attr);
@@ -124,7 +124,7 @@ fn session(event: Event, kallsyms: PathBuf) -> Session {
         tsc_hz: 2_300_000_000,
         ..Head::default()
     };
-    session.domains = vec![Domain {
+    session.domains = vec![ProfiledDomain {
         name: "driver".to_owned(),
         kind: DomainKind::Driver,
         mode: Mode::Passive,

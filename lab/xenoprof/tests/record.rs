@@ -10,8 +10,8 @@ use testing::{Killed, PATIENCE, require, skip};
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
-use xenoprof::model::{Frame, Session, Tier, file};
-use xenoprof::record::{DEFAULT_HZ, Options, run, to_file};
+use xenoprof::model::{Session, StackFrame, Tier, file};
+use xenoprof::record::{DEFAULT_HZ, RecordOptions, run, to_file};
 use xenoprof::show::flame;
 
 /// Runs one session at a time, because the kernel adds up the time of all children of a process.
@@ -34,8 +34,8 @@ fn busy(status: u8) -> Vec<String> {
     ["sh", "-c", &script].map(str::to_owned).into()
 }
 
-fn options(command: Vec<String>) -> Options {
-    Options {
+fn options(command: Vec<String>) -> RecordOptions {
+    RecordOptions {
         event: Some("cpu-clock".to_owned()),
         hz: Some(DEFAULT_HZ),
         // Reached only if a busy machine gives the command no time at all.
@@ -160,7 +160,7 @@ fn functions_of_the_vdso_have_names() {
     let Some((session, _)) = record(command.map(str::to_owned).collect()) else {
         return;
     };
-    let is_vdso = |frame: &&Frame| session.module(frame).is_some_and(|m| m.path == "[vdso]");
+    let is_vdso = |frame: &&StackFrame| session.module(frame).is_some_and(|m| m.path == "[vdso]");
     let names: Vec<&str> = session
         .frames
         .iter()
@@ -219,7 +219,7 @@ fn compiled_code_in_other_namespaces_has_names() {
         Err(error) if figures::exit_code(&error) == 3 => return skip(format!("{error:#}")),
         Err(error) => panic!("{error:#}"),
     };
-    let is_named = |frame: &Frame| frame.symbol == "LazyCompile:*loop /srv/app.js:1";
+    let is_named = |frame: &StackFrame| frame.symbol == "LazyCompile:*loop /srv/app.js:1";
     assert!(session.frames.iter().any(is_named));
     let note = format!("perf map of process {pid}: malformed lines skipped: 1");
     assert!(

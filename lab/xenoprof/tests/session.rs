@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use testing::{Killed, PATIENCE};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
-use xenoprof::sampler::parse::{Address, Record, RecordKind};
+use xenoprof::sampler::parse::{Address, PerfRecord, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
-use xenoprof::session::message::{DomainScope, Link, Message, Named, document};
-use xenoprof::session::outcome::{Outcome, Taken};
+use xenoprof::session::message::{AddressName, DomainScope, SessionLink, SessionMessage, document};
+use xenoprof::session::outcome::{SessionOutcome, Taken};
 use xenoprof::session::participant::{self, Participated};
 use xenoprof::session::state::{Expected, Phase};
 
@@ -49,11 +49,11 @@ impl Idle {
         }
     }
 
-    fn samples(&self) -> Vec<Record> {
+    fn samples(&self) -> Vec<PerfRecord> {
         let (address, _) = self.code();
         let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicRaw);
         let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
-        let sample = |n| Record {
+        let sample = |n| PerfRecord {
             time_ns: now_ns + n,
             cpu: 0,
             kind: RecordKind::Sample {
@@ -68,33 +68,36 @@ impl Idle {
 
 /// A participant that violates the protocol.
 struct Rogue {
-    link: Link,
+    link: SessionLink,
     id: u64,
 }
 
 impl Rogue {
     fn connect(socket: &Path) -> Self {
-        let link = Link::connect(socket).expect("the initiator listens");
+        let link = SessionLink::connect(socket).expect("the initiator listens");
         let mut rogue = Self { link, id: 0 };
-        assert!(matches!(rogue.hear().0, Message::Configured { .. }));
+        assert!(matches!(
+            rogue.receive().0,
+            SessionMessage::Configured { .. }
+        ));
         rogue
     }
 
     fn reserve(socket: &Path, name: &str, mode: Mode, pid: u32) -> (Self, Vec<OwnedFd>) {
         let mut rogue = Self::connect(socket);
-        rogue.send(Message::Register {
+        rogue.send(SessionMessage::Register {
             name: name.to_owned(),
             mode,
             scope: DomainScope::Processes(vec![pid]),
         });
-        let (message, descriptors) = rogue.hear();
-        assert_eq!(message, Message::Reserved);
+        let (message, descriptors) = rogue.receive();
+        assert_eq!(message, SessionMessage::Reserved);
         (rogue, descriptors)
     }
 
     fn register(socket: &Path, name: &str, pid: u32) -> (Self, Vec<OwnedFd>) {
         let (rogue, descriptors) = Self::reserve(socket, name, Mode::Active, pid);
-        rogue.send(Message::Ready);
+        rogue.send(SessionMessage::Ready);
         (rogue, descriptors)
     }
 
@@ -103,17 +106,17 @@ impl Rogue {
         let symbols = document(|file| file.set_len(bytes)).expect("memory");
         let sent = self
             .link
-            .send_all(self.id, Message::Symbols, &[symbols.as_fd()]);
+            .send_all(self.id, SessionMessage::Symbols, &[symbols.as_fd()]);
         sent.expect("the initiator reads");
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: SessionMessage) {
         self.link
             .send_all(self.id, message, &[])
             .expect("the initiator reads");
     }
 
-    fn hear(&mut self) -> (Message, Vec<OwnedFd>) {
+    fn receive(&mut self) -> (SessionMessage, Vec<OwnedFd>) {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some((envelope, _, descriptors)) =
@@ -127,8 +130,8 @@ impl Rogue {
         panic!("no answer");
     }
 
-    fn until(&mut self, wanted: &Message) {
-        while self.hear().0 != *wanted {}
+    fn until(&mut self, wanted: &SessionMessage) {
+        while self.receive().0 != *wanted {}
     }
 }
 
@@ -160,12 +163,12 @@ fn socket(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("session")
 }
 
-fn member<'a>(outcome: &'a Outcome, name: &str) -> &'a Taken {
+fn member<'a>(outcome: &'a SessionOutcome, name: &str) -> &'a Taken {
     let found = outcome.members.iter().find(|member| member.name == name);
     found.unwrap_or_else(|| panic!("no {name} in {outcome:?}"))
 }
 
-fn lost(outcome: &Outcome, name: &str) -> String {
+fn lost(outcome: &SessionOutcome, name: &str) -> String {
     member(outcome, name).lost.clone().unwrap_or_default()
 }
 
@@ -186,21 +189,21 @@ fn faulty_participants_do_not_affect_others() {
             let (hanging, _) = Rogue::register(&socket, "hanging", hanging);
             let (liar, descriptors) = Rogue::register(&socket, "lying", lying);
             let (mut flooding, _) = Rogue::register(&socket, "flooding", flooding);
-            dead.hear();
+            dead.receive();
             drop(dead);
             let ring = std::fs::File::from(descriptors.into_iter().next().expect("a ring"));
             let claim = (u64::MAX / 2).to_ne_bytes();
             ring.write_all_at(&claim, 64).expect("the ring is shared");
             did_harm.send(()).expect("the test waits");
-            flooding.until(&Message::Drain);
-            let named = Named {
+            flooding.until(&SessionMessage::Drain);
+            let named = AddressName {
                 pid: 1,
                 address: 1,
                 module: "x".repeat(1000),
                 offset: 0,
                 frames: vec![("y".to_owned(), false)],
             };
-            let flood = Message::Names {
+            let flood = SessionMessage::Names {
                 names: vec![named; 50],
             };
             let mut sent = 0u64;
@@ -273,23 +276,23 @@ fn documents_are_accepted_in_order_and_within_budget() {
             let (mut active, _) = Rogue::reserve(&socket, "web", Mode::Active, pid);
             active.send_symbols(10);
             let (mut late, _) = Rogue::reserve(&socket, "db", Mode::Passive, pid);
-            late.send(Message::Ready);
+            late.send(SessionMessage::Ready);
             late.send_symbols(10);
             let (mut greedy, _) = Rogue::reserve(&socket, "log", Mode::Passive, pid);
             for _ in 0..3 {
                 greedy.send_symbols(30 << 20);
             }
             [
-                early.hear().0,
-                active.hear().0,
-                late.hear().0,
-                greedy.hear().0,
+                early.receive().0,
+                active.receive().0,
+                late.receive().0,
+                greedy.receive().0,
             ]
         })
     };
     initiator.reserve(|| rogues.is_finished());
-    let whys = rogues.join().expect("no panic").map(|told| match told {
-        Message::Refused { why } => why,
+    let whys = rogues.join().expect("no panic").map(|reply| match reply {
+        SessionMessage::Refused { why } => why,
         other => panic!("{other:?}"),
     });
     let turn = "sent a message out of order";
@@ -306,19 +309,19 @@ fn strangers_are_rejected_and_absent_named() {
     let stranger = {
         let socket = socket.clone();
         std::thread::spawn(move || {
-            let link = Link::connect(&socket).expect("the initiator listens");
+            let link = SessionLink::connect(&socket).expect("the initiator listens");
             let mut stranger = Rogue { link, id: 0 };
-            stranger.hear();
-            stranger.send(Message::Register {
+            stranger.receive();
+            stranger.send(SessionMessage::Register {
                 name: "cache".to_owned(),
                 mode: Mode::Active,
                 scope: DomainScope::Processes(vec![pid]),
             });
-            stranger.hear().0
+            stranger.receive().0
         })
     };
     initiator.reserve(|| false);
-    let Ok(Message::Refused { why }) = stranger.join() else {
+    let Ok(SessionMessage::Refused { why }) = stranger.join() else {
         panic!("a stranger takes part");
     };
     assert!(why.contains("not expected"), "{why}");

@@ -3,7 +3,7 @@
 //! workers carry out a repeated request once.
 
 use crate::core::CoreError;
-use crate::windows::Ports;
+use crate::window_slots::Ports;
 use abi::layout::mailbox;
 use abi::mailbox::Request;
 
@@ -76,7 +76,7 @@ impl WorkerCall {
         matches!(self.state, CallState::Done)
     }
 
-    /// Returns the token of the awaited reply.
+    /// Returns the token of the pending request.
     pub(crate) fn token(&self) -> Option<u32> {
         match self.state {
             CallState::Sent(token) => Some(token),
@@ -84,8 +84,8 @@ impl WorkerCall {
         }
     }
 
-    /// Records a reply, or that there is none. `must`: the worker has to carry the request out, so
-    /// that it is repeated even if the worker refuses.
+    /// Records a reply, or its absence. `must`: the request is repeated even if the worker refuses
+    /// it.
     ///
     /// # Errors
     /// The worker refuses the request.

@@ -12,7 +12,7 @@ pub(crate) enum LifeAction {
     /// Build the domain, in place of a dead one if there is one.
     Create,
     Connect,
-    /// Give the domain its devices, as far as netd need not open them first.
+    /// Give the domain those of its devices that netd need not open first.
     Give,
     Start,
     /// Send the call of this number.
@@ -23,7 +23,7 @@ pub(crate) enum LifeAction {
     End,
     /// Have the core forget the domain.
     Forget,
-    /// Close the devices: nothing else is left of the domain.
+    /// Close the devices, which are the last remains of the domain.
     Close,
 }
 
@@ -110,7 +110,7 @@ fn if_ready(is_ready: bool, action: LifeAction) -> LifeStep {
     }
 }
 
-/// Returns what the calls to workers need; `None` if all are done.
+/// Returns the next step for the calls to workers; `None` if all are done.
 fn calls(life: &Life, view: &DomainView<'_>, now_ns: u64) -> Option<LifeStep> {
     let left = life.calls.iter().enumerate();
     let mut left = left.filter(|(_, call)| !call.is_done()).peekable();

@@ -61,7 +61,7 @@ fn starts_that_never_succeed_back_off_to_seconds() {
         0, 10, 20, 20, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000,
     ];
     assert_eq!(pauses, expected);
-    // Its own limit counts again once a process was ready.
+    // The domain's limit applies again once a process was ready.
     let workers = BTreeMap::new();
     let mut view = DomainView {
         id: Some(DomId(1)),
@@ -102,7 +102,7 @@ fn a_first_start_waits_for_a_busy_device() {
         life.opened(vec![busy()], 7 + REMOVAL_NS),
         failed(refusal(true))
     );
-    // The reason that is final is the one reported.
+    // The final refusal is reported, not the temporary one.
     let both = vec![busy(), ((2, 1), refusal(false))];
     assert_eq!(
         Life::new(2, None, 7).opened(both, 8),

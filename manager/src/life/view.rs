@@ -14,16 +14,16 @@ pub(crate) struct DomainView<'a> {
     pub(crate) is_connected: bool,
     /// Devices that the domain is given.
     pub(crate) devices: usize,
-    /// How far all domains that start together are; in a machine that runs, no other domain's
-    /// start matters.
+    /// The stage that all domains that start together have reached. In a running machine, a start
+    /// does not depend on other domains.
     pub(crate) ready: StartStage,
     /// The workers of the driver domain, by place.
     pub(crate) workers: &'a BTreeMap<usize, WorkerView>,
 }
 
-/// How far the first start of a domain is. Devices may lie over other domains' memory, and a worker
-/// expects the connections of its description: of domains that start together all are built first,
-/// then connected, then get devices, and then processes.
+/// The stage of a domain's first start. Domains that start together pass each stage together: all
+/// are built, then connected, then get devices, and then processes, because devices may lie over
+/// other domains' memory, and a worker expects the connections of its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StartStage {
     Nothing,

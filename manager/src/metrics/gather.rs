@@ -46,7 +46,7 @@ pub(crate) enum GatherError {
 
 /// A client of the main loop.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Scraper {
     stream: UnixStream,
     input: Vec<u8>,
     /// Requests without an answer.
@@ -58,7 +58,7 @@ pub(crate) struct Asker {
     domain: Duration,
 }
 
-impl Asker {
+impl Scraper {
     /// Returns a client over a connection that does not block.
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
@@ -202,7 +202,7 @@ pub(crate) mod tests {
 
     /// A main loop whose domains in `silent` do not answer at first. Returns the requests that it
     /// got.
-    pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Asker, JoinHandle<Vec<String>>) {
+    pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Scraper, JoinHandle<Vec<String>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let served = std::thread::spawn(move || {
@@ -227,7 +227,7 @@ pub(crate) mod tests {
                     }
                     other => panic!("{other:?}"),
                 };
-                // As from a domain that was stopped for a while.
+                // A domain that was stopped for a while answers like this.
                 for late in owed.drain(..) {
                     writeln!(&theirs, "{late}").unwrap();
                 }
@@ -235,35 +235,35 @@ pub(crate) mod tests {
             }
             got
         });
-        let mut asker = Asker::new(ours);
+        let mut scraper = Scraper::new(ours);
         // A test's thread may get no CPU for a while.
-        asker.gathering = Duration::from_secs(600);
-        asker.domain = match silent {
-            [] => asker.gathering,
+        scraper.gathering = Duration::from_secs(600);
+        scraper.domain = match silent {
+            [] => scraper.gathering,
             _ => Duration::from_secs(4),
         };
-        (asker, served)
+        (scraper, served)
     }
 
     #[test]
     fn every_domain_is_asked() {
-        let (mut asker, served) = main_loop(&[]);
-        let snapshot = asker.gather().unwrap();
+        let (mut scraper, served) = main_loop(&[]);
+        let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.len(), 2);
         assert!(snapshot.audit.is_some());
-        drop(asker);
+        drop(scraper);
         assert_eq!(served.join().unwrap().len(), 4);
     }
 
     #[test]
     fn silent_domains_are_skipped_then_queried_last() {
-        let (mut asker, served) = main_loop(&["driver"]);
-        let snapshot = asker.gather().unwrap();
+        let (mut scraper, served) = main_loop(&["driver"]);
+        let snapshot = scraper.gather().unwrap();
         assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
-        // Its late answer is not taken for another domain's.
+        // Its late answer is not attributed to another domain.
         assert!(snapshot.stats["web"].get("vifs").is_some());
-        asker.gather().unwrap();
-        drop(asker);
+        scraper.gather().unwrap();
+        drop(scraper);
         let got = served.join().unwrap();
         let relays: Vec<bool> = got
             .iter()
@@ -278,6 +278,6 @@ pub(crate) mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         drop(theirs);
-        assert_eq!(Asker::new(ours).gather().unwrap_err(), GatherError::Gone);
+        assert_eq!(Scraper::new(ours).gather().unwrap_err(), GatherError::Gone);
     }
 }

@@ -1,9 +1,10 @@
 //! Connections that read metrics: at most [`CONNECTIONS_MAX`] for each listener, each with one
-//! request of bounded length and a deadline. Connections to the port, for which the kernel reports
-//! no user, do not use places of the socket, which serves root and the machine's user.
+//! request of bounded length and a deadline. The socket serves root and the machine's user.
+//! Connections to the port, for which the kernel reports no user, do not use the socket's places.
 //!
-//! If no place is free, the connection that has waited longest without a whole request yields its
-//! place to a newcomer at once, and one that does not read its answer yields after [`UNREAD`].
+//! If no place is free, the connection that has waited longest without a complete request yields
+//! its place to a new connection at once. A connection that does not read its answer yields after
+//! [`UNREAD`].
 
 use super::gather::GatherError;
 use super::request::{self, HttpRequest, REQUEST_MAX};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Connections of a listener at a time; further ones wait until one ends or yields.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a connection may leave its answer unread before it yields to a newcomer.
+/// How long a connection may leave its answer unread before it yields to a new connection.
 const UNREAD: Duration = Duration::from_millis(100);
 /// Time for a request to arrive, and for an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -74,7 +75,7 @@ struct ScrapeConnection {
     /// The answer, and the number of bytes sent.
     output: Vec<u8>,
     sent: usize,
-    /// When it was accepted, or its answer was begun.
+    /// Time at which the connection was accepted, or its answer was started.
     since: Instant,
     is_over: bool,
 }
@@ -97,7 +98,7 @@ impl ScrapeConnection {
         self.since + PATIENCE
     }
 
-    /// Returns when it yields its place to a newcomer.
+    /// Returns when it yields its place to a new connection.
     fn yields(&self) -> Instant {
         match self.output.is_empty() {
             true => self.since,
@@ -112,7 +113,7 @@ impl ScrapeConnection {
         }
     }
 
-    /// Reads from the connection. Returns the request, as far as it is known.
+    /// Reads from the connection. Returns the known part of the request.
     fn receive(&mut self) -> Option<HttpRequest> {
         let mut chunk = [0; REQUEST_MAX];
         let room = REQUEST_MAX.saturating_sub(self.input.len());
@@ -205,7 +206,7 @@ fn first_to_yield(connections: &[ScrapeConnection], listener: usize) -> Option<(
     yields.min().filter(|_| is_full)
 }
 
-/// Closes the connection that yields its place to a newcomer, if no place is free.
+/// Closes the connection that yields its place to a new one, if no place is free.
 fn make_room(connections: &mut Vec<ScrapeConnection>, listener: usize) {
     if let Some((at, place)) = first_to_yield(connections, listener)
         && at <= Instant::now()
@@ -215,7 +216,7 @@ fn make_room(connections: &mut Vec<ScrapeConnection>, listener: usize) {
 }
 
 /// Waits until a source is ready, at most until the next deadline. Connections come first in the
-/// list. A listener is polled from `not_before` on, while it has a place for a newcomer.
+/// list. A listener is not polled before `not_before`, and only while it can accept a connection.
 fn wait(
     listeners: &[ScrapeListener],
     connections: &[ScrapeConnection],

@@ -29,7 +29,7 @@ mod request;
 mod text;
 mod vm;
 
-use gather::{Asker, GatherError, Snapshot};
+use gather::{GatherError, Scraper, Snapshot};
 use listen::ScrapeListener;
 use names::SeriesNames;
 use std::io;
@@ -92,7 +92,7 @@ impl Metrics {
 /// The source of the text.
 #[derive(Debug)]
 struct MetricSource {
-    asker: Asker,
+    scraper: Scraper,
     names: SeriesNames,
     last: Option<Last>,
     /// Age up to which a text is reused.
@@ -109,7 +109,7 @@ struct Last {
 impl MetricSource {
     fn new(control: UnixStream) -> Self {
         Self {
-            asker: Asker::new(control),
+            scraper: Scraper::new(control),
             names: SeriesNames::default(),
             last: None,
             fresh: FRESH,
@@ -128,7 +128,7 @@ impl MetricSource {
         {
             Some(last) => last,
             None => {
-                let snapshot = self.asker.gather()?;
+                let snapshot = self.scraper.gather()?;
                 let texts = texts(&snapshot, &mut self.names);
                 let at = Instant::now();
                 Last { at, texts }

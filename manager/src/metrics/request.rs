@@ -11,9 +11,10 @@ const HEADERS_MAX: usize = 64;
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HttpRequest {
-    /// The format of the metrics, or the status and the sentence of the answer to another request.
+    /// The requested format of the metrics, or the status and text of the answer to an invalid
+    /// request.
     pub(crate) wants: Result<MetricFormat, (&'static str, &'static str)>,
-    /// Whether the answer has its text; that to `HEAD` has none.
+    /// Whether the answer has a body; the answer to `HEAD` has none.
     pub(crate) has_text: bool,
 }
 

@@ -160,9 +160,9 @@ fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let path = dir.join("x.metrics");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let (asker, _) = main_loop(silent);
+    let (scraper, _) = main_loop(silent);
     let mut source = source();
-    source.asker = asker;
+    source.scraper = scraper;
     let listener = ScrapeListener::local(listener.into(), rustix::process::geteuid().as_raw());
     thread::spawn(move || listen::serve(&[listener], |format| source.text(format)));
     path
@@ -252,9 +252,9 @@ fn connections_without_a_request_yield() {
 
 #[test]
 fn concurrent_readers_share_one_gathering() {
-    let (asker, requests) = main_loop(&[]);
+    let (scraper, requests) = main_loop(&[]);
     let mut source = source();
-    source.asker = asker;
+    source.scraper = scraper;
     source.fresh = Duration::from_secs(600);
     let first = source.text(MetricFormat::OpenMetrics).unwrap();
     let again = source.text(MetricFormat::OpenMetrics).unwrap();

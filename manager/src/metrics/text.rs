@@ -1,8 +1,9 @@
 //! The two text formats that collectors read.
 //!
-//! They differ in the names of counters, in units, and in the end. The older one has only the three
-//! types here, so neither is written with others. node_exporter and `promtool check metrics` read
-//! the older one; `prometheus-client`, the Prometheus project's crate, writes only the newer one.
+//! They differ in the names of counters, in units, and in the last line. The older format has only
+//! the three types here, so both formats use only these. node_exporter and `promtool check metrics`
+//! read the older one; `prometheus-client`, the Prometheus project's crate, writes only the newer
+//! one.
 
 use std::fmt::{self, Write as _};
 
@@ -37,7 +38,7 @@ pub(crate) struct MetricFamily {
     pub(crate) help: &'static str,
 }
 
-/// A sample: names and values of its labels, its value, and the part that it is.
+/// A sample: its labels (names and values), its value, and its part of the family.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MetricSample(
     pub(crate) Vec<(&'static str, String)>,

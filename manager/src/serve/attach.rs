@@ -1,4 +1,4 @@
-//! Attaches guests: a guest is added as a whole, or not at all.
+//! Attaches guests: a guest is added completely, or not at all.
 //!
 //! | step | kept for the next manager | if it fails |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use super::requests::refusal;
 use crate::client::{Client, ClientWait};
 use crate::core::CoreError;
 use crate::life::{Life, WorkerCall};
-use crate::spec::{AdmittedGuest, Spec, SpecChange};
+use crate::spec::{AdmittedGuest, MachineSpec, SpecChange};
 use abi::core::CoreRequest;
 use abi::journal::Level;
 use abi::machine::{Attached, Setting};
@@ -54,7 +54,7 @@ impl ManagerServer<'_> {
         self.begin_attach(EditOrigin::Client(id), &guest, now)
     }
 
-    /// Attaches guests of clients that have waited until a guest of the same name was removed.
+    /// Attaches guests whose clients waited for the removal of a guest of the same name.
     pub(super) fn attach_freed(&mut self, now: u64) {
         let is_leaving =
             |guest: &Setting| state::name_of(guest).is_some_and(|name| self.is_leaving(name));
@@ -70,18 +70,18 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to attach a guest. The asker gets its answer when the guest is up.
+    /// Begins to attach a guest. The requester gets its answer when the guest is up.
     pub(super) fn begin_attach(
         &mut self,
-        asker: EditOrigin,
+        origin: EditOrigin,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
-        let user = self.user_of(asker, state::name_of(guest).unwrap_or_default());
+        let user = self.user_of(origin, state::name_of(guest).unwrap_or_default());
         let config = live_config(&mut self.config, self.state.spec())?;
         let admitted = self.state.admit(config, guest, user)?;
         let (name, place) = (admitted.name.clone(), admitted.place);
-        if asker != EditOrigin::Before {
+        if origin != EditOrigin::Before {
             // This guest takes the place of the one that was to return.
             self.forget_saved_guest(&name);
         }
@@ -89,12 +89,12 @@ impl ManagerServer<'_> {
             self.forget(&name);
             return Err(format!("the core cannot keep the state: {why}"));
         }
-        self.wait_for_change(asker);
+        self.wait_for_change(origin);
         let edit = Edit {
             place,
             began_ns: now,
             kind: EditKind::Attach(admitted),
-            askers: vec![(asker, None)],
+            origins: vec![(origin, None)],
         };
         self.begin_edit(name, edit);
         let domain = self.state.domain(place);
@@ -104,8 +104,8 @@ impl ManagerServer<'_> {
     }
 
     /// Returns the user who has asked for a guest; `None` if files name it.
-    fn user_of(&self, asker: EditOrigin, name: &str) -> Option<u32> {
-        match asker {
+    fn user_of(&self, origin: EditOrigin, name: &str) -> Option<u32> {
+        match origin {
             EditOrigin::Client(id) => self.clients.get(&id)?.user,
             EditOrigin::Reload => self.reload.as_ref()?.course.user(),
             EditOrigin::Before => self.state.spec().saved_guest(name)?.origin.user,
@@ -145,7 +145,7 @@ impl ManagerServer<'_> {
                 let done = self.core.ask(connect, &[])?;
                 if let Some(vif) = vifs.get_mut(handle) {
                     vif.conn = (done.value >> 32) as u32;
-                    // Others ask for its addresses while it is away.
+                    // Other stations may have sent queries for its addresses while it was absent.
                     vif.announces |= returns;
                 }
             }
@@ -161,7 +161,7 @@ impl ManagerServer<'_> {
             return self.drive(now);
         }
         self.reattach_saved_guests(now);
-        // The reports of the step before were taken since it ended.
+        // The reports of the previous step were taken after it ended.
         self.reload_turn(now);
         self.nics_opened(now);
         self.drive(now);
@@ -188,7 +188,7 @@ impl ManagerServer<'_> {
         let EditKind::Attach(AdmittedGuest { macs, warnings, .. }) = edit.kind else {
             return;
         };
-        if edit.askers.contains(&(EditOrigin::Before, None)) {
+        if edit.origins.contains(&(EditOrigin::Before, None)) {
             self.forget_saved_guest(name);
         }
         let line = format!("{name}: attached");
@@ -208,15 +208,15 @@ impl ManagerServer<'_> {
             took_ns: now.saturating_sub(edit.began_ns),
             warnings: warnings.collect(),
         };
-        for (asker, _) in edit.askers {
-            self.changed(asker, &attached, now);
+        for (origin, _) in edit.origins {
+            self.changed(origin, &attached, now);
         }
     }
 
     /// Fails the attach of a guest: removes it, and answers why when that is done.
     pub(super) fn fail(&mut self, name: &str, why: String) {
         if let Some(edit) = self.edits.get_mut(name) {
-            for (_, error) in &mut edit.askers {
+            for (_, error) in &mut edit.origins {
                 error.get_or_insert_with(|| why.clone());
             }
         }
@@ -227,7 +227,7 @@ impl ManagerServer<'_> {
 /// Returns the present configuration, which is parsed when it is first asked for.
 pub(super) fn live_config<'a>(
     known: &'a mut Option<LiveConfig>,
-    spec: &Spec,
+    spec: &MachineSpec,
 ) -> Result<&'a mut LiveConfig, String> {
     let config = match known.take() {
         Some(config) => config,

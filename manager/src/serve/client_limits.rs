@@ -1,7 +1,7 @@
 //! Places at the control socket: the number of clients that are served at a time, by user.
 //!
 //! Root and the machine's user have places that no other user can take. Every other user has a
-//! bounded number of places. A client without a request under way yields its place to a newcomer.
+//! bounded number of places. A client without a pending request yields its place to a new client.
 
 use super::requests::refusal;
 use super::{Deadline, ManagerServer};
@@ -22,14 +22,14 @@ const ACCEPTS: usize = 32;
 /// Pause after an `accept` that failed, for example because no descriptor was free.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// Where a newcomer is served.
+/// Where a new client is served.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// At a free place.
     Free,
-    /// At the place of this client, whose connection is closed.
+    /// In the place of this client, whose connection is closed.
     Of(u64),
-    /// Nowhere: every place has a request under way.
+    /// Nowhere: every place serves a request.
     Nowhere,
 }
 
@@ -130,7 +130,7 @@ impl ManagerServer<'_> {
         Some((right, peer.user()))
     }
 
-    /// Gives a newcomer a place, or refuses it.
+    /// Gives a new client a place, or refuses it.
     fn admit(&mut self, mut client: Client, now: u64) {
         match self.place_for(client.user.unwrap_or_default(), now) {
             Place::Free => {}

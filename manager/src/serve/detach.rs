@@ -1,5 +1,5 @@
 //! Detaches guests: the process ends, the workers release the guest's ports, and the core forgets
-//! the guest when no domain has a page of it any more. The next manager can repeat each step.
+//! the guest when no domain has a page of it any longer. The next manager can repeat each step.
 
 use super::attach::live_config;
 use super::edits::{EDIT_NS, Edit, EditKind, EditOrigin};
@@ -10,8 +10,9 @@ use abi::machine::{BEING_DETACHED, Detached};
 use shmem::time::monotonic_ns;
 
 impl ManagerServer<'_> {
-    /// Begins to detach a guest. The asker gets its answer when nothing is left of it.
-    pub(super) fn detach_for(&mut self, asker: EditOrigin, name: &str) -> Result<(), String> {
+    /// Begins to detach a guest. The requester gets its answer when the guest has been removed
+    /// completely.
+    pub(super) fn detach_for(&mut self, origin: EditOrigin, name: &str) -> Result<(), String> {
         if self.is_detached_for_another(name) {
             return Err(format!("guest {name} {BEING_DETACHED}"));
         }
@@ -20,7 +21,7 @@ impl ManagerServer<'_> {
         if is_saved && self.state.place(name).is_none() {
             let now = monotonic_ns();
             self.note(now);
-            self.changed(asker, &self.detached(name, 0), now);
+            self.changed(origin, &self.detached(name, 0), now);
             return Ok(());
         }
         live_config(&mut self.config, self.state.spec())?.check_removable(name)?;
@@ -29,11 +30,11 @@ impl ManagerServer<'_> {
             false => self.begin_detach(name, "detached"),
         }
         if let Some(edit) = self.edits.get_mut(name) {
-            edit.askers.push((asker, None));
+            edit.origins.push((origin, None));
             let due_ns = edit.began_ns.saturating_add(EDIT_NS);
             self.deadlines.set(Deadline::Edit(name.to_owned()), due_ns);
         }
-        self.wait_for_change(asker);
+        self.wait_for_change(origin);
         Ok(())
     }
 
@@ -41,16 +42,17 @@ impl ManagerServer<'_> {
     fn is_detached_for_another(&self, name: &str) -> bool {
         let edit = self.edits.get(name);
         let edit = edit.filter(|edit| matches!(edit.kind, EditKind::Detach));
-        let waits = |asker: &EditOrigin| match asker {
+        let waits = |origin: &EditOrigin| match origin {
             EditOrigin::Client(id) => self.clients.contains_key(id),
             EditOrigin::Reload => true,
             EditOrigin::Before => false,
         };
-        let asks = |(asker, error): &(EditOrigin, Option<String>)| error.is_none() && waits(asker);
-        edit.is_some_and(|edit| edit.askers.iter().any(asks))
+        let asks = |(from, error): &(EditOrigin, Option<String>)| error.is_none() && waits(from);
+        edit.is_some_and(|edit| edit.origins.iter().any(asks))
     }
 
-    /// Returns the answer to a request to detach a guest. It warns if the state file still has it.
+    /// Returns the answer to a request to detach a guest. The answer contains a warning if the
+    /// state file still contains the guest.
     fn detached(&self, name: &str, took_ns: u64) -> Detached {
         Detached {
             domain: name.to_owned(),
@@ -68,7 +70,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Begins to remove a guest. Askers of an edit that is under way wait for that.
+    /// Begins to remove a guest. The requesters of the current edit wait for the removal.
     pub(super) fn begin_detach(&mut self, name: &str, why: &str) {
         let Some(place) = self.state.place(name) else {
             return;
@@ -78,10 +80,10 @@ impl ManagerServer<'_> {
         }
         let now = monotonic_ns();
         let under_way = self.end_edit(name).into_iter();
-        let askers = under_way.flat_map(|edit| edit.askers);
+        let origins = under_way.flat_map(|edit| edit.origins);
         let error = |error: Option<String>| error.or_else(|| Some(why.to_owned()));
-        let askers = askers
-            .map(|(asker, failed)| (asker, error(failed)))
+        let origins = origins
+            .map(|(origin, failed)| (origin, error(failed)))
             .collect();
         self.state
             .edit_guest(name, |guest| guest.is_changing = true);
@@ -95,7 +97,7 @@ impl ManagerServer<'_> {
             place,
             began_ns: now,
             kind: EditKind::Detach,
-            askers,
+            origins,
         };
         self.begin_edit(name.to_owned(), edit);
     }
@@ -120,14 +122,14 @@ impl ManagerServer<'_> {
         let line = format!("{name}: detached");
         self.log.line(Level::Info, "grantwayd", &line);
         let Some(edit) = edit else { return };
-        for (asker, error) in edit.askers {
+        for (origin, error) in edit.origins {
             match error {
-                Some(why) if asker == EditOrigin::Before => self.has_failed(&name, &why, now),
-                Some(why) => self.refuse(asker, why, now),
+                Some(why) if origin == EditOrigin::Before => self.has_failed(&name, &why, now),
+                Some(why) => self.refuse(origin, why, now),
                 None => {
                     let took_ns = now.saturating_sub(edit.began_ns);
                     let detached = self.detached(&name, took_ns);
-                    self.changed(asker, &detached, now);
+                    self.changed(origin, &detached, now);
                 }
             }
         }

@@ -112,7 +112,7 @@ impl ManagerServer<'_> {
         places.map(|place| (place, worker(place))).collect()
     }
 
-    /// Returns how far all domains are that start together: those that the machine begins with.
+    /// Returns the stage that all domains of the machine's start have reached.
     fn ready(&self) -> StartStage {
         let lives = self.lives.values().filter(|_| self.complete_ns.is_none());
         let ready = lives.map(|life| {
@@ -193,7 +193,7 @@ impl ManagerServer<'_> {
             LifeAction::Connect => {
                 life.calls = self.connect(life.place)?;
                 life.is_connected = true;
-                // From here on the next manager knows what the workers have to release.
+                // After this, the next manager knows what the workers have to release.
                 self.keep()?;
             }
             LifeAction::Give => {
@@ -229,7 +229,7 @@ impl ManagerServer<'_> {
                     let forget = core.ask(CoreRequest::Forget { domain }, &[]);
                     forget.is_err_and(|refusal| refusal.is_busy)
                 });
-                // Any other refusal means that another manager has had it forgotten.
+                // Any other refusal means that an earlier manager has already requested this.
                 life.forgot(forgotten.unwrap_or_default(), now);
             }
             // The caller releases the place.
@@ -259,7 +259,7 @@ impl ManagerServer<'_> {
                 self.log.line(Warning, "grantwayd", &line);
             }
             DomainEvent::Up => self.is_up(place, &name, now),
-            // It fails the request for the domain, or the start of the machine.
+            // The request for the domain fails, or the start of the machine.
             DomainEvent::Failed(refusal) => {
                 let how = || format!("it did not start: {}", self.how_it_ended(place));
                 let why = refusal.map_or_else(how, |refusal| refusal.why);
@@ -295,7 +295,7 @@ impl ManagerServer<'_> {
         self.state.stage_at(place) == Some(Stage::Running)
     }
 
-    /// Returns calls that have the workers release a guest's ports.
+    /// Returns calls to all workers that release a guest's ports.
     pub(super) fn release_calls(&self, name: &str) -> Vec<WorkerCall> {
         let spec = self.state.spec();
         let calls = spec.workers().into_iter().flat_map(|worker| {

@@ -7,10 +7,10 @@ use abi::machine::Setting;
 use abi::reload::Reloaded;
 
 /// Time within which an edit is carried out. An attach or a change that takes longer fails; a
-/// detach continues, but its askers get an error.
+/// detach continues, but its requesters get an error.
 pub(super) const EDIT_NS: u64 = 20_000_000_000;
 
-/// The origin of an edit, which gets its outcome.
+/// The origin of an edit, which receives the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EditOrigin {
     /// A client, by its number.
@@ -27,9 +27,9 @@ pub(super) struct Edit {
     pub(super) place: usize,
     pub(super) began_ns: u64,
     pub(super) kind: EditKind,
-    /// The clients and parts that get the outcome. An asker with a text gets an error with it: the
-    /// guest is removed because its attach has failed.
-    pub(super) askers: Vec<(EditOrigin, Option<String>)>,
+    /// The requesters, which receive the outcome. A requester with a text receives it as an error:
+    /// the guest is removed because its attach failed.
+    pub(super) origins: Vec<(EditOrigin, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) struct Reload {
 /// Domains that restart because a client or a reload has asked for it.
 #[derive(Debug)]
 pub(super) struct Restarting {
-    pub(super) asker: EditOrigin,
+    pub(super) origin: EditOrigin,
     /// The number of restarts before, by the domain's place.
     pub(super) starts: Vec<(usize, u64)>,
     pub(super) goal: RestartGoal,
@@ -79,6 +79,6 @@ pub(super) enum RestartGoal {
     Ended,
     /// The workers run with other NICs.
     NicsChanged,
-    /// The workers are connected to their guests, as far as those connect in time.
+    /// The workers are connected to all guests that connect in time.
     Connected,
 }

@@ -1,5 +1,5 @@
-//! Devices that netd reports as lost: their network namespace does not exist any more, or their
-//! interface was removed. The next start of the domain, or a reload, creates the interface again.
+//! Devices that netd reports as lost: their network namespace no longer exists, or their interface
+//! was removed. The next start of the domain, or a reload, creates the interface again.
 
 use super::ManagerServer;
 use crate::reload::ReloadRequest;

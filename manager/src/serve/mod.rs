@@ -1,7 +1,8 @@
-//! The main loop: one poll over everything, at most until the first deadline of one queue.
+//! The main loop: one poll over all descriptors, until the first deadline of one queue at the
+//! latest.
 //!
 //! It blocks on no client, domain or netd: it takes their answers when they arrive. It blocks on
-//! the core only for requests that the core answers by itself, at once.
+//! the core only for requests that the core answers at once, without netd.
 
 mod attach;
 mod client_limits;
@@ -22,7 +23,7 @@ use crate::console::Console;
 use crate::consoles::Consoles;
 use crate::core::{CoreError, CoreLink};
 use crate::deadlines::Deadlines;
-use crate::journal::{Journal, SavedState};
+use crate::journal::{SavedState, StateJournal};
 use crate::life::Life;
 use crate::log::LogSender;
 use crate::machine_state::MachineState;
@@ -68,13 +69,13 @@ enum Deadline {
     Nics,
     /// The reload can begin its next step.
     Reload,
-    /// The next attempt to attach this guest of the machine before.
+    /// The next attempt to attach this guest of the previous machine.
     Reattach(String),
     /// The next attempt to write the state file.
     StateFile,
     /// The log may report again that the core cannot keep the state.
     Trouble,
-    /// A client is too slow, or the time of what it waits for is over.
+    /// A client is too slow, or the event that it waits for is overdue.
     Client(u64),
     /// The end of the pause after an `accept` that failed.
     Accept,
@@ -102,8 +103,8 @@ pub(crate) struct ManagerServer<'a> {
     /// Why a domain could not be started before the machine was complete.
     boot_failure: Option<String>,
     /// The file that the next manager resumes from.
-    kept: Journal,
-    /// The present configuration, from its first use on.
+    kept: StateJournal,
+    /// The present configuration; unset until its first use.
     config: Option<LiveConfig>,
     /// Edits of guests that are under way, by name.
     edits: BTreeMap<String, Edit>,
@@ -115,11 +116,11 @@ pub(crate) struct ManagerServer<'a> {
     opening_nics: Option<OpeningNics>,
     /// Places of domains that have ended since they were driven.
     ended: BTreeSet<usize>,
-    /// Attempts to attach guests of the machine before, by name.
+    /// Attempts to attach guests of the previous machine, by name.
     begun: BTreeMap<String, u32>,
     /// The state file, for the next core's manager.
     state_file: StateFile,
-    /// Why the state file could not be removed on request of the end.
+    /// Why the state file could not be removed when the end was requested.
     not_forgotten: Option<String>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
@@ -153,7 +154,7 @@ impl<'a> ManagerServer<'a> {
             user,
             began_ns,
             complete_ns: None,
-            kept: Journal::default(),
+            kept: StateJournal::default(),
             config: None,
             edits: BTreeMap::new(),
             reload: None,
@@ -185,7 +186,7 @@ impl<'a> ManagerServer<'a> {
         let late_ns = self.began_ns.saturating_add(COMPLETE_NS);
         self.deadlines.set(Deadline::Complete, late_ns);
         loop {
-            self.hear();
+            self.take_reports();
             let now = monotonic_ns();
             if self.state.is_complete() {
                 self.complete_ns = Some(now);
@@ -223,7 +224,7 @@ impl<'a> ManagerServer<'a> {
         }
         // First, because a domain that restarts keeps its devices.
         self.resume(&kept.restarts, now);
-        self.hear();
+        self.take_reports();
         self.resume(&kept.restarts, now);
         for id in self.state.all() {
             if self.state.stage(id).is_some_and(Stage::is_over) {
@@ -293,8 +294,8 @@ impl<'a> ManagerServer<'a> {
         }
     }
 
-    /// Has the core remove the state file, because the machine ends in order. The answer to `down`
-    /// reports a failure.
+    /// Has the core remove the state file, because the machine is shut down cleanly. The answer to
+    /// `down` reports a failure.
     fn leave_nothing(&mut self) {
         if let Err(CoreError { why, .. }) = self.core.ask_with(CoreRequest::Leave {}, &[]) {
             let line = format!(
@@ -359,7 +360,7 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Takes the core's reports.
-    fn hear(&mut self) {
+    fn take_reports(&mut self) {
         self.core.take();
         while let Some((tell, fds)) = self.core.news() {
             match tell {
@@ -443,8 +444,8 @@ impl<'a> ManagerServer<'a> {
     fn turn(&mut self) {
         let now = monotonic_ns();
         let place_ns = self.place_ns().filter(|at| *at > now);
-        // Answers that arrived during a request to the core, and further requests of a client, make
-        // no descriptor readable.
+        // No descriptor becomes readable for answers that arrived during a request to the core, or
+        // for requests that a client sent together.
         let has_request = self.clients.values().any(Client::has_request);
         let returns = self.next_to_reattach().is_some();
         let until = match self.is_answered() || has_request || self.core.has_news() || returns {
@@ -457,7 +458,7 @@ impl<'a> ManagerServer<'a> {
         for ready in self.wait(until, now) {
             self.handle(ready);
         }
-        self.hear();
+        self.take_reports();
         let now = monotonic_ns();
         self.core.look(now);
         self.requests(now);
@@ -471,10 +472,10 @@ impl<'a> ManagerServer<'a> {
     }
 
     /// Carries on with everything that has been answered, and then handles what is late: an edit
-    /// that ends in the turn of its deadline is in time. Ends when nothing is due any more.
+    /// that ends in the turn of its deadline is in time. Ends when nothing is due.
     fn carry_on(&mut self, now: u64) {
         loop {
-            self.hear();
+            self.take_reports();
             self.change(now);
             if !self.expire(now) {
                 return;
@@ -513,7 +514,8 @@ impl<'a> ManagerServer<'a> {
         was_due
     }
 
-    /// Whether an awaited answer has arrived. Drops answers for clients that have hung up.
+    /// Whether the answer to a pending request has arrived. Drops answers for clients that have
+    /// hung up.
     fn is_answered(&mut self) -> bool {
         let lives = self.lives.values().flat_map(Life::tokens);
         let opening = self.opening_nics.iter().flat_map(|it| &it.devices);
@@ -526,7 +528,7 @@ impl<'a> ManagerServer<'a> {
         waited.iter().any(|token| self.core.has_answer(*token))
     }
 
-    /// Whether the machine is complete and not ending: only then domains restart.
+    /// Whether the machine is complete and not ending. Domains restart only in this state.
     fn restarts_now(&self) -> bool {
         self.complete_ns.is_some() && self.ending.is_none()
     }

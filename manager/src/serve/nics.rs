@@ -1,8 +1,8 @@
 //! Changes of NICs: netd opens the devices of new NICs, the driver domain's workers restart with
-//! the new NICs, and netd closes the devices of removed NICs. Each part waits for the one before,
-//! and the manager's loop waits for none. Until all workers run, the NICs before are kept: they are
-//! restored if a device cannot be opened or a worker does not start, or if the next manager finds
-//! the change half done.
+//! the new NICs, and netd closes the devices of removed NICs. Each part waits for the previous one,
+//! and the manager's loop waits for none. Until all workers run, the previous NICs are kept: they
+//! are restored if a device cannot be opened or a worker does not start, or if the next manager
+//! finds the change half done.
 //!
 //! If a reload removes NICs and adds others, the workers restart once: they end in the first step
 //! and start in the second. The reload is answered when they are connected to their guests.
@@ -32,7 +32,7 @@ impl ManagerServer<'_> {
         let opens = self.pending_nic_change().opens;
         let devices = kept.and_then(|()| build::open(self.core, &self.state, opens));
         let devices = devices.map_err(|CoreError { why, .. }| {
-            // The workers still run with the NICs before.
+            // The workers still run with the previous NICs.
             self.finish_nic_change(true);
             why
         })?;
@@ -67,7 +67,7 @@ impl ManagerServer<'_> {
         self.restart_for(EditOrigin::Reload, &workers, (goal, OTHER_NICS), now);
     }
 
-    /// Restores the NICs before: netd has not opened all devices of the new ones.
+    /// Restores the previous NICs: netd has not opened all devices of the new ones.
     pub(super) fn refuse_nics(&mut self, why: String, now: u64) {
         self.deadlines.set(Deadline::Nics, None);
         let Some(opening) = self.opening_nics.take() else {
@@ -90,8 +90,8 @@ impl ManagerServer<'_> {
         pending_nic_change.cloned().unwrap_or_default()
     }
 
-    /// Settles the change, or, `back`, restores the NICs before, and closes the devices that are
-    /// not needed any more.
+    /// Completes the change, or, if `back`, restores the previous NICs; closes the devices that are
+    /// no longer needed.
     pub(super) fn finish_nic_change(&mut self, back: bool) {
         let change = self.state.spec().end_nic_change(back);
         self.state.change(change);
@@ -103,7 +103,7 @@ impl ManagerServer<'_> {
         self.close_removed_nics();
     }
 
-    /// Restores the NICs before. Returns why, for the client.
+    /// Restores the previous NICs. Returns why, for the client.
     pub(super) fn turn_back(&mut self, why: String) -> String {
         let workers = self.state.spec().workers();
         self.restart_domains(&workers, (RestartGoal::Up, OTHER_NICS));

@@ -52,22 +52,22 @@ impl ManagerServer<'_> {
             .collect()
     }
 
-    /// Has domains restart for an asker, who gets an answer when they have reached the goal.
+    /// Restarts domains for a requester, which gets an answer when they have reached the goal.
     pub(super) fn restart_for(
         &mut self,
-        asker: EditOrigin,
+        origin: EditOrigin,
         places: &[usize],
         goal: (RestartGoal, &str),
         now: u64,
     ) {
         let starts = self.restart_domains(places, goal);
         let restarting = Restarting {
-            asker,
+            origin,
             starts,
             goal: goal.0,
         };
         self.await_restart(restarting, now.saturating_add(EDIT_NS));
-        self.wait_for_change(asker);
+        self.wait_for_change(origin);
     }
 
     /// Adds a request that waits for restarting domains until a time.
@@ -99,7 +99,7 @@ impl ManagerServer<'_> {
         lives.find_map(|life| life?.failure())
     }
 
-    /// Answers the requests whose domains have restarted, or fail to.
+    /// Answers the requests whose domains have restarted or failed to restart.
     pub(super) fn answer_restarted(&mut self, now: u64) {
         while let Some(one) = self.next_restarted() {
             match one.goal {
@@ -107,7 +107,7 @@ impl ManagerServer<'_> {
                 RestartGoal::Up => self.restarted(&one, now),
                 RestartGoal::Ended => {
                     self.finish_nic_change(false);
-                    self.changed(one.asker, &(), now);
+                    self.changed(one.origin, &(), now);
                 }
                 RestartGoal::NicsChanged => {
                     self.finish_nic_change(false);
@@ -119,7 +119,7 @@ impl ManagerServer<'_> {
                     };
                     self.await_restart(connecting, now.saturating_add(CONNECT_NS));
                 }
-                RestartGoal::Connected => self.changed(one.asker, &(), now),
+                RestartGoal::Connected => self.changed(one.origin, &(), now),
             }
         }
     }
@@ -146,7 +146,7 @@ impl ManagerServer<'_> {
     fn fail_restart(&mut self, one: &Restarting, now: u64) {
         let failure = self.failure_of(one);
         let why = match one.goal {
-            RestartGoal::Connected => return self.changed(one.asker, &(), now),
+            RestartGoal::Connected => return self.changed(one.origin, &(), now),
             RestartGoal::Up => {
                 let why = failure.map_or_else(String::new, |why| format!(": it {why}"));
                 format!("it was not back within 20 s{why}")
@@ -156,13 +156,13 @@ impl ManagerServer<'_> {
                 self.turn_back(failure.unwrap_or_else(late))
             }
         };
-        self.refuse(one.asker, why, now);
+        self.refuse(one.origin, why, now);
     }
 
     fn restarted(&mut self, one: &Restarting, now: u64) {
         let life = one.starts.first().map(|(place, _)| self.lives.get(place));
         let Some(life) = life.flatten() else {
-            return self.refuse(one.asker, "it does not restart".to_owned(), now);
+            return self.refuse(one.origin, "it does not restart".to_owned(), now);
         };
         let domain = self.state.domain(life.place);
         let restarted = Restarted {
@@ -171,7 +171,7 @@ impl ManagerServer<'_> {
             ready_ns: life.known.ready_ns.unwrap_or_default(),
             connected_ns: life.known.connected_ns.unwrap_or_default(),
         };
-        self.changed(one.asker, &restarted, now);
+        self.changed(one.origin, &restarted, now);
     }
 
     /// Whether a guest is being detached.
@@ -186,10 +186,10 @@ impl ManagerServer<'_> {
         matches!(kind, Some(EditKind::Attach(_)))
     }
 
-    /// Begins an edit of a guest, which is late after a while if anyone waits for it.
+    /// Begins an edit of a guest. If a requester waits for it, it has a deadline.
     pub(super) fn begin_edit(&mut self, name: String, edit: Edit) {
         let due_ns = edit.began_ns.saturating_add(EDIT_NS);
-        let due_ns = (!edit.askers.is_empty()).then_some(due_ns);
+        let due_ns = (!edit.origins.is_empty()).then_some(due_ns);
         self.deadlines.set(Deadline::Edit(name.clone()), due_ns);
         self.deadlines.set(Deadline::Domain(edit.place), 0);
         self.edits.insert(name, edit);
@@ -213,25 +213,25 @@ impl ManagerServer<'_> {
                 self.is_changed(name, Err(why.into()), now);
             }
             EditKind::Detach => {
-                let askers = std::mem::take(&mut edit.askers);
+                let origins = std::mem::take(&mut edit.origins);
                 let why = format!("{name}: something of it is still in use after 20 s");
-                for (asker, _) in askers {
-                    self.refuse(asker, why.clone(), now);
+                for (origin, _) in origins {
+                    self.refuse(origin, why.clone(), now);
                 }
             }
         }
     }
 
     /// Has a client wait for the edit that it has asked for.
-    pub(super) fn wait_for_change(&mut self, asker: EditOrigin) {
-        if let EditOrigin::Client(client) = asker {
+    pub(super) fn wait_for_change(&mut self, origin: EditOrigin) {
+        if let EditOrigin::Client(client) = origin {
             self.wait_for(client, ClientWait::Change);
         }
     }
 
     /// Answers that an edit is carried out.
-    pub(super) fn changed(&mut self, asker: EditOrigin, answer: &impl Serialize, now: u64) {
-        match asker {
+    pub(super) fn changed(&mut self, origin: EditOrigin, answer: &impl Serialize, now: u64) {
+        match origin {
             EditOrigin::Client(client) => self.answer(client, answer, now),
             EditOrigin::Reload => self.reload_step_over(Ok(())),
             EditOrigin::Before => {}
@@ -239,8 +239,8 @@ impl ManagerServer<'_> {
     }
 
     /// Answers that an edit has failed.
-    pub(super) fn refuse(&mut self, asker: EditOrigin, why: String, now: u64) {
-        match asker {
+    pub(super) fn refuse(&mut self, origin: EditOrigin, why: String, now: u64) {
+        match origin {
             EditOrigin::Client(client) => self.answer(client, &refusal(why), now),
             EditOrigin::Reload => self.reload_step_over(Err(why)),
             EditOrigin::Before => {}

@@ -1,4 +1,4 @@
-//! Attaches the guests of the machine before again, after an end of the core.
+//! Attaches the guests of the previous machine again, after an end of the core.
 
 use super::edits::{EditKind, EditOrigin};
 use super::{Deadline, ManagerServer};
@@ -14,7 +14,7 @@ const TRIES: u32 = 5;
 const PAUSE_NS: u64 = 300_000_000;
 
 impl ManagerServer<'_> {
-    /// Takes over the state file of the machine before.
+    /// Takes over the state file of the previous machine.
     pub(super) fn inherit(&mut self) {
         let live = self.state.spec().live();
         let Some(live) = live.filter(|live| !live.left.is_empty()) else {
@@ -60,7 +60,7 @@ impl ManagerServer<'_> {
         }
     }
 
-    /// Records that a guest has returned, or will not.
+    /// Records that a guest was attached again, or cannot be.
     pub(super) fn forget_saved_guest(&mut self, name: &str) {
         self.begun.remove(name);
         if self.state.spec().saved_guest(name).is_none() {

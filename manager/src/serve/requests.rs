@@ -41,7 +41,7 @@ impl ManagerServer<'_> {
 
     fn request(&mut self, id: u64, line: &[u8], now: u64) {
         let request = serde_json::from_slice::<Control>(line);
-        let takes = request.as_ref().map_or(Right::Look, access::of_request);
+        let takes = request.as_ref().map_or(Right::Query, access::of_request);
         if (self.clients.get(&id)).is_none_or(|client| client.right < takes) {
             let why = "permission denied: you may look, and change nothing";
             return self.answer(id, &refusal(why.to_owned()), now);

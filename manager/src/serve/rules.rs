@@ -20,16 +20,17 @@ impl ManagerServer<'_> {
         let config = live_config(&mut self.config, spec)?;
         let live = spec.live().ok_or("the machine has no file")?;
         let guest = config.with_rules(live, rules)?;
-        // The change may be done at once: the answer ends the waiting.
+        // Registered first, because the change may be done at once, and the answer ends the
+        // waiting.
         self.wait_for_change(EditOrigin::Client(id));
         self.begin_change(Some(EditOrigin::Client(id)), &guest, now)
     }
 
-    /// Begins to have the workers change a guest's ports. A worker that restarts meanwhile reads
-    /// the new rules and limits at its start. An error leaves everything as it was.
+    /// Begins a change of a guest's ports at all workers. A worker that restarts meanwhile reads
+    /// the new rules and limits at its start. On error, nothing changes.
     pub(super) fn begin_change(
         &mut self,
-        asker: Option<EditOrigin>,
+        origin: Option<EditOrigin>,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -48,7 +49,7 @@ impl ManagerServer<'_> {
             place: life.place,
             began_ns: now,
             kind: EditKind::Change(changed.guest),
-            askers: asker.map(|asker| (asker, None)).into_iter().collect(),
+            origins: origin.map(|origin| (origin, None)).into_iter().collect(),
         };
         let is_done = calls.is_empty();
         life.calls = calls;
@@ -67,7 +68,7 @@ impl ManagerServer<'_> {
             kind: EditKind::Change(guest),
             place,
             began_ns,
-            askers,
+            origins,
         }) = self.end_edit(name)
         else {
             return;
@@ -76,8 +77,8 @@ impl ManagerServer<'_> {
             life.calls.clear();
         }
         let outcome = outcome.and_then(|()| self.describe(guest));
-        let is_client = |(asker, _): &(EditOrigin, _)| matches!(asker, EditOrigin::Client(_));
-        if outcome.is_err() && askers.iter().any(is_client) {
+        let is_client = |(origin, _): &(EditOrigin, _)| matches!(origin, EditOrigin::Client(_));
+        if outcome.is_err() && origins.iter().any(is_client) {
             // A reload undoes its own steps.
             self.change_back(name, now);
         }
@@ -87,10 +88,10 @@ impl ManagerServer<'_> {
             took_ns: now.saturating_sub(began_ns),
             warning: (self.state_file).warning(&format!("guest {name} gets its rules before")),
         };
-        for (asker, _) in askers {
+        for (origin, _) in origins {
             match outcome.clone() {
-                Ok(()) => self.changed(asker, &changed, now),
-                Err(why) => self.refuse(asker, why, now),
+                Ok(()) => self.changed(origin, &changed, now),
+                Err(why) => self.refuse(origin, why, now),
             }
         }
     }

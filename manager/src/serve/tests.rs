@@ -49,9 +49,9 @@ fn with_server(test: impl FnOnce(&mut ManagerServer<'_>)) {
     core.join().unwrap();
 }
 
-/// Has the worker of the driver domain restart for an asker. It runs again in the turn in which
-/// the restart is late, and is connected if the goal is [`RestartGoal::Up`].
-fn restart(server: &mut ManagerServer<'_>, asker: EditOrigin, goal: RestartGoal) {
+/// Restarts the worker of the driver domain for a requester. The worker runs again in the turn
+/// after the deadline; it is connected if the goal is [`RestartGoal::Up`].
+fn restart(server: &mut ManagerServer<'_>, origin: EditOrigin, goal: RestartGoal) {
     let (place, id) = (server.state.spec().workers()[0], DomId(9));
     server.state.set(place, id);
     server.state.live(id, Stage::Running, "runs");
@@ -66,7 +66,7 @@ fn restart(server: &mut ManagerServer<'_>, asker: EditOrigin, goal: RestartGoal)
     let life = Life::resume(place, Some(10), known, stage, 0);
     server.lives.insert(place, life);
     let late = Restarting {
-        asker,
+        origin,
         starts: vec![(place, 0)],
         goal,
     };
@@ -129,7 +129,7 @@ fn an_attach_that_ends_at_its_deadline_is_no_failure() {
 }
 
 #[test]
-fn a_restart_that_succeeds_at_its_deadline_is_no_failure() {
+fn restart_at_its_deadline_is_no_failure() {
     with_server(|server| {
         let (client, theirs) = UnixStream::pair().unwrap();
         server.serve_always(client);
@@ -188,7 +188,7 @@ fn late_edits_leave_an_ending_machine_as_it_is() {
             place: 1,
             began_ns: 0,
             kind: EditKind::Change(guest),
-            askers: vec![(EditOrigin::Before, None)],
+            origins: vec![(EditOrigin::Before, None)],
         };
         server.begin_edit("a".to_owned(), edit);
         server.opening_nics = Some(OpeningNics {

@@ -1,13 +1,13 @@
 //! Applies changes of the specification, and returns those of guests and NICs.
 
 use super::change::{GuestSpec, NicChange, PendingNicChange, SpecChange};
-use super::{Spec, lasts};
-use crate::windows;
+use super::{MachineSpec, lasts};
+use crate::window_slots;
 use abi::machine::Device;
 use config::domain::VifConfig;
 use config::live::WorkerNics;
 
-impl Spec {
+impl MachineSpec {
     /// Applies one change.
     pub(crate) fn apply(&mut self, change: SpecChange) {
         match change {
@@ -40,7 +40,7 @@ impl Spec {
     /// Returns the entry of a guest.
     pub(crate) fn guest(&self, name: &str) -> Option<GuestSpec> {
         let place = self.place(name)?;
-        let is_own = |vif: &&VifConfig| windows::is_of(vif, name);
+        let is_own = |vif: &&VifConfig| window_slots::is_of(vif, name);
         let ports = self.drivers.iter().map(|(worker, driver)| {
             let ports = driver.vifs.iter().filter(is_own);
             (*worker, ports.cloned().collect())
@@ -70,9 +70,9 @@ impl Spec {
             // Ports keep their order.
             driver.vifs.retain_mut(|vif| {
                 let at = ports.iter().position(|port| port.conn == vif.conn);
-                match at.filter(|_| windows::is_of(vif, &name)) {
+                match at.filter(|_| window_slots::is_of(vif, &name)) {
                     Some(at) => *vif = ports.remove(at),
-                    None => return !windows::is_of(vif, &name),
+                    None => return !window_slots::is_of(vif, &name),
                 }
                 true
             });
@@ -128,7 +128,7 @@ impl Spec {
     }
 
     /// Returns the change to other NICs. The present ones can be restored until
-    /// [`Spec::end_nic_change`].
+    /// [`MachineSpec::end_nic_change`].
     pub(super) fn begin_nics(&self, nics: NicChange) -> SpecChange {
         let mut pending = PendingNicChange::default();
         let mut workers = Vec::new();

@@ -1,8 +1,8 @@
 //! Changes of the specification. Each one replaces a part of it, so that a repeated change has no
 //! further effect.
 
-use crate::windows::Ports;
-use abi::machine::{Domain, Setting};
+use crate::window_slots::Ports;
+use abi::machine::{DomainSpec, Setting};
 use config::live::WorkerNics;
 use config::live::state::{Origin, SavedGuest};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub(crate) enum SpecChange {
     SetGuest(Box<GuestSpec>),
     /// Removes a guest, which has this name.
     RemoveGuest(String),
-    /// Replaces the NICs, unless `nics` is `None`, and the rest of the change of NICs.
+    /// Replaces the NICs, unless `nics` is `None`, and the pending remainder of the change.
     SetNics {
         nics: Option<NicChange>,
         pending: Option<PendingNicChange>,
@@ -31,10 +31,10 @@ pub(crate) enum SpecChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GuestSpec {
     pub(crate) place: usize,
-    pub(crate) domain: Domain,
+    pub(crate) domain: DomainSpec,
     /// Whether it is being attached or detached.
     pub(crate) is_changing: bool,
-    /// Its section; `None`: as in the file that the machine was started from.
+    /// Its section; `None`: unchanged since the file from which the machine was started.
     pub(crate) section: Option<Setting>,
     /// The origin of a guest that was attached since the start.
     pub(crate) origin: Option<Origin>,
@@ -48,7 +48,7 @@ pub(crate) struct PendingNicChange {
     pub(crate) opens: Vec<(usize, usize)>,
     /// Devices to close when they have restarted.
     pub(crate) closes: Vec<(usize, usize)>,
-    /// The NICs before; `None`: they are not restored any more.
+    /// The previous NICs; `None`: they are no longer restored.
     pub(crate) back: Option<NicChange>,
 }
 

@@ -4,7 +4,7 @@ use config::live::{self, NicsStep};
 const FILE: &str = "[driver]\nworkers = 2\n[[guest]]\nname = \"a-1\"\n[[guest.vif]]\n\
                     endpoint = \"echo\"\n";
 
-fn spec() -> (Spec, LiveConfig) {
+fn spec() -> (MachineSpec, LiveConfig) {
     let file = config::ConfigFile {
         name: "f".into(),
         text: FILE.into(),
@@ -12,7 +12,7 @@ fn spec() -> (Spec, LiveConfig) {
     let config = config::parse("f", FILE).unwrap();
     let machine = live::machine(&config, &[file]).unwrap();
     let domains = machine.domains.into_iter().enumerate().collect();
-    let spec = Spec::new(domains, machine.live);
+    let spec = MachineSpec::new(domains, machine.live);
     let config = spec.config().unwrap();
     (spec, config)
 }
@@ -22,12 +22,12 @@ fn guest(name: &str) -> Setting {
     serde_json::from_str(&json).unwrap()
 }
 
-fn written(spec: &Spec) -> String {
+fn written(spec: &MachineSpec) -> String {
     serde_json::to_string(spec).unwrap()
 }
 
 /// Applies a change, and applies it as the next manager reads it.
-fn apply(both: &mut [Spec; 2], change: SpecChange) {
+fn apply(both: &mut [MachineSpec; 2], change: SpecChange) {
     let text = serde_json::to_string(&change).unwrap();
     let [spec, next] = both;
     spec.apply(change);
@@ -36,7 +36,7 @@ fn apply(both: &mut [Spec; 2], change: SpecChange) {
 }
 
 /// Changes the entry of a guest, also for the next manager.
-fn edit(both: &mut [Spec; 2], name: &str, edit: impl FnOnce(&mut GuestSpec)) {
+fn edit(both: &mut [MachineSpec; 2], name: &str, edit: impl FnOnce(&mut GuestSpec)) {
     let mut guest = both[0].guest(name).unwrap();
     edit(&mut guest);
     apply(both, SpecChange::SetGuest(Box::new(guest)));
@@ -72,8 +72,8 @@ fn the_next_manager_knows_guests_that_return() {
     });
     apply(&mut both, SpecChange::RemoveSaved("a".into()));
     assert_eq!(both[0].saved_guests(), [saved("b")], "both of them");
-    // A file that is begun anew is equal.
-    let again: Spec = serde_json::from_str(&written(&both[0])).unwrap();
+    // A new file has equal contents.
+    let again: MachineSpec = serde_json::from_str(&written(&both[0])).unwrap();
     assert_eq!(again, both[0]);
     let origin = again.origin("a").unwrap();
     assert_eq!((origin.user, origin.places["/n"]), (Some(9), [4, 5, 6]));
@@ -89,7 +89,7 @@ fn a_returning_guest_is_in_the_state_file_once() {
         guest: guest("a"),
         origin: Origin::default(),
     };
-    let left = |both: &[Spec; 2]| crate::state_file::left(&both[0]).len();
+    let left = |both: &[MachineSpec; 2]| crate::state_file::left(&both[0]).len();
     apply(&mut both, SpecChange::SetSaved(vec![saved]));
     assert_eq!(left(&both), 1);
     let (_, change) = both[0].admit(&mut config, &guest("a"), None).unwrap();
@@ -121,7 +121,7 @@ fn attach_then_detach_restores_the_specification() {
     assert!(!there.is_changing("a"));
     // Another manager reads the same state.
     assert_eq!(
-        &serde_json::from_str::<Spec>(&written(there)).unwrap(),
+        &serde_json::from_str::<MachineSpec>(&written(there)).unwrap(),
         there
     );
     assert_eq!(there.config().unwrap(), config);
@@ -147,7 +147,7 @@ fn attach_then_detach_restores_the_specification() {
 }
 
 /// Returns the step to these NICs, beside the present ones.
-fn nics(spec: &Spec, nics: &str) -> (LiveConfig, NicsStep) {
+fn nics(spec: &MachineSpec, nics: &str) -> (LiveConfig, NicsStep) {
     let file = config::ConfigFile {
         name: "f".into(),
         text: format!("{nics}{FILE}"),
@@ -177,7 +177,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     let nic_change = before.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
     assert_eq!(both[0].pending_nic_change().unwrap().opens, opened);
-    // A file that is begun anew has the NICs before as well.
+    // A new file also has the previous NICs.
     both[1] = serde_json::from_str(&written(&both[0])).unwrap();
     let there = both.clone();
     let change = both[0].end_nic_change(true);
@@ -197,7 +197,7 @@ fn a_half_done_nic_change_is_undone_by_any_manager() {
     apply(&mut both, nics_closed());
     let there = both[0].clone();
     assert_eq!(there.config().unwrap(), config);
-    // A device of a NIC that stays after all is not closed.
+    // If the NIC change is reverted, the NIC's device is not closed.
     let (config, step) = nics(&there, "");
     let nic_change = there.nic_change(&config, &step).unwrap();
     apply(&mut both, nic_change);
@@ -222,7 +222,7 @@ fn a_full_machine_refuses_a_guest() {
 
 #[test]
 fn a_machine_without_a_file_has_no_edits() {
-    let why = Spec::default().config().unwrap_err();
+    let why = MachineSpec::default().config().unwrap_err();
     assert_eq!(why, "its guests are those that it was started with");
 }
 
@@ -236,7 +236,7 @@ fn a_driver_gets_an_invalid_configuration_unchanged() {
             place => spec.config_text(*place).into_owned(),
         };
     }
-    let spec = Spec::new(domains, spec.live.clone());
+    let spec = MachineSpec::new(domains, spec.live.clone());
     assert_eq!(spec.config_text(1), "{}");
     assert_eq!(spec.workers(), [0]);
     let why = spec.admit(&mut config, &guest("c"), None).unwrap_err();

@@ -14,7 +14,7 @@ use nic::dma::{GrantedMemory, IoAddr, QueueRecord};
 use runtime::call::Calls;
 use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform};
 use runtime::start::print_line;
-use shmem::uses::TableWords;
+use shmem::grant_use::TableWords;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -38,7 +38,7 @@ impl std::fmt::Debug for TapWire {
 }
 
 impl TapWire {
-    /// Creates a wire from the descriptor of a TAP; `None` stands for a removed interface. Each
+    /// Creates a wire from the descriptor of a TAP; `None`: the interface was removed. Each
     /// direction carries `bytes_per_s`, and frames of at most `longest` bytes. Calls `on_removed`
     /// when the interface has been removed and the descriptor is closed.
     #[must_use]

@@ -5,7 +5,7 @@
 //! flow tables and the buffers of guests' queued frames. The monitor relies on this order to create
 //! AF_XDP sockets over the pools of NICs.
 
-use crate::dedicated::device::DeviceQueue;
+use crate::dedicated::device::GuestDeviceQueue;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::dedicated::socket::SocketQueue;
 use crate::device_port::OwnDomain;
@@ -21,8 +21,8 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::PAGE;
 use config::domain::{
-    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
-    NicKindConfig, QUEUE_BYTES,
+    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, LroConfig, ModerationConfig,
+    NicConfig, NicKindConfig, QUEUE_BYTES,
 };
 use net::bridge::{Bridge, BridgeSettings};
 use nic::moderation::ModerationPolicy;
@@ -133,7 +133,7 @@ pub(crate) fn build<W: Wait>(
                 "a guest's dedicated queue does not fit",
             ))?;
             let calls = Rc::clone(&own.calls);
-            let queue = DeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
+            let queue = GuestDeviceQueue::new(queue, vif.mac, wire.1.mtu, end, calls);
             let queue = DedicatedQueue::Device(Box::new(queue));
             driver.add_dedicated(wire, (number, vif), queue);
         }
@@ -149,7 +149,7 @@ fn rejected(why: String) -> StartError {
 /// Returns a guest's dedicated queue of a wire, or `None` if the guest has exited and the monitor
 /// has created none.
 fn dedicated_queue(
-    queue: config::domain::DedicatedQueue,
+    queue: config::domain::DedicatedQueueConfig,
     mtu: u32,
     platform: &Rc<dyn Platform>,
 ) -> Result<Option<DedicatedQueue>, StartError> {
@@ -163,7 +163,7 @@ fn dedicated_queue(
     }
 }
 
-/// The driver's own frames, allocated from the first on.
+/// The driver's own frames, allocated in ascending order.
 struct FrameMemory {
     area: Area,
     used: usize,
@@ -197,7 +197,7 @@ impl FrameMemory {
 
 fn nic_port(
     config: &NicConfig,
-    lro: &Lro,
+    lro: &LroConfig,
     memory: &mut FrameMemory,
     platform: &Rc<dyn Platform>,
     own: &OwnDomain,
@@ -211,9 +211,9 @@ fn nic_port(
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
     let merger = LroStage::new(Side::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
-        Moderation::Spin => ModerationPolicy::Spin,
-        Moderation::Tick(us) => ModerationPolicy::Tick { us },
-        Moderation::Event => ModerationPolicy::Event,
+        ModerationConfig::Spin => ModerationPolicy::Spin,
+        ModerationConfig::Tick(us) => ModerationPolicy::Tick { us },
+        ModerationConfig::Event => ModerationPolicy::Event,
     };
     let name = format!("nic.{}", config.name);
     let mut port = NicPort::new(name, nic, pool, policy, merger, linearizer);

@@ -8,7 +8,7 @@ use nic::dma::{Bell, RemoteNic, RemoteQueue};
 use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::call::Calls;
 use runtime::frontend::{FrontendConnection, HandshakeStep};
-use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Record};
+use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd};
 use runtime::start::print_line;
 use shmem::Area;
 use std::cell::RefCell;
@@ -122,7 +122,7 @@ impl DevicePort {
     }
 
     /// Empties the queues, grants them and the pool, and returns the record for the device.
-    fn lay_out(&mut self, peer: &PeerEnd) -> Result<Record, String> {
+    fn lay_out(&mut self, peer: &PeerEnd) -> Result<ConnectRecord, String> {
         self.link.set_backend(peer.domain);
         let pages: usize = self.granted.iter().map(|area| area.len() / PAGE).sum();
         let calls = &self.domain.calls;

@@ -74,8 +74,8 @@ impl Fairness {
         }
     }
 
-    /// Begins a round. A guest that waited for its rate limit in the last round may have no work
-    /// any more.
+    /// Begins a round. A guest that waited for its rate limit in the last round may have no more
+    /// work.
     pub fn begin(&mut self) {
         self.limited = false;
         self.due_ns = None;
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Returns a queue with the guests of `vifs` at the ports from `first` on.
+    /// Returns a queue with the guests of `vifs` at the ports starting at `first`.
     fn line(vifs: &[VifConfig], first: usize) -> Fairness {
         let mut line = Fairness::new(64);
         for (port, vif) in (first..).zip(vifs) {

@@ -94,13 +94,13 @@ pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Den
 
 /// Returns the names of rules.
 #[must_use]
-pub fn names(rules: &[rule::Rule]) -> Vec<String> {
+pub fn names(rules: &[rule::FirewallRule]) -> Vec<String> {
     rules.iter().map(|rule| rule.name.clone()).collect()
 }
 
 /// Converts the rules of one port for the bridge.
 #[must_use]
-pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
+pub fn rules(rules: &[rule::FirewallRule]) -> Vec<Rule> {
     let prefix = |cidr: config::Cidr| Prefix::new(cidr.address, cidr.prefix);
     let direction = |direction: rule::RuleDirection| match direction {
         rule::RuleDirection::In => Direction::In,

@@ -2,7 +2,7 @@
 
 use crate::ports::BridgePorts;
 use config::domain::VifConfig;
-use config::rule::Protocol;
+use config::rule::IpProtocol;
 use net::bridge::{Bridge, Direction};
 use net::flows::{FlowStatus, Flows};
 use serde_json::{Value, json};
@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 /// Maximum number of flows in one answer, which must fit into the mailbox.
 const FLOWS_MAX: usize = 1000;
 
-/// Returns the flows of a NIC, of a guest or of one interface of a guest, from number `first` on.
+/// Returns the flows of a NIC, of a guest or of one interface of a guest, starting at number
+/// `first`.
 ///
 /// # Errors
 /// No port of `of` has a flow table.
@@ -69,7 +70,7 @@ fn line(port: &str, flow: &FlowStatus) -> Value {
     };
     json!({
         "port": port,
-        "protocol": Protocol(flow.protocol).to_string(),
+        "protocol": IpProtocol(flow.protocol).to_string(),
         "direction": direction,
         "from": from,
         "to": to,

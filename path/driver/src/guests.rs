@@ -101,7 +101,7 @@ mod tests {
     use crate::vifs::memory::OpenedMemory;
     use abi::mailbox::Request;
     use abi::{DomId, PAGE, XenbusState};
-    use config::rule::Rule;
+    use config::rule::FirewallRule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
     use runtime::platform::{PeerEnd, PendingWork, Platform, Wait, WakeSource};
@@ -370,7 +370,7 @@ mod tests {
         // Repeated, as by a restarted manager that does not know the answer.
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         // The rules change while the guest is connected, and are removed again.
-        let change = |conn, rules: Vec<Rule>| {
+        let change = |conn, rules: Vec<FirewallRule>| {
             let vif = VifConfig {
                 rules,
                 rate_mbps: Some(8.0),
@@ -379,7 +379,7 @@ mod tests {
             let vif = serde_json::to_string(&vif).unwrap();
             Request::Change { vif }
         };
-        for rules in [vec![Rule::any("no mail", false)], vec![]] {
+        for rules in [vec![FirewallRule::any("no mail", false)], vec![]] {
             let count = rules.len();
             assert_eq!(driver.answer(&change(5, rules)), done("changed", 5));
             let stat = driver.answer(&Request::Stat).unwrap().to_string();

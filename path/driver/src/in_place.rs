@@ -6,7 +6,7 @@
 use crate::merge::QueueLro;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
-use config::domain::Lro;
+use config::domain::LroConfig;
 use net::bridge::Verdict;
 use net::packet::checksum::finish_in_place;
 use nic::Frame;
@@ -54,7 +54,7 @@ pub struct InPlace {
 impl InPlace {
     /// Creates the state without frames.
     #[must_use]
-    pub fn new(lro: &Lro) -> Self {
+    pub fn new(lro: &LroConfig) -> Self {
         Self {
             frames: Vec::new(),
             verdicts: Vec::new(),
@@ -65,7 +65,7 @@ impl InPlace {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, lro: &Lro) {
+    pub fn set_lro(&mut self, lro: &LroConfig) {
         self.lro_stage.set(lro);
     }
 

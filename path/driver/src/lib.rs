@@ -15,7 +15,7 @@
 //! | [`switch`] | forwards a batch of frames from a port over the bridge |
 //! | [`egress`] | assigns the frames of a batch to egress ports |
 //! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or rate limit |
-//! | [`share`] | limits on the buffers of queues |
+//! | [`buffer_limits`] | limits on the buffers of queues |
 //! | [`software_offload`] | segmentation and checksums for a port that lacks them |
 //! | [`path_mtu`] | errors to senders of packets that exceed a NIC's MTU |
 //! | [`fast_path`] | small frames from guest to guest |
@@ -50,6 +50,7 @@
 //! | [`report`] | counters as JSON |
 
 pub mod backpressure;
+pub mod buffer_limits;
 mod build;
 pub mod capture;
 pub mod dedicated;
@@ -79,7 +80,6 @@ pub mod ports;
 pub mod queueing;
 pub mod report;
 pub mod resegment;
-pub mod share;
 pub mod sim;
 pub mod soft;
 pub mod software_offload;

@@ -6,8 +6,8 @@
 //! Interleaved streams are left to the guest. Nothing is held across batches, because the guest's
 //! buffers return at the end of each batch.
 
-use config::domain::Lro;
-use config::lro::{Flush, FormKey};
+use config::domain::LroConfig;
+use config::lro::{FlushConfig, FormKey};
 use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
 use runtime::lro::{LroStage, Side, Sums};
@@ -30,10 +30,10 @@ pub struct QueueLro {
 
 /// Returns the engine's settings: every packet keeps its buffer, and the engine holds aggregates
 /// until it is flushed.
-fn settings(lro: &Lro) -> Lro {
-    Lro {
+fn settings(lro: &LroConfig) -> LroConfig {
+    LroConfig {
         buffers: FormKey::Skb,
-        flush: Flush::After(HOLD_US),
+        flush: FlushConfig::After(HOLD_US),
         ..*lro
     }
 }
@@ -41,7 +41,7 @@ fn settings(lro: &Lro) -> Lro {
 impl QueueLro {
     /// Creates an engine that merges if `lro` enables it in the driver domain.
     #[must_use]
-    pub fn new(lro: &Lro) -> Self {
+    pub fn new(lro: &LroConfig) -> Self {
         Self {
             merger: LroStage::new(Side::Physical, &settings(lro), usize::MAX),
             run: Vec::new(),
@@ -51,7 +51,7 @@ impl QueueLro {
     }
 
     /// Changes the settings.
-    pub fn set(&mut self, lro: &Lro) {
+    pub fn set(&mut self, lro: &LroConfig) {
         self.merger.set(&settings(lro));
     }
 

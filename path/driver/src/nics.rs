@@ -1,10 +1,10 @@
 //! Ports that are devices of the driver domain.
 
+use crate::buffer_limits::QueueShare;
 use crate::linearizer::Linearizer;
 use crate::port_common::PortCommon;
-use crate::share::QueueShare;
-use crate::traffic::Traffic;
-use config::domain::Lro;
+use crate::traffic::PortTraffic;
+use config::domain::LroConfig;
 use net::packet::ack::pure_ack;
 use net::packet::checksum::finish_beyond_reach;
 use nic::dma::RemoteQueue;
@@ -32,7 +32,7 @@ pub struct NicPort {
     /// State that every port has.
     pub common: PortCommon,
     /// Traffic counters.
-    pub traffic: Traffic,
+    pub traffic: PortTraffic,
     /// Results of sent frames.
     pub sent: TxTotals,
     /// Acknowledgements sent.
@@ -87,7 +87,7 @@ impl NicPort {
         Self {
             name,
             common: PortCommon::default(),
-            traffic: Traffic::default(),
+            traffic: PortTraffic::default(),
             sent: TxTotals::default(),
             acks: PureAcks::default(),
             lro,
@@ -156,7 +156,7 @@ impl NicPort {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, config: &Lro) {
+    pub fn set_lro(&mut self, config: &LroConfig) {
         self.lro.set(config);
         self.linearizer.set(config.backend);
     }

@@ -2,7 +2,7 @@
 //! permits it.
 
 use crate::ports::BridgePorts;
-use net::bridge::{Bridge, Claim, DropReason, Offence};
+use net::bridge::{Bridge, DropReason, ForgedIdentity, Offence};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &BridgePorts) -> Optio
 fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
     let owner = offence.owner.and_then(|port| ports.name(port));
     match (offence.reason, offence.claim) {
-        (DropReason::ForgedSource, Claim::Mac(mac)) => match owner {
+        (DropReason::ForgedSource, ForgedIdentity::Mac(mac)) => match owner {
             Some(owner) => format!(
                 "dropped a frame from {mac}, a MAC of {owner}: two stations have the same MAC, or \
                  the guest forges it"
@@ -41,7 +41,7 @@ fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
                  a changed MAC in the guest sends such frames; extra_macs = [\"{mac}\"] allows it"
             ),
         },
-        (DropReason::ForgedAddress, Claim::Address(address)) => match owner {
+        (DropReason::ForgedAddress, ForgedIdentity::Address(address)) => match owner {
             Some(owner) => format!("dropped a packet from {address}, the address of {owner}"),
             None => format!(
                 "dropped a packet from {address}, which is not among the guest's addresses; \
@@ -49,7 +49,7 @@ fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
                 if address.is_ipv4() { 32 } else { 128 }
             ),
         },
-        (DropReason::ForgedArp | DropReason::ForgedNd, Claim::Address(address)) => {
+        (DropReason::ForgedArp | DropReason::ForgedNd, ForgedIdentity::Address(address)) => {
             claimed(address, owner)
         }
         (DropReason::ForgedRouter, _) => "dropped a router advertisement or a redirect; \
@@ -92,9 +92,9 @@ mod tests {
         let mut ports = BridgePorts::default();
         ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         let owner = ports.name(0).unwrap().to_owned();
-        let mac = Claim::Mac(net::packet::Mac([2, 0, 0, 0, 0, 7]));
-        let v4 = Claim::Address("10.0.0.7".parse().unwrap());
-        let v6 = Claim::Address("fd00::7".parse().unwrap());
+        let mac = ForgedIdentity::Mac(net::packet::Mac([2, 0, 0, 0, 0, 7]));
+        let v4 = ForgedIdentity::Address("10.0.0.7".parse().unwrap());
+        let v6 = ForgedIdentity::Address("fd00::7".parse().unwrap());
         let is_another_s_mac = format!("a MAC of {owner}:");
         let is_another_s = format!("claims fd00::7, the address of {owner}");
         for (reason, claim, owner, says) in [
@@ -127,13 +127,13 @@ mod tests {
             (DropReason::ForgedNd, v6, Some(0), &is_another_s),
             (
                 DropReason::ForgedRouter,
-                Claim::Role,
+                ForgedIdentity::Role,
                 None,
                 "forwards = true",
             ),
             (
                 DropReason::ForgedDhcp,
-                Claim::Role,
+                ForgedIdentity::Role,
                 None,
                 "dhcp_server = true",
             ),

@@ -20,8 +20,8 @@ use std::io::{self, Read};
 
 /// How long after an interrupt the device's status is read, at most. Reading it is expensive.
 const CHECK_NS: u64 = 100_000_000;
-/// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the one
-/// before.
+/// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the
+/// previous one.
 const RESTART_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 
 /// The NIC, which may be closed.
@@ -156,7 +156,8 @@ impl NicRestarts {
     }
 
     /// Records that the NIC is closed, or that a restart has failed. Returns the delay of the next
-    /// restart. The delays begin anew if the NIC was open for the longest delay.
+    /// restart. The delays start from the shortest one again if the NIC was open for the longest
+    /// delay.
     fn close(&mut self, now_ns: u64) -> u64 {
         let [first, most] = RESTART_NS;
         let was_open = self.due_ns.is_none();
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_begin_anew_after_a_long_time_without_failure() {
+    fn delays_restart_after_a_long_quiet_time() {
         let mut restarts = NicRestarts::new();
         restarts.close(0);
         assert_eq!(fail(&mut restarts, 2), [2, 4]);

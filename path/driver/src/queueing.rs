@@ -12,12 +12,12 @@
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
+use crate::buffer_limits::QueueShare;
 use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};
 use crate::path_mtu::PathMtu;
 use crate::ports::{BridgePort, BridgePorts};
-use crate::share::QueueShare;
 use crate::software_offload::{PortOffloads, SoftwareOffloads};
 use crate::vifs::VifPort;
 use config::domain::BUFFER_BYTES;

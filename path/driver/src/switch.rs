@@ -311,7 +311,7 @@ impl Switch {
         !errors.is_empty()
     }
 
-    /// Sends queued frames as far as possible; returns whether there were any.
+    /// Sends as many queued frames as possible; returns whether there were any.
     pub fn drain_queues(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let (queueing, mut context) = self.queues(now_ns);
@@ -340,13 +340,13 @@ impl Switch {
     }
 }
 
-/// Describes the egress ports of a frame in words.
+/// Describes the egress ports of a frame as text.
 fn forwarded(to: impl IntoIterator<Item = usize>, ports: &BridgePorts) -> String {
     let names = to.into_iter().map(|port| ports.name(port).unwrap_or("?"));
     format!("forwarded to {}", names.collect::<Vec<_>>().join(", "))
 }
 
-/// Describes a drop in words, with the rule that denied the frame, if any.
+/// Describes a drop as text, with the rule that denied the frame, if any.
 fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &BridgePorts) -> String {
     let why = dropped_by_bridge(reason);
     let port = |(number, rule)| Some((ports.get(number)?, rule));

@@ -11,7 +11,7 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::{GuestMemory, VifSettings};
 use abi::classic::GrantEntry;
 use abi::{ConnId, DomId, GrantRef, PAGE, XenbusState};
-use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
+use config::domain::{GrantMode, LroConfig, Offloads, RingFormat, VifConfig};
 use config::lro::{AggregateDelivery, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
@@ -21,7 +21,7 @@ use nic::{Nic, Pool};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{LroStage, Side};
-use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform, Record};
+use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd, Platform};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -64,7 +64,7 @@ impl System {
     }
 
     /// Sets the other end's state and record.
-    pub(crate) fn peer_is(&self, state: XenbusState, record: &Record) {
+    pub(crate) fn peer_is(&self, state: XenbusState, record: &ConnectRecord) {
         let mut peer = self.peer.borrow_mut();
         (peer.state, peer.record) = (state, *record);
     }
@@ -85,7 +85,7 @@ impl Platform for System {
         Ok(Some(self.peer.borrow().clone()))
     }
 
-    fn set_state(&self, _: ConnId, state: XenbusState, _: &Record) -> io::Result<()> {
+    fn set_state(&self, _: ConnId, state: XenbusState, _: &ConnectRecord) -> io::Result<()> {
         self.states.borrow_mut().push(state);
         Ok(())
     }
@@ -148,7 +148,7 @@ pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> Ni
         nic,
         Pool::new(area, 2048),
         ModerationPolicy::Spin,
-        LroStage::new(Side::Physical, &Lro::default(), 1),
+        LroStage::new(Side::Physical, &LroConfig::default(), 1),
         Linearizer::new(
             Area::anonymous(PAGE).unwrap(),
             PAGE,

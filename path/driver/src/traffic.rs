@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Traffic of a port, from the driver's point of view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Traffic {
+pub struct PortTraffic {
     /// Frames that arrived by the port.
     pub in_packets: u64,
     /// Bytes in these frames.

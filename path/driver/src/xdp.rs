@@ -120,7 +120,7 @@ pub(crate) fn ask(
     }
 }
 
-/// Returns the area of `count` rings of `entries` entries, from slot `first` of the window on.
+/// Returns the area of `count` rings of `entries` entries, starting at slot `first` of the window.
 pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Option<Span> {
     let bytes = count * Ring::slots(entries) as usize * PAGE;
     window.at(first as usize * PAGE, bytes)
@@ -157,7 +157,7 @@ fn name(counter: Counter) -> &'static str {
 mod tests {
     use super::*;
     use abi::{ConnId, XenbusState};
-    use runtime::platform::{Doorbell, PeerEnd, Record};
+    use runtime::platform::{ConnectRecord, Doorbell, PeerEnd};
     use std::cell::Cell;
     use std::io;
 
@@ -170,7 +170,7 @@ mod tests {
             Ok(None)
         }
 
-        fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
+        fn set_state(&self, _: ConnId, _: XenbusState, _: &ConnectRecord) -> io::Result<()> {
             Ok(())
         }
 

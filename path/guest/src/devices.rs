@@ -33,7 +33,7 @@ pub fn endpoints(
     let queues = config.conns.len();
     let shared = |device: Box<dyn Nic>, yields| match queues {
         1 => vec![device],
-        _ => boxed(SharedDevice::spread(device, queues, yields)),
+        _ => boxed(SharedDevice::split(device, queues, yields)),
     };
     Ok(match &config.endpoint {
         EndpointConfig::Tap { devices } => devices

@@ -25,14 +25,14 @@ mod report;
 mod to_guest;
 
 use abi::XenbusState;
-use config::domain::Lro;
+use config::domain::LroConfig;
 use device::EndpointDevice;
 use from_guest::TxBacklog;
 use link::NetfrontLink;
 use memory::InterfaceMemory;
 use pass::PassInput;
 use runtime::frontend::{FrontendConnection, HandshakeStep};
-use runtime::platform::{NO_RECORD, PeerEnd, Record};
+use runtime::platform::{ConnectRecord, NO_RECORD, PeerEnd};
 use to_guest::RxPath;
 use vif::netfront::{Granter, Netfront};
 use vif::netif::BackRecord;
@@ -97,7 +97,7 @@ impl Interface {
     }
 
     /// Creates the netfront for `peer`; returns its record.
-    fn lay_out(&mut self, peer: &PeerEnd) -> Result<Record, String> {
+    fn lay_out(&mut self, peer: &PeerEnd) -> Result<ConnectRecord, String> {
         self.connection.set_backend(peer.domain);
         let back = BackRecord::decode(&peer.record).map_err(|error| error.to_string())?;
         self.connection.attach_doorbell()?;
@@ -113,7 +113,11 @@ impl Interface {
     ///
     /// # Errors
     /// The two ends do not match, or the other one has no doorbell.
-    pub fn join(&mut self, back: &BackRecord, granter: &mut dyn Granter) -> Result<Record, String> {
+    pub fn join(
+        &mut self,
+        back: &BackRecord,
+        granter: &mut dyn Granter,
+    ) -> Result<ConnectRecord, String> {
         let (netfront, record) = self.memory.lay_out_fixed(back, granter)?;
         self.connection.attach_doorbell()?;
         self.link.set(netfront);
@@ -279,7 +283,7 @@ impl Interface {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, config: &Lro) {
+    pub fn set_lro(&mut self, config: &LroConfig) {
         self.to_guest.set_lro(self.device.endpoint.caps(), config);
     }
 }

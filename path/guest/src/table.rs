@@ -20,8 +20,8 @@ pub struct CountedTable {
 }
 
 impl CountedTable {
-    /// Creates a table for connection `conn`, of `entries` entries, for frames from `first_frame`
-    /// on.
+    /// Creates a table for connection `conn`, of `entries` entries, for frames starting at
+    /// `first_frame`.
     ///
     /// # Errors
     /// The monitor's status.
@@ -131,7 +131,7 @@ pub struct FlipPages {
 
 impl FlipPages {
     /// Creates an exchange of `pages` pages for connection `conn`, at slots of this domain's window
-    /// from `first` on.
+    /// starting at `first`.
     ///
     /// # Errors
     /// The monitor's status.

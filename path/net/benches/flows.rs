@@ -87,7 +87,7 @@ impl Form {
         bytes
     }
 
-    /// A bridge of two guests, of which the first has these rules and admitted all flows.
+    /// A bridge of two guests; the first one has these rules, which have admitted all flows.
     fn bridge(self, rules: Rules) -> Bridge {
         let mut bridge = Bridge::new(BridgeSettings::default());
         for (number, mac) in [(0, GUEST), (1, OTHER)] {

@@ -101,8 +101,8 @@ impl DeficitRoundRobin {
         }
     }
 
-    /// Returns the next turn. Another call without [`DeficitRoundRobin::served`] in between returns
-    /// the next vif in the queue.
+    /// Returns the next turn. A second call before [`DeficitRoundRobin::served`] returns the next
+    /// vif in the queue.
     pub fn next(&mut self, now_ns: u64) -> Turn {
         let mut ready_ns = None;
         let mut limited = 0;

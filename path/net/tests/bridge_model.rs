@@ -25,7 +25,7 @@ enum Op {
     Frame { port: usize, to: u8, from: u8 },
 }
 
-/// Returns one of a few MACs, so that they collide: 0 is all zeros, from 200 on they are groups.
+/// Returns one of a few MACs, so that they collide: 0 is all zeros; 200 and above are groups.
 fn mac(n: u8) -> Mac {
     match n {
         0 => Mac([0; 6]),

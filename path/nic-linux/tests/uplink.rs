@@ -2,9 +2,9 @@
 //! TAP driver every test skips and logs why.
 #![allow(clippy::unwrap_used)]
 
-use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
+use abi::machine::{Forward, Nat, PortProtocol, Uplink};
 use netdev::netns::{Namespace, identity};
-use netdev::{OpenedTap, SetupError, TapSpec, Uplink, open_queues, remove};
+use netdev::{NatUplink, NetError, OpenedTap, TapSpec, open_queues, remove};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -54,10 +54,10 @@ fn inside(namespace: &Namespace) -> TapSpec {
         to: to.parse().unwrap(),
     };
     TapSpec {
-        uplink: Some(UplinkSpec::Nat(Nat {
+        uplink: Some(Uplink::Nat(Nat {
             forward: vec![
-                forward(Transport::Udp, "10.7.0.2:80"),
-                forward(Transport::Tcp, "10.7.0.3:80"),
+                forward(PortProtocol::Udp, "10.7.0.2:80"),
+                forward(PortProtocol::Tcp, "10.7.0.3:80"),
             ],
             connections: 4000,
         })),
@@ -68,7 +68,7 @@ fn inside(namespace: &Namespace) -> TapSpec {
 /// Returns `None` if TAPs are not available.
 fn open(spec: &TapSpec) -> Option<OpenedTap> {
     match open_queues(spec) {
-        Err(error @ SetupError::NoTun { .. }) => {
+        Err(error @ NetError::NoTun { .. }) => {
             eprintln!("skipped: {error}");
             None
         }
@@ -94,7 +94,7 @@ fn is_gone(namespace: &Namespace, ifname: &str) {
 struct Wire(File);
 
 impl Wire {
-    fn of(opened: OpenedTap) -> (Self, Option<Uplink>) {
+    fn of(opened: OpenedTap) -> (Self, Option<NatUplink>) {
         (Self(opened.shared.into()), opened.uplink)
     }
 
@@ -211,7 +211,7 @@ fn system_forwards_while_any_uplink_exists() {
     let Some(namespace) = namespace() else { return };
     let before = forwarding(&namespace);
     let other = TapSpec {
-        uplink: Some(UplinkSpec::Nat(Nat::default())),
+        uplink: Some(Uplink::Nat(Nat::default())),
         ..spec(&namespace, "up1", OUTSIDE, "10.8.0.1/24")
     };
     let both = [inside(&namespace), other];
@@ -228,7 +228,7 @@ fn system_forwards_while_any_uplink_exists() {
         let switched_on = uplink.switched_on().to_vec();
         assert_eq!(switched_on, [KEY]);
         let kept = uplink.kept().try_clone_to_owned().unwrap();
-        let adopted = Uplink::adopt(&both[second], of, kept, &switched_on);
+        let adopted = NatUplink::adopt(&both[second], of, kept, &switched_on);
         // The process that set it up is killed.
         std::mem::forget(left.uplink);
         drop(left.shared);
@@ -254,7 +254,7 @@ fn by_link(link: &Path, to: &Namespace, ifname: &str) -> TapSpec {
     symlink(to.path(), link).unwrap();
     TapSpec {
         netns: Some(link.display().to_string()),
-        uplink: Some(UplinkSpec::Nat(Nat::default())),
+        uplink: Some(Uplink::Nat(Nat::default())),
         ..spec(to, ifname, OUTSIDE, "10.8.0.1/24")
     }
 }
@@ -327,11 +327,11 @@ fn bridge_port_stays_until_removed() {
     };
     let port = |bridge: &str| TapSpec {
         addresses: Vec::new(),
-        uplink: Some(UplinkSpec::Bridge(bridge.to_owned())),
+        uplink: Some(Uplink::Bridge(bridge.to_owned())),
         ..spec(&namespace, "up0", INSIDE, "")
     };
     match open_queues(&port("nobridge")) {
-        Err(error @ SetupError::NoTun { .. }) => return eprintln!("skipped: {error}"),
+        Err(error @ NetError::NoTun { .. }) => return eprintln!("skipped: {error}"),
         Err(error) => assert!(error.to_string().contains("nobridge"), "{error}"),
         Ok(_) => panic!("a TAP joined a bridge that does not exist"),
     }

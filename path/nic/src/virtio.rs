@@ -16,18 +16,19 @@ const GSO_TCPV6: u8 = 4;
 
 /// Error for a header that does not fit its frame, or that uses an offload that was not negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedHeader;
 
 /// Decodes the header of a frame of `len` bytes; `checksum` and `tso` are the negotiated offloads.
 ///
 /// # Errors
-/// [`Malformed`]: the header does not fit the frame, or uses an offload that was not negotiated.
+/// [`MalformedHeader`]: the header does not fit the frame, or uses an offload that was not
+/// negotiated.
 pub fn decode(
     header: &[u8; BYTES],
     len: usize,
     checksum: bool,
     tso: bool,
-) -> Result<Offload, Malformed> {
+) -> Result<Offload, MalformedHeader> {
     let [
         flags,
         gso_type,
@@ -45,7 +46,7 @@ pub fn decode(
     let state = if flags & F_NEEDS_CSUM != 0 {
         let end = usize::from(start) + usize::from(offset) + 2;
         if !checksum || usize::from(start) < ETHERNET || end > len {
-            return Err(Malformed);
+            return Err(MalformedHeader);
         }
         Checksum::Blank { start, offset }
     } else if flags & F_DATA_VALID != 0 {
@@ -62,11 +63,11 @@ pub fn decode(
         }
         GSO_TCPV4 => GsoKind::Tcp4,
         GSO_TCPV6 => GsoKind::Tcp6,
-        _ => return Err(Malformed),
+        _ => return Err(MalformedHeader),
     };
     let size = u16::from_ne_bytes([size0, size1]);
     if !tso || size == 0 || !matches!(state, Checksum::Blank { .. }) {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     }
     Ok(Offload {
         checksum: state,
@@ -173,7 +174,7 @@ mod tests {
             },
             66,
         );
-        assert_eq!(decode(&blank, 9000, false, false), Err(Malformed));
+        assert_eq!(decode(&blank, 9000, false, false), Err(MalformedHeader));
         let gso = Some(Gso {
             kind: GsoKind::Tcp4,
             size: 1448,
@@ -191,7 +192,7 @@ mod tests {
                 true,
                 false
             ),
-            Err(Malformed)
+            Err(MalformedHeader)
         );
     }
 
@@ -206,7 +207,7 @@ mod tests {
         );
         assert_eq!(
             decode(&blank, 51, true, true),
-            Err(Malformed),
+            Err(MalformedHeader),
             "the field lies behind the end"
         );
         assert!(decode(&blank, 52, true, true).is_ok());
@@ -214,19 +215,19 @@ mod tests {
         early[6..8].copy_from_slice(&13u16.to_ne_bytes());
         assert_eq!(
             decode(&early, 9000, true, true),
-            Err(Malformed),
+            Err(MalformedHeader),
             "within the MAC header"
         );
         let mut far = blank;
         far[6..10].fill(0xff);
-        assert_eq!(decode(&far, 9000, true, true), Err(Malformed));
+        assert_eq!(decode(&far, 9000, true, true), Err(MalformedHeader));
         for (kind, size) in [(1, 0u16), (3, 1448), (5, 1448), (0x81, 1448), (0xff, 1448)] {
             let mut gso = blank;
             gso[1] = kind;
             gso[4..6].copy_from_slice(&size.to_ne_bytes());
             assert_eq!(
                 decode(&gso, 9000, true, true),
-                Err(Malformed),
+                Err(MalformedHeader),
                 "{kind} {size}"
             );
         }
@@ -242,7 +243,7 @@ mod tests {
         );
         assert_eq!(
             decode(&unchecked, 9000, true, true),
-            Err(Malformed),
+            Err(MalformedHeader),
             "segments need a checksum"
         );
     }

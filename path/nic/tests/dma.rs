@@ -296,7 +296,7 @@ proptest! {
 
     /// D-16: each buffer is in one place, and none is lost, for any words that the device writes.
     #[test]
-    fn hostile_device_neither_loses_nor_duplicates_a_buffer(
+    fn hostile_device_loses_and_duplicates_no_buffer(
         ops in prop::collection::vec(op(), 1..80),
     ) {
         let mut rig = Rig::new();

@@ -233,7 +233,7 @@ fn page_posted_twice_is_written_twice() {
 /// D-10, D-11, D-13, D-14, D-34: a wrong completion by a hostile device closes the NIC, and no
 /// buffer counts twice.
 #[test]
-fn invalid_completion_in_a_dedicated_queue_closes_the_nic() {
+fn invalid_dedicated_completion_closes_the_nic() {
     let completions = nic::dma::layout::queue_bytes(ENTRIES) - PAGE;
     // Index of the completion, length, flags, length of the header; and the number of completions.
     let cases: [([u32; 4], u32, &str); 7] = [
@@ -351,7 +351,7 @@ fn stopped_queue_holds_back_no_interrupt() {
 
 /// D-24: a frame that waited for a buffer raises the interrupt when it is stored.
 #[test]
-fn frame_that_waited_for_a_buffer_raises_the_interrupt() {
+fn frame_delayed_by_a_buffer_raises_the_interrupt() {
     let mut rig = Rig::new();
     rig.shared();
     rig.start();

@@ -171,7 +171,7 @@ fn frames_wait_in_the_ring_while_the_wire_is_full() {
 
 /// D-16: an error closes the NIC, returns every buffer, and is reported once.
 #[test]
-fn invalid_completion_closes_the_nic_and_loses_no_buffer() {
+fn invalid_completion_closes_the_nic() {
     let cord = Cord::default();
     let mut rig = rig(cord.clone(), 1, 1500, Interrupts::default());
     cord.arriving.borrow_mut().push_back(bytes(1, 100));
@@ -201,7 +201,7 @@ fn invalid_completion_closes_the_nic_and_loses_no_buffer() {
 /// D-18: frames to a MAC with a queue are stored in that guest's buffers, which are mapped only
 /// while they are posted.
 #[test]
-fn dedicated_queue_stores_frames_in_the_guests_buffers() {
+fn dedicated_queue_fills_the_guests_buffers() {
     let cord = Cord::default();
     let mut rig = rig(cord.clone(), 2, 1500, Interrupts::default());
     let mut guest = Guest {

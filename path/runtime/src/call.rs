@@ -1,6 +1,6 @@
 //! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
 
-use crate::platform::{NO_RECORD, PeerEnd, Record};
+use crate::platform::{ConnectRecord, NO_RECORD, PeerEnd};
 use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
@@ -142,8 +142,8 @@ impl Calls {
         self.single(HypercallKind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
-    /// Creates an exchange with a connection's other end: `pages` of this domain, from slot `first`
-    /// on.
+    /// Creates an exchange with a connection's other end: `pages` of this domain, starting at slot
+    /// `first`.
     ///
     /// # Errors
     /// The monitor's status.
@@ -201,7 +201,7 @@ impl Calls {
         &mut self,
         conn: ConnId,
         state: XenbusState,
-        record: &Record,
+        record: &ConnectRecord,
     ) -> Result<(), Errno> {
         self.put(0, u64::from(conn.0));
         self.put(1, state as u64);

@@ -11,7 +11,7 @@
 //! *Another domain* means that the backend has died and has been restarted, possibly unnoticed by
 //! this end.
 
-use crate::platform::{Doorbell, PeerEnd, Platform, Record};
+use crate::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use abi::{ConnId, DomId, XenbusState};
 use std::rc::Rc;
 
@@ -146,7 +146,7 @@ impl FrontendConnection {
     }
 
     /// Sets this end's state and record. A rejection is kept in [`FrontendConnection::trouble`].
-    pub fn set_state(&mut self, state: XenbusState, record: &Record) {
+    pub fn set_state(&mut self, state: XenbusState, record: &ConnectRecord) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => {

@@ -12,7 +12,7 @@
 //! The difference of two stamps also contains time in which another process had the CPU. The ledger
 //! reads the thread's CPU clock at both ends of a *stretch*. The excess of the stamps was lost to
 //! preemption. A preemption shows as one long charge, so the ledger subtracts the excess from the
-//! longest charges (`stretch`). It reports the correction and the CPU time, so that a reader can
+//! longest charges (`interval`). It reports the correction and the CPU time, so that a reader can
 //! close the account.
 //!
 //! Reading that clock is a system call and costs as much as thirty stamps, so the ledger does not
@@ -22,8 +22,8 @@
 mod accounts;
 mod cost;
 mod hop;
+mod interval;
 mod sampling;
-mod stretch;
 #[cfg(test)]
 mod tests;
 
@@ -31,12 +31,12 @@ pub use hop::Hop;
 
 use accounts::{Accounts, UNSTAMPED};
 use cost::Cost;
+use interval::{Longest, Stretch};
 use rustix::time::{ClockId, clock_gettime};
 use sampling::Sampling;
 use serde_json::{Map, Value, json};
 use shmem::time::{tsc, tsc_hz};
 use std::cell::Cell;
-use stretch::{Longest, Stretch};
 
 /// Number of comparisons of stamps with the CPU clock per second. High enough that the preemptions
 /// in between are among the longest charges that a stretch records.

@@ -1,7 +1,7 @@
 //! Large receive offload between a source of frames (a NIC, a netfront) and their consumer (the
 //! bridge, an endpoint): the engine, and its buffer limit.
 
-use config::lro::{Flush, FormKey, Lro as Config, Psh, RulesKey};
+use config::lro::{FlushConfig, FormKey, LroConfig, PshConfig, RulesKey};
 use net::lro::{self, Lro, Settings};
 use nic::Frame;
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ pub enum Side {
 #[derive(Debug)]
 pub struct LroStage {
     side: Side,
-    config: Config,
+    config: LroConfig,
     /// Maximum number of held buffers, low enough that the source never waits for them.
     hold_max: usize,
     /// Created on first use.
@@ -30,7 +30,7 @@ pub struct LroStage {
 impl LroStage {
     /// Creates an engine that holds at most `hold_max` buffers between polls.
     #[must_use]
-    pub fn new(side: Side, config: &Config, hold_max: usize) -> Self {
+    pub fn new(side: Side, config: &LroConfig, hold_max: usize) -> Self {
         let mut lro_stage = Self {
             side,
             config: *config,
@@ -49,7 +49,7 @@ impl LroStage {
     }
 
     /// Changes the settings. Held frames are flushed by the next [`LroStage::pass`].
-    pub fn set(&mut self, config: &Config) {
+    pub fn set(&mut self, config: &LroConfig) {
         self.config = *config;
         let settings = settings(config);
         let is_on = self.is_on();
@@ -157,25 +157,25 @@ impl LroStage {
     }
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &LroConfig) -> Settings {
     Settings {
         rules: match config.rules {
             RulesKey::Gro => lro::MergeRules::Gro,
             RulesKey::Lro => lro::MergeRules::Lro,
         },
         psh: match config.psh {
-            Psh::Flush => lro::Psh::Flush,
-            Psh::Merge => lro::Psh::Merge,
+            PshConfig::Flush => lro::Psh::Flush,
+            PshConfig::Merge => lro::Psh::Merge,
         },
         form: match config.buffers {
             FormKey::Skb => lro::AggregateForm::Skb,
             FormKey::Page => lro::AggregateForm::Page,
         },
         flush: match config.flush {
-            Flush::Poll => lro::Flush::Poll,
-            Flush::Polls(polls) => lro::Flush::Polls(polls),
-            Flush::After(us) => lro::Flush::After { us },
-            Flush::Adaptive => lro::Flush::Adaptive,
+            FlushConfig::Poll => lro::Flush::Poll,
+            FlushConfig::Polls(polls) => lro::Flush::Polls(polls),
+            FlushConfig::After(us) => lro::Flush::After { us },
+            FlushConfig::Adaptive => lro::Flush::Adaptive,
         },
         hold_max_us: config.hold_max_us(),
         flows: config.flows as usize,

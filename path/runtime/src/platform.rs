@@ -22,10 +22,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use vif::events::NotifiedRings;
 
 /// A record of a connection: one end's parameters, encoded by `vif::netif`.
-pub type Record = [u8; RECORD_BYTES];
+pub type ConnectRecord = [u8; RECORD_BYTES];
 
 /// The empty record.
-pub const NO_RECORD: Record = [0; RECORD_BYTES];
+pub const NO_RECORD: ConnectRecord = [0; RECORD_BYTES];
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct PeerEnd {
     /// Its state; [`XenbusState::Unknown`] if its domain has exited.
     pub state: XenbusState,
     /// Its record.
-    pub record: Record,
+    pub record: ConnectRecord,
 }
 
 /// A domain's calls to its system, outside of the data path. A system without devices keeps the
@@ -51,7 +51,8 @@ pub trait Platform: Debug {
     ///
     /// # Errors
     /// The state transition is invalid, or the connection does not exist.
-    fn set_state(&self, conn: ConnId, state: XenbusState, record: &Record) -> io::Result<()>;
+    fn set_state(&self, conn: ConnId, state: XenbusState, record: &ConnectRecord)
+    -> io::Result<()>;
 
     /// Returns the doorbell of a connection's other end. A new domain at that end has a new
     /// doorbell; the caller must drop the old one first.
@@ -96,8 +97,8 @@ pub trait Platform: Debug {
         no_device()
     }
 
-    /// Maps `bytes` bytes of a file from `offset` on, shared and writable, and returns the mapped
-    /// range. Both numbers are multiples of the page size. The file may be shorter or become
+    /// Maps `bytes` bytes of a file starting at `offset`, shared and writable, and returns the
+    /// mapped range. Both numbers are multiples of the page size. The file may be shorter or become
     /// shorter; pages behind its end then fault.
     ///
     /// # Errors

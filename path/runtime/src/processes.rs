@@ -5,7 +5,7 @@
 
 use crate::call::Calls;
 use crate::foreign::ForeignMemory;
-use crate::platform::{Doorbell, PeerEnd, Platform, Record};
+use crate::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use crate::wait;
 use abi::hypercall::Attach;
 use abi::{ConnId, XenbusState};
@@ -55,7 +55,12 @@ impl Platform for Processes {
         Ok(self.calls.borrow_mut().connection(conn)?)
     }
 
-    fn set_state(&self, conn: ConnId, state: XenbusState, record: &Record) -> io::Result<()> {
+    fn set_state(
+        &self,
+        conn: ConnId,
+        state: XenbusState,
+        record: &ConnectRecord,
+    ) -> io::Result<()> {
         let mut calls = self.calls.borrow_mut();
         Ok(calls.set_connection(conn, state, record)?)
     }

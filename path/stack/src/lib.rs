@@ -9,8 +9,8 @@
 //! | [`station`] | the station: its addresses, its programs, its turn |
 //! | [`frame_queue`] | frames that wait for buffers |
 //! | `link` | smoltcp's device: frames in and out of a turn |
-//! | `inbox` | received frames that wait for the stack |
-//! | `supply` | transmit buffers |
+//! | `rx_queue` | received frames that wait for the stack |
+//! | `tx_buffers` | transmit buffers |
 //! | `tcp` | TCP in a frame, and its checksum |
 //! | `tx_queues`, `into_queues` | a station with several queues |
 //! | [`cable`] | a station at the far end of a cable in memory |
@@ -26,17 +26,17 @@ pub mod cable;
 mod client;
 mod file;
 pub mod frame_queue;
-mod inbox;
 mod latency;
 mod link;
 mod multi_queue;
 mod ping;
+mod rx_queue;
 mod server;
 pub mod station;
-mod supply;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod tx_buffers;
 mod tx_queues;
 
 pub use multi_queue::StackQueue;

@@ -1,9 +1,9 @@
 //! Conversion between smoltcp and frames.
 
 use crate::file::SentFiles;
-use crate::inbox::StackInbox;
-use crate::supply::PreparedBuffers;
+use crate::rx_queue::StackInbox;
 use crate::tcp;
+use crate::tx_buffers::PreparedBuffers;
 use crate::tx_queues::TxQueues;
 use nic::{Buffers, CopyError, Frame};
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};
@@ -83,13 +83,13 @@ struct Output<'a> {
 /// Destination of a turn's frames.
 pub(crate) enum FrameSink<'a> {
     /// The single queue.
-    Frames(Frames<'a>),
+    Frames(QueueFrames<'a>),
     /// Several queues.
     TxQueues(&'a mut TxQueues),
 }
 
 /// Frames for a single queue.
-pub(crate) struct Frames<'a> {
+pub(crate) struct QueueFrames<'a> {
     supply: PreparedBuffers<'a>,
     out: &'a mut Vec<Frame>,
     /// Maximum length of `out` at the end of the turn.
@@ -106,11 +106,11 @@ impl<'a> FrameSink<'a> {
     ) -> Self {
         let limit = out.len().saturating_add(budget);
         let supply = PreparedBuffers::new(buffers);
-        Self::Frames(Frames { supply, out, limit })
+        Self::Frames(QueueFrames { supply, out, limit })
     }
 }
 
-impl Frames<'_> {
+impl QueueFrames<'_> {
     /// Returns the frame of a segment with bytes of a file, or `None` if the segment has none. The
     /// checksum stays blank, because the bytes are not read here.
     fn of_file(
@@ -158,7 +158,7 @@ impl<'a> StackDevice<'a> {
     pub(crate) fn is_full(&mut self) -> bool {
         let Output { outgoing, exit } = &mut self.output;
         match exit {
-            FrameSink::Frames(Frames { supply, out, limit }) => {
+            FrameSink::Frames(QueueFrames { supply, out, limit }) => {
                 out.len() >= *limit || !supply.prepare(outgoing.frame_max())
             }
             FrameSink::TxQueues(_) => false,

@@ -3,12 +3,12 @@
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
 use crate::file::{FileStream, SentFiles};
-use crate::inbox::StackInbox;
 use crate::link::{FrameSink, Outgoing, StackDevice};
 use crate::ping::Ping;
-use crate::supply::NoBuffers;
+use crate::rx_queue::StackInbox;
+use crate::tx_buffers::NoBuffers;
 use crate::{client, server};
-use config::domain::{Stack, StackApp};
+use config::domain::{StackApp, StackConfig};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use serde_json::{Map, Value, json};
 use shmem::{Area, Fault};
@@ -53,7 +53,7 @@ impl StackEndpoint {
     /// Creates the station that `stack` describes, with Ethernet address `mac` (the multicast bit
     /// is ignored) and an MTU of `mtu` bytes of IP. Its frames have checksums and fit the MTU.
     #[must_use]
-    pub fn new(mac: [u8; 6], mtu: usize, stack: &Stack) -> Self {
+    pub fn new(mac: [u8; 6], mtu: usize, stack: &StackConfig) -> Self {
         Self::with_offloads(mac, mtu, stack, false, false)
     }
 
@@ -63,7 +63,7 @@ impl StackEndpoint {
     pub fn with_offloads(
         mac: [u8; 6],
         mtu: usize,
-        stack: &Stack,
+        stack: &StackConfig,
         checksum: bool,
         tso: bool,
     ) -> Self {
@@ -194,7 +194,7 @@ fn interface(
     config: Config,
     mac: EthernetAddress,
     mtu: usize,
-    stack: &Stack,
+    stack: &StackConfig,
     inbox: &mut StackInbox,
     outgoing: &mut Outgoing,
 ) -> Interface {

@@ -2,7 +2,7 @@
 
 use crate::file::WORD;
 use crate::station::*;
-use config::domain::{Stack, StackApp};
+use config::domain::{StackApp, StackConfig};
 use nic::{BufferId, Checksum, Piece, Pool};
 use nic::{Buffers, Frame, Nic};
 use shmem::Area;
@@ -55,9 +55,9 @@ impl Buffers for PreparedBuffers {
     }
 }
 
-fn stack(addresses: &[&str], apps: Vec<StackApp>) -> Stack {
+fn stack(addresses: &[&str], apps: Vec<StackApp>) -> StackConfig {
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    Stack {
+    StackConfig {
         addresses,
         gateway: None,
         apps,

@@ -46,10 +46,10 @@ pub struct RuleRecord {
     pub protocol: Option<u8>,
     /// The source address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Prefix>,
+    pub source: Option<RulePrefix>,
     /// The destination address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub destination: Option<Prefix>,
+    pub destination: Option<RulePrefix>,
     /// The range of source ports, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ports: Option<(u16, u16)>,
@@ -61,7 +61,7 @@ pub struct RuleRecord {
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Prefix {
+pub struct RulePrefix {
     /// One of the addresses.
     pub address: IpAddr,
     /// The number of equal bits.

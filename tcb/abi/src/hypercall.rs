@@ -11,7 +11,7 @@
 //!     16  i32   monitor     RESULT of the call as a whole: 0, or a negative errno
 //! ```
 //!
-//! The operations follow from offset 64 on, six u64 words each; word 5 is the operation's own
+//! The operations follow starting at offset 64, six u64 words each; word 5 is the operation's own
 //! status (an i64, [`crate::GrantStatus`]), written by the monitor. A call as a whole fails only if
 //! its kind or count is invalid: then no operation has been read.
 //!

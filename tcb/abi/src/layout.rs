@@ -149,8 +149,8 @@ pub mod fd {
     /// The descriptor of attached device `n` is this number plus `n`.
     pub const DEVICE: i32 = 16;
     /// The doorbell (eventfd) of connection `n`'s other end is this number plus `n`. The filter
-    /// lets a domain only `write` to descriptors from here on: a domain that could `read` a
-    /// doorbell could steal its owner's wake-ups.
+    /// lets a domain only `write` to this descriptor and all higher ones: a domain that could
+    /// `read` a doorbell could steal its owner's wake-ups.
     pub const DOORBELL: i32 = 512;
     /// The largest number of devices of a domain.
     pub const DEVICES_MAX: u32 = (DOORBELL - DEVICE) as u32;

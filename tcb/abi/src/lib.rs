@@ -28,7 +28,7 @@ pub mod reload;
 #[cfg(feature = "json")]
 pub mod restarts;
 pub mod status;
-pub mod users;
+pub mod user_ids;
 pub mod version;
 pub mod xdp;
 

@@ -16,7 +16,7 @@ pub struct Machine {
     /// The instance's name (letters, digits, `-` and `_`).
     pub name: String,
     /// Every domain, in the order of start.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<DomainSpec>,
     /// Every connection between two of them.
     pub connections: Vec<Connection>,
     /// The manager's data for attaching guests at run time; unset: the machine is fixed.
@@ -98,7 +98,7 @@ pub enum Setting {
 /// One domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Domain {
+pub struct DomainSpec {
     /// Its name, unique in the machine.
     pub name: String,
     /// Its program.
@@ -235,9 +235,9 @@ pub struct Tap {
     /// Whether their networks may overlap an existing address or route of the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_overlap: bool,
-    /// IPv6 settings of the interface; unset: [`Ipv6::QUIET`].
+    /// IPv6 settings of the interface; unset: [`Ipv6Settings::QUIET`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ipv6: Option<Ipv6>,
+    pub ipv6: Option<Ipv6Settings>,
     /// Address of a default route, if any.
     pub gateway: Option<String>,
     /// Further routes, in this order.
@@ -272,7 +272,7 @@ pub struct Tap {
 /// Settings below `net.ipv6.conf.IFNAME`; unset: the kernel's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ipv6 {
+pub struct Ipv6Settings {
     /// Whether router advertisements configure it: 0, 1, or 2 (even if it forwards).
     pub accept_ra: Option<i32>,
     /// Whether the kernel performs duplicate address detection: 0, 1, or 2 (a duplicate disables
@@ -282,7 +282,7 @@ pub struct Ipv6 {
     pub router_solicitations: Option<i32>,
 }
 
-impl Ipv6 {
+impl Ipv6Settings {
     /// An interface that uses its addresses at once and solicits no router.
     pub const QUIET: Self = Self {
         accept_ra: Some(0),
@@ -332,7 +332,7 @@ pub struct Nat {
 #[serde(deny_unknown_fields)]
 pub struct Forward {
     /// The protocol.
-    pub transport: Transport,
+    pub transport: PortProtocol,
     /// The port of the system.
     pub port: u16,
     /// The destination.
@@ -342,7 +342,7 @@ pub struct Forward {
 /// A protocol that has ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum PortProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -375,7 +375,7 @@ pub struct Xdp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XdpQueue {
-    /// Its number, from 1 on; 0 is the shared queue.
+    /// Its number, starting at 1; 0 is the shared queue.
     pub queue: u32,
     /// The guest's name.
     pub guest: String,

@@ -53,7 +53,7 @@ pub struct Rights<'a> {
 #[must_use]
 pub fn own_user() -> Option<u32> {
     let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
-    let own = abi::users::user_of(std::process::id(), namespace);
+    let own = abi::user_ids::user_of(std::process::id(), namespace);
     rustix::process::geteuid().is_root().then_some(own)
 }
 

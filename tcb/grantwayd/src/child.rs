@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The pause before the second start in a row …
+/// The pause before the second of several consecutive starts …
 const PAUSE_MIN_NS: u64 = 10_000_000;
 /// … and the longest one.
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
@@ -90,7 +90,7 @@ impl Helper {
         let child = Command::new(&self.program)
             .args(self.args.iter().flatten())
             .env_clear()
-            // The helper inherits the core's standard error, and so whether that is the journal.
+            // The helper inherits the core's standard error, which may be the journal.
             .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL_VAR))
             .stdin(OwnedFd::from(theirs))
             .stdout(match self.args {

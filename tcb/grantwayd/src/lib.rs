@@ -54,8 +54,8 @@ fn serve(mechanism: Option<MechanismFactory>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
-    // A compromised helper must not read our memory. Only as root: otherwise the core could then
-    // not open its own files in /proc.
+    // A compromised helper must not read our memory. Only as root: without it the core could not
+    // open its own files in /proc afterwards.
     if geteuid().is_root() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }

@@ -35,7 +35,7 @@ const STEERS_PER_SECOND: u64 = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct NetdLink {
     link: Mutex<(Option<Link>, u32)>,
-    /// Sockets that no domain uses any more.
+    /// Sockets that no domain uses any longer.
     closed: Mutex<Vec<u32>>,
     /// Whether the machine is ending: then nothing waits for netd.
     ending: AtomicBool,
@@ -56,7 +56,7 @@ impl NetdLink {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the list of sockets that no domain uses any more.
+    /// Takes the list of sockets that no domain uses any longer.
     pub(crate) fn take_closed(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.closed))
     }

@@ -233,7 +233,7 @@ fn a_helper_that_keeps_dying_restarts_with_pauses() {
     daemon.down();
 }
 
-/// Domains that are otherwise restarted are not, if they end with the machine.
+/// A domain that ends with the machine is not restarted, even if it would be otherwise.
 #[test]
 fn domains_that_end_at_shutdown_are_not_restarted() {
     let mut daemon = Daemon::up(&plan(12));

@@ -72,7 +72,7 @@ fn writes() -> TokenBucket {
 
 /// A connection as a domain sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct ConnectionView {
     /// The other end's domain.
     pub peer: DomId,
     /// The domain's own role.
@@ -213,14 +213,14 @@ impl Connections {
     ///
     /// # Errors
     /// `ENOENT`: no such connection.
-    pub fn get(&self, domain: DomId, conn: ConnId) -> Result<View, Errno> {
+    pub fn get(&self, domain: DomId, conn: ConnId) -> Result<ConnectionView, Errno> {
         let mut records = self.lock();
         let own = records.end(domain, conn)?;
         let (role, peer, state) = (own.role, own.peer, own.state);
         let other = records.ends.get(&peer);
         let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
         let (theirs, body) = other.map_or(unknown, |other| (other.state, other.body));
-        Ok(View {
+        Ok(ConnectionView {
             peer: peer.0,
             role,
             own: state,

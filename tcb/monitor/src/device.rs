@@ -36,7 +36,7 @@ pub trait DeviceControl: Debug + Send + Sync {
 pub struct DomainDevice {
     /// The descriptor that the domain gets when it attaches the device.
     pub fd: OwnedFd,
-    /// The descriptor that shows its pages, if it is another one, which the domain does not get.
+    /// The descriptor that shows its pages, if it is a separate one; the domain does not get it.
     pub shows: Option<OwnedFd>,
     /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,
@@ -158,8 +158,8 @@ impl Devices {
         number: u64,
         is_there: impl FnOnce() -> bool,
     ) -> Result<Arc<DomainDevice>, Errno> {
-        // Check and mark are one step, so that either a concurrent hand-out sees the mark, or this
-        // sees the hand-out.
+        // Checking and marking are one step: either a concurrent hand-out sees the mark, or this
+        // call sees the hand-out.
         let mut all = self.lock();
         let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {

@@ -40,7 +40,7 @@ pub struct Hypervisor {
     pub(crate) shared: Arc<MonitorState>,
     /// In the order of creation; a domain that replaces another takes its position.
     pub(crate) domains: Vec<Domain>,
-    /// Ids of domains; see [`crate::naming`].
+    /// Ids of domains; see [`crate::id_reuse`].
     pub(crate) ids: IdPool,
     pub(crate) watch: DomainEpoll,
     pub(crate) post: NoticeChannel,
@@ -196,7 +196,7 @@ impl Hypervisor {
     /// Starts the creation of a domain's process. A later failure ends the domain.
     ///
     /// # Errors
-    /// See [`DomainError`]. In this case no process exists, and the domain can be given up.
+    /// See [`DomainError`]. In this case no process exists, and the domain can be discarded.
     pub fn start(&mut self, id: DomId, start: StartSpec) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
         let domain = self.domain_mut(id);

@@ -10,7 +10,7 @@
 //! | `spec`, `starter` | limits of a domain's specification; creation of its process |
 //! | `notices` | notices from the workers to the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
-//! | `naming`, `id_pool` | reuse of ids and numbers that are no longer in use |
+//! | `id_reuse`, `id_pool` | reuse of ids and numbers that are no longer in use |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
 //! | `attach`, [`device`], `assign_devices` | descriptors that a domain attaches, and their control calls |
 //! | [`pins`] | frames that a device has pinned |
@@ -32,9 +32,9 @@ pub mod grant;
 pub mod hypercall;
 pub mod hypervisor;
 mod id_pool;
+mod id_reuse;
 pub mod liveness;
 pub mod memory;
-mod naming;
 mod notices;
 pub mod pins;
 mod process;

@@ -2,7 +2,7 @@
 //!
 //! The worker runs on the domain's CPUs, because a wake-up across cores costs more than most calls.
 //! It sleeps on the call page's futex and never spins. While its domain is over its budget, it
-//! sleeps, whatever the domain writes there. The workers of granters also change the domain's
+//! sleeps and ignores the domain's writes there. The workers of granters also change the domain's
 //! window, each in the slots of its granter's tables. Only this worker maps and unmaps the pages of
 //! a further mechanism (`grant::mechanism`) for the domain's own calls, so no mapping races with an
 //! unmapping or with the teardown, which is the worker's last act.
@@ -53,7 +53,7 @@ impl WorkerHandle {
     /// of sleep.
     pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
-        // Change the word, so that a worker that is about to sleep on it does not.
+        // Change the word first, so that a worker that is about to wait on it does not sleep.
         self.page.request.fetch_add(1, Ordering::AcqRel);
         futex::wake(self.page.request, u32::MAX);
         thread.unpark();

@@ -7,7 +7,7 @@ use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke, Share};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::fake::SharedFake;
-use monitor::grant::{CountedGrants, GrantAccounts};
+use monitor::grant::{CountedTables, GrantAccounts};
 use monitor::memory::SharedDomainMemory;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Rig {
         &self.tables.grants
     }
 
-    fn counted(&self) -> &CountedGrants {
+    fn counted(&self) -> &CountedTables {
         &self.tables.counted
     }
 

@@ -148,7 +148,7 @@ impl Broker {
     /// so.
     pub(crate) fn start() -> io::Result<Self> {
         let (ours, theirs) = Link::pair()?;
-        // The file that this process runs, even if its path now leads to another one.
+        // The file that this process runs, even if another file is now at its path.
         let mut program = Command::new("/proc/self/exe");
         program.arg(ARGUMENT).stdin(OwnedFd::from(theirs));
         // The broker ends when its link is closed, or by its parent-death signal.
@@ -157,7 +157,7 @@ impl Broker {
     }
 
     /// Passes on the machine's description.
-    pub(crate) fn welcome(&self, machine: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn accept_machine(&self, machine: &OwnedFd) -> io::Result<()> {
         self.ask(BrokerRequest::Machine, &[machine.as_fd()])
             .map(drop)
     }
@@ -457,7 +457,7 @@ fn check(named: Option<&BTreeSet<PathBuf>>, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates the file with the first free number from `life` on: failed starts leave files.
+/// Creates the file with the first free number starting at `life`: failed starts leave files.
 fn create_next(path: &Path, life: u64) -> io::Result<OwnedFd> {
     let mut number = life;
     loop {
@@ -512,7 +512,7 @@ mod tests {
             );
         };
         refused(broker.read(&path("in")));
-        broker.welcome(&machine(devices)).unwrap();
+        broker.accept_machine(&machine(devices)).unwrap();
         broker.read(&path("in")).unwrap();
         broker.write(&path("out"), 0).unwrap();
         refused(broker.read(&path("other")));
@@ -522,7 +522,7 @@ mod tests {
         assert!(!std::fs::exists(path("new")).unwrap());
         // netd cannot add a file by another description.
         let wider = serde_json::json!([{ "read": path("other") }]);
-        let error = broker.welcome(&machine(wider)).unwrap_err();
+        let error = broker.accept_machine(&machine(wider)).unwrap_err();
         assert!(error.to_string().contains("already known"), "{error}");
         refused(broker.read(&path("other")));
     }
@@ -533,7 +533,7 @@ mod tests {
         let out = dir.path().join("out").display().to_string();
         let broker = Broker::in_a_thread();
         let devices = serde_json::json!([{ "write": &out }]);
-        broker.welcome(&machine(devices)).unwrap();
+        broker.accept_machine(&machine(devices)).unwrap();
         broker.write(&out, 0).unwrap();
         let why = broker.write(&out, 0).unwrap_err();
         assert!(why.contains("File exists"), "{why}");

@@ -8,7 +8,7 @@ use abi::xdp::XdpControl;
 use abi::{hypercall::TapControl, xdp::Ring};
 use netdev::pci::{Function, PciError};
 use netdev::xdp::{QueueSocket, RingPages, XdpDevice, XdpInterface, XdpSocket};
-use netdev::{SetupError, SteerError, TapSteering, Uplink};
+use netdev::{NatUplink, NetError, SteerError, TapSteering};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,8 +40,8 @@ impl From<String> for TaskError {
     }
 }
 
-impl From<SetupError> for TaskError {
-    fn from(error: SetupError) -> Self {
+impl From<NetError> for TaskError {
+    fn from(error: NetError) -> Self {
         Self {
             why: error.to_string(),
             is_busy: error.is_busy(),
@@ -78,7 +78,7 @@ pub(crate) enum NetDev {
         /// The right to steer it, if available.
         steering: Option<TapSteering>,
         /// Its connection to a network, if any.
-        uplink: Option<Uplink>,
+        uplink: Option<NatUplink>,
         /// The last descriptor of the interface. Closing it blocks until the kernel has removed the
         /// interface, for some grace periods, so a process that serves domains must not close it.
         last: OwnedFd,
@@ -95,7 +95,7 @@ pub(crate) enum NetDev {
     /// A PCI device that is to be started for a domain.
     PciStopped(Arc<Function>),
     /// A PCI device that was started for a domain, the descriptor that reports its interrupts, and
-    /// its end.
+    /// the value that stops it.
     PciStarted(Arc<Function>, OwnedFd, PciEnd),
     /// A file, which is only a descriptor.
     File,
@@ -216,7 +216,7 @@ pub(crate) fn take_up(
             let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
             let table = if is_joined { rest.pop() } else { None };
             let (of, on) = (opening.namespace, &opening.switched_on);
-            let uplink = table.map(|table| Uplink::adopt(tap, of, table, on));
+            let uplink = table.map(|table| NatUplink::adopt(tap, of, table, on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| TapSteering::adopt(map, tap.queues));
             NetDev::Tap {
@@ -278,7 +278,7 @@ impl NetDev {
                 steering, uplink, ..
             } => {
                 let map = steering.iter().map(TapSteering::kept);
-                map.chain(uplink.iter().map(Uplink::kept)).collect()
+                map.chain(uplink.iter().map(NatUplink::kept)).collect()
             }
             Self::Wire(wire) => wire.kept(),
             Self::Queue(queue) => vec![queue.kept()],

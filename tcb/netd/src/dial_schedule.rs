@@ -31,7 +31,7 @@ impl DialSchedule {
     }
 
     /// Reads a request from a device's link.
-    pub(crate) fn hear(&mut self, unit: u32, link: &OwnedFd) {
+    pub(crate) fn read_request(&mut self, unit: u32, link: &OwnedFd) {
         match rustix::io::read(link, &mut [0; 16]) {
             Ok(0) | Err(Errno::AGAIN | Errno::INTR) => {}
             _ => self.want(unit),

@@ -94,7 +94,7 @@ impl NetdServer {
             for unit in self.wait() {
                 let known = self.units.get(unit);
                 match known.as_ref().and_then(|known| known.link()) {
-                    Some(link) => self.dials.hear(unit, link),
+                    Some(link) => self.dials.read_request(unit, link),
                     None => self.lose(unit, self.places.is_there(unit, &self.broker))?,
                 }
             }
@@ -184,7 +184,7 @@ impl NetdServer {
         match received.record.message {
             NetdRequest::Welcome {} => {
                 let [link, machine] = parts(fds)?;
-                self.broker.welcome(&machine)?;
+                self.broker.accept_machine(&machine)?;
                 control::start(link.into(), self.units.clone())?;
                 done()
             }
@@ -221,8 +221,8 @@ impl NetdServer {
                 }
                 // Outside the lock, since closing a socket or an interface may take long.
                 self.closing.retain(|thread| !thread.is_finished());
-                // Closing an interface blocks for longer than its name is in use, and the next
-                // opening need not wait for that. If no thread can be created, it is closed here.
+                // Closing an interface blocks even after its name is free, and the next opening
+                // need not wait for that. If no thread can be created, it is closed here.
                 if closed.as_ref().is_some_and(|unit| unit.is_alone()) {
                     let thread = std::thread::Builder::new().spawn(|| drop(closed));
                     self.closing.extend(thread);
@@ -369,7 +369,7 @@ fn opening(description: &OwnedFd) -> Result<OpenRequest, TaskError> {
     serde_json::from_slice(&text).map_err(|e| format!("invalid device description: {e}").into())
 }
 
-/// Returns the queue that a description describes, if it should be one.
+/// Returns the dedicated queue in a device description, if `is_queue`.
 fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, TaskError> {
     match is_queue.then(|| opening(description)).transpose()? {
         None => Ok(None),

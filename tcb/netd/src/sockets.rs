@@ -15,9 +15,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The folder of sockets that the machine's description does not name, if netd runs as root:
-/// through a socket elsewhere, an attached guest could impersonate a service, or send commands to
-/// one.
+/// If netd runs as root, sockets that the machine's description does not name must be in this
+/// folder: through a socket elsewhere, an attached guest could impersonate a service, or send
+/// commands to one.
 pub(crate) const FOLDER: &str = "/run/grantway/vhost/";
 const ABOVE: &str = "/run/grantway";
 /// The maximum number of connections that the domain has yet to accept.

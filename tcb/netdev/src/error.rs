@@ -6,7 +6,7 @@ use std::io;
 /// Why a device could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SetupError {
+pub enum NetError {
     /// The TAP driver is missing, or this process may not use it.
     #[error(
         "/dev/net/tun cannot be opened: {error}; load the module `tun` and give this process \
@@ -43,7 +43,7 @@ pub enum SetupError {
         /// The MTU.
         mtu: u32,
     },
-    /// An offload lacks another one that it needs.
+    /// An offload needs another one that is missing.
     #[error("interface `{interface}`: `tso` needs `checksum`, and `checksum` needs `vnet_header`")]
     Offloads {
         /// The interface.
@@ -174,7 +174,7 @@ pub enum SetupError {
     },
 }
 
-impl SetupError {
+impl NetError {
     /// Returns whether the device is in use, perhaps only briefly: the kernel releases closed
     /// devices with a delay.
     #[must_use]

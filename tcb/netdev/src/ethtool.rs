@@ -162,7 +162,7 @@ impl<'a> Ethtool<'a> {
         unsafe { self.call(&mut value) }
     }
 
-    /// Switches off these features, as far as the interface has them. Returns false if one of them
+    /// Switches off those of these features that the interface has. Returns false if one of them
     /// stays on.
     pub(super) fn switch_off(&self, features: &[&str]) -> io::Result<bool> {
         let mut info = SetInfo {

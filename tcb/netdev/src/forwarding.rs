@@ -5,7 +5,7 @@
 //! comment. The last machine to end switches the settings off. The kernel removes a table with the
 //! process that owns it, so the table of a killed machine does not keep forwarding on.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::interface::in_place;
 use crate::netns::{self, Identity};
 use crate::nftables::{self, NftTable};
@@ -128,7 +128,7 @@ pub fn take_back_of_dead(
     netns: Option<&str>,
     of: Identity,
     settings: &[String],
-) -> Result<Option<Vec<&'static str>>, SetupError> {
+) -> Result<Option<Vec<&'static str>>, NetError> {
     let place = netns.map_or(PathBuf::from(netns::OWN), netns::path);
     if netns::identity(place) != Some(of) {
         return Ok(None);
@@ -138,8 +138,8 @@ pub fn take_back_of_dead(
     Ok(Some(taken))
 }
 
-fn cannot(netns: Option<&str>, error: io::Error) -> SetupError {
-    SetupError::Forwarding {
+fn cannot(netns: Option<&str>, error: io::Error) -> NetError {
+    NetError::Forwarding {
         namespace: crate::interface::namespace(netns),
         error,
     }

@@ -1,7 +1,7 @@
 //! Checks that tools make in a namespace before and while a machine runs in it. netd does not use
 //! them.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::forwarding::{self, Lock};
 use crate::interface::{in_place, namespace};
 use crate::legacy;
@@ -10,7 +10,7 @@ use crate::netlink::{
     RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, dump, of_link, u32_at,
 };
 use crate::nftables::{self, GENERIC, SUBSYSTEM};
-use crate::overlap::{self, Cidr, Overlap};
+use crate::overlap::{self, Overlap, Subnet};
 use crate::tap;
 use std::fmt;
 use std::io;
@@ -41,10 +41,10 @@ pub struct PlannedInterface<'a> {
     pub ifname: &'a str,
     /// The machine that may reuse it, if it is persistent.
     pub owner: Option<&'a str>,
-    /// The bridge of which it becomes a port.
+    /// The bridge to which it is added as a port.
     pub bridge: Option<&'a str>,
     /// Its networks, unless they may overlap others.
-    pub networks: &'a [Cidr],
+    pub networks: &'a [Subnet],
 }
 
 /// A reason why an interface cannot be created.
@@ -67,7 +67,7 @@ pub enum Obstacle {
 pub fn obstacles(
     netns: Option<&str>,
     planned: &PlannedInterface<'_>,
-) -> Result<Vec<Obstacle>, SetupError> {
+) -> Result<Vec<Obstacle>, NetError> {
     in_place(netns, || obstacles_here(planned))?.map_err(|e| cannot(planned.ifname, netns, e))
 }
 
@@ -100,7 +100,7 @@ fn obstacles_here(planned: &PlannedInterface<'_>) -> io::Result<Vec<Obstacle>> {
 ///
 /// # Errors
 /// As [`obstacles`].
-pub fn overlap_of(netns: Option<&str>, networks: &[Cidr]) -> Result<Option<Overlap>, SetupError> {
+pub fn overlap_of(netns: Option<&str>, networks: &[Subnet]) -> Result<Option<Overlap>, NetError> {
     let look = || overlap::find_here(&Netlink::open()?, 0, networks);
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
 }
@@ -109,7 +109,7 @@ pub fn overlap_of(netns: Option<&str>, networks: &[Cidr]) -> Result<Option<Overl
 ///
 /// # Errors
 /// The namespace cannot be entered, or its rules cannot be listed, which needs CAP_NET_ADMIN.
-pub fn would_switch_on(netns: Option<&str>, networks: &[Cidr]) -> Result<Vec<String>, SetupError> {
+pub fn would_switch_on(netns: Option<&str>, networks: &[Subnet]) -> Result<Vec<String>, NetError> {
     let settings = forwarding::settings(networks);
     let look = || forwarding::off_before(&Lock::take()?, &settings);
     in_place(netns, look)?.map_err(|e| cannot("with these networks", netns, e))
@@ -123,7 +123,7 @@ pub enum NatProblem {
     /// The interface does not exist.
     NoInterface(String),
     /// The interface has lost this address.
-    NoAddress(String, Cidr),
+    NoAddress(String, Subnet),
     /// Another table drops forwarded packets.
     Dropped {
         /// The interface.
@@ -195,12 +195,12 @@ impl fmt::Display for NatProblem {
 pub fn dropping(
     netns: Option<&str>,
     ifname: &str,
-    networks: &[Cidr],
-) -> Result<Vec<NatProblem>, SetupError> {
+    networks: &[Subnet],
+) -> Result<Vec<NatProblem>, NetError> {
     in_place(netns, || dropping_here(ifname, networks))?.map_err(|e| cannot(ifname, netns, e))
 }
 
-fn dropping_here(ifname: &str, networks: &[Cidr]) -> io::Result<Vec<NatProblem>> {
+fn dropping_here(ifname: &str, networks: &[Subnet]) -> io::Result<Vec<NatProblem>> {
     let has = |wanted: fn(&IpAddr) -> bool| networks.iter().any(|(ip, _)| wanted(ip));
     let (v4, v6) = (has(IpAddr::is_ipv4), has(IpAddr::is_ipv6));
     let trouble = |(family, table, chain)| NatProblem::Dropped {
@@ -308,8 +308,8 @@ pub(crate) fn naming_rule(
 pub fn nat_faults(
     netns: Option<&str>,
     ifname: &str,
-    networks: &[Cidr],
-) -> Result<Vec<NatProblem>, SetupError> {
+    networks: &[Subnet],
+) -> Result<Vec<NatProblem>, NetError> {
     let look = || {
         let mut found = Vec::new();
         for setting in forwarding::settings(networks) {
@@ -333,7 +333,7 @@ pub fn nat_faults(
 }
 
 /// Returns the addresses of an interface.
-fn addresses(netlink: &Netlink, index: u32) -> io::Result<Vec<Cidr>> {
+fn addresses(netlink: &Netlink, index: u32) -> io::Result<Vec<Subnet>> {
     let mut found = Vec::new();
     netlink.list(RTM_GETADDR, |kind, body| {
         if kind == RTM_NEWADDR
@@ -350,8 +350,8 @@ fn big_endian(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> SetupError {
-    SetupError::Step {
+fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> NetError {
+    NetError::Step {
         interface: ifname.to_owned(),
         namespace: namespace(netns),
         step: "looked for",
@@ -365,7 +365,7 @@ fn cannot(ifname: &str, netns: Option<&str>, error: io::Error) -> SetupError {
 ///
 /// # Errors
 /// The namespace cannot be entered, or the kernel refuses.
-pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, SetupError> {
+pub fn remove_left(netns: Option<&str>, owner: &str) -> Result<Vec<String>, NetError> {
     let remove = || {
         let mut netlink = Netlink::open()?;
         let alias = tap::alias(owner);
@@ -419,7 +419,7 @@ mod tests {
         Namespace::new().unwrap().enter(work).unwrap()
     }
 
-    const NETWORK: [Cidr; 1] = [(IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, 1)), 24)];
+    const NETWORK: [Subnet; 1] = [(IpAddr::V4(std::net::Ipv4Addr::new(10, 91, 0, 1)), 24)];
 
     #[test]
     fn obstacles_of_every_kind_are_found() {

@@ -1,10 +1,10 @@
 //! Settings common to all kinds of interfaces: a checked specification, the namespace, addresses,
 //! and errors that name the step.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::netlink::Netlink;
 use crate::{netns, overlap};
-use abi::machine::{Ipv6, Route, Tap as TapSpec};
+use abi::machine::{Ipv6Settings, Route, Tap as TapSpec};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +20,7 @@ pub const MTU_MAX: u32 = 65_521;
 pub(crate) fn in_place<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> T + Send,
-) -> Result<T, SetupError> {
+) -> Result<T, NetError> {
     match netns {
         Some(name) => netns::in_netns(netns::path(name), work),
         None => Ok(work()),
@@ -39,11 +39,11 @@ impl InterfaceNetwork {
         &self.addresses
     }
 
-    pub(crate) fn of(spec: &TapSpec) -> Result<Self, SetupError> {
+    pub(crate) fn of(spec: &TapSpec) -> Result<Self, NetError> {
         let addresses = spec.addresses.iter().map(|text| parse_address(text));
         let gateway = spec.gateway.as_ref().map(|text| {
             text.parse()
-                .map_err(|_| SetupError::Address { text: text.clone() })
+                .map_err(|_| NetError::Address { text: text.clone() })
         });
         let default = gateway.transpose()?.map(default_route);
         Ok(Self {
@@ -66,7 +66,7 @@ fn default_route(via: IpAddr) -> Route {
 }
 
 /// Checks everything that can be checked without the kernel.
-pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
+pub(crate) fn check(spec: &TapSpec) -> Result<(), NetError> {
     let name = spec.ifname.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
     if name.is_empty()
@@ -75,23 +75,23 @@ pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
         || spec.ifname == "."
         || spec.ifname == ".."
     {
-        return Err(SetupError::Name {
+        return Err(NetError::Name {
             interface: spec.ifname.clone(),
         });
     }
     if !(MTU_MIN..=MTU_MAX).contains(&spec.mtu) {
-        return Err(SetupError::Mtu {
+        return Err(NetError::Mtu {
             interface: spec.ifname.clone(),
             mtu: spec.mtu,
         });
     }
     if spec.tso && !spec.checksum || spec.checksum && !spec.vnet_header {
-        return Err(SetupError::Offloads {
+        return Err(NetError::Offloads {
             interface: spec.ifname.clone(),
         });
     }
     if spec.queues > 0 && spec.shares > 0 {
-        return Err(SetupError::Shares {
+        return Err(NetError::Shares {
             interface: spec.ifname.clone(),
         });
     }
@@ -99,8 +99,8 @@ pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
 }
 
 /// Parses an address with a prefix length.
-fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
-    let wrong = || SetupError::Address {
+fn parse_address(text: &str) -> Result<(IpAddr, u8), NetError> {
+    let wrong = || NetError::Address {
         text: text.to_owned(),
     };
     let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
@@ -119,9 +119,9 @@ pub(crate) fn failed(
     spec: &TapSpec,
     step: &'static str,
     hint: &'static str,
-) -> impl FnOnce(io::Error) -> SetupError {
+) -> impl FnOnce(io::Error) -> NetError {
     let (interface, namespace) = (spec.ifname.clone(), namespace(spec.netns.as_deref()));
-    move |error| SetupError::Step {
+    move |error| NetError::Step {
         interface,
         namespace,
         step,
@@ -132,7 +132,7 @@ pub(crate) fn failed(
 
 /// Configures an interface of the calling thread's namespace by its specification, and brings it
 /// up.
-pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<(), SetupError> {
+pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<(), NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
     let index = netlink
@@ -150,14 +150,14 @@ pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<()
             "rtnetlink is needed",
         ))?;
         if let Some(overlap) = found {
-            return Err(SetupError::Overlap {
+            return Err(NetError::Overlap {
                 interface: spec.ifname.clone(),
                 namespace: namespace(spec.netns.as_deref()),
                 overlap,
             });
         }
     }
-    let ipv6 = spec.ipv6.unwrap_or(Ipv6::QUIET);
+    let ipv6 = spec.ipv6.unwrap_or(Ipv6Settings::QUIET);
     set_ipv6(&spec.ifname, &ipv6, &network.addresses);
     netlink
         .set_up(index)
@@ -188,7 +188,7 @@ pub(crate) fn configure(spec: &TapSpec, network: &InterfaceNetwork) -> Result<()
 
 /// Writes an interface's IPv6 settings. Missing settings (a kernel without IPv6) are ignored. In a
 /// namespace with IPv6 off, only an interface with IPv6 addresses gets IPv6.
-fn set_ipv6(ifname: &str, ipv6: &Ipv6, addresses: &[(IpAddr, u8)]) {
+fn set_ipv6(ifname: &str, ipv6: &Ipv6Settings, addresses: &[(IpAddr, u8)]) {
     let wants_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
     let settings = [
         ("accept_dad", ipv6.accept_dad),
@@ -234,7 +234,7 @@ mod tests {
             "..",
         ] {
             assert!(
-                matches!(check(&spec(bad)), Err(SetupError::Name { .. })),
+                matches!(check(&spec(bad)), Err(NetError::Name { .. })),
                 "{bad}"
             );
         }
@@ -247,7 +247,7 @@ mod tests {
             checksum: true,
             ..spec("t")
         };
-        assert!(matches!(check(&tap), Err(SetupError::Offloads { .. })));
+        assert!(matches!(check(&tap), Err(NetError::Offloads { .. })));
         tap.vnet_header = true;
         assert!(check(&tap).is_ok());
         tap = TapSpec {
@@ -255,7 +255,7 @@ mod tests {
             vnet_header: true,
             ..spec("t")
         };
-        assert!(matches!(check(&tap), Err(SetupError::Offloads { .. })));
+        assert!(matches!(check(&tap), Err(NetError::Offloads { .. })));
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
             shares,
             ..spec("t")
         };
-        assert!(matches!(check(&tap(1, 1)), Err(SetupError::Shares { .. })));
+        assert!(matches!(check(&tap(1, 1)), Err(NetError::Shares { .. })));
         assert!(check(&tap(1, 0)).is_ok() && check(&tap(0, 1)).is_ok());
     }
 
@@ -295,7 +295,7 @@ mod tests {
             "",
         ] {
             assert!(
-                matches!(parse_address(bad), Err(SetupError::Address { .. })),
+                matches!(parse_address(bad), Err(NetError::Address { .. })),
                 "{bad}"
             );
         }

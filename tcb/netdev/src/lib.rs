@@ -7,7 +7,7 @@
 //! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
 //! | [`xdp`] | AF_XDP sockets for an interface's packets, and dedicated queues for guests |
 //! | [`pci`] | PCI devices for a domain, by VFIO |
-//! | [`Uplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
+//! | [`NatUplink`] | joins a TAP to its namespace's network: a bridge, or address translation |
 //! | [`forwarding`] | forwarding in a namespace, switched on and restored |
 //! | [`overlap`] | networks that a namespace already has |
 //! | [`netns`] | network namespaces: entered, created, named |
@@ -43,8 +43,8 @@ mod uplink;
 pub mod xdp;
 
 pub use abi::machine::Tap as TapSpec;
-pub use error::SetupError;
+pub use error::NetError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
 pub use steering::{SteerError, TapSteering};
 pub use tap::{OpenedTap, open_queues, release, remove};
-pub use uplink::Uplink;
+pub use uplink::NatUplink;

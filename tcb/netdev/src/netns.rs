@@ -3,7 +3,7 @@
 //! Each thread has a namespace. Work in another namespace runs on a temporary thread, so no error
 //! can leave the caller in the wrong namespace.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::netlink::Netlink;
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -45,9 +45,9 @@ pub fn identity(path: impl AsRef<Path>) -> Option<Identity> {
 pub fn in_netns<T: Send>(
     path: impl AsRef<Path>,
     work: impl FnOnce() -> T + Send,
-) -> Result<T, SetupError> {
+) -> Result<T, NetError> {
     let path = path.as_ref();
-    let failed = |error| SetupError::Namespace {
+    let failed = |error| NetError::Namespace {
         path: path.display().to_string(),
         error,
     };
@@ -218,7 +218,7 @@ mod tests {
         };
         setrlimit(Resource::As, limit).unwrap();
         let error = in_netns("/proc/self/ns/net", || ()).unwrap_err();
-        assert!(matches!(error, SetupError::Namespace { .. }));
+        assert!(matches!(error, NetError::Namespace { .. }));
         Namespace::new().unwrap_err();
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A network: an address in it, and the length of its prefix.
-pub type Cidr = (IpAddr, u8);
+pub type Subnet = (IpAddr, u8);
 
 /// Bytes of `struct ifaddrmsg` and `struct rtmsg`.
 const ADDRESS: usize = 8;
@@ -24,9 +24,9 @@ const DEFAULT_V6: u8 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// The new network.
-    pub network: Cidr,
+    pub network: Subnet,
     /// The existing address or route.
-    pub with: Cidr,
+    pub with: Subnet,
     /// Whether `with` is an address; otherwise it is a route.
     pub is_address: bool,
     /// Its interface, empty for a route without one.
@@ -59,10 +59,10 @@ impl std::fmt::Display for Overlap {
 pub(crate) fn find_here(
     netlink: &Netlink,
     own: u32,
-    networks: &[Cidr],
+    networks: &[Subnet],
 ) -> io::Result<Option<Overlap>> {
     let mut found = None;
-    let mut see = |with: Cidr, index: u32, is_address: bool| {
+    let mut see = |with: Subnet, index: u32, is_address: bool| {
         let is_link_local = matches!(with.0, IpAddr::V6(v6) if v6.is_unicast_link_local());
         if found.is_none() && index != own && !is_link_local {
             let network = networks.iter().find(|network| overlap(**network, with));
@@ -92,7 +92,7 @@ pub(crate) fn find_here(
 }
 
 /// Returns an address and the number of its interface.
-pub(crate) fn address(body: &[u8]) -> Option<(Cidr, u32)> {
+pub(crate) fn address(body: &[u8]) -> Option<(Subnet, u32)> {
     let attributes = Attributes(body.get(ADDRESS..)?);
     // For a point-to-point interface, IFA_ADDRESS is the peer's address.
     let local = match attributes.get(IFA_LOCAL) {
@@ -104,7 +104,7 @@ pub(crate) fn address(body: &[u8]) -> Option<(Cidr, u32)> {
 
 /// Returns the destination of a route of the main table and the number of its interface, 0 without
 /// one.
-pub(crate) fn route(body: &[u8]) -> Option<(Cidr, u32)> {
+pub(crate) fn route(body: &[u8]) -> Option<(Subnet, u32)> {
     let (prefix, table, kind) = (*body.get(1)?, *body.get(4)?, *body.get(7)?);
     if table != RT_TABLE_MAIN || !TAKING.contains(&kind) {
         return None;
@@ -124,13 +124,13 @@ fn ip(octets: &[u8]) -> Option<IpAddr> {
 
 /// Returns whether two networks share an address.
 #[must_use]
-pub fn overlap(one: Cidr, other: Cidr) -> bool {
+pub fn overlap(one: Subnet, other: Subnet) -> bool {
     let prefix = one.1.min(other.1);
     one.0.is_ipv4() == other.0.is_ipv4() && base((one.0, prefix)) == base((other.0, prefix))
 }
 
 /// Returns a network by its first address.
-fn base((address, prefix): Cidr) -> Cidr {
+fn base((address, prefix): Subnet) -> Subnet {
     let first = match address {
         IpAddr::V4(v4) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32)));
@@ -151,7 +151,7 @@ mod tests {
     use std::process::Command;
     use testing::require;
 
-    fn cidr(text: &str) -> Cidr {
+    fn cidr(text: &str) -> Subnet {
         let (address, prefix) = text.split_once('/').unwrap();
         (address.parse().unwrap(), prefix.parse().unwrap())
     }
@@ -182,7 +182,7 @@ mod tests {
             assert!(run.success(), "{line}");
         };
         let look = |networks: &[&str]| {
-            let networks: Vec<Cidr> = networks.iter().map(|text| cidr(text)).collect();
+            let networks: Vec<Subnet> = networks.iter().map(|text| cidr(text)).collect();
             let netlink = Netlink::open().unwrap();
             let own = netlink.index("own").unwrap();
             let found = find_here(&netlink, own, &networks).unwrap();

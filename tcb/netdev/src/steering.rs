@@ -248,7 +248,7 @@ fn insist<T>(mut what: impl FnMut() -> io::Result<T>) {
     }
 }
 
-/// membarrier(2). Its global command waits for an RCU grace period, and thus for every transmit
+/// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
 /// function of a network device that was already running.
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: the call takes three numbers by value.
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(answers.len(), 1);
     }
 
-    /// One grace period serves the first request, and another one all requests that arrive
+    /// One grace period serves the first request, and a second one serves all requests that arrive
     /// meanwhile.
     #[test]
     fn waiting_requests_share_a_grace_period() {

@@ -1,13 +1,13 @@
 //! Set-up of TAPs.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::forwarding;
 use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
 use crate::steering::TapSteering;
 use crate::tun;
-use crate::uplink::{self, Uplink};
+use crate::uplink::{self, NatUplink};
 use abi::machine::Tap as TapSpec;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,10 +25,11 @@ pub struct OpenedTap {
     /// hash of its addresses and ports.
     pub shares: Vec<OwnedFd>,
     /// The steering of frames to the dedicated queues; `None` if none were requested. If the system
-    /// does not permit it ([`SetupError::Steering`]), the TAP still works by its shared descriptor.
-    pub steering: Option<Result<TapSteering, SetupError>>,
+    /// does not permit it ([`NetError::Steering`]), the TAP still works by its shared
+    /// descriptor.
+    pub steering: Option<Result<TapSteering, NetError>>,
     /// Its connection to the network of its namespace, if any; it ends with this value.
-    pub uplink: Option<Uplink>,
+    pub uplink: Option<NatUplink>,
 }
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up, and
@@ -40,7 +41,7 @@ pub struct OpenedTap {
 ///
 /// # Errors
 /// The error names the step, the interface, the namespace and a remedy.
-pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, SetupError> {
+pub fn open_queues(spec: &TapSpec) -> Result<OpenedTap, NetError> {
     check(spec)?;
     let network = InterfaceNetwork::of(spec)?;
     in_place(spec.netns.as_deref(), || create(spec, &network))?
@@ -64,7 +65,7 @@ pub fn remove(
     spec: &TapSpec,
     of: Option<Identity>,
     switched_on: &[String],
-) -> Result<(), SetupError> {
+) -> Result<(), NetError> {
     let of = of.or_else(|| netns::identity(netns::OWN));
     if let Some(of) = of.filter(|_| !switched_on.is_empty()) {
         forwarding::take_back_of_dead(spec.netns.as_deref(), of, switched_on)?;
@@ -114,7 +115,7 @@ fn make_stay(spec: &TapSpec, owner: &str, fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Performs all steps inside the namespace.
-fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, SetupError> {
+fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let owner = spec.persistent.as_deref();
     let is_there = owner.map(|owner| is_there(spec, owner)).transpose();
@@ -124,13 +125,13 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, Setup
         false => tun::QueueRole::First,
     };
     let open = |queue| {
-        let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
+        let fd = tun::open().map_err(|error| NetError::NoTun { error })?;
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL)
                     if !matches!(queue, tun::QueueRole::Next | tun::QueueRole::Again) =>
                 {
-                    SetupError::Exists {
+                    NetError::Exists {
                         interface: spec.ifname.clone(),
                         namespace: namespace(spec.netns.as_deref()),
                         error,
@@ -159,7 +160,7 @@ fn create(spec: &TapSpec, network: &InterfaceNetwork) -> Result<OpenedTap, Setup
     let shares = (0..spec.shares).map(|_| open(tun::QueueRole::Next));
     let shares = shares.collect::<Result<Vec<_>, _>>()?;
     let steering = (!queues.is_empty()).then(|| {
-        TapSteering::install(&fd, spec.queues).map_err(|error| SetupError::Steering {
+        TapSteering::install(&fd, spec.queues).map_err(|error| NetError::Steering {
             interface: spec.ifname.clone(),
             error,
         })

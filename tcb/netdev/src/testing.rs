@@ -4,7 +4,7 @@ use crate::host_checks::{dropping_chain, kind_of, naming_rule, unused};
 use crate::legacy;
 use crate::netlink::{self, Attributes, NetlinkRequest};
 use crate::nftables::listed;
-use crate::overlap::{self, Cidr, overlap};
+use crate::overlap::{self, Subnet, overlap};
 use std::net::IpAddr;
 
 /// Attributes of one message.
@@ -55,7 +55,7 @@ fn hostile_body(kind: u16, body: &[u8]) {
     }
     let _rule = naming_rule(kind, body, |rules| rules.starts_with(b"up0\0"));
     let found = [overlap::address(body), overlap::route(body)];
-    let networks: Vec<Cidr> = found.into_iter().flatten().map(|(cidr, _)| cidr).collect();
+    let networks: Vec<Subnet> = found.into_iter().flatten().map(|(cidr, _)| cidr).collect();
     for one in &networks {
         for other in &networks {
             hostile_networks(*one, *other);
@@ -67,9 +67,9 @@ fn hostile_body(kind: u16, body: &[u8]) {
 ///
 /// # Panics
 /// If they differ.
-pub fn hostile_networks(one: Cidr, other: Cidr) {
+pub fn hostile_networks(one: Subnet, other: Subnet) {
     let prefix = one.1.min(other.1);
-    let bits = |(address, _): Cidr| match address {
+    let bits = |(address, _): Subnet| match address {
         IpAddr::V4(v4) => (32, u128::from(v4.to_bits()) << 96),
         IpAddr::V6(v6) => (128, v6.to_bits()),
     };

@@ -2,7 +2,7 @@
 //! against stray packets; and a TAP with one queue.
 
 use crate::TapSpec;
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::netns::unshare;
 use crate::nftables::{DROP, HOOK_PREROUTING, NftTable};
 use crate::tap::open_queues;
@@ -18,7 +18,7 @@ const PRIORITY_MANGLE: i32 = -150;
 ///
 /// # Errors
 /// As for [`open_queues`].
-pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
+pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, NetError> {
     open_queues(spec).map(|opened| opened.shared)
 }
 

@@ -26,7 +26,7 @@ const TUN_F_CSUM: libc::c_ulong = 0x01;
 const TUN_F_TSO4: libc::c_ulong = 0x02;
 const TUN_F_TSO6: libc::c_ulong = 0x04;
 
-/// The kernel's `struct ifreq`, as far as TUNSETIFF reads it: a name, flags, padding.
+/// The part of the kernel's `struct ifreq` that TUNSETIFF reads: a name, flags, padding.
 #[repr(C)]
 struct FlagsRequest {
     name: [u8; libc::IFNAMSIZ],

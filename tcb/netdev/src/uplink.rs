@@ -1,13 +1,13 @@
-//! Uplinks: a TAP as a port of a bridge, or behind address translation. Dropping an [`Uplink`]
+//! Uplinks: a TAP as a port of a bridge, or behind address translation. Dropping a [`NatUplink`]
 //! undoes its set-up. A port leaves its bridge with the TAP.
 
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::forwarding::{self, Lock};
 use crate::interface::{InterfaceNetwork, failed, in_place, namespace};
 use crate::netlink::Netlink;
 use crate::netns::{self, Identity};
 use crate::nftables::{self, NftTable};
-use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
+use abi::machine::{Nat, PortProtocol, Tap as TapSpec, Uplink};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// descriptor and all copies of it are closed. Dropping it also switches off the forwarding that it
 /// needed, if that was off before and no other machine in the namespace needs it.
 #[derive(Debug)]
-pub struct Uplink {
+pub struct NatUplink {
     netns: Option<String>,
     /// The namespace's identity: it may have several names, and its name may be reused for another.
     of: Option<Identity>,
@@ -24,7 +24,7 @@ pub struct Uplink {
     switched_on: Vec<String>,
 }
 
-impl Uplink {
+impl NatUplink {
     /// Returns the descriptor that keeps the rules in the kernel. A duplicate of it keeps them as
     /// well.
     #[must_use]
@@ -57,7 +57,7 @@ impl Uplink {
     }
 }
 
-impl Drop for Uplink {
+impl Drop for NatUplink {
     fn drop(&mut self) {
         let end = || {
             if netns::identity(netns::OWN) != self.of {
@@ -82,18 +82,18 @@ fn table_name(spec: &TapSpec) -> String {
 pub(crate) fn join(
     spec: &TapSpec,
     network: &InterfaceNetwork,
-) -> Result<Option<Uplink>, SetupError> {
+) -> Result<Option<NatUplink>, NetError> {
     match &spec.uplink {
         None => Ok(None),
-        Some(UplinkSpec::Bridge(bridge)) => join_bridge(spec, bridge).map(|()| None),
-        Some(UplinkSpec::Nat(nat)) => translate(spec, network, nat).map(Some),
+        Some(Uplink::Bridge(bridge)) => join_bridge(spec, bridge).map(|()| None),
+        Some(Uplink::Nat(nat)) => translate(spec, network, nat).map(Some),
     }
 }
 
-fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), SetupError> {
+fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), NetError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("joined", "rtnetlink is needed"))?;
-    let no_bridge = |error| SetupError::NoInterface {
+    let no_bridge = |error| NetError::NoInterface {
         interface: bridge.to_owned(),
         namespace: namespace(spec.netns.as_deref()),
         error,
@@ -108,7 +108,7 @@ fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), SetupError> {
     ))
 }
 
-fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Uplink, SetupError> {
+fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<NatUplink, NetError> {
     let rules = "it needs CAP_NET_ADMIN, Linux 5.12, and nf_tables with NAT and, unless \
                  `connections` is 0, connlimit; a table of its name is another machine's (`nft \
                  list tables`)";
@@ -126,14 +126,14 @@ fn translate(spec: &TapSpec, network: &InterfaceNetwork, nat: &Nat) -> Result<Up
     }
     for forward in &nat.forward {
         let transport = match forward.transport {
-            Transport::Tcp => libc::IPPROTO_TCP,
-            Transport::Udp => libc::IPPROTO_UDP,
+            PortProtocol::Tcp => libc::IPPROTO_TCP,
+            PortProtocol::Udp => libc::IPPROTO_UDP,
         };
         table.forward(transport as u8, forward.port, forward.to, &spec.ifname);
     }
     let table = table.install().map_err(translated())?;
     // Record the settings in the table before switching them on.
-    let uplink = Uplink::adopt(spec, None, table, &switched_on);
+    let uplink = NatUplink::adopt(spec, None, table, &switched_on);
     let done = forwarding::switch_on(&lock, &settings).map_err(failed(
         spec,
         "given forwarding by the system",

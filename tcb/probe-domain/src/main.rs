@@ -255,7 +255,7 @@ impl Probe {
             // Reads foreign memory, or writes to it.
             "look-foreign" => look(foreign_page("page")),
             "fill-foreign" => outcome(foreign_page("page").fill(n("byte") as u8)),
-            // Overwrites INFO with one byte, from the shared words on.
+            // Overwrites INFO with one byte, starting at the shared words.
             "scribble" => {
                 let last = self.info.skip(PAGE);
                 outcome(last.fill(n("byte") as u8))

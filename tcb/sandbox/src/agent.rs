@@ -94,7 +94,7 @@ impl StubRecord {
         Self::mmap(WINDOW, &slots, prot, flags, u64::from(number), offset)
     }
 
-    /// Maps a file from `offset` on at pages of the range for foreign memory. Not populated,
+    /// Maps a file starting at `offset` at pages of the range for foreign memory. Not populated,
     /// because the shim does not access most of a virtual machine's memory.
     fn map_foreign(pages: &Range<u32>, number: u32, offset: u64) -> Self {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
@@ -189,8 +189,8 @@ impl Agent {
         self.deadline = deadline;
     }
 
-    /// Registers a memory under `index`: its descriptor, and one opened read-only, by which the
-    /// kernel permits no writable mapping.
+    /// Registers a memory under `index`: its descriptor, and a read-only one, for which the kernel
+    /// permits no writable mapping.
     ///
     /// # Errors
     /// [`AgentError::Memory`] if the index is taken; [`AgentError::HandOver`]; the fatal ones.
@@ -254,7 +254,7 @@ impl Agent {
         self.map_by(device, maps, &undo)
     }
 
-    /// Maps a file from `offset` on at pages of the range for foreign memory, for reading and
+    /// Maps a file starting at `offset` at pages of the range for foreign memory, for reading and
     /// writing. The agent keeps no descriptor of it.
     ///
     /// # Errors

@@ -47,7 +47,8 @@ pub(crate) enum ArgumentTest {
     /// The high 32 bits, without the bits of `.1`, equal this value.
     High(u8, u32, u32),
     /// Argument `.0` is an address and argument `.1` a length; the range lies within the `.3` bytes
-    /// from `.2` on. The base must be aligned to 4 GiB, the size 1 … 4 GiB, and the length not 0.
+    /// starting at `.2`. The base must be aligned to 4 GiB, the size 1 … 4 GiB, and the length not
+    /// 0.
     Inside(u8, u8, u64, u64),
 }
 

@@ -19,7 +19,8 @@ pub(crate) const FRAMES: u64 = 8;
 /// Number of the mailbox.
 pub(crate) const MAILBOX: u64 = 9;
 
-/// Descriptors are first moved above this number, so that none occupies another one's place.
+/// Descriptors are first moved above this number, so that none occupies the final number of
+/// another.
 const ASIDE: c_long = 64;
 /// The largest number of the agent's descriptors: two for each memory.
 const AGENT_NOFILE: u64 = 16 << 10;
@@ -29,7 +30,7 @@ const STACK_BYTES: u64 = 8 << 20;
 pub(crate) struct ChildPlan<'a> {
     /// Its end of the link to the monitor.
     pub(crate) link: RawFd,
-    /// The monitor's end, of which the process has a copy that it must close.
+    /// The monitor's end. The process has a copy, which it must close.
     pub(crate) other_end: RawFd,
     pub(crate) program: RawFd,
     /// Terminated by a null pointer.

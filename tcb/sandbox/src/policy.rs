@@ -1,7 +1,7 @@
 //! The system calls that a domain and its agent may make: the whole policy, as data with reasons.
 //!
-//! A domain runs under its filter from its first instruction on. Its heap is an arena in its image,
-//! it has one thread and opens nothing, so the list is short; every other call returns EPERM.
+//! A domain runs under its filter from its first instruction. Its heap is an arena in its image, it
+//! has one thread and opens nothing, so the list is short; every other call returns EPERM.
 //! [`system_calls`] returns the list for reports.
 
 use crate::bpf::{ArgumentTest, FilterAction, SyscallRule, assemble};

@@ -17,7 +17,7 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
 pub fn user_of(pid: i32) -> u32 {
     use std::os::unix::fs::MetadataExt;
     let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
-    abi::users::user_of(pid.cast_unsigned(), namespace)
+    abi::user_ids::user_of(pid.cast_unsigned(), namespace)
 }
 
 /// Reads the CPU clock of a process or thread, whose number contains the id
@@ -34,7 +34,7 @@ fn clock_ns(id: i32, kind: libc::clockid_t) -> Option<u64> {
     read.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Returns the fields of /proc/PID/stat from the state on.
+/// Returns the fields of /proc/PID/stat starting at the state.
 fn stat(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -57,8 +57,8 @@ impl Sandboxed {
     }
 
     /// Describes how the domain's process ended; `None` while it lives and after
-    /// [`Sandboxed::kill`]. Returns only "ended" if the exit code was 0, or if this process has no
-    /// rights over the domain's.
+    /// [`Sandboxed::kill`]. Returns "ended" without a reason if the exit code was 0, or if this
+    /// process has no rights over the domain's.
     #[must_use]
     pub fn how_it_ended(&self) -> Option<String> {
         self.agent_pidfd.as_ref()?;

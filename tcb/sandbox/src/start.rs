@@ -461,7 +461,7 @@ impl StartingProcess {
             self.missing.push("synchronous wake-ups (Linux 6.6)");
         }
         let mut agent = Agent::start(listener, self.args, self.pid, spec.window_slots)?;
-        // With a copy of the listener open, it would not notice the monitor's end.
+        // If it held a copy of the listener, it would not notice that the monitor has ended.
         agent.close(number as u32)?;
         tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
         tracee::detach(domain.pid).during("starting the domain")?;

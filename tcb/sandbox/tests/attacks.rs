@@ -22,7 +22,7 @@ const FIXED: u64 = MAP_FIXED as u64;
 const SHARED: u64 = MAP_SHARED as u64;
 const KEEP: u64 = MREMAP_MAYMOVE as u64;
 const KEEP_AT: u64 = (MREMAP_MAYMOVE | MREMAP_FIXED) as u64;
-/// The agent's id in the domain's PID namespace, of which it is the first process.
+/// The agent's id in the domain's PID namespace, whose first process it is.
 const AGENT: u64 = 1;
 const CWD: u64 = AT_FDCWD as u64;
 const MSEAL: i64 = 462;

@@ -1,4 +1,4 @@
-//! However one process ends, the others end as well, and nothing is left.
+//! If one process ends in any way, the others end as well, and nothing remains.
 
 mod common;
 

@@ -167,7 +167,7 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
-    /// Copies words from `offset` on into `dst`, at the cost of one access. The order is
+    /// Copies words starting at `offset` into `dst`, at the cost of one access. The order is
     /// unspecified, so the writer must have published them by another word, which the caller has
     /// read before.
     ///
@@ -181,7 +181,7 @@ impl Span {
         done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
     }
 
-    /// Copies `words` into the span, from `offset` on, at the cost of one access. The order is
+    /// Copies `words` into the span, starting at `offset`, at the cost of one access. The order is
     /// unspecified, so a word written later must publish them.
     ///
     /// # Errors
@@ -194,8 +194,8 @@ impl Span {
         done(unsafe { engine::copy(to, words.as_ptr().cast(), size_of_val(words)) })
     }
 
-    /// Writes `N` words (1, 2 or 3) from `offset` on, as atomic stores with release ordering, at no
-    /// more than the cost of one.
+    /// Writes `N` words (1, 2 or 3) starting at `offset`, as atomic stores with release ordering,
+    /// at no more than the cost of one.
     ///
     /// # Errors
     /// [`Fault`] if the page is unmapped or read-only, or the words are not aligned or not inside.

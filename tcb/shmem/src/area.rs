@@ -43,7 +43,7 @@ impl Area {
         })
     }
 
-    /// Returns a part: `len` bytes from `offset` on, if they lie inside.
+    /// Returns a part: `len` bytes starting at `offset`, if they lie inside.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         self.at(offset, len).map(|span| Self { span })
@@ -77,7 +77,7 @@ impl Area {
         self.span.page(n)
     }
 
-    /// Returns `len` bytes from `offset` on, if they lie inside.
+    /// Returns `len` bytes starting at `offset`, if they lie inside.
     #[must_use]
     #[inline]
     pub const fn at(self, offset: usize, len: usize) -> Option<Span> {

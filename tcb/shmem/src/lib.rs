@@ -33,6 +33,7 @@ pub mod domain_memory;
 mod engine;
 mod fault;
 pub mod futex;
+pub mod grant_use;
 pub mod io_map;
 mod mapping;
 pub mod rate;
@@ -42,7 +43,6 @@ mod span;
 pub mod sync;
 pub mod time;
 pub mod umem;
-pub mod uses;
 
 pub use access::{copy, fold_ones_sum, ones_sum, ones_sum_bytes};
 pub use area::Area;

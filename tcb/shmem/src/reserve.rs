@@ -106,7 +106,7 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
     debug_assert!(given.is_ok(), "the returned addresses were reserved");
 }
 
-/// Maps a file from an offset on, or anonymous memory, over addresses from [`for_area`] or
+/// Maps a file starting at an offset, or anonymous memory, over addresses from [`for_area`] or
 /// [`for_region`].
 ///
 /// # Safety

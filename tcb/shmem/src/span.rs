@@ -37,7 +37,7 @@ impl Span {
         self.addr
     }
 
-    /// Returns `len` bytes from `offset` on, if they lie inside.
+    /// Returns `len` bytes starting at `offset`, if they lie inside.
     #[must_use]
     #[inline]
     pub const fn sub(self, offset: usize, len: usize) -> Option<Self> {

@@ -449,7 +449,7 @@ fn words_are_written_completely_or_not_at_all() {
 fn entries_need_both_sub_tables() {
     use abi::GrantRef;
     use abi::counted::Translation;
-    use shmem::uses::{TableWords, claim, release};
+    use shmem::grant_use::{TableWords, claim, release};
     let pages = Area::anonymous(2 * PAGE).unwrap();
     let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
     let entries = TableWords::of(translation, status.take(64), 16).unwrap();

@@ -1,10 +1,10 @@
 //! Cells: a metric of a configuration on both sides, the ratio, and the verdict on it.
 
 use super::aliases::Config;
-use super::kept::Pair;
 use super::plans::{Part, Plan};
+use super::stored_pairs::Pair;
 use figures::metric;
-use figures::stats::{self, Estimate, Side};
+use figures::stats::{self, Estimate, ThresholdSide};
 use std::collections::BTreeMap;
 
 /// A ratio whose whole interval lies below this is a failure.
@@ -93,8 +93,8 @@ fn cell(plan: &Plan, config: &str, metric: &str, samples: &Samples) -> Option<Ce
     let part = plan.part(config, metric)?;
     let (old, new) = (&samples.old, &samples.new);
     let ratios = match metric::better(metric) {
-        Side::Above => stats::ratios(new, old),
-        Side::Below => stats::ratios(old, new),
+        ThresholdSide::Above => stats::ratios(new, old),
+        ThresholdSide::Below => stats::ratios(old, new),
     };
     let median = |side: &[Option<f64>]| {
         let values: Vec<f64> = side.iter().flatten().copied().collect();
@@ -168,8 +168,8 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::kept::Values;
     use crate::compare::plans;
+    use crate::compare::stored_pairs::Values;
 
     fn isolation() -> Plan {
         let plans = plans::read().unwrap();

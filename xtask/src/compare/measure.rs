@@ -3,9 +3,9 @@
 use super::aliases::{Aliases, NameKind};
 use super::cells::{self, Cell};
 use super::exp::{self, Readings};
-use super::kept::{Kept, Pair, Values};
 use super::plans::Plan;
 use super::sides::{Side, Sides};
+use super::stored_pairs::{Kept, Pair, Values};
 use anyhow::{Context, Result};
 use figures::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};

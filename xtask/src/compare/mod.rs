@@ -12,7 +12,7 @@
 //! | `exp` | one run of `grantway exp` |
 //! | `halt` | idle cores halt on both sides |
 //! | `measure` | pairs |
-//! | `kept` | pairs on disk |
+//! | `stored_pairs` | pairs on disk |
 //! | `cells` | ratios and verdicts |
 //! | `instructions` | instruction counts of the benches, if intervals stay wide |
 //! | `callgrind` | the counter |
@@ -24,21 +24,21 @@ mod cells;
 mod exp;
 mod halt;
 mod instructions;
-mod kept;
 mod measure;
 mod plans;
 mod show;
 mod sides;
+mod stored_pairs;
 
 use anyhow::{Result, ensure};
 use cells::{Cell, Counts, Outcome};
 use clap::Parser;
 use instructions::Count;
-use kept::Kept;
 use measure::Measure;
 use plans::{Bench, Part, Plan, Plans};
 use sides::Sides;
 use std::collections::BTreeMap;
+use stored_pairs::Kept;
 
 /// Compare the tree's performance with a commit's.
 ///

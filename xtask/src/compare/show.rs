@@ -5,7 +5,7 @@ use super::instructions::Count;
 use super::sides::Sides;
 use figures::metric;
 use figures::report::number;
-use figures::stats::Side;
+use figures::stats::ThresholdSide;
 use figures::table::table;
 use serde_json::{Value, json};
 
@@ -111,8 +111,8 @@ fn cell_line(cell: &Cell, verdict: &Outcome) -> Value {
         Outcome::Shown => ("not-judged", None),
     };
     let of = match metric::better(&cell.metric) {
-        Side::Above => "new/old",
-        Side::Below => "old/new",
+        ThresholdSide::Above => "new/old",
+        ThresholdSide::Below => "old/new",
     };
     let ratio = cell.ratio.as_ref();
     json!({

@@ -5,17 +5,17 @@
 //! Resumable: a row's result is stored below `target/defences/` until the row, its file or its
 //! package's tests change.
 
-mod scratch;
+mod tree_copy;
 
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use figures::table::table;
-use scratch::{Scratch, TestRun};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use tree_copy::{Scratch, TestRun};
 
 /// The rows.
 const TABLE: &str = "xtask/defences.toml";
@@ -32,7 +32,7 @@ struct Defences {
 struct Defence {
     /// Description of the defence.
     name: String,
-    /// The row of SPECIFICATION's attack table, if it is one of those.
+    /// The row of SPECIFICATION's attack table, if the defence has one.
     #[serde(default)]
     attack: Option<u32>,
     /// The file, relative to the workspace's root.

@@ -4,7 +4,7 @@
 //! its code, or through a re-export. Declaring children and re-exporting their items does not make
 //! a module depend on them; naming them in its own code does.
 
-mod circles;
+mod cycles;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
 pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
     let tree = Tree::read(file)?;
     let ties = uses::ties(&tree);
-    let mut graph = circles::Graph::new();
+    let mut graph = cycles::Graph::new();
     for &(from, to) in ties.keys() {
         graph.entry(from).or_default().insert(to);
     }
@@ -42,8 +42,8 @@ pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
             .to_string()
     };
     let mut found = Vec::new();
-    for group in circles::groups(&graph) {
-        let ways = circles::shortest(&graph, &group);
+    for group in cycles::groups(&graph) {
+        let ways = cycles::shortest(&graph, &group);
         if group.len() > 2 {
             let files: Vec<String> = group.iter().map(|&file| show(file)).collect();
             let files = files.join(" ");

@@ -37,7 +37,7 @@ const NO_NIC: &[&str] = &["-nic", "none"];
 const SHOWN: usize = 60;
 
 /// A machine to run.
-pub(crate) struct Machine<'a> {
+pub(crate) struct XenMachine<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) image: &'a Path,
     pub(crate) packages: &'a Packages,
@@ -93,7 +93,7 @@ impl TestOutcome {
     }
 }
 
-impl Machine<'_> {
+impl XenMachine<'_> {
     /// Runs a task until it ends; prints the result of each test.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Machine<'_> {
     /// A test or the machine has failed.
     pub(crate) fn run(&self, task: Task<'_>) -> Result<()> {
         let command = self.command(task.argument)?;
-        let console = Console {
+        let console = EmulatorConsole {
             log: &self.log,
             deadline: self.deadline,
         };
@@ -158,13 +158,13 @@ impl Machine<'_> {
 }
 
 /// The console of an emulator.
-pub(crate) struct Console<'a> {
+pub(crate) struct EmulatorConsole<'a> {
     /// Where its output is kept.
     pub(crate) log: &'a Path,
     pub(crate) deadline: Duration,
 }
 
-impl Console<'_> {
+impl EmulatorConsole<'_> {
     /// Runs an emulator until it ends; prints the result of each test.
     ///
     /// # Errors

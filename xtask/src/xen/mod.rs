@@ -136,7 +136,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     };
     let slow = slowness()?;
     println!("deadlines are multiplied by {slow}");
-    let machine = machine::Machine {
+    let machine = machine::XenMachine {
         kernels: &laboratory.kernels,
         image: &laboratory.image,
         packages: &laboratory.packages,

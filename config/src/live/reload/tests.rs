@@ -265,7 +265,7 @@ fn a_guest_that_returns_keeps_its_mac() {
     running.remove("b");
     // The number of `a` is free, but `b` keeps its own.
     let resolved = running.add(&second.guest).unwrap();
-    assert_eq!(resolved.macs, [Mac::derived(1, 1, 0)]);
+    assert_eq!(resolved.macs, [MacAddress::derived(1, 1, 0)]);
     live.detached.insert("b".into());
     attach(&mut live, second.guest.clone());
     attach(&mut live, first.guest.clone());

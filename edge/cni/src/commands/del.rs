@@ -32,7 +32,7 @@ pub(crate) fn del(request: &PluginRequest) -> Result<(), CniError> {
 }
 
 /// Waits until the interface has been removed, because a runtime may create one with this name
-/// next. Some runtimes pass an empty or missing namespace for DEL; then there is no interface.
+/// next. Some runtimes pass no namespace, or an empty one, for DEL; then no interface exists.
 fn wait_for_link_removal(request: &PluginRequest) {
     let end = Instant::now() + LINK;
     let is_there =

@@ -153,7 +153,7 @@ fn other_keys_of_the_network_apply_to_interfaces() {
 
 const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=db-0;K8S_POD_UID=u-1";
 
-/// A pod denies new flows from its first packet on, and an agent finds its record.
+/// A pod denies new flows from the start, and an agent finds its record.
 #[test]
 fn pods_with_network_policies_begin_closed() {
     let bench = Bench::new();

@@ -4,6 +4,6 @@ mod bandwidth;
 mod bench;
 mod calls;
 mod captured;
-mod ends;
 mod errors;
 mod netavark;
+mod removal;

@@ -186,7 +186,7 @@ fn deletions_without_an_answer_are_retried() {
     assert_eq!(names(&folder.join("state")).len(), 1);
     std::fs::rename(&hidden, &socket).unwrap();
     assert_eq!(machine.guests().len(), 1);
-    // Its address is assigned again, because no container has it any more.
+    // Its address is assigned again, because no container has it any longer.
     let added = b.call("ADD", &conf).done();
     loses_its_interface(&a.1);
     assert_eq!(machine.guests().len(), 1);

@@ -169,7 +169,7 @@ pub(crate) fn call(command: &str, container: &str, netns: &str, conf: &Value) ->
         .env("CNI_NETNS", netns)
         .env("CNI_IFNAME", "eth0")
         .env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAME=web")
-        .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"));
+        .env("CNI_PATH", testing::requirements::CNI_PLUGINS.join(":"));
     let output = answered(plugin, conf);
     let text = String::from_utf8(output.stdout).unwrap();
     Answer {

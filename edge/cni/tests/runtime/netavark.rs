@@ -36,7 +36,7 @@ fn call(host: &Namespace, args: &[&str], options: &Value) -> Output {
         let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
         let plugin = plugin
             .args(args)
-            .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"));
+            .env("CNI_PATH", testing::requirements::CNI_PLUGINS.join(":"));
         answered(plugin, options)
     };
     host.enter(call).unwrap()

@@ -8,7 +8,7 @@ use crate::object;
 use crate::rule::RULES_MAX;
 use abi::machine::Setting;
 use config::live::{self, LiveConfig};
-use config::rule::{Rule as FirewallRule, RuleDirection as FirewallDirection, RuleState};
+use config::rule::{FirewallRule, RuleDirection as FirewallDirection, RuleState};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ fn addresses(namespace: &str, name: &str) -> [IpAddr; 2] {
 
 fn pod(namespace: &str, name: &str) -> Value {
     let [v4, v6] = addresses(namespace, name).map(|one| one.to_string());
-    // The same name stands for other ports in other pods.
+    // The same name means different ports in different pods.
     let web = if name == "b" { 8080 } else { 80 };
     json!({
         "metadata": { "namespace": namespace, "name": name,
@@ -351,7 +351,7 @@ fn compare(name: &str, policies: &[Value]) -> usize {
 }
 
 #[test]
-fn every_pair_of_pods_has_the_verdict_of_the_documentation() {
+fn every_pair_of_pods_gets_the_documented_verdict() {
     let cases = cases::all();
     assert!(cases.len() >= 30, "{}", cases.len());
     let mut counts = BTreeSet::new();
@@ -462,7 +462,7 @@ fn rules_beyond_the_limit_are_denied() {
 }
 
 #[test]
-fn a_policy_that_is_not_understood_closes_its_namespace() {
+fn policy_with_unknown_parts_closes_its_namespace() {
     let policy = json!({ "metadata": { "namespace": "x", "name": "odd" }, "spec": { "tier": 1 } });
     let cluster = cluster(&[policy]);
     let compiled = Policies::of(&cluster);

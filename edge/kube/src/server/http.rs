@@ -35,7 +35,7 @@ enum BodyRest {
     Bytes(u64),
     /// The bytes of the current chunk, then further chunks.
     Chunk(u64),
-    /// A chunk begins, after the end of another one unless it is the first.
+    /// A chunk begins. Unless it is the first one, the end of the previous chunk precedes it.
     NextChunk { is_first: bool },
     /// Nothing.
     Nothing,

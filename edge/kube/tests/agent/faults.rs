@@ -104,7 +104,7 @@ fn junk_is_reported_and_changes_nothing() {
     node.await_rules("g1", &json!([]));
 }
 
-/// Parts of objects that are not understood allow nothing, and do not stop the others.
+/// Unknown parts of objects allow nothing, and the other parts take effect.
 #[test]
 fn strange_objects_do_not_stop_the_agent() {
     let api = cluster(true);

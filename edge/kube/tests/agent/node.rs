@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Deadline of a condition: several of the agent's longest pauses, 10 s, which add up if a busy
-/// system lets it fail often while a fault lasts.
+/// Deadline of a condition: several of the agent's longest pauses, 10 s each, because on a busy
+/// system it may fail repeatedly during a fault.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The rules of guests, as a machine has them.

@@ -1,7 +1,7 @@
 //! Frames that the driver transmits.
 
 use super::parts::{BadChains, Cursor, ETHERNET, GSO_FRAME_MAX, HEADER_MAX, RunningRing, VLAN_TAG};
-use crate::features::{Features, virtio};
+use crate::features::{VirtioFeatures, virtio};
 use crate::queue::{BadChain, CopyDirection, DescriptorChain, RingError, ShortChain};
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
@@ -100,7 +100,7 @@ impl FromVm {
 #[inline]
 fn frame(
     chain: &DescriptorChain,
-    features: Features,
+    features: VirtioFeatures,
     caps: Caps,
     buffers: &mut dyn Buffers,
 ) -> Result<Frame, DroppedChain> {
@@ -181,7 +181,7 @@ fn fill(
 fn decode(
     bytes: &[u8; HEADER_MAX],
     len: usize,
-    features: Features,
+    features: VirtioFeatures,
 ) -> Result<nic::Offload, DroppedChain> {
     let mut known = [0; header::BYTES];
     if let Some(first) = bytes.first_chunk() {
@@ -195,7 +195,7 @@ fn decode(
     }
     let tso = features.has(virtio::HOST_TSO4) || features.has(virtio::HOST_TSO6);
     let offload = header::decode(&known, len, features.has(virtio::CSUM), tso);
-    let offload = offload.map_err(|header::Malformed| DroppedChain::Malformed)?;
+    let offload = offload.map_err(|header::MalformedHeader| DroppedChain::Malformed)?;
     let needed = match offload.gso.map(|gso| gso.kind) {
         None => 0,
         Some(GsoKind::Tcp4) => virtio::HOST_TSO4,

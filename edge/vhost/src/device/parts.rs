@@ -1,6 +1,6 @@
-//! Parts of both directions: lengths, counters, a place in a row of buffers.
+//! Shared by both directions: lengths, counters, and a cursor over buffers.
 
-use crate::features::Features;
+use crate::features::VirtioFeatures;
 use crate::memory::VmMemory;
 use crate::queue::{BadChain, SplitRing};
 use nic::Caps;
@@ -19,7 +19,7 @@ pub(super) const HEADER_MAX: usize = 12;
 pub(super) struct RunningRing<'a> {
     pub(super) queue: &'a mut SplitRing,
     pub(super) memory: &'a VmMemory,
-    pub(super) features: Features,
+    pub(super) features: VirtioFeatures,
     pub(super) caps: Caps,
 }
 
@@ -39,7 +39,7 @@ impl BadChains {
     }
 }
 
-/// A place in a row of spans, where the next bytes are read or written.
+/// A cursor over spans: the next bytes are read or written there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     /// Number of the span.

@@ -8,7 +8,7 @@ use super::QueueDevice;
 use super::from_vm::FromVm;
 use super::parts::{ETHERNET, HEADER_MAX, RunningRing};
 use super::to_vm::{Delivery, ToVm};
-use crate::features::Features;
+use crate::features::VirtioFeatures;
 use crate::memory::VmMemory;
 use crate::queue::{BATCH, ChainSegment, CopyDirection, RingError, ShortChain, SplitRing};
 use crate::system::System;
@@ -209,7 +209,7 @@ impl ToVm {
     fn give_alone(
         &mut self,
         ring: (&mut SplitRing, &VmMemory),
-        features: Features,
+        features: VirtioFeatures,
         piece: Piece,
     ) -> Result<Delivery, RingError> {
         match Frame::new(piece, piece.span.len()) {
@@ -221,7 +221,7 @@ impl ToVm {
 
 /// Writes a frame behind a header without offloads into a buffer, which is large enough.
 #[inline]
-fn write(buffer: Span, features: Features, frame: Span) -> Result<(), Fault> {
+fn write(buffer: Span, features: VirtioFeatures, frame: Span) -> Result<(), Fault> {
     /// One buffer, in the header's last field.
     const BUFFERS: u32 = 1 << 16;
     let header_bytes = features.header_bytes();

@@ -1,7 +1,7 @@
 //! Frames into what the driver has posted to receive.
 
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX, RunningRing};
-use crate::features::{Features, virtio};
+use crate::features::{VirtioFeatures, virtio};
 use crate::memory::VmMemory;
 use crate::queue::{
     ChainSegment, CopyDirection, DescriptorChain, RingError, ShortChain, SplitRing,
@@ -109,12 +109,12 @@ impl ToVm {
         ]
     }
 
-    /// Does in software what the driver does not, and writes what results.
+    /// Performs in software the offloads that the driver lacks, and writes the resulting frames.
     #[cold]
     fn mend(
         &mut self,
         ring: (&mut SplitRing, &VmMemory),
-        features: Features,
+        features: VirtioFeatures,
         caps: Caps,
         frame: &Frame,
     ) -> Result<Delivery, RingError> {
@@ -153,7 +153,7 @@ impl ToVm {
     pub(super) fn give(
         &mut self,
         (queue, memory): (&mut SplitRing, &VmMemory),
-        features: Features,
+        features: VirtioFeatures,
         frame: &Frame,
     ) -> Result<Delivery, RingError> {
         let header_bytes = features.header_bytes();
@@ -192,7 +192,7 @@ impl ToVm {
         &mut self,
         (queue, memory): (&mut SplitRing, &VmMemory),
         needed: usize,
-        features: Features,
+        features: VirtioFeatures,
     ) -> Result<Result<usize, Delivery>, RingError> {
         let mergeable = features.has(virtio::MRG_RXBUF);
         // The first chain holds at least the header.
@@ -230,7 +230,7 @@ impl ToVm {
         Ok(Ok(count))
     }
 
-    /// Returns the first `count` chains, empty: a driver that posts such loses them.
+    /// Returns the first `count` chains, empty: a driver that posts empty chains loses them.
     #[cold]
     fn give_back(
         &mut self,
@@ -250,7 +250,7 @@ fn write(
     header: &[u8],
     frame: &Frame,
 ) -> Result<(), Fault> {
-    let mut room = Room::new(chains, memory);
+    let mut room = ChainBuffers::new(chains, memory);
     room.write(header)?;
     room.write(frame.header())?;
     for span in frame.payload() {
@@ -260,14 +260,14 @@ fn write(
 }
 
 /// The buffers of several chains, one behind the other.
-struct Room<'a> {
+struct ChainBuffers<'a> {
     chains: std::slice::Iter<'a, DescriptorChain>,
     chain: Option<&'a DescriptorChain>,
     cursor: Cursor,
     memory: &'a VmMemory,
 }
 
-impl<'a> Room<'a> {
+impl<'a> ChainBuffers<'a> {
     fn new(chains: &'a [DescriptorChain], memory: &'a VmMemory) -> Self {
         let mut chains = chains.iter();
         Self {
@@ -324,7 +324,7 @@ impl<'a> Room<'a> {
 
 /// The header of a frame that lies in `count` chains.
 #[inline]
-fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: Features, count: usize) {
+fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: VirtioFeatures, count: usize) {
     let mut offload = frame.offload;
     if offload.checksum == Checksum::Valid && !features.has(virtio::GUEST_CSUM) {
         offload.checksum = Checksum::Unknown;
@@ -342,7 +342,7 @@ fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: Features, count: u
 }
 
 /// The capabilities of a driver.
-pub(super) const fn caps(max_frame: usize, features: Features, tso: bool) -> Caps {
+pub(super) const fn caps(max_frame: usize, features: VirtioFeatures, tso: bool) -> Caps {
     Caps {
         checksum: features.has(virtio::GUEST_CSUM),
         tso,
@@ -352,7 +352,7 @@ pub(super) const fn caps(max_frame: usize, features: Features, tso: bool) -> Cap
 
 /// Whether the driver takes a frame as it is.
 #[inline]
-fn takes(caps: Caps, features: Features, frame: &Frame) -> bool {
+fn takes(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
     caps.takes(frame)
         && frame.len() <= GSO_FRAME_MAX
         && (features.has(virtio::GUEST_ECN) || !has_congestion_marks(frame))

@@ -174,7 +174,7 @@ impl DescriptorChain {
         self.bytes
     }
 
-    /// Reads the descriptors from `head` on. The head is set whatever the result is.
+    /// Reads the descriptors starting at `head`. The head is set for every result.
     #[inline]
     pub(super) fn read(
         &mut self,

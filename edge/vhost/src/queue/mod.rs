@@ -177,8 +177,7 @@ impl SplitRing {
     }
 
     /// Takes the next chain and reads its descriptors into `chain`. The outer error breaks the
-    /// ring; after the inner one the chain is to be returned nevertheless. `None`: there is no
-    /// chain.
+    /// ring; after the inner one the caller still returns the chain. `None`: there is no chain.
     ///
     /// # Errors
     /// The ring is broken.
@@ -220,7 +219,7 @@ impl SplitRing {
         self.next_avail = self.next_avail.wrapping_sub(count);
     }
 
-    /// Returns a chain of which `bytes` bytes were written. The driver sees it after
+    /// Returns a chain after `bytes` bytes were written to it. The driver sees it after
     /// [`SplitRing::publish`].
     ///
     /// # Errors

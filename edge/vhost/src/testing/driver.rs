@@ -80,7 +80,7 @@ impl DriverRing {
         self.put(at, &descriptor.encode());
     }
 
-    /// Makes the chain from `head` on available; the device sees it after
+    /// Makes the chain starting at `head` available; the device sees it after
     /// [`DriverRing::publish`].
     pub fn offer(&mut self, head: u16) {
         let slot = usize::from(self.avail % self.size);

@@ -61,7 +61,7 @@ impl Link {
         self.channel.notify();
     }
 
-    /// Waits for `count` answers from `from` on, and returns them.
+    /// Waits for `count` answers starting at `from`, and returns them.
     pub(crate) fn answers(&self, from: u32, count: usize) -> Outcome<Vec<TxResponse>> {
         let come = || self.tx.rsp_prod().wrapping_sub(from) as usize;
         if !within(|| Ok(come() >= count))? {
@@ -117,7 +117,7 @@ impl Front {
             value.ok_or_else(|| format!("{path} does not exist"))
         };
         let (backend, domain, mac) = (node("backend")?, node("backend-id")?, node("mac")?);
-        let mac: config::Mac = mac.parse().map_err(|_| format!("{mac} is not a MAC"))?;
+        let mac: config::MacAddress = mac.parse().map_err(|_| format!("{mac} is not a MAC"))?;
         Ok(Self {
             store,
             backend,

@@ -401,7 +401,7 @@ fn another(fake: &FakeStore, domain: u16) {
 }
 
 /// The xenstore refuses a watch, as one does that allows a domain 128 watches. Later domains are
-/// served nevertheless.
+/// still served.
 #[test]
 fn a_store_error_of_one_interface_delays_no_other() {
     let fake = toolstack("5");

@@ -1,6 +1,6 @@
 //! The toolstack's settings of an interface: nodes below `backend/vif/DOMAIN/NUMBER`.
 
-use config::Mac;
+use config::MacAddress;
 use std::net::IpAddr;
 
 /// Settings of an interface.
@@ -36,7 +36,7 @@ impl InterfaceSettings {
     /// [`SettingsError`].
     pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let mac = node("mac").unwrap_or_default();
-        let parsed = mac.trim().parse::<Mac>().ok().map(|mac| mac.0);
+        let parsed = mac.trim().parse::<MacAddress>().ok().map(|mac| mac.0);
         let parsed = parsed.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
         let parsed = parsed.ok_or(SettingsError::Mac(mac))?;
         let addresses = node("ip").unwrap_or_default();

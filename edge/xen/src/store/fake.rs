@@ -73,7 +73,7 @@ impl Nodes {
     }
 
     fn changed(&mut self, path: &str) {
-        let told: Vec<String> = self
+        let notified: Vec<String> = self
             .watched
             .iter()
             .filter(|watched| {
@@ -83,7 +83,7 @@ impl Nodes {
             })
             .cloned()
             .collect();
-        for watched in told {
+        for watched in notified {
             let tell = if path.len() < watched.len() {
                 &watched
             } else {

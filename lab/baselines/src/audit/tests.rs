@@ -1,12 +1,12 @@
 //! Corrupts one usage record at a time. The audit must detect each error and its size.
 
 use super::*;
-use crate::entry::{PinnedGrant, Purpose};
+use crate::entry::{PinPurpose, PinnedGrant};
 use crate::pages::SlotState;
-use crate::usage::Part as Own;
+use crate::usage::DomainUsage;
 use abi::layout::info;
 use abi::{GrantRef, GrantStatus, Slot};
-use monitor::grant::CountedGrants;
+use monitor::grant::CountedTables;
 
 const USER: DomId = DomId(0);
 const GRANTER: DomId = DomId(1);
@@ -48,17 +48,17 @@ fn world() -> World {
         entry.store(GrantEntry::access(USER, frame, false).0, Ordering::Relaxed);
     }
     for (slot, (index, write)) in (0..).zip([(0, true), (0, false), (1, false)]) {
-        let pin = usage.pin(USER, GRANTER, GrantRef(index), write, Purpose::Map);
+        let pin = usage.pin(USER, GRANTER, GrantRef(index), write, PinPurpose::Map);
         put(&mut usage, slot, pin.unwrap());
     }
-    let copied = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Copy);
+    let copied = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Copy);
     copied.unwrap();
     part(&mut usage, USER).copying += 1;
     drop(usage);
     world
 }
 
-fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut Own {
+fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut DomainUsage {
     usage.part(id).unwrap()
 }
 
@@ -203,14 +203,14 @@ fn an_account_in_use_stays_open() {
     world.grants.lock().clear(GRANTER);
     let mechanism = crate::mechanisms(&Arc::default());
     let audit = || {
-        let counted = CountedGrants::new(Arc::default());
+        let counted = CountedTables::new(Arc::default());
         world.grants.audit(&counted, Some(&*mechanism))
     };
     assert!(audit().0.contains_key(&GRANTER));
     for slot in 0..3 {
         let pin = pin_in(&mut world.lock(), slot);
         world.lock().free(USER, Slot(slot));
-        world.lock().unpin(pin, Purpose::Map);
+        world.lock().unpin(pin, PinPurpose::Map);
     }
     assert!(audit().0.contains_key(&GRANTER), "a copy is under way");
     let frame = 3;
@@ -220,7 +220,7 @@ fn an_account_in_use_stays_open() {
         frame,
         write: false,
     };
-    world.lock().unpin(pin, Purpose::Copy);
+    world.lock().unpin(pin, PinPurpose::Copy);
     assert!(!audit().0.contains_key(&GRANTER));
 }
 
@@ -229,7 +229,7 @@ fn an_account_in_use_stays_open() {
 fn an_occupied_slot_rejects_a_page() {
     let world = world();
     let mut usage = world.lock();
-    let pin = usage.pin(USER, GRANTER, GrantRef(1), false, Purpose::Map);
+    let pin = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Map);
     let taken = usage.take(USER, Slot(0), pin.unwrap());
     assert_eq!(taken, Err(GrantStatus::BadSlot));
     assert_eq!(pin_in(&mut usage, 0).index, 0);
@@ -248,8 +248,8 @@ fn an_audit_adds_to_earlier_results() {
     };
     let mut parts = BTreeMap::from([USER, GRANTER].map(|id| (id, other.clone())));
     audit(&world.usage, &world.grants, &mut parts);
-    let told = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
-    assert_eq!(told, [(1, 3), (3, 1)]);
+    let reported = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
+    assert_eq!(reported, [(1, 3), (3, 1)]);
     assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
 }
 
@@ -260,10 +260,13 @@ fn mapped_and_granted_frames_are_reported() {
     let mut parts = BTreeMap::new();
     let leaks = audit(&world.usage, &world.grants, &mut parts);
     assert_eq!(leaks, 0);
-    let told = |id| {
+    let reported = |id| {
         parts
             .get(&id)
             .map(|part| (part.granted.len(), part.mapped.len()))
     };
-    assert_eq!((told(USER), told(GRANTER)), (Some((0, 2)), Some((2, 0))));
+    assert_eq!(
+        (reported(USER), reported(GRANTER)),
+        (Some((0, 2)), Some((2, 0)))
+    );
 }

@@ -63,8 +63,8 @@ impl Exchanges {
         all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
     }
 
-    /// Creates the granter's half of an exchange of `count` pages and maps them in its window from
-    /// slot `first` on.
+    /// Creates the granter's half of an exchange of `count` pages and maps them in its window
+    /// starting at slot `first`.
     ///
     /// # Errors
     /// `BadDomain`: an end is dead. `BadSlot`: a slot does not exist or is not free. `NoSpace`: the
@@ -122,7 +122,7 @@ impl Exchanges {
         self.show(&exchange, user, op.first)
     }
 
-    /// Maps an end's pages from slot `first` on.
+    /// Maps an end's pages starting at slot `first`.
     fn show(&self, exchange: &Exchange, of: DomId, first: Slot) -> Result<(), GrantStatus> {
         let last = first.0.checked_add(exchange.count);
         let slots = first.0..last.ok_or(GrantStatus::BadSlot)?;

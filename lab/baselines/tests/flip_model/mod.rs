@@ -6,7 +6,7 @@ use abi::hypercall::{Bind, HypercallKind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
-use monitor::grant::{CountedGrants, GrantAccounts, Mechanism};
+use monitor::grant::{CountedTables, GrantAccounts, Mechanism};
 use monitor::memory::SharedDomainMemory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,9 @@ const SLOTS: u32 = 8;
 /// Operations. Guests are 1 and 2; domain 0 exchanges pages with both.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest without an exchange creates one, at its slots from 0 on.
+    /// A guest without an exchange creates one, at its slots starting at 0.
     Create(u16),
-    /// The user binds the exchange: guest 1's at slots from 0 on, guest 2's at the slots after
+    /// The user binds the exchange: guest 1's at slots starting at 0, guest 2's at the slots after
     /// them.
     Bind(u16),
     /// A guest writes an entry of its table.
@@ -164,7 +164,7 @@ impl Rig {
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
         let (accounts, leaked) = self
             .grants
-            .audit(&CountedGrants::new(Arc::default()), Some(&*self.flips));
+            .audit(&CountedTables::new(Arc::default()), Some(&*self.flips));
         assert_eq!(leaked, 0);
         accounts
             .get(&DomId(of))

@@ -7,7 +7,7 @@ use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::{FakeSpace, SharedFake};
 use monitor::grant::mechanism::{GrantResult, OtherCall};
-use monitor::grant::{CountedGrants, GrantAccounts, GrantAudit, Mechanism};
+use monitor::grant::{CountedTables, GrantAccounts, GrantAudit, Mechanism};
 use monitor::memory::SharedDomainMemory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -295,7 +295,7 @@ impl Rig {
 
     /// Runs the audit of a monitor that has only classic grants.
     fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
-        let counted = CountedGrants::new(Arc::default());
+        let counted = CountedTables::new(Arc::default());
         self.grants.audit(&counted, Some(&*self.mechanism))
     }
 

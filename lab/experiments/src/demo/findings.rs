@@ -1,7 +1,7 @@
 //! Findings of a demonstration.
 
 use crate::lane::running::Running;
-use crate::plan::{Direction, Workload};
+use crate::plan::{PayloadDirection, Workload};
 use crate::progress;
 use client::DriverAccess;
 use figures::report::Figure;
@@ -49,7 +49,7 @@ pub(super) fn bar(windows: u64) -> ProgressBar {
 }
 
 /// Returns the title of a window, for the progress bar.
-pub(super) fn title(workload: Workload, direction: Direction) -> String {
+pub(super) fn title(workload: Workload, direction: PayloadDirection) -> String {
     match workload {
         Workload::Stream => format!("a TCP stream, {}", direction.name()),
         Workload::Requests(_) => format!("requests and responses, {}", direction.name()),

@@ -10,12 +10,14 @@ use crate::lane::path::Path as _;
 use crate::lane::running::{NIC_DEVICE, Running, fresh_name};
 use crate::lane::window::Window;
 use crate::load::Mark;
-use crate::plan::{Config as Key, Direction, Workload};
+use crate::plan::{ColumnConfig, PayloadDirection, Workload};
 use crate::runner::Samples;
 use anyhow::bail;
-use config::domain::{Rings, Stack, StackApp};
-use config::{Cable, Cidr, Config, DevicePlace, Endpoint, Guest, Nic, NicKind, SoftWire, Vif};
-use figures::measure::{CpuTimes, Machine};
+use config::domain::{Rings, StackApp, StackConfig};
+use config::{
+    Cable, Cidr, Config, DevicePlace, Endpoint, GuestSection, NicKind, NicSection, SoftWire, Vif,
+};
+use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::{Failure, interrupt};
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +47,7 @@ pub enum MemoryNic {
 /// A load's start and end. Loads run in the order of [`phases`].
 struct Phase {
     workload: Workload,
-    direction: Direction,
+    direction: PayloadDirection,
     after_s: u32,
 }
 
@@ -56,10 +58,10 @@ fn phases(seconds: u32) -> [Phase; 4] {
         after_s: PAUSE_S + number * (seconds + PAUSE_S),
     };
     [
-        phase(0, Workload::Stream, Direction::ToGuest),
-        phase(1, Workload::Stream, Direction::FromGuest),
-        phase(2, Workload::Requests(1), Direction::ToGuest),
-        phase(3, Workload::Requests(1), Direction::FromGuest),
+        phase(0, Workload::Stream, PayloadDirection::ToGuest),
+        phase(1, Workload::Stream, PayloadDirection::FromGuest),
+        phase(2, Workload::Requests(1), PayloadDirection::ToGuest),
+        phase(3, Workload::Requests(1), PayloadDirection::FromGuest),
     ]
 }
 
@@ -83,7 +85,7 @@ pub(super) fn find(
         for round in 0..WINDOWS {
             let length = 2 * quarter(seconds) / WINDOWS;
             let window = open(&mut running, &phase, length)?;
-            let config = Key::new(COLUMN, &[("dir", phase.direction.name())]);
+            let config = ColumnConfig::new(COLUMN, &[("dir", phase.direction.name())]);
             if window.disturbed {
                 samples.disturb(&config);
             }
@@ -142,7 +144,7 @@ fn quarter(seconds: u32) -> Duration {
 
 /// Measures a window while a phase's load runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
-    let (machine, began) = (Machine::read(), Instant::now());
+    let (machine, began) = (HostCpuTimes::read(), Instant::now());
     let cpu = CpuTimes::read(running.processes());
     let path = running.reading()?;
     let before = counters(running, phase)?;
@@ -151,7 +153,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
     let after = counters(running, phase)?;
     let ns = start.elapsed().as_nanos() as u64;
     let cpu_ns = CpuTimes::read(running.processes()).since(&cpu);
-    let (now, wall) = (Machine::read(), began.elapsed());
+    let (now, wall) = (HostCpuTimes::read(), began.elapsed());
     Ok(Window {
         workload: phase.workload,
         mark: Mark {
@@ -174,7 +176,8 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
 /// Returns the counters of the program that receives a phase's stream or sends its requests.
 fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
     // Streams are counted at the receiver, requests at the client.
-    let in_guest = (phase.direction == Direction::ToGuest) == (phase.workload == Workload::Stream);
+    let in_guest =
+        (phase.direction == PayloadDirection::ToGuest) == (phase.workload == Workload::Stream);
     let is_wanted = |part: &str| match in_guest {
         true => part == "guest",
         // Where the wire's station is depends on the NIC.
@@ -212,13 +215,13 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
     let cable = Cable {
         delay_us: 10,
         seed: 1,
-        station: station(Direction::ToGuest, WIRE, GUEST, seconds),
+        station: station(PayloadDirection::ToGuest, WIRE, GUEST, seconds),
         ..Cable::default()
     };
-    let guest = station(Direction::FromGuest, GUEST, WIRE, seconds);
+    let guest = station(PayloadDirection::FromGuest, GUEST, WIRE, seconds);
     let mut config = Config {
         name: fresh_name("demo"),
-        nics: vec![Nic::new(
+        nics: vec![NicSection::new(
             "wire",
             match nic {
                 MemoryNic::Sim => NicKind::Sim(cable),
@@ -230,11 +233,11 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
                 },
             },
         )],
-        guests: vec![Guest {
+        guests: vec![GuestSection {
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
             vifs: vec![Vif::new(Endpoint::Stack { station: guest })],
-            ..Guest::default()
+            ..GuestSection::default()
         }],
         ..Config::default()
     };
@@ -244,7 +247,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
 }
 
 /// Returns a station that receives and answers all the time, and sends in its phases.
-fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Stack {
+fn station(direction: PayloadDirection, own: IpAddr, other: IpAddr, seconds: u32) -> StackConfig {
     let mut apps = vec![
         StackApp::TcpSink { port: SINK_PORT },
         StackApp::TcpEcho { port: ECHO_PORT },
@@ -269,7 +272,7 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
             },
         });
     }
-    Stack {
+    StackConfig {
         addresses: vec![Cidr {
             address: own,
             prefix: PREFIX,
@@ -296,7 +299,7 @@ mod tests {
 
     #[test]
     fn programs_have_the_expected_indices() {
-        let station = station(Direction::ToGuest, WIRE, GUEST, 2);
+        let station = station(PayloadDirection::ToGuest, WIRE, GUEST, 2);
         assert!(matches!(station.apps[SINK], StackApp::TcpSink { .. }));
         assert!(matches!(station.apps[CLIENT], StackApp::TcpClient { .. }));
         for nic in [MemoryNic::Sim, MemoryNic::Soft] {

@@ -4,7 +4,7 @@ use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Loads, machine};
-use crate::plan::{Config, Direction, Place, Times, Topology, Wire, Workload};
+use crate::plan::{ColumnConfig, PayloadDirection, Place, Times, Topology, WireSpeed, Workload};
 use crate::runner::Samples;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn schedule(quick: bool) -> (usize, Times) {
 
 /// Runs the demonstration on TAPs.
 pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
-    let speed = Wire::unbounded();
+    let speed = WireSpeed::unbounded();
     let near = OnWire::tap(&speed);
     let mut lane = machine::lane(
         Place::OneCore,
@@ -39,7 +39,7 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     )?;
     let (rounds, times) = schedule(quick);
     let mut samples = Samples::default();
-    let windows = rounds * Workload::BOTH.len() * Direction::BOTH.len();
+    let windows = rounds * Workload::BOTH.len() * PayloadDirection::BOTH.len();
     let bar = bar(windows as u64);
     let mut access = None;
     // At most half of the windows are repeated because of steal, so that the demonstration ends in
@@ -47,9 +47,9 @@ pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fin
     let mut redo = windows / 2;
     for round in 0..rounds {
         for workload in Workload::BOTH {
-            for direction in Direction::BOTH {
+            for direction in PayloadDirection::BOTH {
                 bar.set_message(title(workload, direction));
-                let config = Config::new(COLUMN, &[("dir", direction.name())]);
+                let config = ColumnConfig::new(COLUMN, &[("dir", direction.name())]);
                 let mut window = lane.window(workload, direction, times)?;
                 if window.disturbed && redo > 0 {
                     redo -= 1;

@@ -1,7 +1,7 @@
 //! The demonstration's report for users.
 
 use super::findings::{COLUMN, Findings};
-use crate::plan::{Config, Direction};
+use crate::plan::{ColumnConfig, PayloadDirection};
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number};
 use figures::table::table;
@@ -44,7 +44,8 @@ pub(super) fn report(provenance: &Provenance, found: &Findings) -> String {
 }
 
 fn configs() -> [String; 2] {
-    Direction::BOTH.map(|direction| Config::new(COLUMN, &[("dir", direction.name())]).name())
+    PayloadDirection::BOTH
+        .map(|direction| ColumnConfig::new(COLUMN, &[("dir", direction.name())]).name())
 }
 
 const HEADER: [&str; 3] = ["", "to the guest", "from the guest"];
@@ -202,8 +203,8 @@ mod tests {
     #[test]
     fn a_report_is_narrow_and_complete() {
         let mut found = Findings::default();
-        for direction in Direction::BOTH {
-            let config = Config::new(COLUMN, &[("dir", direction.name())]).name();
+        for direction in PayloadDirection::BOTH {
+            let config = ColumnConfig::new(COLUMN, &[("dir", direction.name())]).name();
             for (metric, value) in [
                 ("throughput", 8.25),
                 ("transactions", 12_345.0),

@@ -2,14 +2,14 @@
 
 use super::cell::{Cell, escape, prose};
 use super::judged;
-use super::values::{Part, cells};
+use super::values::{PaperPart, cells};
 use crate::papers::{Item, Paper};
 use figures::report::{Index, number};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
 /// Returns a table of the papers' main claims: the paper's ratio, ours, and the verdict.
-pub(super) fn claims(parts: &[Part<'_>]) -> String {
+pub(super) fn claims(parts: &[PaperPart<'_>]) -> String {
     let mut out = "<h2 id=\"claims\">Main claims</h2>\n<table class=\"claims\">\
                    <tr><th>paper</th><th>claim</th><th>paper's ratio</th><th>our ratio</th>\
                    <th>verdict</th></tr>\n"
@@ -62,10 +62,10 @@ fn verdict(judged: &judged::Judged<'_>) -> String {
 }
 
 /// Returns the list of all papers, tables and figures, each with a mark per verdict.
-pub(super) fn contents(parts: &[Part<'_>]) -> String {
+pub(super) fn contents(parts: &[PaperPart<'_>]) -> String {
     let mut out = "<h2 id=\"contents\">Contents</h2>\n<ul>\n".to_owned();
     for part in parts {
-        let Part { paper, .. } = part;
+        let PaperPart { paper, .. } = part;
         let index = Index::new(part.figures);
         let _infallible = writeln!(
             out,
@@ -91,8 +91,8 @@ pub(super) fn contents(parts: &[Part<'_>]) -> String {
 }
 
 /// Returns the marks of an item's verdicts, each with its number.
-fn marks(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
-    let mut counted: Vec<(Verdict, usize)> = Vec::new();
+fn marks(part: &PaperPart<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+    let mut counted: Vec<(ComparisonVerdict, usize)> = Vec::new();
     let judged = cells.iter().flat_map(|cell| judged::of(part, cell, index));
     for verdict in judged.filter_map(|judged| judged.verdict()) {
         match counted.iter_mut().find(|(known, _)| *known == verdict) {

@@ -1,7 +1,7 @@
 //! Downloads of a figure as SVG and of its values as CSV, inside the page.
 
 use super::cell::{Cell, escape};
-use super::values::Part;
+use super::values::PaperPart;
 use super::{contents, judged, style};
 use crate::papers::Item;
 use figures::report::Index;
@@ -28,7 +28,12 @@ pub(super) fn figure(svg: &str, name: &str) -> String {
 }
 
 /// Returns a link that saves an item's values as CSV: one line per value and ratio.
-pub(super) fn csv(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+pub(super) fn csv(
+    part: &PaperPart<'_>,
+    item: &Item,
+    cells: &[Cell<'_>],
+    index: &Index<'_>,
+) -> String {
     if cells.is_empty() {
         return String::new();
     }

@@ -1,54 +1,54 @@
 //! Verdicts: our ratio beside the paper's, with the symbol that marks it in the contents.
 
 use super::cell::{Cell, escape};
-use super::values::Part;
+use super::values::PaperPart;
 use crate::papers::{Claim, PaperRatio, SWEPT};
-use crate::plan::Config;
+use crate::plan::ColumnConfig;
 use crate::runner::words;
 use figures::repeat;
 use figures::report::{Figure, Index};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::fmt::Write as _;
 
 /// All verdicts, each with its symbol and definition.
-const VERDICTS: [(Verdict, &str, &str); 8] = [
+const VERDICTS: [(ComparisonVerdict, &str, &str); 8] = [
     (
-        Verdict::Equal,
+        ComparisonVerdict::Equal,
         "=",
         "all of the quotient's interval lies in 0.80–1.25, and both ratios on one side of 1",
     ),
     (
-        Verdict::SameSign,
+        ComparisonVerdict::SameSign,
         "≈",
         "our interval is on the paper's side of 1",
     ),
     (
-        Verdict::NoEffect,
+        ComparisonVerdict::NoEffect,
         "○",
         "the paper has an effect, and our interval contains 1 and lies in 0.80–1.25",
     ),
     (
-        Verdict::DiffersInSize,
+        ComparisonVerdict::DiffersInSize,
         "±",
         "the paper's ratio lies within 5 % of 1, and ours clearly does not",
     ),
     (
-        Verdict::Opposite,
+        ComparisonVerdict::Opposite,
         "≠",
         "our interval is on the other side of 1",
     ),
     (
-        Verdict::Unresolved,
+        ComparisonVerdict::Unresolved,
         "?",
         "the rounds do not suffice for a verdict",
     ),
     (
-        Verdict::NotComparable,
+        ComparisonVerdict::NotComparable,
         "∥",
         "the set-ups differ in the subject of the ratio",
     ),
     (
-        Verdict::NotMeasurable,
+        ComparisonVerdict::NotMeasurable,
         "–",
         "one side was not measured, for the reason given",
     ),
@@ -77,24 +77,26 @@ impl Judged<'_> {
     }
 
     /// Returns the verdict, if the paper has a ratio.
-    pub(super) fn verdict(&self) -> Option<Verdict> {
+    pub(super) fn verdict(&self) -> Option<ComparisonVerdict> {
         match self.absent {
-            Some(_) => Some(Verdict::NotMeasurable),
+            Some(_) => Some(ComparisonVerdict::NotMeasurable),
             None => self.quotient?.verdict,
         }
     }
 
-    /// Returns the verdict in words, with its reason if it has one.
+    /// Returns the verdict as text, with its reason if it has one.
     pub(super) fn text(&self) -> String {
         let Some(verdict) = self.verdict() else {
             return String::new();
         };
         let reason = match verdict {
-            Verdict::NotMeasurable => self.absent.map(|figure| {
+            ComparisonVerdict::NotMeasurable => self.absent.map(|figure| {
                 let note = figure.note.as_deref();
                 note.unwrap_or("the run gives no reason")
             }),
-            Verdict::NotComparable => self.ratio.as_ref().and_then(|ratio| ratio.not_comparable),
+            ComparisonVerdict::NotComparable => {
+                self.ratio.as_ref().and_then(|ratio| ratio.not_comparable)
+            }
             _ => None,
         };
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -107,8 +109,8 @@ impl Judged<'_> {
 }
 
 /// Returns the paper's ratios of a value with ours, or one entry without a ratio if it has none.
-pub(super) fn of<'a>(part: &Part<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
-    let keys = Config::keys_of(&item.config);
+pub(super) fn of<'a>(part: &PaperPart<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec<Judged<'a>> {
+    let keys = ColumnConfig::keys_of(&item.config);
     let is_point = SWEPT.iter().any(|key| keys.contains_key(key));
     let ratios = part.paper.ratios(item.theirs).into_iter();
     let is_own = |ratio: &PaperRatio<'_>| {
@@ -124,7 +126,7 @@ pub(super) fn of<'a>(part: &Part<'a>, item: &Cell<'a>, index: &Index<'a>) -> Vec
 
 /// Returns the verdict on a claim, or `None` if this run has no column for it.
 pub(super) fn of_claim<'a>(
-    part: &Part<'a>,
+    part: &PaperPart<'a>,
     claim: &Claim,
     index: &Index<'a>,
 ) -> Option<Judged<'a>> {
@@ -139,7 +141,7 @@ pub(super) fn of_claim<'a>(
         figure.metric.starts_with("quotient.")
             && figure.metric.ends_with(&format!(".{}", claim.metric))
             && is_column(&figure.config)
-            && ratio.is_of(&Config::keys_of(&figure.config))
+            && ratio.is_of(&ColumnConfig::keys_of(&figure.config))
     };
     let configs = part
         .figures
@@ -154,7 +156,7 @@ pub(super) fn of_claim<'a>(
 }
 
 fn beside<'a>(
-    part: &Part<'a>,
+    part: &PaperPart<'a>,
     config: &str,
     ours: Option<&'a Figure>,
     ratio: Option<PaperRatio<'a>>,
@@ -169,7 +171,7 @@ fn beside<'a>(
             index.get(config, &format!("quotient.{column}.{}", ratio.metric))
         })
     });
-    let is_absent = |figure: &&Figure| figure.verdict == Some(Verdict::NotMeasurable);
+    let is_absent = |figure: &&Figure| figure.verdict == Some(ComparisonVerdict::NotMeasurable);
     Judged {
         absent: quotient.filter(is_absent).or(ours.filter(is_absent)),
         ratio,
@@ -178,7 +180,7 @@ fn beside<'a>(
 }
 
 /// Returns the symbol of a verdict, as an element that names the verdict.
-pub(super) fn mark(verdict: Verdict) -> String {
+pub(super) fn mark(verdict: ComparisonVerdict) -> String {
     let known = VERDICTS.iter().find(|(known, ..)| *known == verdict);
     let symbol = known.map_or("", |(_, symbol, _)| *symbol);
     format!(

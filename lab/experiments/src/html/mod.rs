@@ -25,11 +25,11 @@ use std::fmt::Write as _;
 use values::cells;
 
 pub use flames::Flames;
-pub use values::Part;
+pub use values::PaperPart;
 
 /// Returns the page.
 #[must_use]
-pub fn page(provenance: &Provenance, parts: &[Part<'_>], flames: &Flames) -> String {
+pub fn page(provenance: &Provenance, parts: &[PaperPart<'_>], flames: &Flames) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
@@ -61,8 +61,8 @@ const HOW_TO_READ: &str = "<p>Each of our figures is beside the paper's. The mac
     classes are shares of the first configuration's total. Curves show absolute values; the \
     paper's curve has the points that its text states.</p>\n";
 
-fn section(part: &Part<'_>, flames: &Flames) -> String {
-    let Part { paper, figures, .. } = part;
+fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
+    let PaperPart { paper, figures, .. } = part;
     let mut out = format!(
         "<h2 id=\"{}\">{}</h2>\n<p>They: {}.<br>Here: {}.</p>\n<p class=\"soft\">{}</p>\n",
         paper.name,
@@ -117,7 +117,7 @@ fn section(part: &Part<'_>, flames: &Flames) -> String {
 }
 
 /// Draws the item: curves if its axis is a key of our configurations, else bars.
-fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+fn drawn(part: &PaperPart<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     let mut out = String::new();
     let mut save = |metric: &str, svg: String| {
         let name = format!("{}.{metric}", contents::anchor(part.paper, item));
@@ -162,7 +162,7 @@ fn drawn(part: &Part<'_>, item: &Item, cells: &[Cell<'_>], index: &Index<'_>) ->
 
 /// Returns the first configuration's total of the classes with prefix `stem`, ours and the paper's:
 /// the total metric if it exists, else the sum of the classes.
-fn whole(part: &Part<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
+fn whole(part: &PaperPart<'_>, cells: &[Cell<'_>], stem: &str) -> [Option<f64>; 2] {
     let of = |value: &dyn Fn(&Cell<'_>) -> Option<f64>| {
         let known = |cell: &&Cell<'_>| cell.metric.starts_with(stem) && value(cell).is_some();
         let first = cells.iter().find(known)?;
@@ -246,7 +246,7 @@ fn metrics<'a>(cells: &'a [Cell<'_>]) -> Vec<&'a str> {
 }
 
 /// Returns the item as a table: each value with its baseline, ratios and verdict.
-fn table(part: &Part<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
+fn table(part: &PaperPart<'_>, cells: &[Cell<'_>], index: &Index<'_>) -> String {
     if cells.is_empty() {
         return String::new();
     }

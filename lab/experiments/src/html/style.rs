@@ -17,7 +17,7 @@ const COLOURS: [(&str, &str, &str); 11] = [
     ("c5", "#4b5563", "#a3adba"),
 ];
 
-/// A figure is at least so wide that its text has 11 pixels; on a narrow screen it scrolls.
+/// A figure is wide enough for text of 11 pixels; on a narrow screen it scrolls.
 const PAGE: &str = "\
     body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);\
     max-width:60rem;margin:auto;padding:1rem;overflow-wrap:anywhere}\

@@ -1,7 +1,7 @@
 //! Tests with pages of known figures.
 
 use super::*;
-use crate::plan::Config;
+use crate::plan::ColumnConfig;
 use crate::runner::{Samples, Stand, Stands, words};
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ fn axis(key: &str) -> &'static [&'static str] {
 }
 
 /// Returns the configurations with figures of an item.
-fn configs(item: &Item, column: &str) -> Vec<Config> {
-    let plain = Config::new(column, &[]);
+fn configs(item: &Item, column: &str) -> Vec<ColumnConfig> {
+    let plain = ColumnConfig::new(column, &[]);
     let fixed = item.at.iter();
     let fixed = fixed.fold(plain, |config, (key, value)| config.with(key, value));
     match &item.against {
@@ -77,7 +77,7 @@ fn measured(paper: &Paper) -> (Vec<Figure>, Stands<'_>) {
 /// Returns the page of a fully measured paper.
 fn page_of(paper: &Paper) -> (String, Vec<Figure>) {
     let (figures, stands) = measured(paper);
-    let part = Part {
+    let part = PaperPart {
         paper,
         stands: &stands,
         figures: &figures,
@@ -186,7 +186,7 @@ fn the_total_is_the_base_of_its_classes() {
     let paper = Paper::find("menon").unwrap();
     let mut samples = Samples::default();
     for (column, guest, driver) in [("menon-linux", 40e3, 0.0), ("menon-domain0", 10e3, 50e3)] {
-        let config = Config::new(column, &[("offered", "5000")]);
+        let config = ColumnConfig::new(column, &[("offered", "5000")]);
         let of = |part: &str, cycles| (format!("cycles_per_request.{part}"), cycles);
         let parts = [of("guest", guest), of("driver", driver)];
         let total = of("total", guest + driver);
@@ -195,7 +195,7 @@ fn the_total_is_the_base_of_its_classes() {
     let figures = samples.figures("menon");
     let stands =
         Stands::from(["menon-linux", "menon-domain0"].map(|name| (name, Stand::usual(name))));
-    let part = Part {
+    let part = PaperPart {
         paper: &paper,
         stands: &stands,
         figures: &figures,
@@ -353,13 +353,13 @@ fn rows_of_absent_columns_have_the_reason() {
     let mut samples = Samples::default();
     let total = BTreeMap::from([("cycles_per_packet.total".to_owned(), 9000.0)]);
     for round in 0..9 {
-        samples.add(&Config::new("ram-xen", &[]), round, &total);
+        samples.add(&ColumnConfig::new("ram-xen", &[]), round, &total);
     }
-    samples.absent(&Config::new("ram-linux", &[]), "no `ethtool`");
+    samples.absent(&ColumnConfig::new("ram-linux", &[]), "no `ethtool`");
     let stands = Stands::from(["ram-linux", "ram-xen"].map(|name| (name, Stand::usual(name))));
     let mut figures = samples.figures("ram");
     figures.extend(samples.beside("ram", &paper, &stands));
-    let part = Part {
+    let part = PaperPart {
         paper: &paper,
         stands: &stands,
         figures: &figures,
@@ -424,7 +424,7 @@ fn every_item_is_shown_or_has_a_reason() {
     for name in PAPERS {
         let paper = Paper::find(name).unwrap();
         let stands = Stands::new();
-        let part = Part {
+        let part = PaperPart {
             paper: &paper,
             stands: &stands,
             figures: &[],
@@ -463,7 +463,7 @@ fn pages_with_counters_list_no_missing_events() {
     let paper = Paper::find("menon").unwrap();
     let (mut figures, stands) = measured(&paper);
     figures.push(Figure::single("menon", "menon-linux", EVENTS_COUNTED, 1.0));
-    let part = Part {
+    let part = PaperPart {
         paper: &paper,
         stands: &stands,
         figures: &figures,

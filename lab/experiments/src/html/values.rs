@@ -2,15 +2,15 @@
 
 use super::cell::Cell;
 use crate::papers::{Item, Paper, Value};
-use crate::plan::Config;
+use crate::plan::ColumnConfig;
 use crate::runner::Stands;
 use figures::report::{Figure, Index};
-use figures::stats::Verdict;
+use figures::stats::ComparisonVerdict;
 use std::collections::BTreeSet;
 
 /// A paper, with our figures beside it.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct PaperPart<'a> {
     /// The paper.
     pub paper: &'a Paper,
     /// The paper's configuration that each column reproduces.
@@ -22,7 +22,7 @@ pub struct Part<'a> {
 }
 
 /// Returns all values of an item, by configuration.
-pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>> {
+pub(super) fn cells<'a>(part: &PaperPart<'a>, item: &'a Item, index: &Index<'a>) -> Vec<Cell<'a>> {
     let mut cells = Vec::new();
     for theirs in &item.configs {
         let columns = part
@@ -36,7 +36,7 @@ pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> V
             };
             let mut configs: Vec<&str> = Vec::new();
             for figure in part.figures.iter().filter(of_column) {
-                if item.has(&Config::keys_of(&figure.config))
+                if item.has(&ColumnConfig::keys_of(&figure.config))
                     && !configs.contains(&figure.config.as_str())
                 {
                     configs.push(&figure.config);
@@ -77,7 +77,7 @@ pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> V
     };
     // Points on the axis are shown only in curves.
     cells.retain(|cell| cell.ours.is_some());
-    let point = |cell: &Cell<'_>| Config::keys_of(&cell.config).contains_key(key.as_str());
+    let point = |cell: &Cell<'_>| ColumnConfig::keys_of(&cell.config).contains_key(key.as_str());
     let of = |cell: &Cell<'_>| (cell.theirs.to_owned(), cell.metric.clone());
     let curves: BTreeSet<_> = cells.iter().filter(|cell| point(cell)).map(of).collect();
     cells.retain(|cell| point(cell) || !curves.contains(&of(cell)));
@@ -86,7 +86,8 @@ pub(super) fn cells<'a>(part: &Part<'a>, item: &'a Item, index: &Index<'a>) -> V
 
 /// Returns the figure with the reason why a configuration was not measured.
 fn absence<'a>(config: &str, figures: &'a [Figure]) -> Option<&'a Figure> {
-    let is_absent = |f: &&Figure| f.verdict == Some(Verdict::NotMeasurable) && f.config == config;
+    let is_absent =
+        |f: &&Figure| f.verdict == Some(ComparisonVerdict::NotMeasurable) && f.config == config;
     let mut of_itself = figures.iter().filter(|f| !f.metric.contains("quotient."));
     of_itself.find(is_absent)
 }
@@ -108,7 +109,7 @@ fn said(paper: &Paper, item: &Item, [theirs, config]: [&str; 2], metric: &str) -
         let values = paper.values(theirs, metric);
         values.filter(|(_, said)| item.shows(said))
     };
-    let keys = Config::keys_of(config);
+    let keys = ColumnConfig::keys_of(config);
     let here = || shown().filter(|(_, said)| said.is_of(&keys));
     let own = here().find(|(_, said)| item.states(said));
     let first = here().next();

@@ -1,15 +1,15 @@
 //! Configuration of a lane's machine.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, WIRE};
 use super::running::{RIVAL, fresh_name};
-use crate::ns::Namespace;
-use crate::plan::{Gro, Mechanisms, Moderation, Place, Topology, Wire, WireNic, WireOffload};
-use config::domain::{self, Offloads, Rings, Vmq};
-use config::rule::{PortRange, Rule, RuleDirection, RuleState};
+use crate::ns::NamedNamespace;
+use crate::plan::{Gro, Mechanisms, Place, PollMode, Topology, WireNic, WireOffload, WireSpeed};
+use config::domain::{self, Offloads, Rings, VmqConfig};
+use config::rule::{FirewallRule, PortRange, RuleDirection, RuleState};
 use config::{
-    Cidr, Config, DevicePlace, Endpoint, Guest, KernelPort, Nic, NicKind, Pdev, SoftWire, Vif,
-    XdpWire,
+    Cidr, Config, DevicePlace, Endpoint, GuestSection, KernelPort, NicKind, NicSection, Pdev,
+    SoftWire, Vif, XdpWire,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ pub struct OnWire<'a> {
     /// Device.
     pub nic: WireNic,
     /// Speed.
-    pub speed: &'a Wire,
+    pub speed: &'a WireSpeed,
     /// Interrupt moderation.
-    pub moderation: Moderation,
+    pub moderation: PollMode,
     /// How the wire's end aggregates frames if its TCP stack runs on the wire's core, as on a
     /// separate machine.
     pub apart: Option<Gro>,
@@ -33,11 +33,11 @@ pub struct OnWire<'a> {
 impl<'a> OnWire<'a> {
     /// Returns a TAP that the driver polls as soon as a frame arrives.
     #[must_use]
-    pub fn tap(speed: &'a Wire) -> Self {
+    pub fn tap(speed: &'a WireSpeed) -> Self {
         Self {
             nic: WireNic::Tap,
             speed,
-            moderation: Moderation::Event,
+            moderation: PollMode::Event,
             apart: None,
             offload: WireOffload::None,
         }
@@ -65,7 +65,7 @@ pub fn config(
     };
     let mut config = Config {
         name: fresh_name("lane"),
-        nics: vec![Nic::new(
+        nics: vec![NicSection::new(
             "wire",
             match near.nic {
                 WireNic::Tap => NicKind::Tap {
@@ -90,7 +90,7 @@ pub fn config(
                 },
             },
         )],
-        guests: vec![Guest {
+        guests: vec![GuestSection {
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
             spin_us: NO_SPIN,
@@ -104,9 +104,9 @@ pub fn config(
     for nic in &mut config.nics {
         nic.rate_mbps = near.speed.mbps;
         nic.moderation = match near.moderation {
-            Moderation::Event => domain::Moderation::Event,
-            Moderation::Spin => domain::Moderation::Spin,
-            Moderation::Tick(us) => domain::Moderation::Tick(us),
+            PollMode::Event => domain::ModerationConfig::Event,
+            PollMode::Spin => domain::ModerationConfig::Spin,
+            PollMode::Tick(us) => domain::ModerationConfig::Tick(us),
         };
     }
     config.driver.cpus = vec![driver_core];
@@ -123,7 +123,7 @@ const NO_SPIN: Option<u32> = Some(0);
 /// Applies a topology to the default machine with one guest.
 pub(super) fn apply(
     topology: Topology,
-    ends: &Ends,
+    ends: &LaneEnds,
     place: Place,
     cores: Cores,
     config: &mut Config,
@@ -136,11 +136,11 @@ pub(super) fn apply(
 }
 
 /// Returns the rule that lets new flows in, but no segment of an unknown connection.
-fn let_in() -> Rule {
-    Rule {
+fn let_in() -> FirewallRule {
+    FirewallRule {
         direction: Some(RuleDirection::Out),
         state: Some(RuleState::New),
-        ..Rule::any("new", true)
+        ..FirewallRule::any("new", true)
     }
 }
 
@@ -205,7 +205,7 @@ pub(super) fn apply_mechanisms(
 }
 
 /// Sets the number of packets that the NIC's queue holds.
-fn set_queue_length(nic: &mut Nic, packets: u32) {
+fn set_queue_length(nic: &mut NicSection, packets: u32) {
     match &mut nic.kind {
         NicKind::Soft { rings, .. } => {
             rings.descriptors = packets;
@@ -221,7 +221,7 @@ fn set_queue_length(nic: &mut Nic, packets: u32) {
 }
 
 /// Adds further wires like the first one, each with a separate end.
-pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
+pub(super) fn add_wires(ends: &LaneEnds, config: &mut Config) {
     let first = config.nics.first().cloned();
     for (number, (namespace, address)) in ends.wires().enumerate().skip(1) {
         let Some(mut nic) = first.clone() else {
@@ -244,7 +244,7 @@ pub(super) fn add_wires(ends: &Ends, config: &mut Config) {
 }
 
 /// Places a kernel interface in a namespace, with an address.
-fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
+fn place(port: &mut KernelPort, namespace: &NamedNamespace, address: IpAddr) {
     port.netns = Some(namespace.path().display().to_string());
     port.addresses = vec![Cidr {
         address,
@@ -253,7 +253,7 @@ fn place(port: &mut KernelPort, namespace: &Namespace, address: IpAddr) {
 }
 
 /// Adds further guests like the first one, each with a separate end.
-fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
+fn add_guests(topology: Topology, ends: &LaneEnds, config: &mut Config) {
     let first = config.guests.first().cloned();
     for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
         let Some(mut guest) = first.clone() else {
@@ -275,7 +275,7 @@ fn add_guests(topology: Topology, ends: &Ends, config: &mut Config) {
 /// Dedicates a queue of the wire to each guest.
 fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
-        nic.vmq = Some(Vmq {
+        nic.vmq = Some(VmqConfig {
             queues: guests,
             // Every guest has a queue, so the driver reassigns none.
             rebalance_ms: 0,
@@ -299,8 +299,8 @@ fn dedicate_queues(guests: u32, config: &mut Config) {
 }
 
 /// Returns a firewall rule that compares an address and a port and matches no frame of a load.
-fn unfit_rule(number: u16) -> Rule {
-    Rule {
+fn unfit_rule(number: u16) -> FirewallRule {
+    FirewallRule {
         direction: Some(RuleDirection::Out),
         source: Some(Cidr {
             address: WIRE,
@@ -308,7 +308,7 @@ fn unfit_rule(number: u16) -> Rule {
         }),
         // Below every port that loads use.
         destination_ports: Some(PortRange(number..=number)),
-        ..Rule::any(number.to_string(), false)
+        ..FirewallRule::any(number.to_string(), false)
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
             let config = config(
                 "/proc/1/ns/net".into(),
                 "/proc/2/ns/net".into(),
-                OnWire::tap(&Wire::unbounded()),
+                OnWire::tap(&WireSpeed::unbounded()),
                 place,
                 cores,
             );

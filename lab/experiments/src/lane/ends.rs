@@ -2,8 +2,8 @@
 
 use super::cores::Cores;
 use crate::kernel::need;
-use crate::ns::Namespace;
-use crate::plan::Faults;
+use crate::ns::NamedNamespace;
+use crate::plan::WireFaults;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Interface name at both ends of a lane.
@@ -36,7 +36,7 @@ pub const DEVICE_BESIDE: &str =
 ///
 /// # Errors
 /// If this user may not.
-pub(super) fn steer(end: &mut Namespace, name: &str, core: usize) -> anyhow::Result<()> {
+pub(super) fn steer(end: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<()> {
     // The mask has groups of 32 CPUs, the last group first.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
     for _ in 0..core / 32 {
@@ -54,8 +54,8 @@ pub(super) fn steer(end: &mut Namespace, name: &str, core: usize) -> anyhow::Res
 
 /// Returns netfilter rules that drop and reorder packets at the wire's end. TCP would notice a
 /// `drop` of an outgoing packet, so the rules forward it to the loopback device, which discards it.
-fn spoiling(faults: Faults) -> String {
-    let Faults {
+fn spoiling(faults: WireFaults) -> String {
+    let WireFaults {
         loss_ppm,
         reorder_ppm,
     } = faults;
@@ -83,20 +83,20 @@ fn hook(name: &str, at: &str, device: &str) -> String {
 
 /// The namespaces at both ends.
 #[derive(Debug)]
-pub struct Ends {
+pub struct LaneEnds {
     /// The wire's end.
-    pub wire: Namespace,
+    pub wire: NamedNamespace,
     /// The ends of further wires.
-    pub further_wires: Vec<Namespace>,
+    pub further_wires: Vec<NamedNamespace>,
     /// The guest's end.
-    pub guest: Namespace,
+    pub guest: NamedNamespace,
     /// The ends of further guests.
-    pub further: Vec<Namespace>,
+    pub further: Vec<NamedNamespace>,
     /// True if the guest's end is a virtual machine, not its namespace.
     pub guest_is_vm: bool,
 }
 
-impl Ends {
+impl LaneEnds {
     /// Creates two namespaces.
     ///
     /// # Errors
@@ -108,14 +108,14 @@ impl Ends {
     /// Creates namespaces for `wires` wires and `guests` guests, at least one of each.
     ///
     /// # Errors
-    /// See [`Ends::new`].
+    /// See [`LaneEnds::new`].
     pub fn of(wires: u32, guests: u32) -> anyhow::Result<Self> {
-        let further_wires = (1..wires).map(|_| Namespace::new("wire namespace"));
-        let further = (1..guests).map(|_| Namespace::new("guest namespace"));
+        let further_wires = (1..wires).map(|_| NamedNamespace::new("wire namespace"));
+        let further = (1..guests).map(|_| NamedNamespace::new("guest namespace"));
         Ok(Self {
-            wire: Namespace::new("wire namespace")?,
+            wire: NamedNamespace::new("wire namespace")?,
             further_wires: further_wires.collect::<Result<_, _>>()?,
-            guest: Namespace::new("guest namespace")?,
+            guest: NamedNamespace::new("guest namespace")?,
             further: further.collect::<Result<_, _>>()?,
             guest_is_vm: false,
         })
@@ -137,7 +137,7 @@ impl Ends {
     /// The first error of `with`.
     pub(super) fn each_wire(
         &mut self,
-        with: impl FnMut(&mut Namespace) -> anyhow::Result<()>,
+        with: impl FnMut(&mut NamedNamespace) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut all = std::iter::once(&mut self.wire).chain(&mut self.further_wires);
         all.try_for_each(with)
@@ -149,7 +149,7 @@ impl Ends {
     /// # Errors
     /// [`figures::Failure::CannotRun`] if `ip` or `nft` is not installed; otherwise if the kernel
     /// does not support the rules.
-    pub(super) fn spoil(&mut self, faults: Faults) -> anyhow::Result<()> {
+    pub(super) fn spoil(&mut self, faults: WireFaults) -> anyhow::Result<()> {
         need(&["ip", "nft"])?;
         self.each_wire(|wire| {
             let mut run = |words: &str| {
@@ -184,7 +184,7 @@ impl Ends {
     }
 
     /// Returns the wires' namespaces and addresses.
-    pub fn wires(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
+    pub fn wires(&self) -> impl Iterator<Item = (&NamedNamespace, IpAddr)> {
         let address = |number| IpAddr::V4(Ipv4Addr::new(10, 77, 0, FURTHER_WIRES + number));
         let further = (1..).zip(&self.further_wires);
         let further = further.map(move |(number, wire)| (wire, address(number)));
@@ -192,7 +192,7 @@ impl Ends {
     }
 
     /// Returns the guests' namespaces and addresses.
-    pub fn guests(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
+    pub fn guests(&self) -> impl Iterator<Item = (&NamedNamespace, IpAddr)> {
         let all = std::iter::once(&self.guest).chain(&self.further);
         (0..).zip(all).map(|(n, guest)| (guest, guest_address(n)))
     }

@@ -2,19 +2,19 @@
 //! instructions, misses of the last-level cache and of both TLBs.
 
 use super::running::is_beside;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use xenoprof::count::{self, Counting, EventCounts};
 
 /// Counters of a window.
 #[derive(Debug)]
-pub struct Events(Option<Counting>);
+pub struct PerfEvents(Option<Counting>);
 
-impl Events {
+impl PerfEvents {
     /// Starts counting events of these processes. Counts nothing if the machine has no PMU, or this
     /// user may not count other processes.
     #[must_use]
-    pub fn start(of: &[(Part, Vec<i32>)]) -> Self {
+    pub fn start(of: &[(CpuPart, Vec<i32>)]) -> Self {
         Self(Counting::start(of, count::possible()).ok())
     }
 
@@ -38,7 +38,7 @@ pub fn figures(counts: &EventCounts, unit: &str, units: f64, out: &mut BTreeMap<
     for ((part, event), count) in &counts.sums {
         let name = format!("{}_per_{unit}", event.name().replace('-', "_"));
         out.insert(format!("{name}.{part}"), count / units);
-        // Events of rivals belong to other packets, and devices stand for hardware.
+        // Events of rivals belong to other packets, and devices in software represent hardware.
         if !is_beside(part) {
             *totals.entry(name).or_insert(0.0) += count / units;
         }

@@ -7,9 +7,9 @@ use super::running::{Running, fresh_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::{Context as _, bail};
-use config::domain::{GrantMode, Stack, StackApp};
-use config::{Config, Endpoint, Guest, Vif};
-use figures::measure::{CpuTimes, Machine as Cpus};
+use config::domain::{GrantMode, StackApp, StackConfig};
+use config::{Config, Endpoint, GuestSection, Vif};
+use figures::measure::{CpuTimes, HostCpuTimes};
 use figures::metric::SEGMENT_BYTES;
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -72,7 +72,7 @@ impl FileRun {
         tsc_hz: u64,
     ) -> anyhow::Result<FrameWindow> {
         interrupt::sleep(times.warm_up)?;
-        let cpus = Cpus::read();
+        let cpus = HostCpuTimes::read();
         let cpu = CpuTimes::read(running.processes());
         let path = running.reading()?;
         let (before, start) = (sent(running)?, Instant::now());
@@ -80,7 +80,7 @@ impl FileRun {
         let (after, seconds) = (sent(running)?, start.elapsed().as_secs_f64());
         let path = running.reading()?.since(&path);
         let used = CpuTimes::read(running.processes()).since(&cpu);
-        let disturbed = Cpus::read().disturbed_since(cpus);
+        let disturbed = HostCpuTimes::read().disturbed_since(cpus);
         let mut figures = pages(before, after, self.kb);
         let bytes = after.bytes - before.bytes;
         figures.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
@@ -101,17 +101,17 @@ impl FileRun {
     }
 
     fn config(&self) -> anyhow::Result<Config> {
-        let guest = |name: &str, address: &str, app| -> anyhow::Result<Guest> {
-            let station = Stack {
+        let guest = |name: &str, address: &str, app| -> anyhow::Result<GuestSection> {
+            let station = StackConfig {
                 addresses: vec![address.parse().map_err(anyhow::Error::msg)?],
                 gateway: None,
                 apps: vec![app],
             };
-            Ok(Guest {
+            Ok(GuestSection {
                 name: name.to_owned(),
                 cpus: vec![self.cores.wire],
                 vifs: vec![Vif::new(Endpoint::Stack { station })],
-                ..Guest::default()
+                ..GuestSection::default()
             })
         };
         let source = StackApp::TcpSource {

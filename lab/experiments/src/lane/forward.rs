@@ -1,14 +1,14 @@
 //! The lane through the TAP forwarder in one process.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE, WIRE_INSIDE};
+use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, WIRE, WIRE_INSIDE};
 use super::path::Path;
 use super::reading::Reading;
 use super::{Lane, Loads};
 use crate::forwarder::{self, Forwarder, ForwarderSpec};
-use crate::ns::Namespace;
+use crate::ns::NamedNamespace;
 use crate::plan::Place;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -17,8 +17,8 @@ use std::net::IpAddr;
 /// # Errors
 /// If namespaces or TAPs cannot be created.
 pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
-    let ends = Ends::new()?;
-    let tap = |place: &Namespace, address: IpAddr| {
+    let ends = LaneEnds::new()?;
+    let tap = |place: &NamedNamespace, address: IpAddr| {
         forwarder::side(IFNAME, &place.path(), Some(format!("{address}/{PREFIX}")))
     };
     let forwarder = Forwarder::start(&ForwarderSpec {
@@ -30,7 +30,7 @@ pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
 }
 
 impl Path for Forwarder {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         vec![("driver", vec![self.pid()])]
     }
 

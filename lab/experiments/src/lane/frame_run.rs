@@ -9,9 +9,9 @@ use crate::plan::Times;
 use anyhow::Context as _;
 use config::domain::{GrantMode, RingFormat, Source};
 use config::rule::Inbound;
-use config::{Config, Endpoint, Guest, Vif};
+use config::{Config, Endpoint, GuestSection, Vif};
 use figures::interrupt;
-use figures::measure::{CpuTimes, Machine as Cpus, Part};
+use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ impl FrameRun<'_> {
         tsc_hz: u64,
     ) -> anyhow::Result<FrameWindow> {
         interrupt::sleep(times.warm_up)?;
-        let cpus = Cpus::read();
+        let cpus = HostCpuTimes::read();
         // Reading the counters of 64 guests takes long. So at both ends of the window everything
         // else is read first, then the driver domain and the first guest, which sends. This way all
         // windows have the same length.
@@ -96,12 +96,12 @@ impl FrameRun<'_> {
         let seconds = start.elapsed().as_secs_f64();
         let used = CpuTimes::read(&running.parts()).since(&cpu);
         let after = running.reading()?;
-        let disturbed = Cpus::read().disturbed_since(cpus);
+        let disturbed = HostCpuTimes::read().disturbed_since(cpus);
         let path = after.since(&before);
         let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
         let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
         // Only the ledgers separate the CPU time of two threads of one process.
-        let of_ledger = |part: Part| path.sums.get(&format!("{part}.cpu")).copied();
+        let of_ledger = |part: CpuPart| path.sums.get(&format!("{part}.cpu")).copied();
         let mut cycles =
             BTreeMap::from(["driver", "guest"].map(|part| (part, of_ledger(part).unwrap_or(0.0))));
         let exact = used
@@ -136,7 +136,7 @@ impl FrameRun<'_> {
             grants => serde_json::from_value(Value::from(grants))
                 .with_context(|| format!("unknown grant mechanism `{grants}`"))?,
         };
-        let guest = |number| Guest {
+        let guest = |number| GuestSection {
             name: format!("guest{number}"),
             cpus: vec![self.cores.wire],
             vifs: vec![Vif {
@@ -144,7 +144,7 @@ impl FrameRun<'_> {
                 inbound: self.stateful.then_some(Inbound::Allow),
                 ..Vif::new(Endpoint::Sink { touch: self.touch })
             }],
-            ..Guest::default()
+            ..GuestSection::default()
         };
         let mut config = Config {
             name: fresh_name("frames"),

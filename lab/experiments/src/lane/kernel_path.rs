@@ -1,22 +1,22 @@
 //! Lanes through the kernel alone: one veth pair, or two with a bridge between them.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, steer};
+use super::ends::{GUEST, IFNAME, LaneEnds, PREFIX, steer};
 use super::path::Path;
 use super::reading::Reading;
 use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
 use crate::kernel::need;
-use crate::ns::Namespace;
+use crate::ns::NamedNamespace;
 use crate::plan::Gro;
 use figures::Failure;
-use figures::measure::{Part, kernel_threads, pin_process};
+use figures::measure::{CpuPart, kernel_threads, pin_process};
 use std::net::IpAddr;
 
 /// Kernel resources of a lane.
 #[derive(Default)]
 struct KernelPath {
     /// Namespace of the bridge, kept as long as the lane exists.
-    _middle: Option<Namespace>,
+    _middle: Option<NamedNamespace>,
     /// NAPI threads at the wire's far end.
     far: Vec<i32>,
     /// All other NAPI threads.
@@ -50,7 +50,7 @@ impl Offloaded {
 /// refuses.
 pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
-    let ends = Ends::new()?;
+    let ends = LaneEnds::new()?;
     let mut near = Vec::new();
     let path = KernelPath {
         _middle: Some(bridge(&ends, of, cores, &mut near)?),
@@ -67,10 +67,10 @@ pub fn bridge_lane(of: Offloaded, cores: Cores, loads: &Loads) -> anyhow::Result
 /// See [`bridge_lane`].
 pub fn veth_lane(wires: u32, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
-    of_pairs(Ends::of(wires, 1)?, gro, cores, loads)
+    of_pairs(LaneEnds::of(wires, 1)?, gro, cores, loads)
 }
 
-fn of_pairs(mut ends: Ends, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+fn of_pairs(mut ends: LaneEnds, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let guest = ends.guest.pid();
     pair(&mut ends.wire, IFNAME, guest, IFNAME)?;
     for (number, wire) in (1..).zip(&mut ends.further_wires) {
@@ -87,7 +87,7 @@ fn nic(number: usize) -> String {
 
 /// Configures the existing interfaces of both ends and returns the lane.
 fn through(
-    mut ends: Ends,
+    mut ends: LaneEnds,
     mut path: KernelPath,
     Offloaded { gro, segments }: Offloaded,
     cores: Cores,
@@ -136,7 +136,7 @@ struct Near {
 
 /// Configures an end's interface, brings it up, and returns its NAPI threads.
 fn interface(
-    end: &mut Namespace,
+    end: &mut NamedNamespace,
     name: &str,
     Near { core, whole }: Near,
     gro: Gro,
@@ -153,12 +153,16 @@ fn interface(
     }
 }
 
-/// Has the wire's core process the frames that arrive at each wire's end, as behind a bridge with
-/// the same `gro`; returns the NAPI threads.
+/// Moves the processing of frames that arrive at each wire's end to the wire's core, as behind a
+/// bridge with the same `gro`; returns the NAPI threads.
 ///
 /// # Errors
 /// If this user may not, or `ethtool` is not installed.
-pub(super) fn set_up_wires(ends: &mut Ends, cores: Cores, gro: Gro) -> anyhow::Result<Vec<i32>> {
+pub(super) fn set_up_wires(
+    ends: &mut LaneEnds,
+    cores: Cores,
+    gro: Gro,
+) -> anyhow::Result<Vec<i32>> {
     need(&["ethtool"])?;
     let mut threads = Vec::new();
     let near = Near {
@@ -173,7 +177,7 @@ pub(super) fn set_up_wires(ends: &mut Ends, cores: Cores, gro: Gro) -> anyhow::R
 }
 
 /// Moves the NAPI processing of an interface to a kernel thread on `core`; returns the thread.
-fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
+fn thread(ns: &mut NamedNamespace, name: &str, core: usize) -> anyhow::Result<Vec<i32>> {
     let threads = || kernel_threads(&[&format!("napi/{name}-")]);
     let before = threads();
     ns.write(&format!("/sys/class/net/{name}/threaded"), "1")?;
@@ -192,7 +196,7 @@ fn thread(ns: &mut Namespace, name: &str, core: usize) -> anyhow::Result<Vec<i32
 }
 
 /// Creates a veth pair from `near`, where `ip` runs, to the namespace of process `far`.
-fn pair(near: &mut Namespace, name: &str, far: i32, far_name: &str) -> anyhow::Result<()> {
+fn pair(near: &mut NamedNamespace, name: &str, far: i32, far_name: &str) -> anyhow::Result<()> {
     let far = far.to_string();
     let tail = ["type", "veth", "peer", "name", far_name, "netns", &far];
     let mut words = vec!["ip", "link", "add", name];
@@ -202,12 +206,12 @@ fn pair(near: &mut Namespace, name: &str, far: i32, far_name: &str) -> anyhow::R
 
 /// Creates a bridge in a new namespace, with a port to each end; returns the threads of its ports.
 fn bridge(
-    ends: &Ends,
+    ends: &LaneEnds,
     Offloaded { gro, segments }: Offloaded,
     cores: Cores,
     threads: &mut Vec<i32>,
-) -> anyhow::Result<Namespace> {
-    let mut middle = Namespace::new("bridge namespace")?;
+) -> anyhow::Result<NamedNamespace> {
+    let mut middle = NamedNamespace::new("bridge namespace")?;
     middle.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
     middle.run(&["ip", "link", "set", "br0", "up"])?;
     for (port, end) in [("wire", &ends.wire), ("guest", &ends.guest)] {
@@ -229,7 +233,7 @@ fn bridge(
 /// A bridge between a veth pair and the TAP of a virtual machine. Its ports aggregate in kernel
 /// threads on the wire's core.
 pub(super) struct VmBridge {
-    middle: Namespace,
+    middle: NamedNamespace,
     /// NAPI threads at the wire's far end.
     pub(super) far: Vec<i32>,
     /// All other NAPI threads.
@@ -240,9 +244,9 @@ pub(super) struct VmBridge {
 ///
 /// # Errors
 /// See [`bridge_lane`].
-pub(super) fn vm_bridge(ends: &mut Ends, cores: Cores) -> anyhow::Result<VmBridge> {
+pub(super) fn vm_bridge(ends: &mut LaneEnds, cores: Cores) -> anyhow::Result<VmBridge> {
     need(&["ip", "ethtool"])?;
-    let mut middle = Namespace::new("bridge namespace")?;
+    let mut middle = NamedNamespace::new("bridge namespace")?;
     middle.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
     middle.run(&["ip", "link", "set", "br0", "up"])?;
     pair(&mut middle, "wire", ends.wire.pid(), IFNAME)?;
@@ -276,7 +280,7 @@ impl VmBridge {
 
 /// Sets whether an interface aggregates received frames. Unless it takes `whole` segments, turns
 /// off every offload that sends frames above the MTU.
-fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::Result<()> {
+fn offloads(ns: &mut NamedNamespace, name: &str, gro: &str, whole: bool) -> anyhow::Result<()> {
     let segments = if whole { "on" } else { "off" };
     ns.run(&[
         "ethtool", "-K", name, "tso", segments, "gso", segments, "gro", gro,
@@ -290,7 +294,7 @@ fn offloads(ns: &mut Namespace, name: &str, gro: &str, whole: bool) -> anyhow::R
 }
 
 impl Path for KernelPath {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         vec![
             (WIRE_KERNEL, self.far.clone()),
             (NIC_KERNEL, self.near.clone()),

@@ -3,12 +3,12 @@
 
 use super::build::{OnWire, add_wires, apply, apply_mechanisms, config};
 use super::cores::Cores;
-use super::ends::{DEVICE_BESIDE, Ends, IFNAME, WIRE_INSIDE};
+use super::ends::{DEVICE_BESIDE, IFNAME, LaneEnds, WIRE_INSIDE};
 use super::kernel_path::set_up_wires;
 use super::running::Running;
 use super::{Lane, Loads};
-use crate::plan::{Place, Topology, Wire, WireNic};
-use config::{Endpoint, Guest, KernelPort, Nic, NicKind, Vif};
+use crate::plan::{Place, Topology, WireNic, WireSpeed};
+use config::{Endpoint, GuestSection, KernelPort, NicKind, NicSection, Vif};
 
 /// Sets up the lane.
 ///
@@ -21,7 +21,7 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(topology.wires, topology.guests + topology.beside)?;
+    let ends = LaneEnds::of(topology.wires, topology.guests + topology.beside)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -37,7 +37,7 @@ pub fn lane(
 
 /// Returns the lane of a running machine.
 fn between(
-    mut ends: Ends,
+    mut ends: LaneEnds,
     running: Running,
     wire: OnWire<'_>,
     cores: Cores,
@@ -76,7 +76,7 @@ pub fn local_lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    let ends = Ends::of(topology.wires, 1)?;
+    let ends = LaneEnds::of(topology.wires, 1)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     add_wires(&ends, &mut config);
@@ -84,7 +84,9 @@ pub fn local_lane(
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {
-                config.nics.push(Nic::new("local", NicKind::Local { port }));
+                config
+                    .nics
+                    .push(NicSection::new("local", NicKind::Local { port }));
             }
         }
     }
@@ -98,14 +100,14 @@ pub fn local_lane(
 /// # Errors
 /// If the machine does not start, or does not stop cleanly.
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
-    let ends = Ends::new()?;
+    let ends = LaneEnds::new()?;
     let cores = Cores::choose();
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let speed = Wire::unbounded();
+    let speed = WireSpeed::unbounded();
     let mut config = config(near, far, OnWire::tap(&speed), Place::Split, cores);
     let netns = ends.guest.path().display().to_string();
     config.guests = (0..guests)
-        .map(|number| Guest {
+        .map(|number| GuestSection {
             name: format!("guest{number}"),
             vifs: vec![Vif::new(Endpoint::Tap {
                 port: KernelPort {
@@ -114,7 +116,7 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
                     ..KernelPort::default()
                 },
             })],
-            ..Guest::default()
+            ..GuestSection::default()
         })
         .collect();
     config.driver.cpus.clear();

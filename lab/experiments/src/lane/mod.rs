@@ -32,13 +32,13 @@ pub mod running;
 pub mod vm;
 pub mod window;
 
-use crate::load::{Load, LoadSpec, Role};
-use crate::ns::Namespace;
-use crate::plan::{Direction, Faults, Lro, LroRules, Workload};
+use crate::load::{Load, LoadRole, LoadSpec};
+use crate::ns::NamedNamespace;
+use crate::plan::{LroColumn, LroRules, PayloadDirection, WireFaults, Workload};
 use anyhow::Context as _;
 use cores::Cores;
-use ends::Ends;
-use figures::measure::{Part, kernel_threads};
+use ends::LaneEnds;
+use figures::measure::{CpuPart, kernel_threads};
 use path::Path;
 use running::{RIVALS, Running};
 use std::collections::BTreeMap;
@@ -48,18 +48,18 @@ use std::path::PathBuf;
 /// A lane: two namespaces, the path between them, and loads in both directions.
 pub struct Lane {
     /// Loads, one pair for each guest.
-    pairs: BTreeMap<(Workload, Direction), Vec<Pair>>,
+    pairs: BTreeMap<(Workload, PayloadDirection), Vec<Pair>>,
     /// Streams of guests that are not measured, by direction.
-    rivals: BTreeMap<Direction, Vec<Pair>>,
+    rivals: BTreeMap<PayloadDirection, Vec<Pair>>,
     path: Box<dyn Path>,
     /// Kernel threads of the wire's core (its `ksoftirqd`, and those that aggregate at the wire's
     /// end) and `ksoftirqd` threads of the other cores. Their time belongs to this
     /// lane, because the other lanes sleep.
-    softirqs: [(Part, Vec<i32>); 2],
+    softirqs: [(CpuPart, Vec<i32>); 2],
     /// Remark to print beside the lane's figures.
     remark: Option<String>,
     // The last field, so that loads and path are dropped first.
-    ends: Ends,
+    ends: LaneEnds,
 }
 
 /// Loads of a lane: every workload in every direction.
@@ -68,7 +68,7 @@ pub struct Loads {
     /// Workloads.
     pub workloads: Vec<Workload>,
     /// Directions.
-    pub directions: Vec<Direction>,
+    pub directions: Vec<PayloadDirection>,
     /// Connections of a stream's sender.
     pub flows: u32,
     /// Number of guests, the last ones, that are not measured. Each has a stream meanwhile.
@@ -78,7 +78,7 @@ pub struct Loads {
     /// True if each message is a separate packet.
     pub push: bool,
     /// Faults of the wire. Unset: none.
-    pub faults: Option<Faults>,
+    pub faults: Option<WireFaults>,
     /// True if guests acknowledge every segment at once.
     pub quick_ack: bool,
 }
@@ -86,7 +86,7 @@ pub struct Loads {
 impl Loads {
     /// Returns one TCP stream in each of these directions.
     #[must_use]
-    pub fn of_stream(directions: &[Direction]) -> Self {
+    pub fn of_stream(directions: &[PayloadDirection]) -> Self {
         Self {
             workloads: vec![Workload::Stream],
             directions: directions.to_vec(),
@@ -99,7 +99,7 @@ impl Default for Loads {
     fn default() -> Self {
         Self {
             workloads: Workload::BOTH.to_vec(),
-            directions: Direction::BOTH.to_vec(),
+            directions: PayloadDirection::BOTH.to_vec(),
             flows: 1,
             beside: 0,
             sendfile: false,
@@ -111,13 +111,13 @@ impl Default for Loads {
 }
 
 /// Kernel work of the wire's far end: threads on the wire's core.
-const WIRE_KERNEL: Part = "wire_kernel";
+const WIRE_KERNEL: CpuPart = "wire_kernel";
 /// Kernel work of the wire's near end, part of the machine under test.
-const NIC_KERNEL: Part = "nic_kernel";
+const NIC_KERNEL: CpuPart = "nic_kernel";
 
 /// Returns the `ksoftirqd` threads by part. On a single core they cannot be attributed, and count
 /// for the machine.
-fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
+fn softirqs(cores: Cores) -> [(CpuPart, Vec<i32>); 2] {
     let far = match cores.wire == cores.guest {
         true => Vec::new(),
         // The newline ends the name, so that core 1 does not match core 10.
@@ -149,20 +149,20 @@ impl Pair {
     /// Starts both ends, the passive one first.
     fn start(
         work: Workload,
-        way: Direction,
+        way: PayloadDirection,
         [wire, guest]: [&Side; 2],
         port: u16,
         loads: &Loads,
     ) -> anyhow::Result<Self> {
         let (from, to) = match way {
-            Direction::ToGuest => (wire, guest),
-            Direction::FromGuest => (guest, wire),
+            PayloadDirection::ToGuest => (wire, guest),
+            PayloadDirection::FromGuest => (guest, wire),
         };
         let (active, passive, size) = match work {
-            Workload::Stream if loads.sendfile => (Role::File, Role::Sink, 0),
-            Workload::Stream if loads.push => (Role::Pushed, Role::Sink, 0),
-            Workload::Stream => (Role::Source, Role::Sink, 0),
-            Workload::Requests(size) => (Role::Client, Role::Echo, size),
+            Workload::Stream if loads.sendfile => (LoadRole::File, LoadRole::Sink, 0),
+            Workload::Stream if loads.push => (LoadRole::Pushed, LoadRole::Sink, 0),
+            Workload::Stream => (LoadRole::Source, LoadRole::Sink, 0),
+            Workload::Requests(size) => (LoadRole::Client, LoadRole::Echo, size),
         };
         let load = |role, side: &Side| {
             let spec = LoadSpec {
@@ -196,7 +196,7 @@ impl Lane {
     /// # Errors
     /// If a load cannot start or cannot connect.
     pub fn new(
-        mut ends: Ends,
+        mut ends: LaneEnds,
         path: Box<dyn Path>,
         cores: Cores,
         loads: &Loads,
@@ -216,7 +216,7 @@ impl Lane {
             ends,
         };
         let side = |core| {
-            move |(end, address): (&Namespace, IpAddr)| Side {
+            move |(end, address): (&NamedNamespace, IpAddr)| Side {
                 netns: end.path(),
                 in_vm: false,
                 core,
@@ -258,7 +258,7 @@ impl Lane {
 
     /// Returns the namespaces.
     #[must_use]
-    pub fn ends(&self) -> &Ends {
+    pub fn ends(&self) -> &LaneEnds {
         &self.ends
     }
 
@@ -299,7 +299,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the path is not a machine, or the machine rejects the change.
-    pub fn switch(&mut self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
+    pub fn switch(&mut self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
         machine.switch(lro, rules)
     }
@@ -308,7 +308,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the lane has no stream in this direction, or the receiver has exited.
-    pub fn receive_by(&mut self, direction: Direction, bytes: usize) -> anyhow::Result<()> {
+    pub fn receive_by(&mut self, direction: PayloadDirection, bytes: usize) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|pair| pair.passive.take(bytes))
@@ -333,7 +333,7 @@ impl Lane {
     ///
     /// # Errors
     /// If a sender has exited.
-    pub fn stream(&mut self, direction: Direction, go: bool) -> anyhow::Result<()> {
+    pub fn stream(&mut self, direction: PayloadDirection, go: bool) -> anyhow::Result<()> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|Pair { active, .. }| if go { active.go() } else { active.stop() })
@@ -343,7 +343,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the lane has no such stream, or its receiver has exited.
-    pub fn arrived(&mut self, direction: Direction) -> anyhow::Result<u64> {
+    pub fn arrived(&mut self, direction: PayloadDirection) -> anyhow::Result<u64> {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let first = pairs.and_then(|pairs| pairs.first_mut());
         let mark = first.context("no such stream")?.passive.mark()?;
@@ -353,20 +353,20 @@ impl Lane {
     /// Returns the processes of the path, the kernel's threads and `receivers` by part, without the
     /// wire's far end.
     #[must_use]
-    pub fn parts_of(&self, receivers: &[i32]) -> Vec<(Part, Vec<i32>)> {
+    pub fn parts_of(&self, receivers: &[i32]) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.inner_parts();
         parts.retain(|(part, _)| *part != WIRE_KERNEL);
         parts.push(("receiver", receivers.to_vec()));
         parts
     }
 
-    fn inner_parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn inner_parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.path.parts();
         parts.extend(self.softirqs.iter().cloned());
         parts
     }
 
-    fn parts(&self, pairs: &[Pair]) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self, pairs: &[Pair]) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = self.inner_parts();
         let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
         parts.push(("sender", pids(|pair| &pair.active)));

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use config::Config;
 use figures::Failure;
 use figures::helper::LineChild;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::process::Command;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl OneProcess {
 
 impl Path for OneProcess {
     /// Returns no parts, because both threads share a process; the ledgers report their CPU time.
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         Vec::new()
     }
 

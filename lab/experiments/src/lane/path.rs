@@ -2,12 +2,12 @@
 
 use super::reading::{Reading, digest};
 use super::running::{Running, is_beside};
-use figures::measure::Part;
+use figures::measure::CpuPart;
 
 /// The path between the two ends of a lane.
 pub trait Path {
     /// Returns the path's processes and kernel threads, by the part to which they are charged.
-    fn parts(&self) -> Vec<(Part, Vec<i32>)>;
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)>;
 
     /// Reads the path's counters, which only grow.
     ///
@@ -22,7 +22,7 @@ pub trait Path {
 }
 
 impl Path for Running {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         self.processes().to_vec()
     }
 

@@ -1,13 +1,13 @@
 //! A running machine, and queries to its monitor and domains.
 
-use crate::plan::{Lro, LroRules};
+use crate::plan::{LroColumn, LroRules};
 use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
 use abi::mailbox::Request;
 use anyhow::{Context as _, ensure};
 use client::{Instance, Options};
 use config::domain::GrantMode;
 use config::{Config, ConfigFile, Problems};
-use figures::measure::{Part, processes};
+use figures::measure::{CpuPart, processes};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 /// Name prefix of guests that are not measured.
 pub(super) const RIVAL: &str = "rival";
 /// Part of these guests and their loads.
-pub(super) const RIVALS: Part = "rivals";
-/// Part of NICs' devices in software, which stand for hardware.
-pub(crate) const NIC_DEVICE: Part = "nic_device";
+pub(super) const RIVALS: CpuPart = "rivals";
+/// Part of NICs' devices in software, which represent hardware.
+pub(crate) const NIC_DEVICE: CpuPart = "nic_device";
 
 /// Returns whether a part is beside the machine under test, so that it counts in no sum.
-pub(super) fn is_beside(part: Part) -> bool {
+pub(super) fn is_beside(part: CpuPart) -> bool {
     [RIVALS, NIC_DEVICE].contains(&part)
 }
 
@@ -39,11 +39,11 @@ pub struct Running {
     // Dropped before the instance, whose drop would shut it down in order.
     _at_once: AtOnce,
     instance: Instance,
-    // Dropped after the instance, when no process writes to the log any more.
+    // Dropped after the instance, when no process writes to the log any longer.
     _log: Log,
     /// Domain names by part, in start order.
-    domains: Vec<(Part, String)>,
-    parts: Vec<(Part, Vec<i32>)>,
+    domains: Vec<(CpuPart, String)>,
+    parts: Vec<(CpuPart, Vec<i32>)>,
     grants: GrantMode,
 }
 
@@ -138,7 +138,7 @@ impl Running {
         let instance = Instance::start(&machine, &options).map_err(failure)?;
         let status = instance.status().map_err(failure)?;
         let mut domains = Vec::new();
-        let mut by_part: BTreeMap<Part, Vec<i32>> = BTreeMap::new();
+        let mut by_part: BTreeMap<CpuPart, Vec<i32>> = BTreeMap::new();
         let core = status.pid.cast_signed();
         by_part.insert("monitor", vec![core]);
         for domain in &status.domains {
@@ -300,7 +300,7 @@ impl Running {
     ///
     /// # Errors
     /// If a domain refuses, or does not answer.
-    pub fn switch(&self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
+    pub fn switch(&self, lro: &LroColumn, rules: LroRules) -> anyhow::Result<()> {
         let domains = self.domains.iter();
         for (_, name) in domains.filter(|(part, _)| *part != NIC_DEVICE) {
             for (key, value) in rules.switches().into_iter().chain(lro.switches()) {
@@ -316,13 +316,13 @@ impl Running {
 
     /// Returns the machine's processes, by part.
     #[must_use]
-    pub fn processes(&self) -> &[(Part, Vec<i32>)] {
+    pub fn processes(&self) -> &[(CpuPart, Vec<i32>)] {
         &self.parts
     }
 
     /// Returns the names of all domains, by part.
     #[must_use]
-    pub fn domains(&self) -> &[(Part, String)] {
+    pub fn domains(&self) -> &[(CpuPart, String)] {
         &self.domains
     }
 

@@ -1,13 +1,13 @@
 //! A window on a lane: runs one load for some time, and reads all counters before and after.
 
-use super::events::{self, Events};
+use super::events::{self, PerfEvents};
 use super::reading::Reading;
 use super::running::{RIVALS, is_beside};
 use super::{Lane, Pair};
 use crate::load::{Load, Mark};
-use crate::plan::{Direction, Times, Workload};
+use crate::plan::{PayloadDirection, Times, Workload};
 use figures::interrupt;
-use figures::measure::{CpuTimes, Machine, Part};
+use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use figures::metric::SEGMENT_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct Window {
     /// Bytes delivered by the streams of guests that are not measured.
     pub beside_bytes: u64,
     /// CPU nanoseconds by part.
-    pub cpu_ns: BTreeMap<Part, u64>,
+    pub cpu_ns: BTreeMap<CpuPart, u64>,
     /// Nanoseconds for which processors were busy, in total. In addition to the parts, this
     /// includes softirqs on an idle core, other kernel threads and other programs.
     pub busy_ns: u64,
@@ -43,10 +43,10 @@ impl Lane {
     pub fn window(
         &mut self,
         workload: Workload,
-        direction: Direction,
+        direction: PayloadDirection,
         times: Times,
     ) -> anyhow::Result<Window> {
-        // Removed for the time being, so that `self` can be borrowed to read the path.
+        // Removed temporarily, so that `self` can be borrowed to read the path.
         let Some(mut pairs) = self.pairs.remove(&(workload, direction)) else {
             anyhow::bail!("no load for {workload:?} {}", direction.name());
         };
@@ -59,7 +59,7 @@ impl Lane {
         &mut self,
         pairs: &mut [Pair],
         workload: Workload,
-        direction: Direction,
+        direction: PayloadDirection,
         times: Times,
     ) -> anyhow::Result<Window> {
         let seen = match each(self.active(pairs, direction), Load::go) {
@@ -79,7 +79,7 @@ impl Lane {
     fn active<'a>(
         &'a mut self,
         pairs: &'a mut [Pair],
-        direction: Direction,
+        direction: PayloadDirection,
     ) -> impl Iterator<Item = &'a mut Load> {
         let rivals = self.rivals.get_mut(&direction).into_iter().flatten();
         rivals.chain(pairs).map(|pair| &mut pair.active)
@@ -93,9 +93,9 @@ impl Lane {
     ) -> anyhow::Result<Window> {
         interrupt::sleep(times.warm_up)?;
         let path = self.path.reading()?;
-        let (machine, began) = (Machine::read(), Instant::now());
+        let (machine, began) = (HostCpuTimes::read(), Instant::now());
         let parts = self.parts(pairs);
-        let events = Events::start(&parts);
+        let events = PerfEvents::start(&parts);
         let cpu = CpuTimes::read(&parts);
         let mut beside = || -> anyhow::Result<u64> {
             let mut marks = self.rivals.values_mut().flatten().map(|r| r.passive.mark());
@@ -108,7 +108,7 @@ impl Lane {
         let beside_bytes = beside()?;
         let cpu_ns = CpuTimes::read(&self.parts(pairs)).since(&cpu);
         let events = events.end();
-        let (now, wall) = (Machine::read(), began.elapsed());
+        let (now, wall) = (HostCpuTimes::read(), began.elapsed());
         let disturbed = now.disturbed_since(machine);
         let busy_ns = now.busy_since(machine, wall).as_nanos() as u64;
         let path = self.path.reading()?.since(&path);
@@ -237,7 +237,7 @@ impl Window {
         };
         for (part, ns) in &self.cpu_ns {
             let cycles = *ns as f64 * per_ns;
-            // Rivals spend cycles on other bytes, and devices stand for hardware.
+            // Rivals spend cycles on other bytes, and devices in software represent hardware.
             if !is_beside(part) {
                 total += cycles;
             }
@@ -246,7 +246,7 @@ impl Window {
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
         put("total", total);
         put("receive_side", total - sender);
-        // Busy time outside all parts bounds the amount that a sum may lack.
+        // Busy time outside all parts is the most that the total can lack.
         let counted: u64 = self.cpu_ns.values().sum();
         let uncounted = self.busy_ns.saturating_sub(counted);
         put("uncounted", uncounted as f64 * per_ns);
@@ -354,7 +354,7 @@ fn within(path: &Reading) -> impl Iterator<Item = (u32, f64)> {
 const WITHIN_US: [u32; 11] = [1, 2, 5, 10, 20, 30, 50, 70, 100, 200, 1000];
 
 /// Adds cycles per packet of each part, and their total.
-pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
+pub fn per_packet(cycles: &BTreeMap<CpuPart, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
     if packets <= 0.0 {
         return;
     }

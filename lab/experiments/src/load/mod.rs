@@ -11,7 +11,7 @@ mod source;
 mod spec;
 mod state;
 
-pub use spec::{CHUNK, LoadSpec, Mark, Role, TAKE_MAX};
+pub use spec::{CHUNK, LoadRole, LoadSpec, Mark, TAKE_MAX};
 
 use crate::ns;
 use crate::peers::process;
@@ -125,10 +125,10 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     }
     let state = LoadState::new()?;
     match spec.role {
-        Role::Sink => sink::start(spec, &state)?,
-        Role::Source | Role::Pushed | Role::File => source::start(spec, &state)?,
-        Role::Echo => echo::start(spec, &state)?,
-        Role::Client => client::start(spec, &state)?,
+        LoadRole::Sink => sink::start(spec, &state)?,
+        LoadRole::Source | LoadRole::Pushed | LoadRole::File => source::start(spec, &state)?,
+        LoadRole::Echo => echo::start(spec, &state)?,
+        LoadRole::Client => client::start(spec, &state)?,
     }
     helper::reply(&serde_json::json!({"ready": true}));
     let mut last = Totals::now(&state);

@@ -1,6 +1,6 @@
 //! The source: one thread per stream, all on the load's core.
 
-use super::spec::{CHUNK, LoadSpec, Role};
+use super::spec::{CHUNK, LoadRole, LoadSpec};
 use super::state::LoadState;
 use figures::socket;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
@@ -16,8 +16,8 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
     for _ in 0..spec.flows.max(1) {
         let stream = socket::connect(spec.address)?;
         let mut give = match spec.role {
-            Role::File => WriteMethod::file(&chunk, stream)?,
-            Role::Pushed => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::EOR),
+            LoadRole::File => WriteMethod::file(&chunk, stream)?,
+            LoadRole::Pushed => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::EOR),
             _ => WriteMethod::Chunk(chunk.clone(), stream, SendFlags::empty()),
         };
         let state = Arc::clone(state);

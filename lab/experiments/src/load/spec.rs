@@ -13,7 +13,7 @@ pub const TAKE_MAX: usize = 256 << 10;
 /// Role of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum LoadRole {
     /// Accepts streams and discards them.
     Sink,
     /// Sends a stream, [`CHUNK`] bytes at a time.
@@ -33,7 +33,7 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 pub struct LoadSpec {
     /// Role.
-    pub role: Role,
+    pub role: LoadRole,
     /// Network namespace. Unset: the parent's.
     pub netns: Option<PathBuf>,
     /// Core. Unset: any.

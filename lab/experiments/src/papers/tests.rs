@@ -15,7 +15,7 @@ fn every_paper_has_all_of_its_tables_and_figures() {
 }
 
 #[test]
-fn ratios_are_to_the_first_baseline_that_has_the_metric() {
+fn ratios_use_the_first_baseline_with_the_metric() {
     let ram = Paper::find("ram").unwrap();
     let of = |config: &str, to: &str, metric: &str| {
         let ratios = ram.ratios(config);

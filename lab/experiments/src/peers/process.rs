@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Timeout for a process to become ready.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns a command whose process is killed when this process dies for whatever reason.
+/// Returns a command whose process is killed when this process dies for any reason.
 #[must_use]
 pub fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");

@@ -11,7 +11,7 @@ use crate::lane::frame_run::FrameWindow;
 use crate::lane::running::Running;
 use crate::plan::{PeerKind, Times};
 use figures::interrupt;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::path::{Path, PathBuf};
 
 /// A run.
@@ -68,7 +68,7 @@ impl VmSwitch {
         }
     }
 
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         match self {
             Self::Testpmd(testpmd) => vec![("driver", vec![testpmd.pid()])],
             Self::Grantway(running) => running.processes().to_vec(),
@@ -133,8 +133,8 @@ pub(super) fn measure(
     })
 }
 
-/// Starts the drivers of both virtual machines. Each sends what it receives through the other one,
-/// so all frames go round for ever.
+/// Starts the drivers of both virtual machines. Each sends the frames that it receives through the
+/// other one, so all frames circulate forever.
 fn vms(run: VmRun, folder: &Path, sockets: &[PathBuf; 2]) -> anyhow::Result<Testpmd> {
     let ports = [0, 1].map(|n| {
         let (socket, mac) = (sockets[n].display(), MACS[n]);

@@ -3,7 +3,7 @@
 use crate::lane::window::per_packet;
 use crate::plan::Times;
 use figures::interrupt;
-use figures::measure::{CpuTimes, Machine, Part};
+use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use std::collections::BTreeMap;
 
 /// Figures of a window.
@@ -19,19 +19,19 @@ impl PacketWindow {
     /// Measures the processes of `parts`. `rate` returns the packets per second since its last
     /// call.
     pub(super) fn measure(
-        parts: &[(Part, Vec<i32>)],
+        parts: &[(CpuPart, Vec<i32>)],
         times: Times,
         tsc_hz: u64,
         mut rate: impl FnMut() -> anyhow::Result<f64>,
     ) -> anyhow::Result<Self> {
-        let (cpus, cpu) = (Machine::read(), CpuTimes::read(parts));
+        let (cpus, cpu) = (HostCpuTimes::read(), CpuTimes::read(parts));
         rate()?;
         interrupt::sleep(times.window)?;
         let pps = rate()?;
         let used = CpuTimes::read(parts).since(&cpu);
-        let disturbed = Machine::read().disturbed_since(cpus);
+        let disturbed = HostCpuTimes::read().disturbed_since(cpus);
         let mut figures = BTreeMap::from([("packets".to_owned(), pps / 1e6)]);
-        let cycles = |(part, _): &(Part, _)| {
+        let cycles = |(part, _): &(CpuPart, _)| {
             let ns = used.get(part).copied().unwrap_or(0);
             (*part, ns as f64 * tsc_hz as f64 / 1e9)
         };

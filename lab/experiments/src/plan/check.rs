@@ -6,8 +6,8 @@ use super::frames::{Frames, Peer};
 use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
-use super::wire::{Moderation, WireNic, WireOffload};
-use super::workload::{Receive, Web};
+use super::wire::{PollMode, WireNic, WireOffload};
+use super::workload::{ReceiveWorkload, Web};
 use crate::load::CHUNK;
 use figures::metric;
 use std::collections::BTreeSet;
@@ -38,7 +38,9 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
         ));
     }
     plan.web.as_ref().map_or(Ok(()), Web::check)?;
-    plan.receive.as_ref().map_or(Ok(()), Receive::check)?;
+    plan.receive
+        .as_ref()
+        .map_or(Ok(()), ReceiveWorkload::check)?;
     let mut seen = Seen::new();
     for column in &plan.column {
         once(&mut seen, &column.name)?;
@@ -108,7 +110,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
         && column.flows == [1]
         && column.beside == [0]
         && (column.wires == [1] || column.path == PathKind::Veth)
-        && column.moderation == [Moderation::Event]
+        && column.moderation == [PollMode::Event]
         && !column.apart;
     if !is_machine && !usual {
         return Err(

@@ -1,9 +1,9 @@
 //! A column of a plan: the path between wire and guest, and its variants.
 
-use super::lro::{Lro, LroRules};
+use super::lro::{LroColumn, LroRules};
 use super::topology::{Mechanisms, Place, Topology};
-use super::wire::{Faults, Moderation, Wire, WireNic, WireOffload};
-use super::workload::Direction;
+use super::wire::{PollMode, WireFaults, WireNic, WireOffload, WireSpeed};
+use super::workload::PayloadDirection;
 use serde::{Deserialize, Serialize};
 
 /// A column of a plan.
@@ -22,7 +22,7 @@ pub struct Column {
     pub nic: WireNic,
     /// Interrupt moderations of the machine's wire.
     #[serde(default = "at_events")]
-    pub moderation: Vec<Moderation>,
+    pub moderation: Vec<PollMode>,
     /// The configuration of the plan's paper that this column reproduces.
     pub paper: Option<String>,
     /// True if the wire's TCP stack runs on the wire's core, as on a separate machine, and not in
@@ -33,7 +33,7 @@ pub struct Column {
     #[serde(default)]
     pub offload: WireOffload,
     /// Packet loss and reordering on the wire. Unset: neither.
-    pub faults: Option<Faults>,
+    pub faults: Option<WireFaults>,
     /// True if the guests acknowledge every segment at once (no delayed ACKs).
     #[serde(default)]
     pub quick_ack: bool,
@@ -53,18 +53,18 @@ pub struct Column {
     #[serde(default = "just_one")]
     pub flows: Vec<u32>,
     /// The only direction in which the column is measured. Unset: every direction of the plan.
-    pub direction: Option<Direction>,
+    pub direction: Option<PayloadDirection>,
     /// Where the kernel's paths aggregate frames, or the end of a machine's AF_XDP wire.
     pub gro: Option<Gro>,
     /// LRO configuration. Columns with the same place share one machine, whose LRO is switched.
-    pub lro: Option<Lro>,
+    pub lro: Option<LroColumn>,
     /// The rules by which LRO merges packets.
     #[serde(default)]
     pub rules: LroRules,
     /// Wire speeds of the column. Empty: every speed of the plan. With the thesis's accounting they
     /// may be others than the plan's.
     #[serde(default)]
-    pub wire: Vec<Wire>,
+    pub wire: Vec<WireSpeed>,
     /// True if the column has neither a web server nor streams by receive buffer.
     #[serde(default)]
     pub only_streams: bool,
@@ -82,15 +82,15 @@ impl Column {
 
     /// Returns whether the column is measured in this direction.
     #[must_use]
-    pub fn runs_in(&self, direction: Direction) -> bool {
+    pub fn runs_in(&self, direction: PayloadDirection) -> bool {
         self.direction.is_none_or(|only| only == direction)
     }
 
     /// Iterates over the machine variants of the column: place, interrupt moderation and topology.
-    pub fn variants(&self) -> impl Iterator<Item = (Place, Moderation, Topology)> {
+    pub fn variants(&self) -> impl Iterator<Item = (Place, PollMode, Topology)> {
         let machines = self.machines();
         let moderated = self.place.iter().flat_map(|&place| {
-            let with = move |&moderation: &Moderation| (place, moderation);
+            let with = move |&moderation: &PollMode| (place, moderation);
             self.moderation.iter().map(with)
         });
         moderated.flat_map(move |(place, moderation)| {
@@ -121,8 +121,8 @@ impl Column {
     }
 }
 
-fn at_events() -> Vec<Moderation> {
-    vec![Moderation::Event]
+fn at_events() -> Vec<PollMode> {
+    vec![PollMode::Event]
 }
 
 fn just_one() -> Vec<u32> {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 /// A configuration: a column name and its keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Config {
+pub struct ColumnConfig {
     /// Column name.
     pub column: String,
     /// Keys and values.
     pub keys: BTreeMap<String, String>,
 }
 
-impl Config {
+impl ColumnConfig {
     /// Creates a configuration from a column name and keys.
     #[must_use]
     pub fn new(column: &str, keys: &[(&str, &str)]) -> Self {

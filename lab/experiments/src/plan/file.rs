@@ -1,13 +1,13 @@
 //! Plan files: their contents, and the names of their configurations.
 
 use super::column::Column;
-use super::config::Config;
+use super::config::ColumnConfig;
 use super::frames::{FileColumn, Frames, Peer};
 use super::rounds::Rounds;
 use super::threshold::{Ratio, Threshold};
 use super::topology::{Place, Topology};
-use super::wire::{Moderation, Wire};
-use super::workload::{Direction, Receive, Wake, Web, Workload};
+use super::wire::{PollMode, WireSpeed};
+use super::workload::{IdleState, PayloadDirection, ReceiveWorkload, Web, Workload};
 use crate::load::CHUNK;
 use serde::Deserialize;
 
@@ -33,13 +33,13 @@ pub struct Plan {
     pub push: bool,
     /// Directions of the payload.
     #[serde(default = "both_ways")]
-    pub direction: Vec<Direction>,
+    pub direction: Vec<PayloadDirection>,
     /// Idle states of the cores.
     #[serde(default = "both_wakes")]
-    pub wake: Vec<Wake>,
+    pub wake: Vec<IdleState>,
     /// Wire speeds.
     #[serde(default = "one_wire")]
-    pub wire: Vec<Wire>,
+    pub wire: Vec<WireSpeed>,
     /// Rounds of a full run.
     pub full: Rounds,
     /// Rounds of a quick run, which shows only that everything works.
@@ -57,7 +57,7 @@ pub struct Plan {
     #[serde(default)]
     pub file: Vec<FileColumn>,
     /// Streams measured against the receiver's buffer size.
-    pub receive: Option<Receive>,
+    pub receive: Option<ReceiveWorkload>,
     /// Web server load.
     pub web: Option<Web>,
     /// Start-up time of machines.
@@ -81,16 +81,16 @@ fn whole_chunks() -> Vec<usize> {
     vec![CHUNK]
 }
 
-fn both_ways() -> Vec<Direction> {
-    Direction::BOTH.to_vec()
+fn both_ways() -> Vec<PayloadDirection> {
+    PayloadDirection::BOTH.to_vec()
 }
 
-fn both_wakes() -> Vec<Wake> {
-    vec![Wake::Awake, Wake::Halt]
+fn both_wakes() -> Vec<IdleState> {
+    vec![IdleState::Awake, IdleState::Halt]
 }
 
-fn one_wire() -> Vec<Wire> {
-    vec![Wire::unbounded()]
+fn one_wire() -> Vec<WireSpeed> {
+    vec![WireSpeed::unbounded()]
 }
 
 /// Many idle virtual machines on one machine.
@@ -121,11 +121,11 @@ impl Plan {
         &self,
         column: &Column,
         place: Option<Place>,
-        wire: &Wire,
-        moderation: Moderation,
+        wire: &WireSpeed,
+        moderation: PollMode,
         topology: Topology,
-    ) -> Config {
-        let mut config = Config::new(&column.name, &[]);
+    ) -> ColumnConfig {
+        let mut config = ColumnConfig::new(&column.name, &[]);
         let varies = self.column.iter().any(|column| column.place.len() > 1);
         if let Some(place) = place.filter(|_| varies) {
             config = config.with("place", place.name());
@@ -135,7 +135,7 @@ impl Plan {
         }
         // `event` moderation is the default elsewhere and needs no key.
         let moderated = self.column.iter().any(|column| column.moderation.len() > 1);
-        if moderated && moderation != Moderation::Event {
+        if moderated && moderation != PollMode::Event {
             config = config.with("moderation", &moderation.name());
         }
         if column.guests.len() > 1 {
@@ -155,7 +155,7 @@ impl Plan {
 
     /// Returns the wire speeds at which a column is measured.
     #[must_use]
-    pub fn wires<'a>(&'a self, column: &'a Column) -> &'a [Wire] {
+    pub fn wires<'a>(&'a self, column: &'a Column) -> &'a [WireSpeed] {
         match column.wire.is_empty() {
             true => &self.wire,
             false => &column.wire,
@@ -163,9 +163,9 @@ impl Plan {
     }
 
     /// Returns every configuration of a column at a wire.
-    pub fn stops(&self, column: &Column, wire: &Wire) -> Vec<Config> {
+    pub fn stops(&self, column: &Column, wire: &WireSpeed) -> Vec<ColumnConfig> {
         if column.place.is_empty() {
-            let stop = |topology| self.stop(column, None, wire, Moderation::Event, topology);
+            let stop = |topology| self.stop(column, None, wire, PollMode::Event, topology);
             return column.machines().into_iter().map(stop).collect();
         }
         let stop = |(place, moderation, topology)| {
@@ -205,7 +205,7 @@ impl Plan {
     /// Returns the number of configurations of a column that serve web requests and vary the
     /// receive buffer: those that receive, with only one guest.
     fn serving(&self, column: &Column) -> usize {
-        if column.only_streams || !column.runs_in(Direction::ToGuest) {
+        if column.only_streams || !column.runs_in(PayloadDirection::ToGuest) {
             return 0;
         }
         let alone = column
@@ -220,7 +220,7 @@ impl Plan {
 
     /// Adds the stream's message size to a configuration.
     #[must_use]
-    pub fn sent_by(&self, stop: &Config, message: usize) -> Config {
+    pub fn sent_by(&self, stop: &ColumnConfig, message: usize) -> ColumnConfig {
         match self.message.len() {
             0 | 1 => stop.clone(),
             _ => stop.clone().with("message", &message.to_string()),
@@ -231,11 +231,11 @@ impl Plan {
     #[must_use]
     pub fn keyed(
         &self,
-        stop: &Config,
+        stop: &ColumnConfig,
         workload: Workload,
-        direction: Direction,
-        wake: Wake,
-    ) -> Config {
+        direction: PayloadDirection,
+        wake: IdleState,
+    ) -> ColumnConfig {
         let mut config = stop.clone();
         // If every column has a fixed direction, names of columns state it.
         let fixed = self
@@ -306,13 +306,16 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     #[test]
     fn directions_stay_apart_beside_a_fixed_one() {
         let plan = Plan::parse(TEXT).unwrap();
-        let ours = &plan.stops(&plan.column[1], &Wire::unbounded())[0];
+        let ours = &plan.stops(&plan.column[1], &WireSpeed::unbounded())[0];
         let name = |way| {
-            let keyed = plan.keyed(ours, Workload::Stream, way, Wake::Awake);
+            let keyed = plan.keyed(ours, Workload::Stream, way, IdleState::Awake);
             keyed.keys.get("dir").cloned()
         };
-        assert_eq!(name(Direction::ToGuest).as_deref(), Some("to_guest"));
-        assert_eq!(name(Direction::FromGuest).as_deref(), Some("from_guest"));
+        assert_eq!(name(PayloadDirection::ToGuest).as_deref(), Some("to_guest"));
+        assert_eq!(
+            name(PayloadDirection::FromGuest).as_deref(),
+            Some("from_guest")
+        );
     }
 
     #[test]
@@ -344,8 +347,8 @@ file = [{ name = "file", grants = "counted", kb = [4, 8] }]
     #[test]
     fn wires_of_veth_are_named() {
         let plan = Plan::parse(TEXT).unwrap();
-        let stops = plan.stops(&plan.column[0], &Wire::unbounded());
-        let names: Vec<String> = stops.iter().map(Config::name).collect();
+        let stops = plan.stops(&plan.column[0], &WireSpeed::unbounded());
+        let names: Vec<String> = stops.iter().map(ColumnConfig::name).collect();
         assert_eq!(names, ["linux@wires=1", "linux@wires=4"]);
         let bridge = TEXT.replace("path = \"veth\"", "path = \"bridge\"");
         let error = Plan::parse(&bridge).unwrap_err().to_string();

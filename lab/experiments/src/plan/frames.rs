@@ -1,6 +1,6 @@
 //! Columns without a wire: raw frames through the driver domain or a third-party switch, and files.
 
-use super::config::Config;
+use super::config::ColumnConfig;
 use ::config::domain::{GrantMode, RingFormat};
 use serde::Deserialize;
 
@@ -54,7 +54,7 @@ fn full_load() -> Vec<f64> {
 impl Frames {
     /// Returns the configuration of one size and load, with the keys that the column varies.
     #[must_use]
-    pub fn config(&self, size: u32, load: f64) -> Config {
+    pub fn config(&self, size: u32, load: f64) -> ColumnConfig {
         let mut config = of_size(&self.name, &self.size, size);
         if self.load != full_load() {
             config = config.with("load", &load.to_string());
@@ -81,7 +81,7 @@ pub struct Peer {
 impl Peer {
     /// Returns the configuration of one size.
     #[must_use]
-    pub fn config(&self, size: u32) -> Config {
+    pub fn config(&self, size: u32) -> ColumnConfig {
         of_size(&self.name, &self.size, size)
     }
 }
@@ -103,8 +103,8 @@ pub struct FileColumn {
 impl FileColumn {
     /// Returns the configuration of one size.
     #[must_use]
-    pub fn config(&self, kb: u32) -> Config {
-        Config::new(&self.name, &[("kb", &kb.to_string())])
+    pub fn config(&self, kb: u32) -> ColumnConfig {
+        ColumnConfig::new(&self.name, &[("kb", &kb.to_string())])
     }
 }
 
@@ -133,8 +133,8 @@ impl PeerKind {
 }
 
 /// Returns the configuration of one size, with a `size` key if the column has several.
-fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
-    let config = Config::new(column, &[]);
+fn of_size(column: &str, sizes: &[u32], size: u32) -> ColumnConfig {
+    let config = ColumnConfig::new(column, &[]);
     match sizes.len() {
         0 | 1 => config,
         _ => config.with("size", &size.to_string()),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// `<physical|virtual|both>-<skb|page>-<linearize|scatter>-<flush>`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Lro {
+pub enum LroColumn {
     /// No LRO.
     None,
     /// LRO at one or both places.
@@ -22,7 +22,7 @@ pub enum Lro {
     },
 }
 
-impl Lro {
+impl LroColumn {
     /// Returns the settings that select this configuration, in the form of `grantway set`.
     #[must_use]
     pub fn switches(&self) -> Vec<(&'static str, &str)> {
@@ -65,7 +65,7 @@ impl LroRules {
     }
 }
 
-impl TryFrom<String> for Lro {
+impl TryFrom<String> for LroColumn {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {

@@ -30,12 +30,12 @@ pub mod workload;
 
 pub use adjustment::Adjustment;
 pub use column::{Column, Gro, PathKind};
-pub use config::Config;
+pub use config::ColumnConfig;
 pub use file::{Crowd, Plan, Up};
 pub use frames::{FileColumn, Frames, Peer, PeerKind};
-pub use lro::{Lro, LroRules};
+pub use lro::{LroColumn, LroRules};
 pub use rounds::{Rounds, Times};
 pub use threshold::{Ratio, Threshold, names_column};
 pub use topology::{Mechanisms, Place, Topology};
-pub use wire::{Faults, Moderation, Wire, WireNic, WireOffload};
-pub use workload::{Direction, Receive, Wake, Web, Workload};
+pub use wire::{PollMode, WireFaults, WireNic, WireOffload, WireSpeed};
+pub use workload::{IdleState, PayloadDirection, ReceiveWorkload, Web, Workload};

@@ -4,7 +4,7 @@ use super::adjustment::Adjustment;
 use super::check::check;
 use super::file::Plan;
 use super::threshold::names_column;
-use super::workload::Wake;
+use super::workload::IdleState;
 use figures::Failure;
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl Plan {
             self.shorten();
         }
         if by.halt {
-            self.wake = vec![Wake::Halt];
+            self.wake = vec![IdleState::Halt];
         }
         if by.only.is_some() {
             self.keep_wanted(by)?;

@@ -1,6 +1,6 @@
 //! Ratios between columns, and values that figures must reach.
 
-use figures::stats::Side;
+use figures::stats::ThresholdSide;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ pub struct Threshold {
 impl Threshold {
     /// Returns the bound, and the side of it that passes.
     #[must_use]
-    pub fn line(&self) -> Option<(f64, Side)> {
+    pub fn line(&self) -> Option<(f64, ThresholdSide)> {
         match (self.at_least, self.at_most) {
-            (Some(least), None) => Some((least, Side::Above)),
-            (None, Some(most)) => Some((most, Side::Below)),
+            (Some(least), None) => Some((least, ThresholdSide::Above)),
+            (None, Some(most)) => Some((most, ThresholdSide::Below)),
             _ => None,
         }
     }

@@ -5,14 +5,14 @@ use serde::Deserialize;
 /// Wire speed: gigabits of frames per second, limited by the NIC's token bucket, or `unbounded`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Wire {
+pub struct WireSpeed {
     /// Name as written in the plan.
     pub name: String,
     /// Limit in megabits per second. Unset: no limit.
     pub mbps: Option<f64>,
 }
 
-impl Wire {
+impl WireSpeed {
     /// Returns a wire without a limit.
     #[must_use]
     pub fn unbounded() -> Self {
@@ -23,7 +23,7 @@ impl Wire {
     }
 }
 
-impl TryFrom<String> for Wire {
+impl TryFrom<String> for WireSpeed {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -60,7 +60,7 @@ pub enum WireOffload {
 /// `tick50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Moderation {
+pub enum PollMode {
     /// When packets arrive.
     Event,
     /// Continuously.
@@ -69,7 +69,7 @@ pub enum Moderation {
     Tick(u32),
 }
 
-impl Moderation {
+impl PollMode {
     /// Returns the value of the moderation key.
     #[must_use]
     pub fn name(self) -> String {
@@ -81,7 +81,7 @@ impl Moderation {
     }
 }
 
-impl TryFrom<String> for Moderation {
+impl TryFrom<String> for PollMode {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -105,14 +105,14 @@ impl TryFrom<String> for Moderation {
 /// later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Faults {
+pub struct WireFaults {
     /// Packets lost in each direction.
     pub loss_ppm: u32,
     /// Packets overtaken by those behind them, towards the machine.
     pub reorder_ppm: u32,
 }
 
-impl Faults {
+impl WireFaults {
     /// Validates the rates.
     pub(super) fn check(self) -> Result<(), &'static str> {
         match self.loss_ppm.max(self.reorder_ppm) {

@@ -1,6 +1,6 @@
 //! Workload, payload direction, and idle state of the cores.
 
-use super::config::Config;
+use super::config::ColumnConfig;
 use crate::load::TAKE_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct Web {
 /// of every column that measures reception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Receive {
+pub struct ReceiveWorkload {
     /// Buffer sizes in bytes, with one window each.
     pub buffer: Vec<usize>,
     /// Sizes of a short run. Empty: the same.
@@ -43,10 +43,10 @@ pub struct Receive {
     pub quick: Vec<usize>,
 }
 
-impl Receive {
+impl ReceiveWorkload {
     /// Returns the configuration of a stream with this receive buffer.
     #[must_use]
-    pub fn by(stop: &Config, buffer: usize) -> Config {
+    pub fn by(stop: &ColumnConfig, buffer: usize) -> ColumnConfig {
         stop.clone().with("buffer", &buffer.to_string())
     }
 
@@ -63,7 +63,7 @@ impl Receive {
 impl Web {
     /// Returns the configuration of a web server at this rate.
     #[must_use]
-    pub fn asked(stop: &Config, offered: u32) -> Config {
+    pub fn asked(stop: &ColumnConfig, offered: u32) -> ColumnConfig {
         stop.clone().with("offered", &offered.to_string())
     }
 
@@ -84,14 +84,14 @@ impl Web {
 /// Direction of the payload; for requests, the direction of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum PayloadDirection {
     /// From the wire to the guest.
     ToGuest,
     /// From the guest to the wire.
     FromGuest,
 }
 
-impl Direction {
+impl PayloadDirection {
     /// Both directions.
     pub const BOTH: [Self; 2] = [Self::ToGuest, Self::FromGuest];
 
@@ -108,14 +108,14 @@ impl Direction {
 /// State of idle cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wake {
+pub enum IdleState {
     /// Kept from halting.
     Awake,
     /// Halted until an interrupt.
     Halt,
 }
 
-impl Wake {
+impl IdleState {
     /// Returns the value of the `wake` key.
     #[must_use]
     pub const fn name(self) -> &'static str {

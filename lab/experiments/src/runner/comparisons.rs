@@ -1,10 +1,10 @@
 //! Ratios and differences of columns, computed round by round, with verdicts.
 
 use super::samples::Samples;
-use crate::plan::{Config, Ratio, Threshold, names_column};
+use crate::plan::{ColumnConfig, Ratio, Threshold, names_column};
 use figures::metric;
 use figures::report::Figure;
-use figures::stats::{self, Estimate, Side, Verdict};
+use figures::stats::{self, ComparisonVerdict, Estimate, ThresholdSide};
 
 impl Samples {
     /// Returns the ratios of columns with their verdicts.
@@ -12,7 +12,8 @@ impl Samples {
     pub fn ratios(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {
         let mut out = Vec::new();
         for ratio in ratios {
-            let own = |c: &&Config| names_column(&ratio.own, &c.column) && c.column != ratio.to;
+            let own =
+                |c: &&ColumnConfig| names_column(&ratio.own, &c.column) && c.column != ratio.to;
             for config in self.order.iter().filter(own) {
                 let Some(other) = self.partner(config, &ratio.to) else {
                     continue;
@@ -49,13 +50,13 @@ impl Samples {
     /// Returns the other column's configuration at the same keys, ignoring keys that it does not
     /// have.
     #[must_use]
-    pub fn partner(&self, config: &Config, column: &str) -> Option<Config> {
-        let same = |other: &&Config| {
+    pub fn partner(&self, config: &ColumnConfig, column: &str) -> Option<ColumnConfig> {
+        let same = |other: &&ColumnConfig| {
             let mut keys = other.keys.iter();
             other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))
         };
         // A stream has one key fewer than requests of several sizes, so the closest match counts.
-        let nearest = |other: &&Config| other.keys.len();
+        let nearest = |other: &&ColumnConfig| other.keys.len();
         self.order.iter().filter(same).max_by_key(nearest).cloned()
     }
 
@@ -63,8 +64,8 @@ impl Samples {
     fn difference(
         &self,
         plan: &str,
-        config: &Config,
-        other: &Config,
+        config: &ColumnConfig,
+        other: &ColumnConfig,
         metric: &str,
         thresholds: &[Threshold],
     ) -> Option<Figure> {
@@ -84,8 +85,8 @@ impl Samples {
     fn ratio(
         &self,
         plan: &str,
-        config: &Config,
-        other: &Config,
+        config: &ColumnConfig,
+        other: &ColumnConfig,
         metric: &str,
         thresholds: &[Threshold],
     ) -> Option<Figure> {
@@ -110,17 +111,17 @@ impl Samples {
     pub(super) fn compared(
         &self,
         plan: &str,
-        sides: [&Config; 2],
+        sides: [&ColumnConfig; 2],
         name: &str,
         pairs: &[f64],
-        decide: impl FnOnce(&Estimate) -> Verdict,
+        decide: impl FnOnce(&Estimate) -> ComparisonVerdict,
     ) -> Option<Figure> {
         let full = sides[0].name();
         let estimate = stats::estimate(pairs)?;
         let mut figure = Figure::new(plan, &full, name, estimate);
         figure.note = self.remark(&sides);
         figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
-            Verdict::Unresolved
+            ComparisonVerdict::Unresolved
         } else {
             decide(&estimate)
         });
@@ -142,7 +143,11 @@ fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
 }
 
 /// Returns the threshold of a comparison.
-fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, Side)> {
+fn line(
+    thresholds: &[Threshold],
+    config: &ColumnConfig,
+    name: &str,
+) -> Option<(f64, ThresholdSide)> {
     thresholds
         .iter()
         .find(|threshold| threshold.applies(&config.column, &config.keys, name))
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn a_figure_with_a_threshold_has_a_verdict() {
         let mut samples = Samples::default();
-        let config = Config::new("grantway", &[("guests", "64")]);
+        let config = ColumnConfig::new("grantway", &[("guests", "64")]);
         for round in 0..3 {
             samples.add(&config, round, &one("attach_ms.p50", 8.0 + round as f64));
             samples.add(&config, round, &one("attach_ms.p99", 20.0));
@@ -207,9 +212,9 @@ mod tests {
             at_most: Some(most),
         };
         for (most, verdict) in [
-            (10.0, Verdict::SameSign),
-            (7.0, Verdict::Opposite),
-            (9.0, Verdict::Unresolved),
+            (10.0, ComparisonVerdict::SameSign),
+            (7.0, ComparisonVerdict::Opposite),
+            (9.0, ComparisonVerdict::Unresolved),
         ] {
             let mut figures = samples.figures("attach");
             samples.decide(&mut figures, &[bar(most)]);
@@ -219,14 +224,14 @@ mod tests {
         samples.disturb(&config);
         let mut figures = samples.figures("attach");
         samples.decide(&mut figures, &[bar(10.0)]);
-        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::Unresolved));
     }
 
     #[test]
     fn requests_are_compared_with_requests() {
         let mut samples = Samples::default();
         for column in ["adaptive", "poll"] {
-            let stream = Config::new(column, &[("wire", "5")]);
+            let stream = ColumnConfig::new(column, &[("wire", "5")]);
             let requests = stream.clone().with("req", "1");
             for round in 0..3 {
                 samples.add(&stream, round, &one("throughput", 1.0));
@@ -255,8 +260,8 @@ mod tests {
     fn ratios_pair_rounds_and_meet_their_threshold() {
         let mut samples = Samples::default();
         for (dir, own) in [("to_guest", 0.85), ("from_guest", 2.0)] {
-            let ours = Config::new("grantway", &[("dir", dir), ("place", "split")]);
-            let theirs = Config::new("forwarder", &[("dir", dir), ("place", "split")]);
+            let ours = ColumnConfig::new("grantway", &[("dir", dir), ("place", "split")]);
+            let theirs = ColumnConfig::new("forwarder", &[("dir", dir), ("place", "split")]);
             for round in 0..5 {
                 let scale = 1.0 + round as f64;
                 samples.add(&ours, round, &one("throughput", own * scale));
@@ -269,10 +274,14 @@ mod tests {
         assert_eq!(first.config, "grantway@dir=to_guest,place=split");
         assert_eq!(first.metric, "ratio.forwarder.throughput");
         assert!((first.value.unwrap() - 0.85).abs() < 1e-12);
-        assert_eq!(first.verdict, Some(Verdict::SameSign), "0.85 meets 0.8");
+        assert_eq!(
+            first.verdict,
+            Some(ComparisonVerdict::SameSign),
+            "0.85 meets 0.8"
+        );
         assert_eq!(
             figures[1].verdict,
-            Some(Verdict::SameSign),
+            Some(ComparisonVerdict::SameSign),
             "more is better"
         );
     }
@@ -280,7 +289,10 @@ mod tests {
     #[test]
     fn differences_pair_rounds_and_need_a_threshold() {
         let mut samples = Samples::default();
-        let (ours, theirs) = (Config::new("ngm", &[]), Config::new("shared", &[]));
+        let (ours, theirs) = (
+            ColumnConfig::new("ngm", &[]),
+            ColumnConfig::new("shared", &[]),
+        );
         for (round, (own, other)) in [(120.0, 100.0), (190.0, 175.0), (90.0, 61.0)]
             .into_iter()
             .enumerate()
@@ -303,15 +315,15 @@ mod tests {
         let figures = samples.ratios("p", &ratio, &[threshold]);
         assert_eq!(figures.len(), 1);
         assert_eq!((figures[0].value, figures[0].n), (Some(20.0), 3));
-        assert_eq!(figures[0].verdict, Some(Verdict::SameSign));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::SameSign));
     }
 
     #[test]
     fn a_column_without_a_key_is_compared_at_the_others() {
         let mut samples = Samples::default();
-        let ours = Config::new("grantway", &[("dir", "to_guest"), ("place", "split")]);
-        let theirs = Config::new("forwarder", &[("dir", "to_guest")]);
-        let elsewhere = Config::new("forwarder", &[("dir", "from_guest")]);
+        let ours = ColumnConfig::new("grantway", &[("dir", "to_guest"), ("place", "split")]);
+        let theirs = ColumnConfig::new("forwarder", &[("dir", "to_guest")]);
+        let elsewhere = ColumnConfig::new("forwarder", &[("dir", "from_guest")]);
         samples.add(&elsewhere, 0, &one("throughput", 9.0));
         samples.add(&ours, 0, &one("throughput", 3.0));
         samples.add(&theirs, 0, &one("throughput", 2.0));
@@ -323,25 +335,28 @@ mod tests {
     #[test]
     fn disturbed_and_absent_columns_are_marked() {
         let mut samples = Samples::default();
-        let ours = Config::new("grantway", &[]);
-        let theirs = Config::new("forwarder", &[]);
+        let ours = ColumnConfig::new("grantway", &[]);
+        let theirs = ColumnConfig::new("forwarder", &[]);
         samples.add(&ours, 0, &one("throughput", 3.0));
         samples.disturb(&ours);
         samples.add(&theirs, 0, &one("throughput", 2.0));
         let figures = samples.figures("base");
-        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
+        assert_eq!(figures[0].verdict, Some(ComparisonVerdict::Unresolved));
         assert_eq!(figures[1].verdict, None);
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
-        assert_eq!(ratio.verdict, Some(Verdict::Unresolved));
+        assert_eq!(ratio.verdict, Some(ComparisonVerdict::Unresolved));
         samples.absent(&theirs, "no `ip`");
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
-        assert_eq!(ratio.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(ratio.verdict, Some(ComparisonVerdict::NotMeasurable));
     }
 
     #[test]
     fn missing_rounds_do_not_shift_pairs() {
         let mut samples = Samples::default();
-        let (ours, theirs) = (Config::new("grantway", &[]), Config::new("forwarder", &[]));
+        let (ours, theirs) = (
+            ColumnConfig::new("grantway", &[]),
+            ColumnConfig::new("forwarder", &[]),
+        );
         for round in [0, 2] {
             samples.add(&ours, round, &one("throughput", 10.0 * (round + 1) as f64));
         }

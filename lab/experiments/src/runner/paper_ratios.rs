@@ -6,9 +6,9 @@
 
 use super::samples::Samples;
 use crate::papers::{Paper, PaperRatio, SWEPT};
-use crate::plan::{Config, WireNic};
+use crate::plan::{ColumnConfig, WireNic};
 use figures::report::{Figure, number};
-use figures::stats::{self, Beside, Verdict};
+use figures::stats::{self, Beside, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The paper's configuration that each column reproduces.
@@ -80,7 +80,7 @@ impl Samples {
     fn quotient(
         &self,
         plan: &str,
-        config: &Config,
+        config: &ColumnConfig,
         column: &str,
         theirs: &PaperRatio<'_>,
     ) -> Option<Figure> {
@@ -112,7 +112,7 @@ impl Samples {
             theirs.source
         );
         if let Some(why) = theirs.not_comparable {
-            figure.verdict = Some(Verdict::NotComparable);
+            figure.verdict = Some(ComparisonVerdict::NotComparable);
             note.push_str("; not comparable: ");
             note.push_str(why);
         }
@@ -125,18 +125,18 @@ impl Samples {
     }
 }
 
-/// Returns the verdict in words.
+/// Returns the verdict as text.
 #[must_use]
-pub fn words(verdict: Verdict) -> &'static str {
+pub fn words(verdict: ComparisonVerdict) -> &'static str {
     match verdict {
-        Verdict::Equal => "equal as in the paper",
-        Verdict::SameSign => "same sign",
-        Verdict::NoEffect => "no effect seen",
-        Verdict::DiffersInSize => "differs in size",
-        Verdict::Opposite => "opposite",
-        Verdict::Unresolved => "unresolved",
-        Verdict::NotComparable => "not comparable",
-        Verdict::NotMeasurable => "not measurable",
+        ComparisonVerdict::Equal => "equal as in the paper",
+        ComparisonVerdict::SameSign => "same sign",
+        ComparisonVerdict::NoEffect => "no effect seen",
+        ComparisonVerdict::DiffersInSize => "differs in size",
+        ComparisonVerdict::Opposite => "opposite",
+        ComparisonVerdict::Unresolved => "unresolved",
+        ComparisonVerdict::NotComparable => "not comparable",
+        ComparisonVerdict::NotMeasurable => "not measurable",
     }
 }
 
@@ -145,9 +145,12 @@ mod tests {
     use super::*;
 
     /// Returns the verdict and note for a ratio of `own` in each of five rounds.
-    fn verdict(own: f64, metric: &str) -> (Option<Verdict>, String) {
+    fn verdict(own: f64, metric: &str) -> (Option<ComparisonVerdict>, String) {
         let mut samples = Samples::default();
-        let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
+        let (ours, theirs) = (
+            ColumnConfig::new("xen", &[]),
+            ColumnConfig::new("linux", &[]),
+        );
         for round in 0..5 {
             let scale = 1.0 + round as f64;
             let one = |value| BTreeMap::from([(metric.to_owned(), value)]);
@@ -169,7 +172,7 @@ mod tests {
         let columns = columns.map(|name| format!("menon-{name}"));
         for column in &columns {
             for wires in ["1", "2", "3", "4"] {
-                let config = Config::new(column, &[("wires", wires)]);
+                let config = ColumnConfig::new(column, &[("wires", wires)]);
                 for round in 0..5 {
                     let one = BTreeMap::from([("throughput".to_owned(), 2.0)]);
                     samples.add(&config, round, &one);
@@ -202,11 +205,14 @@ mod tests {
                 .unwrap();
             (found.verdict, found.note.clone().unwrap())
         };
-        assert_eq!(of("menon-domain0@wires=3").0, Some(Verdict::NoEffect));
+        assert_eq!(
+            of("menon-domain0@wires=3").0,
+            Some(ComparisonVerdict::NoEffect)
+        );
         let (verdict, note) = of("menon-guest1@wires=1");
         assert_eq!(
             verdict,
-            Some(Verdict::NotComparable),
+            Some(ComparisonVerdict::NotComparable),
             "both were limited by the link"
         );
         assert!(note.contains("not comparable: both of theirs"), "{note}");
@@ -228,7 +234,7 @@ mod tests {
         for (column, throughput) in columns.into_iter().zip([1.0, 2.0, 4.0, 12.0]) {
             for round in 0..5 {
                 let one = BTreeMap::from([("throughput".to_owned(), throughput)]);
-                samples.add(&Config::new(column, &[]), round, &one);
+                samples.add(&ColumnConfig::new(column, &[]), round, &one);
             }
         }
         let mut stands: Stands<'_> = BTreeMap::new();
@@ -258,16 +264,22 @@ mod tests {
     fn large_quotients_are_not_equal() {
         let total = "cycles_per_packet.total";
         let (found, note) = verdict(12.0, total);
-        assert_eq!(found, Some(Verdict::SameSign));
+        assert_eq!(found, Some(ComparisonVerdict::SameSign));
         assert!(
             note.starts_with("own ratio 12.0, the paper's 4.50 ("),
             "{note}"
         );
-        assert_eq!(verdict(4.5 * 1.2, total).0, Some(Verdict::Equal));
-        assert_eq!(verdict(4.5 * 1.3, total).0, Some(Verdict::SameSign));
-        assert_eq!(verdict(0.8, total).0, Some(Verdict::Opposite));
+        assert_eq!(verdict(4.5 * 1.2, total).0, Some(ComparisonVerdict::Equal));
+        assert_eq!(
+            verdict(4.5 * 1.3, total).0,
+            Some(ComparisonVerdict::SameSign)
+        );
+        assert_eq!(verdict(0.8, total).0, Some(ComparisonVerdict::Opposite));
         // Throughput is lower than Linux's: in the thesis a third of it.
-        assert_eq!(verdict(0.3, "throughput").0, Some(Verdict::Equal));
-        assert_eq!(verdict(0.9, "throughput").0, Some(Verdict::SameSign));
+        assert_eq!(verdict(0.3, "throughput").0, Some(ComparisonVerdict::Equal));
+        assert_eq!(
+            verdict(0.9, "throughput").0,
+            Some(ComparisonVerdict::SameSign)
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! Samples of a run by round and configuration, and the figures computed from them.
 
-use crate::plan::Config;
+use crate::plan::ColumnConfig;
 use figures::Failure;
 use figures::report::Figure;
-use figures::stats::{self, Verdict};
+use figures::stats::{self, ComparisonVerdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of one metric, by round.
@@ -12,19 +12,19 @@ pub type Series = Vec<Option<f64>>;
 /// All samples of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    series: BTreeMap<Config, BTreeMap<String, Series>>,
+    series: BTreeMap<ColumnConfig, BTreeMap<String, Series>>,
     /// Configurations with rounds that were disturbed even when repeated.
-    pub(super) disturbed: BTreeSet<Config>,
+    pub(super) disturbed: BTreeSet<ColumnConfig>,
     /// Configurations that are not available, with reasons.
-    pub(super) absent: BTreeMap<Config, String>,
+    pub(super) absent: BTreeMap<ColumnConfig, String>,
     /// Conditions under which a configuration was measured.
-    notes: BTreeMap<Config, String>,
-    pub(super) order: Vec<Config>,
+    notes: BTreeMap<ColumnConfig, String>,
+    pub(super) order: Vec<ColumnConfig>,
 }
 
 impl Samples {
     /// Adds the figures of one round. Drops of several windows of a round add up.
-    pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
+    pub fn add(&mut self, config: &ColumnConfig, round: usize, figures: &BTreeMap<String, f64>) {
         self.know(config);
         let metrics = self.series.entry(config.clone()).or_default();
         for (metric, value) in figures {
@@ -42,7 +42,7 @@ impl Samples {
     /// Adds `peak_<metric>` to a column: for each round the maximum of the metric over all values
     /// of `key`, stored under the configuration without that key.
     pub fn peaks(&mut self, column: &str, key: &str, metric: &str) {
-        let mut peaks: BTreeMap<Config, Vec<f64>> = BTreeMap::new();
+        let mut peaks: BTreeMap<ColumnConfig, Vec<f64>> = BTreeMap::new();
         let mut disturbed = BTreeSet::new();
         let points = self.of_column(column).filter(|c| c.keys.contains_key(key));
         for (config, series) in points.filter_map(|c| Some((c, self.series(c, metric)?))) {
@@ -67,7 +67,7 @@ impl Samples {
     }
 
     /// Marks a configuration as disturbed after all repetitions.
-    pub fn disturb(&mut self, config: &Config) {
+    pub fn disturb(&mut self, config: &ColumnConfig) {
         self.disturbed.insert(config.clone());
     }
 
@@ -81,7 +81,7 @@ impl Samples {
         column: &str,
         made: anyhow::Result<T>,
         may_lack: bool,
-        configs: impl IntoIterator<Item = Config>,
+        configs: impl IntoIterator<Item = ColumnConfig>,
     ) -> anyhow::Result<Option<T>> {
         match made {
             Ok(made) => Ok(Some(made)),
@@ -98,18 +98,18 @@ impl Samples {
     }
 
     /// Records that a configuration is not available.
-    pub fn absent(&mut self, config: &Config, why: &str) {
+    pub fn absent(&mut self, config: &ColumnConfig, why: &str) {
         self.know(config);
         self.absent.insert(config.clone(), why.to_owned());
     }
 
     /// Records the conditions of a configuration, which are printed beside its figures.
-    pub fn note(&mut self, config: &Config, conditions: &str) {
+    pub fn note(&mut self, config: &ColumnConfig, conditions: &str) {
         self.notes.insert(config.clone(), conditions.to_owned());
     }
 
     /// Returns all configurations of a column.
-    pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Config> {
+    pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a ColumnConfig> {
         self.order
             .iter()
             .filter(move |config| config.column == column)
@@ -118,7 +118,7 @@ impl Samples {
     /// Returns the remark to print beside a figure that compares these configurations. The figure
     /// belongs to the first of them.
     #[must_use]
-    pub fn remark(&self, sides: &[&Config]) -> Option<String> {
+    pub fn remark(&self, sides: &[&ColumnConfig]) -> Option<String> {
         let disturbed = sides.iter().any(|side| self.disturbed.contains(side));
         let mut words: Vec<&str> = disturbed.then_some(DISTURBED).into_iter().collect();
         let mut conditions: Vec<&str> = sides
@@ -133,7 +133,7 @@ impl Samples {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
-    fn know(&mut self, config: &Config) {
+    fn know(&mut self, config: &ColumnConfig) {
         if !self.order.contains(config) {
             self.order.push(config.clone());
         }
@@ -141,7 +141,7 @@ impl Samples {
 
     /// Returns the values of a metric by round.
     #[must_use]
-    pub fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
+    pub fn series(&self, config: &ColumnConfig, metric: &str) -> Option<&Series> {
         self.series.get(config)?.get(metric)
     }
 
@@ -165,7 +165,7 @@ impl Samples {
                 let mut figure = Figure::new(plan, &name, metric, estimate);
                 figure.note = self.remark(&[config]);
                 if self.disturbed.contains(config) {
-                    figure.verdict = Some(Verdict::Unresolved);
+                    figure.verdict = Some(ComparisonVerdict::Unresolved);
                 }
                 out.push(figure);
             }
@@ -188,14 +188,14 @@ mod tests {
     fn a_peak_is_the_maximum_of_one_round() {
         let mut samples = Samples::default();
         for (wires, rates) in [("1", [3.0, 1.0]), ("2", [2.0, 5.0])] {
-            let config = Config::new("linux", &[("wires", wires)]);
+            let config = ColumnConfig::new("linux", &[("wires", wires)]);
             for (round, rate) in rates.into_iter().enumerate() {
                 samples.add(&config, round, &one("throughput", rate));
             }
         }
-        samples.disturb(&Config::new("linux", &[("wires", "2")]));
+        samples.disturb(&ColumnConfig::new("linux", &[("wires", "2")]));
         samples.peaks("linux", "wires", "throughput");
-        let whole = Config::new("linux", &[]);
+        let whole = ColumnConfig::new("linux", &[]);
         assert!(
             samples.remark(&[&whole]).is_some(),
             "one point was disturbed"
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn drops_of_a_rounds_windows_add_up() {
         let mut samples = Samples::default();
-        let config = Config::new("grantway", &[]);
+        let config = ColumnConfig::new("grantway", &[]);
         for (drops, rate) in [(2.0, 1.0), (3.0, 5.0)] {
             samples.add(&config, 0, &one("drops.no_buffer", drops));
             samples.add(&config, 0, &one("throughput", rate));

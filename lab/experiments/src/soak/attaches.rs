@@ -8,7 +8,7 @@ use super::resources::{NETD, Resources};
 use super::traffic::loads;
 use super::victim::Victim;
 use super::waiting::wait;
-use crate::load::{Load, Role};
+use crate::load::{Load, LoadRole};
 use crate::many_guests::{GuestPlace, ManyGuests};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
@@ -137,7 +137,7 @@ fn streams(crowd: &ManyGuests) -> anyhow::Result<Vec<[Load; 2]>> {
     let [first, second] = crowd.neighbours();
     let mut streams = Vec::new();
     for (port, (from, to)) in (PORT..).zip([(&first, &second), (&second, &first)]) {
-        streams.push(loads(Role::Sink, Role::Source, from, to, port)?);
+        streams.push(loads(LoadRole::Sink, LoadRole::Source, from, to, port)?);
     }
     Ok(streams)
 }

@@ -16,7 +16,7 @@ mod waiting;
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine, running::Running};
-use crate::plan::{Direction, Mechanisms, Place, Topology, Wire, Workload};
+use crate::plan::{Mechanisms, PayloadDirection, Place, Topology, WireSpeed, Workload};
 use anyhow::{Context as _, ensure};
 use figures::interrupt;
 use probe::{Probe, ProbeSpec, Probed};
@@ -114,7 +114,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
         workloads: vec![Workload::Stream],
         ..Loads::default()
     };
-    let speed = Wire::unbounded();
+    let speed = WireSpeed::unbounded();
     let wire = OnWire::tap(&speed);
     let mut lane = machine::lane(Place::Split, wire, topology, Cores::choose(), &loads)?;
     let mut ends = lane.ends().guests();
@@ -127,7 +127,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     };
     drop(ends);
     let mut probe = Probe::start(&probe)?;
-    for direction in Direction::BOTH {
+    for direction in PayloadDirection::BOTH {
         lane.stream(direction, true)?;
     }
     let mut soak = Soak {
@@ -224,7 +224,7 @@ impl Soak {
 
     /// Waits until streams in both directions resume; returns the time since the kill.
     fn streams(&mut self, began: Instant) -> anyhow::Result<Duration> {
-        for direction in Direction::BOTH {
+        for direction in PayloadDirection::BOTH {
             // Discards data in flight at the kill.
             self.lane.arrived(direction)?;
             while self.lane.arrived(direction)? == 0 {

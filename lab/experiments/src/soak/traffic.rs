@@ -2,7 +2,7 @@
 
 use super::probe::{Probe, ProbeSpec, Probed};
 use super::waiting::wait;
-use crate::load::{Load, LoadSpec, Role};
+use crate::load::{Load, LoadRole, LoadSpec};
 use crate::many_guests::GuestNamespace;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -45,9 +45,9 @@ impl MixedTraffic {
     pub(super) fn add(&mut self, from: &GuestNamespace, to: &GuestNamespace) -> anyhow::Result<()> {
         let begun = |receives, sends| loads(receives, sends, from, to, PORT);
         self.0.push(match self.0.len() % 4 {
-            0 => PairTraffic::Stream(begun(Role::Sink, Role::Source)?),
-            1 => PairTraffic::Requests(begun(Role::Echo, Role::Client)?),
-            2 => PairTraffic::Stream(begun(Role::Sink, Role::File)?),
+            0 => PairTraffic::Stream(begun(LoadRole::Sink, LoadRole::Source)?),
+            1 => PairTraffic::Requests(begun(LoadRole::Echo, LoadRole::Client)?),
+            2 => PairTraffic::Stream(begun(LoadRole::Sink, LoadRole::File)?),
             _ => PairTraffic::Datagrams(Probe::start(&ProbeSpec {
                 from: from.0.clone(),
                 to: to.0.clone(),
@@ -78,8 +78,8 @@ impl MixedTraffic {
 
 /// Starts a receiver at a port of `to` and a sender in `from`.
 pub(super) fn loads(
-    receives: Role,
-    sends: Role,
+    receives: LoadRole,
+    sends: LoadRole,
     from: &GuestNamespace,
     to: &GuestNamespace,
     port: u16,

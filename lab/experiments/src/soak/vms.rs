@@ -7,7 +7,7 @@
 use super::victim::VictimProcess;
 use super::waiting::{LOST, wait};
 use crate::lane::running::Running;
-use crate::ns::{self, Namespace};
+use crate::ns::{self, NamedNamespace};
 use crate::peers::process::{ForeignProgram, mortal};
 use anyhow::Context as _;
 use figures::interrupt;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(1);
 /// Delay of a kill after the recovery from the last one, at random.
 const PAUSE_MS: std::ops::Range<u64> = 50..200;
-/// Datagrams in a row after which the virtual machine is back.
+/// Consecutive datagrams after which the virtual machine counts as reachable again.
 const BACK: u64 = 50;
 const WIRE: &str = "10.7.0.1/24";
 const VM: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);
@@ -70,7 +70,7 @@ fn monitor_at(socket: &Path) -> anyhow::Result<ForeignProgram> {
 /// If the machine cannot run here, the virtual machine does not answer again, or grants leak.
 pub fn main(spec: &VmsSpec) -> anyhow::Result<()> {
     interrupt::watch();
-    let wire = Namespace::new("wire")?;
+    let wire = NamedNamespace::new("wire")?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("vm.sock");
     let text = format!(

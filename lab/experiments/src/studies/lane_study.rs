@@ -3,7 +3,7 @@
 
 use crate::lane::Lane;
 use crate::lane::cores::Cores;
-use crate::plan::{Adjustment, Config, Rounds};
+use crate::plan::{Adjustment, ColumnConfig, Rounds};
 use crate::runner::Samples;
 use figures::{Failure, interrupt};
 use serde::de::DeserializeOwned;
@@ -48,7 +48,7 @@ pub(super) trait LaneColumn {
 /// If a lane cannot be set up.
 pub(super) fn lanes<'a, C: LaneColumn>(
     columns: &'a [C],
-    configs: impl Fn(&C) -> Vec<Config>,
+    configs: impl Fn(&C) -> Vec<ColumnConfig>,
     cores: Cores,
     samples: &mut Samples,
 ) -> anyhow::Result<Vec<(&'a C, Lane)>> {

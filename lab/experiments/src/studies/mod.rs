@@ -39,14 +39,14 @@ pub trait Study {
     /// # Errors
     /// If a required set-up fails, or the user asked to stop. A column whose programs are not
     /// installed may be reported as not measurable instead.
-    fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome>;
+    fn run(&self, folder: Option<&Path>) -> anyhow::Result<StudyOutcome>;
 
     /// Returns an HTML page of the figures beside a paper's, with links to flame graphs. Returns
     /// `None` if the plan reproduces no paper.
     ///
     /// # Errors
     /// If the paper's data cannot be read.
-    fn page(&self, _ran: &Outcome, _flames: &Flames) -> anyhow::Result<Option<String>> {
+    fn page(&self, _ran: &StudyOutcome, _flames: &Flames) -> anyhow::Result<Option<String>> {
         Ok(None)
     }
 
@@ -56,7 +56,7 @@ pub trait Study {
 
 /// Figures of a run, and their provenance.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct StudyOutcome {
     /// Provenance of the figures.
     pub provenance: Provenance,
     /// The figures.

@@ -6,18 +6,19 @@
 //! next smaller one, and compares every step round by round.
 
 use super::lane_study::{self, LaneColumn, LanePlan};
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, kernel_path, machine};
 use crate::plan::{
-    Adjustment, Config, Direction, Gro, Place, Ratio, Rounds, Topology, Wire, Workload,
+    Adjustment, ColumnConfig, Gro, PayloadDirection, Place, Ratio, Rounds, Topology, WireSpeed,
+    Workload,
 };
 use crate::runner::Samples;
 use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
-use figures::stats::{self, EQUIVALENCE, Side};
+use figures::stats::{self, EQUIVALENCE, ThresholdSide};
 use figures::table::table;
 use serde::Deserialize;
 use std::path::Path;
@@ -59,8 +60,8 @@ impl Receiver {
         }
     }
 
-    fn config(self, buffer: usize) -> Config {
-        Config::new(self.word(), &[("buffer", &buffer.to_string())])
+    fn config(self, buffer: usize) -> ColumnConfig {
+        ColumnConfig::new(self.word(), &[("buffer", &buffer.to_string())])
     }
 }
 
@@ -74,7 +75,10 @@ impl LaneColumn for Receiver {
     }
 
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
-        let (wire, loads) = (Wire::unbounded(), &Loads::of_stream(&[Direction::ToGuest]));
+        let (wire, loads) = (
+            WireSpeed::unbounded(),
+            &Loads::of_stream(&[PayloadDirection::ToGuest]),
+        );
         let (near, topology) = (OnWire::tap(&wire), Topology::default());
         match self {
             Self::Native => kernel_path::veth_lane(1, Gro::On, cores, loads),
@@ -116,7 +120,7 @@ impl Study for ReceiveBuffer {
         &self.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         let plan = self;
         let cores = Cores::choose();
         let placement = format!(
@@ -138,8 +142,8 @@ impl Study for ReceiveBuffer {
             &mut lanes,
             |round, buffer, column, lane| {
                 let config = column.config(buffer);
-                lane.receive_by(Direction::ToGuest, buffer)?;
-                let window = lane.window(Workload::Stream, Direction::ToGuest, times)?;
+                lane.receive_by(PayloadDirection::ToGuest, buffer)?;
+                let window = lane.window(Workload::Stream, PayloadDirection::ToGuest, times)?;
                 if window.disturbed {
                     samples.disturb(&config);
                 }
@@ -161,7 +165,7 @@ impl Study for ReceiveBuffer {
         for &(column, _) in &lanes {
             figures.extend(steps(plan, &samples, *column));
         }
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures,
         })
@@ -208,7 +212,11 @@ fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figur
         let estimate = stats::estimate(&ratios)?;
         let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
         // A step within the margin of equality is not a fall.
-        figure.verdict = Some(stats::against(&estimate, 1.0 - EQUIVALENCE, Side::Above));
+        figure.verdict = Some(stats::against(
+            &estimate,
+            1.0 - EQUIVALENCE,
+            ThresholdSide::Above,
+        ));
         Some(figure)
     };
     plan.buffer.windows(2).filter_map(step).collect()
@@ -236,7 +244,7 @@ const EQUAL: std::cmp::Ordering = std::cmp::Ordering::Equal;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use figures::stats::Verdict;
+    use figures::stats::ComparisonVerdict;
     use std::collections::BTreeMap;
 
     fn plan() -> ReceiveBuffer {
@@ -278,7 +286,7 @@ mod tests {
         assert_eq!(steps.len(), plan.buffer.len() - 1);
         let falls: Vec<&str> = steps
             .iter()
-            .filter(|step| step.verdict == Some(Verdict::Opposite))
+            .filter(|step| step.verdict == Some(ComparisonVerdict::Opposite))
             .map(|step| step.config.as_str())
             .collect();
         assert_eq!(falls, ["guest@buffer=16384"]);

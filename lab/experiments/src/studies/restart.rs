@@ -6,12 +6,13 @@
 //! were connected. The remaining time is the delay until TCP's sender retransmits.
 
 use super::lane_study::{self, LaneColumn, LanePlan};
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine};
 use crate::plan::{
-    Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic,
+    Adjustment, ColumnConfig, Mechanisms, PayloadDirection, Place, Rounds, Topology, WireNic,
+    WireSpeed,
 };
 use crate::runner::Samples;
 use crate::soak::victim::Victim;
@@ -81,10 +82,10 @@ fn one() -> u32 {
 }
 
 impl RestartColumn {
-    fn config(&self, direction: Direction) -> Config {
+    fn config(&self, direction: PayloadDirection) -> ColumnConfig {
         let guests = self.guests.to_string();
         let keys = [("dir", direction.name()), ("guests", &guests)];
-        Config::new(&self.name, &keys)
+        ColumnConfig::new(&self.name, &keys)
     }
 }
 
@@ -98,7 +99,7 @@ impl LaneColumn for RestartColumn {
     }
 
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
-        let speed = Wire::unbounded();
+        let speed = WireSpeed::unbounded();
         let wire = OnWire {
             nic: self.nic,
             ..OnWire::tap(&speed)
@@ -113,7 +114,7 @@ impl LaneColumn for RestartColumn {
             restarts: true,
             ..Topology::default()
         };
-        let loads = Loads::of_stream(&Direction::BOTH);
+        let loads = Loads::of_stream(&PayloadDirection::BOTH);
         machine::lane(Place::OneCore, wire, topology, cores, &loads)
     }
 }
@@ -158,7 +159,7 @@ impl Study for Restart {
         &self.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         let plan = self;
         let cores = Cores::choose();
         let placement = format!(
@@ -167,9 +168,10 @@ impl Study for Restart {
         );
         let provenance = Provenance::collect(placement, plan.is_short());
         let mut samples = Samples::default();
-        let configs = |column: &RestartColumn| Direction::BOTH.map(|way| column.config(way)).into();
+        let configs =
+            |column: &RestartColumn| PayloadDirection::BOTH.map(|way| column.config(way)).into();
         let mut lanes = lane_study::lanes(&plan.column, configs, cores, &mut samples)?;
-        let (rounds, ways) = (plan.full.rounds, &Direction::BOTH);
+        let (rounds, ways) = (plan.full.rounds, &PayloadDirection::BOTH);
         lane_study::interleave(
             rounds,
             ways,
@@ -181,7 +183,7 @@ impl Study for Restart {
                 Ok(())
             },
         )?;
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures: samples.figures(NAME),
         })
@@ -192,7 +194,7 @@ impl Study for Restart {
         let index = Index::new(figures);
         let mut rows = Vec::new();
         for column in &plan.column {
-            for direction in Direction::BOTH {
+            for direction in PayloadDirection::BOTH {
                 let config = column.config(direction).name();
                 let (guests, way) = (column.guests.to_string(), direction.name().to_owned());
                 let mut row = vec![column.name.clone(), guests, way];
@@ -216,7 +218,11 @@ struct Outage {
 }
 
 /// Measures the kills of one round.
-fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Result<Vec<Outage>> {
+fn outages(
+    plan: &Restart,
+    lane: &mut Lane,
+    direction: PayloadDirection,
+) -> anyhow::Result<Vec<Outage>> {
     let times = plan.full.times();
     lane.stream(direction, true)?;
     sleep(times.warm_up);
@@ -231,7 +237,7 @@ fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Res
     Ok(outages)
 }
 
-fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Result<Outage> {
+fn outage(lane: &mut Lane, direction: PayloadDirection, watch: Duration) -> anyhow::Result<Outage> {
     lane.arrived(direction)?;
     let began = Instant::now();
     let life = Victim::Driver.kill(lane.machine()?)?;
@@ -322,7 +328,7 @@ mod tests {
     fn the_plan_kills_and_watches() {
         let plan = adjusted(&Adjustment::default()).unwrap();
         assert_eq!(plan.name, NAME);
-        let name = plan.column[1].config(Direction::ToGuest).name();
+        let name = plan.column[1].config(PayloadDirection::ToGuest).name();
         assert_eq!(name, "tap@dir=to_guest,guests=16");
         let args = Adjustment {
             quick: true,

@@ -8,7 +8,7 @@ use config::domain::GuestConfig;
 use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
-use runtime::platform::{Platform, Record, Wait};
+use runtime::platform::{ConnectRecord, Platform, Wait};
 use runtime::start::{StartError, Started, refused};
 use shmem::Area;
 use std::cell::RefCell;
@@ -100,7 +100,7 @@ fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
         XenbusState::Closing,
         XenbusState::Closed,
     ];
-    let record: Record = std::array::from_fn(|at| (at as u32 ^ round) as u8);
+    let record: ConnectRecord = std::array::from_fn(|at| (at as u32 ^ round) as u8);
     if let Some(state) = STATES.get(round as usize % STATES.len()) {
         let _refused = platform.set_state(conn, *state, &record);
     }

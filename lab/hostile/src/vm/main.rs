@@ -10,7 +10,7 @@ mod hostile;
 mod station;
 
 use anyhow::Context as _;
-use config::Mac;
+use config::MacAddress;
 use std::path::Path;
 
 fn main() -> anyhow::Result<()> {
@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         [socket, "hostile", seed] => hostile::run(Path::new(socket), seed.parse()?),
-        [socket, "busy", mac] => guest::flood(Path::new(socket), mac.parse::<Mac>()?.0),
+        [socket, "busy", mac] => guest::flood(Path::new(socket), mac.parse::<MacAddress>()?.0),
         [socket, address] => guest::run(Path::new(socket), address.parse()?, 1),
         [socket, address, pairs] => guest::run(Path::new(socket), address.parse()?, pairs.parse()?),
         _ => None.context("usage: hostile-vm SOCKET [ADDRESS [PAIRS]|busy MAC|hostile SEED]"),

@@ -1,9 +1,9 @@
 //! Instructions of a function, from the program's file.
 
-use super::counts::{FunctionCounts, Share};
+use super::counts::{FunctionCounts, TimeShare};
 use crate::host::files;
 use crate::model::Code;
-use crate::resolve::program::{CopyBudget, Program};
+use crate::resolve::program::{CopyBudget, ProgramFile};
 use crate::sampler::elf;
 use blazesym::symbolize::{CodeInfo, Sym, Symbolizer};
 use iced_x86::{Decoder, DecoderOptions, FastFormatter};
@@ -26,7 +26,7 @@ pub struct Instruction {
     /// Address in the file.
     pub address: u64,
     /// Shares by domain; empty without samples.
-    pub shares: Vec<Share>,
+    pub shares: Vec<TimeShare>,
     /// Text, if the file is readable.
     pub text: Option<String>,
     /// Source file and line.
@@ -98,7 +98,7 @@ fn sampled_code(counts: &[FunctionCounts<'_>]) -> BTreeSet<Code> {
     codes.copied().collect()
 }
 
-fn shares(counts: &[FunctionCounts<'_>], code: Code) -> Vec<Share> {
+fn shares(counts: &[FunctionCounts<'_>], code: Code) -> Vec<TimeShare> {
     let of = |counts: &FunctionCounts<'_>| counts.code.get(&code).copied().unwrap_or(0);
     if counts.iter().all(|counts| of(counts) == 0) {
         return Vec::new();
@@ -111,14 +111,14 @@ fn shares(counts: &[FunctionCounts<'_>], code: Code) -> Vec<Share> {
 struct Instructions {
     file: File,
     symbolizer: Symbolizer,
-    program: Program,
+    program: ProgramFile,
 }
 
 impl Instructions {
     fn new(path: &str, file: File) -> Option<Self> {
         Some(Self {
             symbolizer: Symbolizer::new(),
-            program: Program::of_host(&file, path, &mut CopyBudget::default())?,
+            program: ProgramFile::of_host(&file, path, &mut CopyBudget::default())?,
             file,
         })
     }

@@ -1,15 +1,15 @@
 //! Samples of a domain in a function.
 
 use crate::attribute::functions_of;
-use crate::model::{Code, Frame, Session};
+use crate::model::{Code, Session, StackFrame};
 use crate::show::functions::stacks;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Share of a domain's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Share {
-    /// In the function, the line or the instruction itself.
+pub struct TimeShare {
+    /// Samples in the function, the line or the instruction itself.
     #[serde(rename = "self")]
     pub own: f64,
     /// Including the functions that are called from there.
@@ -33,7 +33,7 @@ impl<'a> FunctionCounts<'a> {
     pub(super) fn of(
         session: &'a Session,
         domain: usize,
-        is_it: impl Fn(&Frame) -> bool,
+        is_it: impl Fn(&StackFrame) -> bool,
     ) -> Option<Self> {
         let domain = session.domains.get(domain)?;
         let mut counts = Self {
@@ -43,7 +43,7 @@ impl<'a> FunctionCounts<'a> {
         for (stack, count) in stacks(session, domain) {
             counts.all += count;
             let frames = || session.frames_of(stack).map(|(_, frame)| frame);
-            let matching: Vec<&Frame> = frames().filter(|frame| is_it(frame)).collect();
+            let matching: Vec<&StackFrame> = frames().filter(|frame| is_it(frame)).collect();
             if matching.is_empty() {
                 continue;
             }
@@ -67,9 +67,9 @@ impl<'a> FunctionCounts<'a> {
         (counts.total > 0).then_some(counts)
     }
 
-    pub(super) fn share(&self, [own, total]: [u64; 2]) -> Share {
+    pub(super) fn share(&self, [own, total]: [u64; 2]) -> TimeShare {
         let of = |count: u64| count as f64 / self.all.max(1) as f64;
-        Share {
+        TimeShare {
             own: of(own),
             total: of(total),
         }
@@ -78,8 +78,8 @@ impl<'a> FunctionCounts<'a> {
 
 /// Returns the sampled instruction if it belongs to the function or to a function inlined there.
 fn instruction<'a>(
-    frames: impl Iterator<Item = &'a Frame>,
-    is_it: impl Fn(&Frame) -> bool,
+    frames: impl Iterator<Item = &'a StackFrame>,
+    is_it: impl Fn(&StackFrame) -> bool,
 ) -> Option<Code> {
     for frame in frames {
         if is_it(frame) {

@@ -7,11 +7,11 @@ mod find;
 mod text;
 
 use crate::host::files;
-use crate::model::{Frame, Session, Space};
+use crate::model::{Session, Space, StackFrame};
 use crate::show::lines::why_without_lines;
 use code::Instruction;
 use counts::FunctionCounts;
-pub use counts::Share;
+pub use counts::TimeShare;
 use figures::Failure;
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct Annotation {
     /// Domains that ran it, most samples first.
     pub domains: Vec<String>,
     /// Their time in the function.
-    pub shares: Vec<Share>,
+    pub shares: Vec<TimeShare>,
     /// Its source lines by file, each with those around it.
     pub lines: Vec<AnnotatedLine>,
     /// Its instructions, each with those around it.
@@ -52,7 +52,7 @@ pub struct AnnotatedLine {
     /// Line number.
     pub line: u32,
     /// Shares by domain; empty without samples.
-    pub shares: Vec<Share>,
+    pub shares: Vec<TimeShare>,
     /// Text, if the file is readable.
     pub text: Option<String>,
 }
@@ -70,7 +70,7 @@ pub fn annotate(
         .map(|name| crate::show::flame::domain(session, name))
         .transpose()?;
     let (module, symbol) = find::function(session, function, only)?;
-    let is_it = |frame: &Frame| frame.module == module && frame.symbol == symbol;
+    let is_it = |frame: &StackFrame| frame.module == module && frame.symbol == symbol;
     let of_module = session.modules.get(module as usize);
     let path = of_module.map_or("", |module| module.path.as_str());
     if of_module.is_some_and(|module| module.space == Space::Kernel) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::host::process::mappings;
-use crate::model::{Code, Module, Sample, Stack};
+use crate::model::{CallStack, Code, Module, Sample};
 use crate::testing::session;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
@@ -124,7 +124,7 @@ fn own_session() -> Session {
     session.frames.truncate(1);
     session.frames[0].symbol = symbol.name.to_string();
     session.frames[0].code = Some(Code(symbol.addr, symbol.addr));
-    session.stacks = vec![Stack(None, 0)];
+    session.stacks = vec![CallStack(None, 0)];
     session.samples = vec![Sample(0, 0, 0, 0)];
     session
 }

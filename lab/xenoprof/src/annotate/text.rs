@@ -1,7 +1,7 @@
 //! An annotation as text.
 
 use super::Annotation;
-use super::counts::Share;
+use super::counts::TimeShare;
 use crate::show::lines::short_path;
 use std::fmt::Write as _;
 
@@ -98,6 +98,6 @@ fn one(share: f64) -> String {
     }
 }
 
-fn both(share: Share) -> String {
+fn both(share: TimeShare) -> String {
     format!("{:>SHARE$} {:>SHARE$}", one(share.own), one(share.total))
 }

@@ -3,8 +3,8 @@
 
 pub mod rules;
 
-use crate::model::{DomainKind, Frame, Session, Space, Thread};
-use rules::{Function, Rules};
+use crate::model::{DomainKind, Session, Space, StackFrame, Thread};
+use rules::{FunctionInfo, Rules};
 use std::collections::{BTreeMap, HashMap};
 
 /// Method of finding a sample's class.
@@ -19,12 +19,12 @@ pub enum Classing {
 
 /// Attributed samples of one domain.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct DomainProfile {
     /// Total.
     pub samples: u64,
     /// Samples whose stack has a function of user code.
     pub in_user: u64,
-    /// Samples of these whose stack reaches `main` or the start of a thread.
+    /// Those of them whose stack reaches `main` or the start of a thread.
     pub whole: u64,
     /// Samples by class, in the order of the rules.
     pub classes: Vec<u64>,
@@ -40,16 +40,16 @@ pub struct Attribution {
     /// Class names.
     pub classes: Vec<String>,
     /// Samples by domain index.
-    pub parts: Vec<Part>,
+    pub parts: Vec<DomainProfile>,
 }
 
 impl Attribution {
     /// Attributes a session's samples.
     #[must_use]
     pub fn new(session: &Session, rules: &Rules, classing: Classing) -> Self {
-        let empty = Part {
+        let empty = DomainProfile {
             classes: vec![0; rules.classes().len()],
-            ..Part::default()
+            ..DomainProfile::default()
         };
         let mut parts = vec![empty; session.domains.len()];
         // Many samples have equal stacks and threads, so each pair is attributed only once.
@@ -149,9 +149,9 @@ impl<'a> Lookup<'a> {
     }
 }
 
-fn function<'a>(session: &'a Session, frame: &'a Frame) -> Option<Function<'a>> {
+fn function<'a>(session: &'a Session, frame: &'a StackFrame) -> Option<FunctionInfo<'a>> {
     let module = session.module(frame)?;
-    Some(Function {
+    Some(FunctionInfo {
         space: module.space,
         module: module.name(),
         symbol: &frame.symbol,
@@ -175,7 +175,7 @@ const ORIGINS: [&str; 10] = [
 /// Returns whether a stack reaches the beginning of user code; `None` for a stack without any.
 fn is_whole(session: &Session, stack: u32) -> Option<bool> {
     let mut has_user = false;
-    let is_origin = |frame: &Frame| {
+    let is_origin = |frame: &StackFrame| {
         let is_user = session
             .module(frame)
             .is_some_and(|m| m.space == Space::User);
@@ -191,7 +191,7 @@ fn is_whole(session: &Session, stack: u32) -> Option<bool> {
 
 /// Returns the functions of a stack, innermost first, without those that were inlined from Rust's
 /// standard library.
-pub(crate) fn functions_of(session: &Session, stack: u32) -> impl Iterator<Item = &Frame> {
+pub(crate) fn functions_of(session: &Session, stack: u32) -> impl Iterator<Item = &StackFrame> {
     let frames = session.frames_of(stack).map(|(_, frame)| frame);
     frames.filter(|frame| !frame.inlined || !is_of_the_language(&frame.symbol))
 }

@@ -45,7 +45,7 @@ pub struct RuleError {
 
 /// A function, as rules see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Function<'a> {
+pub struct FunctionInfo<'a> {
     /// Kernel or user space.
     pub space: Space,
     /// Last component of its module's path.
@@ -180,7 +180,7 @@ impl Rules {
 
     /// Returns the index of a function's class.
     #[must_use]
-    pub fn class(&self, kind: DomainKind, function: Function<'_>) -> Option<usize> {
+    pub fn class(&self, kind: DomainKind, function: FunctionInfo<'_>) -> Option<usize> {
         self.lines
             .iter()
             .find(|rule| rule.fits(kind, function).is_some())
@@ -193,7 +193,7 @@ impl Rules {
         &self,
         domain: &str,
         kind: DomainKind,
-        function: Function<'_>,
+        function: FunctionInfo<'_>,
     ) -> Option<String> {
         self.charged_to.iter().find_map(|(rule, who)| {
             let star = rule.fits(kind, function)?;
@@ -260,7 +260,7 @@ impl Rule {
     }
 
     /// Returns the text that matches the first `*` of the matching glob.
-    fn fits(&self, kind: DomainKind, function: Function<'_>) -> Option<String> {
+    fn fits(&self, kind: DomainKind, function: FunctionInfo<'_>) -> Option<String> {
         let here = match self.place {
             Where::Any => true,
             Where::Code(space) => space == function.space,
@@ -301,16 +301,16 @@ fn matches<'a>(glob: &str, text: &'a str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    fn kernel(symbol: &str) -> Function<'_> {
-        Function {
+    fn kernel(symbol: &str) -> FunctionInfo<'_> {
+        FunctionInfo {
             space: Space::Kernel,
             module: "[kernel]",
             symbol,
         }
     }
 
-    fn user<'a>(module: &'a str, symbol: &'a str) -> Function<'a> {
-        Function {
+    fn user<'a>(module: &'a str, symbol: &'a str) -> FunctionInfo<'a> {
+        FunctionInfo {
             space: Space::User,
             module,
             symbol,

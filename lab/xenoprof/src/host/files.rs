@@ -1,6 +1,6 @@
 //! Files whose paths other programs choose.
 
-use super::process::Mapping;
+use super::process::CodeMapping;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Result};
@@ -15,7 +15,7 @@ const OF_KERNEL: [libc::c_long; 4] = [
     libc::TRACEFS_MAGIC,
     libc::DEBUGFS_MAGIC,
 ];
-/// Appended by the kernel to the path of a file that was deleted.
+/// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
 /// Opens a regular file. Any other file is not opened at all, because opening a FIFO blocks, and
@@ -47,8 +47,8 @@ pub(crate) fn open_of(pid: u32, path: &str, flags: OFlags) -> Result<File> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> Result<File> {
-    let Mapping {
+pub(crate) fn open_mapped(pid: u32, mapping: &CodeMapping) -> Result<File> {
+    let CodeMapping {
         start, len, path, ..
     } = mapping;
     let end = start.saturating_add(*len);
@@ -59,8 +59,8 @@ pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> Result<File> {
     by_range.or_else(|_| program()).or_else(|_| by_path())
 }
 
-/// Opens the file of a link of the kernel's, if it is the file at this path: the process may have
-/// another program or other mappings now.
+/// Opens the file behind a link in `/proc`, if it is the file at this path: the process may run
+/// another program or have other mappings by now.
 fn open_link(link: &str, path: &str) -> Result<File> {
     let file = open(link, OFlags::empty())?;
     let shown = std::fs::read_link(path_of(&file))?;
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Memory may have another file by the time at which a record of it is read.
+    /// Another file may be mapped there by the time the record is read.
     #[test]
     fn links_of_the_kernel_are_compared() {
         let program = std::env::current_exe().unwrap();

@@ -3,7 +3,7 @@
 use super::cpus::raw_ns;
 use super::markers::{Change, Counters, Restarted};
 use super::process;
-use crate::model::Traffic;
+use crate::model::BridgeTraffic;
 use abi::machine::{DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
@@ -59,10 +59,10 @@ pub(super) struct DomainRun {
 pub(super) struct Reading {
     pub(super) hops: BTreeMap<String, u64>,
     pub(super) stamps: u64,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: BridgeTraffic,
     pub(super) cpu_ns: u64,
     pub(super) corrected: u64,
-    pub(super) waits: process::Waits,
+    pub(super) waits: process::SchedWaits,
     /// Time of the reading (`CLOCK_MONOTONIC_RAW`, nanoseconds).
     pub(super) at_ns: u64,
     pub(super) counters: Counters,
@@ -202,7 +202,7 @@ pub(super) fn cpu_ns(pid: u32) -> Option<u64> {
 fn reading(stat: &Value, cpu_ns: u64) -> Reading {
     let ledger = &stat["ledger"];
     let hops = ledger["hops"].as_object();
-    let mut traffic = Traffic::default();
+    let mut traffic = BridgeTraffic::default();
     for (_, counters) in stat["ports"].as_object().into_iter().flatten() {
         let of = |name: &str| counters["traffic"][name].as_u64().unwrap_or(0);
         traffic.frames = traffic.frames.saturating_add(of("in_packets"));
@@ -218,7 +218,7 @@ fn reading(stat: &Value, cpu_ns: u64) -> Reading {
         traffic,
         cpu_ns,
         corrected: ledger["corrected_cycles"].as_u64().unwrap_or(0),
-        waits: process::Waits::default(),
+        waits: process::SchedWaits::default(),
         at_ns: 0,
         counters: Counters::of_domain(stat),
     }
@@ -245,13 +245,13 @@ mod tests {
         assert_eq!((read.stamps, read.cpu_ns, read.corrected), (4, 5, 6));
         assert_eq!(
             read.traffic,
-            Traffic {
+            BridgeTraffic {
                 frames: 3,
                 bytes: 3094
             }
         );
         let nothing = reading(&serde_json::json!({"ledger": [], "ports": 3}), 5);
-        assert_eq!(nothing.traffic, Traffic::default());
+        assert_eq!(nothing.traffic, BridgeTraffic::default());
         assert!(nothing.hops.is_empty());
     }
 

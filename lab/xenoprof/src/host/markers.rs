@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_lasts_from_the_exit_to_the_end_of_the_outage() {
+    fn restart_marker_spans_exit_to_end_of_outage() {
         let mut restarted = Restarted::new(7, 5_000);
         let exits = BTreeMap::from([(7, 4_000)]);
         let times = |restarted: &Restarted, exits| {

@@ -1,7 +1,7 @@
 //! Information about the host: CPUs and clocks, processes, their exact CPU time, and the domains
 //! among them.
 
-mod assigned;
+mod assignment;
 pub(crate) mod cpus;
 pub mod credentials;
 pub(crate) mod files;

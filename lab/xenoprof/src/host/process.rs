@@ -4,7 +4,7 @@ use std::fs;
 
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Parent process.
     pub parent: u32,
     /// Name.
@@ -17,7 +17,7 @@ pub struct Process {
 
 /// Code mapped into a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct CodeMapping {
     /// Start address.
     pub start: u64,
     /// Length, bytes.
@@ -30,7 +30,7 @@ pub struct Mapping {
 
 /// Reads a process. Returns `None` if it has exited.
 #[must_use]
-pub fn read(pid: u32) -> Option<Process> {
+pub fn read(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut process = parse_stat(&stat)?;
     if !process.kernel {
@@ -46,13 +46,13 @@ pub fn read(pid: u32) -> Option<Process> {
 
 /// Parses `PID (NAME) STATE PPID … FLAGS …`. A name may contain any characters, including
 /// parentheses.
-fn parse_stat(stat: &str) -> Option<Process> {
+fn parse_stat(stat: &str) -> Option<ProcessInfo> {
     const KTHREAD: u64 = 0x0020_0000;
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let flags: u64 = words.get(6)?.parse().ok()?;
-    Some(Process {
+    Some(ProcessInfo {
         parent: words.get(1)?.parse().ok()?,
         name: name.to_owned(),
         kernel: flags & KTHREAD != 0,
@@ -62,7 +62,7 @@ fn parse_stat(stat: &str) -> Option<Process> {
 
 /// The waits of a process for a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waits {
+pub(super) struct SchedWaits {
     /// Time in which it could have run, nanoseconds.
     pub(super) ns: u64,
     /// Number of times that another process took its CPU.
@@ -70,9 +70,9 @@ pub(super) struct Waits {
 }
 
 /// Returns the waits of a process so far. A kernel without these statistics reports none.
-pub(super) fn waits(pid: u32) -> Waits {
+pub(super) fn waits(pid: u32) -> SchedWaits {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    Waits {
+    SchedWaits {
         ns: parse_run_delay(&read("schedstat")).unwrap_or(0),
         preempted: parse_preemptions(&read("status")).unwrap_or(0),
     }
@@ -98,7 +98,7 @@ pub fn thread_name(pid: u32, tid: u32) -> Option<String> {
 
 /// Returns the code mappings of a process. Empty if it has exited or this user may not read them.
 #[must_use]
-pub fn mappings(pid: u32) -> Vec<Mapping> {
+pub fn mappings(pid: u32) -> Vec<CodeMapping> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps)
         .lines()
@@ -107,7 +107,7 @@ pub fn mappings(pid: u32) -> Vec<Mapping> {
 }
 
 /// `START-END PERMS OFFSET DEVICE INODE PATH`.
-fn parse_mapping(line: &str) -> Option<Mapping> {
+fn parse_mapping(line: &str) -> Option<CodeMapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -115,7 +115,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let executable = words.next()?.contains('x');
     let offset = hex(words.next()?)?;
     let path = words.nth(2).unwrap_or_default().trim_start();
-    executable.then(|| Mapping {
+    executable.then(|| CodeMapping {
         start,
         len: end.saturating_sub(start),
         offset,
@@ -123,7 +123,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Returns the CPU time of all awaited descendants of this process, nanoseconds.
+/// Returns the CPU time of all descendants for which this process has waited, nanoseconds.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: all zero is a value of this plain structure.
@@ -156,7 +156,7 @@ mod tests {
         assert!(process.kernel);
         assert_eq!(
             parse_mapping("555564-555566 r-xp 00001000 fe:00 17    /opt/a b/driver"),
-            Some(Mapping {
+            Some(CodeMapping {
                 start: 0x55_5564,
                 len: 2,
                 offset: 0x1000,

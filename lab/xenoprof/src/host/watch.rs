@@ -5,9 +5,9 @@
 //! domain's counters and the scheduler's account of its process are read at the same time, so that
 //! they can be compared.
 
-use super::assigned::Assigned;
+use super::assignment::Assigned;
 use super::instance::{ObservedInstance, cpu_ns};
-use super::process::{self, Process};
+use super::process::{self, ProcessInfo};
 use crate::model::{DomainKind, Marker};
 use abi::machine::Program;
 use client::Instance;
@@ -21,7 +21,7 @@ pub const OTHER_INSTANCES: &str = "other instances";
 /// A process that was observed.
 #[derive(Clone, Debug)]
 struct Seen {
-    process: Process,
+    process: ProcessInfo,
     /// CPU time at the session's start; 0 if the process started later.
     from_ns: u64,
     /// CPU time at the last reading.
@@ -433,7 +433,7 @@ mod tests {
 
     fn seen(parent: u32, args: &[&str], ns: [u64; 2]) -> Seen {
         Seen {
-            process: Process {
+            process: ProcessInfo {
                 parent,
                 name: "x".to_owned(),
                 kernel: false,

@@ -5,8 +5,8 @@
 //! rejected. Reading validates every reference, so that later code need not.
 
 use super::{
-    DEPTH_MAX, Domain, Frame, Head, Loss, Marker, Module, Sample, Session, Stack, Thread,
-    depth_below,
+    CallStack, DEPTH_MAX, Head, Loss, Marker, Module, ProfiledDomain, Sample, Session, StackFrame,
+    Thread, depth_below,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// The format version that this program writes.
 pub const VERSION: u32 = 3;
-/// The oldest version that it reads: version 1 has no build ids, addresses and source lines,
-/// version 2 no markers.
+/// The oldest supported version. Version 1 lacks build ids, addresses and source lines; version 2
+/// lacks markers.
 const OLDEST: u32 = 1;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 16 << 20;
@@ -26,12 +26,12 @@ const LINE_MAX: u64 = 16 << 20;
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Line {
     Profile(Head),
-    Domain(Domain),
+    Domain(ProfiledDomain),
     Thread(Thread),
     Module(Module),
     File(String),
-    Frame(Frame),
-    Stack(Stack),
+    Frame(StackFrame),
+    Stack(CallStack),
     Sample(Sample),
     Marker(Marker),
     Loss(Loss),
@@ -309,7 +309,7 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
             };
         }
         crc.update(&bytes);
-        if let Line::Stack(Stack(caller, _)) = &line {
+        if let Line::Stack(CallStack(caller, _)) = &line {
             let depth = depth_below(*caller, &depths);
             if depth > DEPTH_MAX {
                 return Err(damaged("the stack has too many frames"));

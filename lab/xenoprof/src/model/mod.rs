@@ -19,7 +19,7 @@ pub struct Session {
     /// How, where and when the session was recorded.
     pub head: Head,
     /// Domains. A [`Thread`] refers to one by its index.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<ProfiledDomain>,
     /// Sampled threads.
     pub threads: Vec<Thread>,
     /// Programs, libraries and the kernel.
@@ -27,9 +27,9 @@ pub struct Session {
     /// Source files.
     pub files: Vec<String>,
     /// Instructions by function. An inlined function is a separate frame.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
     /// Call stacks as a tree: each entry refers to its caller.
-    pub stacks: Vec<Stack>,
+    pub stacks: Vec<CallStack>,
     /// Samples, in time order.
     pub samples: Vec<Sample>,
     /// Events of the domains.
@@ -120,7 +120,7 @@ pub enum DomainKind {
     Driver,
     /// A guest domain with its agent.
     Guest,
-    /// The device of a NIC with its agent: it stands for hardware.
+    /// The device of a NIC with its agent: it represents hardware.
     Device,
     /// Processes named by the user, or started by a command.
     Process,
@@ -167,7 +167,7 @@ pub enum Mode {
 
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Domain {
+pub struct ProfiledDomain {
     /// Name.
     pub name: String,
     /// Kind.
@@ -181,19 +181,19 @@ pub struct Domain {
     pub agent_ns: Option<u64>,
     /// Its hop ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ledger: Option<Ledger>,
+    pub ledger: Option<HopLedger>,
     /// Its traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traffic: Option<Traffic>,
+    pub traffic: Option<BridgeTraffic>,
     /// Samples delivered to its profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffer: Option<Buffer>,
+    pub buffer: Option<RingStats>,
     /// Missing data, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-impl Domain {
+impl ProfiledDomain {
     fn texts(&mut self) -> impl Iterator<Item = &mut String> {
         std::iter::once(&mut self.name).chain(&mut self.missing)
     }
@@ -202,7 +202,7 @@ impl Domain {
 /// Samples that passed through a domain's ring. The domain's profiler received `offered` minus
 /// `dropped` and `unread`; the session contains all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Buffer {
+pub struct RingStats {
     /// Samples of the domain.
     pub offered: u64,
     /// Samples for which the ring had no space.
@@ -213,7 +213,7 @@ pub struct Buffer {
 
 /// A domain's hop ledger between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct HopLedger {
     /// Cycles by hop.
     pub hops: BTreeMap<String, u64>,
     /// CPU time of the domain's process between the same readings, from the scheduler, nanoseconds.
@@ -234,14 +234,14 @@ pub struct Ledger {
 /// Frames that entered a driver domain's bridge between the first and the last reading of its
 /// counters, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
+pub struct BridgeTraffic {
     /// Frames.
     pub frames: u64,
     /// Bytes of these frames.
     pub bytes: u64,
 }
 
-impl Traffic {
+impl BridgeTraffic {
     /// Minimum number of packets for figures per packet. With fewer, for example a few pings, the
     /// time of everything else that ran would count as the cost of packets.
     pub const PACKETS_MIN: f64 = 1000.0;
@@ -317,7 +317,7 @@ impl Module {
 
 /// An instruction in a function, or the whole function if its instructions are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Frame {
+pub struct StackFrame {
     /// Module.
     pub module: u32,
     /// Name, or a hexadecimal offset if the name is unknown.
@@ -354,7 +354,7 @@ pub struct Location(
 
 /// A call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Stack(
+pub struct CallStack(
     /// The caller, an earlier stack. `None` for the outermost function.
     pub Option<u32>,
     /// The function.
@@ -434,7 +434,7 @@ impl Session {
         let texts = head
             .chain(&mut self.head.command)
             .chain(&mut self.head.notes)
-            .chain(self.domains.iter_mut().flat_map(Domain::texts))
+            .chain(self.domains.iter_mut().flat_map(ProfiledDomain::texts))
             .chain(self.threads.iter_mut().map(|thread| &mut thread.name))
             .chain(self.modules.iter_mut().flat_map(Module::texts))
             .chain(&mut self.files)
@@ -466,7 +466,7 @@ impl Session {
     }
 
     /// Returns the frames of a stack with their indices, innermost first.
-    pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = (usize, &Frame)> {
+    pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = (usize, &StackFrame)> {
         let mut next = Some(stack);
         std::iter::from_fn(move || {
             let stack = self.stacks.get(next? as usize)?;
@@ -480,7 +480,7 @@ impl Session {
     #[must_use]
     pub fn depths(&self) -> Vec<u32> {
         let mut depths: Vec<u32> = Vec::with_capacity(self.stacks.len());
-        for Stack(caller, _) in &self.stacks {
+        for CallStack(caller, _) in &self.stacks {
             depths.push(depth_below(*caller, &depths));
         }
         depths
@@ -488,14 +488,14 @@ impl Session {
 
     /// Returns the source file and the line of a frame.
     #[must_use]
-    pub fn source(&self, frame: &Frame) -> Option<(&str, u32)> {
+    pub fn source(&self, frame: &StackFrame) -> Option<(&str, u32)> {
         let Location(file, line) = frame.source?;
         Some((self.files.get(file as usize)?, line))
     }
 
     /// Returns the module of a frame.
     #[must_use]
-    pub fn module(&self, frame: &Frame) -> Option<&Module> {
+    pub fn module(&self, frame: &StackFrame) -> Option<&Module> {
         self.modules.get(frame.module as usize)
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn estimate(cpu: usize) -> anyhow::Result<f64> {
     })
 }
 
-/// Runs work in a thread on `cpu`, and passes that CPU to it in the form that samplers take.
+/// Runs `measure` in a thread on `cpu`, and passes it that CPU as a list, which samplers take.
 fn on<T: Send>(
     cpu: usize,
     measure: impl FnOnce(&mut Workload, &[u32]) -> anyhow::Result<T> + Send,

@@ -3,7 +3,7 @@
 use crate::host::cpus::raw_ns;
 use crate::sampler::Sampler;
 use crate::sampler::elf::Foreign;
-use crate::sampler::parse::{Record, RecordKind};
+use crate::sampler::parse::{PerfRecord, RecordKind};
 use crate::session::demux::Demux;
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ const ROOM_BYTES: usize = 2 << 30;
 /// Collected contents of the rings, in time order.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<PerfRecord>,
     pub(crate) nonsense: u64,
     /// Dropped samples by CPU and process.
     pub(crate) dropped: BTreeMap<(u32, u32), u64>,
@@ -47,10 +47,10 @@ impl Collector {
         let thread = std::thread::Builder::new()
             .name("sampler".to_owned())
             .spawn(move || {
-                let mut room = Room::new(ROOM_BYTES);
+                let mut budget = MemoryBudget::new(ROOM_BYTES);
                 let mut collected = Collected::default();
                 let mut fresh = Vec::new();
-                let offer = |fresh: &[Record], read_ns| {
+                let offer = |fresh: &[PerfRecord], read_ns| {
                     if let Some(demux) = &demux {
                         let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
                         demux.offer(fresh, read_ns);
@@ -61,14 +61,14 @@ impl Collector {
                     let read_ns = raw_ns();
                     collected.nonsense += sampler.drain(&mut fresh);
                     offer(&fresh, read_ns);
-                    room.keep(&mut fresh, &mut collected);
+                    budget.keep(&mut fresh, &mut collected);
                 }
                 // If stopping fails, sampling ends when the descriptors are closed.
                 let _stopped = sampler.stop();
                 let read_ns = raw_ns();
                 collected.nonsense += sampler.drain(&mut fresh);
                 offer(&fresh, read_ns);
-                room.keep(&mut fresh, &mut collected);
+                budget.keep(&mut fresh, &mut collected);
                 collected.foreign = sampler.into_foreign();
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected
@@ -88,18 +88,18 @@ impl Collector {
 }
 
 /// Remaining memory, bytes.
-struct Room(usize);
+struct MemoryBudget(usize);
 
-impl Room {
+impl MemoryBudget {
     const fn new(bytes: usize) -> Self {
         Self(bytes)
     }
 
     /// Keeps samples while memory remains, and all side-band records.
-    fn keep(&mut self, fresh: &mut Vec<Record>, collected: &mut Collected) {
+    fn keep(&mut self, fresh: &mut Vec<PerfRecord>, collected: &mut Collected) {
         for record in fresh.drain(..) {
             if let RecordKind::Sample { pid, chain, .. } = &record.kind {
-                let bytes = size_of::<Record>() + size_of_val::<[_]>(chain);
+                let bytes = size_of::<PerfRecord>() + size_of_val::<[_]>(chain);
                 if self.0 < bytes {
                     *collected.dropped.entry((record.cpu, *pid)).or_default() += 1;
                     continue;
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn excess_samples_are_counted_and_side_band_is_kept() {
-        let sample = Record {
+        let sample = PerfRecord {
             time_ns: 1,
             cpu: 1,
             kind: RecordKind::Sample {
@@ -126,16 +126,16 @@ mod tests {
                 chain: [].into(),
             },
         };
-        let exit = Record {
+        let exit = PerfRecord {
             time_ns: 2,
             cpu: 1,
             kind: RecordKind::Exit { pid: 7, tid: 7 },
         };
-        let mut room = Room::new(size_of::<Record>() * 2);
+        let mut budget = MemoryBudget::new(size_of::<PerfRecord>() * 2);
         let mut collected = Collected::default();
         let mut fresh = vec![sample; 5];
         fresh.push(exit.clone());
-        room.keep(&mut fresh, &mut collected);
+        budget.keep(&mut fresh, &mut collected);
         assert_eq!(collected.records.len(), 3);
         assert_eq!(collected.records.last(), Some(&exit));
         assert_eq!(collected.dropped, [((1, 7), 3)].into());

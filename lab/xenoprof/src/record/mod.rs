@@ -1,15 +1,15 @@
 //! The command `prof record`: a session from its start to its file.
 
-pub mod bare;
 mod calibrate;
 mod collect;
+pub mod sampler_alone;
 mod timers;
 
 use crate::event::Event;
 use crate::host::cpus::{online_cpus, raw_ns, steal_ns, steal_since, unix_ns};
-use crate::host::process::{self, Mapping};
+use crate::host::process::{self, CodeMapping};
 use crate::host::watch::{InstanceScope, Parents, Watch};
-use crate::loss::Counts;
+use crate::loss::LossCounts;
 use crate::model::{Head, Session, Tier, file};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::elf::Foreign;
@@ -44,7 +44,7 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// Options of a recording.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RecordOptions {
     /// Event. Unset: the best available one.
     pub event: Option<String>,
     /// Samples per second and CPU. Unset: [`DEFAULT_HZ`].
@@ -62,13 +62,13 @@ pub struct Options {
     pub command: Vec<String>,
     /// Domains with separate profilers that take part.
     pub participants: Option<Participants>,
-    /// Whether to sample only the command, whatever this user's privileges.
+    /// Whether to sample only the command, even if this user may sample more.
     pub own: bool,
     /// Ends the session when set.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-impl Options {
+impl RecordOptions {
     /// Returns the instances to profile.
     pub(crate) fn scope(&self) -> InstanceScope {
         match &self.machine {
@@ -104,7 +104,7 @@ pub struct Participants {
 /// # Errors
 /// [`Failure`]s determine the exit status.
 pub fn to_file(
-    options: &Options,
+    options: &RecordOptions,
     path: &std::path::Path,
     force: bool,
 ) -> anyhow::Result<Option<ExitStatus>> {
@@ -128,7 +128,7 @@ pub fn to_file(
 }
 
 /// Returns a session's event, period, sampler (opened but not started) and CPUs.
-pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
+pub(crate) fn open(options: &RecordOptions) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
     find_machine(options)?;
     let (event, tier) = match &options.event {
         None => Event::best(),
@@ -189,7 +189,7 @@ fn affordable_hz(sample_ns: f64) -> u32 {
 ///
 /// # Errors
 /// This machine or user cannot sample, or the command cannot be started.
-pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
+pub fn run(options: &RecordOptions) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
     let (event, period, sampler, cpus) = open(options)?;
@@ -272,13 +272,13 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
 
 /// Returns the mappings of all processes of the session. They are read after its start, so that no
 /// mapping between this reading and the first record is missed.
-fn mapped(watcher: &Watcher) -> Vec<(u32, Vec<Mapping>)> {
+fn mapped(watcher: &Watcher) -> Vec<(u32, Vec<CodeMapping>)> {
     let pids = watcher.with(|watch| watch.pids().collect::<Vec<_>>());
     let mapped = pids.into_iter().map(|pid| (pid, process::mappings(pid)));
     mapped.collect()
 }
 
-fn resolver(start_ns: u64, mapped: &[(u32, Vec<Mapping>)], foreign: Arc<Foreign>) -> Resolver {
+fn resolver(start_ns: u64, mapped: &[(u32, Vec<CodeMapping>)], foreign: Arc<Foreign>) -> Resolver {
     let mut resolver = Resolver::new(start_ns).with_foreign(foreign);
     for (pid, mappings) in mapped {
         resolver.process(*pid, mappings);
@@ -337,11 +337,11 @@ fn assemble(
     let parents = resolver.parents();
     let mut assigned = watch.domains(parents);
     let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
-    let mut counts = Counts {
+    let mut counts = LossCounts {
         kernel_lost: resolver.kernel_lost().clone(),
         throttled_ns: resolver.throttled_ns(head.started_raw_ns.saturating_add(head.ran_ns)),
         steal_ns: steal_ns.clone(),
-        ..Counts::default()
+        ..LossCounts::default()
     };
     for ((cpu, pid), dropped) in collected.dropped {
         *counts
@@ -352,8 +352,8 @@ fn assemble(
     let start_ns = head.started_raw_ns;
     session.markers = watch.markers(parents, &mut assigned, start_ns, resolver.exits());
     session.domains = assigned.domains;
-    // Short-lived processes may start and exit between two readings. The time of awaited children
-    // covers them all.
+    // Short-lived processes may start and exit between two readings. The time of children for which
+    // this process has waited covers them all.
     if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command(parents))
         && let Some(domain) = session.domains.iter_mut().find(|d| d.name == domain)
     {
@@ -399,7 +399,7 @@ fn notes(price: Option<String>, collected: &Collected, tier: Tier) -> Vec<String
 ///
 /// # Errors
 /// The machine is not running or does not answer.
-fn find_machine(options: &Options) -> anyhow::Result<()> {
+fn find_machine(options: &RecordOptions) -> anyhow::Result<()> {
     if let Some(name) = &options.machine
         && options.command.is_empty()
     {
@@ -409,7 +409,7 @@ fn find_machine(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Returns a note that names the session's machines, if the figures could be misread without it.
-fn machines(options: &Options, watch: &Watch, parents: &Parents) -> Option<String> {
+fn machines(options: &RecordOptions, watch: &Watch, parents: &Parents) -> Option<String> {
     match (&options.machine, watch.machines(parents).as_slice()) {
         (Some(name), []) => Some(format!("no machine `{name}` ran during the session")),
         (None, several @ [_, _, ..]) => Some(format!(
@@ -431,7 +431,7 @@ fn provenance(tier: Tier) -> serde_json::Value {
 }
 
 /// Runs the command, or waits for the limit or Ctrl-C.
-fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatus>> {
+fn wait(options: &RecordOptions, watcher: &Watcher) -> anyhow::Result<Option<ExitStatus>> {
     let end = options.limit.map(|limit| Instant::now() + limit);
     let asked = || {
         let stop = options.stop.as_ref();
@@ -456,16 +456,20 @@ fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatu
     watcher.with(|watch| watch.command(child.id(), name));
     let ended = Pid::from_child(&child);
     let ended = pidfd_open(ended, PidfdFlags::empty()).context("cannot wait for the command")?;
-    let mut told = false;
+    let mut is_terminated = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if !told && (left().is_zero() || interrupt::check().is_err()) {
-            told = true;
+        if !is_terminated && (left().is_zero() || interrupt::check().is_err()) {
+            is_terminated = true;
             terminate(&child);
         }
-        let step = if told { STEP } else { STEP.min(left()) };
+        let step = if is_terminated {
+            STEP
+        } else {
+            STEP.min(left())
+        };
         let step = Timespec {
             tv_sec: 0,
             tv_nsec: step.subsec_nanos().into(),

@@ -4,7 +4,7 @@
 use perf_event::{Builder, SampleFlag, Sampler, events::Software};
 
 /// Bytes of a CPU's ring. It is not read while the timers run. Samples that do not fit are dropped,
-/// but the interrupts occur nevertheless.
+/// but the interrupts still occur.
 const RING_BYTES: usize = 1 << 16;
 
 /// A timer on each of some CPUs, with minimal samples.

@@ -1,21 +1,21 @@
 //! Conversion of records to a session: address spaces, threads, stacks and symbols.
 
+mod address_spaces;
+mod interner;
 mod jit;
-mod numbers;
 pub(crate) mod program;
-mod spaces;
 mod symbols;
 
 use symbols::Frames;
 pub use symbols::Symbolizer;
 
-use crate::host::process::Mapping;
-use crate::model::{DEPTH_MAX, Module, Sample, Session, Space, Stack, Thread, depth_below};
+use crate::host::process::CodeMapping;
+use crate::model::{CallStack, DEPTH_MAX, Module, Sample, Session, Space, Thread, depth_below};
 use crate::sampler::elf::Foreign;
-use crate::sampler::parse::{Address, Record, RecordKind};
-use crate::session::message::Named;
-use numbers::Numbers;
-use spaces::{Place, Spaces};
+use crate::sampler::parse::{Address, PerfRecord, RecordKind};
+use crate::session::message::AddressName;
+use address_spaces::{Place, Spaces};
+use interner::Interner;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -27,18 +27,18 @@ pub struct Resolver {
     spaces: Spaces,
     /// Locations of addresses that participants named.
     named: HashMap<(u32, u64), Place>,
-    modules: Numbers<Module>,
-    places: Numbers<Place>,
+    modules: Interner<Module>,
+    places: Interner<Place>,
     /// Stack nodes: caller and location.
-    nodes: Numbers<(Option<u32>, u32)>,
-    threads: Numbers<(u32, u32)>,
+    nodes: Interner<(Option<u32>, u32)>,
+    threads: Interner<(u32, u32)>,
     names: BTreeMap<u32, String>,
     parents: BTreeMap<u32, u32>,
     /// Times at which processes ended.
     exits: BTreeMap<u32, u64>,
     samples: Vec<Sample>,
     kernel_lost: BTreeMap<u32, u64>,
-    /// Nanoseconds without sampling by CPU, and the start of those that last.
+    /// Nanoseconds without sampling by CPU, and the start of those still in progress.
     throttled: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
@@ -58,7 +58,7 @@ impl Resolver {
     }
 
     /// Adds the mappings that a process had when the session began.
-    pub fn process(&mut self, pid: u32, mappings: &[Mapping]) {
+    pub fn process(&mut self, pid: u32, mappings: &[CodeMapping]) {
         for mapping in mappings {
             self.map(pid, mapping);
         }
@@ -83,7 +83,11 @@ impl Resolver {
     /// Returns the names of addresses in known files. `wanted` has pairs of a process and an
     /// address that is a result of [`lookup`].
     #[must_use]
-    pub fn names(&self, symbolizer: &mut Symbolizer, wanted: &BTreeSet<(u32, u64)>) -> Vec<Named> {
+    pub fn names(
+        &self,
+        symbolizer: &mut Symbolizer,
+        wanted: &BTreeSet<(u32, u64)>,
+    ) -> Vec<AddressName> {
         let found: Vec<((u32, u64), Place)> = wanted
             .iter()
             .filter_map(|&(pid, address)| Some(((pid, address), self.find(pid, address)?)))
@@ -100,7 +104,7 @@ impl Resolver {
             .zip(named)
             .filter_map(|(((pid, address), place), numbers)| {
                 let module = self.modules.values.get(place.module as usize)?;
-                Some(Named {
+                Some(AddressName {
                     pid,
                     address,
                     module: module.path.clone(),
@@ -160,13 +164,13 @@ impl Resolver {
     /// Starts a new interval: discards samples and stacks, but keeps information about processes.
     pub fn forget_samples(&mut self) {
         self.samples.clear();
-        self.places = Numbers::default();
-        self.nodes = Numbers::default();
-        self.threads = Numbers::default();
+        self.places = Interner::default();
+        self.nodes = Interner::default();
+        self.threads = Interner::default();
         self.kernel_lost.clear();
     }
 
-    fn map(&mut self, pid: u32, mapping: &Mapping) {
+    fn map(&mut self, pid: u32, mapping: &CodeMapping) {
         let is_anonymous = jit::is_anonymous(&mapping.path);
         let module = self.modules.of(Module {
             path: match is_anonymous {
@@ -187,12 +191,12 @@ impl Resolver {
     }
 
     /// Processes records in time order.
-    pub fn take_all(&mut self, records: Vec<Record>) {
+    pub fn take_all(&mut self, records: Vec<PerfRecord>) {
         records.into_iter().for_each(|record| self.take(record));
     }
 
     /// Processes a record.
-    pub fn take(&mut self, record: Record) {
+    pub fn take(&mut self, record: PerfRecord) {
         match record.kind {
             RecordKind::Sample { pid, tid, chain } => {
                 let thread = self.threads.of((pid, tid));
@@ -219,7 +223,7 @@ impl Resolver {
                 path,
             } => self.map(
                 pid,
-                &Mapping {
+                &CodeMapping {
                     start,
                     len,
                     offset,
@@ -327,7 +331,7 @@ impl Resolver {
     ) -> Session {
         let mut frames = Frames::default();
         let named = symbolizer.frames(&self.modules.values, &self.places.values, &mut frames);
-        let mut stacks = Numbers::default();
+        let mut stacks = Interner::default();
         let mut depths: Vec<u32> = Vec::new();
         let mut of_node: Vec<Option<u32>> = Vec::new();
         for (caller, place) in &self.nodes.values {
@@ -336,7 +340,7 @@ impl Resolver {
                 let has_room =
                     |stack: &u32| depths.get(*stack as usize).is_some_and(|d| *d < DEPTH_MAX);
                 let caller = stack.filter(has_room);
-                let number = stacks.of(Stack(caller, *frame));
+                let number = stacks.of(CallStack(caller, *frame));
                 if number as usize == depths.len() {
                     depths.push(depth_below(caller, &depths));
                 }
@@ -392,8 +396,8 @@ pub const KERNEL: &str = "[kernel]";
 mod tests {
     use super::*;
 
-    fn sample(time_ns: u64, pid: u32, chain: &[Address]) -> Record {
-        Record {
+    fn sample(time_ns: u64, pid: u32, chain: &[Address]) -> PerfRecord {
+        PerfRecord {
             time_ns,
             cpu: 1,
             kind: RecordKind::Sample {
@@ -404,15 +408,15 @@ mod tests {
         }
     }
 
-    fn event(kind: RecordKind) -> Record {
-        Record {
+    fn event(kind: RecordKind) -> PerfRecord {
+        PerfRecord {
             time_ns: 0,
             cpu: 0,
             kind,
         }
     }
 
-    fn map(pid: u32, start: u64, path: &str) -> Record {
+    fn map(pid: u32, start: u64, path: &str) -> PerfRecord {
         event(RecordKind::Map {
             pid,
             start,
@@ -551,7 +555,7 @@ mod tests {
     fn throttled_times_are_summed_by_cpu() {
         let mut resolver = Resolver::new(0);
         for (time_ns, stops) in [(10, true), (15, false), (20, false), (30, true)] {
-            resolver.take(Record {
+            resolver.take(PerfRecord {
                 time_ns,
                 cpu: 1,
                 kind: RecordKind::Throttle { stops },

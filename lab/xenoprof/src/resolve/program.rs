@@ -103,7 +103,7 @@ struct SymbolFile {
 
 /// A program or library.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct ProgramFile {
     /// `None` if the file could not be copied.
     main: Option<SymbolFile>,
     /// The debug file, and the segments of the program.
@@ -114,7 +114,7 @@ pub(crate) struct Program {
     pub(crate) build_id: Option<String>,
 }
 
-impl Program {
+impl ProgramFile {
     /// Opens a file of the host. Returns `None` if there is no regular file at the path.
     pub(super) fn open(path: &str, budget: &mut CopyBudget) -> Option<Self> {
         Self::of_host(&files::open(path, OFlags::empty()).ok()?, path, budget)
@@ -214,7 +214,7 @@ impl Program {
 
 impl SymbolFile {
     /// The symbolizer reads source lines only with `follows`, and then also opens the files that
-    /// this one names, of whatever type and owner.
+    /// this one names, of any type and owner.
     fn new(file: File, follows: bool) -> Self {
         let mut elf = Elf::new(files::path_of(&file));
         elf.debug_syms = follows;
@@ -245,8 +245,8 @@ pub(super) fn symbols<'a>(
     found.take(input.into_inner().len()).collect()
 }
 
-/// Returns the path of a file that only root and this user can change, in folders of which the
-/// same holds: a file system that another user has mounted below them can name any owner.
+/// Returns the path of a file that only root and this user can change, and whose folders only they
+/// can change: a file system that another user has mounted below them can name any owner.
 fn private_path(file: &File) -> Option<PathBuf> {
     let is_ours = |there: &Metadata| {
         let owners = [0, rustix::process::geteuid().as_raw()];
@@ -365,12 +365,12 @@ mod tests {
         assert!(done.unwrap().success());
     }
 
-    fn open(path: &Path) -> Program {
-        Program::open(path.to_str().unwrap(), &mut CopyBudget::default()).unwrap()
+    fn open(path: &Path) -> ProgramFile {
+        ProgramFile::open(path.to_str().unwrap(), &mut CopyBudget::default()).unwrap()
     }
 
     /// Returns the line of `hidden`, whose address is an offset in the file as well.
-    fn line_of_hidden(program: &Program, dir: &Path) -> Option<u32> {
+    fn line_of_hidden(program: &ProgramFile, dir: &Path) -> Option<u32> {
         let listed = Command::new("nm").arg(dir.join("whole")).output().unwrap();
         let listed = String::from_utf8(listed.stdout).unwrap();
         let line = listed
@@ -574,16 +574,16 @@ mod tests {
             is_exceeded: false,
         };
         let mut small = budget(100);
-        let opened = Program::open(path, &mut small).unwrap();
+        let opened = ProgramFile::open(path, &mut small).unwrap();
         assert!(opened.main.is_none() && opened.build_id.is_some() && opened.start.is_some());
         assert_eq!(opened.at_offsets(&Symbolizer::new(), &[1]).len(), 0);
         assert_eq!((small.left, small.note().is_some()), (100, true));
         let len = program.metadata().unwrap().len();
         let mut enough = budget(len + 1);
-        assert!(Program::open(path, &mut enough).unwrap().main.is_some());
+        assert!(ProgramFile::open(path, &mut enough).unwrap().main.is_some());
         assert_eq!((enough.left, enough.note()), (1, None));
         let text = dir.path().join("x.c");
-        let opened = Program::open(text.to_str().unwrap(), &mut enough).unwrap();
+        let opened = ProgramFile::open(text.to_str().unwrap(), &mut enough).unwrap();
         assert!(opened.main.is_none(), "no program");
         assert_eq!((enough.left, enough.note()), (1, None));
         // A file may grow after its length was read.

@@ -1,11 +1,11 @@
 //! Function names: those of the kernel from kallsyms, those of programs and libraries from their
 //! files.
 
+use super::address_spaces::Place;
+use super::interner::Interner;
 use super::jit::{self, MapBudget};
-use super::numbers::Numbers;
-use super::program::{CopyBudget, Program, symbols};
-use super::spaces::Place;
-use crate::model::{Code, Frame, Location, Module, Space};
+use super::program::{CopyBudget, ProgramFile, symbols};
+use crate::model::{Code, Location, Module, Space, StackFrame};
 use crate::sampler::elf::{self, Foreign, VDSO};
 use blazesym::MaybeDefault;
 use blazesym::symbolize::source::{Kernel, Source};
@@ -32,7 +32,7 @@ pub struct Symbolizer {
     /// By location: functions from the outermost to the innermost inlined one.
     known: HashMap<(String, u64), Vec<NamedFrame>>,
     /// Programs and libraries by path.
-    programs: HashMap<String, Option<Rc<Program>>>,
+    programs: HashMap<String, Option<Rc<ProgramFile>>>,
     budget: CopyBudget,
     /// Results that users should know of.
     notes: Vec<String>,
@@ -50,8 +50,8 @@ struct NamedFrame {
 /// Frames and their source files, numbered.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    pub(super) frames: Numbers<Frame>,
-    pub(super) files: Numbers<String>,
+    pub(super) frames: Interner<StackFrame>,
+    pub(super) files: Interner<String>,
 }
 
 /// Returns a copy of the vDSO, whose functions are then read as those of any other file.
@@ -138,7 +138,7 @@ impl Symbolizer {
             let mut numbers: Vec<u32> = Vec::new();
             for name in names.into_iter().flatten() {
                 let source = name.source.as_ref();
-                numbers.push(frames.of(Frame {
+                numbers.push(frames.of(StackFrame {
                     module: place.module,
                     symbol: name.symbol.clone(),
                     inlined: name.inlined,
@@ -167,7 +167,7 @@ impl Symbolizer {
     }
 
     /// Returns a program or library.
-    fn program(&mut self, module: &Module) -> Option<Rc<Program>> {
+    fn program(&mut self, module: &Module) -> Option<Rc<ProgramFile>> {
         let path = module.path.as_str();
         if let Some(known) = self.programs.get(path) {
             return known.clone();
@@ -175,9 +175,9 @@ impl Symbolizer {
         let (foreign, budget) = (&self.foreign, &mut self.budget);
         let opened = match (module.space, foreign.file(path)) {
             (Space::Kernel, _) => None,
-            (_, Some((pid, inner, file))) => Program::of_process(pid, inner, file, budget),
-            _ if path == VDSO => vdso().and_then(|file| Program::of_memory(&file, budget)),
-            _ if path.starts_with('/') => Program::open(path, budget),
+            (_, Some((pid, inner, file))) => ProgramFile::of_process(pid, inner, file, budget),
+            _ if path == VDSO => vdso().and_then(|file| ProgramFile::of_memory(&file, budget)),
+            _ if path.starts_with('/') => ProgramFile::open(path, budget),
             _ => None,
         };
         let opened = opened.map(Rc::new);

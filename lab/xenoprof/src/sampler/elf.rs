@@ -3,7 +3,7 @@
 //! The files belong to profiled processes and may contain anything: a malformed one has no tables.
 
 use crate::host::files;
-use crate::host::process::Mapping;
+use crate::host::process::CodeMapping;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
@@ -126,7 +126,7 @@ impl Foreign {
         self.known.insert((pid, path.to_owned()), key);
     }
 
-    /// Returns the path outside of its mount namespace of a file that a process has mapped.
+    /// Returns the path, in the host's mount namespace, of a file that a process has mapped.
     pub(crate) fn path(&self, pid: u32, path: &str) -> Option<&str> {
         let key = self.known.get(&(pid, path.to_owned()))?;
         self.open.get(key).map(|(name, _)| name.as_str())
@@ -148,7 +148,7 @@ impl Files {
     }
 
     /// Returns the tables of a file that a process has mapped.
-    pub(super) fn sections(&mut self, pid: u32, mapping: &Mapping) -> Option<Arc<Sections>> {
+    pub(super) fn sections(&mut self, pid: u32, mapping: &CodeMapping) -> Option<Arc<Sections>> {
         let path = mapping.path.as_str();
         if path == VDSO {
             let read = || {
@@ -299,8 +299,8 @@ pub(crate) fn debug_links(file: &File) -> Option<DebugLinks> {
     })
 }
 
-/// Finds the build id among notes. A note is the lengths of its owner and of its contents, its
-/// type, its owner, and its contents.
+/// Finds the build id among notes. A note consists of the lengths of its owner and of its contents,
+/// its type, its owner, and its contents.
 fn build_id(mut notes: &[u8], align: usize) -> Option<String> {
     const OWNER: &[u8] = b"GNU\0";
     const BUILD_ID: u32 = 3;
@@ -380,8 +380,8 @@ mod tests {
     use std::process::Command;
 
     /// Returns a mapping of a file, but not one of this process.
-    fn unmapped(path: &str) -> Mapping {
-        Mapping {
+    fn unmapped(path: &str) -> CodeMapping {
+        CodeMapping {
             start: 0x1000,
             len: 0x1000,
             offset: 0,

@@ -12,7 +12,7 @@ mod unwind;
 use crate::event::Event;
 use crate::model::Tier;
 use elf::Foreign;
-use parse::{Parsed, Record};
+use parse::{Parsed, PerfRecord};
 use perf_event::data::endian::Native;
 use perf_event::data::parse::ParseConfig;
 use perf_event::{Builder, Clock, SampleFlag, Sampler as Ring};
@@ -167,9 +167,9 @@ impl Sampler {
     }
 
     /// Takes all records from the rings, in time order; returns the number of malformed records.
-    pub fn drain(&mut self, records: &mut Vec<Record>) -> u64 {
+    pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> u64 {
         let mut nonsense = 0;
-        let mut fresh: Vec<(Record, Option<UserStack>)> = Vec::new();
+        let mut fresh: Vec<(PerfRecord, Option<UserStack>)> = Vec::new();
         for (cpu, ring) in &mut self.rings {
             while let Some(raw) = ring.next_record() {
                 let bytes = raw.to_contiguous();

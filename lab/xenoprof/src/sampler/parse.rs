@@ -8,7 +8,7 @@ use perf_event::data::{
 
 /// A record, with the CPU of its ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PerfRecord {
     /// `CLOCK_MONOTONIC_RAW`, nanoseconds; 0 if the record has no time.
     pub time_ns: u64,
     /// CPU.
@@ -91,8 +91,8 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A record.
-    Record(Record),
-    /// A record that is not used, such as data mappings.
+    Record(PerfRecord),
+    /// An unused record, such as a data mapping.
     Uninteresting,
 }
 
@@ -123,7 +123,7 @@ struct Reader {
 
 impl Reader {
     fn done(&self, metadata: &RecordMetadata, kind: RecordKind) -> Parsed {
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns: metadata.sample_id().time().unwrap_or(0),
             cpu: self.cpu,
             kind,
@@ -131,9 +131,9 @@ impl Reader {
     }
 
     fn throttle(&self, throttle: &Throttle, metadata: &RecordMetadata, stops: bool) -> Parsed {
-        // The time in the record is of another clock than that of the trailer, if there is one.
+        // If the record has a trailer, the record's time is from another clock than the trailer's.
         let time_ns = metadata.sample_id().time().unwrap_or(throttle.time);
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns,
             cpu: self.cpu,
             kind: RecordKind::Throttle { stops },
@@ -152,7 +152,7 @@ impl<'a> Visitor<'a> for Reader {
     }
 
     fn visit_sample(self, sample: Sample<'a>, _: RecordMetadata) -> Parsed {
-        Parsed::Record(Record {
+        Parsed::Record(PerfRecord {
             time_ns: sample.time().unwrap_or(0),
             cpu: sample.cpu().unwrap_or(self.cpu),
             kind: RecordKind::Sample {
@@ -223,7 +223,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// `PERF_CONTEXT_MAX`: values from here on mark the kind of the addresses that follow in a chain.
+/// `PERF_CONTEXT_MAX`: this value and all higher ones mark the kind of the addresses that follow in
+/// a chain.
 const CONTEXT_MAX: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_GUEST_KERNEL: u64 = -2176i64 as u64;
@@ -271,7 +272,7 @@ mod tests {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    fn record(kind: u32, misc: u16, body: &[u8]) -> Record {
+    fn record(kind: u32, misc: u16, body: &[u8]) -> PerfRecord {
         match parse(1, kind, misc, body, &clock()) {
             Ok(Parsed::Record(record)) => record,
             other => panic!("{other:?}"),
@@ -327,7 +328,7 @@ mod tests {
                 0x40_0000,
             ]);
             let parsed = parse(0, 9, 4 | 1 << 14, &body, &config).unwrap();
-            let expected = Record {
+            let expected = PerfRecord {
                 time_ns: 99,
                 cpu: 3,
                 kind: RecordKind::Sample {
@@ -356,7 +357,7 @@ mod tests {
         let comm = trailer(&[&words(&[two(5, 6)])[..], b"driver\0\0"].concat());
         assert_eq!(
             record(3, COMM_EXEC, &comm),
-            Record {
+            PerfRecord {
                 time_ns: 77,
                 cpu: 1,
                 kind: RecordKind::Comm {

@@ -6,8 +6,8 @@
 //! of a whole session would fill the memory.
 
 use super::elf::{self, Sections};
-use super::parse::{Address, Record, RecordKind};
-use crate::host::process::{self, Mapping};
+use super::parse::{Address, PerfRecord, RecordKind};
+use crate::host::process::{self, CodeMapping};
 use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ impl UserStack {
     }
 }
 
-/// Returns the word with a number in bytes from the kernel.
+/// Returns word `number` of bytes from the kernel.
 fn word(bytes: &[u8], number: usize) -> Option<u64> {
     let at = number.checked_mul(WORD)?;
     bytes
@@ -132,7 +132,7 @@ impl Unwinder {
     }
 
     /// Takes a record, and completes the user part of a sample's call chain from its stack.
-    pub(super) fn take(&mut self, record: &mut Record, stack: Option<&UserStack>) {
+    pub(super) fn take(&mut self, record: &mut PerfRecord, stack: Option<&UserStack>) {
         match &mut record.kind {
             RecordKind::Sample { pid, chain, .. } => {
                 if let Some(stack) = stack {
@@ -146,7 +146,7 @@ impl Unwinder {
                 offset,
                 path,
             } => {
-                let mapping = Mapping {
+                let mapping = CodeMapping {
                     start: *start,
                     len: *len,
                     offset: *offset,
@@ -210,7 +210,7 @@ impl Unwinder {
 }
 
 /// Adds a mapping to a process, in place of an earlier one at its start.
-fn map(process: &mut MappedCode, files: &mut elf::Files, pid: u32, mapping: &Mapping) {
+fn map(process: &mut MappedCode, files: &mut elf::Files, pid: u32, mapping: &CodeMapping) {
     process.remove_module(mapping.start);
     let sections = files.sections(pid, mapping);
     if let Some(module) = sections.and_then(|sections| module(mapping, &sections)) {
@@ -219,7 +219,7 @@ fn map(process: &mut MappedCode, files: &mut elf::Files, pid: u32, mapping: &Map
 }
 
 /// Returns a mapping with the tables of its file.
-fn module(mapping: &Mapping, sections: &Sections) -> Option<Module<Arc<[u8]>>> {
+fn module(mapping: &CodeMapping, sections: &Sections) -> Option<Module<Arc<[u8]>>> {
     let base = mapping
         .start
         .wrapping_sub(sections.segments.address_of(mapping.offset)?);
@@ -245,7 +245,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// A sample with two callers, all registers, and a stack of which 16 bytes were copied.
+    /// A sample with two callers, all registers, and 16 copied bytes of the stack.
     fn sample() -> Vec<u8> {
         let mut words = vec![1, 2, 3, 2, 0x10, 0x20, REGISTERS_64];
         words.extend(100..117);

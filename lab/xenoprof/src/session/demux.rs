@@ -10,7 +10,7 @@ use super::message::DomainScope;
 use super::ring::{Producer, RingCounts};
 use super::state::MemberId;
 use crate::host::{credentials, process};
-use crate::sampler::parse::{Record, RecordKind};
+use crate::sampler::parse::{PerfRecord, RecordKind};
 use figures::measure;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub struct Demux {
     domains: Vec<Recipient>,
     of_pid: HashMap<u32, Access>,
     /// Records newer than the last complete reading of all rings, and those of the next batch.
-    waiting: Vec<Record>,
+    waiting: Vec<PerfRecord>,
 }
 
 /// The domain of a process, and the records that the domain may see.
@@ -138,7 +138,7 @@ impl Demux {
     }
 
     /// Delivers records to their domains. `read_ns` is a time after which every ring has been read.
-    pub fn offer(&mut self, records: &[Record], read_ns: u64) {
+    pub fn offer(&mut self, records: &[PerfRecord], read_ns: u64) {
         if self.domains.is_empty() {
             return;
         }
@@ -154,7 +154,7 @@ impl Demux {
         }
     }
 
-    fn give(&mut self, record: &Record) {
+    fn give(&mut self, record: &PerfRecord) {
         let pid = match &record.kind {
             RecordKind::Sample { pid, .. }
             | RecordKind::Map { pid, .. }
@@ -298,8 +298,8 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use testing::require;
 
-    fn sample(pid: u32) -> Record {
-        Record {
+    fn sample(pid: u32) -> PerfRecord {
+        PerfRecord {
             time_ns: raw_ns(),
             cpu: 1,
             kind: RecordKind::Sample {
@@ -319,7 +319,7 @@ mod tests {
         let scope = DomainScope::Processes(vec![child.id()]);
         let ring = Producer::new(false).unwrap();
         demux.join(3, (own, uid), &scope, Some(ring));
-        let fork = Record {
+        let fork = PerfRecord {
             time_ns: raw_ns(),
             cpu: 0,
             kind: RecordKind::Fork {
@@ -360,8 +360,8 @@ mod tests {
     /// A user who is not root.
     const USER: u32 = 54_321;
 
-    fn exec(pid: u32) -> Record {
-        Record {
+    fn exec(pid: u32) -> PerfRecord {
+        PerfRecord {
             time_ns: raw_ns(),
             cpu: 0,
             kind: RecordKind::Comm {
@@ -422,14 +422,14 @@ mod tests {
         let copy = copy.arg("--dereference").arg("/bin/sh").arg(&program);
         assert!(copy.status().unwrap().success());
         open(&program, 0o4755);
-        for (uid, told) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
+        for (uid, expected) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
             let mut child = shell(folder.path());
             let pid = child.id();
             let mut demux = Demux::default();
             let ring = Producer::new(false).unwrap();
             demux.join(1, (1, uid), &DomainScope::Processes(vec![pid]), Some(ring));
             let mut offered = 0;
-            let mut offer = |records: &[Record]| {
+            let mut offer = |records: &[PerfRecord]| {
                 demux.offer(records, u64::MAX);
                 let all = demux.given()[&1].counts.offered;
                 all - std::mem::replace(&mut offered, all)
@@ -443,7 +443,7 @@ mod tests {
             // When the process is checked again, it runs a program without privileges.
             let late = offer(&[before, exec_plain]);
             let again = offer(&[sample(pid)]);
-            assert_eq!([as_user, as_root, late, again], told, "{uid}");
+            assert_eq!([as_user, as_root, late, again], expected, "{uid}");
             child.kill().unwrap();
             child.wait().unwrap();
         }

@@ -7,11 +7,13 @@ use super::SessionError;
 use super::budget::{Budget, Kept};
 use super::demux::{Demux, check_scope};
 use super::listener::Listener;
-use super::message::{DomainScope, Envelope, Link, Message, Named, read_document};
-use super::outcome::{Outcome, Received, Taken};
+use super::message::{
+    AddressName, DomainScope, Envelope, SessionLink, SessionMessage, read_document,
+};
+use super::outcome::{ParticipantData, SessionOutcome, Taken};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
-use super::state::{Action, Expected, Input, LEAD_NS, MemberId, MemberState, Phase, State};
+use super::state::{Action, Expected, LEAD_NS, MemberId, MemberState, Phase, SessionInput, State};
 use crate::model::{DomainKind, Mode, Session, file};
 use figures::clean;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,17 +37,17 @@ const STRANGER_NS: u64 = 5_000_000_000;
 const TURN_MAX: usize = 64;
 /// Maximum bytes of messages from one participant in total.
 const BYTES_MAX: usize = 64 << 20;
-/// Maximum bytes of memory per byte of an agent's profile. The worst case is an empty list in its
-/// head, which has two bytes and a comma.
+/// Maximum bytes of memory per byte of an agent's profile. The worst case is an empty list in the
+/// profile's head: three bytes with its comma.
 const PROFILE_GROWTH: usize = 12;
 /// Bytes of memory for a name without its texts, and for a function in it.
-const NAMED_BYTES: usize = size_of::<Named>() + 64;
+const NAMED_BYTES: usize = size_of::<AddressName>() + 64;
 const FUNCTION_BYTES: usize = size_of::<(String, bool)>() + 32;
 /// Maximum length of a function or module name, bytes, and maximum functions inlined at one
 /// address.
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
-/// Reason why a participant with a closed connection is out.
+/// Reason for excluding a participant whose connection has closed.
 const GONE: &str = "disconnected";
 /// Interval of checks of the time.
 const TURN: Duration = Duration::from_millis(20);
@@ -53,7 +55,7 @@ const TURN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 struct Connection {
     /// Connection. `None`: closed.
-    link: Option<Link>,
+    link: Option<SessionLink>,
     peer: (u32, u32),
     scope: DomainScope,
     mode: Mode,
@@ -61,7 +63,7 @@ struct Connection {
     since_ns: u64,
     bytes: usize,
     kept: Kept,
-    received: Received,
+    received: ParticipantData,
 }
 
 /// Initiator of a session.
@@ -145,13 +147,13 @@ impl Initiator {
     /// `CLOCK_MONOTONIC_RAW`.
     pub fn arm(&mut self) -> u64 {
         let now_ns = (self.now)();
-        self.take_at(Input::Start, now_ns);
+        self.take_at(SessionInput::Start, now_ns);
         now_ns.saturating_add(LEAD_NS)
     }
 
     /// Serves participants in a separate thread while the session runs.
     #[must_use]
-    pub fn serve(mut self) -> Served {
+    pub fn serve(mut self) -> InitiatorThread {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -160,7 +162,7 @@ impl Initiator {
             }
             self
         });
-        Served { stop, thread }
+        InitiatorThread { stop, thread }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Demux> {
@@ -188,14 +190,14 @@ impl Initiator {
         }
         let ids: Vec<MemberId> = self.connections.keys().copied().collect();
         for id in ids {
-            self.hear(id);
+            self.receive(id);
         }
         self.close_strangers();
-        self.take(Input::Tick);
+        self.take(SessionInput::Tick);
     }
 
     fn accept(&mut self) {
-        let Ok(link) = Link::accept(&self.listener) else {
+        let Ok(link) = SessionLink::accept(&self.listener) else {
             return;
         };
         let Ok(peer) = link.peer() else {
@@ -207,8 +209,8 @@ impl Initiator {
             return;
         }
         let (event, period) = self.event.clone();
-        let told = link.send(self.id, Message::Configured { event, period }, &[]);
-        if told.is_ok() {
+        let sent = link.send(self.id, SessionMessage::Configured { event, period }, &[]);
+        if sent.is_ok() {
             self.next += 1;
             let connection = Connection {
                 link: Some(link),
@@ -218,7 +220,7 @@ impl Initiator {
                 since_ns: (self.now)(),
                 bytes: 0,
                 kept: Kept::default(),
-                received: Received::default(),
+                received: ParticipantData::default(),
             };
             self.connections.insert(self.next, connection);
         }
@@ -240,7 +242,7 @@ impl Initiator {
         }
     }
 
-    fn hear(&mut self, id: MemberId) {
+    fn receive(&mut self, id: MemberId) {
         for _ in 0..TURN_MAX {
             let Some(connection) = self.connections.get_mut(&id) else {
                 return;
@@ -260,7 +262,7 @@ impl Initiator {
             }
             if let Err(why) = self.understand(id, envelope, descriptors) {
                 // Delivery is best-effort; the participant is out in any case.
-                let _told = self.tell(id, Message::Refused { why: why.clone() });
+                let _sent = self.tell(id, SessionMessage::Refused { why: why.clone() });
                 return self.lose(id, why);
             }
         }
@@ -286,30 +288,32 @@ impl Initiator {
         let received = &mut connection.received;
         let mode = connection.mode;
         match envelope.message {
-            Message::Register { name, mode, scope } if standing.is_none() => {
+            SessionMessage::Register { name, mode, scope } if standing.is_none() => {
                 let elsewhere = scope == DomainScope::Elsewhere;
                 if elsewhere != (mode == Mode::AgentOnly) {
                     return Err("only agents may (and must) have no processes here".to_owned());
                 }
                 check_scope(connection.peer.0, &scope)?;
                 (connection.scope, connection.mode) = (scope, mode);
-                self.take(Input::Register(id, name, mode));
+                self.take(SessionInput::Register(id, name, mode));
             }
-            Message::Ready => self.take(Input::Ready(id)),
-            Message::Symbols if is_registered && mode == Mode::Passive => {
+            SessionMessage::Ready => self.take(SessionInput::Ready(id)),
+            SessionMessage::Symbols if is_registered && mode == Mode::Passive => {
                 let fd = descriptors.pop().ok_or("sent symbols without a document")?;
                 let text = read_document(fd, |len| {
                     budget.charge(kept, len.saturating_mul(SavedSymbols::GROWTH))
                 })?;
                 received.symbols = SavedSymbols::parse(&text);
             }
-            Message::Names { names } if gives && mode == Mode::Active => {
+            SessionMessage::Names { names } if gives && mode == Mode::Active => {
                 for named in names.into_iter().filter(is_sane) {
                     budget.charge(kept, bytes_of(&named))?;
                     received.names.push(named);
                 }
             }
-            Message::Profile if gives && mode == Mode::AgentOnly && received.session.is_none() => {
+            SessionMessage::Profile
+                if gives && mode == Mode::AgentOnly && received.session.is_none() =>
+            {
                 let fd = descriptors
                     .pop()
                     .ok_or("sent a profile without a document")?;
@@ -318,20 +322,20 @@ impl Initiator {
                 })?;
                 received.session = Some(Box::new(file::from_bytes(&text)?));
             }
-            Message::Drained { read } => {
+            SessionMessage::Drained { read } => {
                 received.read = Some(read);
-                self.take(Input::Drained(id));
+                self.take(SessionInput::Drained(id));
             }
             _ => return Err("sent a message out of order".to_owned()),
         }
         Ok(())
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: SessionInput) {
         self.take_at(input, (self.now)());
     }
 
-    fn take_at(&mut self, input: Input, now_ns: u64) {
+    fn take_at(&mut self, input: SessionInput, now_ns: u64) {
         let actions = self.state.take(input, now_ns);
         for action in actions {
             self.act(action);
@@ -343,12 +347,12 @@ impl Initiator {
             Action::Reserve(id) => (id, self.admit(id)),
             Action::Refuse(id, why) => {
                 // Delivery is best-effort; the participant is out in any case.
-                let _told = self.tell(id, Message::Refused { why });
+                let _sent = self.tell(id, SessionMessage::Refused { why });
                 self.close(id);
                 return;
             }
-            Action::Arm(id, at_raw_ns) => (id, self.tell(id, Message::Armed { at_raw_ns })),
-            Action::Drain(id) => (id, self.tell(id, Message::Drain)),
+            Action::Arm(id, at_raw_ns) => (id, self.tell(id, SessionMessage::Armed { at_raw_ns })),
+            Action::Drain(id) => (id, self.tell(id, SessionMessage::Drain)),
         };
         match done {
             Ok(()) => {}
@@ -375,9 +379,9 @@ impl Initiator {
             Mode::Passive | Mode::AgentOnly => None,
         };
         if let (Some(ring), Some(link)) = (&ring, link) {
-            link.send(self.id, Message::Reserved, &ring.descriptors())?;
+            link.send(self.id, SessionMessage::Reserved, &ring.descriptors())?;
         } else {
-            self.tell(id, Message::Reserved)?;
+            self.tell(id, SessionMessage::Reserved)?;
         }
         if mode != Mode::AgentOnly {
             self.lock().join(id, peer, &scope, ring);
@@ -385,7 +389,7 @@ impl Initiator {
         Ok(())
     }
 
-    fn tell(&self, id: MemberId, message: Message) -> Result<(), SessionError> {
+    fn tell(&self, id: MemberId, message: SessionMessage) -> Result<(), SessionError> {
         match self.connections.get(&id).and_then(|c| c.link.as_ref()) {
             Some(link) => Ok(link.send(self.id, message, &[])?),
             None => Err(SessionError::Nonsense("nothing")),
@@ -394,7 +398,7 @@ impl Initiator {
 
     fn lose(&mut self, id: MemberId, why: String) {
         self.close(id);
-        self.take(Input::Gone(id, why));
+        self.take(SessionInput::Gone(id, why));
     }
 
     fn close(&mut self, id: MemberId) {
@@ -412,9 +416,9 @@ impl Initiator {
     }
 
     /// Collects the results of all participants until they are complete or late.
-    fn drain(mut self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
+    fn drain(mut self, stop: impl Fn() -> bool) -> (SessionOutcome, Ending) {
         self.lock().flush();
-        self.take(Input::Stop);
+        self.take(SessionInput::Stop);
         while self.phase() != Phase::Merged && !stop() {
             self.turn();
         }
@@ -423,7 +427,7 @@ impl Initiator {
             id: self.id,
             links: BTreeMap::new(),
         };
-        let mut outcome = Outcome {
+        let mut outcome = SessionOutcome {
             members: Vec::new(),
             absent: self.state.absent().to_vec(),
         };
@@ -457,7 +461,7 @@ impl Initiator {
 }
 
 /// Names become lines of reports, so they must be short and without control characters.
-fn is_sane(named: &Named) -> bool {
+fn is_sane(named: &AddressName) -> bool {
     let good = |text: &str| text.len() <= NAME_MAX && matches!(clean::line(text), Cow::Borrowed(_));
     named.frames.len() <= FRAMES_MAX
         && !named.frames.is_empty()
@@ -466,7 +470,7 @@ fn is_sane(named: &Named) -> bool {
 }
 
 /// Returns the memory needed for a name, bytes.
-fn bytes_of(named: &Named) -> usize {
+fn bytes_of(named: &AddressName) -> usize {
     let functions = named.frames.iter();
     let functions = functions.map(|(symbol, _)| symbol.len() + FUNCTION_BYTES);
     NAMED_BYTES + named.module.len() + functions.sum::<usize>()
@@ -474,20 +478,20 @@ fn bytes_of(named: &Named) -> usize {
 
 /// An initiator that serves its participants in a thread.
 #[derive(Debug)]
-pub struct Served {
+pub struct InitiatorThread {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Initiator>,
 }
 
-impl Served {
+impl InitiatorThread {
     /// Ends the session. Returns the results, and the open connections for the final message.
     #[must_use]
-    pub fn drain(self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
+    pub fn drain(self, stop: impl Fn() -> bool) -> (SessionOutcome, Ending) {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
             Ok(initiator) => initiator.drain(stop),
             // The panic has been printed. The initiator then attributes all samples.
-            Err(_) => (Outcome::default(), Ending::default()),
+            Err(_) => (SessionOutcome::default(), Ending::default()),
         }
     }
 }
@@ -496,7 +500,7 @@ impl Served {
 #[derive(Debug, Default)]
 pub struct Ending {
     id: u64,
-    links: BTreeMap<String, Link>,
+    links: BTreeMap<String, SessionLink>,
 }
 
 impl Ending {
@@ -522,7 +526,7 @@ impl Ending {
                 .filter(|sample| own(session.domain_of(sample)))
                 .count() as u64;
             // A participant that has disconnected needs no report.
-            let _told = link.send(self.id, Message::Merged { samples }, &[]);
+            let _sent = link.send(self.id, SessionMessage::Merged { samples }, &[]);
         }
     }
 }
@@ -548,12 +552,12 @@ mod tests {
         let mut initiator = Initiator::open(&path, with).unwrap();
         initiator.now = || NOW.load(Ordering::Relaxed);
         let connect = |initiator: &mut Initiator| {
-            let link = Link::connect(&path).unwrap();
+            let link = SessionLink::connect(&path).unwrap();
             initiator.turn();
             link
         };
-        let is_heard = |link: &Link| matches!(link.receive(), Ok(Some(_)));
-        let silent: Vec<Link> = (0..LINKS_MAX).map(|_| connect(&mut initiator)).collect();
+        let is_heard = |link: &SessionLink| matches!(link.receive(), Ok(Some(_)));
+        let silent: Vec<SessionLink> = (0..LINKS_MAX).map(|_| connect(&mut initiator)).collect();
         let user = silent.first().and_then(|link| link.peer().ok()).unwrap().1;
         let most = if user == 0 {
             LINKS_MAX

@@ -6,7 +6,7 @@
 //! set it could change another file.
 
 use super::SessionError;
-use super::message::{Link, new_socket};
+use super::message::{SessionLink, new_socket};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, open, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, listen};
@@ -61,7 +61,7 @@ fn is_taken(folder: &OwnedFd, name: &OsStr, inside: &Path) -> Result<bool, Sessi
     if FileType::from_raw_mode(there.st_mode) != FileType::Socket || !is_ours(&there) {
         return Err(SessionError::Place("another file exists there"));
     }
-    match Link::connect(inside) {
+    match SessionLink::connect(inside) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             unlinkat(folder, name, AtFlags::empty())?;
             Ok(false)

@@ -1,16 +1,16 @@
 //! Merges the participants' results into one session.
 
-use super::message::Named;
-use super::outcome::{Outcome, Taken};
-use crate::model::{Buffer, Domain, DomainKind, Mode, Session};
+use super::message::AddressName;
+use super::outcome::{SessionOutcome, Taken};
+use crate::model::{DomainKind, Mode, ProfiledDomain, RingStats, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
-use crate::sampler::parse::{Address, Record, RecordKind};
+use crate::sampler::parse::{Address, PerfRecord, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds the names that participants sent to the resolver of the samples, before it processes them.
 pub fn names(
-    outcome: &Outcome,
-    records: &[Record],
+    outcome: &SessionOutcome,
+    records: &[PerfRecord],
     resolver: &mut Resolver,
     symbolizer: &mut Symbolizer,
 ) {
@@ -36,7 +36,7 @@ pub fn names(
 fn learn(
     domain: &str,
     pid: u32,
-    named: &Named,
+    named: &AddressName,
     resolver: &mut Resolver,
     symbolizer: &mut Symbolizer,
 ) {
@@ -47,7 +47,12 @@ fn learn(
 }
 
 /// Looks up a passive domain's addresses in its saved symbols.
-fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer: &mut Symbolizer) {
+fn saved(
+    member: &Taken,
+    records: &[PerfRecord],
+    resolver: &mut Resolver,
+    symbolizer: &mut Symbolizer,
+) {
     let mut done = BTreeSet::new();
     for record in records {
         let RecordKind::Sample { pid, chain, .. } = &record.kind else {
@@ -65,7 +70,7 @@ fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer
                 continue;
             }
             if let Some((start, symbol)) = member.received.symbols.find(address) {
-                let named = Named {
+                let named = AddressName {
                     pid: *pid,
                     address,
                     module: "[saved symbols]".to_owned(),
@@ -79,9 +84,9 @@ fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer
 }
 
 /// Records the participants and their modes in a session, and adds agents' sessions.
-pub fn domains(outcome: Outcome, session: &mut Session) {
+pub fn domains(outcome: SessionOutcome, session: &mut Session) {
     for member in outcome.members {
-        let buffer = (member.mode == Mode::Active).then(|| Buffer {
+        let buffer = (member.mode == Mode::Active).then(|| RingStats {
             offered: member.given.counts.offered,
             dropped: member.given.counts.dropped,
             unread: member
@@ -98,7 +103,8 @@ pub fn domains(outcome: Outcome, session: &mut Session) {
             }
             continue;
         }
-        let is_it = |d: &&mut Domain| d.name == member.name && d.kind == DomainKind::Process;
+        let is_it =
+            |d: &&mut ProfiledDomain| d.name == member.name && d.kind == DomainKind::Process;
         match session.domains.iter_mut().find(is_it) {
             Some(domain) => {
                 // The initiator has attributed the samples of a participant without results.
@@ -122,7 +128,7 @@ pub fn domains(outcome: Outcome, session: &mut Session) {
     }
 }
 
-fn missing(member: &Taken, buffer: Option<Buffer>) -> Option<String> {
+fn missing(member: &Taken, buffer: Option<RingStats>) -> Option<String> {
     if let Some(why) = &member.lost {
         let rest = match member.mode {
             Mode::AgentOnly => "its profile is missing",
@@ -140,7 +146,7 @@ fn missing(member: &Taken, buffer: Option<Buffer>) -> Option<String> {
 
 fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session) {
     let none = || "none of its processes ran".to_owned();
-    session.domains.push(Domain {
+    session.domains.push(ProfiledDomain {
         name: name.to_owned(),
         kind: DomainKind::Process,
         mode,
@@ -219,7 +225,7 @@ fn add_agent(name: &str, agent: Session, session: &mut Session) {
 #[cfg(test)]
 mod tests {
     use super::super::demux::Delivered;
-    use super::super::outcome::Received;
+    use super::super::outcome::ParticipantData;
     use super::super::ring::RingCounts;
     use super::*;
     use crate::testing;
@@ -230,7 +236,7 @@ mod tests {
             mode,
             lost: lost.map(str::to_owned),
             given: Delivered::default(),
-            received: Received::default(),
+            received: ParticipantData::default(),
         }
     }
 
@@ -240,13 +246,14 @@ mod tests {
         let before = session.clone();
         let mut vm = taken("vm", Mode::AgentOnly, None);
         vm.received.session = Some(Box::new(agent.clone()));
-        let outcome = Outcome {
+        let outcome = SessionOutcome {
             members: vec![vm],
             absent: Vec::new(),
         };
         domains(outcome, &mut session);
         assert_eq!(session.samples.len(), before.samples.len() * 2);
-        let added: Vec<&Domain> = session.domains.iter().skip(before.domains.len()).collect();
+        let added: Vec<&ProfiledDomain> =
+            session.domains.iter().skip(before.domains.len()).collect();
         let names: Vec<&str> = added.iter().map(|domain| domain.name.as_str()).collect();
         assert_eq!(names, ["vm/driver", "vm/idle"]);
         assert!(added.iter().all(|domain| domain.mode == Mode::AgentOnly));
@@ -271,7 +278,7 @@ mod tests {
             dropped: 2,
         };
         slow.received.read = Some(7);
-        let outcome = Outcome {
+        let outcome = SessionOutcome {
             members: vec![
                 slow,
                 taken("guest", Mode::Active, Some("disconnected")),

@@ -29,13 +29,13 @@ pub struct Envelope {
     /// Session id.
     pub session: u64,
     /// The message.
-    pub message: Message,
+    pub message: SessionMessage,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Message {
+pub enum SessionMessage {
     /// Initiator: announces the session and its event.
     Configured {
         /// The event, by Xenoprof's name.
@@ -74,7 +74,7 @@ pub enum Message {
     /// Participant: names of addresses in its samples.
     Names {
         /// Some of the names; more messages may follow.
-        names: Vec<Named>,
+        names: Vec<AddressName>,
     },
     /// Agent-only participant, with a sealed memfd: its whole session, in the file format.
     Profile,
@@ -105,7 +105,7 @@ pub enum DomainScope {
 /// The name of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Named {
+pub struct AddressName {
     /// Process id in the participant's namespace.
     pub pid: u32,
     /// Address. For a caller, the return address minus one.
@@ -120,7 +120,7 @@ pub struct Named {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Link(OwnedFd);
+pub struct SessionLink(OwnedFd);
 
 /// Maximum descriptors of one message.
 const DESCRIPTORS: usize = 2;
@@ -135,7 +135,7 @@ pub(super) fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-impl Link {
+impl SessionLink {
     /// Connects to the initiator at `path`.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Link {
     pub fn send(
         &self,
         session: u64,
-        message: Message,
+        message: SessionMessage,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         self.write(session, message, descriptors, SendFlags::DONTWAIT)
@@ -184,7 +184,7 @@ impl Link {
     pub fn send_all(
         &self,
         session: u64,
-        message: Message,
+        message: SessionMessage,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         self.write(session, message, descriptors, SendFlags::empty())
@@ -193,7 +193,7 @@ impl Link {
     fn write(
         &self,
         session: u64,
-        message: Message,
+        message: SessionMessage,
         descriptors: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> io::Result<()> {
@@ -244,7 +244,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for SessionLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -309,25 +309,29 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    fn pair() -> (Link, Link, tempfile::TempDir) {
+    fn pair() -> (SessionLink, SessionLink, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let listener = Listener::at(&path).unwrap();
-        let near = Link::connect(&path).unwrap();
-        (near, Link::accept(&listener).unwrap(), folder)
+        let near = SessionLink::connect(&path).unwrap();
+        (near, SessionLink::accept(&listener).unwrap(), folder)
     }
 
     #[test]
     fn messages_keep_boundaries_and_documents() {
         let (near, far, _folder) = pair();
         let fd = document(|mut file| file.write_all(b"00 T x\n")).unwrap();
-        near.send(5, Message::Symbols, &[fd.as_fd()]).unwrap();
-        near.send(5, Message::Ready, &[]).unwrap();
+        near.send(5, SessionMessage::Symbols, &[fd.as_fd()])
+            .unwrap();
+        near.send(5, SessionMessage::Ready, &[]).unwrap();
         let (envelope, _, mut descriptors) = far.receive().unwrap().unwrap();
-        assert_eq!(envelope.message, Message::Symbols);
+        assert_eq!(envelope.message, SessionMessage::Symbols);
         let bytes = read_document(descriptors.pop().unwrap(), |_| Ok(())).unwrap();
         assert_eq!(bytes, b"00 T x\n");
-        assert_eq!(far.receive().unwrap().unwrap().0.message, Message::Ready);
+        assert_eq!(
+            far.receive().unwrap().unwrap().0.message,
+            SessionMessage::Ready
+        );
         assert!(far.receive().unwrap().is_none());
         assert_eq!(far.peer().unwrap().0, std::process::id());
         drop(near);
@@ -340,8 +344,8 @@ mod tests {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         assert!(read(memfd_create("x", flags).unwrap()).is_err());
         let long = document(|file| file.set_len(3)).unwrap();
-        let told = read_document(long, |len| Err(format!("{len} are too many")));
-        assert_eq!(told.unwrap_err(), "3 are too many");
+        let result = read_document(long, |len| Err(format!("{len} are too many")));
+        assert_eq!(result.unwrap_err(), "3 are too many");
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(read(reader.into()).is_err());
     }

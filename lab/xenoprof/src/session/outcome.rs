@@ -1,13 +1,13 @@
 //! Results of the participants of a session.
 
 use super::demux::Delivered;
-use super::message::Named;
+use super::message::AddressName;
 use super::saved::SavedSymbols;
 use crate::model::{Mode, Session};
 
 /// Results of the participants of a session.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SessionOutcome {
     /// Participants that were ready at the session's start.
     pub members: Vec<Taken>,
     /// Expected participants that were not ready.
@@ -26,14 +26,14 @@ pub struct Taken {
     /// Data delivered to it.
     pub given: Delivered,
     /// Data received from it.
-    pub received: Received,
+    pub received: ParticipantData,
 }
 
 /// Data received from a participant.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ParticipantData {
     /// Names of addresses.
-    pub names: Vec<Named>,
+    pub names: Vec<AddressName>,
     /// Symbols of a passive domain, by address.
     pub symbols: SavedSymbols,
     /// Session of an agent.

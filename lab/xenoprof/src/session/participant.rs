@@ -1,13 +1,13 @@
 //! `grantway prof participate`: a domain's profiler.
 
-use super::message::{DomainScope, Link, Message, Named, document};
+use super::message::{AddressName, DomainScope, SessionLink, SessionMessage, document};
 use super::ring::Consumer;
 use crate::host::cpus::raw_ns;
 use crate::host::process;
 use crate::model::{Mode, Session, file};
 use crate::record;
 use crate::resolve::{Resolver, Symbolizer, lookup};
-use crate::sampler::parse::{Address, Record, RecordKind};
+use crate::sampler::parse::{Address, PerfRecord, RecordKind};
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,7 +70,7 @@ pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     let link = connect(options)?;
     let mut session = ParticipantLink { link, id: 0 };
     let (message, _) = session.answer()?;
-    let Message::Configured { .. } = message else {
+    let SessionMessage::Configured { .. } = message else {
         bail!("the initiator violated the protocol");
     };
     let scope = match (options.mode, options.pids.as_slice()) {
@@ -78,15 +78,15 @@ pub fn run(options: &Participation) -> anyhow::Result<Participated> {
         (_, []) => DomainScope::Namespace,
         (_, pids) => DomainScope::Processes(pids.to_vec()),
     };
-    session.send(Message::Register {
+    session.send(SessionMessage::Register {
         name: options.name.clone(),
         mode: options.mode,
         scope,
     })?;
     let (message, descriptors) = session.answer()?;
     match message {
-        Message::Reserved => {}
-        Message::Refused { why } => {
+        SessionMessage::Reserved => {}
+        SessionMessage::Refused { why } => {
             return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
         }
         _ => bail!("the initiator violated the protocol"),
@@ -94,7 +94,7 @@ pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     if let Some(path) = &options.symbols {
         let text = std::fs::read(path).with_context(|| path.display().to_string())?;
         let symbols = document(|mut file| file.write_all(&text))?;
-        session.send_with(Message::Symbols, &[symbols.as_fd()])?;
+        session.send_with(SessionMessage::Symbols, &[symbols.as_fd()])?;
     }
     let ring = match <[OwnedFd; 2]>::try_from(descriptors) {
         Ok([memory, doorbell]) if options.mode == Mode::Active => {
@@ -102,7 +102,7 @@ pub fn run(options: &Participation) -> anyhow::Result<Participated> {
         }
         _ => None,
     };
-    session.send(Message::Ready)?;
+    session.send(SessionMessage::Ready)?;
     eprintln!("`{}` is ready", options.name);
     Participant {
         options,
@@ -115,10 +115,10 @@ pub fn run(options: &Participation) -> anyhow::Result<Participated> {
     .play()
 }
 
-fn connect(options: &Participation) -> anyhow::Result<Link> {
+fn connect(options: &Participation) -> anyhow::Result<SessionLink> {
     let end = Instant::now() + options.wait;
     loop {
-        match Link::connect(&options.socket) {
+        match SessionLink::connect(&options.socket) {
             Ok(link) => return Ok(link),
             Err(_) if Instant::now() < end => interrupt::sleep(LOOK)?,
             Err(error) => {
@@ -134,39 +134,43 @@ fn connect(options: &Participation) -> anyhow::Result<Link> {
 
 /// The connection, and the session's id once known.
 struct ParticipantLink {
-    link: Link,
+    link: SessionLink,
     id: u64,
 }
 
 impl ParticipantLink {
-    fn send(&self, message: Message) -> anyhow::Result<()> {
+    fn send(&self, message: SessionMessage) -> anyhow::Result<()> {
         self.send_with(message, &[])
     }
 
-    fn send_with(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+    fn send_with(
+        &self,
+        message: SessionMessage,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> anyhow::Result<()> {
         self.link
             .send_all(self.id, message, descriptors)
             .context("the initiator has disconnected")
     }
 
-    fn receive(&mut self) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
-        let heard = self
+    fn receive(&mut self) -> anyhow::Result<Option<(SessionMessage, Vec<OwnedFd>)>> {
+        let received = self
             .link
             .receive()
             .context("the initiator has disconnected")?;
-        Ok(heard.map(|(envelope, _, descriptors)| {
+        Ok(received.map(|(envelope, _, descriptors)| {
             self.id = envelope.session;
             (envelope.message, descriptors)
         }))
     }
 
-    fn answer(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+    fn answer(&mut self) -> anyhow::Result<(SessionMessage, Vec<OwnedFd>)> {
         let end = Instant::now() + ANSWER;
         while Instant::now() < end {
             interrupt::check()?;
             wait(&[self.link.as_fd()]);
-            if let Some(heard) = self.receive()? {
-                return Ok(heard);
+            if let Some(received) = self.receive()? {
+                return Ok(received);
             }
         }
         bail!("the initiator does not answer")
@@ -206,13 +210,13 @@ impl Participant<'_> {
             self.drain()?;
             match self.session.receive()? {
                 None => {}
-                Some((Message::Armed { at_raw_ns }, _)) => self.armed(at_raw_ns),
-                Some((Message::Drain, _)) => self.give()?,
-                Some((Message::Merged { samples }, _)) => {
+                Some((SessionMessage::Armed { at_raw_ns }, _)) => self.armed(at_raw_ns),
+                Some((SessionMessage::Drain, _)) => self.give()?,
+                Some((SessionMessage::Merged { samples }, _)) => {
                     self.took.samples = samples;
                     return Ok(self.took);
                 }
-                Some((Message::Refused { why }, _)) => {
+                Some((SessionMessage::Refused { why }, _)) => {
                     return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
                 }
                 Some(_) => bail!("the initiator violated the protocol"),
@@ -245,7 +249,7 @@ impl Participant<'_> {
             let session = agent.stop()?;
             let profile = document(|file| file::write(file, &session))?;
             self.session
-                .send_with(Message::Profile, &[profile.as_fd()])?;
+                .send_with(SessionMessage::Profile, &[profile.as_fd()])?;
         }
         let mut names = Vec::new();
         let mut bytes = 0;
@@ -261,14 +265,14 @@ impl Participant<'_> {
             if bytes > NAMES_BYTES {
                 bytes = 0;
                 let names = std::mem::take(&mut names);
-                self.session.send(Message::Names { names })?;
+                self.session.send(SessionMessage::Names { names })?;
             }
         }
         if !names.is_empty() {
-            self.session.send(Message::Names { names })?;
+            self.session.send(SessionMessage::Names { names })?;
         }
         let read = self.took.read;
-        self.session.send(Message::Drained { read })
+        self.session.send(SessionMessage::Drained { read })
     }
 }
 
@@ -288,7 +292,7 @@ impl Attributor {
         }
     }
 
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: PerfRecord) {
         if let RecordKind::Sample { pid, chain, .. } = &record.kind {
             if self.known.insert(*pid) {
                 self.resolver.process(*pid, &process::mappings(*pid));
@@ -302,7 +306,7 @@ impl Attributor {
         self.resolver.take(record);
     }
 
-    fn names(&mut self) -> Vec<Named> {
+    fn names(&mut self) -> Vec<AddressName> {
         let mut names = self
             .resolver
             .names(&mut Symbolizer::new(None), &self.addresses);
@@ -328,12 +332,12 @@ struct Agent {
 impl Agent {
     fn start(command: &[String], at_raw_ns: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let options = record::Options {
+        let options = record::RecordOptions {
             hz: Some(record::DEFAULT_HZ),
             command: command.to_vec(),
             own: true,
             stop: Some(Arc::clone(&stop)),
-            ..record::Options::default()
+            ..record::RecordOptions::default()
         };
         let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_nanos(at_raw_ns.saturating_sub(raw_ns())));

@@ -17,7 +17,7 @@
 //! memory.
 
 use super::SessionError;
-use crate::sampler::parse::{Address, Record, RecordKind};
+use crate::sampler::parse::{Address, PerfRecord, RecordKind};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
@@ -36,7 +36,8 @@ const TAIL: usize = 8;
 const DATA: usize = 512;
 /// Placeholder for a part of a call stack that the reader may not see.
 const HIDDEN: u64 = u64::MAX;
-/// Addresses from here on are kernel addresses: the upper half of x86-64's canonical addresses.
+/// This address and all higher ones are kernel addresses: the upper half of x86-64's canonical
+/// addresses.
 const KERNEL: u64 = 1 << 63;
 /// Maximum length of a text in a record, bytes.
 const TEXT_MAX: usize = 4096;
@@ -170,7 +171,7 @@ impl Producer {
     }
 
     /// Writes a record, or counts it as dropped. `pid` is the process id in the reader's namespace.
-    pub fn offer(&mut self, record: &Record, pid: u32) {
+    pub fn offer(&mut self, record: &PerfRecord, pid: u32) {
         let is_sample = matches!(record.kind, RecordKind::Sample { .. });
         self.counts.offered += u64::from(is_sample);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -265,9 +266,9 @@ impl Consumer {
     ///
     /// # Errors
     /// The ring contains malformed records.
-    pub fn drain(&mut self, records: &mut Vec<Record>) -> Result<(), SessionError> {
+    pub fn drain(&mut self, records: &mut Vec<PerfRecord>) -> Result<(), SessionError> {
         let mut count = [0u8; 8];
-        // The read fails without a signal; the ring is read nevertheless.
+        // The read fails without a signal; the ring is still read.
         let _silent = rustix::io::read(&self.doorbell, &mut count);
         let mask = (self.words.count - DATA - 1) as u64;
         let nonsense = SessionError::Nonsense("a ring with malformed records");
@@ -306,7 +307,7 @@ fn two(low: u32, high: u32) -> u64 {
 }
 
 /// Encodes a record. A record without a process has no encoding.
-fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
+fn encode(record: &PerfRecord, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
     out.extend([0, record.time_ns]);
     let kind = match &record.kind {
         RecordKind::Sample { tid, chain, .. } => {
@@ -381,7 +382,7 @@ fn untext(words: &[u64]) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.get(..len)?).into_owned())
 }
 
-fn decode(words: &[u64]) -> Option<Record> {
+fn decode(words: &[u64]) -> Option<PerfRecord> {
     let (&[first, time_ns, who], rest) = words.split_first_chunk()?;
     let (pid, tid) = (who as u32, (who >> 32) as u32);
     let kind = match (first >> 16) & 0xffff {
@@ -417,7 +418,7 @@ fn decode(words: &[u64]) -> Option<Record> {
         5 => RecordKind::Exit { pid, tid },
         _ => return None,
     };
-    Some(Record {
+    Some(PerfRecord {
         time_ns,
         cpu: (first >> 32) as u32,
         kind,
@@ -487,7 +488,7 @@ mod tests {
             let mut expected = Vec::new();
             let mut records = Vec::new();
             for (kind, cpu, read) in ops {
-                let record = Record { time_ns: 5, cpu: cpu.into(), kind };
+                let record = PerfRecord { time_ns: 5, cpu: cpu.into(), kind };
                 let before = producer.head;
                 producer.offer(&record, 7);
                 if producer.head > before {
@@ -513,7 +514,8 @@ mod tests {
             value in any::<u64>(),
         ) {
             let (mut producer, consumer) = pair(64, true);
-            let record = Record { time_ns: 1, cpu: 0, kind: RecordKind::Exit { pid: 7, tid: 7 } };
+            let kind = RecordKind::Exit { pid: 7, tid: 7 };
+            let record = PerfRecord { time_ns: 1, cpu: 0, kind };
             producer.offer(&record, 7);
             let head = producer.head;
             consumer.words.at(word).store(value, Ordering::Relaxed);
@@ -546,7 +548,7 @@ mod tests {
             chain: chain.into(),
         };
         producer.offer(
-            &Record {
+            &PerfRecord {
                 time_ns: 1,
                 cpu: 0,
                 kind,

@@ -30,7 +30,8 @@ impl SavedSymbols {
     pub fn parse(text: &[u8]) -> Self {
         let mut found = Self::default();
         for line in text.split(|byte| *byte == b'\n') {
-            // Symbols that do not fit are skipped. The length of texts is limited far below that.
+            // Symbols that do not fit are skipped. The limit on the length of texts makes that
+            // impossible.
             let _other = str::from_utf8(line).ok().and_then(|line| found.add(line));
         }
         // The sort is stable, so the last of several symbols at one address wins.

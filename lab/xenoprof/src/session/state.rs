@@ -113,7 +113,7 @@ pub struct Member {
 
 /// Input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum SessionInput {
     /// A participant registers.
     Register(MemberId, String, Mode),
     /// A participant is ready for samples.
@@ -208,11 +208,11 @@ impl State {
     }
 
     /// Processes an input at `now_ns` and returns the actions to take.
-    pub fn take(&mut self, input: Input, now_ns: u64) -> Vec<Action> {
+    pub fn take(&mut self, input: SessionInput, now_ns: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         match input {
-            Input::Register(id, name, mode) => self.register(id, name, mode, &mut actions),
-            Input::Ready(id) => {
+            SessionInput::Register(id, name, mode) => self.register(id, name, mode, &mut actions),
+            SessionInput::Ready(id) => {
                 let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
                 match standing {
                     Some(standing @ MemberState::Registered) if self.phase == Phase::Configured => {
@@ -221,7 +221,7 @@ impl State {
                     _ => self.breach(id, &mut actions),
                 }
             }
-            Input::Drained(id) => {
+            SessionInput::Drained(id) => {
                 let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
                 match standing {
                     Some(standing @ MemberState::Ready) if self.phase == Phase::Draining => {
@@ -230,19 +230,19 @@ impl State {
                     _ => self.breach(id, &mut actions),
                 }
             }
-            Input::Gone(id, why) => self.lose(id, why),
-            Input::Start if self.phase == Phase::Reserved => {
+            SessionInput::Gone(id, why) => self.lose(id, why),
+            SessionInput::Start if self.phase == Phase::Reserved => {
                 self.phase = Phase::Armed;
                 self.deadline_ns = now_ns.saturating_add(LEAD_NS);
                 let at = self.deadline_ns;
                 actions.extend(self.ready().map(|id| Action::Arm(id, at)));
             }
-            Input::Stop if matches!(self.phase, Phase::Armed | Phase::Running) => {
+            SessionInput::Stop if matches!(self.phase, Phase::Armed | Phase::Running) => {
                 self.phase = Phase::Draining;
                 self.deadline_ns = now_ns.saturating_add(DRAIN_NS);
                 actions.extend(self.ready().map(Action::Drain));
             }
-            Input::Start | Input::Stop | Input::Tick => {}
+            SessionInput::Start | SessionInput::Stop | SessionInput::Tick => {}
         }
         self.advance(now_ns, &mut actions);
         actions
@@ -374,19 +374,19 @@ mod tests {
     const NAMES: [&str; 3] = ["web", "db", "log"];
     const DEADLINE: u64 = 1000;
 
-    fn input() -> impl Strategy<Value = Input> {
+    fn input() -> impl Strategy<Value = SessionInput> {
         let id = 0u32..4;
         prop_oneof![
             3 => (id.clone(), 0usize..4).prop_map(|(id, name)| {
                 let name = NAMES.get(name).copied().unwrap_or("stranger");
-                Input::Register(id, name.to_owned(), Mode::Active)
+                SessionInput::Register(id, name.to_owned(), Mode::Active)
             }),
-            3 => id.clone().prop_map(Input::Ready),
-            2 => id.clone().prop_map(Input::Drained),
-            1 => id.prop_map(|id| Input::Gone(id, "gone".to_owned())),
-            1 => Just(Input::Start),
-            1 => Just(Input::Stop),
-            1 => Just(Input::Tick),
+            3 => id.clone().prop_map(SessionInput::Ready),
+            2 => id.clone().prop_map(SessionInput::Drained),
+            1 => id.prop_map(|id| SessionInput::Gone(id, "gone".to_owned())),
+            1 => Just(SessionInput::Start),
+            1 => Just(SessionInput::Stop),
+            1 => Just(SessionInput::Tick),
         ]
     }
 
@@ -398,13 +398,13 @@ mod tests {
         drained: BTreeSet<MemberId>,
     }
 
-    fn oracle(history: &[(u64, Input)]) -> Oracle {
+    fn oracle(history: &[(u64, SessionInput)]) -> Oracle {
         let (mut names, mut ready) = (BTreeMap::new(), BTreeSet::new());
         let mut drained = BTreeSet::new();
         let (mut phase, mut until) = (Phase::Configured, DEADLINE);
         for (now, input) in history {
             match (phase, input) {
-                (Phase::Configured, Input::Register(id, name, _)) => {
+                (Phase::Configured, SessionInput::Register(id, name, _)) => {
                     if names.contains_key(id) {
                         names.remove(id);
                         ready.remove(id);
@@ -412,7 +412,7 @@ mod tests {
                         names.insert(*id, name.clone());
                     }
                 }
-                (Phase::Configured, Input::Ready(id)) => {
+                (Phase::Configured, SessionInput::Ready(id)) => {
                     if names.contains_key(id) && !ready.contains(id) {
                         ready.insert(*id);
                     } else {
@@ -420,19 +420,24 @@ mod tests {
                         ready.remove(id);
                     }
                 }
-                (Phase::Configured, Input::Drained(id) | Input::Gone(id, _)) => {
+                (Phase::Configured, SessionInput::Drained(id) | SessionInput::Gone(id, _)) => {
                     names.remove(id);
                     ready.remove(id);
                 }
-                (Phase::Draining, Input::Drained(id)) if ready.contains(id) => {
+                (Phase::Draining, SessionInput::Drained(id)) if ready.contains(id) => {
                     ready.remove(id);
                     drained.insert(*id);
                 }
-                (_, Input::Ready(id) | Input::Drained(id) | Input::Gone(id, _)) => {
+                (
+                    _,
+                    SessionInput::Ready(id) | SessionInput::Drained(id) | SessionInput::Gone(id, _),
+                ) => {
                     ready.remove(id);
                 }
-                (Phase::Reserved, Input::Start) => (phase, until) = (Phase::Armed, now + LEAD_NS),
-                (Phase::Armed | Phase::Running, Input::Stop) => {
+                (Phase::Reserved, SessionInput::Start) => {
+                    (phase, until) = (Phase::Armed, now + LEAD_NS)
+                }
+                (Phase::Armed | Phase::Running, SessionInput::Stop) => {
                     (phase, until) = (Phase::Draining, now + DRAIN_NS);
                 }
                 _ => {}
@@ -500,8 +505,8 @@ mod tests {
                     let known: BTreeSet<&str> =
                         state.members().values().map(|m| m.name.as_str()).collect();
                     for name in NAMES {
-                        let told = state.absent().iter().any(|absent| absent == name);
-                        prop_assert!(told || known.contains(name), "{} is missing", name);
+                        let is_absent = state.absent().iter().any(|absent| absent == name);
+                        prop_assert!(is_absent || known.contains(name), "{} is missing", name);
                     }
                 }
             }
@@ -524,12 +529,12 @@ mod tests {
     fn a_timeout_names_the_absent() {
         let expected = Expected::parse("web,db,log").unwrap();
         let mut state = State::new(true, expected, 100).unwrap();
-        let register = |name: &str| Input::Register(1, name.to_owned(), Mode::Active);
+        let register = |name: &str| SessionInput::Register(1, name.to_owned(), Mode::Active);
         assert_eq!(state.take(register("web"), 1), [Action::Reserve(1)]);
-        let late = Input::Register(2, "db".to_owned(), Mode::Passive);
+        let late = SessionInput::Register(2, "db".to_owned(), Mode::Passive);
         state.take(late, 2);
-        state.take(Input::Ready(1), 3);
-        let actions = state.take(Input::Tick, 100);
+        state.take(SessionInput::Ready(1), 3);
+        let actions = state.take(SessionInput::Tick, 100);
         assert_eq!(state.phase(), Phase::Reserved);
         assert_eq!(state.absent(), ["log", "db"]);
         assert_eq!(
@@ -537,14 +542,14 @@ mod tests {
             [Action::Refuse(2, "was not ready in time".to_owned())]
         );
         assert_eq!(
-            state.take(Input::Start, 101),
+            state.take(SessionInput::Start, 101),
             [Action::Arm(1, 101 + LEAD_NS)]
         );
 
         let mut state = State::new(true, Expected::Count(3), 100).unwrap();
         state.take(register("web"), 1);
-        state.take(Input::Ready(1), 2);
-        state.take(Input::Tick, 100);
+        state.take(SessionInput::Ready(1), 2);
+        state.take(SessionInput::Tick, 100);
         assert_eq!(state.absent(), ["2 of 3"]);
     }
 

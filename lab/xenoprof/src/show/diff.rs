@@ -1,13 +1,13 @@
 //! The command `prof diff A B`: compares point A with point B, like the paper's tables 1 and 2.
 
 use super::cells::shortened;
-use super::sums::{COARSE, COARSE_NOTE, Denominator, Sums};
+use super::sums::{COARSE, COARSE_NOTE, Denominator, DomainSums};
 use super::windows;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Sample, Session};
 use figures::report::{Figure, number};
-use figures::stats::{CONFIDENCE, Verdict};
+use figures::stats::{CONFIDENCE, ComparisonVerdict};
 use figures::table::table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ impl Point {
     fn new(
         session: &Session,
         found: &Attribution,
-        all: &[Sums<'_>],
+        all: &[DomainSums<'_>],
         both: &BTreeSet<&str>,
         weights: &Weights<'_>,
     ) -> Self {
@@ -46,7 +46,7 @@ impl Point {
             refusal: denominator.packets.as_ref().err().cloned(),
             ..Self::default()
         };
-        let is_in_both = |sums: &&Sums<'_>| both.contains(sums.domain.name.as_str());
+        let is_in_both = |sums: &&DomainSums<'_>| both.contains(sums.domain.name.as_str());
         for sums in all.iter().filter(is_in_both) {
             if let (Some(cycles), Some(packets)) = (sums.cycles, denominator.packets()) {
                 let name = sums.domain.name.clone();
@@ -68,14 +68,14 @@ impl Point {
     }
 }
 
-/// Share of the exact time of all used domains that a sample of each of them stands for.
+/// Share of the exact time of all used domains that a sample of each of them represents.
 type Weights<'a> = BTreeMap<&'a str, f64>;
 
-fn weights<'a>(all: &[Sums<'a>], used: &BTreeSet<&str>) -> Weights<'a> {
-    let time = |sums: &Sums<'_>| sums.cycles.unwrap_or(0.0);
-    let is_used = |sums: &&Sums<'_>| used.contains(sums.domain.name.as_str());
+fn weights<'a>(all: &[DomainSums<'a>], used: &BTreeSet<&str>) -> Weights<'a> {
+    let time = |sums: &DomainSums<'_>| sums.cycles.unwrap_or(0.0);
+    let is_used = |sums: &&DomainSums<'_>| used.contains(sums.domain.name.as_str());
     let total: f64 = all.iter().filter(is_used).map(time).sum();
-    let weight = |sums: &Sums<'a>| {
+    let weight = |sums: &DomainSums<'a>| {
         let of_domain = time(sums) / total.max(1.0);
         (sums.domain.name.as_str(), of_domain * sums.share(1))
     };
@@ -107,7 +107,7 @@ impl Point {
         for samples in windows::cut(session, is_used) {
             window.samples = samples;
             let found = Attribution::new(&window, rules, classing);
-            let all = Sums::of(&window, &found);
+            let all = DomainSums::of(&window, &found);
             let point = Self::new(&window, &found, &all, &BTreeSet::new(), &weights);
             self.windows.push(point);
         }
@@ -133,7 +133,7 @@ enum PartOfTime<'a> {
 /// A function and its shares at A and B; `None`: no samples.
 type Row<'a> = (&'a str, Option<f64>, Option<f64>);
 
-fn find<'a, 'b>(all: &'a [Sums<'b>], name: &str) -> Option<&'a Sums<'b>> {
+fn find<'a, 'b>(all: &'a [DomainSums<'b>], name: &str) -> Option<&'a DomainSums<'b>> {
     all.iter().find(|sums| sums.domain.name == name)
 }
 
@@ -150,12 +150,12 @@ pub struct Diff {
 }
 
 /// Returns the reason for not comparing the functions of a domain, if there is one.
-fn left_out(name: &str, points: [Option<&Sums<'_>>; 2]) -> Option<String> {
+fn left_out(name: &str, points: [Option<&DomainSums<'_>>; 2]) -> Option<String> {
     let [Some(a), Some(b)] = points else {
         let point = if points[0].is_none() { "A" } else { "B" };
         return Some(format!("{name}: it is not in {point}"));
     };
-    let refused = |point: &str, sums: &Sums<'_>| {
+    let refused = |point: &str, sums: &DomainSums<'_>| {
         let why = sums.refusal()?;
         Some(format!("{name}: in {point} {why}"))
     };
@@ -174,14 +174,14 @@ impl Diff {
     ) -> Self {
         let found = [a, b].map(|session| Attribution::new(session, rules, classing));
         let [of_a, of_b] = [(a, &found[0]), (b, &found[1])].map(|(session, found)| {
-            let mut all = Sums::of(session, found);
+            let mut all = DomainSums::of(session, found);
             all.retain(|sums| match domain {
                 Some(name) => sums.domain.name == name,
                 None => sums.counts(),
             });
             all
         });
-        let names = |all: &'_ [Sums<'_>]| -> BTreeSet<String> {
+        let names = |all: &'_ [DomainSums<'_>]| -> BTreeSet<String> {
             all.iter().map(|sums| sums.domain.name.clone()).collect()
         };
         let (in_a, in_b) = (names(&of_a), names(&of_b));
@@ -204,7 +204,7 @@ impl Diff {
                 }
             }
         }
-        let point = |session: &Session, found: &Attribution, all: &[Sums<'_>]| {
+        let point = |session: &Session, found: &Attribution, all: &[DomainSums<'_>]| {
             let weights = weights(all, &used);
             let point = Point::new(session, found, all, &both, &weights);
             point.cut(session, rules, classing, &weights)
@@ -402,7 +402,7 @@ impl Diff {
                 figure.covers = Some(CONFIDENCE);
             }
             if let Some(why) = self.unresolved(difference, half) {
-                figure.verdict = Some(Verdict::Unresolved);
+                figure.verdict = Some(ComparisonVerdict::Unresolved);
                 figure.note = Some(why.to_owned());
             }
             figures.push(figure);
@@ -417,7 +417,7 @@ mod tests {
     use crate::model::Tier;
     use crate::testing::session;
 
-    /// Returns point B, in which another function than in A uses the time of the copy.
+    /// Returns point B, in which a different function than in A uses the time of the copy.
     fn slow() -> Session {
         let mut session = session();
         session.frames[1].symbol = "tcp_collapse".to_owned();
@@ -458,7 +458,7 @@ mod tests {
             assert!((copy.value.unwrap() + 0.01).abs() < 1e-9);
             copy.verdict
         };
-        assert_eq!(verdict(&session(), &b), Some(Verdict::Unresolved));
+        assert_eq!(verdict(&session(), &b), Some(ComparisonVerdict::Unresolved));
         let mut a = session();
         a.head.tier = Tier::PmuNmi;
         b.head.tier = Tier::PmuNmi;
@@ -492,7 +492,7 @@ mod tests {
             same.lo.unwrap() < -0.01 && same.hi.unwrap() > 0.01,
             "{same:?}"
         );
-        assert_eq!(same.verdict, Some(Verdict::Unresolved));
+        assert_eq!(same.verdict, Some(ComparisonVerdict::Unresolved));
         let other = copy(0, 9);
         assert!(
             other.hi.unwrap() < 0.0 && other.verdict.is_none(),
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_without_usable_samples_is_left_out_of_both() {
+    fn domains_without_usable_samples_are_left_out() {
         let mut b = session();
         b.domains[0].cpu_ns = Some(1);
         let diff = diff(&session(), &b);

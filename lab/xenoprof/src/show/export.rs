@@ -1,8 +1,8 @@
 //! The command `prof export`: the Firefox Profiler's processed profile.
 
 use super::firefox::{IntervalMarker, Library, NewFrame, Shared, Track, VERSION};
-use crate::attribute::rules::{Function, Rules};
-use crate::model::{DomainKind, Frame, Marker, MarkerKind, Session, Space};
+use crate::attribute::rules::{FunctionInfo, Rules};
+use crate::model::{DomainKind, Marker, MarkerKind, Session, Space, StackFrame};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -259,7 +259,7 @@ impl Tables<'_> {
 
     /// Returns the index of the frame of a stack.
     fn frame(&mut self, kind: DomainKind, stack: u32) -> Option<usize> {
-        let frames: Vec<&Frame> = {
+        let frames: Vec<&StackFrame> = {
             let mut outwards = self.session.frames_of(stack).map(|(_, frame)| frame);
             let first = outwards.next()?;
             let mut frames = vec![first];
@@ -276,7 +276,7 @@ impl Tables<'_> {
         let module = self.session.module(frame)?;
         let class = self.rules.class(
             kind,
-            Function {
+            FunctionInfo {
                 space: module.space,
                 module: module.name(),
                 symbol: &frame.symbol,

@@ -5,7 +5,7 @@
 use super::palette::{Palette, plain};
 use super::sums::{Denominator, counts};
 use crate::attribute::rules::Rules;
-use crate::model::{Domain, DomainKind, Session};
+use crate::model::{DomainKind, ProfiledDomain, Session};
 use anyhow::{Context as _, ensure};
 use figures::{clean, file};
 use inferno::flamegraph::{self, Options};
@@ -161,7 +161,7 @@ pub fn differences(
     let mut stacks: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for (at, session) in [a, b].into_iter().enumerate() {
         let only = domain.map(|name| self::domain(session, name)).transpose()?;
-        let which = |index: usize, domain: &Domain| match only {
+        let which = |index: usize, domain: &ProfiledDomain| match only {
             Some(only) => only == index,
             None => counts(domain),
         };
@@ -262,7 +262,7 @@ fn texts(lines: &BTreeMap<String, f64>) -> Vec<String> {
 /// processes outside of all domains have no functions.
 fn lines(
     session: &Session,
-    which: impl Fn(usize, &Domain) -> bool,
+    which: impl Fn(usize, &ProfiledDomain) -> bool,
     are_others_short: bool,
 ) -> anyhow::Result<BTreeMap<String, f64>> {
     let mut bytes = 0;
@@ -294,7 +294,7 @@ fn lines(
 }
 
 /// Returns whether a picture of this domain, or of all that are not idle, shows a domain.
-fn is_drawn(only: Option<usize>) -> impl Fn(usize, &Domain) -> bool {
+fn is_drawn(only: Option<usize>) -> impl Fn(usize, &ProfiledDomain) -> bool {
     move |index, domain| match only {
         Some(only) => only == index,
         None => domain.kind != DomainKind::Idle,
@@ -509,7 +509,7 @@ mod tests {
         let mut session = session();
         session.frames[0].symbol = "x".repeat(crate::model::NAME_MAX);
         session.stacks = (0..1000u32)
-            .map(|n| crate::model::Stack(n.checked_sub(1), 0))
+            .map(|n| crate::model::CallStack(n.checked_sub(1), 0))
             .collect();
         session.samples = (0..1000).map(|n| Sample(0, 0, 0, n)).collect();
         let error = picture(&session, &Rules::thesis(), None, Vec::new()).unwrap_err();

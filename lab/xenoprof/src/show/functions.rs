@@ -1,9 +1,9 @@
 //! The functions of a domain: their own samples, those of their callees, and their callers.
 
 use super::cells::{percent, shortened};
-use super::sums::Sums;
+use super::sums::DomainSums;
 use crate::attribute::functions_of;
-use crate::model::{Domain, Session};
+use crate::model::{ProfiledDomain, Session};
 use figures::table::table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,7 @@ impl<'a> FunctionSamples<'a> {
 /// Returns the functions that a listing shows of a domain.
 pub(super) fn listed<'a>(
     session: &'a Session,
-    sums: &Sums<'_>,
+    sums: &DomainSums<'_>,
     listing: &Listing<'_>,
 ) -> Vec<(Name<'a>, FunctionSamples<'a>)> {
     let mut functions: Vec<_> = all(session, sums).into_iter().collect();
@@ -82,7 +82,7 @@ pub(super) fn listed<'a>(
 }
 
 /// Returns the number of samples of each stack in a domain.
-pub(crate) fn stacks(session: &Session, of: &Domain) -> BTreeMap<u32, u64> {
+pub(crate) fn stacks(session: &Session, of: &ProfiledDomain) -> BTreeMap<u32, u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for sample in &session.samples {
         let domain = session.domains.get(session.domain_of(sample));
@@ -93,10 +93,10 @@ pub(crate) fn stacks(session: &Session, of: &Domain) -> BTreeMap<u32, u64> {
     counts
 }
 
-fn all<'a>(session: &'a Session, sums: &Sums<'_>) -> BTreeMap<Name<'a>, FunctionSamples<'a>> {
+fn all<'a>(session: &'a Session, sums: &DomainSums<'_>) -> BTreeMap<Name<'a>, FunctionSamples<'a>> {
     let mut functions: BTreeMap<Name<'a>, FunctionSamples<'a>> = BTreeMap::new();
     for (stack, count) in stacks(session, sums.domain) {
-        let name = |frame: &'a crate::model::Frame| {
+        let name = |frame: &'a crate::model::StackFrame| {
             let module = session.module(frame).map_or("", |module| module.name());
             (module, frame.symbol.as_str())
         };
@@ -121,9 +121,9 @@ fn all<'a>(session: &'a Session, sums: &Sums<'_>) -> BTreeMap<Name<'a>, Function
 }
 
 /// Returns a table of the functions of each domain.
-pub(super) fn text(session: &Session, all: &[Sums<'_>], listing: &Listing<'_>) -> String {
+pub(super) fn text(session: &Session, all: &[DomainSums<'_>], listing: &Listing<'_>) -> String {
     let mut out = String::new();
-    let is_listed = |sums: &&Sums<'_>| sums.counts() || listing.domain.is_some();
+    let is_listed = |sums: &&DomainSums<'_>| sums.counts() || listing.domain.is_some();
     for sums in all.iter().filter(is_listed) {
         if listing.most == 0 || sums.refusal().is_some() {
             continue;
@@ -168,7 +168,7 @@ mod tests {
     fn shown(listing: &Listing<'_>) -> String {
         let session = session();
         let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
-        text(&session, &Sums::of(&session, &found), listing)
+        text(&session, &DomainSums::of(&session, &found), listing)
     }
 
     fn has_row(text: &str, cells: &[&str]) -> bool {

@@ -2,9 +2,9 @@
 
 use super::cells::percent;
 use super::functions::{Listing, stacks};
-use super::sums::Sums;
+use super::sums::DomainSums;
 use crate::attribute::functions_of;
-use crate::model::{Frame, Session};
+use crate::model::{Session, StackFrame};
 use figures::table::table;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,7 @@ fn tail(function: &str) -> String {
 /// belong to several functions.
 pub(super) fn by_place<'a>(
     session: &'a Session,
-    sums: &Sums<'_>,
+    sums: &DomainSums<'_>,
     listing: &Listing<'_>,
 ) -> Vec<((&'a str, u32), LineSamples)> {
     listed(session, sums, listing, |frame| session.source(frame)).all
@@ -78,14 +78,14 @@ pub(super) fn by_place<'a>(
 /// Returns the source lines that a listing shows of a domain.
 fn listed<'a, Key: Copy + Ord>(
     session: &'a Session,
-    sums: &Sums<'_>,
+    sums: &DomainSums<'_>,
     listing: &Listing<'_>,
-    line_of: impl Fn(&'a Frame) -> Option<Key>,
+    line_of: impl Fn(&'a StackFrame) -> Option<Key>,
 ) -> Lines<'a, Key> {
     let mut counts: BTreeMap<Key, LineSamples> = BTreeMap::new();
     let mut without = BTreeMap::new();
     for (stack, count) in stacks(session, sums.domain) {
-        let frames: Vec<&'a Frame> = functions_of(session, stack).collect();
+        let frames: Vec<&'a StackFrame> = functions_of(session, stack).collect();
         if let Some(innermost) = frames.first() {
             match line_of(innermost) {
                 Some(line) => counts.entry(line).or_default().own += count,
@@ -116,9 +116,9 @@ fn listed<'a, Key: Copy + Ord>(
 }
 
 /// Returns a table of the source lines of each domain.
-pub(super) fn text(session: &Session, all: &[Sums<'_>], listing: &Listing<'_>) -> String {
+pub(super) fn text(session: &Session, all: &[DomainSums<'_>], listing: &Listing<'_>) -> String {
     let mut out = String::new();
-    let is_listed = |sums: &&Sums<'_>| sums.counts() || listing.domain.is_some();
+    let is_listed = |sums: &&DomainSums<'_>| sums.counts() || listing.domain.is_some();
     for sums in all.iter().filter(is_listed) {
         if !listing.lines || listing.most == 0 || sums.refusal().is_some() {
             continue;
@@ -181,7 +181,7 @@ mod tests {
             by_total,
             ..Listing::first(5)
         };
-        text(session, &Sums::of(session, &found), &listing)
+        text(session, &DomainSums::of(session, &found), &listing)
     }
 
     fn rows(text: &str) -> Vec<Vec<&str>> {

@@ -1,7 +1,7 @@
 //! Colours of flame graphs, and their legend: a hue for each class, light in user code, dark in the
 //! kernel.
 
-use crate::attribute::rules::{Function, Rules};
+use crate::attribute::rules::{FunctionInfo, Rules};
 use crate::model::{DomainKind, Session, Space};
 use figures::clean;
 use inferno::flamegraph::color::{Color, PaletteMap};
@@ -75,7 +75,7 @@ impl Palette {
             let module = session.module(frame);
             let space = module.map_or(Space::User, |module| module.space);
             let class = module.and_then(|module| {
-                let function = Function {
+                let function = FunctionInfo {
                     space,
                     module: module.name(),
                     symbol: &frame.symbol,

@@ -3,13 +3,13 @@
 use super::functions;
 pub use super::functions::Listing;
 use super::lines;
-use super::sums::{COARSE, COARSE_NOTE, Denominator, GOOD, Sums, outside};
+use super::sums::{COARSE, COARSE_NOTE, Denominator, DomainSums, GOOD, outside};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
 use figures::report::Figure;
-use figures::stats::{CONFIDENCE, Estimate, Verdict};
+use figures::stats::{CONFIDENCE, ComparisonVerdict, Estimate};
 use figures::{clean, csv};
 use std::io::Write;
 
@@ -88,7 +88,7 @@ pub fn figures(
         tsc_hz: session.head.tsc_hz,
         list: Vec::new(),
     };
-    let mut all = Sums::of(session, found);
+    let mut all = DomainSums::of(session, found);
     if let Some(domain) = listing.domain {
         all.retain(|sums| sums.domain.name == domain);
     }
@@ -145,7 +145,7 @@ impl Figures {
     }
 
     /// Adds a share of the samples, times `whole`.
-    fn share(&mut self, metric: &str, sums: &Sums<'_>, count: u64, whole: f64) {
+    fn share(&mut self, metric: &str, sums: &DomainSums<'_>, count: u64, whole: f64) {
         let [lo, hi] = interval(count, sums.part.samples);
         let estimate = Estimate {
             value: sums.share(count) * whole,
@@ -158,7 +158,7 @@ impl Figures {
         figure.covers = Some(CONFIDENCE);
         figure.note = sums.unreliable_because();
         if figure.note.is_some() {
-            figure.verdict = Some(Verdict::Unresolved);
+            figure.verdict = Some(ComparisonVerdict::Unresolved);
         }
         self.list.push(figure);
     }
@@ -176,7 +176,7 @@ impl Figures {
         }
     }
 
-    fn samples(&mut self, sums: &Sums<'_>) {
+    fn samples(&mut self, sums: &DomainSums<'_>) {
         let name = sums.domain.name.as_str();
         self.exact(&format!("samples.{name}.expected"), sums.expected as f64);
         self.exact(
@@ -192,21 +192,21 @@ impl Figures {
             let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
             figure.note = sums.unreliable_because();
             figure.verdict = Some(match figure.note {
-                None => Verdict::Equal,
-                Some(_) => Verdict::Unresolved,
+                None => ComparisonVerdict::Equal,
+                Some(_) => ComparisonVerdict::Unresolved,
             });
             self.list.push(figure);
         }
     }
 
-    fn closure(&mut self, sums: &Sums<'_>) {
+    fn closure(&mut self, sums: &DomainSums<'_>) {
         let Some(closure) = sums.closure else { return };
         let metric = format!("closure.{}", sums.domain.name);
         let mut figure = Figure::single(PLAN, self.config, &metric, closure);
         figure.verdict = Some(if outside(closure, GOOD) {
-            Verdict::Unresolved
+            ComparisonVerdict::Unresolved
         } else {
-            Verdict::Equal
+            ComparisonVerdict::Equal
         });
         figure.note = sums.correction_because(self.tsc_hz);
         self.list.push(figure);
@@ -217,7 +217,7 @@ impl Figures {
 
     /// Adds the hops of the ledger. The ledger covers the time between two readings, so its hops
     /// are scaled to the whole session.
-    fn hops(&mut self, sums: &Sums<'_>, packets: Option<f64>) {
+    fn hops(&mut self, sums: &DomainSums<'_>, packets: Option<f64>) {
         let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
             return;
         };
@@ -231,7 +231,7 @@ impl Figures {
         }
     }
 
-    fn classes(&mut self, sums: &Sums<'_>, classes: &[String], packets: Option<f64>) {
+    fn classes(&mut self, sums: &DomainSums<'_>, classes: &[String], packets: Option<f64>) {
         if !sums.counts() {
             return;
         }
@@ -258,7 +258,7 @@ impl Figures {
     }
 
     /// Adds the functions if the listing asks for callees or callers.
-    fn functions(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+    fn functions(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         let is_listed = listing.children || listing.callers;
         if !is_listed || !sums.counts() || sums.refusal().is_some() {
             return;
@@ -278,7 +278,7 @@ impl Figures {
     }
 
     /// Adds the source lines if the listing asks for them.
-    fn lines(&mut self, session: &Session, sums: &Sums<'_>, listing: &Listing<'_>) {
+    fn lines(&mut self, session: &Session, sums: &DomainSums<'_>, listing: &Listing<'_>) {
         if !listing.lines || !sums.counts() || sums.refusal().is_some() {
             return;
         }
@@ -290,7 +290,7 @@ impl Figures {
     }
 
     /// Adds each domain's exact time, divided by the beneficiaries of its samples.
-    fn charged_to(&mut self, all: &[Sums<'_>]) {
+    fn charged_to(&mut self, all: &[DomainSums<'_>]) {
         for (who, cycles) in super::sums::charged_to(all) {
             self.exact(&format!("on_behalf_of.{who}"), cycles);
         }
@@ -373,7 +373,10 @@ mod tests {
         assert_eq!(value("samples.driver.lost"), 0.0);
         near("on_behalf_of.driver", 2.3e8);
         near("share.driver.resolution", 0.1);
-        assert_eq!(of(&figures, "closure.driver").verdict, Some(Verdict::Equal));
+        assert_eq!(
+            of(&figures, "closure.driver").verdict,
+            Some(ComparisonVerdict::Equal)
+        );
         let idle = figures.iter().any(|f| f.metric.starts_with("share.idle"));
         assert!(!idle, "an idle domain has no figures");
     }
@@ -450,14 +453,14 @@ mod tests {
         let figures = all(&session);
         let refused = of(&figures, "share.driver.class.copy");
         assert_eq!(refused.value, None);
-        assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(refused.verdict, Some(ComparisonVerdict::NotMeasurable));
         assert!(refused.note.as_ref().unwrap().contains("0.50"));
         // The total is not affected.
         assert!(of(&figures, "cycles.driver").value.is_some());
         session.domains[0].cpu_ns = Some(110_000_000);
         let figures = all(&session);
         let flagged = of(&figures, "share.driver.class.copy");
-        assert_eq!(flagged.verdict, Some(Verdict::Unresolved));
+        assert_eq!(flagged.verdict, Some(ComparisonVerdict::Unresolved));
         assert!(flagged.note.as_ref().unwrap().contains("0.91"));
     }
 
@@ -475,7 +478,7 @@ mod tests {
     fn a_domain_without_data_has_a_reason() {
         let figures = all(&with_an_absent_domain());
         let web = of(&figures, "cycles.web");
-        assert_eq!(web.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(web.verdict, Some(ComparisonVerdict::NotMeasurable));
         assert_eq!(web.note.as_deref(), Some("was not ready"));
     }
 
@@ -491,7 +494,7 @@ mod tests {
     fn few_packets_refuse_figures_with_the_reason() {
         for (frames, reason) in [(0, "no packets"), (999, "999 packets, fewer than 1000")] {
             let mut session = session();
-            session.domains[0].traffic = Some(crate::model::Traffic {
+            session.domains[0].traffic = Some(crate::model::BridgeTraffic {
                 frames,
                 bytes: frames * 1514,
             });
@@ -499,7 +502,7 @@ mod tests {
             for name in ["driver", "guest", "total"] {
                 for unit in ["packet", "byte"] {
                     let refused = of(&figures, &format!("cycles_per_{unit}.{name}"));
-                    assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+                    assert_eq!(refused.verdict, Some(ComparisonVerdict::NotMeasurable));
                     assert!(refused.note.as_ref().unwrap().contains(reason));
                 }
             }

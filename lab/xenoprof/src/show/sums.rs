@@ -1,7 +1,7 @@
 //! The sums of a domain, and whether they are usable.
 
-use crate::attribute::{Attribution, Part};
-use crate::model::{Domain, DomainKind, Ledger, Mode, Session, Traffic};
+use crate::attribute::{Attribution, DomainProfile};
+use crate::model::{BridgeTraffic, DomainKind, HopLedger, Mode, ProfiledDomain, Session};
 use std::collections::BTreeMap;
 
 /// Within these bounds, the quotient (samples × period) ÷ exact CPU time is good.
@@ -15,14 +15,14 @@ pub(crate) const SAMPLES_MIN: u64 = 100;
 
 /// Without a non-maskable interrupt, smaller differences between classes are not significant.
 pub(crate) const COARSE: f64 = 0.1;
-/// `COARSE` in words.
+/// `COARSE` as text.
 pub(crate) const COARSE_NOTE: &str = "without a non-maskable interrupt, differences between \
                                       classes of less than 10 points are not significant";
 
 /// A domain, with all data about its time.
-pub(crate) struct Sums<'a> {
-    pub(crate) domain: &'a Domain,
-    pub(crate) part: &'a Part,
+pub(crate) struct DomainSums<'a> {
+    pub(crate) domain: &'a ProfiledDomain,
+    pub(crate) part: &'a DomainProfile,
     /// Exact CPU time × TSC rate.
     pub(crate) cycles: Option<f64>,
     /// Samples × period ÷ exact CPU time.
@@ -35,7 +35,7 @@ pub(crate) struct Sums<'a> {
     pub(crate) lost: u64,
 }
 
-impl<'a> Sums<'a> {
+impl<'a> DomainSums<'a> {
     /// Returns the sums of every active domain, the largest first.
     pub(crate) fn of(session: &'a Session, found: &'a Attribution) -> Vec<Self> {
         let mut sums: Vec<Self> = session
@@ -50,7 +50,12 @@ impl<'a> Sums<'a> {
         sums
     }
 
-    fn one(session: &Session, index: usize, domain: &'a Domain, part: &'a Part) -> Self {
+    fn one(
+        session: &Session,
+        index: usize,
+        domain: &'a ProfiledDomain,
+        part: &'a DomainProfile,
+    ) -> Self {
         let per_ns = session.head.tsc_hz as f64 / 1e9;
         let cycles = domain.cpu_ns.map(|ns| ns as f64 * per_ns);
         let is_time = session.head.event == "cpu-clock";
@@ -139,7 +144,7 @@ impl<'a> Sums<'a> {
 
     /// Returns the share of the stacks with user code that reach `main` or the start of a thread.
     pub(crate) fn whole_stacks(&self) -> Option<f64> {
-        let Part { in_user, whole, .. } = self.part;
+        let DomainProfile { in_user, whole, .. } = self.part;
         (*in_user > 0).then(|| *whole as f64 / *in_user as f64)
     }
 
@@ -150,7 +155,7 @@ impl<'a> Sums<'a> {
 }
 
 /// Returns whether a domain's time counts in the session's total.
-pub(crate) fn counts(domain: &Domain) -> bool {
+pub(crate) fn counts(domain: &ProfiledDomain) -> bool {
     !matches!(
         domain.kind,
         DomainKind::Idle | DomainKind::Profiler | DomainKind::Device | DomainKind::Other
@@ -164,7 +169,7 @@ pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {
 /// Denominators of figures per packet and per byte.
 pub(crate) struct Denominator {
     /// Traffic of all driver domains; `None` in a session without a driver domain.
-    pub(crate) traffic: Option<Traffic>,
+    pub(crate) traffic: Option<BridgeTraffic>,
     /// Number of packets, or the reason why figures per packet are refused.
     pub(crate) packets: Result<f64, String>,
 }
@@ -172,13 +177,13 @@ pub(crate) struct Denominator {
 impl Denominator {
     pub(crate) fn of(session: &Session) -> Self {
         let carried = || session.domains.iter().filter_map(|domain| domain.traffic);
-        let traffic = carried().next().map(|_| Traffic {
+        let traffic = carried().next().map(|_| BridgeTraffic {
             frames: total(carried().map(|traffic| traffic.frames)),
             bytes: total(carried().map(|traffic| traffic.bytes)),
         });
         let none = || Err("no driver domain was read".to_owned());
         Self {
-            packets: traffic.map_or_else(none, Traffic::packets),
+            packets: traffic.map_or_else(none, BridgeTraffic::packets),
             traffic,
         }
     }
@@ -202,7 +207,7 @@ impl Denominator {
 }
 
 /// Returns the cycles between a ledger's stamps, without its correction.
-fn stamped(ledger: &Ledger) -> f64 {
+fn stamped(ledger: &HopLedger) -> f64 {
     total(ledger.hops.values().copied()).saturating_add(ledger.corrected) as f64
 }
 
@@ -212,7 +217,7 @@ fn total(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Returns cycles by beneficiary: each domain's exact time, divided in proportion to its samples.
-pub(crate) fn charged_to(all: &[Sums<'_>]) -> BTreeMap<String, f64> {
+pub(crate) fn charged_to(all: &[DomainSums<'_>]) -> BTreeMap<String, f64> {
     let mut served: BTreeMap<String, f64> = BTreeMap::new();
     for sums in all {
         for (who, count) in &sums.part.charged_to {

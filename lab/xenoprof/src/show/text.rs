@@ -3,7 +3,7 @@
 use super::cells::percent;
 use super::functions::{self, Listing};
 use super::lines;
-use super::sums::{COARSE_NOTE, Denominator, GOOD, Sums, charged_to, outside};
+use super::sums::{COARSE_NOTE, Denominator, DomainSums, GOOD, charged_to, outside};
 use crate::attribute::{Attribution, Classing};
 use crate::loss::Loss;
 use crate::model::{Mode, Session};
@@ -20,7 +20,7 @@ pub(super) fn report(
     if let Some(domain) = listing.domain {
         return of_domain(session, found, domain, classing, listing);
     }
-    let all = Sums::of(session, found);
+    let all = DomainSums::of(session, found);
     let mut out = head(session);
     out.push_str(&domains(session, &all));
     out.push_str(&classes(found, &all, classing));
@@ -41,17 +41,17 @@ fn of_domain(
     classing: Classing,
     listing: &Listing<'_>,
 ) -> String {
-    let mut all = Sums::of(session, found);
+    let mut all = DomainSums::of(session, found);
     all.retain(|sums| sums.domain.name == domain);
     let mut out = head(session);
     out.push_str(&domains(session, &all));
-    if all.iter().any(Sums::counts) {
+    if all.iter().any(DomainSums::counts) {
         out.push_str(&classes(found, &all, classing));
     }
     out.push_str(&hops(session, &all));
     out.push_str(&functions::text(session, &all, listing));
     out.push_str(&lines::text(session, &all, listing));
-    for why in all.iter().filter_map(Sums::refusal) {
+    for why in all.iter().filter_map(DomainSums::refusal) {
         let _infallible = writeln!(out, "\nno functions of {domain}: {why}");
     }
     out
@@ -88,7 +88,7 @@ fn head(session: &Session) -> String {
     out
 }
 
-fn domains(session: &Session, all: &[Sums<'_>]) -> String {
+fn domains(session: &Session, all: &[DomainSums<'_>]) -> String {
     let denominator = Denominator::of(session);
     let units = denominator.packets_and_bytes();
     let mut header = vec!["domain", "CPU ms", "of a CPU %"];
@@ -154,7 +154,7 @@ fn domains(session: &Session, all: &[Sums<'_>]) -> String {
     out
 }
 
-fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String {
+fn classes(found: &Attribution, all: &[DomainSums<'_>], classing: Classing) -> String {
     let how = match classing {
         Classing::Nearest => "the nearest classified caller's",
         Classing::Flat => "flat, as in the papers",
@@ -191,10 +191,10 @@ fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String 
 }
 
 /// Returns the ledger's hops, in cycles per packet if the session has packets.
-fn hops(session: &Session, all: &[Sums<'_>]) -> String {
+fn hops(session: &Session, all: &[DomainSums<'_>]) -> String {
     let packets = Denominator::of(session).packets();
     let per_ns = session.head.tsc_hz as f64 / 1e9;
-    let with: Vec<&Sums<'_>> = all
+    let with: Vec<&DomainSums<'_>> = all
         .iter()
         .filter(|sums| sums.domain.ledger.is_some())
         .collect();
@@ -230,7 +230,7 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
         return String::new();
     }
     let mut header = vec!["hop"];
-    let marked = |sums: &&Sums<'_>| match sums.correction() {
+    let marked = |sums: &&DomainSums<'_>| match sums.correction() {
         Some(_) => format!("{} *", sums.domain.name),
         None => sums.domain.name.clone(),
     };
@@ -249,9 +249,9 @@ fn hops(session: &Session, all: &[Sums<'_>]) -> String {
 }
 
 /// Returns the table of the domains in which, and on whose behalf, code ran.
-fn masters(all: &[Sums<'_>]) -> String {
+fn masters(all: &[DomainSums<'_>]) -> String {
     let served = charged_to(all);
-    let with_time: Vec<&Sums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
+    let with_time: Vec<&DomainSums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
     let total: f64 = served.values().sum();
     let mut rows: Vec<(f64, Vec<String>)> = served
         .iter()
@@ -329,7 +329,7 @@ fn losses(session: &Session) -> String {
     )
 }
 
-fn notes(session: &Session, all: &[Sums<'_>]) -> String {
+fn notes(session: &Session, all: &[DomainSums<'_>]) -> String {
     let mut notes = session.head.notes.clone();
     if !session.head.tier.is_fine() {
         notes.push(COARSE_NOTE.to_owned());
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn few_packets_are_no_denominator() {
         let mut session = session();
-        session.domains[0].traffic = Some(crate::model::Traffic {
+        session.domains[0].traffic = Some(crate::model::BridgeTraffic {
             frames: 12,
             bytes: 12 * 98,
         });
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_correction_of_a_ledger_is_reported_with_its_reason() {
+    fn ledger_correction_is_reported_with_its_reason() {
         let mut session = session();
         assert!(!text(&session).contains("corrected"));
         let set = |session: &mut Session, waited_ns, preempted| {

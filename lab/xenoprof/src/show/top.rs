@@ -1,16 +1,16 @@
 //! The command `prof top`: shows the last interval repeatedly.
 
 use super::cells::shortened;
-use super::sums::{SAMPLES_MIN, Sums};
+use super::sums::{DomainSums, SAMPLES_MIN};
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::host::cpus::raw_ns;
 use crate::host::process;
 use crate::host::watch::Watch;
 use crate::model::{Head, Session};
-use crate::record::{Options, open};
+use crate::record::{RecordOptions, open};
 use crate::resolve::{Resolver, Symbolizer};
-use crate::sampler::parse::Record;
+use crate::sampler::parse::PerfRecord;
 use anyhow::Context as _;
 use figures::report::number;
 use figures::table::table;
@@ -29,7 +29,7 @@ const FUNCTIONS: usize = 12;
 
 /// Display options.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
+pub struct TopView {
     /// Time between two screens.
     pub interval: Duration,
     /// Number of screens. Unset: until Ctrl-C.
@@ -44,7 +44,7 @@ pub struct View {
 ///
 /// # Errors
 /// This machine or user cannot sample.
-pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
+pub fn top(options: &RecordOptions, rules: &Rules, view: TopView) -> anyhow::Result<()> {
     interrupt::watch();
     let named = options.domains()?;
     let (event, period, mut sampler, cpus) = open(options)?;
@@ -63,7 +63,7 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
     for pid in watch.pids().collect::<Vec<_>>() {
         resolver.process(pid, &process::mappings(pid));
     }
-    let mut pending: Vec<Record> = Vec::new();
+    let mut pending: Vec<PerfRecord> = Vec::new();
     let mut used = BTreeMap::new();
     let mut pictures = 0;
     while view.count.is_none_or(|count| pictures < count) {
@@ -135,7 +135,7 @@ fn show(session: &Session, found: &Attribution, json: bool) -> io::Result<()> {
 
 fn object(session: &Session, found: &Attribution) -> serde_json::Value {
     let ran_ns = session.head.ran_ns.max(1) as f64;
-    let domains: serde_json::Map<String, serde_json::Value> = Sums::of(session, found)
+    let domains: serde_json::Map<String, serde_json::Value> = DomainSums::of(session, found)
         .iter()
         .map(|sums| {
             let classes: BTreeMap<&String, f64> = found
@@ -162,7 +162,7 @@ fn object(session: &Session, found: &Attribution) -> serde_json::Value {
 
 fn text(session: &Session, found: &Attribution) -> String {
     let ran_ns = session.head.ran_ns.max(1) as f64;
-    let all = Sums::of(session, found);
+    let all = DomainSums::of(session, found);
     let mut header = vec!["domain", "CPU %", "samples"];
     header.extend(found.classes.iter().map(String::as_str));
     let rows: Vec<Vec<String>> = all

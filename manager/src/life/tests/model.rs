@@ -22,7 +22,7 @@ enum Op {
     Hold(usize),
     /// A process dies.
     Die(usize),
-    /// The next request is refused, for a while or for good.
+    /// The next request is refused, temporarily or permanently.
     Refuse {
         is_busy: bool,
     },
@@ -91,7 +91,7 @@ struct Model {
     connections: BTreeMap<usize, u32>,
     /// Ports in the worker's process.
     ports: BTreeSet<u32>,
-    /// Calls that the worker has in its mailbox, and replies.
+    /// Calls in the worker's mailbox, and replies.
     mail: BTreeMap<u32, (bool, u32)>,
     replies: BTreeMap<u32, Result<Vec<u8>, CoreError>>,
     tokens: u32,

@@ -65,7 +65,7 @@ fn only_the_guests_frames_are_captured() {
             (port, true, 60, hex(&from[..40]), None),
         ]
     );
-    // All frames have arrived nevertheless.
+    // All frames have still arrived.
     assert_eq!(machine.received(1), [to]);
     assert_eq!(machine.received(2).len(), 2);
     assert!(captured(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());

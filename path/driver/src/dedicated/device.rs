@@ -15,7 +15,7 @@
 use super::lending::{Lending, RETRY_NS, UNSUITABLE};
 use abi::hypercall::Share;
 use abi::{ConnId, GrantStatus, Handle, Slot};
-use config::domain::{DeviceQueue as Config, FRAME_EXTRA_BYTES};
+use config::domain::{DeviceQueueConfig, FRAME_EXTRA_BYTES};
 use nic::dma::{IoAddr, RemoteQueue};
 use nic::{Buffer, Frame};
 use runtime::call::Calls;
@@ -31,8 +31,8 @@ const RETRY_MAX_NS: u64 = 10_000_000;
 
 /// One guest's queue.
 #[derive(Debug)]
-pub struct DeviceQueue {
-    config: Config,
+pub struct GuestDeviceQueue {
+    config: DeviceQueueConfig,
     mac: [u8; 6],
     queue: RemoteQueue,
     calls: Rc<RefCell<Calls>>,
@@ -49,11 +49,11 @@ pub struct DeviceQueue {
     trouble: String,
 }
 
-impl DeviceQueue {
+impl GuestDeviceQueue {
     /// Creates the queue of the guest with this MAC.
     #[must_use]
     pub fn new(
-        config: Config,
+        config: DeviceQueueConfig,
         mac: [u8; 6],
         mtu: u32,
         queue: RemoteQueue,

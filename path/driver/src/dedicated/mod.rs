@@ -10,7 +10,7 @@ pub mod socket;
 use crate::in_place::{BufferLending, InPlace, InPlacePorts};
 use crate::nics::PollResult;
 use crate::switch::Switch;
-use config::domain::Lro;
+use config::domain::LroConfig;
 use nic::Frame;
 use runtime::ledger::Hop;
 use vif::netback::DeliveryReport;
@@ -28,7 +28,7 @@ pub struct DedicatedReceiver {
 impl DedicatedReceiver {
     /// Creates the receiving end of a queue between the ports of `ports`.
     #[must_use]
-    pub fn new(ports: InPlacePorts, lro: &Lro) -> Self {
+    pub fn new(ports: InPlacePorts, lro: &LroConfig) -> Self {
         Self {
             ports,
             in_place: InPlace::new(&bounded(lro)),
@@ -36,7 +36,7 @@ impl DedicatedReceiver {
     }
 
     /// Changes the settings of large receive offload.
-    pub fn set_lro(&mut self, lro: &Lro) {
+    pub fn set_lro(&mut self, lro: &LroConfig) {
         self.in_place.set_lro(&bounded(lro));
     }
 
@@ -94,8 +94,8 @@ impl DedicatedReceiver {
 }
 
 /// Limits merged packets to the slots that a guest accepts.
-fn bounded(lro: &Lro) -> Lro {
-    Lro {
+fn bounded(lro: &LroConfig) -> LroConfig {
+    LroConfig {
         segments: lro.segments.min(MAX_SLOTS.into()),
         ..*lro
     }

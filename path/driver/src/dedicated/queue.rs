@@ -1,6 +1,6 @@
 //! A guest's dedicated queue, of either kind.
 
-use super::device::DeviceQueue;
+use super::device::GuestDeviceQueue;
 use super::socket::SocketQueue;
 use abi::Handle;
 use net::bridge::Count;
@@ -15,7 +15,7 @@ pub enum DedicatedQueue {
     /// A queue of an AF_XDP wire, whose frames the kernel writes.
     Socket(Box<SocketQueue>),
     /// A queue of a device in another domain, which writes the frames.
-    Device(Box<DeviceQueue>),
+    Device(Box<GuestDeviceQueue>),
 }
 
 impl DedicatedQueue {

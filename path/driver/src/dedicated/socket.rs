@@ -18,10 +18,10 @@ use super::lending::{Lending, RETRY_NS, UNSUITABLE};
 use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
-use config::domain::{DedicatedQueue as Config, FRAME_EXTRA_BYTES};
+use config::domain::{DedicatedQueueConfig, FRAME_EXTRA_BYTES};
 use net::bridge::Count;
 use nic::{Buffer, Frame};
-use nic_linux::xdp::{QueueParts, XdpQueue};
+use nic_linux::xdp::{DedicatedXdpQueue, QueueParts};
 use runtime::platform::Platform;
 use runtime::start::StartError;
 use serde_json::{Value, json};
@@ -44,10 +44,10 @@ enum QueueState {
 /// One guest's queue.
 #[derive(Debug)]
 pub struct SocketQueue {
-    config: Config,
+    config: DedicatedQueueConfig,
     platform: Rc<dyn Platform>,
     /// The data path; `None` in state over.
-    queue: Option<XdpQueue>,
+    queue: Option<DedicatedXdpQueue>,
     state: QueueState,
     /// Contiguous bytes that a frame needs.
     frame_bytes: usize,
@@ -64,7 +64,7 @@ impl SocketQueue {
     /// # Errors
     /// The monitor has mapped no rings, or rings of another layout.
     pub fn new(
-        config: Config,
+        config: DedicatedQueueConfig,
         fd: OwnedFd,
         mtu: u32,
         platform: &Rc<dyn Platform>,
@@ -88,7 +88,7 @@ impl SocketQueue {
             platform,
             &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
         );
-        let queue = XdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
+        let queue = DedicatedXdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
             "the rings of a guest's dedicated queue do not fit their place",
         ))?;
         Ok(Self {
@@ -169,7 +169,7 @@ impl SocketQueue {
             QueueState::Open => "open",
             QueueState::Over => "over",
         };
-        let counters = self.queue.as_ref().map(XdpQueue::counters);
+        let counters = self.queue.as_ref().map(DedicatedXdpQueue::counters);
         let counters: serde_json::Map<_, _> = counters
             .unwrap_or_default()
             .into_iter()
@@ -177,7 +177,7 @@ impl SocketQueue {
             .collect();
         json!({
             "state": state,
-            "lent": self.queue.as_ref().map_or(0, XdpQueue::outstanding),
+            "lent": self.queue.as_ref().map_or(0, DedicatedXdpQueue::outstanding),
             "trouble": self.trouble,
             "device": counters,
         })
@@ -260,7 +260,7 @@ impl SocketQueue {
 
 /// Returns the position within the queue's memory of the buffer at `offset` of a guest's frame, if
 /// it lies there.
-fn chunk(config: &Config, frame: u32, offset: u16) -> Option<usize> {
+fn chunk(config: &DedicatedQueueConfig, frame: u32, offset: u16) -> Option<usize> {
     let page = frame.checked_sub(config.first_frame);
     let page = page.filter(|&page| page < config.frames)?;
     Some(page as usize * PAGE + usize::from(offset))

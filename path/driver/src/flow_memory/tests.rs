@@ -16,8 +16,8 @@ fn memory(config: &DriverConfig) -> Span {
     Area::anonymous(FlowMemory::bytes(config)).unwrap().span()
 }
 
-/// FW-10: each port of the next process gets its previous table, in whatever order ports are added,
-/// and a new port takes none of these tables.
+/// FW-10: each port of the next process gets its previous table, in any order of added ports, and a
+/// new port takes none of these tables.
 #[test]
 fn ports_find_their_tables_again() {
     let config = config(3);

@@ -1,5 +1,5 @@
 //! Counted grants: the monitor maps the guest's pages once, and this domain counts its uses of
-//! them, without a hypercall (`shmem::uses` has the protocol). Without `COUNTED` these are
+//! them, without a hypercall (`shmem::grant_use` has the protocol). Without `COUNTED` these are
 //! unchecked grants, which neither count nor check uses, and so show the cost of counting.
 
 use super::access::{GranterWindow, copy_small_frames, copy_to, fetch_start};
@@ -10,7 +10,7 @@ use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
 use shmem::Span;
-use shmem::uses::{self, EntryWords, TableWords};
+use shmem::grant_use::{self, EntryWords, TableWords};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
@@ -35,21 +35,21 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
-        uses::claim(words.translation, words.status, gref, write).then_some(words.status)
+        grant_use::claim(words.translation, words.status, gref, write).then_some(words.status)
     }
 
     /// Returns whether a claimed use is still permitted.
     #[inline]
     fn holds(&self, gref: GrantRef, write: bool) -> bool {
         self.words(gref)
-            .is_some_and(|words| uses::holds(words.translation, gref, write))
+            .is_some_and(|words| grant_use::holds(words.translation, gref, write))
     }
 
     /// Begins a batch. Returns the argument for [`GrantTable::undisturbed`].
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
-            true => uses::announced(self.entries.announcements),
+            true => grant_use::announced(self.entries.announcements),
             false => 0,
         }
     }
@@ -61,8 +61,8 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         if !COUNTED {
             return true;
         }
-        uses::full_fence();
-        uses::undisturbed(self.entries.announcements, before)
+        grant_use::full_fence();
+        grant_use::undisturbed(self.entries.announcements, before)
     }
 
     /// Returns the range of an access, in the page of its entry.
@@ -71,7 +71,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         self.part(access.gref, access.offset, access.len)
     }
 
-    /// Returns the `len` bytes from `offset` on of the page of entry `gref`.
+    /// Returns the `len` bytes starting at `offset` of the page of entry `gref`.
     #[inline]
     fn part(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
         if usize::from(offset) + usize::from(len) > PAGE {
@@ -194,7 +194,7 @@ pub struct CountedGrants<const COUNTED: bool> {
 
 impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// Binds the guest's table `handle`: maps its pages at the guest's slots, and its sub-tables
-    /// from slot `tables` on.
+    /// starting at slot `tables`.
     ///
     /// # Errors
     /// The monitor's status.
@@ -252,7 +252,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         self.kept.0.push(Some(status));
         claimed(page);
         // Unchecked grants also execute this fence: a connection has only a dozen of these pages.
-        uses::full_fence();
+        grant_use::full_fence();
         match self.table.holds(gref, true) {
             true => Ok(page),
             false => Err(GrantStatus::BadRef),
@@ -272,7 +272,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     /// Second half of [`Grants::hold`]: releases claimed uses that are no longer permitted.
     fn hold_claimed(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         if COUNTED {
-            uses::full_fence();
+            grant_use::full_fence();
         }
         for access in accesses {
             let words = self.table.words(access.gref);
@@ -326,7 +326,7 @@ impl Uses {
     #[inline]
     fn release(&mut self) {
         for status in self.0.drain(..).flatten() {
-            uses::release(status);
+            grant_use::release(status);
         }
     }
 }
@@ -391,7 +391,7 @@ impl<const COUNTED: bool> GrantMechanism for CountedGrants<COUNTED> {
 
     fn hold_end(&mut self, gref: GrantRef) {
         if COUNTED && let Some(words) = self.table.words(gref) {
-            uses::release(words.status);
+            grant_use::release(words.status);
         }
     }
 

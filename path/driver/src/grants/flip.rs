@@ -34,7 +34,7 @@ pub struct FlipGrants {
 }
 
 impl FlipGrants {
-    /// Binds the guest's exchange of `pages` pages, from slot `first` on.
+    /// Binds the guest's exchange of `pages` pages, starting at slot `first`.
     ///
     /// # Errors
     /// The monitor's status.

@@ -11,7 +11,7 @@ use abi::hypercall::HypercallKind;
 use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,9 +22,9 @@ use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
 const SLOTS: u32 = 16;
-/// Grants from this one on are read-only.
+/// This grant and all later ones are read-only.
 const READ_ONLY: u32 = 8;
-/// Grants from this one on do not exist.
+/// This grant and all later ones do not exist.
 const NONE: u32 = 12;
 /// Number of exchanged pages, behind the slots for grants.
 const FLIPS: u32 = 3;
@@ -104,7 +104,7 @@ impl TestWorld {
 /// The monitor's side.
 struct Monitor {
     world: Arc<Mutex<TestWorld>>,
-    _answering: Answering,
+    _answering: FakeMonitor,
     guest: GranterWindow,
 }
 
@@ -117,7 +117,7 @@ impl Monitor {
             ..TestWorld::default()
         }));
         let shared = Arc::clone(&world);
-        let answering = Answering::start(page, move |kind, ops| {
+        let answering = FakeMonitor::start(page, move |kind, ops| {
             let mut world = shared.lock().unwrap();
             world.calls.push(format!("{kind:?} {}", ops.len()));
             let served = ops.iter().map(|words| world.serve(kind, *words));
@@ -353,7 +353,7 @@ fn given(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
     std::mem::take(&mut monitor.world.lock().unwrap().given)
 }
 
-/// Returns a page that holds `parts` from offset 16 on, and is otherwise zero.
+/// Returns a page that holds `parts` starting at offset 16, and is otherwise zero.
 fn page_of(parts: &[&[u8]]) -> Vec<u8> {
     let mut page = vec![0; 16];
     page.extend(parts.concat());

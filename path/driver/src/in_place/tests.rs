@@ -10,7 +10,7 @@ const FRAME: usize = 1519;
 const GUEST: usize = 1;
 
 fn in_place() -> InPlace {
-    InPlace::new(&Lro::default())
+    InPlace::new(&LroConfig::default())
 }
 
 /// Acts as the device: receives these frames into the guest's posted buffers.

@@ -85,7 +85,7 @@ fn delivered(rig: &mut Rig, merger: &mut QueueLro, packets: &[Vec<u8>]) -> Vec<u
 }
 
 fn merger() -> QueueLro {
-    QueueLro::new(&config(Flush::Poll))
+    QueueLro::new(&config(FlushConfig::Poll))
 }
 
 fn stream(flow: u8, from: u32, count: u32) -> Vec<Vec<u8>> {
@@ -168,9 +168,9 @@ fn only_plain_tcp_forms_runs() {
 fn nothing_is_merged_while_it_is_switched_off() {
     let mut merger = merger();
     assert!(merger.is_active());
-    merger.set(&Lro {
+    merger.set(&LroConfig {
         at: config::lro::Placement::Virtual,
-        ..config(Flush::Poll)
+        ..config(FlushConfig::Poll)
     });
     assert!(!merger.is_active());
 }

@@ -1,5 +1,5 @@
 use super::*;
-use config::lro::{AggregateDelivery, Flush, Placement};
+use config::lro::{AggregateDelivery, FlushConfig, Placement};
 use nic::{Buffers, TxReport};
 use runtime::lro::Side;
 use runtime::testing::{config, packet, payloads};
@@ -46,7 +46,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(policy: ModerationPolicy, lro: &Lro) -> Self {
+    fn new(policy: ModerationPolicy, lro: &LroConfig) -> Self {
         let wire = Rc::new(RefCell::default());
         let nic = Box::new(Wire(Rc::clone(&wire)));
         let pool = Pool::new(Area::anonymous(BUFFERS * 2048).unwrap(), 2048);
@@ -82,9 +82,9 @@ impl Rig {
 #[test]
 fn packets_are_counted_before_merging() {
     for backend in [AggregateDelivery::Scatter, AggregateDelivery::Linearize] {
-        let lro = Lro {
+        let lro = LroConfig {
             backend,
-            ..config(Flush::Poll)
+            ..config(FlushConfig::Poll)
         };
         let mut rig = Rig::new(ModerationPolicy::Event, &lro);
         rig.arrive(20);
@@ -100,7 +100,7 @@ fn packets_are_counted_before_merging() {
 
 #[test]
 fn the_driver_sleeps_no_longer_than_packets_may_wait() {
-    let mut rig = Rig::new(ModerationPolicy::Event, &config(Flush::After(50)));
+    let mut rig = Rig::new(ModerationPolicy::Event, &config(FlushConfig::After(50)));
     rig.arrive(3);
     assert_eq!(rig.turn(1_000), (0, 0));
     assert_eq!(
@@ -121,7 +121,7 @@ fn the_driver_sleeps_no_longer_than_packets_may_wait() {
 fn only_due_frames_are_flushed_between_ticks() {
     let mut rig = Rig::new(
         ModerationPolicy::Tick { us: 100 },
-        &config(Flush::After(30)),
+        &config(FlushConfig::After(30)),
     );
     rig.arrive(2);
     assert_eq!(rig.turn(0), (0, 0));
@@ -142,7 +142,10 @@ fn only_due_frames_are_flushed_between_ticks() {
 
 #[test]
 fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
-    let mut rig = Rig::new(ModerationPolicy::Tick { us: 50 }, &config(Flush::Polls(2)));
+    let mut rig = Rig::new(
+        ModerationPolicy::Tick { us: 50 },
+        &config(FlushConfig::Polls(2)),
+    );
     rig.arrive(2);
     assert_eq!(rig.turn(0), (0, 0));
     assert_eq!(rig.turn(50_000), (2, 1));
@@ -150,19 +153,19 @@ fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
 
 #[test]
 fn switching_while_packets_are_held_loses_none() {
-    let mut rig = Rig::new(ModerationPolicy::Event, &config(Flush::After(5000)));
+    let mut rig = Rig::new(ModerationPolicy::Event, &config(FlushConfig::After(5000)));
     rig.arrive(5);
     assert_eq!(rig.turn(0), (0, 0));
-    rig.port.set_lro(&Lro {
+    rig.port.set_lro(&LroConfig {
         at: Placement::None,
-        ..config(Flush::Poll)
+        ..config(FlushConfig::Poll)
     });
     rig.arrive(2);
     assert_eq!(rig.turn(1), (7, 3));
     assert_eq!(rig.port.buffers_free(), BUFFERS);
     rig.arrive(2);
     assert_eq!(rig.turn(2), (2, 2));
-    rig.port.set_lro(&config(Flush::Poll));
+    rig.port.set_lro(&config(FlushConfig::Poll));
     rig.arrive(2);
     assert_eq!(rig.turn(3), (2, 1));
 }

@@ -2,8 +2,10 @@
 
 use super::SimWire;
 use crate::soft::SoftPort;
-use config::domain::{BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, Stack, StackApp};
-use config::domain::{Moderation, Vmq};
+use config::domain::{
+    BUFFER_BYTES, CableConfig, NicConfig, NicKindConfig, Rings, StackApp, StackConfig,
+};
+use config::domain::{ModerationConfig, VmqConfig};
 use nic::dma::SoftNic;
 use nic::dma::soft::{Interrupts, SoftSetup};
 use nic::sim::SimCable;
@@ -27,8 +29,8 @@ fn pool() -> Pool {
 }
 
 /// Returns the description of a station that receives a stream, and sends one for a second.
-fn description(own: &str, other: &str) -> Stack {
-    Stack {
+fn description(own: &str, other: &str) -> StackConfig {
+    StackConfig {
         addresses: vec![format!("{own}/24").parse().unwrap()],
         gateway: None,
         apps: vec![
@@ -99,7 +101,7 @@ impl Nic for Checked {
 /// Streams pass in both directions, and both ends find every checksum correct: of frames to the
 /// guest the sender's, of frames to the wire the device's.
 #[test]
-fn tcp_passes_a_device_in_software_both_ways_with_correct_checksums() {
+fn tcp_passes_a_software_device_with_valid_checksums() {
     let cable = SimCable {
         delay_ns: 50_000,
         ..SimCable::default()
@@ -199,11 +201,11 @@ fn rings_fill_their_pages() {
             mtu,
             rate_mbps: None,
             burst_bytes: 65_536,
-            moderation: Moderation::Event,
+            moderation: ModerationConfig::Event,
             buffers: 2 * descriptors,
             addresses: Vec::new(),
             gateways: Vec::new(),
-            vmq: (queues > 0).then_some(Vmq {
+            vmq: (queues > 0).then_some(VmqConfig {
                 queues,
                 rebalance_ms: 0,
             }),

@@ -14,7 +14,7 @@ use crate::vifs::VifPort;
 use crate::vifs::memory::GuestAccess;
 use crate::vmq::NicQueues;
 use config::domain::{NicConfig, VifConfig};
-use config::rule::{Rule, keep_state};
+use config::rule::{FirewallRule, keep_state};
 use net::bridge;
 use nic::dma::RemoteQueue;
 use runtime::platform::Wait;
@@ -109,7 +109,7 @@ impl<W: Wait> Driver<W> {
     pub(super) fn keep_flows(
         &mut self,
         number: usize,
-        rules: &[Rule],
+        rules: &[FirewallRule],
         identity: u64,
     ) -> Result<(), String> {
         match (
@@ -138,7 +138,7 @@ impl<W: Wait> Driver<W> {
         &mut self,
         mut port: BridgePort,
         guarded: &bridge::PortConfig,
-        (rules, identity): (&[Rule], u64),
+        (rules, identity): (&[FirewallRule], u64),
     ) -> Result<usize, String> {
         port.common_and_gateways().0.rule_names = firewall::names(rules);
         let number = self.switch.add(port, guarded)?;

@@ -11,7 +11,7 @@ use super::memory::{OpenedMemory, OpenedQueue};
 use super::queues::{GuestNetback, GuestQueues};
 use super::{ConnectedVif, VifPort};
 use abi::{GrantRef, XenbusState};
-use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Record};
+use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd};
 use shmem::Span;
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
@@ -63,7 +63,7 @@ impl VifPort {
         self.access.record(self.queue.is_some())
     }
 
-    fn set(&mut self, state: XenbusState, record: &Record) {
+    fn set(&mut self, state: XenbusState, record: &ConnectRecord) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("{state:?} was refused: {error}"),
@@ -77,7 +77,7 @@ impl VifPort {
     /// The reason why the record is invalid.
     pub fn join(
         &mut self,
-        record: &Record,
+        record: &ConnectRecord,
         mechanism: Box<dyn GrantMechanism>,
         page: impl FnMut(GrantRef) -> Option<Span>,
     ) -> Result<(), String> {
@@ -97,7 +97,7 @@ impl VifPort {
     }
 
     /// Returns the guest's record, and the features negotiated with it.
-    fn agree(&self, record: &Record) -> Result<(FrontRecord, Negotiated), String> {
+    fn agree(&self, record: &ConnectRecord) -> Result<(FrontRecord, Negotiated), String> {
         let front = FrontRecord::decode(record).map_err(|error| error.to_string())?;
         if front.mac != self.mac {
             return Err("the guest claims another MAC address than the one assigned to it".into());
@@ -155,7 +155,7 @@ impl VifPort {
     /// Disconnects the guest permanently: ends the link and releases all of the guest's grants.
     ///
     /// # Errors
-    /// The other end could not be notified; the guest's memory is released nevertheless.
+    /// The other end could not be notified; the guest's memory is still released.
     pub fn leave(&mut self) -> Result<(), String> {
         if self.state != XenbusState::Closed {
             self.close("");

@@ -88,7 +88,7 @@ impl Hashing {
         let _ = self.0.store_u32(ENTRIES, entries.min(TABLE_MAX) as u32);
     }
 
-    /// Sets a part of the table, from entry `first` on.
+    /// Sets a part of the table, starting at entry `first`.
     pub fn set_table(self, first: usize, queues: &[u32]) {
         for (at, queue) in (first..TABLE_MAX).zip(queues) {
             let _ = self.0.store_u32(TABLE + at * 4, *queue);

@@ -13,7 +13,7 @@ use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
 use crate::port_common::PortCommon;
 use crate::resegment::Resegmenter;
-use crate::traffic::Traffic;
+use crate::traffic::PortTraffic;
 use abi::{ConnId, DomId, XenbusState};
 use config::domain::VifConfig;
 use memory::GuestAccess;
@@ -33,7 +33,7 @@ pub struct VifPort {
     /// State that every port has.
     pub common: PortCommon,
     /// Traffic counters.
-    pub traffic: Traffic,
+    pub traffic: PortTraffic,
     /// The guest as a sender that may wait for others' buffers.
     pub sender: SendingGuest,
     /// Number of batches that still skip the fast path.
@@ -105,7 +105,7 @@ impl VifPort {
         Self {
             name: port_name(vif),
             common: PortCommon::default(),
-            traffic: Traffic::default(),
+            traffic: PortTraffic::default(),
             sender: SendingGuest::default(),
             fast_path_skips: 0,
             forwards: vif.forwards,

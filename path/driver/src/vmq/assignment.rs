@@ -4,7 +4,7 @@
 use crate::nics::{NicPort, PollResult};
 use crate::ports::BridgePorts;
 use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKindConfig, VifConfig};
-use config::rule::{self, FirewallPlace, Rule};
+use config::rule::{self, FirewallPlace, FirewallRule};
 use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
 use serde::Serialize;
@@ -67,7 +67,7 @@ impl Arrival {
 }
 
 /// Returns whether any rule applies to frames that pass a port this way.
-fn asks(rules: &[Rule], way: rule::RuleDirection) -> bool {
+fn asks(rules: &[FirewallRule], way: rule::RuleDirection) -> bool {
     rules.iter().any(|rule| rule.is_for(way))
 }
 

@@ -25,7 +25,7 @@ use crate::ports::BridgePorts;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
 use assignment::{AssignedQueue, Assignment, AssignmentPhase};
-use config::domain::{Lro, NicConfig, VifConfig};
+use config::domain::{LroConfig, NicConfig, VifConfig};
 use net::bridge::Verdict;
 use nic::Frame;
 use posting::BatchPosting;
@@ -48,7 +48,7 @@ pub struct NicQueues {
 impl NicQueues {
     /// Creates the queues of the NIC at port `nic`, without guests; `None` if it has none.
     #[must_use]
-    pub fn new(nic: usize, config: &NicConfig, lro: &Lro) -> Option<Self> {
+    pub fn new(nic: usize, config: &NicConfig, lro: &LroConfig) -> Option<Self> {
         Some(Self {
             nic,
             assignment: Assignment::new(nic, config)?,

@@ -25,7 +25,7 @@ impl SharedDevice {
     /// Splits `device` into `queues` handles. The device's own frames leave by number `yields`,
     /// which is below `queues`.
     #[must_use]
-    pub fn spread(device: Box<dyn Nic>, queues: usize, yields: usize) -> Vec<Self> {
+    pub fn split(device: Box<dyn Nic>, queues: usize, yields: usize) -> Vec<Self> {
         let device = Rc::new(RefCell::new(device));
         let queue = |queue| Self {
             device: Rc::clone(&device),
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn all_queues_give_and_one_yields() {
         let source = FrameSource::new([2; 6], [2; 6], 60, None, 0, Some(5), false);
-        let mut queues = SharedDevice::spread(Box::new(source), 3, 1);
+        let mut queues = SharedDevice::split(Box::new(source), 3, 1);
         let mut pool = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let mut yielded = Vec::new();
         for (n, queue) in queues.iter_mut().enumerate() {

@@ -9,7 +9,7 @@ use super::to_guest::RxPath;
 use crate::devices;
 use abi::layout::info;
 use abi::{ConnId, PAGE, Slot};
-use config::domain::{EndpointConfig, GuestConfig, GuestVif, Lro, Offloads, RingFormat};
+use config::domain::{EndpointConfig, GuestConfig, GuestVif, LroConfig, Offloads, RingFormat};
 use nic::Nic;
 use runtime::call::Calls;
 use runtime::frontend::FrontendConnection;
@@ -118,7 +118,7 @@ fn interface(
     connection: FrontendConnection,
     memory: InterfaceMemory,
     endpoint: Box<dyn Nic>,
-    lro: &Lro,
+    lro: &LroConfig,
     held_max: usize,
 ) -> Interface {
     Interface {

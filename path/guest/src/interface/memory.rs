@@ -6,7 +6,7 @@ use config::domain::FILE_GRANTS;
 use nic::Frame;
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
-use runtime::platform::{Platform, Record};
+use runtime::platform::{ConnectRecord, Platform};
 use shmem::Area;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -76,7 +76,7 @@ impl InterfaceMemory {
         conn: ConnId,
         backend: DomId,
         back: &BackRecord,
-    ) -> Result<(Netfront, Record), String> {
+    ) -> Result<(Netfront, ConnectRecord), String> {
         // A guest's memory is unused when the guest starts.
         let fresh = std::mem::take(&mut self.fresh);
         let mut setup = Setup {
@@ -113,7 +113,7 @@ impl InterfaceMemory {
         &self,
         back: &BackRecord,
         granter: &mut dyn Granter,
-    ) -> Result<(Netfront, Record), String> {
+    ) -> Result<(Netfront, ConnectRecord), String> {
         let setup = Setup {
             release_threshold: None,
             outside: None,

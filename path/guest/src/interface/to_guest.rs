@@ -4,7 +4,7 @@ use super::device::EndpointDevice;
 use super::fast_path::SmallFramesToGuest;
 use super::memory::InterfaceMemory;
 use super::pass::{PassInput, PassOutcome};
-use config::domain::Lro;
+use config::domain::LroConfig;
 use config::lro::Placement;
 use nic::{Caps, Frame};
 use runtime::ledger::Hop;
@@ -27,7 +27,7 @@ pub(super) struct RxPath {
 impl RxPath {
     /// Creates the state for an endpoint with `caps`. Large receive offload holds at most
     /// `held_max` buffers.
-    pub(super) fn new(caps: Caps, lro: &Lro, held_max: usize) -> Self {
+    pub(super) fn new(caps: Caps, lro: &LroConfig, held_max: usize) -> Self {
         Self {
             lro: LroStage::new(Side::Virtual, &for_endpoint(caps, lro), held_max),
             arrived: Vec::new(),
@@ -38,7 +38,7 @@ impl RxPath {
     }
 
     /// Changes the settings of large receive offload.
-    pub(super) fn set_lro(&mut self, caps: Caps, lro: &Lro) {
+    pub(super) fn set_lro(&mut self, caps: Caps, lro: &LroConfig) {
         self.lro.set(&for_endpoint(caps, lro));
     }
 
@@ -198,9 +198,9 @@ impl RxPath {
 
 /// Returns the settings of large receive offload before an endpoint: disabled if the endpoint does
 /// not accept aggregates.
-fn for_endpoint(endpoint: Caps, config: &Lro) -> Lro {
+fn for_endpoint(endpoint: Caps, config: &LroConfig) -> LroConfig {
     let takes = endpoint.tso && endpoint.checksum;
-    Lro {
+    LroConfig {
         at: if takes { config.at } else { Placement::None },
         ..*config
     }

@@ -3,7 +3,7 @@
 //!
 //! Every flow sends 32 segments of 1448 bytes, interleaved with the other flows; polls take 64
 //! packets, and aggregates are held until every flow has sent its train. So the LRO rate is the
-//! same in every cell, whatever the number of flows. (If aggregates were flushed at every poll, 64
+//! same in every cell, for any number of flows. (If aggregates were flushed at every poll, 64
 //! packets of 512 flows could not merge at all.) The measurement covers the polls and the final
 //! flush; the columns are in [`packets::Column`]. Cycles are time stamp counter cycles.
 

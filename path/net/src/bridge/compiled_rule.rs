@@ -1,8 +1,8 @@
 //! A firewall rule in the form in which frames are compared with it.
 
-use super::inspected::{Inspected, Missing, Properties};
+use super::frame_properties::{Inspected, Missing, Properties};
 use super::prefix::Prefix;
-use super::rules::Rule;
+use super::rule::Rule;
 use std::ops::RangeInclusive;
 
 /// A compiled rule. The values of fields that it does not test have no meaning.
@@ -58,8 +58,8 @@ impl CompiledRule {
         self.tested.intersects(properties.into())
     }
 
-    /// Returns whether it decides about a frame with these fields, which misses `missing`. A hidden
-    /// property counts against the frame.
+    /// Returns whether the rule decides about a frame with these fields that lacks the properties
+    /// `missing`. A hidden property counts against the frame.
     #[inline]
     pub(super) fn decides(&self, frame: &Inspected, missing: Missing) -> bool {
         if self.tested.intersects(missing.absent) {

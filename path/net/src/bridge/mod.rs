@@ -12,8 +12,8 @@
 //! | `addresses` | ports by IP address |
 //! | `offence` | the first frame of each kind that a guest forged |
 //! | `routed` | the fast path for small frames |
-//! | `rules` | firewall rules of a port |
-//! | `compiled_rule`, `inspected`, `prefix` | comparison of a frame with a rule |
+//! | `rule`, `rules` | a firewall rule; the rules of a port |
+//! | `compiled_rule`, `frame_properties`, `prefix` | comparison of a frame with a rule |
 //! | `ports`, `verdict` | sets of ports; forwarding decisions |
 //! | `drops` | counted drop reasons |
 //! | `ethernet` | addresses in words |
@@ -26,8 +26,8 @@ mod compiled_rule;
 mod drops;
 mod ethernet;
 mod forward;
+mod frame_properties;
 mod guard;
-mod inspected;
 mod members;
 mod membership;
 mod offence;
@@ -35,6 +35,7 @@ mod port;
 mod ports;
 mod prefix;
 mod routed;
+mod rule;
 mod rules;
 mod sources;
 mod table;
@@ -43,10 +44,11 @@ mod verdict;
 pub use drops::{DropReason, Drops};
 pub use guard::wanted;
 pub use members::Bridge;
-pub use offence::{Claim, Offence};
+pub use offence::{ForgedIdentity, Offence};
 pub use port::{AddError, BridgeSettings, PortConfig, PortKind, PortPermissions, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use prefix::Prefix;
-pub use rules::{Count, Direction, Rule};
+pub use rule::Rule;
+pub use rules::{Count, Direction};
 pub use table::StationEntry;
 pub use verdict::Verdict;

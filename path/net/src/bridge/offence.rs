@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// A forged identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ForgedIdentity {
     /// An Ethernet source.
     Mac(Mac),
     /// An IP address.
@@ -22,7 +22,7 @@ pub struct Offence {
     /// The reason; [`DropReason::is_forgery`] holds for it.
     pub reason: DropReason,
     /// The claimed identity.
-    pub claim: Claim,
+    pub claim: ForgedIdentity,
     /// The other port that owns the MAC or address, if known.
     pub owner: Option<usize>,
 }
@@ -39,12 +39,12 @@ impl Offence {
     ) -> Self {
         let claim = claim(reason, header);
         let owner = match claim {
-            Claim::Address(address) => match addresses.owner(address) {
+            ForgedIdentity::Address(address) => match addresses.owner(address) {
                 Owner::Port(port) => Some(port),
                 Owner::Gateway | Owner::Nobody => None,
             },
-            Claim::Mac(mac) => station(mac),
-            Claim::Role => None,
+            ForgedIdentity::Mac(mac) => station(mac),
+            ForgedIdentity::Role => None,
         };
         Self {
             reason,
@@ -54,17 +54,23 @@ impl Offence {
     }
 }
 
-fn claim(reason: DropReason, header: &[u8]) -> Claim {
+fn claim(reason: DropReason, header: &[u8]) -> ForgedIdentity {
     let source = header.get(6..12).and_then(|mac| mac.try_into().ok());
-    let mac = source.map_or(Claim::Role, |mac| Claim::Mac(Mac(mac)));
+    let mac = source.map_or(ForgedIdentity::Role, |mac| ForgedIdentity::Mac(Mac(mac)));
     match (reason, Packet::parse(header).map(|packet| packet.network)) {
         (DropReason::ForgedSource, _) => mac,
-        (DropReason::ForgedArp, Ok(Network::Arp(arp))) => Claim::Address(arp.sender.into()),
-        (DropReason::ForgedNd, Ok(Network::Ipv6(ip))) => {
-            Claim::Address(super::guard::advertised(header, &ip).into())
+        (DropReason::ForgedArp, Ok(Network::Arp(arp))) => {
+            ForgedIdentity::Address(arp.sender.into())
         }
-        (DropReason::ForgedAddress, Ok(Network::Ipv4(ip))) => Claim::Address(ip.source.into()),
-        (DropReason::ForgedAddress, Ok(Network::Ipv6(ip))) => Claim::Address(ip.source.into()),
-        _ => Claim::Role,
+        (DropReason::ForgedNd, Ok(Network::Ipv6(ip))) => {
+            ForgedIdentity::Address(super::guard::advertised(header, &ip).into())
+        }
+        (DropReason::ForgedAddress, Ok(Network::Ipv4(ip))) => {
+            ForgedIdentity::Address(ip.source.into())
+        }
+        (DropReason::ForgedAddress, Ok(Network::Ipv6(ip))) => {
+            ForgedIdentity::Address(ip.source.into())
+        }
+        _ => ForgedIdentity::Role,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ports::MAX_PORTS;
 use super::prefix::Prefix;
-use super::rules::Rule;
+use super::rule::Rule;
 use crate::packet::Mac;
 use std::net::IpAddr;
 

@@ -190,7 +190,8 @@ impl ForwardingTable {
         if now_ns < self.next_sweep_ns {
             return Learned::Full;
         }
-        // A sweep of the whole table is expensive, so unknown stations must not cause many.
+        // A sweep of the whole table is expensive, so unknown stations must not cause frequent
+        // sweeps.
         self.next_sweep_ns = now_ns.saturating_add(self.ageing_ns / 4);
         self.rebuild(self.slots.len(), |slot| now_ns < slot.expires_ns);
         if self.learned < self.learned_max && self.insert(fresh) {

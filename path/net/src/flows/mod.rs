@@ -4,8 +4,8 @@
 //! | module | job |
 //! |---|---|
 //! | `key` | identity of a flow, and its keyed hash |
-//! | `subject` | extracts the identity of a flow from a frame's header |
-//! | `plain` | the same for the most common packets |
+//! | `flow_key` | extracts the identity of a flow from a frame's header |
+//! | `fast_parse` | the same for the most common packets |
 //! | `phase` | phases of a flow, TCP transitions, timeouts |
 //! | `entry` | one flow as eight words, and their validation after another process wrote them |
 //! | `table` | hash table of entries: look-up, admission, eviction |
@@ -20,17 +20,17 @@
 //! process. The next process validates every word ([`Flows::adopt`]). Time and keys are arguments.
 
 mod entry;
+mod fast_parse;
+mod flow_key;
 mod fragments;
 mod key;
 mod phase;
-mod plain;
-mod subject;
 mod table;
 
 pub use entry::FlowStatus;
+pub use fast_parse::PlainPacket;
+pub use flow_key::Subject;
 pub use phase::FlowPhase;
-pub use plain::PlainPacket;
-pub use subject::Subject;
 pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
 
 /// Direction in which a frame passes a port, as the bridge sees it.

@@ -11,11 +11,11 @@
 //! flows.
 
 use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
+use super::fast_parse::PlainPacket;
+use super::flow_key::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
 use super::fragments::Fragments;
 use super::key::{FlowKey, PacketKind, hash};
 use super::phase::{FlowPhase, marks, tick};
-use super::plain::PlainPacket;
-use super::subject::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
 use super::{Classification, Direction, FlowState};
 use shmem::Span;
 use std::sync::atomic::{AtomicU64, Ordering};

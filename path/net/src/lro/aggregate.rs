@@ -3,7 +3,7 @@
 use super::layout::{SnapshotLayout, TcpSegment, be16, be32};
 use super::prediction::Prediction;
 use super::reason::Reason;
-use super::rules::{Field, FieldTest, MergeProgram, RULES, broken, test};
+use super::rules::{FieldTest, MergeProgram, PacketField, RULES, broken, test};
 use super::settings::{AggregateForm, MergeRules};
 use super::verify::pseudo;
 use crate::packet::checksum::fold;
@@ -87,11 +87,11 @@ impl MergeTests {
     pub(super) fn new(rules: MergeRules) -> Self {
         Self {
             rules,
-            acknowledgement: test(rules, Field::Acknowledgement),
-            options: test(rules, Field::Options),
-            identification: test(rules, Field::Identification),
-            length: test(rules, Field::Length),
-            flags: test(rules, Field::Flags),
+            acknowledgement: test(rules, PacketField::Acknowledgement),
+            options: test(rules, PacketField::Options),
+            identification: test(rules, PacketField::Identification),
+            length: test(rules, PacketField::Length),
+            flags: test(rules, PacketField::Flags),
         }
     }
 }

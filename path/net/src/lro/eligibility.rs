@@ -2,7 +2,7 @@
 
 use super::layout::{TcpSegment, be32, byte};
 use super::reason::Reason;
-use super::rules::{Field, FieldTest, test};
+use super::rules::{FieldTest, PacketField, test};
 use super::settings::MergeRules;
 use crate::packet::flags;
 use nic::Frame;
@@ -24,16 +24,16 @@ pub(super) struct Eligibility {
 
 impl Eligibility {
     pub(super) fn new(rules: MergeRules) -> Self {
-        let plain = test(rules, Field::Flags) == FieldTest::PlainFlags;
+        let plain = test(rules, PacketField::Flags) == FieldTest::PlainFlags;
         Self {
             refused: match plain {
                 true => !(flags::ACK | flags::PSH),
                 false => flags::CONTROL,
             },
             required: if plain { flags::ACK } else { 0 },
-            timestamp_only: test(rules, Field::Options) == FieldTest::Timestamp,
-            no_extensions: test(rules, Field::Extensions) == FieldTest::None,
-            no_congestion: test(rules, Field::TrafficClass) == FieldTest::NotCongested,
+            timestamp_only: test(rules, PacketField::Options) == FieldTest::Timestamp,
+            no_extensions: test(rules, PacketField::Extensions) == FieldTest::None,
+            no_congestion: test(rules, PacketField::TrafficClass) == FieldTest::NotCongested,
         }
     }
 

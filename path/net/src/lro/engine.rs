@@ -12,7 +12,7 @@ use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::{Flush, Psh, Settings};
 use super::table::FlowTable;
-use super::wheel::Wheel;
+use super::timer_wheel::Wheel;
 use nic::Frame;
 
 /// The only list of aggregates by age.

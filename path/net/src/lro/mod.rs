@@ -11,7 +11,7 @@
 //! | `layout` | header positions, and flows |
 //! | `aggregate` | an aggregate while it grows |
 //! | `policy`, `adaptive` | when to flush aggregates; when waiting pays off |
-//! | `table`, `lists`, `wheel` | aggregates by flow, by age, by due time |
+//! | `table`, `lists`, `timer_wheel` | aggregates by flow, by age, by due time |
 //! | [`counters`], [`latency`], [`reason`] | counts, waiting times, flush reasons |
 //!
 //! The engine is pure: frames in, frames out, time passed in. It moves no payload. An aggregate is
@@ -35,8 +35,8 @@ mod policy;
 mod prediction;
 mod slow_path;
 mod table;
+mod timer_wheel;
 mod verify;
-mod wheel;
 
 pub use counters::LroCounters;
 pub use engine::Lro;

@@ -8,7 +8,7 @@ use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::Flush;
 use super::table::FlowTable;
-use super::wheel::Wheel;
+use super::timer_wheel::Wheel;
 use nic::Frame;
 
 impl Lro {
@@ -103,8 +103,8 @@ impl Lro {
             let Some(held) = self.held.get_mut(slot as usize) else {
                 continue;
             };
-            // The aggregate was closed in this poll, or closed and begun again, in which case the
-            // slot is listed twice.
+            // The aggregate was closed in this poll, or closed and begun again, and then the slot
+            // is listed twice.
             if held.frame.is_empty() || held.decided == self.polls {
                 continue;
             }

@@ -9,7 +9,7 @@ use nic::frame::SNAPSHOT;
 
 /// Part of a packet that a rule tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum PacketField {
     /// Destination, source, tags, EtherType.
     Ethernet,
     /// Both IP addresses.
@@ -84,7 +84,7 @@ pub enum FieldTest {
 #[derive(Clone, Copy, Debug)]
 pub struct MergeRule {
     /// The tested field.
-    pub field: Field,
+    pub field: PacketField,
     /// The test under [`MergeRules::Gro`].
     pub gro: FieldTest,
     /// The test under [`MergeRules::Lro`].
@@ -96,7 +96,7 @@ pub struct MergeRule {
 }
 
 const fn rule(
-    field: Field,
+    field: PacketField,
     gro: FieldTest,
     lro: FieldTest,
     reason: Reason,
@@ -115,42 +115,42 @@ const fn rule(
 /// Module `eligibility` has the requirements on a single packet.
 pub const RULES: [MergeRule; 19] = [
     rule(
-        Field::Ethernet,
+        PacketField::Ethernet,
         FieldTest::Identity,
         FieldTest::Identity,
         Reason::HeaderLengths,
         "Linux dev_gro_receive compares MAC header and VLAN tag; a bridge decides by them",
     ),
     rule(
-        Field::Addresses,
+        PacketField::Addresses,
         FieldTest::Identity,
         FieldTest::Identity,
         Reason::HeaderLengths,
         "a connection: Linux inet_gro_receive, inet_lro lro_check_tcp_conn",
     ),
     rule(
-        Field::Ports,
+        PacketField::Ports,
         FieldTest::Identity,
         FieldTest::Identity,
         Reason::HeaderLengths,
         "a connection: Linux tcp_gro_receive, inet_lro lro_check_tcp_conn",
     ),
     rule(
-        Field::IpShape,
+        PacketField::IpShape,
         FieldTest::Equal,
         FieldTest::Equal,
         Reason::HeaderLengths,
         "one header stands for all",
     ),
     rule(
-        Field::Sequence,
+        PacketField::Sequence,
         FieldTest::Consecutive,
         FieldTest::Consecutive,
         Reason::Sequence,
         "a hole or an overlap must reach the receiver as it is: Linux, inet_lro, RSC",
     ),
     rule(
-        Field::Acknowledgement,
+        PacketField::Acknowledgement,
         FieldTest::Equal,
         FieldTest::Advances,
         Reason::Acknowledgement,
@@ -158,7 +158,7 @@ pub const RULES: [MergeRule; 19] = [
          an end host needs only the newest: inet_lro",
     ),
     rule(
-        Field::Flags,
+        PacketField::Flags,
         FieldTest::EqualFlags,
         FieldTest::PlainFlags,
         Reason::Flags,
@@ -166,14 +166,14 @@ pub const RULES: [MergeRule; 19] = [
          inet_lro lro_tcp_ip_check",
     ),
     rule(
-        Field::Window,
+        PacketField::Window,
         FieldTest::Equal,
         FieldTest::Any,
         Reason::Window,
         "it lies in the word that Linux compares; inet_lro keeps the newest",
     ),
     rule(
-        Field::Options,
+        PacketField::Options,
         FieldTest::Equal,
         FieldTest::Timestamp,
         Reason::TcpOptions,
@@ -181,14 +181,14 @@ pub const RULES: [MergeRule; 19] = [
          PAWS takes any value that does not go back: inet_lro",
     ),
     rule(
-        Field::Length,
+        PacketField::Length,
         FieldTest::NoLonger,
         FieldTest::Any,
         Reason::Length,
         "segmentation cuts equal parts and a rest: Linux tcp_gro_receive; inet_lro takes any",
     ),
     rule(
-        Field::TrafficClass,
+        PacketField::TrafficClass,
         FieldTest::Equal,
         FieldTest::NotCongested,
         Reason::TrafficClass,
@@ -196,14 +196,14 @@ pub const RULES: [MergeRule; 19] = [
          inet_lro INET_ECN_is_ce",
     ),
     rule(
-        Field::FlowLabel,
+        PacketField::FlowLabel,
         FieldTest::Equal,
         FieldTest::Any,
         Reason::FlowLabel,
         "Linux ipv6_gro_receive; inet_lro has no IPv6",
     ),
     rule(
-        Field::HopLimit,
+        PacketField::HopLimit,
         FieldTest::Equal,
         FieldTest::Any,
         Reason::HopLimit,
@@ -211,7 +211,7 @@ pub const RULES: [MergeRule; 19] = [
          inet_lro does not check",
     ),
     rule(
-        Field::Identification,
+        PacketField::Identification,
         FieldTest::Step,
         FieldTest::Any,
         Reason::Identification,
@@ -219,35 +219,35 @@ pub const RULES: [MergeRule; 19] = [
          inet_lro does not check",
     ),
     rule(
-        Field::DontFragment,
+        PacketField::DontFragment,
         FieldTest::Equal,
         FieldTest::Any,
         Reason::DontFragment,
         "every segment carries it: Linux inet_gro_receive",
     ),
     rule(
-        Field::Fragment,
+        PacketField::Fragment,
         FieldTest::Equal,
         FieldTest::Equal,
         Reason::Fragment,
         "flow and data of a packet are known only once all fragments have arrived: all",
     ),
     rule(
-        Field::Extensions,
+        PacketField::Extensions,
         FieldTest::Equal,
         FieldTest::None,
         Reason::Extensions,
         "Linux ipv6_gro_receive; inet_lro takes no IP options",
     ),
     rule(
-        Field::Reserved,
+        PacketField::Reserved,
         FieldTest::Equal,
         FieldTest::Equal,
         Reason::Flags,
         "they lie in the word that Linux compares; one of them is AccECN's",
     ),
     rule(
-        Field::UrgentPointer,
+        PacketField::UrgentPointer,
         FieldTest::Equal,
         FieldTest::Any,
         Reason::UrgentPointer,
@@ -268,12 +268,12 @@ impl MergeRule {
 
 /// Returns the test of one field.
 #[must_use]
-pub fn test(rules: MergeRules, field: Field) -> FieldTest {
+pub fn test(rules: MergeRules, field: PacketField) -> FieldTest {
     let row = RULES.iter().find(|rule| rule.field == field);
     row.map_or(FieldTest::Any, |rule| rule.test(rules))
 }
 
-impl Field {
+impl PacketField {
     /// Sets the header bits of the field in `mask`, if the test compares bits.
     fn mark(self, layout: SnapshotLayout, mask: &mut [u8; SNAPSHOT]) {
         let (ip, tcp) = (layout.network(), layout.tcp());
@@ -376,7 +376,7 @@ impl MergeProgram {
 /// Returns whether two headers of one layout break a bit-comparing rule.
 pub(super) fn broken(
     rules: MergeRules,
-    field: Field,
+    field: PacketField,
     layout: SnapshotLayout,
     a: &[u8; SNAPSHOT],
     b: &[u8; SNAPSHOT],

@@ -71,7 +71,7 @@ pub struct Settings {
     /// segmented.
     pub segments: usize,
     /// Maximum length of an aggregate in bytes, including the Ethernet header. IP's limit, 65 535
-    /// bytes from its header on, also applies.
+    /// bytes starting at its header, also applies.
     pub bytes: usize,
 }
 

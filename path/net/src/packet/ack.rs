@@ -1,8 +1,8 @@
 //! Recognizes pure acknowledgements. Receive aggregation first shows in their number on the wire.
 
+use super::constants::protocol;
 use super::headers::Packet;
 use super::network::Network;
-use super::numbers::protocol;
 use super::transport::{Transport, flags};
 use nic::Frame;
 

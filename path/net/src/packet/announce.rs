@@ -4,7 +4,7 @@
 
 use super::Mac;
 use super::checksum::{Sum, pseudo_v6};
-use super::numbers::{ETHERNET_BYTES, ethertype, protocol};
+use super::constants::{ETHERNET_BYTES, ethertype, protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The all-nodes group of a link, and its Ethernet address.

@@ -1,6 +1,6 @@
 //! Bounds-checked reading and writing of private bytes at offsets that a header claims.
 
-use super::numbers::{MAX_EXTENSIONS, MAX_TAGS};
+use super::constants::{MAX_EXTENSIONS, MAX_TAGS};
 
 /// Error of parsing headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum ParseError {
     TooManyExtensions,
 }
 
-/// Returns `N` bytes from `at` on.
+/// Returns `N` bytes starting at `at`.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], ParseError> {
     bytes
         .get(at..)

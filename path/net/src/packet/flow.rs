@@ -1,7 +1,7 @@
 //! Flow identification: a hash, or the exact flow.
 
 use super::bytes::array;
-use super::common::Common;
+use super::fast_headers::Common;
 use super::headers::Packet;
 use super::mac::Mac;
 use super::network::Network;

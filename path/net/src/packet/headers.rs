@@ -1,9 +1,9 @@
 //! All the headers of a frame.
 
 use super::bytes::{ParseError, array, be16};
+use super::constants::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, ethertype};
 use super::mac::Mac;
 use super::network::Network;
-use super::numbers::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, ethertype};
 use super::transport::Transport;
 
 /// Header positions of one frame. Offsets count from the frame's first byte.

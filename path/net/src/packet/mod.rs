@@ -9,7 +9,7 @@
 //! | module | job |
 //! |---|---|
 //! | `headers`, `network`, `transport` | locate each header |
-//! | `common` | locates the headers of the most frequent TCP packets by a few comparisons |
+//! | `fast_headers` | locates the headers of the most frequent TCP packets by a few comparisons |
 //! | [`flow`] | flow identification |
 //! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |
@@ -18,7 +18,7 @@
 //! | [`ecn`] | congestion marks in the IP header |
 //! | [`segment`] | segmentation in software |
 //! | [`too_big`] | errors for path MTU discovery |
-//! | `numbers`, `mac`, `bytes` | building blocks |
+//! | `constants`, `mac`, `bytes` | building blocks |
 
 pub mod ack;
 pub mod announce;
@@ -30,20 +30,20 @@ pub mod toeplitz;
 pub mod too_big;
 
 mod bytes;
-mod common;
+mod constants;
+mod fast_headers;
 mod headers;
 mod mac;
 mod network;
-mod numbers;
 mod transport;
 
 pub use bytes::ParseError;
+pub use constants::{ETHERNET_BYTES, MAX_EXTENSIONS, MAX_TAGS, TAG_BYTES, ethertype, protocol};
 pub use headers::Packet;
 pub use mac::Mac;
 pub use network::{Arp, Ipv4, Ipv6, Network};
-pub use numbers::{ETHERNET_BYTES, MAX_EXTENSIONS, MAX_TAGS, TAG_BYTES, ethertype, protocol};
 pub use transport::{Tcp, Transport, flags};
 
 pub(crate) use bytes::{array, be16, byte, put};
-pub(crate) use common::Common;
+pub(crate) use fast_headers::Common;
 pub(crate) use transport::TCP_CHECKSUM;

@@ -1,8 +1,8 @@
 //! ARP, IPv4 and IPv6.
 
 use super::bytes::{ParseError, array, be16, byte};
+use super::constants::{MAX_EXTENSIONS, ethertype, protocol};
 use super::mac::Mac;
-use super::numbers::{MAX_EXTENSIONS, ethertype, protocol};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of an IPv6 header without extensions.

@@ -3,7 +3,7 @@
 
 use super::bytes::be16;
 use super::checksum::{Sum, pseudo_v6};
-use super::numbers::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, protocol};
+use super::constants::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, protocol};
 use super::{Ipv4, Ipv6, Mac, Network, Packet};
 use nic::Frame;
 use nic::rate::TokenBucket;

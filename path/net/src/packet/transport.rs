@@ -1,7 +1,7 @@
 //! TCP, UDP and ICMP headers.
 
 use super::bytes::{ParseError, be32, byte};
-use super::numbers::protocol;
+use super::constants::protocol;
 
 /// Offset of the checksum in a TCP header.
 pub(crate) const TCP_CHECKSUM: usize = 16;

@@ -1,7 +1,7 @@
 //! BR-24: the first forged frame of each kind is recorded.
 
 use super::*;
-use net::bridge::{Claim, Offence};
+use net::bridge::{ForgedIdentity, Offence};
 
 #[test]
 fn the_first_forged_frame_of_each_kind_is_kept() {
@@ -11,8 +11,8 @@ fn the_first_forged_frame_of_each_kind_is_kept() {
         claim,
         owner,
     };
-    let source = forged(DropReason::ForgedSource, Claim::Mac(STATION), None);
-    let address = Claim::Address("10.0.0.11".parse().unwrap());
+    let source = forged(DropReason::ForgedSource, ForgedIdentity::Mac(STATION), None);
+    let address = ForgedIdentity::Address("10.0.0.11".parse().unwrap());
     let arp = forged(DropReason::ForgedArp, address, Some(B));
     for (mac, ip) in [(STATION, [10, 0, 0, 10]), (MAC_A, [10, 0, 0, 11])] {
         go(&mut bridge, &arp_from(mac, mac, ip), A, 0);
@@ -29,7 +29,11 @@ fn the_first_forged_frame_of_each_kind_is_kept() {
     assert_eq!((bridge.offences(A).len(), bridge.offences(B).len()), (2, 0));
     // Another guest's MAC.
     go(&mut bridge, &plain(MAC_A, MAC_A2), B, 0);
-    let taken = forged(DropReason::ForgedSource, Claim::Mac(MAC_A2), Some(A));
+    let taken = forged(
+        DropReason::ForgedSource,
+        ForgedIdentity::Mac(MAC_A2),
+        Some(A),
+    );
     assert_eq!(bridge.new_offences(), [(B, taken)]);
     // The next guest of the port starts without offences.
     bridge.remove(A);

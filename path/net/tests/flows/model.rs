@@ -93,7 +93,7 @@ impl Facts {
         } else if self.complete {
             self.fins[usize::from(!by_initiator)] |= flags & FIN != 0 && !self.is_over();
         } else if self.refused {
-            // A SYN alone begins the conversation anew.
+            // A SYN alone starts a new conversation.
         } else if !self.answered {
             self.answered = !by_initiator && flags & SYN != 0;
         } else if by_initiator && flags & (SYN | ACK) == ACK {

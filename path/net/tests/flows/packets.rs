@@ -45,7 +45,7 @@ impl Talk {
         }
     }
 
-    /// An IP packet, from its own header on.
+    /// An IP packet, starting at its own header.
     fn packet(
         self,
         direction: Direction,

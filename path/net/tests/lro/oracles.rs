@@ -361,8 +361,8 @@ mod wireguard_go {
     }
 }
 
-/// Windows' receive segment coalescing: its examples and exceptions, as far as the rules agree.
-/// LR-10.
+/// Windows' receive segment coalescing: those of its examples and exceptions on which the rules
+/// agree. LR-10.
 mod rsc {
     use super::*;
 

@@ -185,7 +185,7 @@ pub(crate) fn timestamp(value: u32, echo: u32) -> Vec<u8> {
     option
 }
 
-/// Returns `count` segments of `len` bytes from sequence number 1000 on, with increasing
+/// Returns `count` segments of `len` bytes starting at sequence number 1000, with increasing
 /// identifications.
 pub(crate) fn stream(v6: bool, count: usize, len: usize) -> Vec<Tcp> {
     (0..count)

@@ -314,8 +314,8 @@ fn adaptive_flushes_the_end_of_a_burst() {
     assert!(stream.lro.counters().rate() > 4.0);
 }
 
-/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits any more after a
-/// few vain attempts.
+/// LR-72: if a sender waits for a delayed acknowledgement, the engine hardly waits after a few vain
+/// attempts.
 #[test]
 fn adaptive_stops_waiting_in_vain() {
     let mut stream = Stream::new(adaptive());
@@ -358,7 +358,7 @@ fn adaptive_does_not_hold_the_ends_of_messages() {
         now += 80;
     }
     assert!(late < 180 * 5, "waited {late} µs after 180 messages");
-    // 1 KB messages in a steady stream all have PSH, and are held nevertheless.
+    // 1 KB messages in a steady stream all have PSH, and are still held.
     let mut stream = Stream::new(Settings {
         psh: Psh::Merge,
         ..adaptive()

@@ -38,8 +38,8 @@ impl std::fmt::Debug for TapNic {
 }
 
 impl TapNic {
-    /// Creates a data path over `fd`; `None` stands for a removed interface. The other arguments
-    /// must match the TAP's set-up: `vnet_header`: frames carry a virtio-net header of 10 bytes;
+    /// Creates a data path over `fd`; `None`: the interface was removed. The other arguments must
+    /// match the TAP's set-up: `vnet_header`: frames carry a virtio-net header of 10 bytes;
     /// `checksum` and `tso`: offloads that each side may leave to the other (none without
     /// `vnet_header`, no `tso` without `checksum`); `mtu`: in bytes of IP.
     #[must_use]

@@ -99,8 +99,8 @@ pub(super) struct Receiver {
     pub(super) starved: bool,
     /// Whether the last call emptied the queue.
     pub(super) empty: bool,
-    /// Whether the interface has been removed. No call returns a frame any more, and every wait on
-    /// the descriptor reports an error.
+    /// Whether the interface has been removed. No later call returns a frame, and every wait on the
+    /// descriptor reports an error.
     pub(super) removed: bool,
     pub(super) counters: RxCounters,
 }
@@ -125,7 +125,7 @@ impl Default for Receiver {
 }
 
 // SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
-// access; they point to `header` and `start` (set anew for every call) and to spans, which every
+// access; they point to `header` and `start` (set again by every call) and to spans, which every
 // thread may use.
 unsafe impl Send for Receiver {}
 
@@ -312,7 +312,7 @@ impl Receiver {
         }
         let offload = if limits.vnet_header {
             virtio::decode(&self.header, len, limits.checksum, limits.tso)
-                .map_err(|virtio::Malformed| Dropped::Malformed)?
+                .map_err(|virtio::MalformedHeader| Dropped::Malformed)?
         } else {
             Offload::default()
         };
@@ -376,7 +376,7 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
     }
 }
 
-/// Returns the number of the sorted `buffers` from index `at` on that make up one whole page.
+/// Returns the number of the sorted `buffers` that make up one whole page, starting at index `at`.
 fn page_at(buffers: &[Buffer], at: usize) -> Option<usize> {
     let rest = buffers.get(at..)?;
     let start = rest.first()?.span.addr();

@@ -21,8 +21,8 @@ pub(super) struct FrameSender {
     vectors: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers in `vectors` are only used during a call with exclusive access, and made
-// anew by each call.
+// SAFETY: the pointers in `vectors` are only used during a call with exclusive access, and each
+// call sets them again.
 unsafe impl Send for FrameSender {}
 
 impl std::fmt::Debug for FrameSender {

@@ -11,8 +11,8 @@
 //!            ours ──► transmit ring ──► completion ring ──► ours
 //! ```
 //!
-//! The kernel is trusted to write packets only into the chunks it was given. This code checks that
-//! nevertheless, and rejects a chunk that the kernel does not own.
+//! The kernel is trusted to write packets only into the chunks it was given. This code still checks
+//! that, and rejects a chunk that the kernel does not own.
 //!
 //! A socket may have belonged to an earlier domain that has ended. Its rings are in the state that
 //! the earlier domain left, and packets have arrived since, which are received like any others. The
@@ -22,7 +22,7 @@ mod queue;
 mod ring;
 mod unreclaimed;
 
-pub use queue::{QueueParts, XdpQueue};
+pub use queue::{DedicatedXdpQueue, QueueParts};
 
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;

@@ -43,7 +43,7 @@ struct QueueCounters {
 }
 
 /// The queue.
-pub struct XdpQueue {
+pub struct DedicatedXdpQueue {
     fd: OwnedFd,
     chunk_bytes: usize,
     receive: XdpConsumer,
@@ -55,15 +55,15 @@ pub struct XdpQueue {
     kernel: KernelCounters,
 }
 
-impl std::fmt::Debug for XdpQueue {
+impl std::fmt::Debug for DedicatedXdpQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("XdpQueue")
+        f.debug_struct("DedicatedXdpQueue")
             .field("mark_posted", &self.lent_chunks)
             .finish_non_exhaustive()
     }
 }
 
-impl XdpQueue {
+impl DedicatedXdpQueue {
     /// Creates the queue. Returns `None` if the rings are misplaced.
     #[must_use]
     pub fn new(parts: QueueParts, kernel: KernelCounters) -> Option<Self> {
@@ -103,8 +103,8 @@ impl XdpQueue {
     }
 
     /// Lends the kernel the chunk at `offset` in the socket's memory, which `buffer` maps;
-    /// [`XdpQueue::show`] publishes it. Returns false if no chunk begins there, if the kernel
-    /// already has it, or if the ring is full.
+    /// [`DedicatedXdpQueue::show`] publishes it. Returns false if no chunk begins there, if the
+    /// kernel already has it, or if the ring is full.
     pub fn post(&mut self, offset: usize, buffer: Buffer) -> bool {
         let whole =
             offset.is_multiple_of(self.chunk_bytes) && buffer.span.len() >= self.chunk_bytes;

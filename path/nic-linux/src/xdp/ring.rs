@@ -47,7 +47,7 @@ impl RingWords {
         (number & (self.count - 1)) as usize * self.entry_bytes
     }
 
-    /// Iterates over the addresses in `count` entries from `first` on.
+    /// Iterates over the addresses in `count` entries starting at `first`.
     fn addresses(&self, first: u32, count: u32) -> impl Iterator<Item = u64> {
         (0..count).filter_map(move |n| {
             let entry = self.entries.u64(self.at(first.wrapping_add(n)))?;

@@ -80,10 +80,7 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
     let Some(namespace) = place() else { return };
     let netns = path(&namespace);
     let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();
-    assert!(
-        matches!(missing, SetupError::NoInterface { .. }),
-        "{missing}"
-    );
+    assert!(matches!(missing, NetError::NoInterface { .. }), "{missing}");
     let text = missing.to_string();
     assert!(
         text.contains("`nowhere`") && text.contains("ip link"),
@@ -110,5 +107,5 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
         ..TapSpec::default()
     });
     let taken = open(&spec(taken), area.span()).unwrap_err();
-    assert!(matches!(taken, SetupError::Exists { .. }), "{taken}");
+    assert!(matches!(taken, NetError::Exists { .. }), "{taken}");
 }

@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod interface;
-mod lasting;
 mod queues;
+mod socket_survival;
 mod station;
 
 use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
 use netdev::netns::Namespace;
 use netdev::xdp::{RingPages, XdpDevice, XdpInterface as Netdevice, inspect, open};
-use netdev::{SetupError, TapSpec};
+use netdev::{NetError, TapSpec};
 use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
 use nic_linux::xdp::SocketParts;

@@ -17,7 +17,7 @@ const POOL: usize = 64;
 /// A guest: its memory, and the queue over it.
 struct Guest {
     area: Area,
-    queue: nic_linux::xdp::XdpQueue,
+    queue: nic_linux::xdp::DedicatedXdpQueue,
     device: QueueSocket,
     rings: Span,
 }
@@ -62,7 +62,7 @@ impl Guest {
         };
         Self {
             area,
-            queue: nic_linux::xdp::XdpQueue::new(parts, Box::new(Vec::new)).unwrap(),
+            queue: nic_linux::xdp::DedicatedXdpQueue::new(parts, Box::new(Vec::new)).unwrap(),
             device,
             rings,
         }
@@ -518,7 +518,7 @@ fn a_queue_is_free_without_descriptor_and_rings() {
     } = Guest::new(&wire, 1, A);
     let spec = spec_of(1, A, area, RuleLists::default());
     let again = || wire.interface.queue(&spec, area.span());
-    let busy = |error: SetupError| error.to_string().contains("busy");
+    let busy = |error: NetError| error.to_string().contains("busy");
     device.end();
     drop((queue, device));
     assert!(again().is_err_and(busy), "the rings are mapped");

@@ -9,8 +9,8 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Completes the checksum that covers the frame from `start` on; its field is at `start + offset`
-/// and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
+/// Completes the checksum that covers the frame starting at `start`; its field is at `start +
+/// offset` and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
 #[must_use]
 pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let start = usize::from(start);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_checksums_are_valid_and_damaged_ones_are_not() {
+    fn completed_checksums_are_valid_until_damaged() {
         for is_v6 in [false, true] {
             for protocol in [TCP, UDP] {
                 let (mut bytes, offload) = blank(is_v6, protocol);

@@ -11,7 +11,7 @@ use super::table::{IoFault, IoMemory, pages};
 use abi::GrantRef;
 use abi::counted::Translation;
 use shmem::Span;
-use shmem::uses::{self, EntryWords, TableWords};
+use shmem::grant_use::{self, EntryWords, TableWords};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 
@@ -62,14 +62,14 @@ impl GrantedMemory {
             };
             let entry = Translation(words.translation.load(Ordering::Relaxed));
             let gref = entry.reference(index);
-            if !uses::claim(words.translation, words.status, gref, true) {
+            if !grant_use::claim(words.translation, words.status, gref, true) {
                 return false;
             }
             claimed.push((words, gref));
         }
-        uses::full_fence();
+        grant_use::full_fence();
         let mut claimed = claimed.iter();
-        claimed.all(|(words, gref)| uses::holds(words.translation, *gref, true))
+        claimed.all(|(words, gref)| grant_use::holds(words.translation, *gref, true))
     }
 }
 
@@ -91,7 +91,7 @@ impl IoMemory for GrantedMemory {
         let is_granted = self.claim(address, len, &mut claimed);
         let done = is_granted.then(|| act(span));
         for (words, _) in claimed {
-            uses::release(words.status);
+            grant_use::release(words.status);
         }
         done.ok_or(fault)
     }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(access(IoAddr::of_page(1), PAGE), Ok(pages.page(1).unwrap()));
     }
 
-    /// D-4: a page that is being revoked, is read-only, or was granted anew.
+    /// D-4: a page that is being revoked, is read-only, or was granted again.
     #[test]
     fn revoked_page_faults() {
         let (memory, entries, _) = granted();

@@ -77,7 +77,7 @@ pub struct DriverQueue<M, T> {
     posted: VecDeque<(T, Descriptor)>,
     /// Index of the next completion.
     taken: u32,
-    /// Number of completions that the device has published from `taken` on.
+    /// Number of completions that the device has published since `taken`.
     ready: u32,
     /// Index after the last descriptor that [`DriverQueue::wakes`] considered.
     considered: u32,
@@ -275,7 +275,7 @@ pub struct DeviceQueue {
     entries: u32,
     /// Index of the next descriptor.
     taken: u32,
-    /// Number of descriptors that the driver has published from `taken` on.
+    /// Number of descriptors that the driver has published since `taken`.
     ready: u32,
 }
 

@@ -88,8 +88,8 @@ pub struct RemoteNic {
 
 impl RemoteNic {
     /// Creates a NIC over `memory`, of [`RemoteSetup::bytes`]. `pool` holds the buffers of
-    /// [`Nic::rx`]. Their whole pages have consecutive I/O addresses, from 0 on. Returns `None` if
-    /// a size is wrong.
+    /// [`Nic::rx`]. Their whole pages have consecutive I/O addresses, starting at 0. Returns `None`
+    /// if a size is wrong.
     #[must_use]
     pub fn new(setup: RemoteSetup, memory: Area, pool: Area) -> Option<Self> {
         let mut table = IoTable::default();

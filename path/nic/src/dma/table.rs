@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn page_of_two_buffers_is_mapped_until_both_are_unmapped() {
+    fn shared_page_stays_mapped_until_both_are_unmapped() {
         let mut table = IoTable::default();
         let at = table.add(area(1));
         let second = at.add(PAGE / 2).unwrap();

@@ -22,11 +22,11 @@ impl Frame {
         self.bare = len as u8;
     }
 
-    /// Appends the bytes of `other` from offset `at` on, and leaves `other` empty. Every buffer of
-    /// `other` becomes a piece of this frame, empty if it held only skipped bytes. With `join`,
+    /// Appends the bytes of `other` starting at offset `at`, and leaves `other` empty. Every buffer
+    /// of `other` becomes a piece of this frame, empty if it held only skipped bytes. With `join`,
     /// contiguous memory extends the last piece instead.
     ///
-    /// Returns false, without effect, if bytes from offset `at` on are bare.
+    /// Returns false, without effect, if bytes starting at offset `at` are bare.
     pub fn append_payload(&mut self, other: &mut Self, at: usize, join: bool) -> bool {
         let Some(mut skip) = at.checked_sub(other.bare()) else {
             return false;

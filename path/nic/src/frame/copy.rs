@@ -118,7 +118,7 @@ impl Frame {
         Ok(done)
     }
 
-    /// Copies the whole frame (snapshot, then payload) into `dst`, as far as it fits; returns the
+    /// Copies the whole frame (snapshot, then payload) into `dst`, or as much as fits; returns the
     /// number of copied bytes.
     ///
     /// # Errors

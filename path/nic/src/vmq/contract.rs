@@ -88,7 +88,7 @@ pub trait Vmq {
     ///
     /// # Errors
     /// The queue does not exist, is enabled or draining, has no MAC, or steering was rejected. If
-    /// steering was not answered, the queue drains, because frames may arrive nevertheless.
+    /// steering was not answered, the queue drains, because frames may still arrive.
     fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
     /// Steers frames for the queue's MAC to the shared queue (`vmq_disable_queue`). The queue holds

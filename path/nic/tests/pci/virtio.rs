@@ -287,7 +287,7 @@ fn frames_pass_both_ways_and_around_the_rings() {
 }
 
 #[test]
-fn checksums_are_left_to_the_device_only_if_negotiated() {
+fn checksum_offload_is_used_only_if_negotiated() {
     let mut header = [0; 12];
     header[..10].copy_from_slice(&nic::virtio::encode(BLANK, 66));
     for (features, received) in [(MODERN | CHECKSUMS, 1), (MODERN, 0)] {
@@ -464,7 +464,7 @@ fn interrupts_are_off_while_the_driver_polls() {
 proptest! {
     /// D-28: the device returns any descriptors with any lengths.
     #[test]
-    fn hostile_device_neither_loses_nor_duplicates_a_buffer(
+    fn hostile_device_loses_and_duplicates_no_buffer(
         returns in prop::collection::vec((0u32..10, 0u32..2100, any::<bool>()), 1..40)
     ) {
         let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();

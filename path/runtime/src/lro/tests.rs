@@ -28,9 +28,9 @@ fn each_side_is_on_where_the_configuration_says() {
         (Placement::Virtual, false, true),
         (Placement::Both, true, true),
     ] {
-        let config = Config {
+        let config = LroConfig {
             at,
-            ..Config::default()
+            ..LroConfig::default()
         };
         let active = |side| LroStage::new(side, &config, 64).is_active();
         assert_eq!(
@@ -44,9 +44,9 @@ fn each_side_is_on_where_the_configuration_says() {
 fn packets_of_a_poll_merge_and_return_buffers() {
     for buffers in [FormKey::Skb, FormKey::Page] {
         let mut pool = pool(64);
-        let config = Config {
+        let config = LroConfig {
             buffers,
-            ..config(Flush::Poll)
+            ..config(FlushConfig::Poll)
         };
         let mut lro_stage = LroStage::new(Side::Physical, &config, 32);
         let packets: Vec<_> = (0..10).map(|n| packet(1, n)).collect();
@@ -70,7 +70,7 @@ fn packets_of_a_poll_merge_and_return_buffers() {
 #[test]
 fn held_packets_are_flushed_when_due() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(50)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(50)), 32);
     let packets = [packet(1, 0), packet(1, 1)];
     let mut out = Vec::new();
     lro_stage.pass(1_000, true, &mut frames(&mut pool, &packets), &mut out);
@@ -90,7 +90,7 @@ fn held_packets_are_flushed_when_due() {
 #[test]
 fn delayed_aggregation_counts_only_real_polls() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::Polls(2)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::Polls(2)), 32);
     let mut out = Vec::new();
     lro_stage.pass(0, false, &mut frames(&mut pool, &[packet(1, 0)]), &mut out);
     // Calls without frames that are not polls.
@@ -109,7 +109,7 @@ fn delayed_aggregation_counts_only_real_polls() {
 #[test]
 fn a_packet_with_psh_never_waits() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Virtual, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Virtual, &config(FlushConfig::After(5000)), 32);
     let packets = [packet(1, 0), packet_with(1, 1, ACK | PSH)];
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
@@ -119,7 +119,7 @@ fn a_packet_with_psh_never_waits() {
 #[test]
 fn no_more_than_its_share_of_the_buffers_is_held() {
     let mut pool = pool(256);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(5000)), 40);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 40);
     let mut out = Vec::new();
     let mut given = 0;
     for n in 0..20 {
@@ -150,14 +150,14 @@ fn no_more_than_its_share_of_the_buffers_is_held() {
 #[test]
 fn disabling_flushes_held_frames() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Virtual, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Virtual, &config(FlushConfig::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
     assert!(out.is_empty());
-    let off = Config {
+    let off = LroConfig {
         at: Placement::Physical,
-        ..config(Flush::Poll)
+        ..config(FlushConfig::Poll)
     };
     lro_stage.set(&off);
     assert!(lro_stage.is_active() && lro_stage.next_due() == Some(0));
@@ -165,7 +165,7 @@ fn disabling_flushes_held_frames() {
     assert_eq!(out.len(), 3);
     assert_eq!(payloads(&out), payloads_of(&packets));
     assert!(!lro_stage.is_active() && lro_stage.next_due().is_none());
-    lro_stage.set(&config(Flush::Poll));
+    lro_stage.set(&config(FlushConfig::Poll));
     assert!(lro_stage.is_active());
     assert_eq!(lro_stage.stat()["segments"], 2, "counters continue");
 }
@@ -173,11 +173,11 @@ fn disabling_flushes_held_frames() {
 #[test]
 fn other_rules_hold_from_the_next_poll_on() {
     let mut pool = pool(64);
-    let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(5000)), 32);
+    let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
     let mut out = Vec::new();
     lro_stage.pass(0, true, &mut frames(&mut pool, &packets[..2]), &mut out);
-    lro_stage.set(&config(Flush::Poll));
+    lro_stage.set(&config(FlushConfig::Poll));
     lro_stage.pass(10, true, &mut frames(&mut pool, &packets[2..]), &mut out);
     assert_eq!(lro_stage.held(), 0);
     assert_eq!(payloads(&out), payloads_of(&packets));
@@ -189,14 +189,14 @@ fn sums_are_over_all_that_a_domain_has() {
     let mut pool = pool(64);
     let mut sums = Sums::default();
     for flow in 0..2 {
-        let mut lro_stage = LroStage::new(Side::Physical, &config(Flush::After(50)), 32);
+        let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(50)), 32);
         let packets: Vec<_> = (0..4).map(|n| packet(flow, n)).collect();
         let mut out = Vec::new();
         lro_stage.pass(0, true, &mut frames(&mut pool, &packets), &mut out);
         lro_stage.pass(60_000, false, &mut Vec::new(), &mut out);
         lro_stage.add_to(&mut sums);
     }
-    LroStage::new(Side::Physical, &Config::default(), 32).add_to(&mut sums);
+    LroStage::new(Side::Physical, &LroConfig::default(), 32).add_to(&mut sums);
     let value = Value::from(sums);
     assert_eq!(
         (&value["segments"], &value["aggregates"]),
@@ -217,9 +217,9 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
             ..vif::testing::sizes()
         };
         let mut rig = Rig::new(sizes);
-        let config = Config {
+        let config = LroConfig {
             buffers,
-            ..config(Flush::After(5000))
+            ..config(FlushConfig::After(5000))
         };
         let mut lro_stage = LroStage::new(Side::Virtual, &config, 16);
         let memory = Area::anonymous(8 * 2048).unwrap();
@@ -283,9 +283,9 @@ fn packets_with_a_slot_for_the_header_are_merged_too() {
             }
         }
         back.answer(&responses);
-        let config = Config {
+        let config = LroConfig {
             buffers,
-            ..config(Flush::Poll)
+            ..config(FlushConfig::Poll)
         };
         let mut lro_stage = LroStage::new(Side::Virtual, &config, 64);
         let (mut arrived, mut out) = (Vec::new(), Vec::new());

@@ -1,12 +1,12 @@
 //! Settings that `set` changes while traffic runs.
 
-use config::lro::{Lro, SWITCHES};
+use config::lro::{LroConfig, SWITCHES};
 
 /// Settings of a domain that a user can change while traffic runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeSettings {
     /// Large receive offload: `lro.<key>`.
-    pub lro: Lro,
+    pub lro: LroConfig,
 }
 
 impl RuntimeSettings {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     fn switches() -> RuntimeSettings {
-        let lro = Lro::default();
+        let lro = LroConfig::default();
         RuntimeSettings { lro }
     }
 
@@ -64,7 +64,7 @@ mod tests {
             switches.set(&key, value, None).unwrap();
         }
         assert_eq!(switches.lro.at, config::lro::Placement::Both);
-        assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
+        assert_eq!(switches.lro.flush, config::lro::FlushConfig::After(50));
         assert_eq!(switches.lro.rules, config::lro::RulesKey::Lro);
         let before = switches.clone();
         for (key, says) in [

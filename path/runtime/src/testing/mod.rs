@@ -1,12 +1,12 @@
 //! Common parts of the domains' tests: packets of TCP streams, and a monitor's side of the call
 //! page.
 
-mod answering;
+mod fake_monitor;
 
-pub use answering::Answering;
+pub use fake_monitor::FakeMonitor;
 
-use config::domain::Lro;
-use config::lro::{Flush, Placement};
+use config::domain::LroConfig;
+use config::lro::{FlushConfig, Placement};
 use net::packet::checksum::{Sum, pseudo_v4};
 use nic::Frame;
 
@@ -58,11 +58,11 @@ pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
 
 /// Returns a configuration with receive offload in both places, with `flush`.
 #[must_use]
-pub fn config(flush: Flush) -> Lro {
-    Lro {
+pub fn config(flush: FlushConfig) -> LroConfig {
+    LroConfig {
         at: Placement::Both,
         flush,
-        ..Lro::default()
+        ..LroConfig::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Descriptions of what happened to a packet, in words.
+//! Describes as text what happened to a packet.
 
 use crate::report::TxTotals;
 use net::bridge::DropReason;

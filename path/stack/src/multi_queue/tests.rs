@@ -3,7 +3,7 @@
 use super::*;
 use crate::app::FIRST_PORT;
 use crate::frame_queue::WAITING_MAX;
-use config::domain::{Stack, StackApp};
+use config::domain::{StackApp, StackConfig};
 use net::packet::flow::flow_hash;
 use nic::{Offload, Pool};
 use shmem::Area;
@@ -22,7 +22,7 @@ struct Joined {
 }
 
 fn station(n: usize, address: &str, apps: Vec<StackApp>) -> Vec<StackQueue> {
-    let stack = Stack {
+    let stack = StackConfig {
         addresses: vec![address.parse().unwrap()],
         gateway: None,
         apps,

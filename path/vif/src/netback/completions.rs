@@ -191,7 +191,7 @@ impl WrittenPart {
 }
 
 /// Returns the completions of a frame that a device has written to `parts`. Returns an error if the
-/// frame is invalid or a part is `None`, which stands for a piece outside the device's buffers.
+/// frame is invalid or a part is `None`: a piece outside the device's buffers.
 #[inline]
 pub(super) fn completions(
     frame: &Frame,

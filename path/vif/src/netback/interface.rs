@@ -157,8 +157,8 @@ impl<G: GrantMechanism> Netback<G> {
         (is_needed && self.events.notify()).then_some(rings)
     }
 
-    /// Returns whether the used receive buffers of which the guest was not notified outnumber the
-    /// posted ones.
+    /// Returns whether the guest has fewer posted receive buffers than used ones without a
+    /// notification.
     #[must_use]
     pub fn is_short(&mut self) -> bool {
         let unnotified = self.rx.unnotified();
@@ -196,7 +196,7 @@ impl<G: GrantMechanism> Netback<G> {
     }
 
     /// Calls [`Netback::arm`], a fence and [`Netback::has_work`]. Returns whether the backend must
-    /// not sleep, in which case it is disarmed again.
+    /// not sleep; if so, disarms it again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.arm(false);

@@ -217,7 +217,7 @@ impl Netfront {
     }
 
     /// Calls [`Netfront::arm`], a fence, and checks for work. Returns whether the frontend must not
-    /// sleep, in which case it is disarmed again.
+    /// sleep; if so, disarms it again.
     #[must_use]
     pub fn prepare_sleep(&mut self, wants_room: bool) -> bool {
         self.arm(wants_room);

@@ -50,7 +50,7 @@ pub(super) struct RxPages {
 }
 
 impl RxPages {
-    /// Creates the pages of `frames`; those from number `away` on are not granted.
+    /// Creates the pages of `frames`; those numbered `away` or higher are not granted.
     pub(super) fn new(
         (memory, backend): (Area, DomId),
         frames: Vec<u32>,

@@ -39,13 +39,13 @@ pub(super) struct TrackedPages {
     pub(super) table: TrackTable,
     /// First request id; lower ids are the pool's buffers.
     base: u16,
-    /// By id from `base` on: the entry that a request in flight uses.
+    /// By id minus `base`: the entry that a request in flight uses.
     in_flight: Vec<Option<u16>>,
     free: Vec<u16>,
 }
 
 impl TrackedPages {
-    /// Creates the state for request ids from `base` on, up to `most` in flight.
+    /// Creates the state for request ids starting at `base`, up to `most` in flight.
     pub(super) fn new(outside: ExternalPages, backend: DomId, base: usize, most: u32) -> Self {
         let base = base.min(usize::from(u16::MAX)) as u16;
         let most = most.min(u32::from(u16::MAX - base)) as u16;

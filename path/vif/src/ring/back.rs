@@ -58,7 +58,7 @@ impl<W: RingMemory, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
         self.write(response).is_some()
     }
 
-    /// Writes responses, at most as many as consumed requests lack one.
+    /// Writes responses, at most one for each consumed request without one.
     #[inline]
     pub fn respond_all(&mut self, responses: &[[u32; RSP]]) {
         self.write_all(responses);
@@ -118,7 +118,7 @@ impl RingWatch {
         idle: 0,
     };
 
-    /// Returns whether the front has certainly made no further request. If this is false, check
+    /// Returns true only if the front has made no further request. If this is false, check
     /// [`RingEnd::pending`].
     #[must_use]
     #[inline]

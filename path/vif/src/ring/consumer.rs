@@ -133,7 +133,7 @@ impl<const N: usize> Consumer<N> {
         index.wrapping_sub(self.first) as usize
     }
 
-    /// Copies out adjacent slots from `index` on.
+    /// Copies out adjacent slots starting at `index`.
     #[cold]
     #[inline(never)]
     fn copy(&mut self, words: &impl RingMemory, index: u32) {

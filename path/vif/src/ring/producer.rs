@@ -17,7 +17,7 @@ pub(super) struct Producer<const N: usize> {
     pub(super) prod: u32,
     /// Slots published, which the peer may read and answer.
     pub(super) published: u32,
-    /// Slots of which the peer was notified, or for which it did not request a notification.
+    /// Slots for which the peer was notified, or did not request a notification.
     notified: u32,
 }
 

@@ -1,5 +1,5 @@
-//! A backend may be killed and replaced at any moment: every request is nevertheless answered once,
-//! in order and unchanged.
+//! A backend may be killed and replaced at any moment: every request is still answered once, in
+//! order and unchanged.
 
 use super::{BURST, Back, Format, Front, GrantedRingPages, Journal, slots};
 use crate::testing::TestMemory;

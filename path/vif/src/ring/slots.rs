@@ -35,7 +35,7 @@ impl SlotPositions {
         words.write(page, offset, slot);
     }
 
-    /// Writes slots from `index` on, page by page.
+    /// Writes slots starting at `index`, page by page.
     #[inline]
     pub(super) fn write_all<const N: usize>(
         &self,

@@ -46,10 +46,10 @@ pub trait RingMemory {
     );
     /// Writes a slot at `offset` of page `page`, which an index will cover.
     fn write<const N: usize>(&self, page: usize, offset: usize, slot: [u32; N]);
-    /// Writes contiguous slots from `offset` of page `page` on, which an index will cover.
+    /// Writes contiguous slots, starting at `offset` of page `page`, which an index will cover.
     fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]);
 
-    /// Records the slots from `index` on in the journal. They were copied out and may be
+    /// Records the slots starting at `index` in the journal. They were copied out and may be
     /// overwritten.
     fn note<const N: usize>(&self, _index: u32, _slots: &[[u32; N]]) {}
     /// Returns the last slot recorded at the position of `index` if it has this index.

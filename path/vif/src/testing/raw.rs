@@ -124,7 +124,7 @@ impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
         self.set_req_prod(prod.wrapping_add(requests.len() as u32));
     }
 
-    /// Returns every response from `from` on.
+    /// Returns every response starting at `from`.
     #[must_use]
     pub fn responses(&self, from: u32) -> Vec<[u32; RSP]> {
         (0..self.rsp_prod().wrapping_sub(from))

@@ -130,7 +130,7 @@ impl Core {
         Ok((!is_opening).then(Default::default))
     }
 
-    /// Closes sockets that no domain uses any more.
+    /// Closes sockets that no domain uses any longer.
     pub(super) fn close_left(&mut self) {
         for unit in self.control.take_closed() {
             let _nobody_waits = self.close(0, unit);
@@ -366,7 +366,7 @@ impl Core {
     }
 }
 
-/// Returns the places of rings of at most `slots` pages in the window, from slot `first` on.
+/// Returns the places of rings of at most `slots` pages in the window, starting at slot `first`.
 fn places(rings: &Rings, first: u32, slots: u32) -> Result<Vec<DeviceMap>, String> {
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {

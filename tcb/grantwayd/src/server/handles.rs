@@ -30,13 +30,13 @@ impl DevHandle {
         Self { task, fds, lost }
     }
 
-    /// Reduces a closed device, which netd has completely, to what the next netd would need to
-    /// close it. Returns the other descriptors; closing the last one may take a long time.
+    /// Reduces a closed device, which netd has received completely, to the data that the next netd
+    /// needs to close it. Returns the other descriptors; closing the last one may take a long time.
     pub(super) fn strip(&mut self) -> Vec<OwnedFd> {
         self.fds.split_off(self.state().iter().count())
     }
 
-    /// netd's notes on a device, by which it closes the device.
+    /// netd's notes on a device, which it needs to close the device.
     fn state(&self) -> Option<&OwnedFd> {
         let is_device = matches!(self.task, NetdRequest::TakeUp { .. });
         self.fds.first().filter(|_| is_device)
@@ -70,12 +70,12 @@ pub(super) struct BoundSocket {
 pub(super) enum PendingRequest {
     /// Opening this device, by this description.
     Open(u32, Option<OwnedFd>),
-    /// Opening a device that was closed meanwhile. Contains the token of the request to close it,
-    /// which also waits: until netd has answered, the device may come to exist, and its name is in
-    /// use.
+    /// Opening a device that was closed meanwhile. Contains the token of the pending request to
+    /// close it. The request waits, because until netd has answered, netd may still create the
+    /// device, and its name is in use.
     Closed(Option<u32>),
-    /// Closing a device or socket. Contains its remaining descriptors: all of them, until a netd
-    /// has them too.
+    /// Closing a device or socket. Contains its descriptors that netd lacks: all of them, until a
+    /// netd has received them.
     Close(u32, Option<DevHandle>),
     /// Creating a socket, with this number.
     Make(NewSocket, u32),
@@ -145,10 +145,10 @@ impl DevHandles {
         (closed_by.is_none(), by)
     }
 
-    /// Returns the first tasks for the next netd, with the token and the attachments of each. It
-    /// adopts the devices and sockets of the previous netd, and closes those that it did not close.
-    /// The last task, with `beside`, makes it serve control calls, once it has all devices that
-    /// these can name.
+    /// Returns the first tasks for the next netd, with the token and the attachments of each. They
+    /// make it adopt the devices and sockets of the previous netd, and close those that the
+    /// previous netd did not close. The last task passes `beside`: netd then serves control calls,
+    /// because it has all devices that a call can name.
     pub(super) fn for_the_next(
         &mut self,
         beside: Vec<OwnedFd>,

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use abi::hypercall::{Bind, Create, HypercallKind};
-use abi::machine::{Access, Connection, Control, Device, Domain, Machine, Program};
+use abi::machine::{Access, Connection, Control, Device, DomainSpec, Machine, Program};
 use abi::{DomId, Handle, Slot};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// Entries of the table of [`Daemon::share`].
 const ENTRIES: u32 = 4;
 
-pub(crate) fn domain(name: &str, program: Program) -> Domain {
-    Domain {
+pub(crate) fn domain(name: &str, program: Program) -> DomainSpec {
+    DomainSpec {
         name: name.into(),
         program,
         frames: 16,

@@ -2,7 +2,7 @@
 //! agree.
 
 use super::accounts::{Accounts, GrantAccounts};
-use super::counted::CountedGrants;
+use super::counted::CountedTables;
 use super::mechanism::{GrantAudit, Mechanism};
 use super::window::WindowSlot;
 use abi::{DomId, Handle};
@@ -14,7 +14,7 @@ impl GrantAccounts {
     #[must_use]
     pub fn audit(
         &self,
-        counted: &CountedGrants,
+        counted: &CountedTables,
         mechanism: Option<&dyn Mechanism>,
     ) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let mut audits = BTreeMap::new();

@@ -49,7 +49,7 @@ pub trait Mechanism: Debug + Send + Sync {
 }
 
 /// A domain's end of a connection, and the domain at the other end.
-pub type Ends = ((DomId, ConnId), DomId);
+pub type ConnectionEnds = ((DomId, ConnId), DomId);
 
 /// A call of a further mechanism.
 pub struct OtherCall<'a> {
@@ -60,7 +60,7 @@ pub struct OtherCall<'a> {
     /// The words of its operations, each read once.
     pub ops: &'a [[u64; 3]],
     /// Looks up the caller's end of a connection by its number.
-    pub ends: &'a dyn Fn(ConnId) -> Result<Ends, GrantStatus>,
+    pub ends: &'a dyn Fn(ConnId) -> Result<ConnectionEnds, GrantStatus>,
 }
 
 /// The result of a call.

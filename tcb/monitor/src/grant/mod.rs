@@ -23,6 +23,6 @@ mod window;
 
 pub use accounts::{Account, Accounts, GrantAccounts, SharedSpace};
 pub use churn::Churn;
-pub use counted::CountedGrants;
+pub use counted::CountedTables;
 pub use mechanism::{GrantAudit, InUse, Mechanism};
 pub use window::{WindowSlot, WindowSlots};

@@ -4,7 +4,7 @@ use super::call::DecodedCall;
 use super::server::HypercallServer;
 use super::shared::MonitorState;
 use crate::device;
-use crate::grant::mechanism::{Ends, GrantResult, OtherCall};
+use crate::grant::mechanism::{ConnectionEnds, GrantResult, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{ANSWER_WORD, Bind, Create, HypercallKind, Share};
 use abi::layout::fd;
@@ -172,7 +172,7 @@ impl<S: AddressSpace> HypercallServer<S> {
 }
 
 /// Returns a domain's end of a connection, and the domain at the other end.
-fn ends(shared: &MonitorState, id: DomId, conn: ConnId) -> Result<Ends, GrantStatus> {
+fn ends(shared: &MonitorState, id: DomId, conn: ConnId) -> Result<ConnectionEnds, GrantStatus> {
     let reached = shared.connections.other_end(id, conn);
     let (peer, _) = reached.map_err(|_| GrantStatus::BadDomain)?;
     Ok(((id, conn), peer))

@@ -3,7 +3,7 @@
 use crate::connect::Connections;
 use crate::device::Devices;
 use crate::grant::mechanism::{Mechanism, MechanismFactory};
-use crate::grant::{Churn, CountedGrants, GrantAccounts, GrantAudit};
+use crate::grant::{Churn, CountedTables, GrantAccounts, GrantAudit};
 use abi::{DomId, XenbusState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct MonitorState {
     /// Every domain's account.
     pub grants: Arc<GrantAccounts>,
     /// Every counted grant.
-    pub counted: CountedGrants,
+    pub counted: CountedTables,
     /// The machine-wide rate limit of revocations.
     pub churn: Churn,
     /// Mechanisms besides counted grants, if any.
@@ -31,7 +31,7 @@ impl MonitorState {
     pub fn new(mechanism: Option<MechanismFactory>) -> Self {
         let grants = Arc::new(GrantAccounts::default());
         Self {
-            counted: CountedGrants::new(Arc::clone(&grants)),
+            counted: CountedTables::new(Arc::clone(&grants)),
             churn: Churn::default(),
             mechanism: mechanism.map(|make| make(&grants)),
             grants,

@@ -7,7 +7,7 @@ use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::grant::{CountedGrants, GrantAccounts};
+use monitor::grant::{CountedTables, GrantAccounts};
 use monitor::memory::SharedDomainMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -84,7 +84,7 @@ struct Table {
 /// The monitor's code and the model.
 pub(crate) struct Rig {
     pub(crate) grants: Arc<GrantAccounts>,
-    pub(crate) counted: CountedGrants,
+    pub(crate) counted: CountedTables,
     /// The statuses of the last call.
     pub(crate) statuses: Vec<S>,
     /// Whether the last use was permitted.
@@ -112,7 +112,7 @@ impl Rig {
 
     pub(crate) fn with_patience(patience: Duration) -> Self {
         let grants = Arc::new(GrantAccounts::default());
-        let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, 1 << 20);
+        let counted = CountedTables::with_limits(Arc::clone(&grants), patience, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
                 let memory = Arc::new(

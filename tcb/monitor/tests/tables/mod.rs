@@ -5,7 +5,7 @@ use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
-use monitor::grant::{CountedGrants, GrantAccounts, GrantAudit};
+use monitor::grant::{CountedTables, GrantAccounts, GrantAudit};
 use monitor::memory::SharedDomainMemory;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ pub(crate) struct Sizes {
     pub(crate) granters: u16,
     /// Entries of each granter's table, and its number of frames.
     pub(crate) entries: u32,
-    /// See [`CountedGrants::with_limits`].
+    /// See [`CountedTables::with_limits`].
     pub(crate) patience: Duration,
     pub(crate) mappings: u32,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Sizes {
 pub(crate) struct Rig {
     sizes: Sizes,
     pub(crate) grants: Arc<GrantAccounts>,
-    pub(crate) counted: CountedGrants,
+    pub(crate) counted: CountedTables,
     spy: Arc<Mutex<Spy>>,
     handles: Vec<Handle>,
 }
@@ -50,7 +50,7 @@ impl Rig {
         } = sizes;
         let grants = Arc::new(GrantAccounts::default());
         let (patience, mappings) = (sizes.patience, sizes.mappings);
-        let counted = CountedGrants::with_limits(Arc::clone(&grants), patience, mappings);
+        let counted = CountedTables::with_limits(Arc::clone(&grants), patience, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
             let memory = Arc::new(

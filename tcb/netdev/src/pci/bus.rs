@@ -115,8 +115,8 @@ impl Default for PciBus {
 }
 
 impl PciBus {
-    /// Checks whether a device can be given to a domain, as far as this is known before it is bound
-    /// to the driver.
+    /// Checks whether a device can be given to a domain. Some obstacles appear only after it is
+    /// bound to the driver.
     ///
     /// # Errors
     /// The reason why not.

@@ -270,9 +270,9 @@ impl QueueSocket {
         self.denied.get(rule)
     }
 
-    /// Directs frames for the queue's MAC to the shared queue again, for good. When this returns,
-    /// the kernel writes no frame into the queue's memory any more, whatever is in its rings (the
-    /// kernel copies), and counts none. Takes one grace period, once. Call it and
+    /// Directs frames for the queue's MAC to the shared queue again, permanently. When this
+    /// returns, the kernel writes no frame into the queue's memory any more, whatever is in its
+    /// rings (the kernel copies), and counts none. Takes one grace period, once. Call it and
     /// [`QueueSocket::enable`] from one thread only.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::Relaxed) {

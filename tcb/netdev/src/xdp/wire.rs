@@ -4,7 +4,7 @@ use super::queues::{Paths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
 use super::socket::{self, XdpSocket};
 use crate::bpf::attach_xdp;
-use crate::error::SetupError;
+use crate::error::NetError;
 use crate::ethtool::{Ethtool, RECEIVES_TAGS, SENDS_SEGMENTS, SENDS_TAGS};
 use crate::interface::{InterfaceNetwork, check, configure, failed, in_place, namespace};
 use crate::netlink::Netlink;
@@ -56,7 +56,7 @@ pub struct XdpDevice {
 ///
 /// # Errors
 /// As [`XdpInterface::open`] and [`XdpInterface::bind`].
-pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
+pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, NetError> {
     Arc::new(XdpInterface::open(spec)?).bind(umem)
 }
 
@@ -64,7 +64,7 @@ pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
 ///
 /// # Errors
 /// The reason why it cannot.
-pub fn probe() -> Result<(), SetupError> {
+pub fn probe() -> Result<(), NetError> {
     const PAGES: u32 = 32;
     let far = TapSpec {
         ifname: "probe".into(),
@@ -95,15 +95,15 @@ pub fn probe() -> Result<(), SetupError> {
 /// # Errors
 /// The interface does not exist, is down, or has other queues than the shared one and `queues`
 /// dedicated ones.
-pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
+pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), NetError> {
     in_place(netns, || inspect_here(ifname, netns, queues))?
 }
 
-fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
+fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), NetError> {
     let (interface, namespace) = (ifname.to_owned(), namespace(netns));
     let found = Netlink::open().and_then(|netlink| netlink.index(ifname));
     if let Err(error) = found {
-        return Err(SetupError::NoInterface {
+        return Err(NetError::NoInterface {
             interface,
             namespace,
             error,
@@ -111,12 +111,12 @@ fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), Se
     }
     match Ethtool::open(ifname).and_then(|ethtool| ethtool.receive_queues()) {
         Ok(found) if found == queues + 1 => Ok(()),
-        Ok(found) => Err(SetupError::Queues {
+        Ok(found) => Err(NetError::Queues {
             interface,
             queues: found,
             wanted: queues + 1,
         }),
-        Err(error) => Err(SetupError::Step {
+        Err(error) => Err(NetError::Step {
             interface,
             namespace,
             step: "asked for its queues",
@@ -264,7 +264,7 @@ impl XdpInterface {
     ///
     /// # Errors
     /// The error names the step, the interface and the namespace, and says what to do.
-    pub fn open(spec: &Xdp) -> Result<Self, SetupError> {
+    pub fn open(spec: &Xdp) -> Result<Self, NetError> {
         match &spec.netdev {
             Netdev::Veth(far) => {
                 check(far)?;
@@ -309,7 +309,7 @@ impl XdpInterface {
     /// # Errors
     /// The error names the step. For some milliseconds after the previous socket was closed, the
     /// kernel may report that the interface is busy.
-    pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
+    pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, NetError> {
         let socket = self.socket()?;
         let spec = &self.spec;
         let umem = Umem {
@@ -327,7 +327,7 @@ impl XdpInterface {
     ///
     /// # Errors
     /// The kernel refused the request.
-    pub fn socket(&self) -> Result<OwnedFd, SetupError> {
+    pub fn socket(&self) -> Result<OwnedFd, NetError> {
         self.there(|_| socket::create())
     }
 
@@ -335,7 +335,7 @@ impl XdpInterface {
     ///
     /// # Errors
     /// As [`XdpInterface::bind`].
-    pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, SetupError> {
+    pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, NetError> {
         let socket = self.there(|index| {
             socket::bind(&socket, index, QUEUE, false)?;
             self.paths.redirect(QUEUE, &socket)?;
@@ -363,7 +363,7 @@ impl XdpInterface {
     ///
     /// # Errors
     /// As [`XdpInterface::bind_queue`].
-    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
+    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, NetError> {
         let socket = self.socket()?;
         let umem = Umem {
             span: umem,
@@ -380,7 +380,7 @@ impl XdpInterface {
     ///
     /// # Errors
     /// As [`XdpInterface::bind`]; or the kernel does not accept the program of the firewall rules.
-    pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, SetupError> {
+    pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, NetError> {
         // Bind first, since binding fails while the queue is busy, and takes less time than
         // compiling and verifying the program. Copy mode only: an interface that writes to the
         // memory itself would do so until the socket is closed, and the memory belongs to another
@@ -389,7 +389,7 @@ impl XdpInterface {
         let made = self.paths.queue(socket, spec);
         made.map_err(|error| {
             let place = self.place();
-            SetupError::Rules {
+            NetError::Rules {
                 queue: spec.queue,
                 interface: place.ifname,
                 namespace: namespace(place.netns.as_deref()),
@@ -454,7 +454,7 @@ impl XdpInterface {
     fn there<T: Send>(
         &self,
         work: impl FnOnce(u32) -> io::Result<T> + Send,
-    ) -> Result<T, SetupError> {
+    ) -> Result<T, NetError> {
         let on = |ifname: &str| work(Netlink::open()?.index(ifname)?);
         let made: io::Result<_> = match (&self.spec.netdev, &self.pair) {
             (Netdev::Existing { ifname, netns }, _) => in_place(netns.as_deref(), || on(ifname))?,
@@ -525,13 +525,13 @@ struct Pair {
 impl Pair {
     /// Creates a pair with one end in a new namespace and the other as `far` describes it, except
     /// for what [`configure`] sets. Frames sent by `far` use `queues` queues.
-    fn new(far: &TapSpec, queues: u32) -> Result<Self, SetupError> {
+    fn new(far: &TapSpec, queues: u32) -> Result<Self, NetError> {
         let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
         let path = match &far.netns {
             Some(name) => netns::path(name),
             None => netns::OWN.into(),
         };
-        let far_netns = netns::open(&path).map_err(|error| SetupError::Namespace {
+        let far_netns = netns::open(&path).map_err(|error| NetError::Namespace {
             path: path.display().to_string(),
             error,
         })?;
@@ -546,7 +546,7 @@ impl Pair {
         });
         match made.and_then(|made| made) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                return Err(SetupError::Exists {
+                return Err(NetError::Exists {
                     interface: far.ifname.clone(),
                     namespace: namespace(far.netns.as_deref()),
                     error,

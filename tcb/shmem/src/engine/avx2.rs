@@ -78,7 +78,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
 #[inline(never)]
 pub(super) unsafe fn sum(src: *const u8, blocks: usize) -> Option<u64> {
     let sum: u64;
-    // SAFETY: the accesses are `blocks` × 64 bytes from `src` on, by the caller's promise. The
+    // SAFETY: the accesses are `blocks` × 64 bytes starting at `src`, by the caller's promise. The
     // output is set before the first access. Vector registers as in `copy`.
     let ok = unsafe {
         guarded!(

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Deadline of a policy's effect.
 const EFFECT: Duration = Duration::from_secs(30);
-/// Connections in a row whose failure shows that none is made: one alone may be slow.
+/// Number of consecutive failed connections that shows a block: a single one may be slow.
 const FAILURES: usize = 3;
 /// Number of changes whose delay is measured.
 const CHANGES: usize = 10;

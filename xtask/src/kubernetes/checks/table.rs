@@ -58,7 +58,7 @@ impl Table {
         self.pods.len() * self.targets().count()
     }
 
-    /// Fills in `@NAMESPACE/POD@`, which stands for a pod's address.
+    /// Replaces `@NAMESPACE/POD@` by a pod's address.
     pub(super) fn filled(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for pod in &self.pods {
@@ -137,7 +137,7 @@ impl Table {
         (0..self.pods.len()).flat_map(of_pod)
     }
 
-    /// Returns a connection in words.
+    /// Describes a connection as text.
     pub(super) fn words(&self, (from, to, way): Connection) -> String {
         let name = |number: usize| {
             let pod = &self.pods[number];

@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `cells` | the cells to measure |
-//! | `kept` | stored windows |
+//! | `stored_windows` | stored windows |
 //! | `summary` | figures, table, verdict |
 //!
 //! This is a task of this crate, because it shares packages, images and the emulator with `xen`.
@@ -13,19 +13,19 @@
 //! missing windows.
 
 mod cells;
-mod kept;
+mod stored_windows;
 mod summary;
 
 use super::laboratory::{Laboratory, home, slowness};
-use super::machine::{Machine, Task};
+use super::machine::{Task, XenMachine};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{COLUMNS, WIRES};
 use figures::provenance::Provenance;
 use figures::report;
-use kept::{KeptWindows, Window};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use stored_windows::{KeptWindows, Window};
 
 const USAGE: &str = "\
 usage: cargo xtask xen exp [--rounds N] [--json] [--kept] [--fresh] [COLUMN…]
@@ -111,8 +111,8 @@ fn read(args: &[String]) -> Result<Comparison> {
 }
 
 /// Returns the machine of a round.
-fn machine(laboratory: &Laboratory) -> Result<Machine<'_>> {
-    Ok(Machine {
+fn machine(laboratory: &Laboratory) -> Result<XenMachine<'_>> {
+    Ok(XenMachine {
         kernels: &laboratory.kernels,
         image: &laboratory.image,
         packages: &laboratory.packages,
@@ -218,7 +218,7 @@ mod tests {
         );
         for (_, cells) in WIRES.iter().take(1) {
             for cell in cells.iter().skip(1) {
-                let json = kept::tests::line(&format!("netback.large.{cell}"), 1);
+                let json = stored_windows::tests::line(&format!("netback.large.{cell}"), 1);
                 kept.add(Window::read(0, &json).unwrap()).unwrap();
             }
         }

@@ -1,9 +1,9 @@
 //! Sums up the windows: figures of each column and cell, a table, the verdict.
 
 use super::cells::{COLUMNS, cells};
-use super::kept::Window;
+use super::stored_windows::Window;
 use figures::report::{self, Figure, Index, cell, number};
-use figures::stats::{Side, Verdict, against, estimate, ratios};
+use figures::stats::{ComparisonVerdict, ThresholdSide, against, estimate, ratios};
 use figures::table::table;
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ pub(super) fn figures(windows: &[Window], columns: &[&str]) -> Vec<Figure> {
                 continue;
             }
             for (ratio, metric, threshold, side) in [
-                (RATIO, THROUGHPUT.1, GOAL, Side::Above),
-                (RATIO_OF_CALLS, CALLS.1, 1.0, Side::Below),
+                (RATIO, THROUGHPUT.1, GOAL, ThresholdSide::Above),
+                (RATIO_OF_CALLS, CALLS.1, 1.0, ThresholdSide::Below),
             ] {
                 let found = ratios(&of(column, metric), &of(COLUMNS[0], metric));
                 figures.extend(estimate(&found).map(|found| Figure {
@@ -163,8 +163,8 @@ fn verdict(index: &Index<'_>, column: &str) -> String {
             .filter_map(|(wire, name)| {
                 let figure = index.get(&config(column, wire, name), ratio)?;
                 let came_to = match figure.verdict? {
-                    Verdict::SameSign => "yes",
-                    Verdict::Opposite => "no",
+                    ComparisonVerdict::SameSign => "yes",
+                    ComparisonVerdict::Opposite => "no",
                     _ => "unresolved",
                 };
                 Some(format!(
@@ -186,7 +186,7 @@ fn verdict(index: &Index<'_>, column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::tests::line;
+    use super::super::stored_windows::tests::line;
     use super::*;
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         let ours = config("grantway-copy", "large", "r1");
         let calls = index.get(&ours, RATIO_OF_CALLS).unwrap();
         assert_eq!((calls.value, calls.n), (Some(1.75 / 2.75), 1));
-        assert_eq!(calls.verdict, Some(Verdict::SameSign));
+        assert_eq!(calls.verdict, Some(ComparisonVerdict::SameSign));
         let theirs = config("netback", "large", "r1");
         assert_eq!(index.get(&theirs, "hypercalls_per_packet").unwrap().n, 2);
         assert!(index.get(&theirs, RATIO).is_none());

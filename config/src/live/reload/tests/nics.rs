@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::{DriverConfig, NicConfig, NicKindConfig};
-use abi::machine::{Device, Domain};
+use abi::machine::{Device, DomainSpec};
 
 const TAP: &str = "[[nic]]\nname = \"tap\"\nkind = \"tap\"\naddresses = [\"10.0.0.9/24\"]\n";
 
@@ -73,7 +73,7 @@ fn nics_with_resources_of_the_start_stay() {
 fn a_nic_is_added_and_removed_with_its_queues() {
     const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 3\n";
     let with = format!("{TAP}{QUEUES}{FILE}");
-    let tap = |worker: &Domain, driver_config: &DriverConfig, name: &str| {
+    let tap = |worker: &DomainSpec, driver_config: &DriverConfig, name: &str| {
         let nic = driver_config
             .nics
             .iter()
@@ -177,7 +177,7 @@ fn other_devices_keep_their_numbers() {
 }
 
 /// Returns the machine of a file, its first worker's configuration, and the present configuration.
-fn running(file: &str) -> (Domain, DriverConfig, LiveConfig) {
+fn running(file: &str) -> (DomainSpec, DriverConfig, LiveConfig) {
     let config = parse("f", file).unwrap();
     let files = [ConfigFile {
         name: "f".into(),
@@ -195,9 +195,9 @@ const XDP: &str = "[[nic]]\nname = \"x\"\nkind = \"xdp\"\nbuffers = 512\n";
 /// Returns a worker after the only step to a file.
 fn refitted(
     live: &HotplugState,
-    (domain, driver): (&Domain, &DriverConfig),
+    (domain, driver): (&DomainSpec, &DriverConfig),
     file: &str,
-) -> (HotplugState, Domain, DriverConfig) {
+) -> (HotplugState, DomainSpec, DriverConfig) {
     let step = against(live, file).unwrap().nics.remove(0);
     let mut config = LiveConfig::of(live).unwrap();
     config.set_nics(&step.nics).unwrap();
@@ -219,7 +219,7 @@ fn refitted(
 
 /// Returns the slots of the rings of the NIC `x` and its first frame; asserts that the driver's
 /// configuration and the device agree.
-fn socket(domain: &Domain, driver: &DriverConfig) -> (u32, u32) {
+fn socket(domain: &DomainSpec, driver: &DriverConfig) -> (u32, u32) {
     let nic = driver.nics.iter().find(|nic| nic.name == "x").unwrap();
     let NicKindConfig::Xdp {
         device, rings_slot, ..

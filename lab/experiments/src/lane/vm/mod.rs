@@ -7,7 +7,7 @@ pub mod crowd;
 mod uml;
 
 use super::cores::Cores;
-use super::ends::{Ends, IFNAME, PREFIX, WIRE};
+use super::ends::{IFNAME, LaneEnds, PREFIX, WIRE};
 use super::kernel_path::{self, VmBridge};
 use super::path::Path;
 use super::reading::Reading;
@@ -16,14 +16,14 @@ use super::{Lane, Loads, NIC_KERNEL, WIRE_KERNEL};
 use crate::peers::process::{ForeignProgram, mortal, output, wait_for};
 use crate::plan::PathKind;
 use figures::Failure;
-use figures::measure::Part;
+use figures::measure::CpuPart;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 use uml::{Device, Uml};
 
 /// The virtual machine, with the programs in it.
-const VM: Part = "vm";
+const VM: CpuPart = "vm";
 /// The vhost-user back end in one process.
 const BACK_END: &str = include_str!("../../../peers/vhost.c");
 /// Name of the virtual machine's TAP on the bridge.
@@ -44,7 +44,7 @@ struct VmPath {
 }
 
 impl Path for VmPath {
-    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+    fn parts(&self) -> Vec<(CpuPart, Vec<i32>)> {
         let mut parts = match &self.middle {
             Middle::Grantway(running) => running.parts(),
             Middle::OneProcess(program) => vec![("driver", vec![program.pid()])],
@@ -78,7 +78,7 @@ impl Path for VmPath {
 /// [`Failure::CannotRun`] with what is missing; otherwise if a part does not start.
 pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     uml::possible()?;
-    let mut ends = Ends::new()?;
+    let mut ends = LaneEnds::new()?;
     ends.guest_is_vm = true;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("vm.sock");
@@ -127,7 +127,7 @@ pub fn lane(path: PathKind, cores: Cores, loads: &Loads) -> anyhow::Result<Lane>
 
 /// Compiles and starts the back end in one process, whose TAP is the wire's end.
 fn one_process(
-    ends: &Ends,
+    ends: &LaneEnds,
     cores: Cores,
     folder: &std::path::Path,
     socket: &std::path::Path,

@@ -7,13 +7,13 @@
 mod scene;
 
 use super::lane_study::{self, LanePlan};
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::kernel::need;
 use crate::many_guests::GuestPlace;
-use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
+use crate::plan::{Adjustment, ColumnConfig, Ratio, Rounds, Threshold};
 use crate::runner::Samples;
 use anyhow::Context as _;
-use figures::measure::Machine;
+use figures::measure::HostCpuTimes;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
 use figures::stats::ranks;
@@ -123,7 +123,7 @@ impl AttachPlan {
         let mut processes = 2 * usize::try_from(turns)?;
         for column in &self.column {
             interrupt::sleep(times.warm_up)?;
-            let before = Machine::read();
+            let before = HostCpuTimes::read();
             let mut figures = BTreeMap::new();
             let neighbour = match column.happens {
                 Disturbance::Nothing => {
@@ -147,7 +147,7 @@ impl AttachPlan {
             figures.extend(of_neighbour(&neighbour));
             let config = config(column, homes.len());
             samples.add(&config, round, &figures);
-            if Machine::read().disturbed_since(before) {
+            if HostCpuTimes::read().disturbed_since(before) {
                 samples.disturb(&config);
             }
         }
@@ -155,8 +155,8 @@ impl AttachPlan {
     }
 }
 
-fn config(column: &Event, guests: usize) -> Config {
-    Config::new(&column.name, &[("guests", &guests.to_string())])
+fn config(column: &Event, guests: usize) -> ColumnConfig {
+    ColumnConfig::new(&column.name, &[("guests", &guests.to_string())])
 }
 
 impl LanePlan for AttachPlan {
@@ -174,7 +174,7 @@ impl Study for AttachPlan {
         &self.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         need(&[scene::PROGRAM])?;
         let placement = "nothing is pinned".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
@@ -195,7 +195,7 @@ impl Study for AttachPlan {
         let mut figures = samples.figures(NAME);
         samples.decide(&mut figures, &self.bar);
         figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures,
         })

@@ -1,5 +1,5 @@
-//! A machine with two neighbours and many attached guests, of which the last is detached and
-//! attached again and again.
+//! A machine with two neighbours and many attached guests. The last guest is detached and attached
+//! repeatedly.
 
 use crate::many_guests::{GuestPlace, ManyGuests, ms_since};
 use crate::soak::probe::{Probe, ProbeSpec, ProbeTimes};

@@ -1,7 +1,7 @@
 //! Acknowledgements: their number, and the marginal cost of one.
 
 use super::rows::{Measured, short};
-use crate::plan::{Column, Config, Plan, Ratio};
+use crate::plan::{Column, ColumnConfig, Plan, Ratio};
 use crate::runner::{Samples, Series};
 use figures::report::{Figure, Index};
 use figures::{stats, table};
@@ -85,7 +85,7 @@ struct Round {
 }
 
 /// Returns the rounds in which every value was measured.
-fn rounds(samples: &Samples, sides: [&Config; 2]) -> Vec<Round> {
+fn rounds(samples: &Samples, sides: [&ColumnConfig; 2]) -> Vec<Round> {
     let of = |metric: &str| {
         let series = sides.map(|side| samples.series(side, metric));
         let series = series.map(|series| series.map_or(&[][..], Series::as_slice));
@@ -158,7 +158,11 @@ mod tests {
             for round in 0..3 {
                 let figures = [("acks", *acks), ("cycles_per_byte.total", *cycles)];
                 let figures = figures.map(|(name, value)| (name.to_owned(), value));
-                samples.add(&Config::new(column, keys), round, &BTreeMap::from(figures));
+                samples.add(
+                    &ColumnConfig::new(column, keys),
+                    round,
+                    &BTreeMap::from(figures),
+                );
             }
         }
         samples
@@ -196,7 +200,7 @@ mod tests {
     fn no_round_is_omitted_for_its_outcome() {
         let mut samples = Samples::default();
         let mut add = |column: &str, wires: &str, all: [(f64, f64); 3]| {
-            let config = Config::new(column, &[("wires", wires)]);
+            let config = ColumnConfig::new(column, &[("wires", wires)]);
             for (round, (acks, cycles)) in all.into_iter().enumerate() {
                 let figures = [("acks", acks), ("cycles_per_byte.total", cycles)];
                 let figures = figures.map(|(name, value)| (name.to_owned(), value));
@@ -206,7 +210,8 @@ mod tests {
         // The last round had hardly more acknowledgements, at no cost.
         let once = [(700e3, 9.0), (700e3, 10.0), (310e3, 8.0)];
         add("guest1-clean-quick-ack", "4", once);
-        // The keys have another order than those of the first column, which also lacks one key.
+        // The keys are in a different order than those of the first column, which also lacks one
+        // key.
         add("guest1-clean", "1", [(50e3, 1.0); 3]);
         add("guest1-clean", "4", [(300e3, 8.0); 3]);
         let figures = figures(&plan(), &samples);

@@ -8,12 +8,13 @@
 //! each beyond the interval.
 
 use crate::plan::{
-    Column, Config, Direction, Lro, Moderation, Plan, Topology, Wake, Wire, Workload,
+    Column, ColumnConfig, IdleState, LroColumn, PayloadDirection, Plan, PollMode, Topology,
+    WireSpeed, Workload,
 };
 use crate::runner::Samples;
 use figures::metric;
 use figures::report::{Figure, Index, cell};
-use figures::stats::{self, Side};
+use figures::stats::{self, ThresholdSide};
 use figures::table::table;
 
 /// Returns the metrics by which policies are compared, each with its workload.
@@ -31,7 +32,7 @@ fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {
 /// A column of a family, with its moderation and its policy.
 struct Member<'a> {
     column: &'a Column,
-    moderation: Moderation,
+    moderation: PollMode,
     flush: &'a str,
 }
 
@@ -39,7 +40,7 @@ struct Member<'a> {
 fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
     let mut found: Vec<(_, Vec<Member<'_>>)> = Vec::new();
     for column in &plan.column {
-        let Some(Lro::At {
+        let Some(LroColumn::At {
             at,
             buffers,
             backend,
@@ -72,8 +73,8 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
 /// Returns 1 if more of a metric is better, -1 if less is better.
 fn sign(metric: &str) -> f64 {
     match metric::better(metric) {
-        Side::Above => 1.0,
-        Side::Below => -1.0,
+        ThresholdSide::Above => 1.0,
+        ThresholdSide::Below => -1.0,
     }
 }
 
@@ -164,11 +165,11 @@ pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
 fn place(
     plan: &Plan,
     member: &Member<'_>,
-    wire: &Wire,
+    wire: &WireSpeed,
     workload: Workload,
-    direction: Direction,
-    wake: Wake,
-) -> Config {
+    direction: PayloadDirection,
+    wake: IdleState,
+) -> ColumnConfig {
     let place = member.column.place.first().copied();
     let stop = plan.stop(
         member.column,
@@ -182,7 +183,7 @@ fn place(
 
 /// Returns the configuration name of a member's figures over all wires and loads.
 fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
-    let wire = Wire::unbounded();
+    let wire = WireSpeed::unbounded();
     let mut config = plan.stop(
         member.column,
         None,
@@ -198,18 +199,18 @@ fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
 struct Comparison<'a> {
     plan: &'a Plan,
     samples: &'a Samples,
-    direction: Direction,
-    wake: Wake,
+    direction: PayloadDirection,
+    wake: IdleState,
 }
 
 impl Comparison<'_> {
-    fn place(&self, member: &Member<'_>, wire: &Wire, workload: Workload) -> Config {
+    fn place(&self, member: &Member<'_>, wire: &WireSpeed, workload: Workload) -> ColumnConfig {
         place(self.plan, member, wire, workload, self.direction, self.wake)
     }
 
     /// Returns the amount by which each round of `own` was better (> 0) or worse than `other`, as a
     /// share of `other`.
-    fn gains(&self, metric: &str, own: &Config, other: &Config) -> Vec<f64> {
+    fn gains(&self, metric: &str, own: &ColumnConfig, other: &ColumnConfig) -> Vec<f64> {
         let series = |config| {
             self.samples
                 .series(config, metric)
@@ -227,10 +228,10 @@ impl Comparison<'_> {
         metric: &str,
         family: &[Member<'_>],
         member: &Member<'_>,
-        wire: &Wire,
+        wire: &WireSpeed,
         workload: Workload,
     ) -> Vec<f64> {
-        let median = |config: Config| {
+        let median = |config: ColumnConfig| {
             let series = self.samples.series(&config, metric)?;
             let values: Vec<f64> = series.iter().flatten().copied().collect();
             Some((config, sign(metric) * stats::median(&values)))
@@ -249,7 +250,7 @@ impl Comparison<'_> {
 
     /// Returns whether `other` is better than `own` in one figure at this wire speed, and worse in
     /// none.
-    fn dominates(&self, other: &Member<'_>, own: &Member<'_>, wire: &Wire) -> bool {
+    fn dominates(&self, other: &Member<'_>, own: &Member<'_>, wire: &WireSpeed) -> bool {
         let mut better = false;
         for (metric, workload) in criteria(self.plan) {
             let (theirs, ours) = (
@@ -309,8 +310,7 @@ mod tests {
         lro = "physical-page-scatter-t50"
     "#;
 
-    /// Returns the plan with an additional policy that is also measured with ticks, where it has no
-    /// family.
+    /// Returns the plan with one policy that is also measured with ticks, as the only one.
     fn with_ticks() -> Plan {
         let events = "name = \"physical-skb-scatter-t50\"";
         let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(all, [[poll, t50]]);
         let ticks = Member {
             column: &plan.column[1],
-            moderation: Moderation::Tick(50),
+            moderation: PollMode::Tick(50),
             flush: "t50",
         };
         let name = "physical-skb-scatter-t50@moderation=tick50";
@@ -356,7 +356,7 @@ mod tests {
                 ("physical-skb-scatter-poll", 4.0, 5.0, 100.0),
                 ("physical-skb-scatter-t50", 5.0, 4.0, t50_requests),
             ] {
-                let config = Config::new(column, &[("wire", wire)]);
+                let config = ColumnConfig::new(column, &[("wire", wire)]);
                 for round in 0..3 {
                     let figures = BTreeMap::from([
                         ("throughput".to_owned(), throughput),

@@ -5,8 +5,8 @@ use crate::lane::cores::Cores;
 use crate::lane::kernel_path::Offloaded;
 use crate::lane::{Lane, Loads, forward, kernel_path, machine, vm};
 use crate::plan::{
-    Column, Config, Direction, Faults, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan,
-    Topology, Wire, WireNic, WireOffload,
+    Column, ColumnConfig, Gro, LroColumn, LroRules, PathKind, PayloadDirection, Place, Plan,
+    PollMode, Topology, WireFaults, WireNic, WireOffload, WireSpeed,
 };
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 /// A configuration's lane, with its switches, direction and keys.
 pub(super) struct Stop {
     pub(super) lane: usize,
-    pub(super) lro: Option<(Lro, LroRules)>,
-    pub(super) direction: Option<Direction>,
+    pub(super) lro: Option<(LroColumn, LroRules)>,
+    pub(super) direction: Option<PayloadDirection>,
     /// True if the lane may have a web server and streams by receive buffer: it has only one wire
     /// and one guest, and its column does not exclude them (`only_streams`).
     pub(super) may_serve: bool,
-    pub(super) config: Config,
+    pub(super) config: ColumnConfig,
 }
 
 impl Stop {
     /// Returns whether this configuration has a web server and streams by receive buffer.
     pub(super) fn serves(&self) -> bool {
-        self.direction != Some(Direction::FromGuest) && self.may_serve
+        self.direction != Some(PayloadDirection::FromGuest) && self.may_serve
     }
 }
 
@@ -38,10 +38,10 @@ struct MachineKey {
     place: Place,
     wire: String,
     nic: WireNic,
-    moderation: Moderation,
+    moderation: PollMode,
     apart: Option<Gro>,
     offload: WireOffload,
-    faults: Option<Faults>,
+    faults: Option<WireFaults>,
     quick_ack: bool,
     topology: Topology,
 }
@@ -61,7 +61,7 @@ impl Lanes {
         self.lanes.len() - 1
     }
 
-    fn stop(&mut self, column: &Column, config: Config, lane: usize, topology: Topology) {
+    fn stop(&mut self, column: &Column, config: ColumnConfig, lane: usize, topology: Topology) {
         self.stops.push(Stop {
             lane,
             lro: column.lro.clone().map(|lro| (lro, column.rules)),
@@ -87,7 +87,7 @@ pub(super) fn set_up(
         let done = done.collect::<anyhow::Result<()>>();
         let may_lack =
             column.path.has_vm() || matches!(column.path, PathKind::Bridge | PathKind::Veth);
-        let config = Config::new(&column.name, &[]);
+        let config = ColumnConfig::new(&column.name, &[]);
         samples.made(&column.name, done, may_lack, [config])?;
     }
     Ok(lanes)
@@ -97,7 +97,7 @@ pub(super) fn set_up(
 fn set_up_column(
     plan: &Plan,
     column: &Column,
-    wire: &Wire,
+    wire: &WireSpeed,
     cores: Cores,
     loads: &Loads,
     lanes: &mut Lanes,
@@ -121,7 +121,7 @@ fn set_up_column(
                 _ => kernel_path::veth_lane(topology.wires, gro, cores, loads),
             };
             let lane = lanes.push(path?);
-            let config = plan.stop(column, None, wire, Moderation::Event, topology);
+            let config = plan.stop(column, None, wire, PollMode::Event, topology);
             lanes.stop(column, config, lane, topology);
         }
     }

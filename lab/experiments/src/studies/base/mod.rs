@@ -21,12 +21,12 @@ mod tables;
 mod thesis;
 mod vm_tables;
 
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::html::{self, Flames};
 use crate::idle_cores;
 use crate::lane::cores::Cores;
 use crate::papers::Paper;
-use crate::plan::{Adjustment, Plan, Wake};
+use crate::plan::{Adjustment, IdleState, Plan};
 use crate::runner::{Stand, Stands};
 use figures::Failure;
 use figures::provenance::Provenance;
@@ -106,7 +106,7 @@ impl Base {
             )
         };
         match awake {
-            _ if !plan.wake.contains(&Wake::Awake) => placement.push_str("; cores may halt"),
+            _ if !plan.wake.contains(&IdleState::Awake) => placement.push_str("; cores may halt"),
             Err(why) => placement.push_str(&format!("; cores may halt: {why}")),
             Ok(()) => {}
         }
@@ -124,7 +124,7 @@ impl Base {
 
     /// Returns the complete outcome that an earlier run of the same plan on the same machine left
     /// in a folder.
-    fn kept(&self, folder: &Path) -> Option<Outcome> {
+    fn kept(&self, folder: &Path) -> Option<StudyOutcome> {
         let plan = &self.0;
         let (from, figures) = report::load(folder, &plan.name).ok()?;
         let provenance = self.provenance(&idle_cores::possible());
@@ -142,7 +142,7 @@ impl Base {
         let wanted: BTreeSet<String> = columns.chain(files).collect();
         let of_streams = |figure: &&Figure| figure.metric == "throughput";
         let whole = found == wanted && figures.iter().filter(of_streams).all(rounds);
-        (here && whole).then_some(Outcome {
+        (here && whole).then_some(StudyOutcome {
             provenance,
             figures,
         })
@@ -186,7 +186,7 @@ impl Study for Base {
         &self.0.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         let plan = &self.0;
         let (cores, awake) = (Cores::choose(), idle_cores::possible());
         let provenance = self.provenance(&awake);
@@ -201,18 +201,18 @@ impl Study for Base {
         }
         figures.extend(frontier::figures(plan, &samples));
         figures.extend(acks::figures(plan, &samples));
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures,
         })
     }
 
-    fn page(&self, ran: &Outcome, flames: &Flames) -> anyhow::Result<Option<String>> {
+    fn page(&self, ran: &StudyOutcome, flames: &Flames) -> anyhow::Result<Option<String>> {
         let plan = &self.0;
         let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? else {
             return Ok(None);
         };
-        let part = html::Part {
+        let part = html::PaperPart {
             paper: &paper,
             stands: &stands(plan),
             figures: &ran.figures,
@@ -229,7 +229,7 @@ impl Study for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Column, Lro, Ratio, WireNic, WireOffload};
+    use crate::plan::{Column, LroColumn, Ratio, WireNic, WireOffload};
     use std::collections::BTreeMap;
 
     fn plan(name: &str) -> Plan {
@@ -379,7 +379,7 @@ mod tests {
         let plan = plan("lro");
         for column in &plan.column {
             if let Some(lro) = &column.lro {
-                assert_eq!(Lro::try_from(column.name.clone()).as_ref(), Ok(lro));
+                assert_eq!(LroColumn::try_from(column.name.clone()).as_ref(), Ok(lro));
             }
         }
         for flush in ["poll", "da2", "t20", "t50", "adaptive"] {
@@ -409,7 +409,7 @@ mod tests {
         };
         for (name, text) in PLANS {
             let study = Base::of(text, &by).unwrap();
-            assert_eq!(study.0.wake, [Wake::Halt], "{name}");
+            assert_eq!(study.0.wake, [IdleState::Halt], "{name}");
             let head = study.provenance(&Ok(())).placement;
             assert!(head.contains("; cores may halt; "), "{name}: {head}");
         }

@@ -4,7 +4,7 @@ use super::{Base, PLANS};
 use crate::html::{self, Flames};
 use crate::papers::Paper;
 use crate::plan::Adjustment;
-use crate::studies::{Outcome, Study};
+use crate::studies::{Study, StudyOutcome};
 use figures::Failure;
 use figures::report::{self, Figure};
 use serde::Deserialize;
@@ -73,12 +73,12 @@ impl Study for Papers {
         &self.file.about
     }
 
-    fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         // A finished run has left its figures under the name of the whole plan. The parts in its
         // folder belong to that run and must not be resumed.
         let whole = |folder: &&Path| folder.join(format!("{}.jsonl", self.file.name)).exists();
         let broken_off = folder.filter(|folder| !whole(folder));
-        let mut all: Option<Outcome> = None;
+        let mut all: Option<StudyOutcome> = None;
         for (at, part) in self.parts.iter().enumerate() {
             let left: f64 = self
                 .parts
@@ -103,7 +103,7 @@ impl Study for Papers {
             match &mut all {
                 None => all = Some(ran),
                 Some(all) => {
-                    // The page is quick if any of its parts is.
+                    // The page counts as a quick run if any of its parts does.
                     all.provenance.quick |= ran.provenance.quick;
                     all.figures.extend(ran.figures);
                 }
@@ -120,7 +120,7 @@ impl Study for Papers {
         self.parts.iter().map(table).collect()
     }
 
-    fn page(&self, ran: &Outcome, flames: &Flames) -> anyhow::Result<Option<String>> {
+    fn page(&self, ran: &StudyOutcome, flames: &Flames) -> anyhow::Result<Option<String>> {
         let mut parts = Vec::new();
         for part in &self.parts {
             let own: Vec<Figure> = Self::own(part, &ran.figures).into_iter().cloned().collect();
@@ -128,9 +128,9 @@ impl Study for Papers {
             let stands = super::stands(&part.0);
             parts.push((Paper::find(name)?, stands, own, part.0.full.window_s));
         }
-        let parts: Vec<html::Part<'_>> = parts
+        let parts: Vec<html::PaperPart<'_>> = parts
             .iter()
-            .map(|(paper, stands, figures, window_s)| html::Part {
+            .map(|(paper, stands, figures, window_s)| html::PaperPart {
                 paper,
                 stands,
                 figures,
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use figures::provenance::Provenance;
 
-    fn nothing() -> Outcome {
-        Outcome {
+    fn nothing() -> StudyOutcome {
+        StudyOutcome {
             provenance: Provenance::collect("here".to_owned(), false),
             figures: Vec::new(),
         }

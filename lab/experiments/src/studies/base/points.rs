@@ -1,7 +1,7 @@
 //! Points of curves as text: streams by receive buffer, web servers by request rate.
 
 use super::rows::short;
-use crate::plan::{Config, Direction, Plan, Receive};
+use crate::plan::{ColumnConfig, PayloadDirection, Plan, ReceiveWorkload};
 use figures::report::{Figure, Index};
 use figures::table::table;
 
@@ -13,23 +13,25 @@ pub(super) fn receive_table(plan: &Plan, index: &Index<'_>) -> String {
     let columns = plan
         .column
         .iter()
-        .filter(|column| column.runs_in(Direction::ToGuest));
+        .filter(|column| column.runs_in(PayloadDirection::ToGuest));
     let stops = columns.flat_map(|column| {
         let wires = plan.wires(column).iter();
         wires.flat_map(|wire| plan.stops(column, wire))
     });
-    let of = |stop: &Config, buffer| index.get(&Receive::by(stop, buffer).name(), "throughput");
-    let any = |stop: &Config| {
+    let of = |stop: &ColumnConfig, buffer| {
+        index.get(&ReceiveWorkload::by(stop, buffer).name(), "throughput")
+    };
+    let any = |stop: &ColumnConfig| {
         receive
             .buffer
             .iter()
             .any(|&buffer| of(stop, buffer).is_some())
     };
-    let stops: Vec<Config> = stops.filter(any).collect();
+    let stops: Vec<ColumnConfig> = stops.filter(any).collect();
     if stops.is_empty() {
         return String::new();
     }
-    let names: Vec<String> = stops.iter().map(Config::name).collect();
+    let names: Vec<String> = stops.iter().map(ColumnConfig::name).collect();
     let mut header = vec!["receive buffer, KB: Gb/s"];
     header.extend(names.iter().map(String::as_str));
     let row = |&buffer: &usize| {

@@ -12,8 +12,8 @@ use crate::load::CHUNK;
 use crate::peers::touch::TouchProgram;
 use crate::peers::{self, PeerRun};
 use crate::plan::{
-    Config, Crowd, Direction, FileColumn, Frames, Peer, PeerKind, Plan, Receive, Times, Up, Wake,
-    Web, Workload,
+    ColumnConfig, Crowd, FileColumn, Frames, IdleState, PayloadDirection, Peer, PeerKind, Plan,
+    ReceiveWorkload, Times, Up, Web, Workload,
 };
 use crate::progress;
 use crate::runner::Samples;
@@ -104,7 +104,7 @@ impl<'a> Run<'a> {
         self.bar.set_length(planned as u64);
         let mut cores = idle_cores::IdleCores::default();
         for &wake in wakes {
-            let keep = wake == Wake::Awake;
+            let keep = wake == IdleState::Awake;
             match &self.awake {
                 Ok(()) => cores.set(keep)?,
                 // If the plan has a variant with halting cores, the awake variant is skipped.
@@ -151,7 +151,10 @@ impl<'a> Run<'a> {
                     if let Some((lro, rules)) = &stop.lro {
                         lane.switch(lro, *rules)?;
                     }
-                    let (config, way) = (Receive::by(&stop.config, buffer), Direction::ToGuest);
+                    let (config, way) = (
+                        ReceiveWorkload::by(&stop.config, buffer),
+                        PayloadDirection::ToGuest,
+                    );
                     lane.receive_by(way, buffer)?;
                     self.sample(lane, &config, Workload::Stream, way, round)?;
                 }
@@ -245,8 +248,8 @@ impl<'a> Run<'a> {
         &mut self,
         lanes: &mut Lanes,
         beat: WindowLoad,
-        direction: Direction,
-        wake: Wake,
+        direction: PayloadDirection,
+        wake: IdleState,
         round: usize,
     ) -> anyhow::Result<()> {
         let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
@@ -287,9 +290,9 @@ impl<'a> Run<'a> {
     fn sample(
         &mut self,
         lane: &mut Lane,
-        config: &Config,
+        config: &ColumnConfig,
         workload: Workload,
-        direction: Direction,
+        direction: PayloadDirection,
         round: usize,
     ) -> anyhow::Result<()> {
         self.bar.set_message(config.name());
@@ -315,7 +318,7 @@ impl<'a> Run<'a> {
     }
 
     /// Records every configuration with this idle state as not measurable.
-    fn leave_out(&mut self, lanes: &Lanes, loads: &Loads, wake: Wake, why: &str) {
+    fn leave_out(&mut self, lanes: &Lanes, loads: &Loads, wake: IdleState, why: &str) {
         for stop in &lanes.stops {
             for &workload in &loads.workloads {
                 for &way in &loads.directions {
@@ -332,7 +335,7 @@ impl<'a> Run<'a> {
     /// repetitions remain.
     fn undisturbed<T>(
         &mut self,
-        config: &Config,
+        config: &ColumnConfig,
         mut open: impl FnMut() -> anyhow::Result<T>,
         disturbed: impl Fn(&T) -> bool,
     ) -> anyhow::Result<T> {
@@ -508,7 +511,7 @@ impl<'a> Run<'a> {
     }
 
     fn crowd(&mut self, crowd: &Crowd) -> anyhow::Result<()> {
-        let config = Config::new(&crowd.column, &[]);
+        let config = ColumnConfig::new(&crowd.column, &[]);
         self.bar.set_message(config.name());
         for round in 0..self.plan.full.rounds.min(CROWD_ROUNDS) {
             let measured = crowd::measure(crowd.vms as usize);
@@ -526,7 +529,7 @@ impl<'a> Run<'a> {
 
     fn up(&mut self, up: &Up) -> anyhow::Result<()> {
         for &guests in &up.guests {
-            let config = Config::new(&up.column, &[("guests", &guests.to_string())]);
+            let config = ColumnConfig::new(&up.column, &[("guests", &guests.to_string())]);
             self.bar.set_message(config.name());
             for round in 0..self.plan.full.rounds.min(UP_ROUNDS) {
                 let ms = machine::up_ms(guests)?;
@@ -555,14 +558,14 @@ const UP_ROUNDS: usize = 9;
 mod tests {
     use super::*;
 
-    /// Returns the number of times that a window is opened if every attempt is disturbed.
+    /// Returns the number of attempts at a window if every attempt is disturbed.
     fn opened(run: &mut Run<'_>) -> usize {
         let mut opened = 0;
         let open = || {
             opened += 1;
             Ok(())
         };
-        let config = Config::new("grantway", &[]);
+        let config = ColumnConfig::new("grantway", &[]);
         run.undisturbed(&config, open, |()| true).unwrap();
         opened
     }
@@ -594,7 +597,7 @@ mod tests {
         );
         assert!(
             run.samples
-                .remark(&[&Config::new("grantway", &[])])
+                .remark(&[&ColumnConfig::new("grantway", &[])])
                 .is_some()
         );
     }

@@ -3,7 +3,10 @@
 use super::rows::{short, thesis_rows};
 use super::{acks, frontier, points, vm_tables};
 use crate::papers::Paper;
-use crate::plan::{Column, Config, Direction, FileColumn, Plan, Wake, Wire, WireOffload, Workload};
+use crate::plan::{
+    Column, ColumnConfig, FileColumn, IdleState, PayloadDirection, Plan, WireOffload, WireSpeed,
+    Workload,
+};
 use crate::runner::words;
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
@@ -69,9 +72,9 @@ const REQUESTS: [(&str, &str); 3] = [
 fn lane_table(
     plan: &Plan,
     index: &Index<'_>,
-    direction: Direction,
-    wake: Wake,
-    wire: &Wire,
+    direction: PayloadDirection,
+    wake: IdleState,
+    wire: &WireSpeed,
 ) -> String {
     let mut stream = STREAM.to_vec();
     if plan.column.iter().any(|column| column.lro.is_some()) {
@@ -213,7 +216,7 @@ fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
         let column_of = |name: &str| plan.column.iter().find(|column| column.name == name);
         let stands = |name: &str| column_of(name).and_then(|column| column.paper.as_deref());
         let own = figure.config.split('@').next().unwrap_or_default();
-        let keys = Config::keys_of(&figure.config);
+        let keys = ColumnConfig::keys_of(&figure.config);
         let ratio = stands(own).and_then(|config| {
             let mut ratios = paper.ratios(config).into_iter();
             ratios.find(|ratio| {

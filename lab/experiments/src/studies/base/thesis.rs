@@ -9,7 +9,7 @@
 //! also printed separately, outside the total.
 
 use crate::lane::running::Running;
-use crate::plan::Direction;
+use crate::plan::PayloadDirection;
 use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Sharing {
 /// Converts the figures of a stream's window of `seconds` seconds to those of the thesis. `shared`
 /// is `None` for columns without a machine.
 pub(super) fn count(
-    direction: Direction,
+    direction: PayloadDirection,
     seconds: f64,
     shared: Option<Sharing>,
     figures: &mut BTreeMap<String, f64>,
@@ -64,8 +64,8 @@ pub(super) fn count(
         figures.get(&name).copied().unwrap_or(0.0)
     };
     let near = match direction {
-        Direction::ToGuest => "receiver",
-        Direction::FromGuest => "sender",
+        PayloadDirection::ToGuest => "receiver",
+        PayloadDirection::FromGuest => "sender",
     };
     let agent = |domain: &str| {
         let own = own_threads(domain, figures).unwrap_or_else(|| of(domain));
@@ -205,7 +205,7 @@ mod tests {
             })
         };
         let mut new = seen.clone();
-        count(Direction::ToGuest, 0.5, shared(false), &mut seen);
+        count(PayloadDirection::ToGuest, 0.5, shared(false), &mut seen);
         let of = |part: &str| seen[&format!("cycles_per_packet.{part}")];
         assert_eq!(
             (of("driver"), of("guest"), of("total")),
@@ -230,7 +230,7 @@ mod tests {
         // With the new mechanism the guest makes the calls; half of the packets use a newly granted
         // page.
         new.insert("granted_anew".to_owned(), 0.5);
-        count(Direction::ToGuest, 0.5, shared(true), &mut new);
+        count(PayloadDirection::ToGuest, 0.5, shared(true), &mut new);
         let of = |part: &str| new[&format!("cycles_per_packet.{part}")];
         assert_eq!(
             (of("driver"), of("guest"), of("total")),
@@ -259,7 +259,7 @@ mod tests {
         seen.insert("throughput".to_owned(), 1448.0 * 8.0 / 1e9 * 10.0);
         seen.insert("dtlb_misses_per_packet.driver".to_owned(), 41.0);
         seen.insert("dtlb_misses_per_packet.total".to_owned(), 41.0);
-        count(Direction::ToGuest, 1.0, None, &mut seen);
+        count(PayloadDirection::ToGuest, 1.0, None, &mut seen);
         let close = |name: &str, value: f64| (seen[name] - value).abs() < 1e-9;
         assert!(close("instructions_per_second.total", 820.0));
         assert!(close("dtlb_misses_per_second.total", 410.0));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn linux_is_charged_with_its_application() {
         let mut seen = figures(&[("throughput", 1.0), ("sender", 70.0), ("receiver", 30.0)]);
-        count(Direction::FromGuest, 1.0, None, &mut seen);
+        count(PayloadDirection::FromGuest, 1.0, None, &mut seen);
         assert_eq!(seen["cycles_per_packet.total"], 70.0);
         assert!(!seen.contains_key("pages_reused"));
         assert!(!seen.keys().any(|name| name.contains("class")));

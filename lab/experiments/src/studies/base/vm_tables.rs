@@ -1,6 +1,6 @@
 //! Tables of virtual machines: the cycles per byte of each part and hop, and idle virtual machines.
 
-use crate::plan::{Plan, Wake, Wire, Workload};
+use crate::plan::{IdleState, Plan, WireSpeed, Workload};
 use figures::report::{Figure, Index, cell, number};
 use figures::table::table;
 
@@ -38,9 +38,9 @@ pub(super) fn parts_tables(plan: &Plan, index: &Index<'_>, figures: &[Figure]) -
     for &direction in &plan.direction {
         let names: Vec<String> = columns
             .iter()
-            .flat_map(|column| plan.stops(column, &Wire::unbounded()))
+            .flat_map(|column| plan.stops(column, &WireSpeed::unbounded()))
             .map(|stop| {
-                plan.keyed(&stop, Workload::Stream, direction, Wake::Halt)
+                plan.keyed(&stop, Workload::Stream, direction, IdleState::Halt)
                     .name()
             })
             .collect();

@@ -15,7 +15,7 @@ mod tables;
 pub use plan::{NAME, TEXT};
 
 use super::lane_study::LanePlan as _;
-use super::{Outcome, Study};
+use super::{Study, StudyOutcome};
 use crate::plan::Adjustment;
 use figures::Failure;
 use figures::report::Figure;
@@ -45,7 +45,7 @@ impl Study for Overhead {
         &self.0.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         run::run(&self.0)
     }
 

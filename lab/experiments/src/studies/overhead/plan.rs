@@ -1,6 +1,6 @@
 //! Contents of the plan `prof-overhead`, and the windows that it compares.
 
-use crate::plan::{Config, Direction, Place, Rounds};
+use crate::plan::{ColumnConfig, PayloadDirection, Place, Rounds};
 use crate::studies::lane_study::LanePlan;
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ pub(super) struct OverheadPlan {
     /// One-line description for users.
     pub(super) about: String,
     pub(super) hz: u32,
-    pub(super) direction: Vec<Direction>,
+    pub(super) direction: Vec<PayloadDirection>,
     pub(super) place: Vec<Place>,
     #[serde(rename = "bar")]
     pub(super) most: CostLimits,
@@ -78,9 +78,9 @@ pub(super) const LOSSES: [(&str, Beside, Beside); 3] = [
 ];
 
 /// Returns the configuration of a window with this activity beside the load.
-pub(super) fn config(beside: Beside, place: Place, direction: Direction) -> Config {
+pub(super) fn config(beside: Beside, place: Place, direction: PayloadDirection) -> ColumnConfig {
     let keys = [("dir", direction.name()), ("place", place.name())];
-    Config::new(beside.column(), &keys)
+    ColumnConfig::new(beside.column(), &keys)
 }
 
 #[cfg(test)]

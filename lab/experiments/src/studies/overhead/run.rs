@@ -5,16 +5,16 @@ use super::stamps::{Rates, Stamped, Stamps};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine};
-use crate::plan::{Config, Direction, Place, Topology, Wire, Workload};
+use crate::plan::{ColumnConfig, PayloadDirection, Place, Topology, WireSpeed, Workload};
 use crate::runner::Samples;
-use crate::studies::Outcome;
+use crate::studies::StudyOutcome;
 use anyhow::Context as _;
 use figures::helper::{self, LineChild};
 use figures::interrupt;
 use figures::provenance::Provenance;
 use figures::report::Figure;
-use figures::sampler::{self, Costs, Counts, SamplerSpec};
-use figures::stats::{self, Side};
+use figures::sampler::{self, Costs, SampleCounts, SamplerSpec};
+use figures::stats::{self, ThresholdSide};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Failure::CannotRun`] where sampling is refused or the machine does not start.
-pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
+pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<StudyOutcome> {
     let cores = Cores::choose();
     let provenance = Provenance::collect(
         format!(
@@ -42,7 +42,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
     let mut sampler = LineChild::start("sampler", command, WAIT)?;
     eprintln!("timing a sample");
     let costs: Costs = serde_json::from_value(sampler.ask("calibrate", WAIT)?)?;
-    let calibration = Config::new("calibration", &[]).name();
+    let calibration = ColumnConfig::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
         let estimate = stats::estimate(pairs);
         let estimate = estimate.context("the calibration has no result")?;
@@ -68,7 +68,7 @@ pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
         }
     }
     figures.extend(run.figures());
-    Ok(Outcome {
+    Ok(StudyOutcome {
         provenance,
         figures,
     })
@@ -84,9 +84,9 @@ struct OverheadRun<'a> {
 }
 
 impl OverheadRun<'_> {
-    fn pairs(&mut self, place: Place, direction: Direction) -> anyhow::Result<()> {
+    fn pairs(&mut self, place: Place, direction: PayloadDirection) -> anyhow::Result<()> {
         let loads = Loads::of_stream(&[direction]);
-        let speed = Wire::unbounded();
+        let speed = WireSpeed::unbounded();
         let (near, topology) = (OnWire::tap(&speed), Topology::default());
         let mut lane = machine::lane(place, near, topology, self.cores, &loads)?;
         let rounds = self.plan.full.rounds;
@@ -106,7 +106,7 @@ impl OverheadRun<'_> {
         &mut self,
         lane: &mut Lane,
         place: Place,
-        direction: Direction,
+        direction: PayloadDirection,
         round: usize,
         beside: Beside,
     ) -> anyhow::Result<()> {
@@ -119,7 +119,7 @@ impl OverheadRun<'_> {
         let stamps = Stamps::read(lane)?.since(&before);
         let mut figures = BTreeMap::new();
         if beside.start().is_some() {
-            let counts: Counts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
+            let counts: SampleCounts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
             if beside == Beside::Profiler {
                 self.account(&counts, &stamps, place, &mut figures);
             }
@@ -140,7 +140,7 @@ impl OverheadRun<'_> {
     /// Computes the cost in one window from counts and unit costs, in shares of a CPU.
     fn account(
         &self,
-        counts: &Counts,
+        counts: &SampleCounts,
         stamps: &Stamped,
         place: Place,
         out: &mut BTreeMap<String, f64>,
@@ -212,7 +212,7 @@ impl OverheadRun<'_> {
         figures
     }
 
-    fn loss(&self, metric: &str, own: &Config, other: &Config) -> Option<Figure> {
+    fn loss(&self, metric: &str, own: &ColumnConfig, other: &ColumnConfig) -> Option<Figure> {
         let of = |config| self.samples.series(config, "throughput");
         let losses: Vec<f64> = stats::ratios(of(own)?, of(other)?)
             .iter()
@@ -240,7 +240,7 @@ fn against(figure: &mut Figure, most: f64) {
         hi,
         n: figure.n,
     };
-    figure.verdict = Some(stats::against(&estimate, most, Side::Below));
+    figure.verdict = Some(stats::against(&estimate, most, ThresholdSide::Below));
     figure.note = Some(format!(
         "at most {:.2} % by an interval that covers {:.0} %; the bar is {:.0} %",
         hi * 100.0,
@@ -252,17 +252,17 @@ fn against(figure: &mut Figure, most: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use figures::stats::Verdict;
+    use figures::stats::ComparisonVerdict;
 
     #[test]
     fn a_verdict_has_its_bound() {
         let mut figure = Figure::single(NAME, "profiled", "loss.throughput", 0.01);
         figure.hi = Some(0.025);
         against(&mut figure, 0.03);
-        assert_eq!(figure.verdict, Some(Verdict::SameSign));
+        assert_eq!(figure.verdict, Some(ComparisonVerdict::SameSign));
         assert!(figure.note.unwrap().contains("2.50 %"));
         let mut figure = Figure::single(NAME, "profiled", "loss.throughput", 0.04);
         against(&mut figure, 0.03);
-        assert_eq!(figure.verdict, Some(Verdict::Opposite));
+        assert_eq!(figure.verdict, Some(ComparisonVerdict::Opposite));
     }
 }

@@ -7,12 +7,12 @@
 mod sides;
 
 use super::lane_study::{self, LanePlan};
-use super::{Outcome, Study};
-use crate::load::{Load, LoadSpec, Mark, Role};
-use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
+use super::{Study, StudyOutcome};
+use crate::load::{Load, LoadRole, LoadSpec, Mark};
+use crate::plan::{Adjustment, ColumnConfig, Ratio, Rounds, Threshold, Times};
 use crate::runner::Samples;
 use anyhow::Context as _;
-use figures::measure::Machine;
+use figures::measure::HostCpuTimes;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell};
 use figures::table::table;
@@ -52,7 +52,7 @@ const RATIOS: [(&str, bool, &str); 5] = [
 /// Contents of the plan file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Uplink {
+pub struct UplinkPlan {
     /// Plan name.
     pub name: String,
     /// One-line description for users.
@@ -88,21 +88,21 @@ enum Traffic {
 }
 
 impl Traffic {
-    fn config(self, column: &str) -> Config {
+    fn config(self, column: &str) -> ColumnConfig {
         match self {
-            Self::Streams(flows) => Config::new(column, &[("flows", &flows.to_string())]),
+            Self::Streams(flows) => ColumnConfig::new(column, &[("flows", &flows.to_string())]),
             Self::StreamsToWire(flows) => {
                 let keys = [("dir", "from_guest"), ("flows", &flows.to_string())];
-                Config::new(column, &keys)
+                ColumnConfig::new(column, &keys)
             }
-            Self::Requests(bytes) => Config::new(column, &[("req", &bytes.to_string())]),
+            Self::Requests(bytes) => ColumnConfig::new(column, &[("req", &bytes.to_string())]),
         }
     }
 
-    const fn roles(self) -> [Role; 2] {
+    const fn roles(self) -> [LoadRole; 2] {
         match self {
-            Self::Streams(_) | Self::StreamsToWire(_) => [Role::Sink, Role::Source],
-            Self::Requests(_) => [Role::Echo, Role::Client],
+            Self::Streams(_) | Self::StreamsToWire(_) => [LoadRole::Sink, LoadRole::Source],
+            Self::Requests(_) => [LoadRole::Echo, LoadRole::Client],
         }
     }
 }
@@ -147,11 +147,11 @@ impl TrafficPair {
         interrupt::sleep(times.warm_up)?;
         self.server.mark()?;
         self.client.mark()?;
-        let (before, began) = (Machine::read(), Instant::now());
+        let (before, began) = (HostCpuTimes::read(), Instant::now());
         interrupt::sleep(times.window)?;
         let server = self.server.mark()?;
         let client = self.client.mark()?;
-        let (now, wall) = (Machine::read(), began.elapsed());
+        let (now, wall) = (HostCpuTimes::read(), began.elapsed());
         self.client.stop()?;
         self.server.stop()?;
         // Wait for data in flight.
@@ -210,7 +210,7 @@ impl BusyWindow {
     }
 }
 
-impl Uplink {
+impl UplinkPlan {
     /// Opens the plan in `text`.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Uplink {
         Ok(plan)
     }
 
-    /// Returns what a path carries, one after the other.
+    /// Returns the kinds of traffic that a path carries, in the order of their measurement.
     fn traffic(&self, between: UplinkPath) -> Vec<Traffic> {
         let flows = || self.flows.iter().copied();
         let mut all: Vec<_> = flows().map(Traffic::Streams).collect();
@@ -268,13 +268,13 @@ impl Uplink {
     }
 }
 
-impl LanePlan for Uplink {
+impl LanePlan for UplinkPlan {
     fn rounds(&mut self) -> (&mut Rounds, Rounds) {
         (&mut self.full, self.quick)
     }
 }
 
-impl Study for Uplink {
+impl Study for UplinkPlan {
     fn name(&self) -> &str {
         &self.name
     }
@@ -283,7 +283,7 @@ impl Study for Uplink {
         &self.about
     }
 
-    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<StudyOutcome> {
         let placement = "nothing is pinned; all CPU time of the system is counted".to_owned();
         let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();
@@ -296,7 +296,7 @@ impl Study for Uplink {
         })?;
         let mut figures = samples.figures(NAME);
         figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
-        Ok(Outcome {
+        Ok(StudyOutcome {
             provenance,
             figures,
         })
@@ -330,8 +330,8 @@ impl Study for Uplink {
 mod tests {
     use super::*;
 
-    fn plan() -> Uplink {
-        Uplink::adjusted(TEXT, &Adjustment::default()).unwrap()
+    fn plan() -> UplinkPlan {
+        UplinkPlan::adjusted(TEXT, &Adjustment::default()).unwrap()
     }
 
     #[test]

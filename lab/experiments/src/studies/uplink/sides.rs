@@ -3,7 +3,7 @@
 use crate::forwarder::{Forwarder, ForwarderSpec, side_with_segments};
 use crate::kernel::need;
 use crate::lane::running::{Running, fresh_name};
-use crate::ns::Namespace;
+use crate::ns::NamedNamespace;
 use abi::machine::{Tap, Uplink};
 use figures::Failure;
 use serde::Deserialize;
@@ -54,11 +54,11 @@ impl UplinkPath {
 
 /// Both ends, and the resources that keep the path up.
 pub(super) struct Sides {
-    pub(super) near: Namespace,
-    pub(super) far: Namespace,
+    pub(super) near: NamedNamespace,
+    pub(super) far: NamedNamespace,
     machine: Option<Running>,
     _forwarder: Option<Forwarder>,
-    _bridge: Option<Namespace>,
+    _bridge: Option<NamedNamespace>,
 }
 
 impl Sides {
@@ -69,8 +69,8 @@ impl Sides {
     /// namespaces; otherwise if the kernel refuses, or the machine does not start.
     pub(super) fn of(between: UplinkPath) -> anyhow::Result<Self> {
         need(&["ip", "ethtool"])?;
-        let mut near = Namespace::new("near namespace")?;
-        let mut far = Namespace::new("far namespace")?;
+        let mut near = NamedNamespace::new("near namespace")?;
+        let mut far = NamedNamespace::new("far namespace")?;
         let mut bridge = None;
         match between {
             UplinkPath::Guests | UplinkPath::Host => {}
@@ -140,8 +140,8 @@ enum Wiring {
     Whole,
 }
 
-fn new_bridge() -> anyhow::Result<Namespace> {
-    let mut middle = Namespace::new("bridge namespace")?;
+fn new_bridge() -> anyhow::Result<NamedNamespace> {
+    let mut middle = NamedNamespace::new("bridge namespace")?;
     middle.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
     middle.run(&["ip", "link", "set", "br0", "up"])?;
     Ok(middle)
@@ -150,9 +150,9 @@ fn new_bridge() -> anyhow::Result<Namespace> {
 /// Creates a veth pair from port `name` of the bridge in `middle` to `end`, and assigns the address
 /// to its end.
 fn port(
-    middle: &mut Namespace,
+    middle: &mut NamedNamespace,
     name: &str,
-    end: &mut Namespace,
+    end: &mut NamedNamespace,
     wiring: Wiring,
     address: IpAddr,
 ) -> anyhow::Result<()> {
@@ -181,7 +181,7 @@ fn port(
 }
 
 /// Starts the forwarder between a TAP that is the bridge's other port and a TAP at the far end.
-fn forwarder(bridge: &Namespace, far: &Namespace) -> anyhow::Result<Forwarder> {
+fn forwarder(bridge: &NamedNamespace, far: &NamedNamespace) -> anyhow::Result<Forwarder> {
     let port = side_with_segments(IFNAME, &bridge.path(), None);
     let port = Tap {
         uplink: Some(Uplink::Bridge("br0".to_owned())),
@@ -197,11 +197,11 @@ fn forwarder(bridge: &Namespace, far: &Namespace) -> anyhow::Result<Forwarder> {
 /// Returns the machine's configuration file.
 fn config(
     between: UplinkPath,
-    near: &Namespace,
-    far: &Namespace,
-    bridge: Option<&Namespace>,
+    near: &NamedNamespace,
+    far: &NamedNamespace,
+    bridge: Option<&NamedNamespace>,
 ) -> Option<String> {
-    let place = |namespace: &Namespace, address: Option<IpAddr>| {
+    let place = |namespace: &NamedNamespace, address: Option<IpAddr>| {
         let mut keys = format!(
             "ifname = \"{IFNAME}\"\nnetns = \"{}\"\n",
             namespace.path().display()

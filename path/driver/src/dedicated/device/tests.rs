@@ -5,7 +5,7 @@ use abi::PAGE;
 use abi::hypercall::HypercallKind;
 use nic::dma::{Bell, RemoteNic, RemoteSetup};
 use nic::{Nic as _, Pool};
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::Area;
 use std::sync::{Arc, Mutex};
 use vif::netif::Features;
@@ -16,7 +16,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
 };
-const CONFIG: Config = Config {
+const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     nic: 0,
     queue: 1,
     conn: 4,
@@ -36,12 +36,12 @@ impl Bell for Silent {
 /// that NIC's pool. Returns the words of all calls.
 fn calls_of(
     status: GrantStatus,
-    act: impl FnOnce(&mut DeviceQueue, &mut RemoteNic, &mut Pool),
+    act: impl FnOnce(&mut GuestDeviceQueue, &mut RemoteNic, &mut Pool),
 ) -> Vec<[u64; 3]> {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let made = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::clone(&made);
-    let answering = Answering::start(page, move |kind, ops| {
+    let answering = FakeMonitor::start(page, move |kind, ops| {
         assert_eq!(kind, HypercallKind::TableShare);
         shared.lock().unwrap().extend_from_slice(ops);
         vec![(status as i64, 0); ops.len()]
@@ -51,7 +51,7 @@ fn calls_of(
     let mut nic = RemoteNic::new(SETUP, area(SETUP.bytes()), pool).unwrap();
     let end = nic.dedicated(1).unwrap();
     let calls = Rc::new(RefCell::new(Calls::over(page)));
-    let mut queue = DeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
+    let mut queue = GuestDeviceQueue::new(CONFIG, [2; 6], 1500, end, calls);
     act(&mut queue, &mut nic, &mut Pool::new(pool, 2048));
     drop(answering);
     std::mem::take(&mut made.lock().unwrap())

@@ -5,7 +5,7 @@ use abi::hypercall::HypercallKind;
 use abi::xdp::RingLayout;
 use runtime::call::Calls;
 use runtime::processes::Processes;
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use rustix::io::Errno;
 use shmem::Area;
 use std::cell::RefCell;
@@ -86,10 +86,10 @@ fn denials_are_counted_to_the_end() {
         ended: false,
     }));
     let shared = Arc::clone(&world);
-    let answering = Answering::start(page, move |kind, ops| {
+    let answering = FakeMonitor::start(page, move |kind, ops| {
         shared.lock().unwrap().answers(kind, ops)
     });
-    let config = Config {
+    let config = DedicatedQueueConfig {
         nic: 0,
         device: 4,
         rings_slot: 0,

@@ -23,8 +23,8 @@ impl Granter {
     fn announce(self, gref: u32) {
         let words = self.entries.words(gref).unwrap();
         let entry = Translation(words.translation.load(Ordering::Relaxed));
-        uses::announce(words.translation, entry);
-        uses::publish(self.entries.announcements);
+        grant_use::announce(words.translation, entry);
+        grant_use::publish(self.entries.announcements);
     }
 
     fn uses<const N: usize>(self, grefs: [u32; N]) -> [u32; N] {

@@ -6,7 +6,7 @@ use abi::PAGE;
 use abi::classic::MapOp;
 use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, Handle};
-use runtime::testing::Answering;
+use runtime::testing::FakeMonitor;
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ struct Monitor {
     calls: AtomicU32,
 }
 
-/// References from this one on cannot be mapped.
+/// This reference and all later ones cannot be mapped.
 const NONE: u32 = 40;
 
 impl Monitor {
@@ -50,7 +50,7 @@ struct TestWorld {
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
-    _answering: Answering,
+    _answering: FakeMonitor,
 }
 
 impl TestWorld {
@@ -59,7 +59,7 @@ impl TestWorld {
         let system = System::new();
         let monitor = Arc::new(Monitor::default());
         let served = Arc::clone(&monitor);
-        let answering = Answering::start(call, move |kind, ops| {
+        let answering = FakeMonitor::start(call, move |kind, ops| {
             served.calls.fetch_add(1, Ordering::Relaxed);
             let all = ops.iter().map(|words| served.serve(kind, *words));
             all.map(|status| (i64::from(status as i16), 0)).collect()
@@ -76,7 +76,7 @@ impl TestWorld {
     }
 
     /// Sets the guest's state and record.
-    fn guest_is(&mut self, state: XenbusState, record: &Record) -> XenbusState {
+    fn guest_is(&mut self, state: XenbusState, record: &ConnectRecord) -> XenbusState {
         self.system.peer_is(state, record);
         self.port.advance();
         self.port.state()
@@ -91,7 +91,8 @@ impl TestWorld {
     }
 }
 
-/// Returns a record with rings of these sizes, each page with a separate reference from `first` on.
+/// Returns a record with rings of these sizes, each page with a separate reference starting at
+/// `first`.
 fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
     let grefs = |from: u32, count| (from..from + count).map(GrantRef).collect();
     FrontRecord {

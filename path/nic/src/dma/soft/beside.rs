@@ -110,7 +110,7 @@ impl<W: Wire> SoftDevice<W> {
             is_raised: self.raised.is_raised && !is_new,
         };
         if is_new {
-            // Moderation begins anew with what the driver has not taken.
+            // Moderation restarts with the completions that the driver has not taken.
             self.arrived = pending as usize;
             self.since_ns = None;
         }

@@ -90,7 +90,7 @@ pub(super) struct ReceiveUnit {
     pub(super) acknowledged: u32,
 }
 
-/// Interrupts of the receive queues, as far as the driver acknowledges them in its memory.
+/// Interrupts of the receive queues that the driver acknowledges in its memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raised {
     /// Whether the interrupt was raised since the driver acknowledged completions last.
@@ -209,7 +209,7 @@ impl<W: Wire> SoftDevice<W> {
         self.receive.get(queue).map_or(0, |queue| queue.fifo.len())
     }
 
-    /// Stops the device: it accesses no memory any more.
+    /// Stops the device, which then accesses no memory.
     pub fn stop(&mut self) {
         self.is_stopped = true;
     }
@@ -456,7 +456,7 @@ impl<W: Wire> SoftDevice<W> {
         accessed.ok()
     }
 
-    /// Returns the time of the next interrupt, as far as it is known.
+    /// Returns the time of the next interrupt, if it is known.
     #[must_use]
     pub fn interrupt_ns(&self) -> Option<u64> {
         if self.is_stopped {
@@ -481,7 +481,7 @@ impl<W: Wire> SoftDevice<W> {
         self.forget_taken();
     }
 
-    /// Forgets the frames of which the driver has taken the completions.
+    /// Removes the frames whose completions the driver has taken.
     fn forget_taken(&mut self) {
         let dedicated = self.receive.iter().skip(1);
         self.arrived = dedicated.map(|receive| receive.fifo.len()).sum();

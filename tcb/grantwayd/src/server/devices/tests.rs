@@ -330,7 +330,7 @@ fn rings_too_large_for_their_slots_are_rejected() {
 
 /// The contents of a driver domain's frames outlive it, and never reach another program.
 #[test]
-fn frames_without_a_socket_are_the_next_driver_domains() {
+fn frames_of_a_dead_driver_pass_to_its_successor() {
     let mut core = core();
     let first = created(&mut core, None, Program::Driver);
     let before = frames(&core, first);

@@ -18,7 +18,7 @@ fn books() -> GrantAccounts {
 }
 
 fn leaks(grants: &GrantAccounts) -> u64 {
-    let counted = CountedGrants::new(Arc::default());
+    let counted = CountedTables::new(Arc::default());
     grants.audit(&counted, None).1
 }
 

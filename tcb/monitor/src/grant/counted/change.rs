@@ -2,14 +2,14 @@
 
 use super::entries::{CountedEntry, CurrentGrant};
 use super::quarantine::is_idle;
-use super::registry::{CountedGrants, Registry};
+use super::registry::{CountedTables, Registry};
 use super::table::{GrantTableState, TableState};
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
 use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
+use shmem::grant_use;
 use shmem::time;
-use shmem::uses;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// An entry that is about to lose its grant.
 #[derive(Clone, Copy)]
 struct RevokedEntry {
-    /// The operation of the batch that asked for it, if any.
+    /// The operation of the batch that requested it, if any.
     op: Option<usize>,
     index: u32,
     granted: CurrentGrant,
@@ -29,7 +29,7 @@ struct RevokedEntry {
     forced: bool,
 }
 
-impl CountedGrants {
+impl CountedTables {
     /// Grants pages. Returns one status per operation and, where it is `Okay`, the reference.
     ///
     /// Statuses: `BadHandle`: the caller has no such table, or one end has ended it. `BadRef`: no
@@ -325,7 +325,7 @@ fn announce(
             && let Some(words) = table.words(gref.index())
         {
             *status = GrantStatus::Again;
-            uses::announce(words.translation, entry.translation());
+            grant_use::announce(words.translation, entry.translation());
             announced = true;
         }
     }
@@ -333,7 +333,7 @@ fn announce(
     if !announced {
         return leaving;
     }
-    uses::publish(table.announcements);
+    grant_use::publish(table.announcements);
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =
@@ -346,7 +346,7 @@ fn announce(
             *status = GrantStatus::BadRef;
             continue;
         }
-        let idle = uses::idle(words.status);
+        let idle = grant_use::idle(words.status);
         match how {
             _ if idle => {}
             Revocation::Force => {}

@@ -3,7 +3,7 @@
 
 use super::device_pages::DevicePages;
 use super::entries::{CurrentGrant, pieces_max};
-use super::registry::CountedGrants;
+use super::registry::CountedTables;
 use super::table::{GrantTableState, UserSlots};
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Tables per connection: the previous table may still have its user.
 const TABLES_PER_CONNECTION: usize = 2;
 
-impl CountedGrants {
+impl CountedTables {
     /// Creates the granter's half of a table for its connection `conn`, whose other end is `user`.
     ///
     /// # Errors

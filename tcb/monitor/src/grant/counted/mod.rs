@@ -32,4 +32,4 @@ mod registry;
 mod share;
 mod table;
 
-pub use registry::{CountedCounters, CountedGrants};
+pub use registry::{CountedCounters, CountedTables};

@@ -7,7 +7,7 @@
 
 use super::table::GrantTableState;
 use abi::Handle;
-use shmem::uses;
+use shmem::grant_use;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl Quarantine {
 pub(super) fn is_idle(table: &GrantTableState, index: u32) -> bool {
     table
         .words(index)
-        .is_none_or(|words| uses::idle(words.status))
+        .is_none_or(|words| grant_use::idle(words.status))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long all revocations together wait for one user to end uses before a full quarantine gets it
-/// killed.
+/// How long all revocations together wait for one user to end uses before the user is killed
+/// because its quarantine is full.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub struct CountedCounters {
 
 /// All tables of counted grants.
 #[derive(Debug)]
-pub struct CountedGrants {
+pub struct CountedTables {
     registry: Mutex<Registry>,
     pub(super) grants: Arc<GrantAccounts>,
     patience: Duration,
@@ -49,7 +49,7 @@ pub struct CountedGrants {
     pub counters: CountedCounters,
 }
 
-impl CountedGrants {
+impl CountedTables {
     /// Returns an empty registry with the system's limits.
     #[must_use]
     pub fn new(grants: Arc<GrantAccounts>) -> Self {

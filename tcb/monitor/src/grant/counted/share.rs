@@ -6,7 +6,7 @@
 
 use super::device_pages::DevicePages;
 use super::entries::{CurrentGrant, pieces_max};
-use super::registry::CountedGrants;
+use super::registry::CountedTables;
 use super::table::GrantTableState;
 use crate::grant::window::WindowSlot;
 use crate::space::{SpaceError, enter};
@@ -25,7 +25,7 @@ impl GrantTableState {
     }
 }
 
-impl CountedGrants {
+impl CountedTables {
     /// Maps the pages of a table that are granted for I/O, now or later, into the window of
     /// `device`. Repeating the call changes nothing.
     ///

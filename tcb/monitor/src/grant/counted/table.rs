@@ -7,7 +7,7 @@ use abi::counted::{Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
-use shmem::uses::{self, EntryWords};
+use shmem::grant_use::{self, EntryWords};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl GrantTableState {
     ) -> io::Result<Self> {
         let bytes = translation_bytes(entries) + status_bytes(entries);
         let region = Region::create(&format!("grants-{handle}"), bytes)?;
-        let announcements = uses::announcements(region.span(), entries);
+        let announcements = grant_use::announcements(region.span(), entries);
         Ok(Self {
             handle,
             granter,
@@ -119,12 +119,12 @@ impl GrantTableState {
         }
     }
 
-    /// Returns the number by which the user's address space knows the sub-tables.
+    /// Returns the number of the sub-tables in the user's address space.
     pub(super) fn own_memory(&self) -> u32 {
         self.handle.memory()
     }
 
-    /// Returns the number by which it knows the granter's frames, for this table.
+    /// Returns the number of the granter's frames there, for this table.
     pub(super) fn frames_memory(&self) -> u32 {
         self.own_memory().wrapping_add(1)
     }

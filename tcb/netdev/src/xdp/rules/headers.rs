@@ -52,8 +52,8 @@ const MAX_EXTENSIONS: usize = 8;
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;
-/// The number of bytes, from the EtherType on, that are read at once for nearly all frames: for a
-/// frame without a tag, up to an IPv6 header and two ports.
+/// The number of bytes, starting at the EtherType, that are read at once for nearly all frames: for
+/// a frame without a tag, up to an IPv6 header and two ports.
 const AT_ONCE: i32 = 2 + 40 + 4;
 const HAS_ROOM: i32 = ETHERNET - 2 + AT_ONCE;
 /// The offset of the transport header then.

@@ -22,7 +22,7 @@ use super::shared::XDP_DROP;
 use crate::bpf::{
     Assembler, CounterMap, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
 };
-use abi::firewall::{Prefix, RuleLists, RuleRecord};
+use abi::firewall::{RuleLists, RulePrefix, RuleRecord};
 use headers::{
     DESTINATION_PORT, DESTINATION4, DESTINATION6, HIDDEN, HeaderBlocks, NUMBER, SOURCE_PORT,
     SOURCE4, SOURCE6,
@@ -218,7 +218,7 @@ impl Compiler<'_> {
     }
 
     /// Continues at `next` unless the address at `at` of the stack begins with these bits.
-    fn prefix(&mut self, prefix: Prefix, at: i16, next: Label) {
+    fn prefix(&mut self, prefix: RulePrefix, at: i16, next: Label) {
         match prefix.address {
             IpAddr::V4(address) => {
                 let rest = 32u32.saturating_sub(prefix.bits.into());

@@ -151,7 +151,7 @@ impl Oracle {
 }
 
 fn of_bridge(rule: &RuleRecord, direction: bridge::Direction) -> bridge::Rule {
-    let prefix = |prefix: Prefix| bridge::Prefix::new(prefix.address, prefix.bits);
+    let prefix = |prefix: RulePrefix| bridge::Prefix::new(prefix.address, prefix.bits);
     bridge::Rule {
         allow: rule.allow,
         state: None,
@@ -184,11 +184,11 @@ const ETHERTYPES: [u16; 8] = [
 const PROTOCOLS: [u8; 12] = [0, 1, 6, 17, 33, 43, 44, 51, 58, 60, 132, 136];
 const PORTS: [u16; 6] = [0, 1, 53, 80, 1024, 65535];
 
-fn prefix() -> impl Strategy<Value = Prefix> {
+fn prefix() -> impl Strategy<Value = RulePrefix> {
     let v4 = (select(&V4[..]), 0u8..=33).prop_map(|(address, bits)| (IpAddr::from(address), bits));
     let v6 = (select(&V6[..]), select(vec![0, 1, 7, 63, 64, 65, 127, 128]))
         .prop_map(|(address, bits)| (IpAddr::from(address), bits));
-    prop_oneof![v4, v6].prop_map(|(address, bits)| Prefix { address, bits })
+    prop_oneof![v4, v6].prop_map(|(address, bits)| RulePrefix { address, bits })
 }
 
 fn maybe<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
@@ -415,11 +415,11 @@ fn asks_for_much(kind: usize, number: usize, allow: bool) -> RuleRecord {
     }
     RuleRecord {
         ethertype: Some(0x86dd),
-        source: Some(Prefix {
+        source: Some(RulePrefix {
             address: V6[number % 2].into(),
             bits: 127,
         }),
-        destination: Some(Prefix {
+        destination: Some(RulePrefix {
             address: V6[2].into(),
             bits: 128,
         }),

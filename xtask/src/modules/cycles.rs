@@ -74,7 +74,7 @@ pub(super) fn shortest(graph: &Graph, group: &BTreeSet<usize>) -> Vec<Vec<usize>
     found
 }
 
-/// Returns the shortest cycle through `start`, from `start` on.
+/// Returns the shortest cycle through `start`, starting at `start`.
 fn around(graph: &Graph, group: &BTreeSet<usize>, start: usize) -> Vec<usize> {
     let mut came_from = BTreeMap::new();
     let mut next = VecDeque::from([start]);

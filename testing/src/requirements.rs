@@ -2,7 +2,7 @@
 
 use netdev::netns::Namespace;
 use netdev::tool_setup::open_tap;
-use netdev::{SetupError, TapSpec, xdp};
+use netdev::{NetError, TapSpec, xdp};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -52,7 +52,7 @@ pub fn tap() -> Result<(), Missing> {
         ..TapSpec::default()
     };
     match open_tap(&spec) {
-        Err(error @ SetupError::NoTun { .. }) => Err(error.to_string()),
+        Err(error @ NetError::NoTun { .. }) => Err(error.to_string()),
         _ => Ok(()),
     }
 }

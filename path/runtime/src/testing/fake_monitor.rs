@@ -11,12 +11,12 @@ use std::time::Duration;
 
 /// A thread that answers the calls of a page. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct Answering {
+pub struct FakeMonitor {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Answering {
+impl FakeMonitor {
     /// Starts the thread. `serve` returns the status and the answers for a call's kind and
     /// operations.
     #[must_use]
@@ -34,7 +34,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for FakeMonitor {
     /// # Panics
     /// The thread has panicked.
     fn drop(&mut self) {

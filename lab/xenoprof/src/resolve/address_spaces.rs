@@ -1,6 +1,6 @@
 //! Address spaces: the code mapped into each process.
 
-use crate::host::process::Mapping;
+use crate::host::process::CodeMapping;
 use std::collections::{BTreeMap, HashMap};
 
 /// Location of code: a module, and an offset in its file or an address in the kernel.
@@ -23,7 +23,7 @@ pub(super) struct Spaces(HashMap<u32, BTreeMap<u64, Mapped>>);
 
 impl Spaces {
     /// Adds a mapping, and removes those that start within it.
-    pub(super) fn map(&mut self, pid: u32, mapping: &Mapping, module: u32) {
+    pub(super) fn map(&mut self, pid: u32, mapping: &CodeMapping, module: u32) {
         let end = mapping.start.saturating_add(mapping.len);
         let space = self.0.entry(pid).or_default();
         let replaced: Vec<u64> = space

@@ -71,10 +71,10 @@ fn v6(header: &[u8]) -> Option<PlainPacket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::subject::{SubjectKind, parsed};
+    use crate::flows::flow_key::{SubjectKind, parsed};
     use proptest::prelude::*;
 
-    /// A frame of IPv4 or IPv6 whose other fields are mostly what a plain packet has.
+    /// An IPv4 or IPv6 frame whose other fields are mostly those of a plain packet.
     fn frame(v6: bool, bytes: Vec<u8>, fields: &[(usize, u8)]) -> Vec<u8> {
         let mut frame = bytes;
         let plain: &[(usize, u8)] = match v6 {

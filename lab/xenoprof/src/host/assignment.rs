@@ -1,13 +1,13 @@
 //! Assignment of processes to the domains of a session.
 
-use crate::model::{Domain, DomainKind, Mode};
+use crate::model::{DomainKind, Mode, ProfiledDomain};
 use std::collections::BTreeMap;
 
 /// The domains of a session, and the domain of each process.
 #[derive(Clone, Debug, Default)]
 pub struct Assigned {
     /// Domains.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<ProfiledDomain>,
     by_pid: BTreeMap<u32, u32>,
 }
 
@@ -27,10 +27,10 @@ impl Assigned {
             return *domain;
         }
         // Compare kinds too: a process named `driver` is not the driver domain.
-        let is_it = |domain: &Domain| domain.name == name && domain.kind == kind;
+        let is_it = |domain: &ProfiledDomain| domain.name == name && domain.kind == kind;
         let found = self.domains.iter().position(is_it);
         let index = found.unwrap_or_else(|| {
-            self.domains.push(Domain {
+            self.domains.push(ProfiledDomain {
                 name: name.to_owned(),
                 kind,
                 mode: Mode::Passive,
@@ -48,7 +48,7 @@ impl Assigned {
     }
 
     /// Returns the domain of a process, or `None` if it is not assigned.
-    pub(super) fn domain_mut(&mut self, pid: u32) -> Option<&mut Domain> {
+    pub(super) fn domain_mut(&mut self, pid: u32) -> Option<&mut ProfiledDomain> {
         let index = *self.by_pid.get(&pid)?;
         self.domains.get_mut(index as usize)
     }

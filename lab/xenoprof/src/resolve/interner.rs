@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Numbers for values: equal values have the same number, in the order of first use.
+/// Interner for values: equal values have the same number, in the order of first use.
 #[derive(Debug)]
-pub(super) struct Numbers<T> {
+pub(super) struct Interner<T> {
     pub(super) values: Vec<T>,
     index: HashMap<T, u32>,
 }
 
-impl<T> Default for Numbers<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self {
             values: Vec::new(),
@@ -19,7 +19,7 @@ impl<T> Default for Numbers<T> {
     }
 }
 
-impl<T: Clone + Eq + Hash> Numbers<T> {
+impl<T: Clone + Eq + Hash> Interner<T> {
     pub(super) fn of(&mut self, value: T) -> u32 {
         if let Some(number) = self.index.get(&value) {
             return *number;

@@ -47,8 +47,8 @@ pub fn announced(announcements: &impl Word<u64>) -> u64 {
     announcements.load(Ordering::Acquire)
 }
 
-/// Begins a use. Returns whether the entry permits it; only then it counts. [`super::full_fence`]
-/// must follow the claims of a batch, before [`undisturbed`].
+/// Begins a use. Returns whether the entry permits it; counts the use only in this case.
+/// [`super::full_fence`] must follow the claims of a batch, before [`undisturbed`].
 #[inline]
 pub fn claim(
     translation: &impl Word<u64>,

@@ -57,7 +57,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Whether an interface belongs to a guest: its name is the guest's and a number.
+/// Whether an interface belongs to a guest, whose name precedes the number in the interface's name.
 pub(crate) fn is_of(vif: &VifConfig, guest: &str) -> bool {
     VifConfig::guest_of(&vif.name) == Some(guest)
 }

@@ -1,6 +1,6 @@
 //! Tries every interleaving of the protocol's steps explicitly, because loom would take too long. A
-//! user makes two batches over two entries while the monitor revokes both in one batch, each
-//! refused, drained or forced, and then grants the revoked entries anew. Memory is sequentially
+//! user runs two batches over two entries while the monitor revokes both in one batch, each
+//! refused, drained or forced, and then grants the revoked entries again. Memory is sequentially
 //! consistent here, but a step of the monitor may occur between any two accesses of the user; loom
 //! checks the order of single accesses.
 

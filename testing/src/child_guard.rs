@@ -20,7 +20,7 @@ for pid in $pids; do kill -9 \"$pid\"; done";
 /// The keeper's input; the kernel closes it when this process ends.
 static KEEPS: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
-/// A process that is killed when this process ends for whatever reason, unless this value has been
+/// A process that is killed when this process ends for any reason, unless this value has been
 /// dropped before.
 #[derive(Debug)]
 pub struct Tied(u32);
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn tied_processes_end_with_a_killed_test() {
         let mut program = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tied::tests::the_program_that_is_killed"])
+            .args(["--exact", "child_guard::tests::the_program_that_is_killed"])
             .arg("--nocapture")
             .env(ROLE, "1")
             .stderr(Stdio::piped())

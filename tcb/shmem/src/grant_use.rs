@@ -15,7 +15,7 @@
 //! finds the entry changed, and does not access the page; or the revoker sees the use, and does not
 //! unmap the page. An announcement that was counted before the batch began had changed its entries
 //! before that. So no use of them is claimed, unless they are valid again (the revocation was
-//! refused, or the page granted anew). A user that breaks this protocol harms only itself: it
+//! refused, or the page was granted again). A user that breaks this protocol harms only itself: it
 //! faults.
 
 mod revoker;

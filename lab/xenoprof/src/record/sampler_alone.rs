@@ -3,13 +3,13 @@
 //! stop it, so that windows with and without it can alternate.
 
 use super::timers::Interrupts;
-use super::{Options, Watcher, calibrate, collect::Collector, open};
+use super::{RecordOptions, Watcher, calibrate, collect::Collector, open};
 use crate::host::cpus::{online_cpus, raw_ns};
 use crate::host::watch::{InstanceScope, Watch};
 use crate::sampler::parse::RecordKind;
 use figures::helper;
 use figures::measure;
-use figures::sampler::{Counts, SamplerSpec};
+use figures::sampler::{SampleCounts, SamplerSpec};
 use serde_json::json;
 
 struct BareSession {
@@ -21,9 +21,9 @@ struct BareSession {
 
 impl BareSession {
     fn start(hz: u32) -> anyhow::Result<Self> {
-        let options = Options {
+        let options = RecordOptions {
             hz: Some(hz),
-            ..Options::default()
+            ..RecordOptions::default()
         };
         let (_, _, sampler, _) = open(&options)?;
         let watcher = Watcher::start(Watch::new(Vec::new(), InstanceScope::All));
@@ -38,17 +38,17 @@ impl BareSession {
         })
     }
 
-    fn stop(self) -> Counts {
+    fn stop(self) -> SampleCounts {
         let end_ns = raw_ns();
         // Read before the records are sorted, because a session sorts them after the load has
         // ended.
         let cpu_ns = measure::own_cpu_ns().saturating_sub(self.cpu_ns);
         let collected = self.collector.stop(self.start_ns..=end_ns);
         drop(self.watcher.stop());
-        let mut counts = Counts {
+        let mut counts = SampleCounts {
             ran_ns: end_ns.saturating_sub(self.start_ns),
             cpu_ns,
-            ..Counts::default()
+            ..SampleCounts::default()
         };
         for record in &collected.records {
             match &record.kind {

@@ -1,6 +1,6 @@
 //! Installs programs in folders of a test's choice.
 
-use crate::needs::MACHINE;
+use crate::requirements::MACHINE;
 use std::fs;
 use std::io::Write;
 use std::path::Path;

@@ -220,7 +220,7 @@ fn a_new_grant_shows_its_page() {
 /// both.
 #[test]
 fn a_nested_batch_ends_only_its_own_uses() {
-    /// Reads by entry 0, and meanwhile writes by both.
+    /// Reads by entry 0 while it writes by both entries.
     fn nested(table: &Table<2>) {
         let (count, entries) = (&table.announcements, &table.entries);
         let read = &entries[0];
@@ -257,7 +257,7 @@ fn a_nested_batch_ends_only_its_own_uses() {
     });
 }
 
-/// N-5 … N-9 over two generations: refused and revoked again, granted anew, and revoked.
+/// N-5 … N-9 over two generations: refused and revoked again, granted again, and revoked.
 #[test]
 fn a_new_generation_is_used_and_revoked() {
     bounded(5).check(|| {

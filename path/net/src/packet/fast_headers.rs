@@ -1,7 +1,7 @@
 //! Recognizes the most frequent headers by a few comparisons at fixed offsets: no VLAN tags, no
 //! IPv4 options, no IPv6 extension headers, no fragments.
 
-use super::numbers::protocol;
+use super::constants::protocol;
 use nic::frame::SNAPSHOT;
 
 /// The protocol behind headers of the most frequent form.

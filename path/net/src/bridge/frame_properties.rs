@@ -73,7 +73,7 @@ impl From<FlowState> for Properties {
     }
 }
 
-/// Properties that a frame does not have, and those of which this is not known.
+/// Properties that a frame lacks, and properties that are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) absent: Properties,
@@ -114,7 +114,7 @@ impl BitOr for Missing {
     }
 }
 
-/// The fields of a frame, as far as a snapshot shows them. A field that is absent or hidden has no
+/// The fields of a frame that a snapshot contains. A field that is absent or hidden has no
 /// meaningful value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inspected {
