@@ -251,6 +251,7 @@ fn invalid_completion_in_a_dedicated_queue_closes_the_nic() {
         rig.post(0..3);
         rig.words().write_words(completions, &words).unwrap();
         rig.words().store_u32(64, completed).unwrap();
+        rig.words().store_u32(384, 1).unwrap();
         assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
         let closed = rig.nic.closed().unwrap().to_string();
         assert!(

@@ -42,6 +42,8 @@ pub struct RemoteQueue {
     connection: u32,
     /// Bytes of the longest frame.
     longest: usize,
+    /// Whether the driver takes completions without an interrupt: the last poll left some.
+    polls: bool,
     counters: RemoteCounters,
 }
 
@@ -66,6 +68,7 @@ impl RemoteQueue {
             queue: DriverQueue::new(name, memory, entries, 0),
             control: QueueControl::default(),
             longest,
+            polls: false,
             counters: RemoteCounters::default(),
         })
     }
@@ -154,6 +157,7 @@ impl RemoteQueue {
     fn forget(&mut self, mut back: impl FnMut(BufferId)) {
         self.queue.withdraw(|buffer, _| back(buffer.id));
         self.queue = DriverQueue::new(self.name, self.memory, self.entries, 0);
+        self.polls = false;
     }
 
     /// Posts a buffer at an I/O address; [`RemoteQueue::publish`] shows it to the device. Returns
@@ -184,8 +188,8 @@ impl RemoteQueue {
 
     /// Appends up to `budget` received frames to `out`, each in one posted buffer, and buffers
     /// without a valid frame to `failed`. Returns the number of completions. If it is below
-    /// `budget`, the device raises an interrupt with the next one. A violation of the rules closes
-    /// the NIC; its owner then sets the link down.
+    /// `budget`, the device raises an interrupt with the next one, and the queue is not read before.
+    /// A violation of the rules closes the NIC; its owner then sets the link down.
     pub fn receive(
         &mut self,
         budget: usize,
@@ -196,17 +200,28 @@ impl RemoteQueue {
             return 0;
         }
         let mut taken = 0;
-        while taken < budget {
-            match self.take(out, failed) {
-                Ok(true) => taken += 1,
-                Ok(false) => break,
-                Err(error) => {
-                    self.link.close(error);
-                    break;
-                }
-            }
+        if let Err(error) = self.receive_raised(budget, &mut taken, out, failed) {
+            self.link.close(error);
         }
         taken
+    }
+
+    /// Counts completions in `taken`, also before an error.
+    fn receive_raised(
+        &mut self,
+        budget: usize,
+        taken: &mut usize,
+        out: &mut Vec<Frame>,
+        failed: &mut Vec<BufferId>,
+    ) -> Result<(), DmaError> {
+        if !self.queue.is_raised()? && !self.polls {
+            return Ok(());
+        }
+        while *taken < budget && self.take(out, failed)? {
+            *taken += 1;
+        }
+        self.polls = *taken >= budget;
+        Ok(())
     }
 
     /// Takes the next completion. Returns false if there is none, which is acknowledged.

@@ -7,6 +7,7 @@
 //!            192  wake       descriptor whose posting wakes the device; the device writes it
 //!            256  control    which frames a dedicated queue receives; the driver writes it
 //!            320  effective  the control word in effect; the device writes it
+//!            384  raised     number of interrupts of the queue; the device writes it
 //!   then       descriptors, 32 bytes each, in whole pages; the driver writes them
 //!   then       completions, 16 bytes each, in whole pages; the device writes them
 //! ```
@@ -34,6 +35,8 @@ const WAKE_AT: usize = 192;
 const CONTROL_AT: usize = 256;
 /// Place of the word `effective`, in a sixth one.
 const EFFECTIVE_AT: usize = 320;
+/// Place of the word `raised`, in a seventh one.
+const RAISED_AT: usize = 384;
 /// Place of the descriptors.
 const DESCRIPTORS_AT: usize = PAGE;
 
@@ -187,6 +190,11 @@ pub trait DriverMemory {
     /// # Errors
     /// As above.
     fn wake(&self) -> Result<u32, Fault>;
+    /// Reads `raised`, and everything written before it.
+    ///
+    /// # Errors
+    /// As above.
+    fn raised(&self) -> Result<u32, Fault>;
 }
 
 /// The device's access to the memory of a queue.
@@ -221,6 +229,11 @@ pub trait DeviceMemory {
     /// # Errors
     /// As above.
     fn set_wake(&self, index: u32) -> Result<(), Fault>;
+    /// Publishes the number of interrupts, and everything written before it.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_raised(&self, interrupts: u32) -> Result<(), Fault>;
 }
 
 /// Queue memory of this process.
@@ -230,6 +243,7 @@ pub struct OwnMemory {
     completed: &'static AtomicU32,
     acknowledged: &'static AtomicU32,
     wake: &'static AtomicU32,
+    raised: &'static AtomicU32,
     control: &'static AtomicU64,
     effective: &'static AtomicU64,
     descriptors: Span,
@@ -251,6 +265,7 @@ impl OwnMemory {
             completed: span.u32(COMPLETED_AT)?,
             acknowledged: span.u32(ACKNOWLEDGED_AT)?,
             wake: span.u32(WAKE_AT)?,
+            raised: span.u32(RAISED_AT)?,
             control: span.u64(CONTROL_AT)?,
             effective: span.u64(EFFECTIVE_AT)?,
             descriptors: part(DESCRIPTORS_AT, DESCRIPTOR_WORDS)?,
@@ -261,6 +276,7 @@ impl OwnMemory {
             memory.completed,
             memory.acknowledged,
             memory.wake,
+            memory.raised,
         ] {
             word.store(0, Ordering::Release);
         }
@@ -322,6 +338,11 @@ impl DriverMemory for OwnMemory {
     #[inline]
     fn wake(&self) -> Result<u32, Fault> {
         Ok(self.wake.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn raised(&self) -> Result<u32, Fault> {
+        Ok(self.raised.load(Ordering::Acquire))
     }
 }
 
@@ -410,6 +431,10 @@ impl<M: IoMemory> DeviceMemory for MappedMemory<'_, M> {
 
     fn set_wake(&self, index: u32) -> Result<(), Fault> {
         self.store(WAKE_AT, index)
+    }
+
+    fn set_raised(&self, interrupts: u32) -> Result<(), Fault> {
+        self.store(RAISED_AT, interrupts)
     }
 }
 

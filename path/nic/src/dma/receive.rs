@@ -138,6 +138,14 @@ impl ReceiveQueue {
         self.queue.wakes()
     }
 
+    /// See [`DriverQueue::is_raised`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn is_raised(&mut self) -> Result<bool, DmaError> {
+        self.queue.is_raised()
+    }
+
     /// See [`DriverQueue::acknowledge`].
     ///
     /// # Errors

@@ -82,7 +82,7 @@ pub struct RemoteNic {
     table: IoTable,
     queues: QueuePair,
     link: Rc<RemoteLink>,
-    /// Whether the driver polls without an interrupt.
+    /// Whether the driver takes completions without an interrupt: the last poll left some.
     polls: bool,
 }
 
@@ -186,6 +186,9 @@ impl RemoteNic {
         receive.post(table, usize::MAX, false, buffers)?;
         if receive.wakes()? {
             bell.ring();
+        }
+        if !receive.is_raised()? && !self.polls {
+            return Ok(0);
         }
         let taken = receive.receive(table, budget, buffers, out)?;
         self.polls = taken >= budget || receive.acknowledge()?;

@@ -1,22 +1,62 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::{BATCH, FIFO_BYTES, Raised, ReceiveUnit, SoftDevice};
+use super::device::{BATCH, FIFO_BYTES, Interrupts, ReceiveUnit, SoftDevice};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
 use shmem::Fault;
-use std::mem;
 use std::sync::atomic::{Ordering, fence};
 
 /// Time between two attempts to send while the wire is full.
 const STALLED_NS: u64 = 20_000;
+
+/// The interrupt of a receive queue, which the driver acknowledges in the queue's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QueueInterrupt {
+    /// The index that the driver had acknowledged last.
+    acknowledged: u32,
+    /// Whether the interrupt was raised since then.
+    is_raised: bool,
+    /// Number of completions that the driver has not acknowledged.
+    pending: u32,
+    /// Time since which there are any without an interrupt.
+    since_ns: Option<u64>,
+}
+
+impl QueueInterrupt {
+    /// Takes notice of `pending` completions after the index `acknowledged`.
+    fn follow(&mut self, now_ns: u64, (pending, acknowledged): (u32, u32)) {
+        if acknowledged != self.acknowledged {
+            // Moderation begins anew with what the driver has not taken.
+            *self = Self {
+                acknowledged,
+                ..Self::default()
+            };
+        }
+        self.pending = pending;
+        if self.waits() {
+            self.since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.pending > 0 && !self.is_raised
+    }
+
+    /// Returns the time at which to raise it.
+    fn due_ns(&self, moderation: Interrupts) -> Option<u64> {
+        let since_ns = self.since_ns.filter(|_| self.waits())?;
+        let by_number = moderation.frames > 0 && self.pending as usize >= moderation.frames;
+        let delay_ns = if by_number { 0 } else { moderation.delay_ns };
+        Some(since_ns.saturating_add(delay_ns))
+    }
+}
 
 impl<W: Wire> SoftDevice<W> {
     /// Connects to a driver whose queues are empty and lie at these I/O addresses. Frames that
     /// waited for an earlier driver are lost.
     pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr) {
         self.set_queues(receive, transmit);
-        self.raised = Raised::default();
     }
 
     /// Works without a driver: forgets the queues of the last one, and discards frames that have
@@ -67,10 +107,8 @@ impl<W: Wire> SoftDevice<W> {
             }
         }
         receive.unit.reset(0);
-        // The interrupt may have been for completions that are forgotten now.
-        receive.acknowledged = 0;
-        self.raised.is_raised = false;
-        receive.unit.queue.publish(&memory)?;
+        receive.interrupt = QueueInterrupt::default();
+        receive.unit.queue.publish_reset(&memory)?;
         if let Some(mac) = control.mac {
             self.filter.insert(mac, queue);
         }
@@ -94,42 +132,46 @@ impl<W: Wire> SoftDevice<W> {
         })
     }
 
-    /// Returns whether to raise the interrupt now. It is raised once for each acknowledgement of
-    /// the driver in any receive queue.
+    /// Raises the interrupt if it is due: shows it to the driver in the memory of each queue that
+    /// waits for it. Returns whether to wake the driver. Each queue raises it once for each
+    /// acknowledgement of the driver.
     pub fn raise(&mut self, now_ns: u64, io: &impl IoMemory) -> bool {
-        let (mut pending, mut is_new) = (0_u32, false);
         for queue in 0..self.receive.len() {
-            let (of_queue, index) = self.unacknowledged(queue, io);
-            pending = pending.saturating_add(of_queue);
+            let counts = self.unacknowledged(queue, io);
             if let Some(receive) = self.receive.get_mut(queue) {
-                is_new |= mem::replace(&mut receive.acknowledged, index) != index;
+                receive.interrupt.follow(now_ns, counts);
             }
         }
-        self.raised = Raised {
-            pending,
-            is_raised: self.raised.is_raised && !is_new,
-        };
-        if is_new {
-            // Moderation begins anew with what the driver has not taken.
-            self.arrived = pending as usize;
-            self.since_ns = None;
-        }
-        if pending > 0 {
-            // Also for a frame that arrived before and waited for a buffer.
-            self.since_ns.get_or_insert(now_ns);
-        }
         let is_due = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);
-        if is_due {
-            self.raised.is_raised = true;
-            self.counters.interrupts += 1;
+        if !is_due {
+            return false;
         }
-        is_due
+        self.counters.interrupts += 1;
+        for queue in 0..self.receive.len() {
+            if self.raise_queue(queue, io).is_err() {
+                self.stop_queue(queue);
+            }
+        }
+        true
+    }
+
+    fn raise_queue(&mut self, queue: usize, io: &impl IoMemory) -> Result<(), Fault> {
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return Ok(());
+        };
+        if receive.interrupt.waits() {
+            receive.interrupt.is_raised = true;
+            let memory = receive.unit.memory(io);
+            receive.unit.queue.raise(&memory)?;
+        }
+        Ok(())
     }
 
     /// Returns the time of the next interrupt for stored frames.
     fn interrupt_due(&self) -> Option<u64> {
-        let waits = self.raised.pending > 0 && !self.raised.is_raised;
-        self.interrupt_ns().filter(|_| waits)
+        let queues = self.receive.iter();
+        let due = queues.filter_map(|receive| receive.interrupt.due_ns(self.interrupts));
+        due.min()
     }
 
     /// Returns the time at which to call [`SoftDevice::work`] and [`SoftDevice::raise`] next.

@@ -1,5 +1,6 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
+use super::beside::QueueInterrupt;
 use super::checksum;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
@@ -86,17 +87,8 @@ pub(super) struct ReceiveUnit {
     pub(super) control: QueueControl,
     /// Bytes of the first frame that are stored already.
     pub(super) stored: usize,
-    /// The index that the driver had acknowledged last.
-    pub(super) acknowledged: u32,
-}
-
-/// Interrupts of the receive queues, as far as the driver acknowledges them in its memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Raised {
-    /// Whether the interrupt was raised since the driver acknowledged completions last.
-    pub(super) is_raised: bool,
-    /// Number of unacknowledged completions.
-    pub(super) pending: u32,
+    /// Its interrupt, if the driver is in another process.
+    pub(super) interrupt: QueueInterrupt,
 }
 
 /// A device in software with wire `W`. It works only when it is called.
@@ -110,12 +102,11 @@ pub struct SoftDevice<W> {
     /// Receive queue by destination MAC; others use queue 0.
     pub(super) filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
-    interrupts: Interrupts,
-    /// Time at which the first frame arrived since the last acknowledgement.
-    pub(super) since_ns: Option<u64>,
+    pub(super) interrupts: Interrupts,
+    /// Time at which the first frame arrived since the last [`SoftDevice::acknowledge`].
+    since_ns: Option<u64>,
     /// Frames that arrived since then.
-    pub(super) arrived: usize,
-    pub(super) raised: Raised,
+    arrived: usize,
     is_stopped: bool,
     pub(super) counters: DeviceCounters,
     last_fault: Option<(QueueName, IoFault)>,
@@ -144,7 +135,6 @@ impl<W: Wire> SoftDevice<W> {
             interrupts,
             since_ns: None,
             arrived: 0,
-            raised: Raised::default(),
             is_stopped: false,
             counters: DeviceCounters::default(),
             last_fault: None,
@@ -162,7 +152,7 @@ impl<W: Wire> SoftDevice<W> {
             fifo_bytes: 0,
             control: QueueControl::default(),
             stored: 0,
-            acknowledged: 0,
+            interrupt: QueueInterrupt::default(),
         };
         self.receive = receive.iter().enumerate().map(unit).collect();
         self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
