@@ -98,11 +98,17 @@ pub fn nic(
             conn,
             descriptors,
             queues,
+            merges,
         } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
-            let size = (*descriptors, *queues);
-            remote(config, size, link, [rings, received], domain)?
+            let setup = RemoteSetup {
+                entries: *descriptors,
+                mtu,
+                queues: *queues,
+                merges: *merges,
+            };
+            remote(config, setup, link, [rings, received], domain)?
         }
         NicKindConfig::Vfio {
             device,
@@ -145,16 +151,11 @@ fn with_rate(
 /// `granted`, and it receives into the second.
 fn remote(
     config: &NicConfig,
-    (entries, queues): (u32, u32),
+    setup: RemoteSetup,
     link: FrontendConnection,
     granted: [Area; 2],
     domain: &OwnDomain,
 ) -> Result<Box<dyn Nic>, StartError> {
-    let setup = RemoteSetup {
-        entries,
-        mtu: config.mtu as usize,
-        queues,
-    };
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);
     let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;

@@ -17,6 +17,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     entries: ENTRIES,
     mtu: 1500,
     queues: 0,
+    merges: false,
 };
 
 /// The driver's side, and the device with the pages that it was granted.

@@ -12,12 +12,15 @@ use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 8;
 const SETUP: RemoteSetup = RemoteSetup {
     entries: ENTRIES,
     mtu: 1500,
     queues: 1,
+    merges: false,
 };
 const BUFFER: usize = 2048;
 const GUEST_BUFFERS: u32 = 4;
@@ -124,7 +127,7 @@ fn rig(interrupts: Interrupts) -> Rig {
     let bell = Rc::<CountingBell>::default();
     nic.connect(bell.clone());
     queue.follow_link(|_| ());
-    queue.start(MAC);
+    queue.start(MAC, false);
     device.follow_controls(&granted);
     let mut driver = Driver {
         nic,
@@ -287,4 +290,71 @@ proptest! {
             prop_assert_eq!(of_queue(received), of_queue(&sent));
         }
     }
+}
+
+/// D-24, D-38: a frame that the device stores while the driver acknowledges earlier ones is
+/// noticed by one of them, although the device sleeps after it.
+#[test]
+fn concurrent_ends_lose_no_interrupt() {
+    const PAIRS: usize = 20_000;
+    let area = |bytes| Area::anonymous(bytes).unwrap();
+    let (memory, pool) = (area(SETUP.bytes()), area(32 * BUFFER));
+    let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
+    let mut buffers = Pool::new(pool, BUFFER);
+    let places = nic.lay_out().unwrap();
+    nic.connect(Rc::<CountingBell>::default());
+    assert_eq!(received(&mut nic, &mut buffers), Vec::<Vec<u8>>::new());
+    let (doorbell, taken) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let is_late = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut granted = IoTable::default();
+            for area in [memory, pool] {
+                let at = granted.add(area);
+                granted.map(at, area.len()).unwrap();
+            }
+            let cord = Cord::default();
+            let interrupts = Interrupts::default();
+            let mut device =
+                SoftDevice::new(cord.clone(), ENTRIES, &[], places.receive, 1518, interrupts);
+            device.connect(&[places.receive], places.transmit);
+            let mut store = || {
+                cord.arriving.borrow_mut().push_back(bytes(1, 60));
+                device.work(0, &granted);
+                if device.raise(0, &granted) {
+                    doorbell.store(true, Ordering::Release);
+                }
+            };
+            for pair in 0..PAIRS {
+                store();
+                // The second one arrives at a different time in each turn of the driver.
+                (0..pair * 7 % 2000).for_each(|at| _ = std::hint::black_box(at));
+                store();
+                let until = Instant::now() + Duration::from_secs(10);
+                while taken.load(Ordering::Acquire) < 2 * (pair + 1) {
+                    if Instant::now() > until {
+                        is_late.store(true, Ordering::Release);
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut idle = 0_u32;
+        while taken.load(Ordering::Relaxed) < 2 * PAIRS && !is_late.load(Ordering::Acquire) {
+            let polls = nic.next_due(0).is_some();
+            if !doorbell.swap(false, Ordering::AcqRel) && !polls {
+                // The other end may need this processor.
+                idle += 1;
+                match idle % 1000 {
+                    0 => std::thread::yield_now(),
+                    _ => std::hint::spin_loop(),
+                }
+                continue;
+            }
+            let count = received(&mut nic, &mut buffers).len();
+            taken.fetch_add(count, Ordering::Release);
+        }
+    });
+    assert!(!is_late.into_inner(), "the driver was not woken");
 }

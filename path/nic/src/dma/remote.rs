@@ -2,7 +2,7 @@
 
 use super::addr::IoAddr;
 use super::dedicated::RemoteQueue;
-use super::layout::{OwnMemory, queue_bytes};
+use super::layout::{MERGED_MAX, OwnMemory, queue_bytes};
 use super::queue::DmaError;
 use super::receive::{ReceiveQueue, ReceiveSetup};
 use super::remote_link::{Bell, RemoteLink};
@@ -25,11 +25,23 @@ pub struct RemoteSetup {
     pub mtu: usize,
     /// Number of dedicated queues.
     pub queues: u32,
+    /// Whether the device merges received frames.
+    pub merges: bool,
 }
 
 impl RemoteSetup {
-    const fn longest(&self) -> usize {
+    /// Bytes of the longest frame on the wire.
+    pub(super) const fn longest(&self) -> usize {
         self.mtu + ETHERNET + TAG
+    }
+
+    /// Bytes of the longest received frame.
+    const fn longest_received(&self) -> usize {
+        if self.merges && MERGED_MAX > self.longest() {
+            MERGED_MAX
+        } else {
+            self.longest()
+        }
     }
 
     /// Bytes of a frame to send, in the transmit queue's memory.
@@ -129,8 +141,7 @@ impl RemoteNic {
             .checked_sub(1)
             .filter(|queue| *queue < self.setup.queues)?;
         let memory = self.dedicated_memory(queue)?;
-        let size = (number, self.setup.entries);
-        RemoteQueue::new(size, self.setup.longest(), memory, Rc::clone(&self.link))
+        RemoteQueue::new(number, &self.setup, memory, Rc::clone(&self.link))
     }
 
     /// Returns the number of dedicated queues.
@@ -234,7 +245,8 @@ impl QueuePair {
             number: 0,
             entries,
             maps: false,
-            longest: setup.longest(),
+            longest: setup.longest_received(),
+            merges: setup.merges,
         };
         Some(Self {
             receive: ReceiveQueue::new(of_receive, receive, None)?,

@@ -5,6 +5,7 @@ use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
 use shmem::Fault;
+use std::mem;
 use std::sync::atomic::{Ordering, fence};
 
 /// Time between two attempts to send while the wire is full.
@@ -57,12 +58,14 @@ impl<W: Wire> SoftDevice<W> {
     /// waited for an earlier driver are lost.
     pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr) {
         self.set_queues(receive, transmit);
+        self.is_late = false;
     }
 
     /// Works without a driver: forgets the queues of the last one, and discards frames that have
     /// arrived.
     pub fn discard(&mut self, now_ns: u64) {
         self.connect(&[], IoAddr::of_page(0));
+        self.forget_held(now_ns);
         let arrived = std::iter::from_fn(|| self.wire.receive(now_ns));
         self.counters.missed += arrived.take(BATCH).count() as u64;
     }
@@ -99,10 +102,11 @@ impl<W: Wire> SoftDevice<W> {
         }
         receive.fifo_bytes = 0;
         for frame in receive.fifo.drain(..) {
-            if shared.fifo_bytes + frame.len() > FIFO_BYTES {
+            let bytes = frame.bytes.len();
+            if shared.fifo_bytes + bytes > FIFO_BYTES {
                 self.counters.missed += 1;
             } else {
-                shared.fifo_bytes += frame.len();
+                shared.fifo_bytes += bytes;
                 shared.fifo.push_back(frame);
             }
         }
@@ -142,8 +146,9 @@ impl<W: Wire> SoftDevice<W> {
                 receive.interrupt.follow(now_ns, counts);
             }
         }
-        let is_due = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);
-        if !is_due {
+        let due_ns = self.interrupt_due();
+        let is_late = mem::take(&mut self.is_late);
+        if !due_ns.is_some_and(|at_ns| at_ns <= now_ns || is_late) {
             return false;
         }
         self.counters.interrupts += 1;
@@ -168,7 +173,7 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Returns the time of the next interrupt for stored frames.
-    fn interrupt_due(&self) -> Option<u64> {
+    pub(super) fn interrupt_due(&self) -> Option<u64> {
         let queues = self.receive.iter();
         let due = queues.filter_map(|receive| receive.interrupt.due_ns(self.interrupts));
         due.min()
@@ -183,6 +188,7 @@ impl<W: Wire> SoftDevice<W> {
         arrival
             .into_iter()
             .chain(self.interrupt_due())
+            .chain(self.held_until_ns())
             .chain(stalled)
             .min()
     }

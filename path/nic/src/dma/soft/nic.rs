@@ -124,6 +124,7 @@ impl<W: Wire> SoftNic<W> {
                 entries,
                 maps,
                 longest,
+                merges: false,
             };
             Some((ReceiveQueue::new(of_queue, memory, headers)?, address))
         };
