@@ -1,6 +1,7 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::{BATCH, FIFO_BYTES, Interrupts, ReceiveUnit, SoftDevice};
+use super::device::{BATCH, FIFO_BYTES, ReceiveUnit, SoftDevice};
+use super::interrupt::QueueInterrupt;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
@@ -10,48 +11,6 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Time between two attempts to send while the wire is full.
 const STALLED_NS: u64 = 20_000;
-
-/// The interrupt of a receive queue, which the driver acknowledges in the queue's memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct QueueInterrupt {
-    /// The index that the driver had acknowledged last.
-    acknowledged: u32,
-    /// Whether the interrupt was raised since then.
-    is_raised: bool,
-    /// Number of completions that the driver has not acknowledged.
-    pending: u32,
-    /// Time since which there are any without an interrupt.
-    since_ns: Option<u64>,
-}
-
-impl QueueInterrupt {
-    /// Takes notice of `pending` completions after the index `acknowledged`.
-    fn follow(&mut self, now_ns: u64, (pending, acknowledged): (u32, u32)) {
-        if acknowledged != self.acknowledged {
-            // Moderation begins anew with what the driver has not taken.
-            *self = Self {
-                acknowledged,
-                ..Self::default()
-            };
-        }
-        self.pending = pending;
-        if self.waits() {
-            self.since_ns.get_or_insert(now_ns);
-        }
-    }
-
-    fn waits(&self) -> bool {
-        self.pending > 0 && !self.is_raised
-    }
-
-    /// Returns the time at which to raise it.
-    fn due_ns(&self, moderation: Interrupts) -> Option<u64> {
-        let since_ns = self.since_ns.filter(|_| self.waits())?;
-        let by_number = moderation.frames > 0 && self.pending as usize >= moderation.frames;
-        let delay_ns = if by_number { 0 } else { moderation.delay_ns };
-        Some(since_ns.saturating_add(delay_ns))
-    }
-}
 
 impl<W: Wire> SoftDevice<W> {
     /// Connects to a driver whose queues are empty and lie at these I/O addresses. Frames that

@@ -1,8 +1,8 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
-use super::beside::QueueInterrupt;
 use super::checksum;
-use super::merge::{Arrival, MergeStage};
+use super::interrupt::{Interrupts, QueueInterrupt};
+use super::merger::{Arrival, MergeStage};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::control::QueueControl;
@@ -18,15 +18,6 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) const FIFO_BYTES: usize = 512 << 10;
 /// The maximum number of frames sent per call, and of frames received.
 pub(super) const BATCH: usize = 256;
-
-/// Interrupt moderation: when arrived frames raise the interrupt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interrupts {
-    /// Nanoseconds from the first frame to the interrupt.
-    pub delay_ns: u64,
-    /// Number of frames that raise it earlier; 0: no number.
-    pub frames: usize,
-}
 
 /// Counters of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

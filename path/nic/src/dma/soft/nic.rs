@@ -1,7 +1,8 @@
 //! A device in software and its driver, in one process.
 
 use super::core::LocalDevice;
-use super::device::{Interrupts, SoftDevice};
+use super::device::SoftDevice;
+use super::interrupt::Interrupts;
 use super::queues::{DedicatedRings, MacFilter};
 use super::wire::Wire;
 use crate::buffer::Buffers;
