@@ -180,7 +180,7 @@ impl Rig {
     }
 
     /// Runs both until both sleep.
-    fn settle(&mut self) {
+    fn run_until_both_sleep(&mut self) {
         let turns = RefCell::default();
         loop {
             while self.driver.borrow().is_awake {
@@ -221,7 +221,7 @@ fn awake_driver_waits_for_the_interrupt() {
     }
     rig.now_ns.set(60);
     rig.device_turn(&none);
-    rig.settle();
+    rig.run_until_both_sleep();
     assert_eq!(rig.driver.borrow().received, frames);
     assert_eq!(rig.device.counters().interrupts, 1);
 }
@@ -280,7 +280,7 @@ proptest! {
             rig.device_turn(&turns);
             rig.now_ns.set(rig.now_ns.get() + 15);
         }
-        rig.settle();
+        rig.run_until_both_sleep();
         let received = &rig.driver.borrow().received;
         for to_guest in [false, true] {
             let of_queue = |all: &[Vec<u8>]| -> Vec<Vec<u8>> {

@@ -163,7 +163,8 @@ impl Rig {
         frames
     }
 
-    /// Writes completions into a queue's memory, as a hostile device does, and raises the interrupt.
+    /// Writes completions into a queue's memory, as a hostile device does, and raises its
+    /// interrupt.
     fn complete(&self, queue: Span, completions: &[[u32; 4]]) {
         let at = queue_bytes(ENTRIES) - abi::PAGE;
         for (n, words) in completions.iter().enumerate() {

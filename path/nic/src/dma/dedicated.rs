@@ -207,10 +207,10 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes up to `budget` completions: appends received frames to `out`, and buffers without a
-    /// valid frame to `failed`. Returns the number of completions. If it is below
-    /// `budget`, the device raises an interrupt with the next one, and the queue is not read before.
-    /// A violation of the rules closes the NIC; its owner then sets the link down.
+    /// Receives up to `budget` completions: appends frames to `out`, and buffers without a valid
+    /// frame to `failed`. Returns the number of completions. If it is below `budget`, the device
+    /// raises an interrupt with the next one, and the queue is not read before. A violation of the
+    /// rules closes the NIC; its owner then sets the link down.
     pub fn receive(
         &mut self,
         budget: usize,
