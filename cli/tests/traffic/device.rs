@@ -11,15 +11,17 @@ use testing::wait_until;
 const FILE_BYTES: usize = 5_000_000;
 const DEVICE: &str = "device-wire";
 
-/// Starts the usual machine with such a NIC. With `queues`, each guest has a dedicated one.
-fn start(switches: &str, queues: bool) -> Option<Machine> {
+/// Starts the usual machine with such a NIC, which has the further keys of `wire`. With `queues`,
+/// each guest has a dedicated one.
+fn start(switches: &str, wire: &str, queues: bool) -> Option<Machine> {
     let text = |namespaces: &[String]| {
         let vmq = if queues {
             "queues = \"vmq\"\nvmq_queues = 2\n"
         } else {
             ""
         };
-        let wire = format!("kind = \"soft\"\nwire = \"tap\"\ninterrupt_us = 20\n{vmq}");
+        let soft = "kind = \"soft\"\nwire = \"tap\"\ninterrupt_us = 20";
+        let wire = format!("{soft}\n{wire}{vmq}");
         let mut text = config(switches, namespaces).replacen("kind = \"tap\"\n", &wire, 1);
         if queues {
             for (n, name) in NAMES.iter().enumerate().skip(WEB) {
@@ -42,7 +44,7 @@ fn device(machine: &Machine) -> Value {
 fn files_pass_a_device_whose_wire_is_a_tap() {
     let counted = "[driver]\ngrants = \"counted\"\n";
     for (switches, queues) in [("", false), (counted, true)] {
-        let Some(machine) = start(switches, queues) else {
+        let Some(machine) = start(switches, "", queues) else {
             return;
         };
         carry_files(&machine, FILE_BYTES);
@@ -65,9 +67,41 @@ fn files_pass_a_device_whose_wire_is_a_tap() {
     }
 }
 
+/// D-39, D-40: a device that merges segments passes streams on whole, in the shared queue and in
+/// pages of the guests. Frames of several buffers arrive in both.
+#[test]
+fn files_pass_a_device_that_merges_segments() {
+    let switches = |grants: &str| {
+        let merges_nothing_else = "[lro]\nat = \"none\"\n";
+        format!("{merges_nothing_else}[driver]\ngrants = \"{grants}\"\n")
+    };
+    for (grants, queues) in [("copy", false), ("counted", true)] {
+        let Some(machine) = start(&switches(grants), "lro = true\n", queues) else {
+            return;
+        };
+        ping_every_way(&machine);
+        carry_files(&machine, FILE_BYTES);
+        let device = device(&machine);
+        let [segments, aggregates] =
+            ["segments", "aggregates"].map(|name| count(&device["lro"][name]));
+        assert!(segments >= FILE_BYTES as u64 / 1448, "{device}");
+        assert!(aggregates * 3 < segments * 2, "{device}");
+        assert_eq!(device["device"]["io_faults"], 0, "{device}");
+        let driver = driver(&machine);
+        let wire = &driver["ports"]["nic.wire"];
+        assert_eq!(count(&wire["device"]["rx_malformed"]), 0, "{wire}");
+        if queues {
+            let web = &driver["ports"]["vif.web-0"]["queue"];
+            assert!(count(&web["direct_packets"]) > 0, "{web}");
+            assert_eq!(web["device"]["rx_malformed"], 0, "{web}");
+        }
+        machine.end();
+    }
+}
+
 #[test]
 fn removed_tap_of_a_device_is_created_again() {
-    let Some(machine) = start("", false) else {
+    let Some(machine) = start("", "", false) else {
         return;
     };
     ping_every_way(&machine);

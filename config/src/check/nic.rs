@@ -66,6 +66,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
             rings,
             place,
             cpus,
+            lro,
         } => {
             match wire {
                 SoftWire::Cable(of_nic) => cable(found, n, of_nic),
@@ -82,6 +83,11 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
                 let what = "`cpus` is set and `device` is \"driver\"";
                 let remedy = "leave one of them out: the device runs where the driver domain does";
                 found.add(part, "cpus", what, remedy);
+            }
+            if *lro && *place == DevicePlace::Driver {
+                let what = "`lro` is true and `device` is \"driver\"";
+                let remedy = "leave one of them out: [lro] merges frames in the driver domain";
+                found.add(part, "lro", what, remedy);
             }
         }
         NicKind::Vfio {

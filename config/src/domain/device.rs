@@ -29,6 +29,9 @@ pub struct DeviceConfig {
     pub queues: u32,
     /// Buffers of the station at the far end of a cable; 0: there is none.
     pub buffers: u32,
+    /// Buffers of received frames that the device merges; 0: it merges none.
+    #[serde(default)]
+    pub lro_buffers: u32,
 }
 
 /// The wire of a device.

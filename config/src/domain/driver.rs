@@ -179,6 +179,9 @@ pub enum NicKindConfig {
         /// Number of dedicated queues.
         #[serde(default)]
         queues: u32,
+        /// Whether the device merges received frames.
+        #[serde(default)]
+        merges: bool,
     },
     /// A PCI device, which accesses the NIC's buffers and rings through an IOMMU.
     Vfio {

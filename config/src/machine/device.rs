@@ -11,11 +11,18 @@ use abi::machine::{Device, DomainSpec, Program};
 
 /// Buffers of the station at the far end of a device's cable.
 const STATION_BUFFERS: u32 = 256;
+/// Buffers of frames that a device merges: a turn's frames, and as many held ones as flows of 64 KB
+/// need.
+const LRO_BUFFERS: u32 = 1024;
 
 /// Returns the domain of NIC number `n`, if its device is a domain.
 pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<DomainSpec> {
     let NicKind::Soft {
-        wire, rings, cpus, ..
+        wire,
+        rings,
+        cpus,
+        lro,
+        ..
     } = &nic.kind
     else {
         return None;
@@ -37,6 +44,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
             (WireConfig::Tap { device }, 0)
         }
     };
+    let lro_buffers = if *lro { LRO_BUFFERS } else { 0 };
     let device_config = DeviceConfig {
         mtu: nic.mtu,
         rate_mbps: nic.rate_mbps,
@@ -47,11 +55,16 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
         guests_slots,
         queues: nic.dedicated_queues(),
         buffers,
+        lro_buffers,
     };
     Some(DomainSpec {
         name: device_name(&nic.name),
         program: Program::Device,
-        frames: SPARE_FRAMES.saturating_add(buffers.div_ceil(BUFFERS_PER_PAGE)),
+        frames: sum([
+            SPARE_FRAMES,
+            buffers.div_ceil(BUFFERS_PER_PAGE),
+            lro_buffers.div_ceil(BUFFERS_PER_PAGE),
+        ]),
         grant_entries: 0,
         window_slots: sum([guests_slot, guests_slots]),
         // A driver domain may revoke all of its pages while the device uses them.

@@ -116,13 +116,14 @@ impl Nics {
                 cable: in_memory(cable, mac),
                 rings: *rings,
             },
-            NicKind::Soft { rings, .. } => {
+            NicKind::Soft { rings, lro, .. } => {
                 let conn = self.device_domains;
                 self.device_domains += 1;
                 NicKindConfig::Device {
                     conn,
                     descriptors: rings.descriptors,
                     queues: nic.dedicated_queues(),
+                    merges: *lro,
                 }
             }
             NicKind::Vfio {

@@ -115,6 +115,8 @@ pub enum NicKind {
         place: DevicePlace,
         /// CPUs on which the device's domain may run; empty: all.
         cpus: Vec<usize>,
+        /// Whether the device merges received TCP segments.
+        lro: bool,
     },
     /// A PCI device behind an IOMMU.
     Vfio {

@@ -130,6 +130,7 @@ fn every_kind_survives_json() {
             conn: 1,
             descriptors: 256,
             queues: 2,
+            merges: true,
         },
         NicKindConfig::Pcap(CaptureSpec {
             read: Some(1),

@@ -299,6 +299,7 @@ fn rings_of_a_device_are_checked() {
         ("wire = \"tap\"\nuplink = \"br0\"", "`uplink`"),
         ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
         ("cpus = [100000]", "`cpus` has 100000"),
+        ("lro = true\ndevice = \"driver\"", "`lro` is true"),
     ] {
         let text = mistake(wire, &format!("kind = \"soft\"\n{keys}\n"));
         assert!(text.contains(wrong), "{text}");

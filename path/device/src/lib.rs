@@ -9,9 +9,11 @@
 //! |---|---|
 //! | [`turn`] | the main loop |
 //! | [`link`] | the connection to the driver domain, and its granted pages |
+//! | [`lro`] | large receive offload of received frames |
 //! | [`wire`], [`tap`] | its wire: a cable in memory, or a TAP |
 
 pub mod link;
+pub mod lro;
 pub mod tap;
 pub mod turn;
 pub mod wire;

@@ -1,16 +1,22 @@
 //! The device's main loop.
 
 use crate::link::{DriverLink, QueueLimits};
+use crate::lro::LroMerger;
 use crate::wire::DeviceWire;
+use abi::PAGE;
 use abi::mailbox::Request;
-use config::domain::DeviceConfig;
+use config::domain::{BUFFER_BYTES, DeviceConfig};
+use nic::Pool;
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, Wire as _};
+use runtime::lro::LroStage;
 use runtime::mailbox::DomainMailbox;
 use runtime::platform::{PendingWork, Platform, Wait, WakeSource};
 use runtime::start::{StartError, Started, print_line, refused};
 use serde_json::{Map, Value, json};
+use shmem::Area;
 use shmem::time::monotonic_ns;
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -24,6 +30,8 @@ pub struct DeviceDomain<W> {
     link: DriverLink,
     waiter: W,
     mailbox: DomainMailbox,
+    /// The engine that merges received frames, if the device does.
+    lro: Option<Rc<RefCell<LroStage>>>,
     has_logged_fault: bool,
 }
 
@@ -59,7 +67,13 @@ fn assemble<W>(
     };
     // It has no queues before a driver domain connects.
     let nowhere = IoAddr::of_page(0);
-    let device = SoftDevice::new(wire, rings.descriptors, &[], nowhere, longest, interrupts);
+    let mut device = SoftDevice::new(wire, rings.descriptors, &[], nowhere, longest, interrupts);
+    let mut lro = None;
+    if let Some(pool) = merge_pool(&config, domain_memory.frames)? {
+        let merger = LroMerger::new(rings, pool);
+        lro = Some(merger.stage());
+        device = device.merging(Box::new(merger));
+    }
     let limits = QueueLimits {
         descriptors: rings.descriptors,
         pages: config.pages,
@@ -71,9 +85,22 @@ fn assemble<W>(
         link: DriverLink::new(Rc::clone(&platform), calls, limits),
         waiter,
         mailbox: DomainMailbox::new(domain_memory.mailbox.span()),
+        lro,
         has_logged_fault: false,
     };
     Ok((device, platform))
+}
+
+/// Returns the memory of frames that are merged, behind the buffers of a station, or `None` if the
+/// device merges none.
+fn merge_pool(config: &DeviceConfig, frames: Area) -> Result<Option<Pool>, StartError> {
+    if config.lro_buffers == 0 {
+        return Ok(None);
+    }
+    let bytes = |buffers: u32| (buffers as usize * BUFFER_BYTES as usize).next_multiple_of(PAGE);
+    let area = frames.part(bytes(config.buffers), bytes(config.lro_buffers));
+    let area = area.ok_or(StartError::Damaged("the device has too few frames"))?;
+    Ok(Some(Pool::new(area, BUFFER_BYTES as usize)))
 }
 
 impl<W: Wait> DeviceDomain<W> {
@@ -180,6 +207,9 @@ impl<W: Wait> DeviceDomain<W> {
         });
         if let Some(station) = station {
             stat["station"] = station;
+        }
+        if let Some(lro) = &self.lro {
+            stat["lro"] = lro.borrow().stat();
         }
         stat
     }

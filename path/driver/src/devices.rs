@@ -98,10 +98,11 @@ pub fn nic(
             conn,
             descriptors,
             queues,
+            merges,
         } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
-            let size = (*descriptors, *queues);
+            let size = (*descriptors, *queues, *merges);
             remote(config, size, link, [rings, received], domain)?
         }
         NicKindConfig::Vfio {
@@ -145,7 +146,7 @@ fn with_rate(
 /// `granted`, and it receives into the second.
 fn remote(
     config: &NicConfig,
-    (entries, queues): (u32, u32),
+    (entries, queues, merges): (u32, u32, bool),
     link: FrontendConnection,
     granted: [Area; 2],
     domain: &OwnDomain,
@@ -154,6 +155,7 @@ fn remote(
         entries,
         mtu: config.mtu as usize,
         queues,
+        merges,
     };
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);

@@ -71,6 +71,7 @@ impl Loop {
             entries: ENTRIES,
             maps,
             longest: 1518,
+            merges: false,
         };
         let wire = Repeated {
             bytes: vec![1; len],

@@ -6,13 +6,13 @@ mod common;
 use abi::PAGE;
 use common::{Cord, bytes};
 use nic::dma::layout::{
-    Completion, Descriptor, DeviceMemory, MappedMemory, OwnMemory, queue_bytes,
+    Completion, Descriptor, DeviceMemory, MappedMemory, Merged, OwnMemory, queue_bytes,
 };
 use nic::dma::queue::{DeviceQueue, DriverQueue};
 use nic::dma::receive::ReceiveSetup;
 use nic::dma::soft::Interrupts;
 use nic::dma::{IoAddr, IoTable, Misuse, QueueName, ReceiveQueue, SoftDevice};
-use nic::{Buffer, BufferId, Buffers, Frame, Pool};
+use nic::{Buffer, BufferId, Buffers, Frame, Gso, GsoKind, Pool};
 use proptest::prelude::*;
 use shmem::Area;
 use std::collections::BTreeSet;
@@ -69,6 +69,7 @@ impl Rig {
             entries: ENTRIES,
             maps: true,
             longest: LONGEST,
+            merges: true,
         };
         Self {
             queue: ReceiveQueue::new(setup, memory.span(), None).unwrap(),
@@ -263,16 +264,25 @@ fn completion() -> impl Strategy<Value = Completion> {
         prop::bool::weighted(0.3),
         any::<bool>(),
         prop::bool::weighted(0.1),
+        prop::option::weighted(0.2, (0..2000u16, any::<u8>(), any::<bool>())),
     );
     let all = (index, len, header_len, flags);
     all.prop_map(
-        |(index, len, header_len, (more, valid, error))| Completion {
+        |(index, len, header_len, (more, valid, error, merged))| Completion {
             index,
             len,
             header_len,
             more,
             valid,
             error,
+            merged: merged.map(|(size, tcp, fixed_id)| Merged {
+                gso: Gso {
+                    kind: GsoKind::Tcp4,
+                    size,
+                },
+                tcp,
+                fixed_id,
+            }),
         },
     )
 }

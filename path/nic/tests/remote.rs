@@ -17,6 +17,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     entries: ENTRIES,
     mtu: 1500,
     queues: 0,
+    merges: false,
 };
 
 /// The driver's side, and the device with the pages that it was granted.
@@ -116,7 +117,7 @@ fn interrupts_of_a_remote_device_are_moderated() {
     rig.receive();
     rig.arrive(1);
     assert!(!rig.work(10));
-    assert_eq!(rig.device.due_ns(10), Some(50));
+    assert_eq!(rig.device.due_ns(10), Some(60));
     assert!(rig.work(60));
     rig.receive();
     assert!(!rig.work(70));
@@ -241,6 +242,7 @@ fn invalid_completion_closes_the_remote_nic() {
     rig.receive();
     // `completed` counts more descriptors than are posted.
     rig.memory.span().store_u32(64, 1000).unwrap();
+    rig.memory.span().store_u32(384, 1).unwrap();
     assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());
     assert!(rig.nic.closed().is_some());
     assert_eq!(rig.send(&bytes(1, 60)).refused, 1);

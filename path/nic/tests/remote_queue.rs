@@ -15,6 +15,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     entries: ENTRIES,
     mtu: 1500,
     queues: 2,
+    merges: false,
 };
 /// Bytes of a guest's buffer.
 const BUFFER: usize = 2048;
@@ -89,7 +90,7 @@ impl Rig {
 
     fn start(&mut self) {
         assert!(self.queue.is_ready());
-        self.queue.start(MAC);
+        self.queue.start(MAC, false);
         self.work();
     }
 
@@ -251,6 +252,7 @@ fn invalid_dedicated_completion_closes_the_nic() {
         rig.post(0..3);
         rig.words().write_words(completions, &words).unwrap();
         rig.words().store_u32(64, completed).unwrap();
+        rig.words().store_u32(384, 1).unwrap();
         assert_eq!(contents(&rig.receive()), Vec::<Vec<u8>>::new());
         let closed = rig.nic.closed().unwrap().to_string();
         assert!(
@@ -287,7 +289,7 @@ fn stopped_queue_waits_for_the_device() {
     assert_eq!(rig.bell.0.get(), rung + 1, "a sleeping device takes notice");
     assert_eq!(rig.queue.outstanding(), 0);
     assert!(!rig.queue.is_ready());
-    rig.queue.start(MAC);
+    rig.queue.start(MAC, false);
     assert!(!rig.queue.is_started());
     rig.work();
     assert_eq!(rig.shared(), frames[1..]);
@@ -318,7 +320,7 @@ fn reset_of_a_queue_hides_no_acknowledgement() {
     assert!(rig.work());
     rig.queue.stop();
     rig.work();
-    rig.queue.start(MAC);
+    rig.queue.start(MAC, false);
     assert_eq!(rig.shared().len(), 1);
     assert!(!rig.work(), "no frame waits");
     rig.cord.arriving.borrow_mut().push_back(bytes(3, 100));

@@ -230,6 +230,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
                     rings: Rings::default(),
                     place: DevicePlace::Domain,
                     cpus: Vec::new(),
+                    lro: false,
                 },
             },
         )],

@@ -2,6 +2,7 @@
 
 use super::cell::{Cell, escape, prose};
 use super::judged;
+use super::questions;
 use super::values::{PaperPart, cells};
 use crate::papers::{Item, Paper};
 use figures::report::{Index, number};
@@ -84,6 +85,7 @@ pub(super) fn contents(parts: &[PaperPart<'_>]) -> String {
                 marks(part, &cells, &index)
             );
         }
+        out.push_str(&questions::link(paper));
         out.push_str("</ul></li>\n");
     }
     out.push_str("</ul>\n");

@@ -9,6 +9,7 @@ mod curve;
 mod download;
 mod flames;
 mod judged;
+mod questions;
 mod style;
 mod values;
 
@@ -113,6 +114,7 @@ fn section(part: &PaperPart<'_>, flames: &Flames) -> String {
             );
         }
     }
+    out.push_str(&questions::table(part, &index));
     out
 }
 

@@ -1,7 +1,8 @@
 //! Tests with pages of known figures.
 
 use super::*;
-use crate::plan::ColumnConfig;
+use crate::papers::Question;
+use crate::plan::{ColumnConfig, Ratio};
 use crate::runner::{Samples, Stand, Stands, words};
 use std::collections::BTreeSet;
 
@@ -475,4 +476,45 @@ fn pages_with_counters_list_no_missing_events() {
     // The paper's text relates instructions, and ours are beside them.
     let instructions = "data-metric=\"instructions_per_packet.total\"";
     assert!(page.contains(instructions));
+}
+
+#[test]
+fn questions_are_answered_by_the_ratio_of_all_cycles() {
+    let paper = Paper::find("hatori").unwrap();
+    let question = &paper.question[0];
+    let (config, to) = (format!("{}@wire=1", question.column), &question.to[0]);
+    for (cycles, answer) in [(0.7, "yes"), (1.3, "no"), (1.0, "it makes no difference")] {
+        let mut samples = Samples::default();
+        for round in 0..5 {
+            for (column, value) in [(&question.column, cycles), (to, 1.0)] {
+                let metric = Question::ANSWER.to_owned();
+                let config = ColumnConfig::new(column, &[("wire", "1")]);
+                samples.add(&config, round, &BTreeMap::from([(metric, value)]));
+            }
+        }
+        let ratio = Ratio {
+            own: question.column.clone(),
+            to: to.clone(),
+            ..Ratio::default()
+        };
+        let part = PaperPart {
+            paper: &paper,
+            stands: &Stands::new(),
+            figures: &samples.ratios("hatori", &[ratio], &[]),
+            window_s: 1.0,
+        };
+        let here = Provenance::collect("here".to_owned(), false);
+        let page = page(&here, &[part], &Flames::default());
+        let asked = page.split("<h3 id=\"hatori-questions\">").nth(1).unwrap();
+        let row = asked.split("<tr>").find(|row| row.contains(&config));
+        let row = row.unwrap();
+        assert!(row.contains(&format!("<td>÷ {to}</td>")), "{row}");
+        assert!(row.ends_with(&format!("<td>{answer}</td></tr>\n")), "{row}");
+        // The other ratios were not measured.
+        assert_eq!(
+            asked.matches("not in this run").count(),
+            question.to.len() - 1
+        );
+        assert!(page.contains("<a href=\"#hatori-questions\">"));
+    }
 }

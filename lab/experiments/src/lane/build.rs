@@ -87,6 +87,7 @@ pub fn config(
                     place: DevicePlace::Domain,
                     // Hardware takes no CPU time of the machine under test.
                     cpus: vec![cores.wire],
+                    lro: false,
                 },
             },
         )],
@@ -158,6 +159,7 @@ pub(super) fn apply_mechanisms(
         to_guest,
         wire_queue,
         interrupt_us,
+        wire_lro,
         prefetch,
         spare,
         release_threshold,
@@ -189,8 +191,9 @@ pub(super) fn apply_mechanisms(
     config.lro.meta = meta.unwrap_or(config.lro.meta);
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
     for nic in &mut config.nics {
-        if let NicKind::Soft { rings, .. } = &mut nic.kind {
+        if let NicKind::Soft { rings, lro, .. } = &mut nic.kind {
             rings.interrupt_us = interrupt_us;
+            *lro = wire_lro;
         }
         if let Some(packets) = wire_queue {
             set_queue_length(nic, packets);

@@ -1,7 +1,7 @@
 //! The path between the two ends of a lane, and its counters.
 
-use super::reading::{Reading, digest};
-use super::running::{Running, is_beside};
+use super::reading::{Reading, digest, digest_device};
+use super::running::{NIC_DEVICE, Running, is_beside};
 use figures::measure::CpuPart;
 
 /// The path between the two ends of a lane.
@@ -31,6 +31,13 @@ impl Path for Running {
         // The figures of the measured guest exclude merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| !is_beside(part)) {
             digest(part, &self.stat(name)?, &mut reading);
+        }
+        for (part, name) in self
+            .domains()
+            .iter()
+            .filter(|(part, _)| *part == NIC_DEVICE)
+        {
+            digest_device(part, &self.stat(name)?, &mut reading);
         }
         Ok(reading)
     }

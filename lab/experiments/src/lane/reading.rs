@@ -105,6 +105,21 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     }
 }
 
+/// Adds the counters of a NIC's device in software. The driver domain counts each packet that the
+/// device has merged as one.
+pub(super) fn digest_device(part: &str, stat: &Value, reading: &mut Reading) {
+    let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
+    if let Some(count) = stat["device"]["interrupts"].as_f64() {
+        add("interrupts".to_owned(), count);
+    }
+    let lro = |name: &str| stat["lro"][name].as_f64();
+    if let (Some(segments), Some(aggregates)) = (lro("segments"), lro("aggregates")) {
+        add(format!("{part}.lro.segments"), segments);
+        add(format!("{part}.lro.aggregates"), aggregates);
+        add("wire_received".to_owned(), segments - aggregates);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +149,25 @@ mod tests {
         assert_eq!(wire, [18.0, 4.0, 2.0]);
         assert_eq!(reading.sums["guest.delivered"], 10.0);
         assert_eq!(reading.most["under_way"], 7.0);
+    }
+
+    #[test]
+    fn packets_merged_by_a_device_count_as_received() {
+        let device = serde_json::json!({
+            "device": {"interrupts": 6},
+            "lro": {"segments": 40, "aggregates": 10},
+        });
+        let driver = serde_json::json!({
+            "ports": {"nic.wire": {"traffic": {"in_packets": 10, "out_packets": 2}}},
+        });
+        let mut reading = Reading::default();
+        digest("driver", &driver, &mut reading);
+        digest_device("nic_device", &device, &mut reading);
+        let sums = ["wire_received", "interrupts", "nic_device.lro.segments"];
+        assert_eq!(sums.map(|name| reading.sums[name]), [40.0, 6.0, 40.0]);
+        let mut reading = Reading::default();
+        digest_device("nic_device", &Value::Null, &mut reading);
+        assert_eq!(reading, Reading::default());
     }
 
     #[test]

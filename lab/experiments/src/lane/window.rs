@@ -186,6 +186,7 @@ impl Window {
     /// | `lro.wait_sum_ns` | sum of all these waits |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and the selective ones of them |
     /// | `wire_received`, `wire_sent` | packets that the NICs received and sent |
+    /// | `interrupts` | interrupts of NICs' devices in software |
     ///
     /// `segments_per_ack` is the number of segments delivered to the receiver's TCP (an aggregate
     /// is one) per acknowledgement; delayed acknowledgements answer two.
@@ -195,6 +196,9 @@ impl Window {
         let seconds = self.mark.ns as f64 / 1e9;
         if seconds <= 0.0 {
             return out;
+        }
+        if let Some(count) = self.path.sums.get("interrupts") {
+            out.insert("interrupts".to_owned(), count / seconds);
         }
         match self.workload {
             Workload::Stream => {

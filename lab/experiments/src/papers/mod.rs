@@ -36,6 +36,33 @@ pub struct Paper {
     pub item: Vec<Item>,
     /// Its main claims.
     pub claim: Vec<Claim>,
+    /// Questions that it leaves to future work.
+    #[serde(default)]
+    pub question: Vec<Question>,
+}
+
+/// A question whether a mechanism that a paper leaves to future work pays: whether it takes fewer
+/// cycles than others.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// The question.
+    pub text: String,
+    /// Our column with the mechanism.
+    pub column: String,
+    /// Our columns that it is compared with.
+    pub to: Vec<String>,
+}
+
+impl Question {
+    /// Metric of the ratio that answers it.
+    pub const ANSWER: &str = "cycles_per_packet.total";
+    /// Metrics of the other ratios to show.
+    pub const BESIDE: [&str; 3] = [
+        "cycles_per_packet.driver",
+        "cycles_per_packet.guest",
+        "throughput",
+    ];
 }
 
 /// A main claim of a paper about one of its ratios.

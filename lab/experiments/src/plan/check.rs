@@ -105,6 +105,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.nic != WireNic::Soft && column.machine.interrupt_us > 0 {
         return Err("`interrupt_us` belongs to nic soft");
     }
+    if column.nic != WireNic::Soft && column.machine.wire_lro {
+        return Err("`wire_lro` belongs to nic soft");
+    }
     let usual = column.machine == Mechanisms::default()
         && column.guests == [1]
         && column.flows == [1]

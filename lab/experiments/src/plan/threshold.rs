@@ -5,13 +5,16 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// A ratio between columns.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ratio {
     /// Numerator: a column name, or a prefix followed by `*`.
     pub own: String,
     /// Denominator, at the same keys (ignoring keys that it does not have).
     pub to: String,
+    /// Metrics to divide, beside the usual ones.
+    #[serde(default)]
+    pub metrics: Vec<String>,
 }
 
 /// A value that a figure must reach.

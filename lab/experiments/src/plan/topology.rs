@@ -21,6 +21,8 @@ pub struct Mechanisms {
     pub wire_queue: Option<u32>,
     /// Microseconds from a received frame to the interrupt of a device domain.
     pub interrupt_us: u32,
+    /// True if a device domain merges received TCP segments.
+    pub wire_lro: bool,
     /// Number of received frames ahead whose headers a guest prefetches. Unset: the default.
     pub prefetch: Option<u32>,
     /// Number of spare buffers, which replace those whose frames the guest still holds.

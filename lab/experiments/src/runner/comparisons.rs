@@ -18,7 +18,7 @@ impl Samples {
                 let Some(other) = self.partner(config, &ratio.to) else {
                     continue;
                 };
-                for metric in compared(&ratio.to, thresholds) {
+                for metric in compared(ratio, thresholds) {
                     out.extend(self.ratio(plan, config, &other, metric, thresholds));
                 }
                 for metric in SUBTRACTED {
@@ -129,16 +129,23 @@ impl Samples {
     }
 }
 
-/// Returns the metrics to divide by those of column `to`: the default ones, and those with a
-/// threshold.
-fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
-    let prefix = format!("ratio.{to}.");
+/// Returns the metrics of a ratio: the default ones, its own ones, and those with a threshold.
+fn compared<'a>(ratio: &'a Ratio, thresholds: &'a [Threshold]) -> Vec<&'a str> {
+    let prefix = format!("ratio.{}.", ratio.to);
     let with_threshold = thresholds
         .iter()
         .filter_map(|threshold| threshold.metric.strip_prefix(&prefix));
     let mut all = COMPARED.to_vec();
-    all.extend(with_threshold.filter(|metric| !COMPARED.contains(metric)));
-    all.dedup();
+    for metric in ratio
+        .metrics
+        .iter()
+        .map(String::as_str)
+        .chain(with_threshold)
+    {
+        if !all.contains(&metric) {
+            all.push(metric);
+        }
+    }
     all
 }
 
@@ -193,6 +200,7 @@ mod tests {
         vec![Ratio {
             own: "grantway".to_owned(),
             to: "forwarder".to_owned(),
+            ..Ratio::default()
         }]
     }
 
@@ -241,6 +249,7 @@ mod tests {
         let ratio = Ratio {
             own: "adaptive".to_owned(),
             to: "poll".to_owned(),
+            ..Ratio::default()
         };
         let figures = samples.ratios("lro", &[ratio], &[]);
         let found: Vec<_> = figures
@@ -303,6 +312,7 @@ mod tests {
         let ratio = [Ratio {
             own: "ngm".to_owned(),
             to: "shared".to_owned(),
+            ..Ratio::default()
         }];
         assert!(samples.ratios("p", &ratio, &[]).is_empty());
         let threshold = Threshold {

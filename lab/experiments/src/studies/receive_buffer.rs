@@ -160,6 +160,7 @@ impl Study for ReceiveBuffer {
         let to_native = ["local", "guest"].map(|own| Ratio {
             own: own.to_owned(),
             to: "native".to_owned(),
+            ..Ratio::default()
         });
         figures.extend(samples.ratios(NAME, &to_native, &[]));
         for &(column, _) in &lanes {

@@ -159,7 +159,7 @@ impl GuestDeviceQueue {
             ));
             return false;
         }
-        self.queue.start(self.mac);
+        self.queue.start(self.mac, netback.takes_merged());
         true
     }
 

@@ -5,7 +5,9 @@ const ENABLED: u64 = 1 << 48;
 /// Place of the generation in a word.
 const GENERATION_AT: u32 = 49;
 /// Generations are below this number.
-const GENERATIONS: u16 = 1 << 15;
+const GENERATIONS: u16 = 1 << 14;
+/// Bit of a word: frames may be merged.
+const MERGES: u64 = 1 << 63;
 
 /// The control word of a queue. The driver writes it, and the device repeats it when it is in
 /// effect.
@@ -13,6 +15,8 @@ const GENERATIONS: u16 = 1 << 15;
 pub struct QueueControl {
     /// The MAC whose frames the device stores in the queue; `None`: the queue is disabled.
     pub mac: Option<[u8; 6]>,
+    /// Whether the device may merge the queue's frames.
+    pub merges: bool,
     /// Number of changes, so that no two consecutive words are equal.
     pub generation: u16,
 }
@@ -20,9 +24,10 @@ pub struct QueueControl {
 impl QueueControl {
     /// Returns the next word.
     #[must_use]
-    pub const fn next(self, mac: Option<[u8; 6]>) -> Self {
+    pub const fn next(self, mac: Option<[u8; 6]>, merges: bool) -> Self {
         Self {
             mac,
+            merges,
             generation: (self.generation + 1) % GENERATIONS,
         }
     }
@@ -33,7 +38,8 @@ impl QueueControl {
         let mac = self.mac.map_or(0, |[a, b, c, d, e, f]| {
             u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) | ENABLED
         });
-        mac | u64::from(self.generation % GENERATIONS) << GENERATION_AT
+        let merges = if self.merges { MERGES } else { 0 };
+        mac | merges | u64::from(self.generation % GENERATIONS) << GENERATION_AT
     }
 
     /// Decodes a word. Every value is valid.
@@ -42,7 +48,8 @@ impl QueueControl {
         let [a, b, c, d, e, f, ..] = word.to_le_bytes();
         Self {
             mac: (word & ENABLED != 0).then_some([a, b, c, d, e, f]),
-            generation: (word >> GENERATION_AT) as u16,
+            merges: word & MERGES != 0,
+            generation: (word >> GENERATION_AT) as u16 % GENERATIONS,
         }
     }
 }
@@ -55,9 +62,9 @@ mod tests {
     proptest! {
         /// D-33.
         #[test]
-        fn control_word_decodes_as_encoded(word: u64, mac: Option<[u8; 6]>) {
+        fn control_word_decodes_as_encoded(word: u64, mac: Option<[u8; 6]>, merges: bool) {
             let before = QueueControl::decode(word);
-            let next = before.next(mac);
+            let next = before.next(mac, merges);
             prop_assert_eq!(QueueControl::decode(next.encode()), next);
             prop_assert_ne!(next.encode(), before.encode());
         }

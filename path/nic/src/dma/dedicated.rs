@@ -9,13 +9,14 @@
 
 use super::addr::IoAddr;
 use super::control::QueueControl;
-use super::layout::{Descriptor, OwnMemory};
+use super::layout::{Completion, Descriptor, MERGED_MAX, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
-use super::remote_link::RemoteLink;
+use super::receive::describe;
+use super::remote_link::{RemoteLink, RemoteSetup};
 use crate::buffer::{Buffer, BufferId, Piece};
-use crate::frame::{ETHERNET, Frame};
-use crate::offload::Checksum;
+use crate::frame::Frame;
 use shmem::Span;
+use std::mem;
 use std::rc::Rc;
 
 /// Counters of a dedicated queue.
@@ -40,8 +41,16 @@ pub struct RemoteQueue {
     control: QueueControl,
     /// Number of the link's connection to which the control word belongs.
     connection: u32,
-    /// Bytes of the longest frame.
+    /// Bytes of the longest frame on the wire.
     longest: usize,
+    /// Whether the device can merge frames.
+    can_merge: bool,
+    /// Beginning of a merged frame whose end is not completed yet.
+    partial: Frame,
+    /// Whether the device could not write a part of it.
+    is_broken: bool,
+    /// Whether the driver takes completions without an interrupt: the last poll left some.
+    polls: bool,
     counters: RemoteCounters,
 }
 
@@ -50,12 +59,13 @@ impl RemoteQueue {
     /// `None` if the memory has a wrong size.
     #[must_use]
     pub fn new(
-        (number, entries): (u32, u32),
-        longest: usize,
+        number: u32,
+        setup: &RemoteSetup,
         memory: Span,
         link: Rc<RemoteLink>,
     ) -> Option<Self> {
         let name = QueueName::Receive(number);
+        let entries = setup.entries;
         let memory = OwnMemory::new(memory, entries)?;
         Some(Self {
             connection: link.connection(),
@@ -65,7 +75,11 @@ impl RemoteQueue {
             entries,
             queue: DriverQueue::new(name, memory, entries, 0),
             control: QueueControl::default(),
-            longest,
+            longest: setup.longest(),
+            can_merge: setup.merges,
+            partial: Frame::empty(),
+            is_broken: false,
+            polls: false,
             counters: RemoteCounters::default(),
         })
     }
@@ -76,10 +90,16 @@ impl RemoteQueue {
         self.counters
     }
 
-    /// Returns the number of posted buffers.
+    /// Returns the number of posted buffers, and of those with a frame whose end is missing.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.queue.posted()
+        self.queue.posted() + self.partial.pieces.len()
+    }
+
+    /// Returns whether the device can merge frames.
+    #[must_use]
+    pub fn can_merge(&self) -> bool {
+        self.can_merge
     }
 
     /// Returns the number of buffers that can be posted.
@@ -126,11 +146,12 @@ impl RemoteQueue {
     }
 
     /// Has the device store frames for `mac` in the queue, if it is [ready](RemoteQueue::is_ready).
-    pub fn start(&mut self, mac: [u8; 6]) {
+    /// With `merges`, a device that can merge frames does so, and a frame may have several buffers.
+    pub fn start(&mut self, mac: [u8; 6], merges: bool) {
         if self.is_ready() {
             self.memory.reset();
             self.forget(|_| ());
-            self.change(Some(mac));
+            self.change(Some(mac), merges);
         }
     }
 
@@ -139,21 +160,25 @@ impl RemoteQueue {
     pub fn stop(&mut self) {
         self.follow_link(|_| ());
         if self.is_started() {
-            self.change(None);
+            self.change(None, false);
         }
         self.forget(|_| ());
     }
 
-    fn change(&mut self, mac: Option<[u8; 6]>) {
-        self.control = self.control.next(mac);
+    fn change(&mut self, mac: Option<[u8; 6]>, merges: bool) {
+        self.control = self.control.next(mac, merges && self.can_merge);
         self.memory.set_control(self.control);
         self.link.ring();
     }
 
     /// Empties the driver's end.
     fn forget(&mut self, mut back: impl FnMut(BufferId)) {
+        let partial = self.partial.take();
+        partial.pieces.iter().for_each(|piece| back(piece.buffer));
+        self.is_broken = false;
         self.queue.withdraw(|buffer, _| back(buffer.id));
         self.queue = DriverQueue::new(self.name, self.memory, self.entries, 0);
+        self.polls = false;
     }
 
     /// Posts a buffer at an I/O address; [`RemoteQueue::publish`] shows it to the device. Returns
@@ -182,10 +207,10 @@ impl RemoteQueue {
         }
     }
 
-    /// Appends up to `budget` received frames to `out`, each in one posted buffer, and buffers
-    /// without a valid frame to `failed`. Returns the number of completions. If it is below
-    /// `budget`, the device raises an interrupt with the next one. A violation of the rules closes
-    /// the NIC; its owner then sets the link down.
+    /// Receives up to `budget` completions: appends frames to `out`, and buffers without a valid
+    /// frame to `failed`. Returns the number of completions. If it is below `budget`, the device
+    /// raises an interrupt with the next one, and the queue is not read before. A violation of the
+    /// rules closes the NIC; its owner then sets the link down.
     pub fn receive(
         &mut self,
         budget: usize,
@@ -196,17 +221,28 @@ impl RemoteQueue {
             return 0;
         }
         let mut taken = 0;
-        while taken < budget {
-            match self.take(out, failed) {
-                Ok(true) => taken += 1,
-                Ok(false) => break,
-                Err(error) => {
-                    self.link.close(error);
-                    break;
-                }
-            }
+        if let Err(error) = self.receive_raised(budget, &mut taken, out, failed) {
+            self.link.close(error);
         }
         taken
+    }
+
+    /// Counts completions in `taken`, also before an error.
+    fn receive_raised(
+        &mut self,
+        budget: usize,
+        taken: &mut usize,
+        out: &mut Vec<Frame>,
+        failed: &mut Vec<BufferId>,
+    ) -> Result<(), DmaError> {
+        if !self.queue.is_raised()? && !self.polls {
+            return Ok(());
+        }
+        while *taken < budget && self.take(out, failed)? {
+            *taken += 1;
+        }
+        self.polls = *taken >= budget;
+        Ok(())
     }
 
     /// Takes the next completion. Returns false if there is none, which is acknowledged.
@@ -221,37 +257,59 @@ impl RemoteQueue {
             },
             None => return Ok(false),
         };
-        let misuse = match completion.header_len {
-            0 if completion.more => Some(Misuse::Continued),
-            0 => None,
-            bytes => Some(Misuse::BadHeader(bytes)),
-        };
-        if let Some(misuse) = misuse {
+        if let Err(misuse) = self.check(&completion) {
             failed.push(buffer.id);
             return Err(self.queue.error(index, misuse));
         }
-        let len = completion.len as usize;
-        let piece = Piece {
-            span: buffer.span.take(len),
+        if completion.error {
+            self.counters.io_error += 1;
+            self.is_broken = true;
+        }
+        self.partial.push(Piece {
+            span: buffer.span.take(completion.len as usize),
             buffer: buffer.id,
-        };
-        let frame = Frame::new(piece, len).ok().filter(|_| len >= ETHERNET);
-        match frame {
-            _ if completion.error => {
-                self.counters.io_error += 1;
-                failed.push(buffer.id);
-            }
-            Some(mut frame) => {
-                if completion.valid {
-                    frame.offload.checksum = Checksum::Valid;
-                }
-                out.push(frame);
-            }
-            None => {
-                self.counters.malformed += 1;
-                failed.push(buffer.id);
-            }
+        });
+        if !completion.more {
+            self.finish(&completion, out, failed);
         }
         Ok(true)
+    }
+
+    /// Checks the parts of a completion that only frames have.
+    fn check(&self, completion: &Completion) -> Result<(), Misuse> {
+        if completion.header_len > 0 {
+            return Err(Misuse::BadHeader(completion.header_len));
+        }
+        if completion.more && !self.control.merges {
+            return Err(Misuse::Continued);
+        }
+        let len = self.partial.len() + completion.len as usize;
+        let in_parts = completion.more || !self.partial.pieces.is_empty();
+        if in_parts && len > MERGED_MAX {
+            return Err(Misuse::TooLong {
+                len: len as u32,
+                most: MERGED_MAX as u32,
+            });
+        }
+        Ok(())
+    }
+
+    /// Passes the current frame on, which is complete.
+    fn finish(
+        &mut self,
+        completion: &Completion,
+        out: &mut Vec<Frame>,
+        failed: &mut Vec<BufferId>,
+    ) {
+        let mut frame = self.partial.take();
+        let is_broken = mem::take(&mut self.is_broken);
+        if !is_broken && describe(&mut frame, completion, self.control.merges).is_some() {
+            out.push(frame);
+            return;
+        }
+        if !is_broken {
+            self.counters.malformed += 1;
+        }
+        failed.extend(frame.pieces.iter().map(|piece| piece.buffer));
     }
 }

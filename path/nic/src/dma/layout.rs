@@ -7,6 +7,7 @@
 //!            192  wake       descriptor whose posting wakes the device; the device writes it
 //!            256  control    which frames a dedicated queue receives; the driver writes it
 //!            320  effective  the control word in effect; the device writes it
+//!            384  raised     number of interrupts of the queue; the device writes it
 //!   then       descriptors, 32 bytes each, in whole pages; the driver writes them
 //!   then       completions, 16 bytes each, in whole pages; the device writes them
 //! ```
@@ -14,6 +15,8 @@
 use super::addr::IoAddr;
 use super::control::QueueControl;
 use super::table::IoMemory;
+use crate::frame::{ETHERNET, SNAPSHOT};
+use crate::offload::{Checksum, Gso, GsoKind, Offload};
 use abi::PAGE;
 use shmem::{Fault, Span};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,6 +37,8 @@ const WAKE_AT: usize = 192;
 const CONTROL_AT: usize = 256;
 /// Place of the word `effective`, in a sixth one.
 const EFFECTIVE_AT: usize = 320;
+/// Place of the word `raised`, in a seventh one.
+const RAISED_AT: usize = 384;
 /// Place of the descriptors.
 const DESCRIPTORS_AT: usize = PAGE;
 
@@ -51,6 +56,24 @@ const MORE: u32 = 1;
 const VALID: u32 = 2;
 /// Flag of a completion: an I/O fault; the buffer holds nothing.
 const ERROR: u32 = 4;
+/// Flag of a completion: the device has merged the frame from segments of TCP over IPv4.
+const MERGED4: u32 = 8;
+/// Flag of a completion: the same, over IPv6.
+const MERGED6: u32 = 16;
+/// Flag of a completion: all merged segments had the same IPv4 identification.
+const FIXED_ID: u32 = 32;
+/// Place of the start of the TCP header among a completion's flags.
+const TCP_AT: u32 = 16;
+/// Place of the segment size in the last word of a completion, behind the header's length.
+const SIZE_AT: u32 = 16;
+
+/// Offset of the checksum in a TCP header.
+const TCP_CHECKSUM: u16 = 16;
+/// Bytes of the shortest TCP header.
+const TCP_HEADER: usize = 20;
+
+/// Bytes of the longest frame that a device merges.
+pub const MERGED_MAX: usize = 0xffff;
 
 /// A posted buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +139,70 @@ pub struct Completion {
     pub valid: bool,
     /// Whether an access to the buffer failed.
     pub error: bool,
+    /// Set with the last part of a frame that the device has merged.
+    pub merged: Option<Merged>,
+}
+
+/// Description of a frame that a device has merged from TCP segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// How to segment it again.
+    pub gso: Gso,
+    /// First byte of its TCP header, whose checksum is blank.
+    pub tcp: u8,
+    /// See [`crate::Frame::fixed_id`].
+    pub fixed_id: bool,
+}
+
+impl Merged {
+    /// Returns the offload, unless it fits no frame of `len` bytes.
+    #[must_use]
+    pub fn offload(&self, len: usize) -> Option<Offload> {
+        let tcp = usize::from(self.tcp);
+        let fits = tcp >= ETHERNET && tcp + TCP_HEADER <= len.min(SNAPSHOT) && self.gso.size > 0;
+        fits.then_some(Offload {
+            checksum: Checksum::Blank {
+                start: self.tcp.into(),
+                offset: TCP_CHECKSUM,
+            },
+            gso: Some(self.gso),
+        })
+    }
+
+    /// Returns the description of `frame`, or `None` if it is not merged.
+    #[must_use]
+    pub fn of(offload: Offload, fixed_id: bool) -> Option<Self> {
+        let Checksum::Blank { start, .. } = offload.checksum else {
+            return None;
+        };
+        Some(Self {
+            gso: offload.gso?,
+            tcp: start.try_into().ok()?,
+            fixed_id,
+        })
+    }
+
+    const fn flags(&self) -> u32 {
+        let kind = match self.gso.kind {
+            GsoKind::Tcp4 => MERGED4,
+            GsoKind::Tcp6 => MERGED6,
+        };
+        let fixed_id = if self.fixed_id { FIXED_ID } else { 0 };
+        kind | fixed_id | (self.tcp as u32) << TCP_AT
+    }
+
+    fn decode(flags: u32, size: u16) -> Option<Self> {
+        let kind = match flags & (MERGED4 | MERGED6) {
+            0 => return None,
+            MERGED6 => GsoKind::Tcp6,
+            _ => GsoKind::Tcp4,
+        };
+        Some(Self {
+            gso: Gso { kind, size },
+            tcp: (flags >> TCP_AT) as u8,
+            fixed_id: flags & FIXED_ID != 0,
+        })
+    }
 }
 
 impl Completion {
@@ -124,20 +211,24 @@ impl Completion {
     pub fn encode(&self) -> [u32; COMPLETION_WORDS] {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.more, MORE) | flag(self.valid, VALID) | flag(self.error, ERROR);
-        [self.index, self.len, flags, self.header_len.into()]
+        let merged = self.merged.as_ref().map_or(0, Merged::flags);
+        let size = self.merged.map_or(0, |merged| merged.gso.size);
+        let last = u32::from(self.header_len) | u32::from(size) << SIZE_AT;
+        [self.index, self.len, flags | merged, last]
     }
 
-    /// Decodes a completion. Unknown flags and the upper half of the last word are ignored.
+    /// Decodes a completion. Unknown flags are ignored.
     #[must_use]
     pub fn decode(words: [u32; COMPLETION_WORDS]) -> Self {
-        let [index, len, flags, header_len] = words;
+        let [index, len, flags, last] = words;
         Self {
             index,
             len,
-            header_len: header_len as u16,
+            header_len: last as u16,
             more: flags & MORE != 0,
             valid: flags & VALID != 0,
             error: flags & ERROR != 0,
+            merged: Merged::decode(flags, (last >> SIZE_AT) as u16),
         }
     }
 }
@@ -187,6 +278,11 @@ pub trait DriverMemory {
     /// # Errors
     /// As above.
     fn wake(&self) -> Result<u32, Fault>;
+    /// Reads `raised`, and everything written before it.
+    ///
+    /// # Errors
+    /// As above.
+    fn raised(&self) -> Result<u32, Fault>;
 }
 
 /// The device's access to the memory of a queue.
@@ -221,6 +317,11 @@ pub trait DeviceMemory {
     /// # Errors
     /// As above.
     fn set_wake(&self, index: u32) -> Result<(), Fault>;
+    /// Publishes the number of interrupts, and everything written before it.
+    ///
+    /// # Errors
+    /// As above.
+    fn set_raised(&self, interrupts: u32) -> Result<(), Fault>;
 }
 
 /// Queue memory of this process.
@@ -230,6 +331,7 @@ pub struct OwnMemory {
     completed: &'static AtomicU32,
     acknowledged: &'static AtomicU32,
     wake: &'static AtomicU32,
+    raised: &'static AtomicU32,
     control: &'static AtomicU64,
     effective: &'static AtomicU64,
     descriptors: Span,
@@ -251,6 +353,7 @@ impl OwnMemory {
             completed: span.u32(COMPLETED_AT)?,
             acknowledged: span.u32(ACKNOWLEDGED_AT)?,
             wake: span.u32(WAKE_AT)?,
+            raised: span.u32(RAISED_AT)?,
             control: span.u64(CONTROL_AT)?,
             effective: span.u64(EFFECTIVE_AT)?,
             descriptors: part(DESCRIPTORS_AT, DESCRIPTOR_WORDS)?,
@@ -261,6 +364,7 @@ impl OwnMemory {
             memory.completed,
             memory.acknowledged,
             memory.wake,
+            memory.raised,
         ] {
             word.store(0, Ordering::Release);
         }
@@ -322,6 +426,11 @@ impl DriverMemory for OwnMemory {
     #[inline]
     fn wake(&self) -> Result<u32, Fault> {
         Ok(self.wake.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn raised(&self) -> Result<u32, Fault> {
+        Ok(self.raised.load(Ordering::Acquire))
     }
 }
 
@@ -411,6 +520,10 @@ impl<M: IoMemory> DeviceMemory for MappedMemory<'_, M> {
     fn set_wake(&self, index: u32) -> Result<(), Fault> {
         self.store(WAKE_AT, index)
     }
+
+    fn set_raised(&self, interrupts: u32) -> Result<(), Fault> {
+        self.store(RAISED_AT, interrupts)
+    }
 }
 
 #[cfg(test)]
@@ -426,6 +539,7 @@ mod tests {
             (len, checksum) in (any::<u32>(), any::<Option<(u16, u16)>>()),
             (index, header_len) in (any::<u32>(), any::<u16>()),
             (more, valid, error) in any::<(bool, bool, bool)>(),
+            merged in any::<Option<(bool, u16, u8, bool)>>(),
         ) {
             let descriptor = Descriptor {
                 address: IoAddr::from_bits(address),
@@ -434,7 +548,12 @@ mod tests {
                 checksum,
             };
             prop_assert_eq!(Descriptor::decode(descriptor.encode()), descriptor);
-            let completion = Completion { index, len, header_len, more, valid, error };
+            let merged = merged.map(|(is_v6, size, tcp, fixed_id)| Merged {
+                gso: Gso { kind: if is_v6 { GsoKind::Tcp6 } else { GsoKind::Tcp4 }, size },
+                tcp,
+                fixed_id,
+            });
+            let completion = Completion { index, len, header_len, more, valid, error, merged };
             prop_assert_eq!(Completion::decode(completion.encode()), completion);
         }
     }

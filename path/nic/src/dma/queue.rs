@@ -83,6 +83,8 @@ pub struct DriverQueue<M, T> {
     considered: u32,
     /// The last index that was acknowledged.
     acknowledged: u32,
+    /// Number of interrupts at the last call of [`DriverQueue::is_raised`].
+    seen: u32,
 }
 
 impl<M: DriverMemory, T> DriverQueue<M, T> {
@@ -98,6 +100,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
             ready: 0,
             considered: start,
             acknowledged: start,
+            seen: 0,
         }
     }
 
@@ -169,6 +172,17 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         let wake = self.memory.wake();
         let wake = wake.map_err(|Fault| self.error(posted, Misuse::Fault))?;
         Ok(wake.wrapping_sub(before) < posted.wrapping_sub(before))
+    }
+
+    /// Returns whether the device has raised the queue's interrupt since the last call.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    #[inline]
+    pub fn is_raised(&mut self) -> Result<bool, DmaError> {
+        let raised = self.memory.raised();
+        let raised = raised.map_err(|Fault| self.error(self.taken, Misuse::Fault))?;
+        Ok(std::mem::replace(&mut self.seen, raised) != raised)
     }
 
     /// Acknowledges all taken completions, so that the next one raises an interrupt. Returns
@@ -277,6 +291,8 @@ pub struct DeviceQueue {
     taken: u32,
     /// Number of descriptors that the driver has published since `taken`.
     ready: u32,
+    /// Number of interrupts.
+    raised: u32,
 }
 
 impl DeviceQueue {
@@ -287,6 +303,7 @@ impl DeviceQueue {
             entries,
             taken: start,
             ready: 0,
+            raised: 0,
         }
     }
 
@@ -350,6 +367,25 @@ impl DeviceQueue {
         fence(Ordering::SeqCst);
         let index = memory.acknowledged()?;
         Ok((self.taken.wrapping_sub(index).min(self.entries), index))
+    }
+
+    /// Counts an interrupt, so that the driver takes the published completions. The caller then
+    /// wakes the driver.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn raise(&mut self, memory: &impl DeviceMemory) -> Result<(), Fault> {
+        self.raised = self.raised.wrapping_add(1);
+        memory.set_raised(self.raised)
+    }
+
+    /// Shows the empty queue to a driver that starts anew.
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn publish_reset(&self, memory: &impl DeviceMemory) -> Result<(), Fault> {
+        memory.set_raised(self.raised)?;
+        self.publish(memory)
     }
 
     /// Prepares for sleep: with `wanted`, the next posted descriptor wakes the device. A full fence

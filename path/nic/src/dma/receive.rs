@@ -31,6 +31,8 @@ pub struct ReceiveQueue {
     maps: bool,
     /// Bytes of the longest frame.
     longest: usize,
+    /// Whether the device merges frames.
+    merges: bool,
     /// Beginning of a frame whose end is not completed yet.
     partial: Frame,
     /// Whether an error completion was part of the current frame, which is dropped.
@@ -49,6 +51,8 @@ pub struct ReceiveSetup {
     pub maps: bool,
     /// Bytes of the longest frame.
     pub longest: usize,
+    /// Whether the device merges frames.
+    pub merges: bool,
 }
 
 impl ReceiveQueue {
@@ -67,6 +71,7 @@ impl ReceiveQueue {
             headers,
             maps: setup.maps,
             longest: setup.longest,
+            merges: setup.merges,
             partial: Frame::empty(),
             is_broken: false,
             counters: ReceiveCounters::default(),
@@ -136,6 +141,14 @@ impl ReceiveQueue {
     /// The queue's memory is inaccessible.
     pub fn wakes(&mut self) -> Result<bool, DmaError> {
         self.queue.wakes()
+    }
+
+    /// See [`DriverQueue::is_raised`].
+    ///
+    /// # Errors
+    /// The queue's memory is inaccessible.
+    pub fn is_raised(&mut self) -> Result<bool, DmaError> {
+        self.queue.is_raised()
     }
 
     /// See [`DriverQueue::acknowledge`].
@@ -271,15 +284,12 @@ impl ReceiveQueue {
     fn finish(&mut self, completion: &Completion, buffers: &mut dyn Buffers) -> Option<Frame> {
         let mut frame = self.partial.take();
         let is_broken = std::mem::take(&mut self.is_broken);
-        if is_broken || frame.len() < ETHERNET || frame.snapshot().is_err() {
+        if is_broken || describe(&mut frame, completion, self.merges).is_none() {
             if !is_broken {
                 self.counters.malformed += 1;
             }
             frame.recycle(buffers);
             return None;
-        }
-        if completion.valid {
-            frame.offload.checksum = Checksum::Valid;
         }
         Some(frame)
     }
@@ -300,4 +310,22 @@ impl ReceiveQueue {
         self.is_broken = false;
         start
     }
+}
+
+/// Takes the snapshot and the offload of a complete frame. Returns `None` if the frame is
+/// malformed.
+pub(super) fn describe(frame: &mut Frame, completion: &Completion, merges: bool) -> Option<()> {
+    if frame.len() < ETHERNET {
+        return None;
+    }
+    match completion.merged {
+        Some(merged) if merges => {
+            frame.offload = merged.offload(frame.len())?;
+            frame.fixed_id = merged.fixed_id;
+        }
+        Some(_) => return None,
+        None if completion.valid => frame.offload.checksum = Checksum::Valid,
+        None => {}
+    }
+    frame.snapshot().ok()
 }

@@ -5,7 +5,7 @@ use super::layout::queue_bytes;
 use abi::{Handle, RECORD_BYTES};
 
 /// The version of the layouts of records and queues.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where a driver's queues are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

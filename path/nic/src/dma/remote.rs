@@ -5,53 +5,15 @@ use super::dedicated::RemoteQueue;
 use super::layout::{OwnMemory, queue_bytes};
 use super::queue::DmaError;
 use super::receive::{ReceiveQueue, ReceiveSetup};
-use super::remote_link::{Bell, RemoteLink};
+use super::remote_link::{Bell, RemoteLink, RemoteSetup};
 use super::table::IoTable;
 use super::transmit::TransmitQueue;
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::{ETHERNET, Frame, TAG};
-use abi::PAGE;
+use crate::frame::{ETHERNET, Frame};
 use shmem::{Area, Span};
 use std::fmt::Debug;
 use std::rc::Rc;
-
-/// Properties of the NIC.
-#[derive(Clone, Copy, Debug)]
-pub struct RemoteSetup {
-    /// Entries of each queue: a power of two.
-    pub entries: u32,
-    /// Bytes of IP in the longest frame.
-    pub mtu: usize,
-    /// Number of dedicated queues.
-    pub queues: u32,
-}
-
-impl RemoteSetup {
-    const fn longest(&self) -> usize {
-        self.mtu + ETHERNET + TAG
-    }
-
-    /// Bytes of a frame to send, in the transmit queue's memory.
-    const fn chunk_bytes(&self) -> usize {
-        self.longest().next_multiple_of(64)
-    }
-
-    const fn chunks_bytes(&self) -> usize {
-        (self.entries as usize * self.chunk_bytes()).next_multiple_of(PAGE)
-    }
-
-    /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.dedicated_at(self.queues)
-    }
-
-    /// Place of a dedicated queue's memory.
-    const fn dedicated_at(&self, queue: u32) -> usize {
-        (2 + queue as usize) * queue_bytes(self.entries) + self.chunks_bytes()
-    }
-}
 
 /// Both queues, and where the device finds them.
 #[derive(Debug)]
@@ -82,7 +44,7 @@ pub struct RemoteNic {
     table: IoTable,
     queues: QueuePair,
     link: Rc<RemoteLink>,
-    /// Whether the driver polls without an interrupt.
+    /// Whether the driver takes completions without an interrupt: the last poll left some.
     polls: bool,
 }
 
@@ -129,8 +91,7 @@ impl RemoteNic {
             .checked_sub(1)
             .filter(|queue| *queue < self.setup.queues)?;
         let memory = self.dedicated_memory(queue)?;
-        let size = (number, self.setup.entries);
-        RemoteQueue::new(size, self.setup.longest(), memory, Rc::clone(&self.link))
+        RemoteQueue::new(number, &self.setup, memory, Rc::clone(&self.link))
     }
 
     /// Returns the number of dedicated queues.
@@ -187,6 +148,9 @@ impl RemoteNic {
         if receive.wakes()? {
             bell.ring();
         }
+        if !receive.is_raised()? && !self.polls {
+            return Ok(0);
+        }
         let taken = receive.receive(table, budget, buffers, out)?;
         self.polls = taken >= budget || receive.acknowledge()?;
         Ok(taken)
@@ -231,7 +195,8 @@ impl QueuePair {
             number: 0,
             entries,
             maps: false,
-            longest: setup.longest(),
+            longest: setup.longest_received(),
+            merges: setup.merges,
         };
         Some(Self {
             receive: ReceiveQueue::new(of_receive, receive, None)?,

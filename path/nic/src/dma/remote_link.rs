@@ -1,9 +1,61 @@
 //! The link to a device in another domain.
 
+use super::layout::{MERGED_MAX, queue_bytes};
 use super::queue::DmaError;
+use crate::frame::{ETHERNET, TAG};
+use abi::PAGE;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
+
+/// Properties of the NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteSetup {
+    /// Entries of each queue: a power of two.
+    pub entries: u32,
+    /// Bytes of IP in the longest frame.
+    pub mtu: usize,
+    /// Number of dedicated queues.
+    pub queues: u32,
+    /// Whether the device merges received frames.
+    pub merges: bool,
+}
+
+impl RemoteSetup {
+    /// Bytes of the longest frame on the wire.
+    pub(super) const fn longest(&self) -> usize {
+        self.mtu + ETHERNET + TAG
+    }
+
+    /// Bytes of the longest received frame.
+    pub(super) const fn longest_received(&self) -> usize {
+        if self.merges && MERGED_MAX > self.longest() {
+            MERGED_MAX
+        } else {
+            self.longest()
+        }
+    }
+
+    /// Bytes of a frame to send, in the transmit queue's memory.
+    pub(super) const fn chunk_bytes(&self) -> usize {
+        self.longest().next_multiple_of(64)
+    }
+
+    pub(super) const fn chunks_bytes(&self) -> usize {
+        (self.entries as usize * self.chunk_bytes()).next_multiple_of(PAGE)
+    }
+
+    /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.dedicated_at(self.queues)
+    }
+
+    /// Place of a dedicated queue's memory.
+    pub(super) const fn dedicated_at(&self, queue: u32) -> usize {
+        (2 + queue as usize) * queue_bytes(self.entries) + self.chunks_bytes()
+    }
+}
 
 /// Wakes a device that sleeps.
 pub trait Bell: Debug {

@@ -199,7 +199,7 @@ fn packet(gap: usize, is_tagged: bool) -> (Vec<u8>, Offload) {
     (bytes, offload)
 }
 
-/// D-38.
+/// D-41.
 #[test]
 fn device_is_reset_and_gets_its_rings() {
     let (nic, device, _) = start(model()).unwrap();
@@ -226,7 +226,7 @@ fn device_is_reset_and_gets_its_rings() {
     assert!(nic.caps().checksum && !nic.caps().tso);
 }
 
-/// D-38.
+/// D-41.
 #[test]
 fn unsuitable_device_is_rejected() {
     let why = |model| start(model).map(drop).unwrap_err();
@@ -275,7 +275,7 @@ fn frames_pass_both_ways_and_around_the_rings() {
     assert_eq!(posted as usize + pool.available(), BUFFERS);
 }
 
-/// D-39.
+/// D-42.
 #[test]
 fn only_verified_checksums_are_reported_as_valid() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
@@ -307,7 +307,7 @@ fn sent(bytes: &[u8], offload: Offload) -> (Vec<u8>, u32) {
     (sent, device.raw(IntelRegister::TransmitHead))
 }
 
-/// D-39. The device gets only packets whose checksum every device finds.
+/// D-42. The device gets only packets whose checksum every device finds.
 #[test]
 fn checksums_are_completed() {
     for (gap, is_tagged, descriptors) in [(0, false, 2), (0, true, 2), (4, false, 1)] {
@@ -348,7 +348,7 @@ fn full_ring_refuses_frames_and_recovers() {
     assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
 }
 
-/// D-38: the device pads frames of at least 17 bytes.
+/// D-41: the device pads frames of at least 17 bytes.
 #[test]
 fn shortest_frames_are_refused() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
@@ -453,7 +453,7 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
     }
 }
 
-/// D-38.
+/// D-41.
 #[test]
 fn interrupts_are_enabled_when_the_driver_stops_polling() {
     let (mut nic, device, mut pool) = start(model()).unwrap();

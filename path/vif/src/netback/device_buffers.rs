@@ -19,7 +19,7 @@ use super::interface::Netback;
 use super::outstanding::{DeviceBuffer, OutstandingRequest, Returned};
 use crate::counters::VifDrop;
 use crate::grants::{GrantAccess, GrantMechanism};
-use crate::netif::{RxRequest, rsp};
+use crate::netif::{MAX_PACKET, RxRequest, rsp};
 use abi::GrantRef;
 use nic::{BufferId, Frame};
 use smallvec::SmallVec;
@@ -29,6 +29,17 @@ impl<G: GrantMechanism> Netback<G> {
     #[must_use]
     pub fn can_post_to_device(&self, bytes: usize) -> bool {
         self.negotiated.any_order && self.negotiated.rx_offset && self.can_post(bytes)
+    }
+
+    /// Returns whether the guest accepts a frame of any length that a device has merged in two or
+    /// more lent buffers.
+    #[must_use]
+    pub fn takes_merged(&self) -> bool {
+        let to_guest = &self.negotiated.to_guest;
+        let segments = to_guest.gso_tcpv4 && to_guest.gso_tcpv6;
+        let checksums = to_guest.csum && to_guest.ipv6_csum;
+        let most = usize::from(to_guest.max_slots) * usize::from(self.negotiated.rx_buffer);
+        segments && checksums && most >= MAX_PACKET
     }
 
     /// Returns the number of requests that the device holds.

@@ -229,6 +229,7 @@ impl Study for Base {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::papers::Question;
     use crate::plan::{Column, LroColumn, Ratio, WireNic, WireOffload};
     use std::collections::BTreeMap;
 
@@ -335,7 +336,7 @@ mod tests {
             ),
         ] {
             let plan = plan(name);
-            let soft = |column: &&Column| column.nic == WireNic::Soft;
+            let soft = |column: &&Column| column.nic == WireNic::Soft && column.paper.is_some();
             let found: Vec<&Column> = plan.column.iter().filter(soft).collect();
             let names: Vec<&str> = found.iter().map(|c| c.name.as_str()).collect();
             let wanted: Vec<_> = columns.iter().map(|c| format!("{name}-soft-{c}")).collect();
@@ -372,6 +373,27 @@ mod tests {
                 assert!(is_soft(&ratio.own) && is_soft(&ratio.to), "{ratio:?}");
             }
         }
+    }
+
+    /// The page answers each question of a paper by ratios of columns that the plan has.
+    #[test]
+    fn questions_of_papers_are_about_ratios_of_their_plans() {
+        let mut questions = 0;
+        for plan in PLANS.map(|(_, text)| Plan::parse(text).unwrap()) {
+            let Some(paper) = plan.paper.as_deref().filter(|paper| *paper == plan.name) else {
+                continue;
+            };
+            for question in Paper::find(paper).unwrap().question {
+                for to in &question.to {
+                    let asked = (&question.column, to);
+                    let ratio = plan.ratio.iter().find(|of| (&of.own, &of.to) == asked);
+                    let metrics = &ratio.unwrap_or_else(|| panic!("{asked:?}")).metrics;
+                    assert_eq!(metrics[..], Question::BESIDE[..2], "{asked:?}");
+                    questions += 1;
+                }
+            }
+        }
+        assert!(questions > 0);
     }
 
     #[test]

@@ -172,6 +172,7 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
     let has_device = |(_, _, name): &(_, _, String)| index.get(name, DEVICE).is_some();
     if of_plan.iter().any(has_device) {
         metrics.push((DEVICE, "nic_device, in no sum"));
+        metrics.push(("interrupts", "interrupts/s"));
     }
     let mut header = vec!["cycles per packet", "guests"];
     header.extend(metrics.iter().map(|(_, title)| title));

@@ -15,6 +15,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     entries: 64,
     mtu: 1500,
     queues: 1,
+    merges: false,
 };
 const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     nic: 0,

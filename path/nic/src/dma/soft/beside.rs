@@ -1,6 +1,7 @@
 //! A device that works beside its driver, in another process: its interrupts, and its sleep.
 
-use super::device::{BATCH, FIFO_BYTES, Raised, ReceiveUnit, SoftDevice};
+use super::device::{BATCH, FIFO_BYTES, ReceiveUnit, SoftDevice};
+use super::interrupt::QueueInterrupt;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::table::IoMemory;
@@ -16,13 +17,14 @@ impl<W: Wire> SoftDevice<W> {
     /// waited for an earlier driver are lost.
     pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr) {
         self.set_queues(receive, transmit);
-        self.raised = Raised::default();
+        self.is_late = false;
     }
 
     /// Works without a driver: forgets the queues of the last one, and discards frames that have
     /// arrived.
     pub fn discard(&mut self, now_ns: u64) {
         self.connect(&[], IoAddr::of_page(0));
+        self.forget_held(now_ns);
         let arrived = std::iter::from_fn(|| self.wire.receive(now_ns));
         self.counters.missed += arrived.take(BATCH).count() as u64;
     }
@@ -59,18 +61,17 @@ impl<W: Wire> SoftDevice<W> {
         }
         receive.fifo_bytes = 0;
         for frame in receive.fifo.drain(..) {
-            if shared.fifo_bytes + frame.len() > FIFO_BYTES {
+            let bytes = frame.bytes.len();
+            if shared.fifo_bytes + bytes > FIFO_BYTES {
                 self.counters.missed += 1;
             } else {
-                shared.fifo_bytes += frame.len();
+                shared.fifo_bytes += bytes;
                 shared.fifo.push_back(frame);
             }
         }
         receive.unit.reset(0);
-        // The interrupt may have been for completions that are forgotten now.
-        receive.acknowledged = 0;
-        self.raised.is_raised = false;
-        receive.unit.queue.publish(&memory)?;
+        receive.interrupt = QueueInterrupt::default();
+        receive.unit.queue.publish_reset(&memory)?;
         if let Some(mac) = control.mac {
             self.filter.insert(mac, queue);
         }
@@ -94,42 +95,47 @@ impl<W: Wire> SoftDevice<W> {
         })
     }
 
-    /// Returns whether to raise the interrupt now. It is raised once for each acknowledgement of
-    /// the driver in any receive queue.
+    /// Raises the interrupt if it is due: shows it to the driver in the memory of each queue that
+    /// waits for it. Returns whether to wake the driver. Each queue raises it once for each
+    /// acknowledgement of the driver.
     pub fn raise(&mut self, now_ns: u64, io: &impl IoMemory) -> bool {
-        let (mut pending, mut is_new) = (0_u32, false);
         for queue in 0..self.receive.len() {
-            let (of_queue, index) = self.unacknowledged(queue, io);
-            pending = pending.saturating_add(of_queue);
+            let counts = self.unacknowledged(queue, io);
             if let Some(receive) = self.receive.get_mut(queue) {
-                is_new |= mem::replace(&mut receive.acknowledged, index) != index;
+                receive.interrupt.follow(now_ns, counts);
             }
         }
-        self.raised = Raised {
-            pending,
-            is_raised: self.raised.is_raised && !is_new,
+        let due_ns = self.interrupt_due();
+        let is_late = mem::take(&mut self.is_late);
+        if !due_ns.is_some_and(|at_ns| at_ns <= now_ns || is_late) {
+            return false;
+        }
+        self.counters.interrupts += 1;
+        for queue in 0..self.receive.len() {
+            if self.raise_queue(queue, io).is_err() {
+                self.stop_queue(queue);
+            }
+        }
+        true
+    }
+
+    fn raise_queue(&mut self, queue: usize, io: &impl IoMemory) -> Result<(), Fault> {
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return Ok(());
         };
-        if is_new {
-            // Moderation restarts with the completions that the driver has not taken.
-            self.arrived = pending as usize;
-            self.since_ns = None;
+        if receive.interrupt.waits() {
+            receive.interrupt.is_raised = true;
+            let memory = receive.unit.memory(io);
+            receive.unit.queue.raise(&memory)?;
         }
-        if pending > 0 {
-            // Also for a frame that arrived before and waited for a buffer.
-            self.since_ns.get_or_insert(now_ns);
-        }
-        let is_due = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);
-        if is_due {
-            self.raised.is_raised = true;
-            self.counters.interrupts += 1;
-        }
-        is_due
+        Ok(())
     }
 
     /// Returns the time of the next interrupt for stored frames.
-    fn interrupt_due(&self) -> Option<u64> {
-        let waits = self.raised.pending > 0 && !self.raised.is_raised;
-        self.interrupt_ns().filter(|_| waits)
+    pub(super) fn interrupt_due(&self) -> Option<u64> {
+        let queues = self.receive.iter();
+        let due = queues.filter_map(|receive| receive.interrupt.due_ns(self.interrupts));
+        due.min()
     }
 
     /// Returns the time at which to call [`SoftDevice::work`] and [`SoftDevice::raise`] next.
@@ -141,6 +147,7 @@ impl<W: Wire> SoftDevice<W> {
         arrival
             .into_iter()
             .chain(self.interrupt_due())
+            .chain(self.held_until_ns())
             .chain(stalled)
             .min()
     }

@@ -1,5 +1,7 @@
 //! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
 
+use super::interrupt::{Interrupts, QueueInterrupt};
+use super::merger::{Arrival, MergeStage};
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
 use crate::dma::checksum;
@@ -16,15 +18,6 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) const FIFO_BYTES: usize = 512 << 10;
 /// The maximum number of frames sent per call, and of frames received.
 pub(super) const BATCH: usize = 256;
-
-/// Interrupt moderation: when arrived frames raise the interrupt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interrupts {
-    /// Nanoseconds from the first frame to the interrupt.
-    pub delay_ns: u64,
-    /// Number of frames that raise it earlier; 0: no number.
-    pub frames: usize,
-}
 
 /// Counters of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,23 +73,14 @@ impl Unit {
 #[derive(Debug)]
 pub(super) struct ReceiveUnit {
     pub(super) unit: Unit,
-    pub(super) fifo: VecDeque<Vec<u8>>,
+    pub(super) fifo: VecDeque<Arrival>,
     pub(super) fifo_bytes: usize,
     /// The control word in effect, if the queue is a dedicated one of a driver in another domain.
     pub(super) control: QueueControl,
     /// Bytes of the first frame that are stored already.
     pub(super) stored: usize,
-    /// The index that the driver had acknowledged last.
-    pub(super) acknowledged: u32,
-}
-
-/// Interrupts of the receive queues that the driver acknowledges in its memory.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Raised {
-    /// Whether the interrupt was raised since the driver acknowledged completions last.
-    pub(super) is_raised: bool,
-    /// Number of unacknowledged completions.
-    pub(super) pending: u32,
+    /// Its interrupt, if the driver is in another process.
+    pub(super) interrupt: QueueInterrupt,
 }
 
 /// A device in software with wire `W`. It works only when it is called.
@@ -110,12 +94,14 @@ pub struct SoftDevice<W> {
     /// Receive queue by destination MAC; others use queue 0.
     pub(super) filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
-    interrupts: Interrupts,
-    /// Time at which the first frame arrived since the last acknowledgement.
-    pub(super) since_ns: Option<u64>,
+    pub(super) interrupts: Interrupts,
+    pub(super) merging: Option<MergeStage>,
+    /// Whether stored frames may wait no longer for their interrupt.
+    pub(super) is_late: bool,
+    /// Time at which the first frame arrived since the last [`SoftDevice::acknowledge`].
+    since_ns: Option<u64>,
     /// Frames that arrived since then.
-    pub(super) arrived: usize,
-    pub(super) raised: Raised,
+    arrived: usize,
     is_stopped: bool,
     pub(super) counters: DeviceCounters,
     last_fault: Option<(QueueName, IoFault)>,
@@ -142,9 +128,10 @@ impl<W: Wire> SoftDevice<W> {
             filter: BTreeMap::new(),
             longest,
             interrupts,
+            merging: None,
+            is_late: false,
             since_ns: None,
             arrived: 0,
-            raised: Raised::default(),
             is_stopped: false,
             counters: DeviceCounters::default(),
             last_fault: None,
@@ -162,7 +149,7 @@ impl<W: Wire> SoftDevice<W> {
             fifo_bytes: 0,
             control: QueueControl::default(),
             stored: 0,
-            acknowledged: 0,
+            interrupt: QueueInterrupt::default(),
         };
         self.receive = receive.iter().enumerate().map(unit).collect();
         self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
@@ -321,27 +308,49 @@ impl<W: Wire> SoftDevice<W> {
         for _ in 0..BATCH {
             // A frame may have arrived before this call.
             let due_ns = self.wire.due_ns(0).unwrap_or(now_ns);
-            let Some(frame) = self.wire.receive(now_ns) else {
+            let Some(bytes) = self.wire.receive(now_ns) else {
                 break;
             };
-            if frame.len() > self.longest {
+            if bytes.len() > self.longest {
                 self.counters.too_long += 1;
                 continue;
             }
-            let queue = frame.first_chunk().and_then(|mac| self.filter.get(mac));
-            let queue = queue.copied().unwrap_or(0);
-            let Some(receive) = self.receive.get_mut(queue) else {
-                continue;
+            let queue = self.queue_of(&bytes);
+            let frame = Arrival {
+                valid: checksum::is_valid(&bytes),
+                bytes,
+                merged: None,
             };
-            if receive.fifo_bytes + frame.len() > FIFO_BYTES {
-                self.counters.missed += 1;
-                continue;
+            if self.merges(queue)
+                && let Some(stage) = &mut self.merging
+            {
+                stage.arrived.push(frame);
+            } else {
+                self.enqueue(queue, frame, due_ns);
             }
-            receive.fifo_bytes += frame.len();
-            receive.fifo.push_back(frame);
-            self.since_ns.get_or_insert(due_ns);
-            self.arrived += 1;
         }
+        self.merge(now_ns);
+    }
+
+    /// Returns the receive queue of a frame.
+    pub(super) fn queue_of(&self, bytes: &[u8]) -> usize {
+        let queue = bytes.first_chunk().and_then(|mac| self.filter.get(mac));
+        queue.copied().unwrap_or(0)
+    }
+
+    /// Has a frame that arrived at `due_ns` wait for buffers of a queue.
+    pub(super) fn enqueue(&mut self, queue: usize, frame: Arrival, due_ns: u64) {
+        let Some(receive) = self.receive.get_mut(queue) else {
+            return;
+        };
+        if receive.fifo_bytes + frame.bytes.len() > FIFO_BYTES {
+            self.counters.missed += 1;
+            return;
+        }
+        receive.fifo_bytes += frame.bytes.len();
+        receive.fifo.push_back(frame);
+        self.since_ns.get_or_insert(due_ns);
+        self.arrived += 1;
     }
 
     /// Stores the waiting frames of a queue in posted buffers.
@@ -377,33 +386,35 @@ impl<W: Wire> SoftDevice<W> {
         let Some(frame) = receive.fifo.pop_front() else {
             return Ok(false);
         };
-        let rest = frame.get(stored..).unwrap_or(&[]);
+        let rest = frame.bytes.get(stored..).unwrap_or(&[]);
         let room = descriptor.len as usize;
         if descriptor.header.is_some() && rest.len() > room || room == 0 {
             self.counters.too_long += 1;
-            let len = frame.len();
+            let len = frame.bytes.len();
             if let Some(receive) = self.receive.get_mut(queue) {
                 receive.fifo_bytes -= len;
                 receive.stored = 0;
             }
             return Ok(true);
         }
+        let room = room.min(frame.part_max(queue, stored));
         let part = rest.get(..room).unwrap_or(rest);
         let header_len = match descriptor.header {
             Some(_) => part.len().min(SNAPSHOT),
             None => 0,
         };
         let is_stored = self.store(name, io, &descriptor, part, header_len);
-        let more = is_stored && stored + part.len() < frame.len();
+        let more = is_stored && stored + part.len() < frame.bytes.len();
         let completion = Completion {
             len: if is_stored { part.len() as u32 } else { 0 },
             header_len: if is_stored { header_len as u16 } else { 0 },
             more,
-            valid: is_stored && !more && checksum::is_valid(&frame),
+            valid: is_stored && !more && frame.valid,
             error: !is_stored,
+            merged: frame.merged.filter(|_| is_stored && !more),
             ..Completion::default()
         };
-        let (len, end) = (frame.len(), stored + part.len());
+        let (len, end) = (frame.bytes.len(), stored + part.len());
         let Some(receive) = self.receive.get_mut(queue) else {
             return Ok(false);
         };
@@ -505,7 +516,7 @@ fn at<T>(
 impl ReceiveUnit {
     pub(super) fn drop_first(&mut self) {
         if let Some(frame) = self.fifo.pop_front() {
-            self.fifo_bytes -= frame.len();
+            self.fifo_bytes -= frame.bytes.len();
         }
         self.stored = 0;
     }

@@ -1,7 +1,8 @@
 //! A device in software and its driver, in one process.
 
 use super::core::LocalDevice;
-use super::device::{Interrupts, SoftDevice};
+use super::device::SoftDevice;
+use super::interrupt::Interrupts;
 use super::queues::{DedicatedRings, MacFilter};
 use super::wire::Wire;
 use crate::buffer::Buffers;
@@ -124,6 +125,7 @@ impl<W: Wire> SoftNic<W> {
                 entries,
                 maps,
                 longest,
+                merges: false,
             };
             Some((ReceiveQueue::new(of_queue, memory, headers)?, address))
         };

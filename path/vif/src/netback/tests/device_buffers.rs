@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::netback::{DeliveryReport, DeviceBuffer, Returned};
-use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp};
-use crate::testing::ipv4_tcp;
+use crate::netif::{BackRecord, ExtraInfo, Features, MAX_SLOTS, RxRequest, RxResponse, rsp};
+use crate::testing::{back_record, ipv4_tcp};
 use crate::{Fatal, VifDrop};
-use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
+use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
 const FRAME: usize = 1519;
 /// Headroom that a device leaves before a frame.
@@ -231,6 +231,51 @@ fn closing_releases_device_buffers() {
     let mut rig = rig();
     assert_eq!(post_to_device(&mut rig, 40, 0).len(), 40);
     assert_eq!(rig.back.into_grants().held, 0);
+}
+
+/// D-40: a device may merge frames for a guest only if the guest takes any result.
+#[test]
+fn guest_takes_frames_merged_by_a_device_only_whole() {
+    let all = Features::ALL.with(Features::RX_ANY_ORDER);
+    let takes = |front, slots| {
+        let back = BackRecord {
+            max_slots: slots,
+            ..back_record(all)
+        };
+        let rig = Rig::with_record(sizes(), front, back);
+        rig.back.takes_merged()
+    };
+    assert!(takes(all, 32));
+    // 31 buffers of 2048 bytes hold less than 64 KB.
+    assert!(!takes(all, 31));
+    for missing in [
+        Features::GSO_TCPV4,
+        Features::GSO_TCPV6,
+        Features::IPV6_CSUM,
+        Features::SG,
+    ] {
+        assert!(!takes(all.without(missing), MAX_SLOTS), "{missing:?}");
+    }
+    let mut rig = Rig::with(sizes(), all, all);
+    let loans = post_to_device(&mut rig, 2, 0);
+    let bytes = ipv4_tcp(1400, 1);
+    let (head, tail) = bytes.split_at(800);
+    let mut frame = arrived(&loans[0], head);
+    let rest = arrived(&loans[1], tail);
+    frame.push(rest.pieces[0]);
+    frame.offload = Offload {
+        checksum: Checksum::Blank {
+            start: 34,
+            offset: 16,
+        },
+        gso: Some(Gso {
+            kind: GsoKind::Tcp4,
+            size: 700,
+        }),
+    };
+    let report = deliver(&mut rig, &frame);
+    assert_eq!((report.delivered, report.drops.total()), (1, 0));
+    assert_eq!(rig.back.outstanding(), 0);
 }
 
 #[test]

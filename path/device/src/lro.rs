@@ -1,0 +1,119 @@
+//! Large receive offload in the device, by the engine of the other domains. Its rules are those of
+//! a driver domain that forwards: an aggregate can be segmented again into the same packets.
+
+use config::domain::{LroConfig, Rings};
+use config::lro::{FlushConfig, Placement, RulesKey};
+use nic::dma::layout::Merged;
+use nic::dma::soft::{Arrival, Merger};
+use nic::{Checksum, Frame, Pool};
+use runtime::lro::{LroStage, Side};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Flows tracked at once.
+const FLOWS: u32 = 256;
+
+/// The merger of a device.
+#[derive(Debug)]
+pub struct LroMerger {
+    /// The engine, shared with the device, which reports its counters.
+    stage: Rc<RefCell<LroStage>>,
+    /// Memory of held frames and of those that pass.
+    pool: Pool,
+    // Scratch lists; empty between calls.
+    frames: Vec<Frame>,
+    out: Vec<Frame>,
+}
+
+impl LroMerger {
+    /// Creates a merger that holds frames in `pool`, at most as long as the interrupt of `rings`
+    /// is delayed; without a delay only until the device has taken all frames of a turn.
+    #[must_use]
+    pub fn new(rings: Rings, pool: Pool) -> Self {
+        let flush = match rings.interrupt_us {
+            0 => FlushConfig::Poll,
+            us => FlushConfig::After(us),
+        };
+        let config = LroConfig {
+            at: Placement::Physical,
+            rules: RulesKey::Gro,
+            flush,
+            flows: FLOWS,
+            ..LroConfig::default()
+        };
+        // The other half is for frames that pass.
+        let stage = LroStage::new(Side::Physical, &config, pool.capacity() / 2);
+        Self {
+            stage: Rc::new(RefCell::new(stage)),
+            pool,
+            frames: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Returns the engine.
+    #[must_use]
+    pub fn stage(&self) -> Rc<RefCell<LroStage>> {
+        Rc::clone(&self.stage)
+    }
+
+    /// Passes the frames in the pool through the engine.
+    fn pass_copied(&mut self, now_ns: u64, out: &mut Vec<Arrival>) {
+        let mut stage = self.stage.borrow_mut();
+        stage.pass(now_ns, false, &mut self.frames, &mut self.out);
+        drop(stage);
+        self.finish(out);
+    }
+
+    /// Copies finished frames out of the pool.
+    fn finish(&mut self, out: &mut Vec<Arrival>) {
+        for frame in &mut self.out {
+            // Own memory is always accessible.
+            if let Ok(bytes) = frame.to_vec() {
+                out.push(Arrival {
+                    bytes,
+                    valid: frame.offload.checksum == Checksum::Valid,
+                    merged: Merged::of(frame.offload, frame.fixed_id),
+                });
+            }
+            frame.recycle(&mut self.pool);
+        }
+        self.out.clear();
+    }
+}
+
+impl Merger for LroMerger {
+    fn pass(&mut self, now_ns: u64, frames: &mut Vec<Arrival>, out: &mut Vec<Arrival>) {
+        for arrival in frames.drain(..) {
+            match Frame::from_bytes(&arrival.bytes, &mut self.pool) {
+                Ok(mut frame) => {
+                    if arrival.valid {
+                        frame.offload.checksum = Checksum::Valid;
+                    }
+                    self.frames.push(frame);
+                }
+                // The pool is full: all frames before this one pass first.
+                Err(_) => {
+                    self.pass_copied(now_ns, out);
+                    self.flush(now_ns, out);
+                    out.push(arrival);
+                }
+            }
+        }
+        if !self.frames.is_empty() {
+            self.pass_copied(now_ns, out);
+        }
+    }
+
+    fn flush(&mut self, now_ns: u64, out: &mut Vec<Arrival>) {
+        self.stage.borrow_mut().drain(now_ns, &mut self.out);
+        self.finish(out);
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.stage.borrow().next_due()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! A device that merges received frames: they arrive in several buffers, with the sizes of their
+//! segments, and wait no longer than for the interrupt.
+
+mod common;
+
+use common::{Cord, CountingBell, bytes, counter};
+use nic::dma::layout::{MERGED_MAX, Merged, queue_bytes};
+use nic::dma::soft::{Arrival, Interrupts, Merger, SoftDevice};
+use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
+use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Nic, Offload, Pool};
+use shmem::{Area, Span};
+use std::rc::Rc;
+
+const ENTRIES: u32 = 64;
+const SETUP: RemoteSetup = RemoteSetup {
+    entries: ENTRIES,
+    mtu: 1500,
+    queues: 1,
+    merges: true,
+};
+const BUFFER: usize = 2048;
+const BUFFERS: usize = 128;
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const MERGED: Merged = Merged {
+    gso: Gso {
+        kind: GsoKind::Tcp4,
+        size: 1000,
+    },
+    tcp: 34,
+    fixed_id: true,
+};
+const OFFLOAD: Offload = Offload {
+    checksum: Checksum::Blank {
+        start: 34,
+        offset: 16,
+    },
+    gso: Some(MERGED.gso),
+};
+/// Time for which [`Joiner`] holds frames.
+const HOLD_NS: u64 = 100;
+
+/// Joins all frames that arrive within [`HOLD_NS`].
+#[derive(Debug, Default)]
+struct Joiner {
+    held: Vec<u8>,
+    since_ns: Option<u64>,
+}
+
+impl Merger for Joiner {
+    fn pass(&mut self, now_ns: u64, frames: &mut Vec<Arrival>, _: &mut Vec<Arrival>) {
+        self.since_ns.get_or_insert(now_ns);
+        self.held
+            .extend(frames.drain(..).flat_map(|frame| frame.bytes));
+    }
+
+    fn flush(&mut self, _: u64, out: &mut Vec<Arrival>) {
+        if self.since_ns.take().is_some() {
+            out.push(Arrival {
+                bytes: std::mem::take(&mut self.held),
+                valid: false,
+                merged: Some(MERGED),
+            });
+        }
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.since_ns.map(|since_ns| since_ns + HOLD_NS)
+    }
+}
+
+struct Rig {
+    nic: RemoteNic,
+    queue: RemoteQueue,
+    pool: Pool,
+    cord: Cord,
+    device: SoftDevice<Cord>,
+    granted: IoTable,
+    memory: Area,
+    guest: Area,
+    guest_at: IoAddr,
+    failed: Vec<BufferId>,
+}
+
+fn rig(delay_ns: u64) -> Rig {
+    let area = |bytes| Area::anonymous(bytes).unwrap();
+    let (memory, pool, guest) = (
+        area(SETUP.bytes()),
+        area(BUFFERS * BUFFER),
+        area(BUFFERS * BUFFER),
+    );
+    let mut granted = IoTable::default();
+    let [own, _, guest_at] = [memory, pool, guest].map(|of| {
+        let at = granted.add(of);
+        granted.map(at, of.len()).unwrap();
+        at
+    });
+    let cord = Cord::default();
+    let interrupts = Interrupts {
+        delay_ns,
+        frames: 0,
+    };
+    let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let mut device = device.merging(Box::<Joiner>::default());
+    let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
+    let mut queue = nic.dedicated(1).unwrap();
+    let places = nic.lay_out().unwrap();
+    device.connect(&[places.receive, places.dedicated], places.transmit);
+    nic.connect(Rc::<CountingBell>::default());
+    queue.follow_link(|_| ());
+    let mut rig = Rig {
+        nic,
+        queue,
+        pool: Pool::new(pool, BUFFER),
+        cord,
+        device,
+        granted,
+        memory,
+        guest,
+        guest_at,
+        failed: Vec::new(),
+    };
+    assert!(rig.shared().is_empty());
+    rig
+}
+
+impl Rig {
+    fn start(&mut self, merges: bool) {
+        self.queue.start(MAC, merges);
+        self.work(0);
+        for n in 0..40 {
+            let at = n as usize * BUFFER;
+            let buffer = Buffer {
+                id: BufferId(n),
+                span: self.guest.at(at, BUFFER).unwrap(),
+            };
+            assert!(self.queue.post(self.guest_at.add(at).unwrap(), buffer));
+        }
+        self.queue.publish();
+    }
+
+    fn work(&mut self, now_ns: u64) -> bool {
+        self.device.follow_controls(&self.granted);
+        self.device.work(now_ns, &self.granted);
+        self.device.raise(now_ns, &self.granted)
+    }
+
+    fn arrive(&self, mark: u8, mac: [u8; 6]) -> Vec<u8> {
+        let mut frame = bytes(mark, 1500);
+        frame[..6].copy_from_slice(&mac);
+        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        frame
+    }
+
+    fn shared(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.nic.rx(0, 64, &mut self.pool, &mut frames);
+        frames
+    }
+
+    fn of_guest(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.queue.receive(64, &mut frames, &mut self.failed);
+        frames
+    }
+
+    /// Writes completions into a queue's memory, as a hostile device does, and raises its
+    /// interrupt.
+    fn complete(&self, queue: Span, completions: &[[u32; 4]]) {
+        let at = queue_bytes(ENTRIES) - abi::PAGE;
+        for (n, words) in completions.iter().enumerate() {
+            queue.write_words(at + n * 16, words).unwrap();
+        }
+        queue.store_u32(64, completions.len() as u32).unwrap();
+        queue.store_u32(384, 1).unwrap();
+    }
+}
+
+/// D-39: merged frames of the shared queue arrive in several buffers when the interrupt is due.
+#[test]
+fn merged_frame_arrives_with_the_interrupt() {
+    let mut rig = rig(60);
+    let frames = [1, 2, 3].map(|mark| rig.arrive(mark, [4; 6])).concat();
+    assert!(!rig.work(10), "they are held");
+    assert_eq!(rig.device.due_ns(10), Some(10 + HOLD_NS));
+    assert!(!rig.work(109));
+    assert!(rig.work(110), "they have waited long enough");
+    let received = rig.shared();
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0].to_vec().unwrap(), frames);
+    assert_eq!(received[0].pieces.len(), frames.len().div_ceil(BUFFER));
+    assert_eq!((received[0].offload, received[0].fixed_id), (OFFLOAD, true));
+}
+
+/// D-39: an interrupt for stored frames covers held ones.
+#[test]
+fn interrupt_covers_held_frames() {
+    let mut rig = rig(60);
+    rig.start(false);
+    rig.arrive(1, MAC);
+    assert!(!rig.work(10));
+    let held = rig.arrive(2, [4; 6]);
+    assert!(!rig.work(20));
+    assert!(rig.work(70));
+    assert_eq!(rig.of_guest().len(), 1);
+    assert_eq!(rig.shared()[0].to_vec().unwrap(), held);
+    assert_eq!(rig.device.due_ns(70), None);
+}
+
+/// D-40: the device merges a guest's frames only if the driver permits it, in the guest's pages.
+#[test]
+fn frames_for_a_guest_are_merged_if_the_guest_accepts_them() {
+    for merges in [true, false] {
+        let mut rig = rig(0);
+        rig.start(merges);
+        let frames = [1, 2, 3].map(|mark| rig.arrive(mark, MAC));
+        rig.work(10);
+        rig.work(110);
+        let received = rig.of_guest();
+        let whole = common::contents(&received);
+        if merges {
+            assert_eq!(whole, [frames.concat()]);
+            assert_eq!(received[0].offload, OFFLOAD);
+            let buffers = received[0].pieces.iter().map(|piece| piece.buffer.0);
+            assert_eq!(buffers.collect::<Vec<_>>(), [0, 1, 2]);
+        } else {
+            assert_eq!(whole, frames);
+        }
+        assert_eq!(rig.queue.outstanding(), 37);
+        assert!(rig.failed.is_empty());
+    }
+}
+
+/// D-40: a merged frame for a guest has two buffers even if it fits one, and one of the driver's.
+#[test]
+fn merged_frame_for_a_guest_has_two_buffers() {
+    for (mac, buffers) in [(MAC, 2), ([4; 6], 1)] {
+        let mut rig = rig(0);
+        rig.start(true);
+        let frame = rig.arrive(1, mac);
+        rig.work(10);
+        rig.work(110);
+        let received = [rig.of_guest(), rig.shared()].concat();
+        assert_eq!(common::contents(&received), [frame]);
+        assert_eq!(received[0].pieces.len(), buffers);
+    }
+}
+
+/// D-40: frames that were held for a guest whose queue merges no longer use the shared queue.
+#[test]
+fn held_frames_of_a_stopped_queue_use_the_shared_queue() {
+    let mut rig = rig(0);
+    rig.start(true);
+    let frame = rig.arrive(1, MAC);
+    rig.work(10);
+    rig.queue.stop();
+    rig.work(110);
+    let received = rig.shared();
+    assert_eq!(common::contents(&received), [frame]);
+}
+
+/// D-26: held frames are lost with the link.
+#[test]
+fn held_frames_are_lost_with_the_link() {
+    let mut rig = rig(0);
+    rig.arrive(1, [4; 6]);
+    rig.work(10);
+    rig.device.discard(20);
+    assert_eq!(rig.device.counters().missed, 1);
+    assert_eq!(rig.device.due_ns(20), None);
+}
+
+/// D-13, D-39: descriptions that do not fit their frames drop these, and frames beyond the longest
+/// one close the NIC, in both kinds of queues.
+#[test]
+fn impossible_descriptions_are_malformed() {
+    let size = 1000 << 16;
+    let cases = [
+        // No segment size.
+        ([0, 100, 8 | 34 << 16, 0], false),
+        // A TCP header within the Ethernet header, behind the frame, or behind the snapshot.
+        ([0, 100, 8 | 13 << 16, size], false),
+        ([0, 100, 8 | 81 << 16, size], false),
+        ([0, 2000, 16 | 109 << 16, size], false),
+        ([0, 100, 8 | 80 << 16, size], true),
+        ([0, 100, 16 | 14 << 16, size], true),
+    ];
+    for (words, is_good) in cases {
+        let mut rig = rig(0);
+        rig.start(true);
+        let shared = rig.memory.span();
+        rig.complete(shared, &[words]);
+        assert_eq!(rig.shared().len(), usize::from(is_good), "{words:?}");
+        assert_eq!(counter(&rig.nic, "rx_malformed"), u64::from(!is_good));
+        rig.complete(shared.skip(SETUP.bytes() - queue_bytes(ENTRIES)), &[words]);
+        assert_eq!(rig.of_guest().len(), usize::from(is_good), "{words:?}");
+        assert_eq!(rig.failed.len(), usize::from(!is_good));
+        assert_eq!(rig.nic.closed(), None);
+    }
+    let endless: Vec<_> = (0..33).map(|n| [n, 2000, 1, 0]).collect();
+    let why = format!("66000 bytes where {MERGED_MAX} fit");
+    for of_guest in [false, true] {
+        let mut rig = rig(0);
+        rig.start(true);
+        let at = if of_guest {
+            SETUP.bytes() - queue_bytes(ENTRIES)
+        } else {
+            0
+        };
+        rig.complete(rig.memory.span().skip(at), &endless);
+        let received = if of_guest {
+            rig.of_guest()
+        } else {
+            rig.shared()
+        };
+        assert!(received.is_empty());
+        let closed = rig.nic.closed().unwrap().to_string();
+        assert!(closed.ends_with(&why), "{closed}");
+        rig.nic.disconnect(&mut rig.pool);
+        assert_eq!(rig.pool.available(), BUFFERS);
+        let mut back = std::mem::take(&mut rig.failed);
+        rig.queue.follow_link(|id| back.push(id));
+        back.sort_by_key(|id| id.0);
+        assert_eq!(back, (0..40).map(BufferId).collect::<Vec<_>>());
+    }
+}
