@@ -1,9 +1,9 @@
 //! `hostile-run --seconds N`: runs sixteen innocent guests, eight probes that send a thousand
 //! datagrams per second between them, and an attacker. Then it runs the same machine with a busy
-//! domain instead of the attacker. In the last two machines, all guests have a stateful firewall: the
-//! attacker sends SYNs of new flows, the busy guest those of one flow, and the probes are round trips
-//! in established flows and new connections. It prints the times of the probes, the domains that
-//! died, and the size of the log. `cargo xtask hostile` builds and runs it.
+//! domain instead of the attacker. In the last two machines, all guests have a stateful firewall:
+//! the attacker sends SYNs of new flows, the busy guest those of one flow, and the probes are round
+//! trips in established flows and new connections. It prints the times of the probes, the domains
+//! that died, and the size of the log. `cargo xtask hostile` builds and runs it.
 //!
 //! Its folder must contain the monitor's programs, and `hostile-domain` as `driver` and as `guest`.
 

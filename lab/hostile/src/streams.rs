@@ -1,6 +1,6 @@
 //! Flows between pairs of innocent guests: in an established one per pair, a datagram per
-//! millisecond, which the other end returns; and a hundred new TCP connections per second. Both ends
-//! are threads of this process, so they use the same clock.
+//! millisecond, which the other end returns; and a hundred new TCP connections per second. Both
+//! ends are threads of this process, so they use the same clock.
 
 use crate::machines::{PORT, address};
 use crate::probe::{Delays, PERIOD, bound, histogram, receive};

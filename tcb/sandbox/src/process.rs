@@ -12,7 +12,7 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
     clock_ns(tid, 6)
 }
 
-/// Returns the user id of one of our processes: see [`abi::users`].
+/// Returns the user id of one of our processes: see [`abi::user_ids`].
 #[must_use]
 pub fn user_of(pid: i32) -> u32 {
     use std::os::unix::fs::MetadataExt;

@@ -277,8 +277,8 @@ impl TxPool {
         !self.halves.is_empty()
     }
 
-    /// Swaps the memory of these receive buffers, which are out, with that of small buffers that are
-    /// free. Makes these the next ones that are taken.
+    /// Swaps the memory of these receive buffers, which are out, with that of small buffers that
+    /// are free. Makes these the next ones that are taken.
     pub(super) fn swap(&mut self, receive: &mut FreeBuffers, buffers: impl Iterator<Item = usize>) {
         let newest_first = self.small.free.iter().rev();
         let mut swapped = 0;

@@ -134,13 +134,9 @@ impl Rig {
             Format::Xen => Features::default(),
             Format::Native => Features::NATIVE_RINGS,
         };
-        let (front, back) = (
-            front.with(rings_feature),
-            BackRecord {
-                features: back.features.with(rings_feature),
-                ..back
-            },
-        );
+        let front = front.with(rings_feature);
+        let features = back.features.with(rings_feature);
+        let back = BackRecord { features, ..back };
         let layout = Layout::new(sizes);
         let (outside_pages, entries) = outside.unwrap_or_default();
         let table_pages = ((layout.grants() + entries) as usize * 8 + 8).div_ceil(PAGE);
