@@ -170,7 +170,9 @@ impl CniResult {
             let family = is_v6(&route.dst);
             let own = self.ips.iter().filter(|ip| is_v6(&ip.address) == family);
             let mut gateways = own.filter_map(|ip| ip.gateway.as_ref());
-            let is_neighbour = gateways.clone().any(|gateway| route.is_to(gateway));
+            let of_routes = self.routes.iter().filter_map(|route| route.gw.as_ref());
+            let mut neighbours = gateways.clone().chain(of_routes);
+            let is_neighbour = neighbours.any(|gateway| route.is_to(gateway));
             let own = gateways.next().filter(|_| !is_neighbour);
             Ok(match route.gw.as_ref().or(own) {
                 Some(via) => format!("{} via {via}", route.dst),

@@ -36,6 +36,17 @@ pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
         }
         ip.address = host(address);
     }
+    // So are the gateways of single routes, which were in the address's network.
+    for gateway in given
+        .routes
+        .iter_mut()
+        .filter_map(|route| route.gw.as_mut())
+    {
+        let invalid = |_| wrong(format!("the gateway of a route is \"{gateway}\""));
+        let address: IpAddr = gateway.parse().map_err(invalid)?;
+        gateways.insert(address);
+        *gateway = address.to_string();
+    }
     // A link-local router is a neighbour without a route.
     let neighbours = gateways.iter().filter(|via| !is_link_local(**via));
     let mut routes: Vec<_> = neighbours.map(|via| CniRoute::to(&host(*via))).collect();
@@ -69,7 +80,8 @@ pub(crate) fn ignore_redirects(netns: &str) -> Result<(), CniError> {
     written.map_err(|(file, error)| failed(format!("{file}: {error}")))
 }
 
-/// An IPv4 interface accepts redirects if `all` or its own setting allows them.
+/// An IPv4 interface accepts redirects if `all` or its own setting allows them, an IPv6 interface
+/// if its own does. New interfaces take theirs from `default`.
 fn write_settings() -> Result<(), (String, io::Error)> {
     for family in ["ipv4", "ipv6"] {
         for interface in ["all", "default"] {
@@ -116,6 +128,30 @@ mod tests {
                 "0.0.0.0/0 via 10.0.0.1",
                 "::/0 via fd00::1"
             ]
+        );
+    }
+
+    #[test]
+    fn gateways_of_routes_are_neighbours() {
+        let ips = json!([{ "address": "10.0.0.2/24", "gateway": "10.0.0.1" }]);
+        let routes = json!([{ "dst": "10.9.0.0/16", "gw": "10.0.0.9" }, { "dst": "0.0.0.0/0" }]);
+        assert_eq!(
+            routed(ips.clone(), routes)
+                .unwrap()
+                .machine_routes()
+                .unwrap(),
+            [
+                "10.0.0.1/32",
+                "10.0.0.9/32",
+                "10.9.0.0/16 via 10.0.0.9",
+                "0.0.0.0/0 via 10.0.0.1"
+            ]
+        );
+        let bad = routed(ips, json!([{ "dst": "0.0.0.0/0", "gw": "x" }])).unwrap_err();
+        assert!(
+            bad.msg.contains("the gateway of a route is \"x\""),
+            "{}",
+            bad.msg
         );
     }
 

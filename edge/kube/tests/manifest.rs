@@ -145,6 +145,9 @@ fn check_rights(file: &str, rights: &Rights) {
     let expected = expected.map(|(group, resource, verb)| [*group, *resource, *verb]);
     assert_eq!(api, expected.collect::<Vec<_>>());
 
+    let pod = &object(file, "DaemonSet")["spec"]["template"]["metadata"];
+    // An annotation could lift a pod's confinement.
+    assert_eq!(keys(pod), keys_of(&["labels"]));
     let account = object(file, "ServiceAccount");
     let binding = object(file, "ClusterRoleBinding");
     let set = object(file, "DaemonSet");

@@ -15,10 +15,10 @@ use std::thread::JoinHandle;
 const SOURCE_PORTS: u32 = 1024;
 /// Number of source ports, after which the destination port changes.
 const SOURCES: u32 = 60_000;
-/// Lowest destination port. No guest has listeners there.
+/// Lowest destination port. The victim's rules accept it, but no station listens there.
 const CLOSED_PORTS: u32 = 20_000;
 /// Number of destination ports.
-const CLOSED: u32 = 10_000;
+const CLOSED: u32 = 9000;
 /// Offset of the data (5 words), and the flag SYN.
 const SYN: [u8; 2] = [0x50, 2];
 
@@ -50,11 +50,9 @@ impl Flood {
 fn send(socket: &OwnedFd, victim: usize, new_flows: bool, stop: &AtomicBool) -> u64 {
     let to = SocketAddrV4::new(address(victim), 0);
     let mut accepted = 0;
-    for number in (0u32..).cycle() {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let flow = if new_flows { number } else { 0 };
+    let mut flow = 0_u32;
+    while !stop.load(Ordering::Relaxed) {
+        flow = flow.wrapping_add(new_flows.into());
         accepted += u64::from(sendto(socket, &segment(flow), SendFlags::empty(), &to).is_ok());
     }
     accepted
@@ -69,7 +67,8 @@ fn segment(number: u32) -> [u8; 20] {
     bytes[2..4].copy_from_slice(&(destination as u16).to_be_bytes());
     bytes[4..8].copy_from_slice(&number.to_be_bytes());
     bytes[12..14].copy_from_slice(&SYN);
-    // The checksum stays 0: the guard and the rules precede the station that would verify it.
+    // The checksum stays 0, so the victim's kernel drops the segment without an answer. The
+    // firewall precedes it.
     bytes
 }
 

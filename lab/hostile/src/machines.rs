@@ -17,11 +17,12 @@ const FRAME: u32 = 1514;
 /// MAC of the guest that receives a busy domain's frames.
 const SINK: &str = "02:00:00:00:99:01";
 
-/// Keys of an interface with a stateful firewall that accepts flows to [`PORT`].
+/// Keys of an interface with a stateful firewall, and with rules for servers as docs/firewall.md
+/// advises: without `state`. They also accept the segments of a flood.
 const STATEFUL: &str = "firewall = \"stateful\"\n\
-     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\nstate = \"new\"\n\
-     protocol = \"tcp\"\ndestination_ports = 5300\n\
-     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\nstate = \"new\"\n\
+     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\n\
+     protocol = \"tcp\"\ndestination_ports = \"5300-29000\"\n\
+     [[guest.vif.rule]]\naction = \"allow\"\ndirection = \"to-guest\"\n\
      protocol = \"udp\"\ndestination_ports = 5300\n";
 
 /// Kind of the attacking domain.

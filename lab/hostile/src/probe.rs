@@ -41,6 +41,14 @@ impl Delays {
         self.sent += sent;
     }
 
+    /// Returns the share of messages that were lost; 1 if none was sent.
+    pub(crate) fn lost_share(&self) -> f64 {
+        match self.sent {
+            0 => 1.0,
+            sent => self.lost() as f64 / sent as f64,
+        }
+    }
+
     /// Returns a quantile of the delays, in microseconds.
     pub(crate) fn us(&self, part: f64) -> f64 {
         self.times.value_at_quantile(part) as f64 / 1e3
@@ -73,7 +81,10 @@ impl Probes {
             let (sender, receiver) = (sender?, receiver?);
             sender.connect((to, PORT))?;
             sockets.push(sender);
-            receivers.push(std::thread::spawn(move || receive(&receiver, begun)));
+            let ended = Arc::clone(&stop);
+            receivers.push(std::thread::spawn(move || {
+                receive(&receiver, begun, &ended)
+            }));
         }
         let (ended, count) = (Arc::clone(&stop), Arc::clone(&sent));
         let sender = std::thread::spawn(move || send(&sockets, begun, &ended, &count));
@@ -129,15 +140,31 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
     }
 }
 
-/// Receives until no datagram arrives for the maximum delay.
-pub(crate) fn receive(socket: &UdpSocket, begun: Instant) -> Histogram<u64> {
+/// Receives until `stop`, and then until no datagram arrives for the maximum delay.
+pub(crate) fn receive(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> Histogram<u64> {
     let mut times = histogram();
     let mut bytes = [0; 8];
-    while let Ok(count) = socket.recv(&mut bytes) {
+    until_silent(stop, || {
+        let count = socket.recv(&mut bytes)?;
         if count == bytes.len() {
             let now_ns = begun.elapsed().as_nanos() as u64;
             times.saturating_record(now_ns.saturating_sub(u64::from_be_bytes(bytes)));
         }
-    }
+        Ok(())
+    });
     times
+}
+
+/// Calls `each` until it fails after `stop`. Before that, a timeout is a stall, not the end.
+pub(crate) fn until_silent(stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) {
+    loop {
+        // Read before the call, so that the last call lasts for the whole timeout.
+        let stopped = stop.load(Ordering::Relaxed);
+        if each().is_err() {
+            if stopped {
+                return;
+            }
+            std::thread::sleep(PERIOD);
+        }
+    }
 }

@@ -3,11 +3,10 @@
 //! ends are threads of this process, so they use the same clock.
 
 use crate::machines::{PORT, address};
-use crate::probe::{Delays, PERIOD, bound, histogram, receive};
-use anyhow::{Context, Result};
+use crate::probe::{Delays, PERIOD, bound, histogram, receive, until_silent};
+use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use netdev::netns::Namespace;
-use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -20,63 +19,93 @@ const CONNECT_PERIOD: Duration = Duration::from_millis(10);
 /// Timeout of a connection attempt.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-type Results = (Histogram<u64>, u64);
+/// Interval of checks for new connections.
+const ACCEPT_PERIOD: Duration = Duration::from_millis(5);
+
+/// Times of successful connection attempts, and the number of all.
+type ConnectTimes = (Histogram<u64>, u64);
+
+/// The flows of one pair.
+struct Pair {
+    sender: JoinHandle<u64>,
+    receiver: JoinHandle<Histogram<u64>>,
+    connects: JoinHandle<ConnectTimes>,
+}
 
 /// Running streams and connection attempts.
 pub(crate) struct Streams {
     stop: Arc<AtomicBool>,
-    established: Vec<(JoinHandle<u64>, JoinHandle<Histogram<u64>>)>,
-    connects: Vec<JoinHandle<Results>>,
+    pairs: Vec<Pair>,
 }
 
 impl Streams {
     /// Starts them between the innocent guests in these namespaces.
     pub(crate) fn start(places: &[Namespace]) -> Result<Self> {
-        let begun = Instant::now();
-        let mut streams = Self {
-            stop: Arc::default(),
-            established: Vec::new(),
-            connects: Vec::new(),
-        };
-        for (pair, two) in places.chunks_exact(2).enumerate() {
-            let server = SocketAddr::new(address(2 * pair + 1).into(), PORT);
-            let listener = two[1].enter(|| TcpListener::bind(server))?;
-            let listener = listener.with_context(|| server.to_string())?;
-            let own = SocketAddr::new(address(2 * pair).into(), 0);
-            let (client, returning) = (bound(&two[0], own)?, bound(&two[1], server)?);
-            client.connect(server)?;
-            let (receiver, stop) = (client.try_clone()?, Arc::clone(&streams.stop));
-            std::thread::spawn(move || return_all(&returning));
-            streams.established.push((
-                std::thread::spawn(move || send(&client, begun, &stop)),
-                std::thread::spawn(move || receive(&receiver, begun)),
-            ));
-            std::thread::spawn(move || while listener.accept().is_ok() {});
-            let place = Namespace::from(two[0].as_fd().try_clone_to_owned()?);
-            let stop = Arc::clone(&streams.stop);
-            streams.connects.push(std::thread::spawn(move || {
-                let tried = place.enter(|| connect(server, &stop));
-                tried.unwrap_or_else(|_| (histogram(), 0))
-            }));
-        }
-        Ok(streams)
+        let (begun, stop) = (Instant::now(), Arc::<AtomicBool>::default());
+        let pairs = places.chunks_exact(2).enumerate();
+        let pairs = pairs.map(|(number, two)| pair(number, two, begun, &stop));
+        Ok(Self {
+            pairs: pairs.collect::<Result<_>>()?,
+            stop,
+        })
     }
 
-    /// Stops them. Returns the round trips in established flows, and the times that
-    /// new connections took.
-    pub(crate) fn stop(self) -> [Delays; 2] {
+    /// Stops them. Returns the round trips in established flows and the times that new connections
+    /// took, of the first pair and of the others.
+    pub(crate) fn stop(self) -> Vec<(&'static str, Delays)> {
         self.stop.store(true, Ordering::Relaxed);
-        let (mut messages, mut connects) = (Delays::default(), Delays::default());
-        for (sender, receiver) in self.established {
-            let sent = sender.join().unwrap_or_default();
-            messages.add(receiver.join().unwrap_or_else(|_| histogram()), sent);
+        let mut all: [Delays; 4] = Default::default();
+        for (number, pair) in self.pairs.into_iter().enumerate() {
+            let first = if number == 0 { 0 } else { 2 };
+            let sent = pair.sender.join().unwrap_or_default();
+            let times = pair.receiver.join().unwrap_or_else(|_| histogram());
+            all[first].add(times, sent);
+            let (times, tried) = pair.connects.join().unwrap_or_else(|_| (histogram(), 0));
+            all[first + 1].add(times, tried);
         }
-        for tries in self.connects {
-            let (times, tried) = tries.join().unwrap_or_else(|_| (histogram(), 0));
-            connects.add(times, tried);
-        }
-        [messages, connects]
+        let names = ["its flow", "its connects", "flows", "connects"];
+        names.into_iter().zip(all).collect()
     }
+}
+
+/// Starts the flows between two namespaces.
+fn pair(
+    number: usize,
+    places: &[Namespace],
+    begun: Instant,
+    stop: &Arc<AtomicBool>,
+) -> Result<Pair> {
+    let [from, to] = places else {
+        bail!("a pair has two namespaces");
+    };
+    let server = SocketAddr::new(address(2 * number + 1).into(), PORT);
+    let own = SocketAddr::new(address(2 * number).into(), 0);
+    let listener = to.enter(|| TcpListener::bind(server))?;
+    let listener = listener.with_context(|| server.to_string())?;
+    listener.set_nonblocking(true)?;
+    let (client, returning) = (bound(from, own)?, bound(to, server)?);
+    client.connect(server)?;
+    let receiver = client.try_clone()?;
+    let place = Namespace::from(from.as_fd().try_clone_to_owned()?);
+    let flag = || Arc::clone(stop);
+    let (returns, accepts) = (flag(), flag());
+    std::thread::spawn(move || return_all(&returning, &returns));
+    std::thread::spawn(move || {
+        paced(
+            ACCEPT_PERIOD,
+            &accepts,
+            || while listener.accept().is_ok() {},
+        )
+    });
+    let (sends, receives, connects) = (flag(), flag(), flag());
+    Ok(Pair {
+        sender: std::thread::spawn(move || send(&client, begun, &sends)),
+        receiver: std::thread::spawn(move || receive(&receiver, begun, &receives)),
+        connects: std::thread::spawn(move || {
+            let tried = place.enter(|| connect(server, &connects));
+            tried.unwrap_or_else(|_| (histogram(), 0))
+        }),
+    })
 }
 
 /// Sends a datagram per period until `stop`, and returns their number.
@@ -86,22 +115,22 @@ fn send(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> u64 {
         sent += 1;
         // A datagram that the kernel rejects counts as lost.
         let _taken = socket.send(&now_ns(begun).to_be_bytes());
-        Ok(())
     });
     sent
 }
 
-/// Returns datagrams to their senders until none arrives for the maximum delay.
-fn return_all(socket: &UdpSocket) {
+/// Returns datagrams to their senders until `stop`.
+fn return_all(socket: &UdpSocket, stop: &AtomicBool) {
     let mut bytes = [0; 8];
-    while let Ok((count, sender)) = socket.recv_from(&mut bytes) {
-        let _taken = socket.send_to(bytes.get(..count).unwrap_or_default(), sender);
-    }
+    until_silent(stop, || {
+        let (count, sender) = socket.recv_from(&mut bytes)?;
+        socket.send_to(bytes.get(..count).unwrap_or_default(), sender)?;
+        Ok(())
+    });
 }
 
-/// Connects once per period until `stop`. Returns the times of the successful attempts, and the
-/// number of all.
-fn connect(server: SocketAddr, stop: &AtomicBool) -> Results {
+/// Connects once per period until `stop`.
+fn connect(server: SocketAddr, stop: &AtomicBool) -> ConnectTimes {
     let (mut times, mut tried) = (histogram(), 0);
     paced(CONNECT_PERIOD, stop, || {
         tried += 1;
@@ -109,16 +138,16 @@ fn connect(server: SocketAddr, stop: &AtomicBool) -> Results {
         if TcpStream::connect_timeout(&server, CONNECT_WAIT).is_ok() {
             times.saturating_record(now_ns(began));
         }
-        Ok(())
     });
     (times, tried)
 }
 
-/// Calls `each` once per period until `stop` or an error. A delayed call delays the next ones only
-/// as long as it lasts.
-fn paced(period: Duration, stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) {
+/// Calls `each` once per period until `stop`. A delayed call delays the next ones only as long as
+/// it lasts.
+fn paced(period: Duration, stop: &AtomicBool, mut each: impl FnMut()) {
     let mut due = Instant::now();
-    while !stop.load(Ordering::Relaxed) && each().is_ok() {
+    while !stop.load(Ordering::Relaxed) {
+        each();
         due = (due + period).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }

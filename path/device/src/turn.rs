@@ -180,7 +180,8 @@ impl<W: Wait> DeviceDomain<W> {
 
     fn advance(&mut self) {
         let Self { device, link, .. } = self;
-        link.advance(|queues| device.connect(&queues.receive_queues(), queues.transmit));
+        let now_ns = monotonic_ns();
+        link.advance(|queues| device.connect(&queues.receive_queues(), queues.transmit, now_ns));
     }
 
     fn answer(&self, request: &Request) -> Result<Value, String> {

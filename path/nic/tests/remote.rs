@@ -58,7 +58,7 @@ fn rig(interrupts: Interrupts) -> Rig {
 impl Rig {
     fn connect(&mut self) {
         let queues = self.nic.lay_out().unwrap();
-        self.device.connect(&[queues.receive], queues.transmit);
+        self.device.connect(&[queues.receive], queues.transmit, 0);
         self.nic.connect(self.bell.clone());
     }
 

@@ -123,7 +123,7 @@ fn rig(interrupts: Interrupts) -> Rig {
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
     let places = nic.lay_out().unwrap();
-    device.connect(&[places.receive, places.dedicated], places.transmit);
+    device.connect(&[places.receive, places.dedicated], places.transmit, 0);
     let bell = Rc::<CountingBell>::default();
     nic.connect(bell.clone());
     queue.follow_link(|_| ());
@@ -317,7 +317,7 @@ fn concurrent_ends_lose_no_interrupt() {
             let interrupts = Interrupts::default();
             let mut device =
                 SoftDevice::new(cord.clone(), ENTRIES, &[], places.receive, 1518, interrupts);
-            device.connect(&[places.receive], places.transmit);
+            device.connect(&[places.receive], places.transmit, 0);
             let mut store = || {
                 cord.arriving.borrow_mut().push_back(bytes(1, 60));
                 device.work(0, &granted);

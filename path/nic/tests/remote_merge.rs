@@ -104,7 +104,7 @@ fn rig(delay_ns: u64) -> Rig {
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
     let places = nic.lay_out().unwrap();
-    device.connect(&[places.receive, places.dedicated], places.transmit);
+    device.connect(&[places.receive, places.dedicated], places.transmit, 0);
     nic.connect(Rc::<CountingBell>::default());
     queue.follow_link(|_| ());
     let mut rig = Rig {
@@ -208,7 +208,7 @@ fn interrupt_covers_held_frames() {
 
 /// D-40: the device merges a guest's frames only if the driver permits it, in the guest's pages.
 #[test]
-fn frames_for_a_guest_are_merged_if_the_guest_accepts_them() {
+fn guest_frames_are_merged_if_the_guest_accepts_them() {
     for merges in [true, false] {
         let mut rig = rig(0);
         rig.start(merges);
@@ -247,7 +247,7 @@ fn merged_frame_for_a_guest_has_two_buffers() {
 
 /// D-40: frames that were held for a guest whose queue merges no longer use the shared queue.
 #[test]
-fn held_frames_of_a_stopped_queue_use_the_shared_queue() {
+fn held_frames_of_stopped_queues_use_the_shared_one() {
     let mut rig = rig(0);
     rig.start(true);
     let frame = rig.arrive(1, MAC);

@@ -82,7 +82,7 @@ impl Rig {
         let bytes = nic::dma::layout::queue_bytes(ENTRIES);
         let second = places.dedicated.add(bytes).unwrap();
         let queues = [places.receive, places.dedicated, second];
-        self.device.connect(&queues, places.transmit);
+        self.device.connect(&queues, places.transmit, 0);
         self.nic.connect(self.bell.clone());
         self.queue
             .follow_link(|id| panic!("{id:?} is still posted"));

@@ -97,8 +97,11 @@ fn is_built(home: &Path) -> bool {
     home.join("kubernetes").is_file() && built.ok() == wanted().ok()
 }
 
+/// Phrases of Go's messages about modules that are wrong wherever they are downloaded. A proxy that
+/// has only some modules does not find others, so a missing one is not wrong.
+const WRONG: [&str; 3] = ["SECURITY ERROR", "checksum mismatch", "missing go.sum"];
 /// Phrases of Go's messages about a proxy or repository that does not answer, or refuses.
-const UNREACHABLE: [&str; 4] = ["https://", "http://", "dial tcp", "lookup "];
+const UNREACHABLE: [&str; 2] = ["https://", "dial tcp"];
 
 /// Downloads the modules that Kubernetes is built from, unless it is built.
 ///
@@ -127,12 +130,10 @@ pub(super) fn fetch(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether Go's messages are about a download. Progress messages do not count.
+/// Returns whether Go's messages are only about downloads that failed here.
 fn is_unreachable(messages: &str) -> bool {
-    let mut errors = messages
-        .lines()
-        .filter(|line| !line.starts_with("go: downloading "));
-    errors.any(|line| UNREACHABLE.iter().any(|phrase| line.contains(phrase)))
+    let have = |phrases: &[&str]| phrases.iter().any(|phrase| messages.contains(phrase));
+    !have(&WRONG) && have(&UNREACHABLE)
 }
 
 /// Returns a command of Go for the sources of the components.
@@ -175,7 +176,7 @@ mod tests {
                      \"https://proxy.golang.org/k8s.io/api/@v/v0.33.13.zip\": dial tcp: lookup \
                      proxy.golang.org: no such host\n";
         let refused = "main.go:4:2: k8s.io/api@v0.33.13: reading https://proxy.golang.org/k8s.io/\
-                       api/@v/v0.33.13.zip: 404 Not Found\n";
+                       api/@v/v0.33.13.zip: 403 Forbidden\n";
         for messages in [proxy, refused] {
             assert!(is_unreachable(messages), "{messages}");
         }
@@ -183,7 +184,8 @@ mod tests {
                       module providing package k8s.io/api\n";
         let forged = "verifying k8s.io/api@v0.33.13: checksum mismatch\nSECURITY ERROR\n";
         let syntax = "go: errors parsing go.mod:\ngo.mod:3: unknown directive: goo\n";
-        for messages in [no_sum, forged, syntax] {
+        let mixed = format!("{proxy}{forged}");
+        for messages in [no_sum, forged, syntax, &mixed] {
             assert!(!is_unreachable(messages), "{messages}");
         }
     }

@@ -118,7 +118,7 @@ pub(super) fn is_live(words: &Words, now: u32) -> bool {
     })
 }
 
-/// Like [`is_live`], for an entry that is in use.
+/// Like [`is_live`], for an entry that is in use. The result for a free one has no meaning.
 #[inline]
 pub(super) fn is_current(words: &Words, now: u32) -> bool {
     now == ticks_of(words).1 || is_live(words, now)

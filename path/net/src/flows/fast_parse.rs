@@ -71,7 +71,7 @@ fn v6(header: &[u8]) -> Option<PlainPacket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::flow_key::{SubjectKind, parsed};
+    use crate::flows::identity::{SubjectKind, parsed};
     use proptest::prelude::*;
 
     /// An IPv4 or IPv6 frame whose other fields are mostly those of a plain packet.

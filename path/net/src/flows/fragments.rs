@@ -1,7 +1,7 @@
 //! Flows of recent first fragments. Later fragments have no ports, so each belongs to the flow of
 //! its first fragment.
 
-use super::flow_key::FragmentId;
+use super::identity::FragmentId;
 
 /// Number of sets, and of records in each.
 const SETS: usize = 64;

@@ -4,7 +4,7 @@
 //! | module | job |
 //! |---|---|
 //! | `key` | identity of a flow, and its keyed hash |
-//! | `flow_key` | extracts the identity of a flow from a frame's header |
+//! | `identity` | extracts the identity of a flow from a frame's header |
 //! | `fast_parse` | the same for the most common packets |
 //! | `phase` | phases of a flow, TCP transitions, timeouts |
 //! | `entry` | one flow as eight words, and their validation after another process wrote them |
@@ -21,15 +21,15 @@
 
 mod entry;
 mod fast_parse;
-mod flow_key;
 mod fragments;
+mod identity;
 mod key;
 mod phase;
 mod table;
 
 pub use entry::FlowStatus;
 pub use fast_parse::PlainPacket;
-pub use flow_key::Subject;
+pub use identity::Subject;
 pub use phase::FlowPhase;
 pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
 

@@ -12,8 +12,8 @@
 
 use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
 use super::fast_parse::PlainPacket;
-use super::flow_key::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
 use super::fragments::Fragments;
+use super::identity::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
 use super::key::{FlowKey, PacketKind, hash};
 use super::phase::{FlowPhase, marks, tick};
 use super::{Classification, Direction, FlowState};

@@ -455,7 +455,7 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
 
 /// D-41.
 #[test]
-fn interrupts_are_enabled_when_the_driver_stops_polling() {
+fn interrupts_are_enabled_when_polling_stops() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
     assert_eq!(nic.next_due(7), Some(7), "nothing is posted yet");
     poll(&mut nic, &mut pool);

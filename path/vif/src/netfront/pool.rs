@@ -4,8 +4,9 @@
 //! The two pools may swap memory: a receive buffer that is posted gets the memory of the transmit
 //! buffer that returned last, which the driver domain has just read and will write. The memory that
 //! the guest has just read is the next that it writes and sends. If frames pass in one direction
-//! only, received memory rests in the transmit pool until it has left the guest's caches. Otherwise
-//! each side would write lines that are in the caches of the other side's core.
+//! only, received memory rests in the transmit pool for as long as possible, and leaves the guest's
+//! caches if the pool is larger than they are. Otherwise each side would write lines that are in
+//! the caches of the other side's core.
 
 use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
@@ -98,7 +99,7 @@ pub(super) struct RequestLocation {
     pub(super) id: u16,
 }
 
-/// Order in which free buffers are taken.
+/// Order in which free buffers are taken, unless they were swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReuseOrder {
     /// The one that was returned last. Few receive buffers are free, and with elastic pages the
@@ -116,7 +117,7 @@ pub(super) struct FreeBuffers {
     /// State of each slot. Separate from the slots, because loading a slot after a byte store to it
     /// stalls on store forwarding.
     states: Vec<BufferState>,
-    /// Longest free first.
+    /// Longest free first; before them, transmit buffers with swapped memory.
     free: VecDeque<u16>,
     reuse: ReuseOrder,
 }
@@ -284,7 +285,10 @@ impl TxPool {
         let mut swapped = 0;
         for (received, &free) in buffers.zip(newest_first) {
             let free = usize::from(free);
-            let (Some(received), Some(half), Some(small)) = (
+            // Memory that the driver domain may write to stays where it is.
+            let is_out = receive.states.get(received) == Some(&BufferState::Out);
+            let (true, Some(received), Some(half), Some(small)) = (
+                is_out,
                 receive.slots.get_mut(received),
                 self.halves.get_mut(free),
                 self.small.slots.get_mut(free),

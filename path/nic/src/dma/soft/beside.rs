@@ -15,16 +15,16 @@ const STALLED_NS: u64 = 20_000;
 impl<W: Wire> SoftDevice<W> {
     /// Connects to a driver whose queues are empty and lie at these I/O addresses. Frames that
     /// waited for an earlier driver are lost.
-    pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr) {
+    pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr, now_ns: u64) {
         self.set_queues(receive, transmit);
         self.is_late = false;
+        self.forget_held(now_ns);
     }
 
     /// Works without a driver: forgets the queues of the last one, and discards frames that have
     /// arrived.
     pub fn discard(&mut self, now_ns: u64) {
-        self.connect(&[], IoAddr::of_page(0));
-        self.forget_held(now_ns);
+        self.connect(&[], IoAddr::of_page(0), now_ns);
         let arrived = std::iter::from_fn(|| self.wire.receive(now_ns));
         self.counters.missed += arrived.take(BATCH).count() as u64;
     }

@@ -69,6 +69,35 @@ fn each_side_writes_memory_that_it_has_read() {
     });
 }
 
+/// The fast path swaps whole batches.
+#[test]
+fn batches_of_small_frames_are_swapped() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let sent: Vec<Half> = (0..3).map(|n| send(&mut rig, &packet(60, n))).collect();
+        assert_eq!(rig.take(16).len(), 3);
+        rig.front.reap().unwrap();
+        let received = posted(&rig, rig.layout.sizes().rx_pages * 2)[..2].to_vec();
+        let source = TestMemory::new(1);
+        let frames = [(); 2].map(|()| frame_at(&source, 0, &packet(70, 9), 70));
+        assert_eq!(rig.give(&frames), 2);
+        let mut pieces = Vec::new();
+        assert_eq!(rig.front.receive_small_frames(64, 2048, &mut pieces), Ok(2));
+        rig.front.small_frames_done(&mut pieces);
+        rig.front.publish();
+        assert_eq!(
+            posted(&rig, 2),
+            [sent[2], sent[1]],
+            "the last one sent first"
+        );
+        let next = [(); 2].map(|()| send(&mut rig, &packet(80, 1)));
+        assert_eq!(
+            next.map(Some),
+            [received.get(1).copied(), received.first().copied()]
+        );
+    });
+}
+
 /// Without swaps, the driver domain cannot write to transmit buffers (NETIF-23).
 #[test]
 fn only_swapped_transmit_buffers_are_writable() {

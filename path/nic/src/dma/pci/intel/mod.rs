@@ -1,5 +1,5 @@
-//! The Intel 82574 (datasheet 82574 GbE Controller Family, revision 3.4), with extended receive
-//! descriptors and one queue in each direction.
+//! The Intel 82574 (datasheet 82574 GbE Controller Family), with extended receive descriptors and
+//! one queue in each direction.
 //!
 //! | module | contents |
 //! |---|---|
@@ -192,6 +192,8 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
 
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32)) {
         let _ = silence(&self.registers);
+        // No request may write to a buffer that is returned. A device without registers has none.
+        let _ = stop_requests(&self.registers);
         let _ = self.registers.set(IntelRegister::Control, RESET);
         self.receive.withdraw(buffer);
         self.transmit.withdraw(chunk);
@@ -336,18 +338,14 @@ fn change(
     registers.set(register, value)
 }
 
-/// Resets a device, waits until it has read its settings, and enables its link (datasheet, section
-/// 4.6). The non-volatile memory is not written.
+/// Resets a device, waits until it has read its settings, and enables its link. The non-volatile
+/// memory is not written.
 fn reset(registers: &impl IntelRegisters) -> Result<(), StartupError> {
     if registers.get(IntelRegister::Control)? == REMOVED {
         return Err(StartupError::Registers);
     }
     silence(registers)?;
-    change(registers, IntelRegister::Control, 0, MASTER_DISABLE)?;
-    // Requests that are never answered do not prevent the reset.
-    let _ = wait(registers, IntelRegister::Status, |status| {
-        status & MASTER_ENABLED == 0
-    })?;
+    stop_requests(registers)?;
     change(registers, IntelRegister::Control, 0, RESET)?;
     let until_ns = monotonic_ns().saturating_add(PAUSE_NS);
     while monotonic_ns() < until_ns {
@@ -365,6 +363,14 @@ fn reset(registers: &impl IntelRegisters) -> Result<(), StartupError> {
     registers.get(IntelRegister::Causes)?;
     let clear = LINK_OPTIONS | MASTER_DISABLE;
     Ok(change(registers, IntelRegister::Control, clear, LINK_UP)?)
+}
+
+/// Stops the device's memory requests, and waits for those that are not answered yet. A device that
+/// has some for too long is reset nevertheless.
+fn stop_requests(registers: &impl IntelRegisters) -> Result<(), Fault> {
+    change(registers, IntelRegister::Control, 0, MASTER_DISABLE)?;
+    let is_idle = |status| status & MASTER_ENABLED == 0;
+    wait(registers, IntelRegister::Status, is_idle).map(drop)
 }
 
 /// Waits until a register has a value. Returns false if it takes too long.

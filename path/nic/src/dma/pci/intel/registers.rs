@@ -1,5 +1,4 @@
-//! Registers of the 82574 (Intel 82574 GbE Controller Family datasheet, chapter 10). Each has 32
-//! bits.
+//! Registers of the 82574 (Intel 82574 GbE Controller Family datasheet). Each has 32 bits.
 
 use crate::dma::pci::registers::{RegisterWindow, Registers};
 use abi::pci::{INTEL_QUEUES_AT, Structure};

@@ -12,6 +12,7 @@ const IGMP: u8 = 2;
 const TCP_BYTES: usize = 20;
 /// Bytes of any other protocol's header that a first fragment must contain.
 const OTHER_BYTES: usize = 8;
+
 /// Identity of a fragmented packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentId {
