@@ -226,7 +226,7 @@ fn served(bytes: usize, pause: Duration) {
         return;
     };
     let test = std::env::current_exe().unwrap().display().to_string();
-    let name = "outside::the_server_of_other_tests";
+    let name = "network::the_server_of_other_tests";
     let args = [
         "run",
         "--forward",
