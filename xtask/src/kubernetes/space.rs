@@ -182,6 +182,16 @@ pub(super) fn kill(pid: u32) -> Result<()> {
         .with_context(|| format!("cannot kill process {pid}"))
 }
 
+/// Returns whether a process has closed all its files: it is a zombie, or does not exist.
+pub(super) fn has_ended(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // The state follows the name, which may contain any character.
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_none_or(|state| state.starts_with(['Z', 'X']))
+}
+
 /// Returns the id of the process whose control group belongs to a container.
 pub(super) fn container_process(container: &str) -> Option<u32> {
     let is_inside = |pid: &u32| {

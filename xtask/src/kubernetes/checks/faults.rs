@@ -4,6 +4,7 @@ use super::results::Results;
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::{Node, names};
 use crate::kubernetes::pods::{self, Pod};
+use crate::kubernetes::space::has_ended;
 use crate::kubernetes::traffic::{Stream, expect_page};
 use crate::kubernetes::waiting::wait;
 use anyhow::{Context, Result, ensure};
@@ -53,6 +54,11 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     let before = node.space()?.processes(program);
     let began = Instant::now();
     node.space()?.kill(program)?;
+    // The next process needs the ports of this one, as after a restart by systemd.
+    let what = format!("{program} has not ended");
+    wait(&what, AGAIN, || {
+        Ok(before.iter().all(|pid| has_ended(*pid)))
+    })?;
     match program {
         "kubelet" => node.start_kubelet(&paths)?,
         "containerd" => node.start_runtime(&paths)?,
