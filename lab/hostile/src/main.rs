@@ -209,7 +209,7 @@ impl Running {
 fn admitted(instance: &Instance) -> Result<u64> {
     let stat = instance.relay("driver", &Request::Stat)?;
     let port = format!("vif.innocent-{VICTIM}-0");
-    let flows = &stat["driver"]["ports"][&port]["flows"];
+    let flows = &stat["ports"][&port]["flows"];
     flows["admitted"].as_u64().context("no flows of the victim")
 }
 
