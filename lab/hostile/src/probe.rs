@@ -130,14 +130,22 @@ fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU
             return;
         }
         for socket in sockets {
-            let now_ns = begun.elapsed().as_nanos() as u64;
-            // A datagram that the kernel rejects counts as lost.
-            let _taken = socket.send(&now_ns.to_be_bytes());
+            send_time(socket, begun);
             sent.fetch_add(1, Ordering::Relaxed);
         }
         let due = PERIOD.saturating_mul(number);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
     }
+}
+
+/// Sends a datagram with its send time. One that the kernel rejects counts as lost.
+pub(crate) fn send_time(socket: &UdpSocket, begun: Instant) {
+    let _taken = socket.send(&now_ns(begun).to_be_bytes());
+}
+
+/// Returns the nanoseconds since an instant.
+pub(crate) fn now_ns(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
 }
 
 /// Receives until `stop`, and then until no datagram arrives for the maximum delay.
@@ -147,8 +155,7 @@ pub(crate) fn receive(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> 
     until_silent(stop, || {
         let count = socket.recv(&mut bytes)?;
         if count == bytes.len() {
-            let now_ns = begun.elapsed().as_nanos() as u64;
-            times.saturating_record(now_ns.saturating_sub(u64::from_be_bytes(bytes)));
+            times.saturating_record(now_ns(begun).saturating_sub(u64::from_be_bytes(bytes)));
         }
         Ok(())
     });

@@ -3,7 +3,7 @@
 //! ends are threads of this process, so they use the same clock.
 
 use crate::machines::{PORT, address};
-use crate::probe::{Delays, PERIOD, bound, histogram, receive, until_silent};
+use crate::probe::{Delays, PERIOD, bound, histogram, now_ns, receive, send_time, until_silent};
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use netdev::netns::Namespace;
@@ -113,8 +113,7 @@ fn send(socket: &UdpSocket, begun: Instant, stop: &AtomicBool) -> u64 {
     let mut sent = 0;
     paced(PERIOD, stop, || {
         sent += 1;
-        // A datagram that the kernel rejects counts as lost.
-        let _taken = socket.send(&now_ns(begun).to_be_bytes());
+        send_time(socket, begun);
     });
     sent
 }
@@ -151,8 +150,4 @@ fn paced(period: Duration, stop: &AtomicBool, mut each: impl FnMut()) {
         due = (due + period).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
-}
-
-fn now_ns(since: Instant) -> u64 {
-    since.elapsed().as_nanos() as u64
 }

@@ -55,13 +55,7 @@ fn rows(part: &PaperPart<'_>, index: &Index<'_>, question: &Question, to: &str) 
     let mut out = String::new();
     let figures = part.figures.iter().filter(of_column);
     for figure in figures {
-        let _infallible = write!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>÷ {}</td>",
-            prose(&question.text),
-            escape(&figure.config),
-            escape(to)
-        );
+        out.push_str(&row_start(question, &figure.config, to));
         for metric in Question::BESIDE {
             let beside = cell(index.get(&figure.config, &name(metric)));
             let _infallible = write!(out, "<td>{}</td>", escape(&beside));
@@ -74,15 +68,20 @@ fn rows(part: &PaperPart<'_>, index: &Index<'_>, question: &Question, to: &str) 
         );
     }
     if out.is_empty() {
-        let _infallible = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>÷ {}</td><td colspan=\"5\">not in this run</td></tr>",
-            prose(&question.text),
-            escape(&question.column),
-            escape(to)
-        );
+        out.push_str(&row_start(question, &question.column, to));
+        out.push_str("<td colspan=\"5\">not in this run</td></tr>\n");
     }
     out
+}
+
+/// Returns the start of a row: the question and the columns compared.
+fn row_start(question: &Question, own: &str, to: &str) -> String {
+    format!(
+        "<tr><td>{}</td><td>{}</td><td>÷ {}</td>",
+        prose(&question.text),
+        escape(own),
+        escape(to)
+    )
 }
 
 /// Returns the answer: the verdict of a ratio of cycles.

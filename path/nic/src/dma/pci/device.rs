@@ -81,9 +81,9 @@ pub struct Received {
 /// Memory for the two queues, [`super::virtio::ring::queue_bytes`] each, and its I/O addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueMemory {
-    /// Of the queue of received frames.
+    /// Memory and I/O address of the queue of received frames.
     pub receive: (Span, IoAddr),
-    /// Of the queue of frames to send.
+    /// Memory and I/O address of the queue of frames to send.
     pub transmit: (Span, IoAddr),
 }
 

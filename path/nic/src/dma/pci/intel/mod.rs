@@ -81,13 +81,14 @@ const DAMAGED: u64 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 
 /// Bits of the second word of a transmit descriptor: extended.
 const EXTENDED: u64 = 1 << 29;
-/// Of a context: the checksum is that of TCP.
+/// Bit of a context descriptor that selects the checksum of TCP.
 const CONTEXT_TCP: u64 = 1 << 24;
-/// Of data: its type, end of the frame, insertion of the frame's checksum, report of completion.
+/// Bits of a data descriptor: its type, the end of the frame, the insertion of the checksum of the
+/// frame, and the report of its completion.
 const DATA: u64 = EXTENDED | 1 << 20 | 1 << 24 | 1 << 25 | 1 << 27;
-/// Of data: insertion of the transport checksum.
+/// Bit of a data descriptor that has the device insert the transport checksum.
 const INSERT_CHECKSUM: u64 = 1 << 41;
-/// Of a completed data descriptor.
+/// Bit that the device sets in a completed data descriptor.
 const SENT: u64 = 1 << 32;
 
 const IPV4: [u8; 2] = [0x08, 0x00];
