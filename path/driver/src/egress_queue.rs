@@ -222,12 +222,12 @@ impl EgressQueue {
         }
     }
 
-    /// Appends a frame of the flow with this hash.
-    pub fn push(&mut self, queued: Box<Queued>, hash: u32, now_ns: u64) {
+    /// Appends a frame of the flow with this hash from the port `in_port`.
+    pub fn push(&mut self, queued: Box<Queued>, (in_port, hash): (usize, u32), now_ns: u64) {
         if self.queue.is_empty() {
             self.late_ns = now_ns.saturating_add(LONGEST_NS);
         }
-        self.queue.push(queued, hash, now_ns);
+        self.queue.push(queued, (in_port, hash), now_ns);
     }
 
     /// Drops the oldest frame of the longest flow; returns false if the queue is empty.

@@ -228,6 +228,9 @@ impl Queueing {
         frame: &Frame,
     ) {
         let kept = self.keep(context, (in_port, number), frame);
+        // The driver's own frames concern what the guest has sent.
+        let is_port = context.ports.get(in_port).is_some();
+        let sender = if is_port { in_port } else { number };
         let Some(vif) = context.ports.vif_mut(number) else {
             return;
         };
@@ -239,7 +242,7 @@ impl Queueing {
             self.waiting.push(number);
         }
         let hash = flow_hash(frame.header());
-        vif.egress.push(queued, hash, context.now_ns);
+        vif.egress.push(queued, (sender, hash), context.now_ns);
     }
 
     /// Returns a frame for the queue of the guest at `number` in memory that stays valid, or `None`

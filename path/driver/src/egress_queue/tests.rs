@@ -58,7 +58,7 @@ fn queued(bytes: u32) -> Box<Queued> {
 /// Pushes frames at `now_ns`, and returns the number of bytes that pass.
 fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
     for bytes in frames {
-        queue.push(queued(*bytes), 0, now_ns);
+        queue.push(queued(*bytes), (0, 0), now_ns);
     }
     let mut lost = Vec::new();
     queue.expire(now_ns, &mut lost);

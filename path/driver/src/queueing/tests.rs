@@ -143,6 +143,23 @@ fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
     assert_eq!(machine.port(0).egress.drops.late, 43);
 }
 
+/// The wire sends a flood in which every frame begins a flow.
+#[test]
+fn eq_2_a_flood_of_flows_passes_no_other_sender() {
+    let (mut machine, mut far) = machine();
+    let flood: Vec<Vec<u8>> = (0..POSTED + 120)
+        .map(|flow| frame(mac(1), [2, 0, 0, 9, 9, flow as u8], 1000, 0))
+        .collect();
+    come(&mut machine, &mut far, &flood, 0);
+    let other = frame(mac(1), mac(0), 900, 0);
+    machine.send(0, &other);
+    machine.carry(0);
+    assert!(machine.port(1).egress.units() > 100);
+    let got = all_received(&mut machine, 1, 0);
+    let place = got.iter().position(|got| *got == other).unwrap();
+    assert!((POSTED..POSTED + 3).contains(&place), "{place}");
+}
+
 #[test]
 fn eq_8_a_queue_that_fills_up_signals_early() {
     let (mut machine, mut far) = machine();

@@ -1,37 +1,30 @@
-//! A bounded queue with active queue management: FQ-CoDel (RFC 8290) over packets of any kind.
+//! A bounded queue with active queue management: FQ-CoDel (RFC 8290) over packets of any kind, with
+//! fairness between senders.
 //!
-//! Flows share the queue by deficit round robin, new flows first. [`codel`] signals each flow whose
-//! queue stands, by an ECN mark if the packet is ECN-capable, otherwise by a drop. The queue has no
-//! clock and no memory limit: the caller passes the time in, limits what it pushes, and drops from
-//! the [longest flow](FairQueue::drop_from_longest) to make room.
+//! Senders share the queue by deficit round robin, and so do the flows of each sender, new ones
+//! first. A sender that begins many flows gains nothing. [`codel`] signals each flow whose queue
+//! stands, by an ECN mark if the packet is ECN-capable, otherwise by a drop. The queue has no clock
+//! and no memory limit: the caller passes the time in, limits what it pushes, and drops from the
+//! [longest flow](FairQueue::drop_from_longest) to make room.
 //!
 //! Every pushed packet leaves the queue once: by [`FairQueue::pop`], or through the `lost` callback
 //! with its [`Cause`].
 
 pub mod codel;
+mod packet;
+mod sender;
+mod turns;
 
-use codel::{Codel, Params};
-use std::collections::VecDeque;
+use codel::Params;
+use packet::Aged;
+use sender::SenderQueue;
+use turns::Turns;
 
-/// Number of flow queues. Flows whose hashes are equal modulo this number share a queue.
-pub const FLOWS: usize = 32;
-/// Bytes that a flow may send per turn: a full packet.
-const QUANTUM: i64 = codel::MTU_BYTES as i64;
-/// Capacity kept by an empty flow, in packets.
-const KEPT: usize = 16;
+pub use packet::QueuedPacket;
+pub use sender::FLOWS;
 
-/// A packet that the queue can hold.
-pub trait QueuedPacket: Sized {
-    /// Returns its length in bytes.
-    fn bytes(&self) -> u64;
-    /// Returns the units of memory that the packet holds.
-    fn units(&self) -> usize;
-    /// Sets the ECN mark *congestion experienced*; returns false if the packet is not ECN-capable.
-    fn mark(&mut self) -> bool;
-    /// Splits off the part that a single drop discards. Returns `None` if the packet is not an
-    /// aggregate.
-    fn shed(&mut self) -> Option<Self>;
-}
+/// Number of senders whose state remains when their queues are empty.
+const IDLE_SENDERS: usize = 8;
 
 /// Reason for dropping a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,54 +37,12 @@ pub enum Cause {
     Late,
 }
 
-#[derive(Debug)]
-struct Aged<P> {
-    packet: P,
-    since_ns: u64,
-}
-
-#[derive(Debug)]
-struct FlowQueue<P> {
-    packets: VecDeque<Aged<P>>,
-    bytes: u64,
-    deficit: i64,
-    codel: Codel,
-    /// Whether the flow is in one of the lists.
-    listed: bool,
-}
-
-impl<P> Default for FlowQueue<P> {
-    fn default() -> Self {
-        Self {
-            packets: VecDeque::new(),
-            bytes: 0,
-            deficit: 0,
-            codel: Codel::default(),
-            listed: false,
-        }
-    }
-}
-
-impl<P: QueuedPacket> FlowQueue<P> {
-    fn pop(&mut self) -> Option<Aged<P>> {
-        let entry = self.packets.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(entry.packet.bytes());
-        let (len, room) = (self.packets.len(), self.packets.capacity());
-        if room > KEPT && len < room / 4 {
-            self.packets.shrink_to(KEPT.max(2 * len));
-        }
-        Some(entry)
-    }
-}
-
 /// The queue.
 #[derive(Debug)]
 pub struct FairQueue<P> {
-    /// Empty until the first packet.
-    flows: Vec<FlowQueue<P>>,
-    /// Flows that have just begun. `old` lists all others with packets.
-    new: VecDeque<usize>,
-    old: VecDeque<usize>,
+    /// Senders with packets, and some without, by number.
+    senders: Vec<(usize, SenderQueue<P>)>,
+    turns: Turns,
     /// The packet that is sent next.
     head: Option<Aged<P>>,
     packets: usize,
@@ -104,9 +55,8 @@ pub struct FairQueue<P> {
 impl<P> Default for FairQueue<P> {
     fn default() -> Self {
         Self {
-            flows: Vec::new(),
-            new: VecDeque::new(),
-            old: VecDeque::new(),
+            senders: Vec::new(),
+            turns: Turns::default(),
             head: None,
             packets: 0,
             bytes: 0,
@@ -150,27 +100,37 @@ impl<P> FairQueue<P> {
 }
 
 impl<P: QueuedPacket> FairQueue<P> {
-    /// Appends a packet to the flow with this hash.
-    pub fn push(&mut self, packet: P, hash: u32, now_ns: u64) {
-        if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, FlowQueue::default);
-        }
-        let number = hash as usize % FLOWS;
-        let Some(flow) = self.flows.get_mut(number) else {
-            return;
-        };
+    /// Appends a packet to the flow of `sender` with this hash. Senders have small numbers: the
+    /// queue has a table of them.
+    pub fn push(&mut self, packet: P, (sender, hash): (usize, u32), now_ns: u64) {
         self.packets += 1;
         self.bytes += packet.bytes();
         self.units += packet.units();
-        flow.bytes += packet.bytes();
-        flow.packets.push_back(Aged {
+        self.turns.begin(sender);
+        let entry = Aged {
             packet,
             since_ns: now_ns,
-        });
-        if !flow.listed {
-            flow.listed = true;
-            flow.deficit = QUANTUM;
-            self.new.push_back(number);
+        };
+        if let Some(queue) = self.sender(sender) {
+            queue.push(entry, hash);
+            return;
+        }
+        self.remove_idle();
+        let mut queue = SenderQueue::default();
+        queue.push(entry, hash);
+        self.senders.push((sender, queue));
+    }
+
+    fn sender(&mut self, number: usize) -> Option<&mut SenderQueue<P>> {
+        let mut all = self.senders.iter_mut();
+        let (_, queue) = all.find(|(sender, _)| *sender == number)?;
+        Some(queue)
+    }
+
+    /// Removes the state of senders without packets if there are many.
+    fn remove_idle(&mut self) {
+        if self.senders.len() >= IDLE_SENDERS {
+            self.senders.retain(|(_, queue)| !queue.is_empty());
         }
     }
 
@@ -183,16 +143,15 @@ impl<P: QueuedPacket> FairQueue<P> {
         mut lost: impl FnMut(Cause, P),
     ) -> Option<&mut P> {
         while self.head.is_none() {
-            let number = self.next_flow()?;
-            let Some(flow) = self.flows.get_mut(number) else {
-                continue;
+            let senders = &self.senders;
+            let has_packets = |number| {
+                let queue = senders.iter().find(|(sender, _)| *sender == number);
+                queue.is_some_and(|(_, queue)| !queue.is_empty())
             };
-            let left_bytes = flow.bytes;
-            let Some(mut entry) = flow.pop() else {
-                continue;
-            };
-            let sojourn_ns = now_ns.saturating_sub(entry.since_ns);
-            if flow.codel.signals(params, now_ns, sojourn_ns, left_bytes) {
+            let number = self.turns.next(has_packets)?;
+            let due = self.sender(number)?.take_next(params, now_ns)?;
+            let mut entry = due.entry;
+            if due.signals {
                 if entry.packet.mark() {
                     self.marked += 1;
                 } else {
@@ -207,8 +166,10 @@ impl<P: QueuedPacket> FairQueue<P> {
                     lost(Cause::Codel, part);
                 }
             }
-            if let Some(flow) = self.flows.get_mut(number) {
-                flow.deficit -= i64::try_from(entry.packet.bytes()).unwrap_or(i64::MAX);
+            let bytes = entry.packet.bytes();
+            self.turns.charge(number, bytes);
+            if let Some(sender) = self.sender(number) {
+                sender.charge(due.flow, bytes);
             }
             self.head = Some(entry);
         }
@@ -233,14 +194,10 @@ impl<P: QueuedPacket> FairQueue<P> {
         Some(part)
     }
 
-    /// Drops the oldest packet of the flow with the most bytes; returns false if the queue is
-    /// empty.
+    /// Drops the oldest packet of the longest flow; returns false if the queue is empty.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
-        let longest = self.flows.iter_mut().max_by_key(|flow| flow.bytes);
-        let entry = longest
-            .and_then(FlowQueue::pop)
-            .or_else(|| self.head.take());
-        let Some(Aged { packet, .. }) = entry else {
+        let longest = self.longest().and_then(SenderQueue::pop_longest);
+        let Some(Aged { packet, .. }) = longest.or_else(|| self.head.take()) else {
             return false;
         };
         self.forget((packet.bytes(), packet.units()));
@@ -248,13 +205,13 @@ impl<P: QueuedPacket> FairQueue<P> {
         true
     }
 
-    /// Signals the flow with the most bytes that the queue is running out of room: marks the oldest
-    /// packet of the flow, or drops one packet of it.
+    /// Signals the longest flow that the queue is running out of room: marks the oldest packet of
+    /// the flow, or drops one packet of it.
     pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
-        let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else {
+        let Some(sender) = self.longest() else {
             return;
         };
-        let Some(entry) = flow.packets.front_mut() else {
+        let Some(entry) = sender.longest_front() else {
             return;
         };
         if entry.packet.mark() {
@@ -264,14 +221,20 @@ impl<P: QueuedPacket> FairQueue<P> {
         let before = (entry.packet.bytes(), entry.packet.units());
         if let Some(part) = entry.packet.shed() {
             let after = (entry.packet.bytes(), entry.packet.units());
-            flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
+            sender.shrank(before, after);
             self.bytes = self.bytes.saturating_sub(before.0) + after.0;
             self.units = self.units.saturating_sub(before.1) + after.1;
             lost(Cause::Codel, part);
-        } else if let Some(entry) = flow.pop() {
+        } else if let Some(entry) = sender.pop_longest() {
             self.forget(before);
             lost(Cause::Codel, entry.packet);
         }
+    }
+
+    /// Returns the sender whose packets hold the most memory.
+    fn longest(&mut self) -> Option<&mut SenderQueue<P>> {
+        let queues = self.senders.iter_mut().map(|(_, queue)| queue);
+        queues.max_by_key(|queue| queue.units())
     }
 
     /// Drops every packet pushed before `before_ns`.
@@ -281,71 +244,44 @@ impl<P: QueuedPacket> FairQueue<P> {
             self.forget((entry.packet.bytes(), entry.packet.units()));
             lost(Cause::Late, entry.packet);
         }
-        for number in 0..self.flows.len() {
-            while let Some(flow) = self.flows.get_mut(number)
-                && flow.packets.front().is_some_and(is_late)
-                && let Some(entry) = flow.pop()
-            {
-                self.forget((entry.packet.bytes(), entry.packet.units()));
+        let Self {
+            senders,
+            packets,
+            bytes,
+            units,
+            ..
+        } = self;
+        for (_, queue) in senders {
+            queue.expire(is_late, |entry| {
+                *packets = packets.saturating_sub(1);
+                *bytes = bytes.saturating_sub(entry.packet.bytes());
+                *units = units.saturating_sub(entry.packet.units());
                 lost(Cause::Late, entry.packet);
-            }
+            });
         }
     }
 
     /// Returns the time at which the oldest packet was pushed.
     #[must_use]
     pub fn oldest_ns(&self) -> Option<u64> {
-        let fronts = self.flows.iter().filter_map(|flow| flow.packets.front());
-        let all = fronts.chain(&self.head);
-        all.map(|entry| entry.since_ns).min()
+        let queued = self.senders.iter();
+        let queued = queued.filter_map(|(_, queue)| queue.oldest_ns());
+        let head = self.head.as_ref().map(|entry| entry.since_ns);
+        queued.chain(head).min()
     }
 
     /// Removes and returns all packets.
     pub fn drain(&mut self) -> impl Iterator<Item = P> {
-        let Self { flows, head, .. } = std::mem::replace(
+        let Self { senders, head, .. } = std::mem::replace(
             self,
             Self {
                 marked: self.marked,
                 ..Self::default()
             },
         );
-        let queued = flows.into_iter().flat_map(|flow| flow.packets);
+        let senders = senders.into_iter();
+        let queued = senders.flat_map(|(_, queue)| queue.into_packets());
         head.into_iter().chain(queued).map(|entry| entry.packet)
-    }
-
-    /// Selects the flow from which to send next. It has packets and a positive deficit.
-    fn next_flow(&mut self) -> Option<usize> {
-        loop {
-            let is_new = !self.new.is_empty();
-            let list = if is_new { &mut self.new } else { &mut self.old };
-            let number = *list.front()?;
-            let Some(flow) = self.flows.get_mut(number) else {
-                list.pop_front();
-                continue;
-            };
-            if flow.packets.is_empty() {
-                list.pop_front();
-                flow.codel.emptied();
-                // A flow that empties and returns at once must not count as new (RFC 8290, 4.2).
-                if is_new && !self.old.is_empty() {
-                    self.old.push_back(number);
-                } else {
-                    flow.listed = false;
-                }
-                continue;
-            }
-            if flow.deficit > 0 {
-                return Some(number);
-            }
-            list.pop_front();
-            let is_alone = self.new.is_empty() && self.old.is_empty();
-            flow.deficit = match is_alone {
-                // No other flow is waiting, so its debt does not matter.
-                true => QUANTUM,
-                false => flow.deficit + QUANTUM,
-            };
-            self.old.push_back(number);
-        }
     }
 
     fn forget(&mut self, (bytes, units): (u64, usize)) {

@@ -94,7 +94,8 @@ proptest! {
                 Op::Push { flow, left, ect } => {
                     number += 1;
                     pushed += left;
-                    queue.push(Sent { ect, ..sent(flow, number, left) }, flow, now);
+                    let packet = Sent { ect, ..sent(flow, number, left) };
+                    queue.push(packet, (flow as usize % 12, flow), now);
                 }
                 Op::Pop => {
                     let next = queue.head(Params::default(), now, drop).cloned();
@@ -148,7 +149,7 @@ proptest! {
             for (flow, left) in sizes.iter().enumerate() {
                 while queued[flow] < 8 {
                     queued[flow] += 1;
-                    queue.push(sent(flow as u32, 0, *left), flow as u32, 0);
+                    queue.push(sent(flow as u32, 0, *left), (0, flow as u32), 0);
                 }
             }
             queue.head(params, 0, |_, _| ());
@@ -161,14 +162,66 @@ proptest! {
     }
 }
 
+/// Returns the bytes that each of two senders gets: the first has a hundred flows, the second one.
+fn senders_share(left: [u64; 2]) -> [u64; 2] {
+    let mut queue = FairQueue::default();
+    let params = Params {
+        target_ns: u64::MAX,
+        ..Params::default()
+    };
+    let mut got = [0; 2];
+    for number in 0..4000 {
+        queue.push(sent(0, number, left[0]), (0, number as u32 % 100), 0);
+        queue.push(sent(1, number, left[1]), (1, 0), 0);
+        queue.head(params, 0, |_, _| ());
+        let packet = queue.pop().unwrap();
+        got[packet.flow as usize] += packet.bytes();
+    }
+    got
+}
+
+#[test]
+fn eq_2_many_flows_give_a_sender_no_more() {
+    for left in [[1, 1], [1, 40], [40, 1]] {
+        let [many, one] = senders_share(left);
+        assert!(many.abs_diff(one) <= 3 * 40_000, "{left:?}: {many} {one}");
+    }
+}
+
+#[test]
+fn eq_2_a_new_sender_passes_a_flood() {
+    let mut queue = FairQueue::default();
+    (0..1000).for_each(|number| queue.push(sent(1, number, 1), (1, number as u32), 0));
+    queue.head(Params::default(), 0, |_, _| ());
+    queue.pop().unwrap();
+    queue.push(sent(2, 0, 1), (2, 7), 0);
+    let mut flows = Vec::new();
+    for _ in 0..3 {
+        queue.head(Params::default(), 0, |_, _| ());
+        flows.push(queue.pop().unwrap().flow);
+    }
+    assert!(flows.contains(&2), "{flows:?}");
+}
+
+#[test]
+fn state_of_idle_senders_is_removed() {
+    let mut queue = FairQueue::default();
+    for sender in 0..500 {
+        queue.push(sent(0, 0, 1), (sender, 0), 0);
+        queue.head(Params::default(), 0, |_, _| ());
+        queue.pop().unwrap();
+    }
+    assert!(queue.senders.len() <= IDLE_SENDERS);
+}
+
 #[test]
 fn eq_2_a_sparse_flow_passes_a_standing_queue() {
     let mut queue = FairQueue::default();
-    (0..100).for_each(|number| queue.push(sent(1, number, 1), 1, 0));
+    (0..100).for_each(|number| queue.push(sent(1, number, 1), (0, 1), 0));
     queue.head(Params::default(), 0, |_, _| ());
     queue.pop().unwrap();
     queue.head(Params::default(), 0, |_, _| ());
-    queue.push(sent(2, 0, 1), 2, 0);
+    queue.push(sent(2, 0, 1), (0, 2), 0);
     let mut flows = Vec::new();
     for _ in 0..4 {
         queue.head(Params::default(), 0, |_, _| ());
@@ -187,7 +240,7 @@ fn eq_3_a_marked_packet_is_not_dropped() {
                     ect,
                     ..sent(1, number, 2)
                 },
-                1,
+                (0, 1),
                 0,
             )
         });
@@ -205,10 +258,22 @@ fn eq_3_a_marked_packet_is_not_dropped() {
 }
 
 #[test]
+fn eq_8_the_sender_with_the_most_memory_pays() {
+    let mut queue = FairQueue::default();
+    (0..3).for_each(|number| queue.push(sent(1, number, 3), (1, 1), 0));
+    (0..10).for_each(|number| queue.push(sent(2, number, 1), (2, number as u32), 0));
+    let mut dropped = Vec::new();
+    for _ in 0..3 {
+        queue.drop_from_longest(|_, packet| dropped.push(packet.flow));
+    }
+    assert_eq!(dropped, [2, 2, 1], "10 and 9 units against 9, then 8");
+}
+
+#[test]
 fn eq_1_the_longest_flow_pays_for_room() {
     let mut queue = FairQueue::default();
-    queue.push(sent(1, 1, 1), 1, 0);
-    (0..9).for_each(|number| queue.push(sent(2, number, 1), 2, 0));
+    queue.push(sent(1, 1, 1), (0, 1), 0);
+    (0..9).for_each(|number| queue.push(sent(2, number, 1), (0, 2), 0));
     let mut dropped = Vec::new();
     for _ in 0..8 {
         queue.drop_from_longest(|cause, packet| {
