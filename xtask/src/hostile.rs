@@ -2,7 +2,7 @@
 //! virtual machine, and a SYN flood disturb innocent guests.
 
 use crate::{build, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,16 +17,23 @@ const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
-/// `hostile [--minutes N]`: N minutes for each of eight machines.
+/// `hostile [--minutes N] [--only ROLE]`: N minutes for each of eight machines, or of the two of
+/// one role.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let minutes: u64 = match args {
-        [] => 10,
-        [option, minutes] if option == "--minutes" => minutes.parse().context("--minutes")?,
-        _ => bail!("usage: cargo xtask hostile [--minutes N]"),
+    let (minutes, only) = match args {
+        [option, minutes, only @ ..] if option == "--minutes" => {
+            (minutes.parse().context("--minutes")?, only)
+        }
+        only => (10_u64, only),
     };
+    ensure!(
+        only.is_empty() || (only.len() == 2 && only[0] == "--only"),
+        "usage: cargo xtask hostile [--minutes N] [--only guest|driver|vm|flow]"
+    );
     let folder = programs()?;
     let status = Command::new(folder.join("hostile-run"))
         .args(["--seconds", &(minutes * 60).to_string()])
+        .args(only)
         .status()
         .context("hostile-run")?;
     ensure!(status.success(), "innocent domains were disturbed too much");

@@ -1,15 +1,22 @@
 //! A SYN flood from a guest's namespace, through a raw socket: each segment begins a flow. For
 //! comparison, the same segments of a single flow.
+//!
+//! A separate process sends it, in a separate session: Linux schedules a session's processes as one
+//! group, so the flood and the probes would share one group's CPU time.
 
 use crate::machines::address;
-use anyhow::{Context, Result};
-use netdev::netns::Namespace;
+use anyhow::{Context, Result, bail};
+use netdev::netns::{Namespace, in_netns};
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+use std::io::Read as _;
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+
+/// First argument of this program as the sender of a flood.
+pub(crate) const COMMAND: &str = "flood";
 
 /// Lowest source port. Each segment has the next one.
 const SOURCE_PORTS: u32 = 1024;
@@ -23,28 +30,49 @@ const CLOSED: u32 = 9000;
 const SYN: [u8; 2] = [0x50, 2];
 
 /// A running flood.
-pub(crate) struct Flood {
-    stop: Arc<AtomicBool>,
-    sender: JoinHandle<u64>,
-}
+pub(crate) struct Flood(Child);
 
 impl Flood {
     /// Starts to send segments from a namespace to innocent guest `victim`, as fast as the kernel
     /// accepts them: each of a new flow, or all of one flow.
     pub(crate) fn start(place: &Namespace, victim: usize, new_flows: bool) -> Result<Self> {
-        let raw = || socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::TCP));
-        let socket = place.enter(raw)?.context("a raw socket")?;
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = Arc::clone(&stop);
-        let sender = std::thread::spawn(move || send(&socket, victim, new_flows, &stopped));
-        Ok(Self { stop, sender })
+        let child = Command::new(std::env::current_exe()?)
+            .arg(COMMAND)
+            .arg(place.path())
+            .args([victim.to_string(), new_flows.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        Ok(Self(child.context("the sender of a flood")?))
     }
 
     /// Stops the flood and returns the number of segments that the kernel accepted.
-    pub(crate) fn stop(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.sender.join().unwrap_or_default()
+    pub(crate) fn stop(self) -> Result<u64> {
+        // Closes its standard input.
+        let output = self.0.wait_with_output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim().parse().context("the sender of a flood failed")
     }
+}
+
+/// Sends a flood until standard input ends, and prints the number of segments that the kernel
+/// accepted.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let [place, victim, new_flows] = args else {
+        bail!("usage: hostile-run {COMMAND} NAMESPACE VICTIM NEW_FLOWS");
+    };
+    let (victim, new_flows) = (victim.parse()?, new_flows.parse()?);
+    rustix::process::setsid().context("a session")?;
+    let raw = || socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::TCP));
+    let socket = in_netns(place, raw)?.context("a raw socket")?;
+    let stop = Arc::<AtomicBool>::default();
+    let stopped = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ended = std::io::stdin().read(&mut [0]);
+        stopped.store(true, Ordering::Relaxed);
+    });
+    println!("{}", send(&socket, victim, new_flows, &stop));
+    Ok(())
 }
 
 fn send(socket: &OwnedFd, victim: usize, new_flows: bool, stop: &AtomicBool) -> u64 {

@@ -38,6 +38,26 @@ pub(crate) enum AttackerRole {
     Flow,
 }
 
+impl AttackerRole {
+    /// All roles, in the order of a run.
+    pub(crate) const ALL: [Self; 4] = [Self::Guest, Self::Driver, Self::Vm, Self::Flow];
+
+    /// Returns the role with this name.
+    pub(crate) fn from_name(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|role| role.name() == name);
+        found.with_context(|| format!("no role is called {name}"))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Driver => "driver",
+            Self::Vm => "vm",
+            Self::Flow => "flow",
+        }
+    }
+}
+
 /// Behaviour of the attacking domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
@@ -117,12 +137,7 @@ impl Scene {
 
     /// Returns the name of the attacking domain, or of the busy domain that replaces it.
     fn name(self) -> String {
-        let role = match self.role {
-            AttackerRole::Guest => "guest",
-            AttackerRole::Driver => "driver",
-            AttackerRole::Vm => "vm",
-            AttackerRole::Flow => "flow",
-        };
+        let role = self.role.name();
         match self.behaviour {
             Behaviour::Busy => format!("busy-{role}"),
             Behaviour::Hostile => format!("attacker-{role}"),

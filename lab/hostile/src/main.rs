@@ -1,9 +1,10 @@
-//! `hostile-run --seconds N`: runs sixteen innocent guests, eight probes that send a thousand
-//! datagrams per second between them, and a busy domain. Then it runs the same machine with an
-//! attacker instead of the busy domain. In the last two machines, all guests have a stateful
-//! firewall: the attacker sends SYNs of new flows, the busy guest those of one flow, and the probes
-//! are round trips in established flows and new connections. It prints the times of the probes, the
-//! domains that died, and the size of the log. `cargo xtask hostile` builds and runs it.
+//! `hostile-run --seconds N [--only ROLE]`: runs sixteen innocent guests, eight probes that send a
+//! thousand datagrams per second between them, and a busy domain. Then it runs the same machine
+//! with an attacker instead of the busy domain. In the last two machines, all guests have a
+//! stateful firewall: the attacker sends SYNs of new flows, the busy guest those of one flow, and
+//! the probes are round trips in established flows and new connections. It prints the times of the
+//! probes, the domains that died, and the size of the log. `cargo xtask hostile` builds and runs
+//! it.
 //!
 //! Its folder must contain the monitor's programs, and `hostile-domain` as `driver` and as `guest`.
 
@@ -47,11 +48,13 @@ struct FloodCounts {
     admitted: u64,
 }
 
+/// Times of each kind of probe.
+type ProbeDelays = Vec<(&'static str, Delays)>;
+
 /// Results of one machine.
 struct Outcome {
     scene: Scene,
-    /// Times of each kind of probe.
-    delays: Vec<(&'static str, Delays)>,
+    delays: ProbeDelays,
     /// Innocent guests that died or were restarted.
     dead: Vec<String>,
     /// State of the attacker or busy domain: its restarts, or that it is dead.
@@ -73,22 +76,26 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &[String]) -> Result<bool> {
-    let seconds = match args {
-        [option, seconds] if option == "--seconds" => seconds.parse().context("--seconds")?,
-        _ => bail!("usage: hostile-run --seconds N"),
+    if let Some((command, args)) = args.split_first()
+        && command == flood::COMMAND
+    {
+        return flood::run(args).map(|()| true);
+    }
+    let (seconds, only) = match args {
+        [option, seconds] if option == "--seconds" => (seconds, None),
+        [option, seconds, only, role] if option == "--seconds" && only == "--only" => {
+            (seconds, Some(AttackerRole::from_name(role)?))
+        }
+        _ => bail!("usage: hostile-run --seconds N [--only guest|driver|vm|flow]"),
     };
-    let time = Duration::from_secs(seconds);
+    let time = Duration::from_secs(seconds.parse().context("--seconds")?);
     let mut good = true;
     println!(
         "attacker  behaviour  probes         p50 us   p99 us   lost    dead  attacker          \
          log KB  leaked"
     );
-    for role in [
-        AttackerRole::Guest,
-        AttackerRole::Driver,
-        AttackerRole::Vm,
-        AttackerRole::Flow,
-    ] {
+    let roles = AttackerRole::ALL.into_iter();
+    for role in roles.filter(|role| only.is_none_or(|only| only == *role)) {
         let [busy, hostile] = [Behaviour::Busy, Behaviour::Hostile].map(|behaviour| {
             let outcome = observe(Scene { role, behaviour }, time)?;
             print(&outcome);
@@ -150,7 +157,7 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
         std::thread::sleep(LOOK);
         instance.status()?;
     }
-    let (delays, syns) = probes.stop();
+    let (delays, syns) = probes.stop()?;
     let flood = match syns {
         Some(sent) => Some(FloodCounts {
             sent,
@@ -194,14 +201,14 @@ impl Running {
     }
 
     /// Stops the probes. Returns their times, and the number of SYNs sent, if any.
-    fn stop(self) -> (Vec<(&'static str, Delays)>, Option<u64>) {
-        match self {
+    fn stop(self) -> Result<(ProbeDelays, Option<u64>)> {
+        Ok(match self {
             Self::Datagrams(probes) => (vec![("datagrams", probes.stop())], None),
             Self::Flows(streams, flood) => {
                 let delays = streams.stop();
-                (delays, Some(flood.stop()))
+                (delays, Some(flood.stop()?))
             }
-        }
+        })
     }
 }
 
