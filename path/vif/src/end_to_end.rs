@@ -162,7 +162,7 @@ impl World {
                 let mut small_frames = SmallBatch::default();
                 small_frames.push(span).unwrap();
                 let posted = rig.back.posted(1);
-                let report = rig.back.small_frames_to_guest(&small_frames, &[0]);
+                let report = rig.back.small_frames_to_guest(&small_frames, &[0], 0);
                 rig.back.publish();
                 assert_eq!(report.delivered, posted);
                 if posted == 1 {

@@ -13,9 +13,19 @@
 //! [`Switch::carry`], whose batches consist of [`Frame`]s: building those is most of the cost that
 //! this path saves.
 
+mod sender_load;
+
+pub use sender_load::SmallFrameRate;
+
 use crate::switch::{BatchStats, Switch};
 use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
+use sender_load::SenderLoad;
+
+/// Posted buffers of a guest that a sender of many small frames leaves to other senders. Frames of
+/// this path do not wait for buffers, so a flood would otherwise displace most frames of others,
+/// ARP replies included.
+const SPARED: u32 = 8;
 
 /// Number of a guest's batches that skip the fast path after a batch that needed the slow path. A
 /// guest that sends to a wire usually continues to do so, and a failed attempt costs a copy of each
@@ -64,7 +74,11 @@ impl FastPath {
         }
         let before = switch.ledger.enter(Hop::Netback);
         let taken = vif.take_small_frames(budget, &mut self.small);
-        if !self.small.is_empty() && !self.send(switch, in_port, now_ns) {
+        let spared = match vif.small_frame_rate.add(now_ns, self.small.len()) {
+            SenderLoad::Low => 0,
+            SenderLoad::High => SPARED,
+        };
+        if !self.small.is_empty() && !self.send(switch, (in_port, spared), now_ns) {
             if let Some(vif) = switch.ports.vif_mut(in_port) {
                 vif.fast_path_skips = SKIPS;
             }
@@ -88,8 +102,8 @@ impl FastPath {
     }
 
     /// Sends each frame to its guest if all of them qualify for the fast path. Otherwise returns
-    /// false and sends nothing.
-    fn send(&mut self, switch: &mut Switch, in_port: usize, now_ns: u64) -> bool {
+    /// false and sends nothing. Leaves each guest's last `spared` posted buffers.
+    fn send(&mut self, switch: &mut Switch, (in_port, spared): (usize, u32), now_ns: u64) -> bool {
         let Self { small, routes, .. } = self;
         switch.ledger.enter(Hop::Bridge);
         let routed = switch.bridge.routes(small, in_port, now_ns, routes);
@@ -132,7 +146,7 @@ impl FastPath {
             for (number, pick) in egress.all() {
                 if let Some(vif) = ports.vif_mut(number) {
                     vif.egress.charge(now_ns, || bytes(pick));
-                    vif.send_small_frames(small, pick);
+                    vif.send_small_frames(small, pick, spared);
                     dirty.mark(number);
                 }
             }

@@ -66,6 +66,32 @@ fn a_batch_takes_one_path_as_a_whole() {
 }
 
 #[test]
+fn eq_7_a_flood_leaves_buffers_to_other_senders() {
+    let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
+    let sent = frame(mac(1), mac(0), SMALL, 0);
+    let mut flood = |machine: &mut Machine| {
+        for _ in 0..20 {
+            (0..64).for_each(|_| machine.send(0, &sent));
+            turn(&mut fast, machine).unwrap();
+            machine.guests[0].front.reap().unwrap();
+        }
+        machine.port(1).counters().to_guest_drops.total()
+    };
+    let first = flood(&mut machine);
+    while !machine.received(1).is_empty() {}
+    let drops = flood(&mut machine);
+    assert_eq!(drops - first, 1280 - 120, "of 128 posted buffers, 8 remain");
+    let other = frame(mac(1), mac(2), SMALL, 1);
+    machine.send(2, &other);
+    let carried = fast.carry(&mut machine.switch, 2, 0, 64);
+    assert!(carried.is_some(), "by the fast path");
+    machine.publish();
+    let got = [machine.received(1), machine.received(1)].concat();
+    assert_eq!(got.last(), Some(&other));
+    assert_eq!(machine.port(1).counters().to_guest_drops.total(), drops);
+}
+
+#[test]
 fn a_large_frame_ends_it() {
     let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
     let sent = [SMALL, 5000, SMALL].map(|len| frame(mac(1), mac(0), len, len as u64));

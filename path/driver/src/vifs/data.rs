@@ -62,12 +62,13 @@ impl VifPort {
         netback.map_or(0, Netback::longest_small_frame)
     }
 
-    /// Like [`VifPort::send`], for small frames up to that length.
-    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32]) {
+    /// Like [`VifPort::send`], for small frames up to that length. Leaves the last `spared` buffers
+    /// that the guest has posted.
+    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32], spared: u32) {
         let Some(netback) = self.netback() else {
             return;
         };
-        let report = netback.small_frames_to_guest(small, pick);
+        let report = netback.small_frames_to_guest(small, pick, spared);
         self.delivered(&report);
     }
 

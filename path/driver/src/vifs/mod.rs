@@ -11,6 +11,7 @@ mod queues;
 use crate::backpressure::SendingGuest;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::egress_queue::EgressQueue;
+use crate::fast_path::SmallFrameRate;
 use crate::port_common::PortCommon;
 use crate::resegment::Resegmenter;
 use crate::traffic::PortTraffic;
@@ -38,6 +39,8 @@ pub struct VifPort {
     pub sender: SendingGuest,
     /// Number of batches that still skip the fast path.
     pub fast_path_skips: u8,
+    /// Recent small frames of the guest.
+    pub small_frame_rate: SmallFrameRate,
     /// Whether packets are forwarded behind the interface.
     pub forwards: bool,
     /// Frames for the guest that arrived while it was not connected.
@@ -108,6 +111,7 @@ impl VifPort {
             traffic: PortTraffic::default(),
             sender: SendingGuest::default(),
             fast_path_skips: 0,
+            small_frame_rate: SmallFrameRate::default(),
             forwards: vif.forwards,
             not_connected: 0,
             egress,

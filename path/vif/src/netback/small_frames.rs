@@ -127,18 +127,19 @@ impl<G: GrantMechanism> Netback<G> {
     }
 
     /// Like [`Netback::to_guest`], for small frames of up to [`Netback::longest_small_frame`]
-    /// bytes.
+    /// bytes. Leaves the last `spared` buffers that the guest has posted.
     pub fn small_frames_to_guest(
         &mut self,
         small_frames: &[SmallFrame],
         pick: &[u32],
+        spared: u32,
     ) -> DeliveryReport {
         let mut report = DeliveryReport::default();
         let want = pick.len() as u32;
-        let posted = self.posted(want);
+        let posted = self.posted(want.saturating_add(spared));
         let (ready, lacking) = match self.fatal {
             Some(_) => (0, VifDrop::Disabled),
-            None => (posted, VifDrop::NoRequest),
+            None => (posted.saturating_sub(spared).min(want), VifDrop::NoRequest),
         };
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);

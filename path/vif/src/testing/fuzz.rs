@@ -392,7 +392,7 @@ fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, sour
             .expect("own memory");
     }
     let pick: Vec<u32> = (0..small_frames.len() as u32).rev().collect();
-    let report = back.small_frames_to_guest(&small_frames, &pick);
+    let report = back.small_frames_to_guest(&small_frames, &pick, 0);
     assert_eq!(
         u64::from(report.delivered) + report.drops.total(),
         pick.len() as u64

@@ -56,7 +56,7 @@ fn both_ways_give_the_guest_the_same() {
         let frames: Vec<_> = small_frames.iter().map(|s| s.to_frame().unwrap()).collect();
         let pick: Vec<u32> = (0..lens.len() as u32).rev().collect();
         for _ in 0..60 {
-            let report = short.back.small_frames_to_guest(&small_frames, &pick);
+            let report = short.back.small_frames_to_guest(&small_frames, &pick, 0);
             assert_eq!(report, other.back.to_guest(&frames, &pick));
             short.back.publish();
             other.back.publish();
@@ -185,7 +185,7 @@ fn only_ungranted_requests_get_errors() {
         let small_frames = batch(&source, &vec![packet(60, 1); 5]);
         let report = rig
             .back
-            .small_frames_to_guest(&small_frames, &[0, 1, 2, 3, 4]);
+            .small_frames_to_guest(&small_frames, &[0, 1, 2, 3, 4], 0);
         rig.back.publish();
         assert_eq!(report.drops.get(VifDrop::BadRequest), 1);
         assert_eq!(report.drops.get(VifDrop::Grant), lost);
@@ -217,7 +217,7 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
         let source = TestMemory::new(200);
         let small_frames = batch(&source, &vec![packet(60, 1); 200]);
         let pick: Vec<u32> = (0..200).collect();
-        let report = rig.back.small_frames_to_guest(&small_frames, &pick);
+        let report = rig.back.small_frames_to_guest(&small_frames, &pick, 0);
         assert_eq!(report.drops.get(VifDrop::Disabled), 200);
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
         assert_eq!(rig.back.counters().to_guest, 0);
