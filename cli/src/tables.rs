@@ -343,6 +343,10 @@ fn nic_location(kind: &NicKind, ifname: impl FnOnce() -> Option<String>) -> Port
             let place = format!("the wire of PCI device {device}");
             (place, String::new(), String::new())
         }
+        NicKind::Soft {
+            wire: SoftWire::Source(_),
+            ..
+        } => ("a generator".to_owned(), String::new(), String::new()),
         NicKind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),
     }
 }

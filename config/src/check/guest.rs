@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use super::port_security::port_security;
 use super::rule::rules;
-use super::station::{port, station};
+use super::station::{destination, port, station};
 use crate::domain::GrantMode;
 use crate::model::{Config, Endpoint, Vif, VirtualMachine};
 use crate::problem::ConfigPart;
@@ -143,10 +143,7 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
             found.rate(part, "rate_pps", source.rate_pps);
             found.range(part, "window", source.window, 0..=4096);
             found.range(part, "flows", source.flows.into(), 0..=FLOWS_MAX);
-            if source.to.is_zero() {
-                let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
-                found.add(part, "to", format!("`to` is {}", source.to), remedy);
-            }
+            destination(found, part, source.to);
         }
         Endpoint::Pcap(files) => found.files(part, files),
         Endpoint::VhostUser(machine) => {

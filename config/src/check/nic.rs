@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use super::rule::rules;
-use super::station::{ifname, netns, port, station};
+use super::station::{destination, ifname, netns, port, station};
 use super::uplink;
 use crate::domain::{
     FRAME_EXTRA_BYTES, GrantMode, ModerationConfig, Offloads, PCI_MTU_MAX, Rings, VmqConfig,
@@ -70,12 +70,21 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
         } => {
             match wire {
                 SoftWire::Cable(of_nic) => cable(found, n, of_nic),
-                SoftWire::Tap(_) if *place == DevicePlace::Driver => {
-                    let what = "`wire` is \"tap\" and `device` is \"driver\"";
+                SoftWire::Tap(_) | SoftWire::Source(_) if *place == DevicePlace::Driver => {
+                    let word = match wire {
+                        SoftWire::Tap(_) => "tap",
+                        _ => "source",
+                    };
+                    let what = format!("`wire` is \"{word}\" and `device` is \"driver\"");
                     let remedy = "leave `device` out: only a device domain has such a wire";
                     found.add(part, "wire", what, remedy);
                 }
                 SoftWire::Tap(_) => {}
+                SoftWire::Source(source) => {
+                    let size = 60..=nic.mtu.saturating_add(14);
+                    found.range(part, "size", source.size, size);
+                    destination(found, part, source.to);
+                }
             }
             ring(found, part, nic, *rings);
             found.cpus(part, cpus);

@@ -3,6 +3,7 @@
 use super::findings::Findings;
 use super::neighbour::gateway;
 use super::route::routes;
+use crate::address::MacAddress;
 use crate::domain::{StackApp, StackConfig};
 use crate::model::KernelPort;
 use crate::problem::ConfigPart;
@@ -145,6 +146,14 @@ fn file(found: &mut Findings, part: ConfigPart, kb: u32, workers: Option<u32>) {
 fn target(found: &mut Findings, part: ConfigPart, to: IpAddr, port: Option<u16>) {
     if to.is_unspecified() || to.is_multicast() || port == Some(0) {
         let remedy = "write the address of one station, and a port above 0";
+        found.add(part, "to", format!("`to` is {to}"), remedy);
+    }
+}
+
+/// Checks the MAC to which frames are sent.
+pub(super) fn destination(found: &mut Findings, part: ConfigPart, to: MacAddress) {
+    if to.is_zero() {
+        let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
         found.add(part, "to", format!("`to` is {to}"), remedy);
     }
 }

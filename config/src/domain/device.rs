@@ -1,6 +1,7 @@
 //! The configuration of a device domain.
 
 use super::driver::{CableConfig, Rings};
+use crate::address::MacAddress;
 use serde::{Deserialize, Serialize};
 
 /// The configuration of a device in a separate domain. Its only connection is that to the driver
@@ -45,4 +46,16 @@ pub enum WireConfig {
         /// Number of the device.
         device: u32,
     },
+    /// A generator of frames.
+    Source(FrameSource),
+}
+
+/// Frames that a wire generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameSource {
+    /// Destination MAC.
+    pub to: MacAddress,
+    /// Bytes of a frame.
+    pub size: u32,
 }

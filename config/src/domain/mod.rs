@@ -16,7 +16,7 @@ mod station;
 pub use crate::address::Cidr;
 pub use crate::lro::LroConfig;
 pub use capture::CaptureSpec;
-pub use device::{DeviceConfig, WireConfig};
+pub use device::{DeviceConfig, FrameSource, WireConfig};
 pub use driver::{
     BURST_BYTES, CableConfig, DedicatedQueueConfig, DeviceQueueConfig, DriverConfig,
     FRAME_EXTRA_BYTES, FrameLimit, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, ModerationConfig,

@@ -176,7 +176,9 @@ fn mac_mut(nic: &mut NicSection) -> Option<&mut Option<MacAddress>> {
             wire: SoftWire::Cable(cable),
             ..
         } => Some(&mut cable.mac),
-        NicKind::Xdp { .. } | NicKind::Vfio { .. } | NicKind::Pcap(_) => None,
+        NicKind::Xdp { .. } | NicKind::Soft { .. } | NicKind::Vfio { .. } | NicKind::Pcap(_) => {
+            None
+        }
     }
 }
 

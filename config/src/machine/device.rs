@@ -43,6 +43,7 @@ pub(super) fn domain(config: &Config, n: usize, nic: &NicSection) -> Option<Doma
             let device = devices.add(Device::Tap(tap));
             (WireConfig::Tap { device }, 0)
         }
+        SoftWire::Source(source) => (WireConfig::Source(*source), 0),
     };
     let lro_buffers = if *lro { LRO_BUFFERS } else { 0 };
     let device_config = DeviceConfig {

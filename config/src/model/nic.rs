@@ -3,7 +3,7 @@
 use super::capture::CaptureFiles;
 use super::station::KernelPort;
 use crate::address::{Cidr, MacAddress};
-use crate::domain::{ModerationConfig, Offloads, Rings, StackConfig, VmqConfig};
+use crate::domain::{FrameSource, ModerationConfig, Offloads, Rings, StackConfig, VmqConfig};
 use crate::rule::FirewallRule;
 use abi::machine::Uplink;
 use std::net::IpAddr;
@@ -146,6 +146,8 @@ pub enum SoftWire {
     Cable(Cable),
     /// A TAP with "the wire" behind it, in the kernel.
     Tap(KernelPort),
+    /// A generator, which sends frames as fast as the wire and the device carry them.
+    Source(FrameSource),
 }
 
 /// Where a device in software works.

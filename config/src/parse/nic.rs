@@ -3,7 +3,8 @@
 use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
-use crate::domain::{ModerationConfig, Offloads, Rings, VmqConfig};
+use crate::address::MacAddress;
+use crate::domain::{FrameSource, ModerationConfig, Offloads, Rings, VmqConfig};
 use crate::model::{Cable, CaptureFiles, DevicePlace, NicKind, NicSection, SoftWire, XdpWire};
 use crate::problem::ConfigPart;
 use crate::table::{TextOrTable, TomlTable};
@@ -134,11 +135,34 @@ fn soft_wire(n: usize, t: &TomlTable<'_, '_>) -> SoftWire {
         &["ifname", "netns", "routes", "tx_queue", "allow_overlap"],
         "wire",
     );
-    match t.choice("wire", &[("memory", false), ("tap", true)]) {
-        Some(true) => SoftWire::Tap(port(t, true)),
-        _ => SoftWire::Cable(cable(n, t)),
+    t.depend(&["to", "size"], "wire");
+    match t.choice("wire", &WIRES) {
+        Some(WireWord::Tap) => SoftWire::Tap(port(t, true)),
+        Some(WireWord::Source) => {
+            let remedy = "write the MAC to send to: to = \"02:00:00:00:00:01\"";
+            let to = t.required("to", |t, key| t.parsed(key, MAC), remedy);
+            SoftWire::Source(FrameSource {
+                to: to.unwrap_or(MacAddress([0; 6])),
+                size: t.number("size").unwrap_or(60),
+            })
+        }
+        Some(WireWord::Memory) | None => SoftWire::Cable(cable(n, t)),
     }
 }
+
+/// The kinds of wire of a device in software.
+#[derive(Clone, Copy)]
+enum WireWord {
+    Memory,
+    Tap,
+    Source,
+}
+
+const WIRES: [(&str, WireWord); 3] = [
+    ("memory", WireWord::Memory),
+    ("tap", WireWord::Tap),
+    ("source", WireWord::Source),
+];
 
 fn cable(n: usize, t: &TomlTable<'_, '_>) -> Cable {
     Cable {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::CONNECTIONS;
+use crate::MacAddress;
 use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKindConfig};
 use abi::machine::{Device, Forward, Ipv6Settings, Nat, PortProtocol, Uplink};
 
@@ -392,6 +393,26 @@ fn device_domain_has_its_wires_tap() {
     assert_eq!(
         device_config.wire,
         crate::domain::WireConfig::Tap { device: 0 }
+    );
+}
+
+#[test]
+fn device_domain_generates_frames() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let soft = "kind = \"soft\"\nwire = \"source\"\nto = \"02:00:00:00:00:07\"\nsize = 64\n";
+    let text = SMALL.replacen(wire, soft, 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let mut domains = machine.domains.iter();
+    let device = domains.find(|domain| domain.name == "device-wire").unwrap();
+    assert!(device.devices.is_empty());
+    let device_config: crate::domain::DeviceConfig = serde_json::from_str(&device.config).unwrap();
+    let source = crate::domain::FrameSource {
+        to: MacAddress([2, 0, 0, 0, 0, 7]),
+        size: 64,
+    };
+    assert_eq!(
+        (device_config.wire, device_config.buffers),
+        (crate::domain::WireConfig::Source(source), 0)
     );
 }
 

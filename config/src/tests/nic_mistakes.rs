@@ -297,6 +297,21 @@ fn rings_of_a_device_are_checked() {
         ("wire = \"memory\"\nnetns = \"w\"", "`netns`"),
         ("wire = \"memory\"\nallow_overlap = true", "`allow_overlap`"),
         ("wire = \"tap\"\nuplink = \"br0\"", "`uplink`"),
+        ("wire = \"source\"", "`to`"),
+        ("wire = \"source\"\nto = \"00:00:00:00:00:00\"", "`to` is"),
+        (
+            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\nsize = 59",
+            "`size`",
+        ),
+        (
+            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\ndelay_us = 5",
+            "`delay_us`",
+        ),
+        ("to = \"02:00:00:00:00:01\"", "`to`"),
+        (
+            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\ndevice = \"driver\"",
+            "`wire` is \"source\"",
+        ),
         ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
         ("cpus = [100000]", "`cpus` has 100000"),
         ("lro = true\ndevice = \"driver\"", "`lro` is true"),

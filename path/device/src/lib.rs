@@ -10,10 +10,12 @@
 //! | [`turn`] | the main loop |
 //! | [`link`] | the connection to the driver domain, and its granted pages |
 //! | [`lro`] | large receive offload of received frames |
-//! | [`wire`], [`tap`] | its wire: a cable in memory, or a TAP |
+//! | [`wire`], [`tap`], [`source`] | its wire: a cable in memory, a TAP, or a generator |
 
+mod line;
 pub mod link;
 pub mod lro;
+pub mod source;
 pub mod tap;
 pub mod turn;
 pub mod wire;

@@ -1,12 +1,9 @@
 //! A TAP as the wire behind a device.
 
+use crate::line::Line;
 use nic::dma::Wire;
 use rustix::io::{Errno, read, write};
-use shmem::rate::TokenBucket;
 use std::os::fd::OwnedFd;
-
-/// The part of a second for which a direction may make up for a device that did not work.
-const CATCH_UP: u64 = 5_000;
 
 /// A TAP without offloads: each read or write of its descriptor is one complete frame.
 pub struct TapWire {
@@ -17,10 +14,8 @@ pub struct TapWire {
     /// One byte more than the longest frame has, so that a longer one is not cut to an acceptable
     /// one.
     buffer: Vec<u8>,
-    /// The rate of each direction, in bytes; `None`: unlimited. A frame may start when the one
-    /// before it has passed, which leaves a debt.
-    inbound: Option<TokenBucket>,
-    outbound: Option<TokenBucket>,
+    inbound: Line,
+    outbound: Line,
     /// The time of the last call.
     now_ns: u64,
     /// Whether the TAP may have a frame to read.
@@ -48,17 +43,13 @@ impl TapWire {
         bytes_per_s: Option<u64>,
         on_removed: Box<dyn FnOnce()>,
     ) -> Self {
-        let direction = bytes_per_s.map(|rate| {
-            let burst = u32::try_from(rate / CATCH_UP).unwrap_or(u32::MAX);
-            TokenBucket::new(rate.max(1), burst)
-        });
         Self {
             may_read: fd.is_some(),
             fd,
             on_removed: Some(on_removed),
             buffer: vec![0; longest + 1],
-            inbound: direction.clone(),
-            outbound: direction,
+            inbound: Line::new(bytes_per_s),
+            outbound: Line::new(bytes_per_s),
             now_ns: 0,
             lost: 0,
         }
@@ -87,31 +78,32 @@ impl TapWire {
 
 impl Wire for TapWire {
     fn has_room(&self, _len: usize) -> bool {
-        free_at(&self.outbound, self.now_ns) == Some(self.now_ns)
+        self.outbound.is_free(self.now_ns)
     }
 
     fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
         self.now_ns = now_ns;
-        occupy(&mut self.outbound, now_ns, bytes.len());
+        self.outbound.occupy(now_ns, bytes.len());
         let is_sent = self.fd.as_ref().is_some_and(|fd| write(fd, &bytes).is_ok());
         self.lost += u64::from(!is_sent);
     }
 
     fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>> {
         self.now_ns = now_ns;
-        if free_at(&self.inbound, now_ns) != Some(now_ns) {
+        if !self.inbound.is_free(now_ns) {
             return None;
         }
         let frame = self.read();
         self.may_read = frame.is_some();
         if let Some(frame) = &frame {
-            occupy(&mut self.inbound, now_ns, frame.len());
+            self.inbound.occupy(now_ns, frame.len());
         }
         frame
     }
 
     fn due_ns(&self, n: usize) -> Option<u64> {
-        free_at(&self.inbound, self.now_ns).filter(|_| n == 0 && self.may_read)
+        let free_at = self.inbound.free_at(self.now_ns);
+        free_at.filter(|_| n == 0 && self.may_read)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -119,22 +111,6 @@ impl Wire for TapWire {
             ("lost", self.lost),
             ("no_device", u64::from(self.fd.is_none())),
         ]
-    }
-}
-
-/// Returns the time at which a direction may carry the next frame.
-fn free_at(direction: &Option<TokenBucket>, now_ns: u64) -> Option<u64> {
-    match direction {
-        Some(rate) => rate.ready_at(now_ns, 0),
-        None => Some(now_ns),
-    }
-}
-
-/// Occupies a direction with a frame.
-fn occupy(direction: &mut Option<TokenBucket>, now_ns: u64, bytes: usize) {
-    if let Some(rate) = direction {
-        rate.available(now_ns);
-        rate.charge(bytes as u32);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The wire behind the device.
 
+use crate::source::SourceWire;
 use crate::tap::TapWire;
 use abi::PAGE;
 use config::domain::{BUFFER_BYTES, DeviceConfig, WireConfig, bytes_per_s};
@@ -20,6 +21,8 @@ pub enum DeviceWire {
     Cable(Box<(SimNic, FarEnd)>),
     /// A TAP.
     Tap(TapWire),
+    /// A generator.
+    Source(SourceWire),
 }
 
 impl DeviceWire {
@@ -51,6 +54,10 @@ impl DeviceWire {
                 let rate = config.rate_mbps.map(bytes_per_s);
                 Ok(Self::Tap(TapWire::new(fd, longest, rate, on_removed)))
             }
+            WireConfig::Source(source) => {
+                let rate = config.rate_mbps.map(bytes_per_s);
+                Ok(Self::Source(SourceWire::new(*source, rate)))
+            }
         }
     }
 
@@ -59,6 +66,7 @@ impl DeviceWire {
         match self {
             Self::Cable(cable) => _ = cable.1.work(now_ns),
             Self::Tap(tap) => tap.advance(now_ns),
+            Self::Source(_) => {}
         }
     }
 
@@ -67,7 +75,7 @@ impl DeviceWire {
     pub fn next_work(&self, now_ns: u64) -> Option<u64> {
         match self {
             Self::Cable(cable) => cable.1.next_due(now_ns),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Source(_) => None,
         }
     }
 
@@ -76,7 +84,7 @@ impl DeviceWire {
     pub fn station(&self) -> Option<Vec<(&'static str, u64)>> {
         match self {
             Self::Cable(cable) => Some(cable.1.counters()),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Source(_) => None,
         }
     }
 
@@ -84,6 +92,7 @@ impl DeviceWire {
         match self {
             Self::Cable(cable) => &cable.0,
             Self::Tap(tap) => tap,
+            Self::Source(source) => source,
         }
     }
 
@@ -91,6 +100,7 @@ impl DeviceWire {
         match self {
             Self::Cable(cable) => &mut cable.0,
             Self::Tap(tap) => tap,
+            Self::Source(source) => source,
         }
     }
 }

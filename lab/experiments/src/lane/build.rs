@@ -119,7 +119,7 @@ pub fn config(
 
 /// No spinning: on two cores every domain shares its core with a process of a socket, which a
 /// spinning domain would block.
-const NO_SPIN: Option<u32> = Some(0);
+pub(super) const NO_SPIN: Option<u32> = Some(0);
 
 /// Applies a topology to the default machine with one guest.
 pub(super) fn apply(
@@ -276,7 +276,7 @@ fn add_guests(topology: Topology, ends: &LaneEnds, config: &mut Config) {
 }
 
 /// Dedicates a queue of the wire to each guest.
-fn dedicate_queues(guests: u32, config: &mut Config) {
+pub(super) fn dedicate_queues(guests: u32, config: &mut Config) {
     for nic in &mut config.nics {
         nic.vmq = Some(VmqConfig {
             queues: guests,

@@ -1,19 +1,27 @@
 //! Machines without a wire, for raw frames from guest to guest.
 
+use super::build::{NO_SPIN, dedicate_queues};
 use super::cores::Cores;
 use super::one_process::{self, OneProcess};
 use super::path::Path;
-use super::running::{Running, fresh_name};
+use super::running::{NIC_DEVICE, Running, fresh_name};
 use super::window::{account, per_packet};
 use crate::plan::Times;
 use anyhow::Context as _;
-use config::domain::{GrantMode, RingFormat, Source};
+use config::domain::{FrameSource, GrantMode, RingFormat, Rings, Source};
 use config::rule::Inbound;
-use config::{Config, Endpoint, GuestSection, Vif};
+use config::{
+    Config, DevicePlace, Endpoint, GuestSection, MacAddress, NicKind, NicSection, SoftWire, Vif,
+};
 use figures::interrupt;
 use figures::measure::{CpuPart, CpuTimes, HostCpuTimes};
 use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// Entries of each queue of a NIC.
+const NIC_DESCRIPTORS: u32 = 1024;
+/// Microseconds from the first frame to a NIC's interrupt.
+const NIC_INTERRUPT_US: u32 = 50;
 
 /// Raw frames from an interface of a guest through the driver to another interface of the same
 /// guest. One process sends and receives and another switches, as in measurements of DPDK's
@@ -45,6 +53,8 @@ pub struct FrameRun<'a> {
     pub flows: u16,
     /// True if the receiving interfaces have a stateful firewall.
     pub stateful: bool,
+    /// True if the frames arrive at a NIC, in a dedicated queue of the guest.
+    pub nic: bool,
     /// The driver runs on the guest's core, the guest on the wire's.
     pub cores: Cores,
 }
@@ -108,7 +118,19 @@ impl FrameRun<'_> {
             .iter()
             .map(|(part, ns)| (*part, *ns as f64 * tsc_hz as f64 / 1e9));
         cycles.extend(exact);
+        // The device of a NIC stands for hardware.
+        let device = cycles.remove(NIC_DEVICE);
         per_packet(&cycles, packets, &mut figures);
+        if let Some(cycles) = device.filter(|_| packets > 0.0) {
+            figures.insert(format!("cycles_per_packet.{NIC_DEVICE}"), cycles / packets);
+        }
+        for part in ["driver", "guest"] {
+            let calls = path.sums.get(&format!("{part}.hypercalls"));
+            if let Some(calls) = calls.filter(|_| packets > 0.0) {
+                let name = format!("hypercalls_per_packet.{part}");
+                figures.insert(name, calls / packets);
+            }
+        }
         account(&path, packets, &mut figures);
         figures.extend(
             path.sums
@@ -116,16 +138,24 @@ impl FrameRun<'_> {
                 .filter(|(name, _)| name.starts_with("drops."))
                 .map(|(name, sum)| (name.clone(), *sum)),
         );
-        let under_way = after.most.get("under_way").copied().unwrap_or(0.0);
-        figures.insert("in_flight".to_owned(), under_way);
+        let payload = if self.touch { "touched" } else { "not touched" };
+        let posted = config.buffers.to_guest;
+        let conditions = if self.nic {
+            format!(
+                "from a NIC's device, which copies each frame into one of {posted} posted buffers; \
+                 payload {payload}; pages of 4 KB"
+            )
+        } else {
+            let under_way = after.most.get("under_way").copied().unwrap_or(0.0);
+            figures.insert("in_flight".to_owned(), under_way);
+            format!(
+                "at most {under_way} frames of a guest in flight and {posted} buffers posted by \
+                 it; copied once; payload {payload}; pages of 4 KB"
+            )
+        };
         Ok(FrameWindow {
             figures,
-            conditions: format!(
-                "at most {under_way} frames of a guest in flight and {} buffers posted by it; \
-                 copied once; payload {}; pages of 4 KB",
-                config.buffers.to_guest,
-                if self.touch { "touched" } else { "not touched" }
-            ),
+            conditions,
             disturbed,
         })
     }
@@ -153,6 +183,10 @@ impl FrameRun<'_> {
         };
         for number in 0..self.active as usize {
             let to = config.vif_mac(number, 0).context("no MAC")?;
+            if self.nic {
+                self.add_nic(&mut config, to);
+                continue;
+            }
             let source = Vif::new(Endpoint::Source(Source {
                 to,
                 size: self.size,
@@ -186,6 +220,40 @@ impl FrameRun<'_> {
         }
         Ok(config)
     }
+
+    /// Adds a NIC that receives frames to `to` as fast as its device can store them.
+    fn add_nic(&self, config: &mut Config, to: MacAddress) {
+        let source = FrameSource {
+            to,
+            size: self.size,
+        };
+        let mut nic = NicSection::new(
+            "wire",
+            NicKind::Soft {
+                wire: SoftWire::Source(source),
+                rings: Rings {
+                    descriptors: NIC_DESCRIPTORS,
+                    interrupt_us: NIC_INTERRUPT_US,
+                    ..Rings::default()
+                },
+                place: DevicePlace::Domain,
+                cpus: vec![self.cores.wire],
+                lro: false,
+            },
+        );
+        nic.buffers = 2 * NIC_DESCRIPTORS;
+        config.nics.push(nic);
+        dedicate_queues(1, config);
+        for guest in &mut config.guests {
+            guest.cpus = vec![self.cores.guest];
+        }
+        config.buffers.to_guest = NIC_DESCRIPTORS;
+        // A domain that spins would keep the other one from their core.
+        config.driver.spin_us = NO_SPIN;
+        for guest in &mut config.guests {
+            guest.spin_us = NO_SPIN;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +284,7 @@ mod tests {
                 ring: Some(RingFormat::Xen),
                 flows: 4096,
                 stateful: true,
+                nic: false,
                 cores,
             };
             run.config().unwrap().machine().unwrap();
@@ -233,8 +302,16 @@ mod tests {
             ring: None,
             flows: 0,
             stateful: false,
+            nic: false,
             cores,
         };
         assert!(run.config().is_err());
+        let run = FrameRun {
+            grants: "counted",
+            nic: true,
+            ..run
+        };
+        let machine = run.config().unwrap().machine().unwrap();
+        assert!(machine.domains.iter().any(|d| d.name == "device-wire"));
     }
 }

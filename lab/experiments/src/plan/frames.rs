@@ -41,6 +41,10 @@ pub struct Frames {
     /// True if the receiving interfaces have a stateful firewall, which knows all flows.
     #[serde(default)]
     pub stateful: bool,
+    /// True if the frames arrive at a NIC with descriptor rings, in a dedicated queue of the guest.
+    /// Its device has the first core, and the driver domain and the guest share the second one.
+    #[serde(default)]
+    pub nic: bool,
 }
 
 fn one() -> u32 {

@@ -63,6 +63,7 @@ impl Run<'_> {
                         ring: frames.ring,
                         flows: frames.flows,
                         stateful: frames.stateful,
+                        nic: frames.nic,
                         cores,
                     }
                     .measure(times, tsc_hz),
