@@ -248,7 +248,7 @@ impl RemoteQueue {
     /// Takes the next completion. Returns false if there is none, which is acknowledged.
     fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
         let index = self.queue.next_index();
-        let (buffer, _, completion) = match self.queue.take()? {
+        let (buffer, descriptor, completion) = match self.queue.take()? {
             Some(completed) => completed,
             // The device may have completed more before it read the acknowledgement.
             None if self.queue.acknowledge()? => match self.queue.take()? {
@@ -257,7 +257,7 @@ impl RemoteQueue {
             },
             None => return Ok(false),
         };
-        if let Err(misuse) = self.check(&completion) {
+        if let Err(misuse) = self.check(&descriptor, &completion) {
             failed.push(buffer.id);
             return Err(self.queue.error(index, misuse));
         }
@@ -276,7 +276,7 @@ impl RemoteQueue {
     }
 
     /// Checks the parts of a completion that only frames have.
-    fn check(&self, completion: &Completion) -> Result<(), Misuse> {
+    fn check(&self, descriptor: &Descriptor, completion: &Completion) -> Result<(), Misuse> {
         if completion.header_len > 0 {
             return Err(Misuse::BadHeader(completion.header_len));
         }
@@ -284,7 +284,17 @@ impl RemoteQueue {
             return Err(Misuse::Continued);
         }
         let len = self.partial.len() + completion.len as usize;
-        let in_parts = completion.more || !self.partial.pieces.is_empty();
+        let is_first = self.partial.pieces.is_empty();
+        // Only the first buffer may have room left (D-40), so the longest frame bounds the number
+        // of its buffers.
+        let fewest = if is_first { 1 } else { descriptor.len };
+        if completion.more && completion.len < fewest {
+            return Err(Misuse::Gap {
+                len: completion.len,
+                most: descriptor.len,
+            });
+        }
+        let in_parts = completion.more || !is_first;
         if in_parts && len > MERGED_MAX {
             return Err(Misuse::TooLong {
                 len: len as u32,

@@ -225,6 +225,11 @@ impl ReceiveQueue {
                 most: self.longest as u32,
             });
         }
+        // So the longest frame bounds the number of its buffers.
+        if completion.more && len < descriptor.len {
+            let most = descriptor.len;
+            return Err(Misuse::Gap { len, most });
+        }
         // A split frame fits one buffer.
         let is_split = descriptor.header.is_some();
         let expected = if is_split {
