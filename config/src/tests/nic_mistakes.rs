@@ -300,6 +300,15 @@ fn rings_of_a_device_are_checked() {
         ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
         ("cpus = [100000]", "`cpus` has 100000"),
         ("lro = true\ndevice = \"driver\"", "`lro` is true"),
+        (
+            "header_split = true\ndevice = \"driver\"",
+            "`header_split` is true and `device` is \"driver\"",
+        ),
+        (
+            "header_split = true\nlro = true",
+            "`header_split` is true and `lro` is true",
+        ),
+        ("header_split = true\nmtu = 2048", "at most 2029"),
     ] {
         let text = mistake(wire, &format!("kind = \"soft\"\n{keys}\n"));
         assert!(text.contains(wrong), "{text}");

@@ -17,6 +17,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
     merges: true,
+    splits: false,
 };
 const BUFFER: usize = 2048;
 const BUFFERS: usize = 128;

@@ -28,6 +28,8 @@ struct Rig {
     /// The memory of the queues, as the device accesses it.
     table: IoTable,
     memory: Area,
+    /// Place of the guest's queue.
+    dedicated_at: usize,
     guest: Area,
     /// Buffers of the guest that are neither posted nor in a frame.
     free: BTreeSet<u32>,
@@ -39,7 +41,7 @@ struct Rig {
 /// The driver of a device in another domain: no buffer is lost or in two places, and each frame
 /// has a bounded number of buffers.
 pub(super) fn remote(input: &mut Input<'_>) {
-    let mut rig = Rig::new(input.bool());
+    let mut rig = Rig::new(setup_of(input.bool(), input.bool()));
     while !input.is_empty() {
         match input.below(12) {
             0..3 => rig.complete(input),
@@ -63,9 +65,9 @@ pub(super) fn remote(input: &mut Input<'_>) {
 }
 
 impl Rig {
-    fn new(merges: bool) -> Self {
+    fn new(setup: RemoteSetup) -> Self {
         thread_local!(static MEMORY: [Area; 3] = [
-            Area::anonymous(setup(true).bytes()),
+            Area::anonymous(setup_of(true, true).bytes()),
             Area::anonymous(BUFFERS * BUFFER),
             Area::anonymous(BUFFERS * BUFFER),
         ].map(|area| area.expect("memory")));
@@ -74,25 +76,23 @@ impl Rig {
         let mut table = IoTable::default();
         let own = table.add(memory);
         table.map(own, memory.len()).expect("own memory");
-        let setup = setup(merges);
         let mut nic = RemoteNic::new(setup, memory, pool).expect("the sizes fit");
         let queue = nic.dedicated(1).expect("there is one");
+        let places = nic.lay_out().expect("the sizes fit");
+        nic.connect(Rc::new(Silent));
         let mut rig = Self {
             setup,
             queue,
             supply: Supply::new(pool),
             table,
             memory,
+            dedicated_at: places.dedicated.bits() as usize,
             guest,
             free: (0..BUFFERS as u32).collect(),
             devices: [DeviceQueue::new(ENTRIES, 0); QUEUES],
             frames: Vec::new(),
             of_guest: Vec::new(),
-            nic: {
-                assert!(nic.lay_out().is_some());
-                nic.connect(Rc::new(Silent));
-                nic
-            },
+            nic,
         };
         rig.queue.follow_link(|_| ());
         rig
@@ -101,7 +101,7 @@ impl Rig {
     fn words(&self, queue: usize) -> Span {
         let bytes = queue_bytes(ENTRIES);
         let at = match queue {
-            DEDICATED => self.memory.len().min(self.setup.bytes()) - bytes,
+            DEDICATED => self.dedicated_at,
             queue => queue * bytes,
         };
         self.memory.at(at, bytes).expect("a queue")
@@ -120,7 +120,7 @@ impl Rig {
     fn complete(&mut self, input: &mut Input<'_>) {
         let number = input.below(QUEUES);
         for _ in 0..=input.below(40) {
-            let completion = completion(input);
+            let completion = completion(input, self.setup.splits);
             let Some(mut queue) = self.devices.get(number).copied() else {
                 return;
             };
@@ -294,17 +294,18 @@ impl Rig {
     }
 }
 
-const fn setup(merges: bool) -> RemoteSetup {
+const fn setup_of(merges: bool, splits: bool) -> RemoteSetup {
     RemoteSetup {
         entries: ENTRIES,
         mtu: MTU,
         queues: 1,
         merges,
+        splits,
     }
 }
 
 /// Returns what a device reports, which is mostly possible.
-fn completion(input: &mut Input<'_>) -> Completion {
+fn completion(input: &mut Input<'_>, splits: bool) -> Completion {
     let flags = input.u8();
     let more = flags & 3 == 0;
     let len = match flags >> 2 & 7 {
@@ -341,6 +342,7 @@ fn completion(input: &mut Input<'_>) -> Completion {
         error: input.below(16) == 0,
         header_len: match input.below(32) {
             0 => input.u16(),
+            _ if splits => len.min(128) as u16,
             _ => 0,
         },
         ..Completion::default()
