@@ -57,9 +57,9 @@ pub struct RemoteQueue {
 }
 
 impl RemoteQueue {
-    /// Creates queue `number`, from 1, over memory of [`super::layout::queue_bytes`] and, if headers
-    /// are split, space for them with its I/O address. Returns `None` if the memory has a wrong
-    /// size.
+    /// Creates queue `number`, from 1, over memory of [`super::layout::queue_bytes`] and, if
+    /// headers are split, space for them with its I/O address. Returns `None` if the memory has a
+    /// wrong size.
     #[must_use]
     pub fn new(
         number: u32,

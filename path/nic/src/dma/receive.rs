@@ -302,7 +302,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Checks the length of a header, which is the shorter of [`SNAPSHOT`] and the frame if it is split.
+/// Checks the length of a header: if it is split, the shorter of [`SNAPSHOT`] and the frame.
 pub(super) fn check_header(is_split: bool, completion: &Completion) -> Result<(), Misuse> {
     let Completion {
         len, header_len, ..
