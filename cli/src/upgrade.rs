@@ -108,33 +108,46 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     if version != installed {
         return another(&instance, (core, version, installed), &status, as_json);
     }
-    let is_driver = |domain: &&DomainStatus| domain.program == Program::Driver;
-    let drivers: Vec<DomainStatus> = status.domains.iter().filter(is_driver).cloned().collect();
-    if let Some(driver) = drivers.iter().find(|driver| driver.restarts.is_none()) {
-        let name = &driver.name;
+    // Drivers come first, because a driver serves an older manager, but not a newer one.
+    let domains = [Program::Driver, Program::Device].map(|program| {
+        let domains = status.domains.iter();
+        let domains = domains.filter(|domain| domain.program == program);
+        domains.cloned().collect::<Vec<DomainStatus>>()
+    });
+    if let Some(fixed) = domains
+        .iter()
+        .flatten()
+        .find(|domain| domain.restarts.is_none())
+    {
+        let name = &fixed.name;
         let text = format!(
             "{name} cannot be restarted (`restart` in its configuration): restart the machine"
         );
         return Err(Failure::CannotRun(text).into());
     }
-    // Drivers come first, because a driver serves an older manager, but not a newer one.
-    let mut outages = Vec::new();
-    for driver in drivers {
-        let restarted = instance.restart(&driver.name)?;
-        outages.push((driver.name.clone(), restarted.connected_ns));
+    let mut outages = [Vec::new(), Vec::new()];
+    for (domains, outages) in domains.iter().zip(&mut outages) {
+        for domain in domains {
+            let restarted = instance.restart(&domain.name)?;
+            outages.push((domain.name.clone(), restarted.connected_ns));
+        }
     }
     for helper in HELPERS {
         replace(core, helper)?;
     }
     if as_json {
-        let drivers: Vec<_> = outages
-            .iter()
-            .map(|(domain, ns)| json!({ "domain": domain, "connected_ns": ns }))
-            .collect();
-        return output::json(&json!({ "name": name, "version": version, "drivers": drivers }));
+        let [drivers, devices] = outages.map(|outages| {
+            let outages = outages.into_iter();
+            let report = |(domain, ns)| json!({ "domain": domain, "connected_ns": ns });
+            outages.map(report).collect::<Vec<_>>()
+        });
+        return output::json(&json!({
+            "name": name, "version": version, "drivers": drivers, "devices": devices,
+        }));
     }
     let outages: Vec<String> = outages
         .iter()
+        .flatten()
         .map(|(domain, ns)| format!("{domain} after {:.1} ms", *ns as f64 / 1e6))
         .collect();
     output::print(&format!(

@@ -38,10 +38,10 @@ fn number(value: &Value, key: &str) -> Option<u64> {
     own.or_else(|| map.values().find_map(|value| number(value, key)))
 }
 
-/// Waits until the guest gets more answers from the station behind the device.
-fn wait_for_answers(place: &TestDir) {
+/// Waits until a guest gets more answers from the station behind its device.
+fn wait_for_answers(place: &TestDir, guest: &str) {
     let answers = || {
-        let stat = place.run(&["stat", "web", "--json"]);
+        let stat = place.run(&["stat", guest, "--json"]);
         let stat: Value = serde_json::from_str(&stat.out).ok()?;
         number(&stat, "app.0.received")
     };
@@ -54,7 +54,7 @@ fn wait_for_answers(place: &TestDir) {
 fn traffic_survives_deaths_of_device_and_driver() {
     let place = TestDir::with_machine();
     let running = up(&place, SIM);
-    wait_for_answers(&place);
+    wait_for_answers(&place, "web");
     let link = |of: &str| number(&json(&place, &["stat", of, "--json"]), "link");
     assert_eq!([link("driver"), link(DEVICE)], [Some(1); 2]);
 
@@ -63,7 +63,7 @@ fn traffic_survives_deaths_of_device_and_driver() {
         let (others, _) = domain(&place, other).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
         wait(|| domain(&place, killed).filter(|(_, restarts)| *restarts == before + 1));
-        wait_for_answers(&place);
+        wait_for_answers(&place, "web");
         assert_eq!(domain(&place, other).unwrap().0, others, "{other}");
     }
     let audit = json(&place, &["grants", "--json"]);
@@ -89,16 +89,16 @@ fn with_queue() -> String {
     format!("[driver]\ngrants = \"counted\"\n{machine}")
 }
 
-/// Returns the driver's report about the guest's dedicated queue.
-fn queue(place: &TestDir) -> Value {
+/// Returns the driver's report about a guest's dedicated queue.
+fn queue(place: &TestDir, guest: &str) -> Value {
     let stat = json(place, &["stat", "driver", "--json"]);
-    stat["driver"]["ports"]["vif.web-0"]["queue"].clone()
+    stat["driver"]["ports"][format!("vif.{guest}-0")]["queue"].clone()
 }
 
-/// Waits until the device has stored further frames in the guest's pages.
-fn wait_for_direct_frames(place: &TestDir) {
+/// Waits until the device has stored further frames in a guest's pages.
+fn wait_for_direct_frames(place: &TestDir, guest: &str) {
     let direct = || {
-        let queue = queue(place);
+        let queue = queue(place, guest);
         let is_open = queue["state"] == "open";
         queue["direct_packets"].as_u64().filter(|_| is_open)
     };
@@ -112,19 +112,112 @@ fn wait_for_direct_frames(place: &TestDir) {
 fn dedicated_queue_survives_each_death() {
     let place = TestDir::with_machine();
     let running = up(&place, &with_queue());
-    wait_for_answers(&place);
-    wait_for_direct_frames(&place);
+    wait_for_answers(&place, "web");
+    wait_for_direct_frames(&place, "web");
     for killed in [DEVICE, "driver", "web", DEVICE] {
         let (pid, before) = domain(&place, killed).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
         wait(|| domain(&place, killed).filter(|(_, restarts)| *restarts == before + 1));
-        wait_for_answers(&place);
-        wait_for_direct_frames(&place);
+        wait_for_answers(&place, "web");
+        wait_for_direct_frames(&place, "web");
         let audit = json(&place, &["grants", "--json"]);
         assert_eq!(audit["leaked"], 0, "{killed}: {audit}");
     }
     let device = json(&place, &["stat", DEVICE, "--json"]);
     assert_eq!(number(&device, "io_faults"), Some(0), "{device}");
+    let end = running.terminate();
+    assert!(end.ok(), "{end:?}");
+}
+
+/// Two devices, and a guest with a queue of each.
+const TWO: &str = r#"
+[driver]
+grants = "counted"
+
+[[nic]]
+name = "wire"
+kind = "soft"
+queues = "vmq"
+vmq_queues = 1
+addresses = ["10.0.0.1/24"]
+
+[[nic.app]]
+kind = "tcp-echo"
+port = 7
+
+[[nic]]
+name = "other"
+kind = "soft"
+descriptors = 64
+queues = "vmq"
+vmq_queues = 2
+addresses = ["10.0.0.9/24"]
+
+[[nic.app]]
+kind = "tcp-echo"
+port = 7
+
+[[guest]]
+name = "web"
+
+[[guest.vif]]
+pdev = "wire:1"
+endpoint = "stack"
+addresses = ["10.0.0.2/24"]
+
+[[guest.vif.app]]
+kind = "ping"
+to = "10.0.0.1"
+count = 1000000
+
+[[guest]]
+name = "data"
+
+[[guest.vif]]
+pdev = "other:2"
+endpoint = "stack"
+addresses = ["10.0.0.3/24"]
+
+[[guest.vif.app]]
+kind = "ping"
+to = "10.0.0.9"
+count = 1000000
+"#;
+
+/// Each NIC has a device domain, a link and queues of guests. The death of one device leaves the
+/// other ones alone, and all work again after that of the driver domain.
+#[test]
+fn machine_has_several_devices() {
+    const OTHER: &str = "device-other";
+    let place = TestDir::with_machine();
+    let file = place.file("m.toml", TWO);
+    let running = place.start(&["up", &file]);
+    place.wait_for_output(&running, "is up");
+    let work = || {
+        for guest in ["web", "data"] {
+            wait_for_answers(&place, guest);
+            wait_for_direct_frames(&place, guest);
+        }
+    };
+    work();
+    for (killed, others) in [
+        (OTHER, [DEVICE, "driver"]),
+        (DEVICE, [OTHER, "driver"]),
+        ("driver", [DEVICE, OTHER]),
+    ] {
+        let pids = others.map(|other| domain(&place, other).unwrap().0);
+        let (pid, before) = domain(&place, killed).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        wait(|| domain(&place, killed).filter(|(_, restarts)| *restarts == before + 1));
+        work();
+        assert_eq!(others.map(|other| domain(&place, other).unwrap().0), pids);
+    }
+    for device in [DEVICE, OTHER] {
+        let stat = json(&place, &["stat", device, "--json"]);
+        assert_eq!(number(&stat, "io_faults"), Some(0), "{stat}");
+    }
+    let audit = json(&place, &["grants", "--json"]);
+    assert_eq!(audit["leaked"], 0, "{audit}");
     let end = running.terminate();
     assert!(end.ok(), "{end:?}");
 }

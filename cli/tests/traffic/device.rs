@@ -99,6 +99,30 @@ fn files_pass_a_device_that_merges_segments() {
     }
 }
 
+/// D-44: streams pass a device that splits headers, in the shared queue and in pages of the guests.
+#[test]
+fn files_pass_a_device_that_splits_headers() {
+    let counted = "[driver]\ngrants = \"counted\"\n";
+    for (switches, queues) in [("", false), (counted, true)] {
+        let Some(machine) = start(switches, "header_split = true\n", queues) else {
+            return;
+        };
+        ping_every_way(&machine);
+        carry_files(&machine, FILE_BYTES);
+        let device = device(&machine);
+        assert_eq!(device["device"]["io_faults"], 0, "{device}");
+        assert_eq!(device["device"]["too_long"], 0, "{device}");
+        let driver = driver(&machine);
+        let wire = &driver["ports"]["nic.wire"];
+        assert_eq!(count(&wire["device"]["rx_malformed"]), 0, "{wire}");
+        if queues {
+            let web = &driver["ports"]["vif.web-0"]["queue"];
+            assert!(count(&web["direct_packets"]) > 0, "{web}");
+        }
+        machine.end();
+    }
+}
+
 #[test]
 fn removed_tap_of_a_device_is_created_again() {
     let Some(machine) = start("", "", false) else {

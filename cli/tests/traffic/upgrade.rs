@@ -15,9 +15,13 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::requirements::MACHINE;
-use testing::{Stops, accept, child_of, patient, place_machine, require, wait_for, wait_until};
+use testing::{
+    Stops, accept, child_of, patient, place_machine, place_program, require, wait_for, wait_until,
+};
 
 const GUESTS: usize = 16;
+/// The program of a NIC's device.
+const DEVICE: &str = "device";
 /// A prime, so that lost or repeated chunks are detected.
 const PATTERN: usize = 251;
 
@@ -34,7 +38,10 @@ impl Installed {
     fn new(foreground: bool) -> Self {
         let folder = TempDir::new().unwrap();
         place_machine(&grantway(), folder.path());
-        let config = "[driver]\nrestart_pause_ms = 20\n";
+        let device = grantway().with_file_name(DEVICE);
+        place_program(&device, &folder.path().join(DEVICE));
+        let config = "[driver]\nrestart_pause_ms = 20\n\n[[nic]]\nname = \"wire\"\n\
+                      kind = \"soft\"\naddresses = [\"10.0.0.100/24\"]\n";
         fs::write(folder.path().join("m.toml"), config).unwrap();
         let namespaces = (0..GUESTS).map(|_| Namespace::new().unwrap()).collect();
         let mut installed = Self {
@@ -235,7 +242,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
     with_streams(&installed, |received| {
         all_continue(received);
         let before = installed.processes();
-        for name in MACHINE.iter().chain(&["grantway"]) {
+        for name in MACHINE.iter().chain(&[DEVICE, "grantway"]) {
             installed.replace(name, None);
         }
         installed.done(&["upgrade"]);
@@ -245,6 +252,7 @@ fn streams_of_attached_guests_outlive_an_upgrade() {
             assert_eq!(name, same);
             let program = match name.as_str() {
                 "grantway-manager" | "grantway-netd" | "driver" => name,
+                "device-wire" => DEVICE,
                 _ => {
                     assert_eq!((old, file), (new, its), "{name} is what it was");
                     continue;
@@ -280,7 +288,7 @@ fn streams_of_attached_guests_outlive_another_core() {
     with_streams(&installed, |received| {
         all_continue(received);
         let before = installed.processes();
-        for name in MACHINE.iter().chain(&["grantway"]) {
+        for name in MACHINE.iter().chain(&[DEVICE, "grantway"]) {
             installed.replace(name, None);
         }
         let core = installed.folder.path().join("grantwayd");
@@ -311,6 +319,7 @@ fn streams_of_attached_guests_outlive_another_core() {
             let program = match name.as_str() {
                 "core" => "grantwayd",
                 "grantway-manager" | "grantway-netd" | "driver" => name,
+                "device-wire" => DEVICE,
                 _ => "guest",
             };
             assert_eq!(*file, installed.file_of(program), "{name}");

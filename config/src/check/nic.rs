@@ -5,8 +5,8 @@ use super::rule::rules;
 use super::station::{destination, ifname, netns, port, station};
 use super::uplink;
 use crate::domain::{
-    FRAME_EXTRA_BYTES, GrantMode, ModerationConfig, Offloads, PCI_MTU_MAX, Rings, VmqConfig,
-    XDP_MTU_MAX,
+    BUFFER_BYTES, FRAME_EXTRA_BYTES, GrantMode, ModerationConfig, Offloads, PCI_MTU_MAX, Rings,
+    VmqConfig, XDP_MTU_MAX,
 };
 use crate::keywords;
 use crate::lro::Meta;
@@ -67,6 +67,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
             place,
             cpus,
             lro,
+            header_split,
         } => {
             match wire {
                 SoftWire::Cable(of_nic) => cable(found, n, of_nic),
@@ -98,6 +99,9 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
                 let remedy = "leave one of them out: [lro] merges frames in the driver domain";
                 found.add(part, "lro", what, remedy);
             }
+            if *header_split {
+                header_split_of(found, part, nic, (*place, *lro));
+            }
         }
         NicKind::Vfio {
             device,
@@ -105,6 +109,30 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &NicSection) {
         } => pci(found, part, nic, (device, *of_nic)),
         NicKind::Pcap(files) => found.files(part, files),
     }
+}
+
+/// Checks that a device can split headers: each frame has one buffer.
+fn header_split_of(
+    found: &mut Findings,
+    part: ConfigPart,
+    nic: &NicSection,
+    (place, lro): (DevicePlace, bool),
+) {
+    let most = BUFFER_BYTES - FRAME_EXTRA_BYTES;
+    let (what, remedy) = if place == DevicePlace::Driver {
+        let remedy = "leave one of them out: only a device domain splits headers of all frames";
+        ("`device` is \"driver\"".to_owned(), remedy.to_owned())
+    } else if lro {
+        let remedy = "leave one of them out: a merged frame has several buffers, without headers";
+        ("`lro` is true".to_owned(), remedy.to_owned())
+    } else if nic.mtu > most {
+        let remedy = format!("a frame must fit one buffer: write an `mtu` of at most {most}");
+        (format!("`mtu` is {}", nic.mtu), remedy)
+    } else {
+        return;
+    };
+    let what = format!("`header_split` is true and {what}");
+    found.add(part, "header_split", what, remedy);
 }
 
 /// Checks a PCI device: its address, its queues, and that a frame fits one buffer.

@@ -182,6 +182,9 @@ pub enum NicKindConfig {
         /// Whether the device merges received frames.
         #[serde(default)]
         merges: bool,
+        /// Whether the device stores headers of received frames apart.
+        #[serde(default)]
+        splits: bool,
     },
     /// A PCI device, which accesses the NIC's buffers and rings through an IOMMU.
     Vfio {
@@ -253,11 +256,12 @@ impl NicConfig {
             _ => return 0,
         };
         let pages = |bytes: u32| bytes.saturating_mul(descriptors).div_ceil(PAGE);
-        // Only the headers of queues that are assigned by load are split.
-        let split = self.vmq.map_or(0, |vmq| vmq.queues);
-        let dedicated = match self.kind {
-            NicKindConfig::Device { queues, .. } => queues,
-            _ => split,
+        // Without a device domain, headers of dedicated queues are split, and no other ones.
+        let by_load = self.vmq.map_or(0, |vmq| vmq.queues);
+        let (dedicated, split) = match self.kind {
+            NicKindConfig::Device { queues, splits, .. } if splits => (queues, queues + 1),
+            NicKindConfig::Device { queues, .. } => (queues, 0),
+            _ => (by_load, by_load),
         };
         let ring = 1 + pages(DESCRIPTOR_BYTES) + pages(COMPLETION_BYTES);
         let sent = pages((self.mtu.saturating_add(FRAME_EXTRA_BYTES)).next_multiple_of(64));

@@ -116,7 +116,12 @@ impl Nics {
                 cable: in_memory(cable, mac),
                 rings: *rings,
             },
-            NicKind::Soft { rings, lro, .. } => {
+            NicKind::Soft {
+                rings,
+                lro,
+                header_split,
+                ..
+            } => {
                 let conn = self.device_domains;
                 self.device_domains += 1;
                 NicKindConfig::Device {
@@ -124,6 +129,7 @@ impl Nics {
                     descriptors: rings.descriptors,
                     queues: nic.dedicated_queues(),
                     merges: *lro,
+                    splits: *header_split,
                 }
             }
             NicKind::Vfio {

@@ -117,6 +117,8 @@ pub enum NicKind {
         cpus: Vec<usize>,
         /// Whether the device merges received TCP segments.
         lro: bool,
+        /// Whether the device stores headers of received frames apart.
+        header_split: bool,
     },
     /// A PCI device behind an IOMMU.
     Vfio {

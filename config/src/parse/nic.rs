@@ -114,6 +114,7 @@ fn kind(n: usize, t: &TomlTable<'_, '_>, word: NicKindKey, joined: bool) -> NicK
             place: place(t),
             cpus: t.numbers("cpus"),
             lro: t.flag("lro").unwrap_or(false),
+            header_split: t.flag("header_split").unwrap_or(false),
         },
         NicKindKey::Vfio => {
             let remedy = "write device = \"0000:00:03.0\"";

@@ -131,6 +131,7 @@ fn every_kind_survives_json() {
             descriptors: 256,
             queues: 2,
             merges: true,
+            splits: true,
         },
         NicKindConfig::Pcap(CaptureSpec {
             read: Some(1),

@@ -398,7 +398,7 @@ fn device_domain_has_its_wires_tap() {
 
 #[test]
 fn device_domain_generates_frames() {
-    let wire = "kind = \"tap\"\nnetns = \"w\"\n";
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]\n";
     let soft = "kind = \"soft\"\nwire = \"source\"\nto = \"02:00:00:00:00:07\"\nsize = 64\n";
     let text = SMALL.replacen(wire, soft, 1);
     let machine = parse("f", &text).unwrap().machine().unwrap();

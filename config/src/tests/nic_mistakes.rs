@@ -297,28 +297,51 @@ fn rings_of_a_device_are_checked() {
         ("wire = \"memory\"\nnetns = \"w\"", "`netns`"),
         ("wire = \"memory\"\nallow_overlap = true", "`allow_overlap`"),
         ("wire = \"tap\"\nuplink = \"br0\"", "`uplink`"),
-        ("wire = \"source\"", "`to`"),
-        ("wire = \"source\"\nto = \"00:00:00:00:00:00\"", "`to` is"),
-        (
-            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\nsize = 59",
-            "`size`",
-        ),
-        (
-            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\ndelay_us = 5",
-            "`delay_us`",
-        ),
-        ("to = \"02:00:00:00:00:01\"", "`to`"),
-        (
-            "wire = \"source\"\nto = \"02:00:00:00:00:01\"\ndevice = \"driver\"",
-            "`wire` is \"source\"",
-        ),
         ("cpus = [0]\ndevice = \"driver\"", "`cpus` is set"),
         ("cpus = [100000]", "`cpus` has 100000"),
         ("lro = true\ndevice = \"driver\"", "`lro` is true"),
+        (
+            "header_split = true\ndevice = \"driver\"",
+            "`header_split` is true and `device` is \"driver\"",
+        ),
+        (
+            "header_split = true\nlro = true",
+            "`header_split` is true and `lro` is true",
+        ),
+        ("header_split = true\nmtu = 2048", "at most 2029"),
     ] {
         let text = mistake(wire, &format!("kind = \"soft\"\n{keys}\n"));
         assert!(text.contains(wrong), "{text}");
     }
     let text = mistake(wire, "kind = \"sim\"\ndescriptors = 256\n");
     assert!(text.contains("`descriptors`"), "{text}");
+}
+
+#[test]
+fn generator_of_frames_is_checked() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]\n";
+    let to = "to = \"02:00:00:00:00:01\"";
+    for (keys, wrong) in [
+        ("", "`to` is missing; write the MAC"),
+        ("to = \"00:00:00:00:00:00\"", "`to` is 00:00:00:00:00:00"),
+        (&format!("{to}\nsize = 59"), "`size` is 59"),
+        (&format!("{to}\nsize = 1515"), "`size` is 1515"),
+        (&format!("{to}\ndelay_us = 5"), "`delay_us`"),
+        (
+            &format!("{to}\naddresses = [\"10.0.0.1/24\"]"),
+            "`addresses`",
+        ),
+        (
+            &format!("{to}\ndevice = \"driver\""),
+            "`wire` is \"source\" and `device` is \"driver\"",
+        ),
+    ] {
+        let text = mistake(
+            wire,
+            &format!("kind = \"soft\"\nwire = \"source\"\n{keys}\n"),
+        );
+        assert!(text.contains(wrong), "{text}");
+    }
+    let text = mistake(wire, &format!("kind = \"soft\"\n{to}\n"));
+    assert!(text.contains("`to`"), "{text}");
 }

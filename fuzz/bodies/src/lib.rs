@@ -22,6 +22,7 @@
 //! | [`containers()`] | a container runtime, podman, an IPAM plugin | 28 |
 //! | [`metrics()`] | an HTTP client of the metrics, a domain that counts | 28 |
 //! | [`kernel()`] | rtnetlink, nf_tables and iptables of a kernel | 28 |
+//! | [`dma()`] | a device at the driver's rings, a driver at a device's | 1, 3, 4, 28, 29 |
 //! | [`vhost()`] | a virtual machine and its monitor | 1, 3, 4, 7, 8, 28 |
 //!
 //! `fuzz/fuzz_targets` runs the bodies under libFuzzer. `tests/properties.rs` runs them on random
@@ -33,6 +34,7 @@ mod captures;
 mod config;
 mod containers;
 mod control;
+mod dma;
 mod flows;
 mod frames;
 mod hypercalls;
@@ -52,6 +54,7 @@ pub use captures::captures;
 pub use config::config;
 pub use containers::containers;
 pub use control::control;
+pub use dma::dma;
 pub use flows::flows;
 pub use frames::frames;
 pub use hypercalls::hypercalls;
@@ -69,7 +72,7 @@ pub use xenstore::xenstore;
 pub type Body = fn(&[u8]);
 
 /// All bodies with their names.
-pub const BODIES: [(&str, Body); 19] = [
+pub const BODIES: [(&str, Body); 20] = [
     ("ring", ring),
     ("netif", netif),
     ("hypercalls", hypercalls),
@@ -88,6 +91,7 @@ pub const BODIES: [(&str, Body); 19] = [
     ("containers", containers),
     ("metrics", metrics),
     ("kernel", kernel),
+    ("dma", dma),
     ("vhost", vhost),
 ];
 

@@ -22,7 +22,7 @@ macro_rules! properties {
 
 properties! {
     ring netif hypercalls frames bridge lro flows config captures profiles control records state
-    sessions xenstore containers metrics kernel vhost
+    sessions xenstore containers metrics kernel dma vhost
 }
 
 /// Runs each file `<body>-<description>` of a folder through its body.

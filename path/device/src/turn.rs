@@ -203,6 +203,7 @@ impl<W: Wait> DeviceDomain<W> {
                 "missed": of_device.missed,
                 "too_long": of_device.too_long,
                 "io_faults": of_device.faults,
+                "empty_buffers": of_device.empty_buffers,
             },
             "wire": wire,
         });

@@ -99,11 +99,18 @@ pub fn nic(
             descriptors,
             queues,
             merges,
+            splits,
         } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
-            let size = (*descriptors, *queues, *merges);
-            remote(config, size, link, [rings, received], domain)?
+            let setup = RemoteSetup {
+                entries: *descriptors,
+                mtu: config.mtu as usize,
+                queues: *queues,
+                merges: *merges,
+                splits: *splits,
+            };
+            remote(config, setup, link, [rings, received], domain)?
         }
         NicKindConfig::Vfio {
             device,
@@ -146,17 +153,11 @@ fn with_rate(
 /// `granted`, and it receives into the second.
 fn remote(
     config: &NicConfig,
-    (entries, queues, merges): (u32, u32, bool),
+    setup: RemoteSetup,
     link: FrontendConnection,
     granted: [Area; 2],
     domain: &OwnDomain,
 ) -> Result<Box<dyn Nic>, StartError> {
-    let setup = RemoteSetup {
-        entries,
-        mtu: config.mtu as usize,
-        queues,
-        merges,
-    };
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);
     let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;

@@ -8,7 +8,8 @@ use abi::pci::{IO_BASE, PciControl, PciKind, Structure, StructureLayout};
 use abi::{PAGE, pci};
 use nic::dma::IoAddr;
 use nic::dma::pci::{
-    AnyPciNic, Intel82574, PciNic, PciSetup, RegisterWindow, StartupError, VirtioNet,
+    AnyPciNic, Intel82574, PciDevice as Kind, PciNic, PciSetup, RegisterWindow, StartupError,
+    VirtioNet,
 };
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use runtime::device::attach_if_there;
@@ -23,6 +24,8 @@ const CHECK_NS: u64 = 100_000_000;
 /// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the
 /// previous one.
 const RESTART_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
+/// Time between two polls of a reset.
+const RESET_POLL_NS: u64 = 100_000;
 
 /// The NIC, which may be closed.
 #[derive(Debug)]
@@ -52,12 +55,19 @@ struct NicRestarts {
 /// A device that the monitor has provided.
 #[derive(Debug)]
 struct PciDevice {
-    kind: PciKind,
+    reset: DeviceReset,
     window: RegisterWindow,
     interrupt: File,
     /// When the status was last read, and when it is due.
     checked_ns: u64,
     check_ns: Option<u64>,
+}
+
+/// Progress of the reset of each kind of device.
+#[derive(Debug)]
+enum DeviceReset {
+    VirtioNet(<VirtioNet<RegisterWindow> as Kind>::Reset),
+    Intel82574(<Intel82574<RegisterWindow> as Kind>::Reset),
 }
 
 /// Returns the properties of a NIC with queues of `descriptors` entries.
@@ -98,38 +108,49 @@ impl PciPort {
             return Ok(port);
         };
         port.device = Some(PciDevice {
-            kind: kind(place.0, platform)?,
+            reset: DeviceReset::of(kind(place.0, platform)?),
             window: window(place, platform)?,
             interrupt: File::from(interrupt),
             checked_ns: 0,
             check_ns: None,
         });
-        let now_ns = shmem::time::monotonic_ns();
-        if let Err(why) = port.try_start(now_ns) {
+        if let Err(why) = port.first_start() {
             let has_served = PciControl::HasServed.encode();
             if ask(REGISTERS, place.0, has_served, platform)? == 0 {
                 let what = format!("nic.{}", port.name);
                 return Err(refused(&what, io::Error::other(why)));
             }
-            port.close(why, now_ns);
+            port.close(why, shmem::time::monotonic_ns());
         }
         Ok(port)
+    }
+
+    /// Starts the device before the driver domain serves any NIC.
+    fn first_start(&mut self) -> Result<(), StartupError> {
+        while !self.try_start(shmem::time::monotonic_ns())? {
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn log(&self, what: std::fmt::Arguments<'_>) {
         print_line(format_args!("nic.{}: {what}", self.name));
     }
 
-    fn try_start(&mut self, now_ns: u64) -> Result<(), StartupError> {
-        let Some(device) = &self.device else {
-            return Ok(());
+    /// Continues to reset the device, and then starts it. Returns whether it is started.
+    fn try_start(&mut self, now_ns: u64) -> Result<bool, StartupError> {
+        let Some(device) = &mut self.device else {
+            return Ok(true);
         };
+        if !device.reset(now_ns)? {
+            return Ok(false);
+        }
         match &mut self.nic {
             Some(nic) => nic.restart()?,
             none => *none = Some(device.start(self.setup, self.memory)?),
         }
         self.restarts.open(now_ns);
-        Ok(())
+        Ok(true)
     }
 
     /// Records that the NIC is closed.
@@ -204,20 +225,53 @@ fn registers(slot: u32, layout: StructureLayout, platform: &dyn Platform) -> Opt
     slots.sub(layout.offset.into(), layout.bytes as usize)
 }
 
+impl DeviceReset {
+    fn of(kind: PciKind) -> Self {
+        match kind {
+            PciKind::VirtioNet => Self::VirtioNet(Default::default()),
+            PciKind::Intel82574 => Self::Intel82574(Default::default()),
+        }
+    }
+
+    fn advance(&mut self, window: &RegisterWindow, now_ns: u64) -> Result<bool, StartupError> {
+        match self {
+            Self::VirtioNet(reset) => VirtioNet::reset(window, reset, now_ns),
+            Self::Intel82574(reset) => Intel82574::reset(window, reset, now_ns),
+        }
+    }
+
+    /// Returns a reset of the same kind of device that has not begun.
+    fn anew(&self) -> Self {
+        Self::of(match self {
+            Self::VirtioNet(_) => PciKind::VirtioNet,
+            Self::Intel82574(_) => PciKind::Intel82574,
+        })
+    }
+}
+
 impl PciDevice {
-    /// Starts the device, which accesses `memory`: the pool and the queues.
+    /// Continues to reset the device. Returns whether it is reset.
+    fn reset(&mut self, now_ns: u64) -> Result<bool, StartupError> {
+        let advanced = self.reset.advance(&self.window, now_ns);
+        if advanced.is_err() {
+            self.reset = self.reset.anew();
+        }
+        advanced
+    }
+
+    /// Starts the device, which was reset. It accesses `memory`: the pool and the queues.
     fn start(
         &self,
         setup: PciSetup,
         [pool, queues]: [Area; 2],
     ) -> Result<Box<dyn AnyPciNic>, StartupError> {
         let window = self.window;
-        Ok(match self.kind {
-            PciKind::VirtioNet => {
+        Ok(match self.reset {
+            DeviceReset::VirtioNet(_) => {
                 let nic = PciNic::<VirtioNet<_>>::start(setup, window, pool, queues)?;
                 Box::new(nic)
             }
-            PciKind::Intel82574 => {
+            DeviceReset::Intel82574(_) => {
                 let nic = PciNic::<Intel82574<_>>::start(setup, window, pool, queues)?;
                 Box::new(nic)
             }
@@ -265,7 +319,11 @@ impl Nic for PciPort {
                 return 0;
             }
             match self.try_start(now_ns) {
-                Ok(()) => self.log(format_args!("the NIC works again")),
+                Ok(true) => self.log(format_args!("the NIC works again")),
+                Ok(false) => {
+                    self.restarts.due_ns = Some(now_ns.saturating_add(RESET_POLL_NS));
+                    return 0;
+                }
                 Err(why) => self.close(why, now_ns),
             }
         }

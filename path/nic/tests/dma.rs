@@ -163,6 +163,12 @@ fn violations_name_the_queue_and_the_index() {
         len: 60,
         ..Completion::default()
     };
+    let gap = |len, error| Completion {
+        len,
+        error,
+        more: true,
+        ..good
+    };
     let cases = [
         (Completion { index: 2, ..good }, 2, Misuse::OutOfOrder(1)),
         (Completion { index: 0, ..good }, 2, Misuse::Twice),
@@ -185,6 +191,16 @@ fn violations_name_the_queue_and_the_index() {
             2,
             Misuse::BadHeader(7),
         ),
+        (gap(0, false), 2, Misuse::Gap { len: 0, most: 512 }),
+        (
+            gap(511, false),
+            2,
+            Misuse::Gap {
+                len: 511,
+                most: 512,
+            },
+        ),
+        (gap(0, true), 2, Misuse::Gap { len: 0, most: 512 }),
     ];
     for (forged, completed, expected) in cases {
         let error = Rig::misuse(forged, completed);
@@ -270,7 +286,12 @@ fn completion() -> impl Strategy<Value = Completion> {
     all.prop_map(
         |(index, len, header_len, (more, valid, error, merged))| Completion {
             index,
-            len,
+            // A frame continues only behind a full buffer, mostly.
+            len: if more && len < 500 {
+                BUFFER as u32
+            } else {
+                len
+            },
             header_len,
             more,
             valid,
@@ -363,6 +384,7 @@ fn driver_op() -> impl Strategy<Value = DriverOp> {
         2 => (0..PAGES).prop_map(DriverOp::Map),
         1 => (0..PAGES).prop_map(DriverOp::Unmap),
         4 => (at, 0..2000usize).prop_map(|(at, len)| DriverOp::Post { at, len }),
+        1 => Just(DriverOp::Post { at: PAGE, len: 0 }),
         4 => (14..1500usize).prop_map(DriverOp::Arrive),
         3 => Just(DriverOp::Work),
     ]
@@ -460,7 +482,8 @@ impl Driven {
             let frame = self.arrived.first().cloned().unwrap();
             let rest = &frame[self.stored..];
             let part = &rest[..rest.len().min(descriptor.len as usize)];
-            prop_assert_eq!(completion.error, !self.is_mapped(at, part.len()));
+            let is_stored = !part.is_empty() && self.is_mapped(at, part.len());
+            prop_assert_eq!(completion.error, !is_stored);
             if !completion.error {
                 prop_assert_eq!(completion.len as usize, part.len());
                 self.expected[at..at + part.len()].copy_from_slice(part);
@@ -482,20 +505,34 @@ impl Driven {
     }
 }
 
+/// D-43: a descriptor without a buffer costs one frame, and its queue continues.
+#[test]
+fn empty_buffer_completes_with_an_error() {
+    let mut driven = Driven::new();
+    driven.run(DriverOp::Map(0)).unwrap();
+    for len in [0, 0, 600, 0, 600, 600] {
+        driven.run(DriverOp::Post { at: PAGE, len }).unwrap();
+    }
+    // The third frame ends at the fourth descriptor.
+    for len in [100, 100, 1200, 1200] {
+        driven.run(DriverOp::Arrive(len)).unwrap();
+    }
+    driven.work().unwrap();
+    assert_eq!(driven.arrived, [] as [Vec<u8>; 0]);
+    let counters = driven.device.counters();
+    assert_eq!((counters.empty_buffers, counters.too_long), (3, 0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// D-4, D-5: the device writes exactly the bytes that are posted and mapped at that time.
+    /// D-4, D-5, D-43: the device writes exactly the bytes that are posted and mapped at that time.
     #[test]
     fn device_writes_only_posted_and_mapped_bytes(
         ops in prop::collection::vec(driver_op(), 1..60),
     ) {
         let mut driven = Driven::new();
         for op in ops {
-            // A buffer of no bytes holds no part of a frame; the device drops the frame.
-            if matches!(op, DriverOp::Post { len: 0, .. }) {
-                continue;
-            }
             driven.run(op)?;
         }
         driven.work()?;

@@ -18,6 +18,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 0,
     merges: false,
+    splits: false,
 };
 
 /// The driver's side, and the device with the pages that it was granted.

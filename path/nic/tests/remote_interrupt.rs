@@ -21,6 +21,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
     merges: false,
+    splits: false,
 };
 const BUFFER: usize = 2048;
 const GUEST_BUFFERS: u32 = 4;

@@ -17,6 +17,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
     merges: true,
+    splits: false,
 };
 const BUFFER: usize = 2048;
 const BUFFERS: usize = 128;
@@ -296,30 +297,60 @@ fn impossible_descriptions_are_malformed() {
         assert_eq!(rig.failed.len(), usize::from(!is_good));
         assert_eq!(rig.nic.closed(), None);
     }
-    let endless: Vec<_> = (0..33).map(|n| [n, 2000, 1, 0]).collect();
-    let why = format!("66000 bytes where {MERGED_MAX} fit");
+}
+
+/// Completes buffers of the guest's queue, or of the shared one. Returns why the NIC is closed, and
+/// checks that each buffer returns once.
+fn closed_by(completions: &[[u32; 4]], of_guest: bool) -> Option<String> {
+    let mut rig = rig(0);
+    rig.start(true);
+    let at = if of_guest {
+        SETUP.bytes() - queue_bytes(ENTRIES)
+    } else {
+        0
+    };
+    rig.complete(rig.memory.span().skip(at), completions);
+    let received = if of_guest {
+        rig.of_guest()
+    } else {
+        rig.shared()
+    };
+    assert!(received.is_empty());
+    let closed = rig.nic.closed();
+    rig.nic.disconnect(&mut rig.pool);
+    assert_eq!(rig.pool.available(), BUFFERS);
+    let mut back = std::mem::take(&mut rig.failed);
+    rig.queue.follow_link(|id| back.push(id));
+    back.sort_by_key(|id| id.0);
+    assert_eq!(back, (0..40).map(BufferId).collect::<Vec<_>>());
+    closed.map(|why| why.misuse.to_string())
+}
+
+/// D-13: the longest frame, and full buffers, bound the number of a frame's buffers.
+#[test]
+fn frame_of_endless_parts_closes_the_nic() {
+    let full = BUFFER as u32;
+    let endless: Vec<_> = (0..33).map(|n| [n, full, 1, 0]).collect();
+    let why = format!("{} bytes where {MERGED_MAX} fit", 32 * BUFFER);
+    let gap = |len| {
+        Some(format!(
+            "the frame continues behind {len} bytes in a buffer of {BUFFER}"
+        ))
+    };
     for of_guest in [false, true] {
-        let mut rig = rig(0);
-        rig.start(true);
-        let at = if of_guest {
-            SETUP.bytes() - queue_bytes(ENTRIES)
-        } else {
-            0
-        };
-        rig.complete(rig.memory.span().skip(at), &endless);
-        let received = if of_guest {
-            rig.of_guest()
-        } else {
-            rig.shared()
-        };
-        assert!(received.is_empty());
-        let closed = rig.nic.closed().unwrap().to_string();
-        assert!(closed.ends_with(&why), "{closed}");
-        rig.nic.disconnect(&mut rig.pool);
-        assert_eq!(rig.pool.available(), BUFFERS);
-        let mut back = std::mem::take(&mut rig.failed);
-        rig.queue.follow_link(|id| back.push(id));
-        back.sort_by_key(|id| id.0);
-        assert_eq!(back, (0..40).map(BufferId).collect::<Vec<_>>());
+        assert_eq!(closed_by(&endless, of_guest), Some(why.clone()));
+        // Empty parts, with and without an error, also behind a full one.
+        for error in [0, 4] {
+            let empty: Vec<_> = (0..8).map(|n| [n, 0, 1 | error, 0]).collect();
+            assert_eq!(closed_by(&empty, of_guest), gap(0));
+        }
+        for second in [0, 1, full - 1] {
+            let parts = [[0, full, 1, 0], [1, second, 1, 0]];
+            assert_eq!(closed_by(&parts, of_guest), gap(second));
+        }
     }
+    // The first part of a guest's frame may be short.
+    let short = [[0, 1, 1, 0], [1, full, 1, 0]];
+    assert_eq!(closed_by(&short, true), None);
+    assert_eq!(closed_by(&short, false), gap(1));
 }

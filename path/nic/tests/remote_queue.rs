@@ -16,6 +16,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 2,
     merges: false,
+    splits: false,
 };
 /// Bytes of a guest's buffer.
 const BUFFER: usize = 2048;

@@ -72,7 +72,7 @@ mod tests {
     fn a_socket_that_was_not_adopted_is_not_ended() {
         let (ours, theirs) = Link::pair().unwrap();
         let units = NetDevs::default();
-        units.lock().insert(1, Arc::new(NetDev::Stuck));
+        units.lock().insert(1, Arc::new(NetDev::Stuck(None)));
         let ended = |unit| {
             let message = NetdRequest::End { unit };
             ours.send(&Record { token: 7, message }, &[]).unwrap();

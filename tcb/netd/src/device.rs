@@ -99,8 +99,9 @@ pub(crate) enum NetDev {
     PciStarted(Arc<Function>, OwnedFd, PciEnd),
     /// A file, which is only a descriptor.
     File,
-    /// A device of a previous netd that this one could not adopt: frames may still arrive on it.
-    Stuck,
+    /// A device or socket of a previous netd that this one could not adopt: frames may still arrive
+    /// on it. A device is adopted again when a domain needs a socket on it.
+    Stuck(Option<Box<InheritedDevice>>),
     /// A socket that is not bound yet.
     Unbound(Arc<XdpInterface>, OwnedFd, Option<XdpQueue>),
     /// The shared socket of a wire.
@@ -202,9 +203,37 @@ fn file(fd: OwnedFd) -> Result<OpenedDevice, TaskError> {
     })
 }
 
+/// A device that a previous netd opened.
+#[derive(Debug)]
+pub(crate) struct InheritedDevice {
+    opening: OpenRequest,
+    /// The domains' descriptors.
+    given: Vec<OwnedFd>,
+    /// Those kept for netd.
+    rest: Vec<OwnedFd>,
+}
+
+impl InheritedDevice {
+    pub(crate) fn new(opening: OpenRequest, given: Vec<OwnedFd>, rest: Vec<OwnedFd>) -> Self {
+        Self {
+            opening,
+            given,
+            rest,
+        }
+    }
+
+    /// Adopts the device.
+    pub(crate) fn adopt(&self) -> Result<NetDev, TaskError> {
+        let copies = |fds: &[OwnedFd]| fds.iter().map(OwnedFd::try_clone).collect();
+        let (given, rest): (io::Result<_>, io::Result<_>) =
+            (copies(&self.given), copies(&self.rest));
+        take_up(&self.opening, given?, rest?)
+    }
+}
+
 /// Adopts a device that a previous netd opened: `given` holds the domains' descriptors, `rest`
 /// those kept for netd.
-pub(crate) fn take_up(
+fn take_up(
     opening: &OpenRequest,
     given: Vec<OwnedFd>,
     mut rest: Vec<OwnedFd>,
@@ -288,7 +317,7 @@ impl NetDev {
                 vec![function.device(), interrupt.as_fd()]
             }
             Self::File
-            | Self::Stuck
+            | Self::Stuck(_)
             | Self::Unbound(..)
             | Self::Shared(_)
             | Self::PciStopped(_) => vec![],
@@ -490,7 +519,7 @@ impl NetDev {
                     return NetdReply::Failed { errno: IO };
                 }
             }
-            Self::Stuck => return NetdReply::Failed { errno: INVAL },
+            Self::Stuck(_) => return NetdReply::Failed { errno: INVAL },
             _ => {}
         }
         NetdReply::Value { value: 0 }

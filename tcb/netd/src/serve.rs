@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::control::{self, NetDevs};
-use crate::device::{self, NetDev, OpenedDevice, TaskError};
+use crate::device::{self, InheritedDevice, NetDev, OpenedDevice, TaskError};
 use crate::dial_schedule::DialSchedule;
 use crate::namespace_watch::{self, NamespaceWatch};
 use abi::core::{NetdReply, NetdRequest, Record};
@@ -190,13 +190,15 @@ impl NetdServer {
             }
             NetdRequest::Open { unit } => self.open(unit, fds),
             NetdRequest::TakeUp { unit, given } => {
-                self.insert(unit, NetDev::Stuck);
+                self.insert(unit, NetDev::Stuck(None));
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
                 self.note_place(unit, &opening);
                 let mut fds = fds.into_iter().skip(1);
                 let given = fds.by_ref().take(given as usize).collect();
-                self.insert(unit, device::take_up(&opening, given, fds.collect())?);
+                let inherited = InheritedDevice::new(opening, given, fds.collect());
+                self.insert(unit, NetDev::Stuck(Some(Box::new(inherited))));
+                self.device(unit)?;
                 // Its domain may have requested a connection from the previous netd.
                 self.dials.want(unit);
                 done()
@@ -206,8 +208,12 @@ impl NetdServer {
                 self.removed.remove(&unit);
                 self.dials.remove(unit);
                 let closed = self.units.lock().remove(&unit);
-                if let (None | Some(NetDev::Stuck), Some(by)) = (closed.as_deref(), fds.first()) {
+                let is_stuck = matches!(closed.as_deref(), None | Some(NetDev::Stuck(_)));
+                if is_stuck && let Some(by) = fds.first() {
+                    // A PCI device is unbound only after all of its descriptors are closed.
+                    drop(closed);
                     device::remove(&opening(by)?, &self.broker);
+                    return done();
                 }
                 if let Some(unit) = &closed {
                     unit.release();
@@ -234,7 +240,7 @@ impl NetdServer {
             NetdRequest::TakeUpSocket { on, unit, is_queue } => {
                 // Frames no longer reach the queues of a closed device.
                 let device = self.device(on)?;
-                self.insert(unit, NetDev::Stuck);
+                self.insert(unit, NetDev::Stuck(None));
                 let mut fds = fds.into_iter();
                 let (Some(socket), Some(description)) = (fds.next(), fds.next()) else {
                     return Err("the descriptor of the socket is missing".to_owned().into());
@@ -261,9 +267,17 @@ impl NetdServer {
         }
     }
 
+    /// Returns a device. Tries again to adopt one of a previous netd.
     fn device(&self, unit: u32) -> Result<Arc<NetDev>, TaskError> {
         let found = self.units.get(unit);
-        found.ok_or_else(|| format!("device {unit} is not open").into())
+        let found = found.ok_or_else(|| format!("device {unit} is not open"))?;
+        let NetDev::Stuck(Some(inherited)) = &*found else {
+            return Ok(found);
+        };
+        // The cause of the failure may have been temporary.
+        let adopted = Arc::new(inherited.adopt()?);
+        self.units.lock().insert(unit, Arc::clone(&adopted));
+        Ok(adopted)
     }
 
     /// Opens a device. The answer's attachments: its description, missing features, descriptors for
@@ -385,6 +399,7 @@ fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Task
 mod tests {
     use super::*;
     use abi::core::BYTES;
+    use abi::machine::Pci;
 
     #[test]
     fn failed_adoptions_are_remembered() {
@@ -400,7 +415,7 @@ mod tests {
                 .unwrap_err();
             let all = serve.units.lock();
             all.iter()
-                .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck)))
+                .map(|(unit, of)| (*unit, matches!(**of, NetDev::Stuck(_))))
                 .collect::<Vec<_>>()
         };
         let queue = |on, unit| NetdRequest::TakeUpSocket {
@@ -411,6 +426,55 @@ mod tests {
         assert_eq!(task(queue(1, 2)), [], "there is no wire");
         assert_eq!(task(NetdRequest::TakeUp { unit: 1, given: 0 }), [(1, true)]);
         assert_eq!(task(queue(1, 2)), [(1, true), (2, true)]);
+    }
+
+    /// The descriptors of a device that was not adopted are kept for further attempts, until the
+    /// device is closed.
+    #[test]
+    fn failed_adoption_is_tried_again() {
+        let (link, _core) = Link::pair().unwrap();
+        let mut serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
+        let mut task = |message, fds| {
+            let record = Record { token: 0, message };
+            let answer = serve.task(Received { record, fds });
+            answer.map(drop).map_err(|refusal| refusal.why)
+        };
+        let device = Device::Pci(Pci {
+            address: "ffff:ff:1f.7".to_owned(),
+            first_frame: 0,
+            frames: 1,
+            entries: 8,
+            registers_slot: 0,
+        });
+        let opening = OpenRequest {
+            device,
+            life: 0,
+            switched_on: Vec::new(),
+            namespace: None,
+            expected: None,
+        };
+        let description = serde_json::to_vec(&opening).unwrap();
+        let description = || sealed::write("device", &description).unwrap();
+        // Pipes are no PCI device.
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        let copies = || (0..3).map(|_| writes.try_clone().unwrap());
+        let fds = [description()].into_iter().chain(copies()).collect();
+        let why = task(NetdRequest::TakeUp { unit: 1, given: 0 }, fds).unwrap_err();
+        assert!(why.contains("ffff:ff:1f.7"), "{why}");
+        let socket = NetdRequest::Socket {
+            on: 1,
+            unit: 2,
+            is_queue: false,
+        };
+        for _ in 0..2 {
+            assert_eq!(task(socket, Vec::new()), Err(why.clone()));
+        }
+        drop((
+            task(NetdRequest::Close { unit: 1 }, vec![description()]),
+            writes,
+        ));
+        let ended = rustix::io::read(&reads, &mut [0; 1]);
+        assert_eq!(ended, Ok(0), "a descriptor is left");
     }
 
     /// Settings that outlive descriptors would stay.
@@ -424,7 +488,7 @@ mod tests {
             let (link, core) = Link::pair().unwrap();
             let serve = NetdServer::new(link, Arc::new(Broker::in_a_thread()), Vec::new());
             let units = serve.units.clone();
-            units.lock().insert(1, Arc::new(NetDev::Stuck));
+            units.lock().insert(1, Arc::new(NetDev::Stuck(None)));
             core_ends(core);
             let ended = serve.run();
             assert!(units.lock().is_empty(), "{ended:?}");

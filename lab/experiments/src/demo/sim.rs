@@ -231,6 +231,7 @@ fn machine(nic: MemoryNic, cores: Cores, seconds: u32) -> Config {
                     place: DevicePlace::Domain,
                     cpus: Vec::new(),
                     lro: false,
+                    header_split: false,
                 },
             },
         )],

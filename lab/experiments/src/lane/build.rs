@@ -88,6 +88,7 @@ pub fn config(
                     // Hardware takes no CPU time of the machine under test.
                     cpus: vec![cores.wire],
                     lro: false,
+                    header_split: false,
                 },
             },
         )],
@@ -160,6 +161,7 @@ pub(super) fn apply_mechanisms(
         wire_queue,
         interrupt_us,
         wire_lro,
+        wire_split,
         prefetch,
         spare,
         release_threshold,
@@ -191,9 +193,16 @@ pub(super) fn apply_mechanisms(
     config.lro.meta = meta.unwrap_or(config.lro.meta);
     config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
     for nic in &mut config.nics {
-        if let NicKind::Soft { rings, lro, .. } = &mut nic.kind {
+        if let NicKind::Soft {
+            rings,
+            lro,
+            header_split,
+            ..
+        } = &mut nic.kind
+        {
             rings.interrupt_us = interrupt_us;
             *lro = wire_lro;
+            *header_split = wire_split;
         }
         if let Some(packets) = wire_queue {
             set_queue_length(nic, packets);

@@ -239,6 +239,7 @@ impl FrameRun<'_> {
                 place: DevicePlace::Domain,
                 cpus: vec![self.cores.wire],
                 lro: false,
+                header_split: false,
             },
         );
         nic.buffers = 2 * NIC_DESCRIPTORS;

@@ -108,6 +108,9 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if column.nic != WireNic::Soft && column.machine.wire_lro {
         return Err("`wire_lro` belongs to nic soft");
     }
+    if column.nic != WireNic::Soft && column.machine.wire_split {
+        return Err("`wire_split` belongs to nic soft");
+    }
     let usual = column.machine == Mechanisms::default()
         && column.guests == [1]
         && column.flows == [1]

@@ -23,6 +23,8 @@ pub struct Mechanisms {
     pub interrupt_us: u32,
     /// True if a device domain merges received TCP segments.
     pub wire_lro: bool,
+    /// True if a device domain stores headers of received frames apart.
+    pub wire_split: bool,
     /// Number of received frames ahead whose headers a guest prefetches. Unset: the default.
     pub prefetch: Option<u32>,
     /// Number of spare buffers, which replace those whose frames the guest still holds.

@@ -6,7 +6,7 @@
 use abi::pci::IO_BASE;
 use abi::{ConnId, PAGE};
 use config::domain::{BUFFER_BYTES, DriverConfig, NicConfig, NicKindConfig};
-use nic::dma::pci::virtio::ring::queue_bytes;
+use nic::dma::pci::setup::queue_bytes;
 use runtime::platform::{PendingWork, Wait, WakeSource};
 use runtime::start::{StartError, Started, main as start, print_line};
 use shmem::Span;
@@ -69,7 +69,7 @@ impl Target {
         };
         let buffers = (nic.buffers * BUFFER_BYTES) as usize;
         let rings = buffers.next_multiple_of(PAGE);
-        let (_, queue) = queue_bytes(u16::try_from(descriptors).ok()?);
+        let queue = queue_bytes(u16::try_from(descriptors).ok()?);
         let table = |at: usize| frames.sub(at, descriptors as usize * DESCRIPTOR);
         let end = rings + nic.ring_pages() as usize * PAGE;
         Some(Self {

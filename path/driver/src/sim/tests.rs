@@ -170,6 +170,7 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
     for name in [
         "missed",
         "io_faults",
+        "empty_buffers",
         "rx_io_error",
         "tx_io_error",
         "closed",

@@ -2,7 +2,7 @@
 //! received ones.
 
 use crate::frame::ETHERNET;
-use shmem::{fold_ones_sum as fold, ones_sum_bytes};
+use shmem::{Fault, Span, fold_ones_sum as fold, ones_sum, ones_sum_bytes};
 
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
@@ -18,14 +18,34 @@ pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let Some(covered) = bytes.get(start..) else {
         return false;
     };
-    let sum = !fold(ones_sum_bytes(covered, 0));
-    // 0 means "no checksum" in UDP; both values are equal in the sum.
-    let sum = if sum == 0 { 0xffff } else { sum };
+    let sum = complement(ones_sum_bytes(covered, 0));
     let field = bytes.get_mut(at..at + 2);
     field.is_some_and(|field| {
-        field.copy_from_slice(&sum.to_be_bytes());
+        field.copy_from_slice(&sum);
         true
     })
+}
+
+/// Like [`complete`], for a frame in memory that a device can access.
+///
+/// # Errors
+/// The field lies outside the frame, or the memory is inaccessible.
+pub fn complete_in(memory: Span, (start, offset): (u16, u16)) -> Result<(), Fault> {
+    let start = usize::from(start);
+    let covered = memory.len().checked_sub(start).ok_or(Fault)?;
+    let covered = memory.sub(start, covered).ok_or(Fault)?;
+    let field = covered.sub(offset.into(), 2).ok_or(Fault)?;
+    field.write(&complement(ones_sum(covered, 0)?))
+}
+
+/// Returns the checksum of a sum.
+fn complement(sum: u32) -> [u8; 2] {
+    // 0 means "no checksum" in UDP; both values are equal in the sum.
+    let sum = match !fold(sum) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    sum.to_be_bytes()
 }
 
 /// Returns whether the frame is an untagged TCP or UDP packet, not a fragment, whose checksum is
@@ -105,7 +125,14 @@ mod tests {
             for protocol in [TCP, UDP] {
                 let (mut bytes, offload) = blank(is_v6, protocol);
                 assert!(!is_valid(&bytes));
+                let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
+                let memory = memory.skip(6).take(bytes.len());
+                memory.write(&bytes).unwrap();
+                complete_in(memory, offload).unwrap();
+                let mut in_memory = bytes.clone();
+                memory.read(&mut in_memory).unwrap();
                 assert!(complete(&mut bytes, offload));
+                assert_eq!(in_memory, bytes);
                 assert!(is_valid(&bytes));
                 // Padding of a short frame is not covered.
                 bytes.resize(64.max(bytes.len()), 0xff);
@@ -131,6 +158,8 @@ mod tests {
         assert!(!is_valid(&fragment));
         for offload in [(u16::MAX, 0), (34, u16::MAX), (60, 0), (61, 16)] {
             assert!(!complete(&mut bytes, offload), "{offload:?}");
+            let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
+            complete_in(memory.take(bytes.len()), offload).unwrap_err();
         }
     }
 }

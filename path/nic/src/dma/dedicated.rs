@@ -11,10 +11,10 @@ use super::addr::IoAddr;
 use super::control::QueueControl;
 use super::layout::{Completion, Descriptor, MERGED_MAX, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
-use super::receive::describe;
+use super::receive::{check_header, describe, split};
 use super::remote_link::{RemoteLink, RemoteSetup};
 use crate::buffer::{Buffer, BufferId, Piece};
-use crate::frame::Frame;
+use crate::frame::{Frame, SNAPSHOT};
 use shmem::Span;
 use std::mem;
 use std::rc::Rc;
@@ -41,6 +41,8 @@ pub struct RemoteQueue {
     control: QueueControl,
     /// Number of the link's connection to which the control word belongs.
     connection: u32,
+    /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
+    headers: Option<(Span, IoAddr)>,
     /// Bytes of the longest frame on the wire.
     longest: usize,
     /// Whether the device can merge frames.
@@ -55,13 +57,14 @@ pub struct RemoteQueue {
 }
 
 impl RemoteQueue {
-    /// Creates queue `number`, from 1, over `memory` of [`super::layout::queue_bytes`]. Returns
-    /// `None` if the memory has a wrong size.
+    /// Creates queue `number`, from 1, over memory of [`super::layout::queue_bytes`] and, if
+    /// headers are split, space for them with its I/O address. Returns `None` if the memory has a
+    /// wrong size.
     #[must_use]
     pub fn new(
         number: u32,
         setup: &RemoteSetup,
-        memory: Span,
+        (memory, headers): (Span, Option<(Span, IoAddr)>),
         link: Rc<RemoteLink>,
     ) -> Option<Self> {
         let name = QueueName::Receive(number);
@@ -75,6 +78,7 @@ impl RemoteQueue {
             entries,
             queue: DriverQueue::new(name, memory, entries, 0),
             control: QueueControl::default(),
+            headers,
             longest: setup.longest(),
             can_merge: setup.merges,
             partial: Frame::empty(),
@@ -188,10 +192,11 @@ impl RemoteQueue {
             self.counters.foreign += 1;
             return false;
         }
+        let slot = self.queue.next_slot() as usize;
         let descriptor = Descriptor {
             address,
             len: buffer.span.len() as u32,
-            header: None,
+            header: self.headers.and_then(|(_, at)| at.add(slot * SNAPSHOT)),
             checksum: None,
         };
         self.is_started() && self.queue.post(buffer, descriptor).is_ok()
@@ -248,7 +253,7 @@ impl RemoteQueue {
     /// Takes the next completion. Returns false if there is none, which is acknowledged.
     fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
         let index = self.queue.next_index();
-        let (buffer, _, completion) = match self.queue.take()? {
+        let (buffer, descriptor, completion) = match self.queue.take()? {
             Some(completed) => completed,
             // The device may have completed more before it read the acknowledgement.
             None if self.queue.acknowledge()? => match self.queue.take()? {
@@ -257,7 +262,7 @@ impl RemoteQueue {
             },
             None => return Ok(false),
         };
-        if let Err(misuse) = self.check(&completion) {
+        if let Err(misuse) = self.check(&descriptor, &completion) {
             failed.push(buffer.id);
             return Err(self.queue.error(index, misuse));
         }
@@ -265,10 +270,13 @@ impl RemoteQueue {
             self.counters.io_error += 1;
             self.is_broken = true;
         }
-        self.partial.push(Piece {
-            span: buffer.span.take(completion.len as usize),
-            buffer: buffer.id,
-        });
+        match split(self.headers, self.queue.slot(index), buffer, &completion) {
+            Some(frame) => self.partial = frame,
+            None => self.partial.push(Piece {
+                span: buffer.span.take(completion.len as usize),
+                buffer: buffer.id,
+            }),
+        }
         if !completion.more {
             self.finish(&completion, out, failed);
         }
@@ -276,15 +284,24 @@ impl RemoteQueue {
     }
 
     /// Checks the parts of a completion that only frames have.
-    fn check(&self, completion: &Completion) -> Result<(), Misuse> {
-        if completion.header_len > 0 {
-            return Err(Misuse::BadHeader(completion.header_len));
-        }
-        if completion.more && !self.control.merges {
+    fn check(&self, descriptor: &Descriptor, completion: &Completion) -> Result<(), Misuse> {
+        let is_split = descriptor.header.is_some();
+        check_header(is_split, completion)?;
+        if completion.more && (is_split || !self.control.merges) {
             return Err(Misuse::Continued);
         }
         let len = self.partial.len() + completion.len as usize;
-        let in_parts = completion.more || !self.partial.pieces.is_empty();
+        let is_first = self.partial.pieces.is_empty();
+        // Only the first buffer may have room left (D-40), so the longest frame bounds the number
+        // of its buffers.
+        let fewest = if is_first { 1 } else { descriptor.len };
+        if completion.more && completion.len < fewest {
+            return Err(Misuse::Gap {
+                len: completion.len,
+                most: descriptor.len,
+            });
+        }
+        let in_parts = completion.more || !is_first;
         if in_parts && len > MERGED_MAX {
             return Err(Misuse::TooLong {
                 len: len as u32,

@@ -43,6 +43,14 @@ pub enum Misuse {
         /// Maximum.
         most: u32,
     },
+    /// A frame continues in the next buffer, though the current one has room.
+    #[error("the frame continues behind {len} bytes in a buffer of {most}")]
+    Gap {
+        /// Reported bytes.
+        len: u32,
+        /// Bytes of the buffer.
+        most: u32,
+    },
     /// A frame in a dedicated queue continues behind its buffer.
     #[error("the frame continues behind its buffer")]
     Continued,

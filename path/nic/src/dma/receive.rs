@@ -225,15 +225,16 @@ impl ReceiveQueue {
                 most: self.longest as u32,
             });
         }
+        // So the longest frame bounds the number of its buffers.
+        if completion.more && len < descriptor.len {
+            let most = descriptor.len;
+            return Err(Misuse::Gap { len, most });
+        }
         // A split frame fits one buffer.
         let is_split = descriptor.header.is_some();
-        let expected = if is_split {
-            len.min(SNAPSHOT as u32)
-        } else {
-            0
-        };
+        check_header(is_split, completion)?;
         let in_parts = completion.more || !self.partial.is_empty();
-        if !completion.error && (u32::from(header_len) != expected || is_split && in_parts) {
+        if !completion.error && is_split && in_parts {
             return Err(Misuse::BadHeader(header_len));
         }
         Ok(())
@@ -253,7 +254,7 @@ impl ReceiveQueue {
             self.is_broken = true;
             buffers.put(buffer.id);
         } else if completion.header_len > 0 {
-            match self.split(index, buffer, completion) {
+            match split(self.headers, self.queue.slot(index), buffer, completion) {
                 Some(frame) => self.partial = frame,
                 None => {
                     self.is_broken = true;
@@ -267,17 +268,6 @@ impl ReceiveQueue {
                 buffer: buffer.id,
             });
         }
-    }
-
-    /// Returns the frame of a split header and its buffer.
-    fn split(&self, index: u32, buffer: Buffer, completion: &Completion) -> Option<Frame> {
-        let (headers, _) = self.headers?;
-        let slot = self.queue.slot(index) as usize;
-        let mut header = [0; SNAPSHOT];
-        let header = header.get_mut(..usize::from(completion.header_len))?;
-        let span = headers.sub(slot * SNAPSHOT, header.len())?;
-        span.read(header).ok()?;
-        Frame::split(header, buffer, completion.len as usize)
     }
 
     /// Returns the current frame, which is complete, unless it is dropped.
@@ -310,6 +300,41 @@ impl ReceiveQueue {
         self.is_broken = false;
         start
     }
+}
+
+/// Checks the length of a header: if it is split, the shorter of [`SNAPSHOT`] and the frame.
+pub(super) fn check_header(is_split: bool, completion: &Completion) -> Result<(), Misuse> {
+    let Completion {
+        len, header_len, ..
+    } = *completion;
+    let expected = if is_split {
+        len.min(SNAPSHOT as u32)
+    } else {
+        0
+    };
+    match completion.error || u32::from(header_len) == expected {
+        true => Ok(()),
+        false => Err(Misuse::BadHeader(header_len)),
+    }
+}
+
+/// Returns the frame of the split header in a slot of `headers` and a buffer. Returns `None` if the
+/// header was not split, or its memory is inaccessible.
+pub(super) fn split(
+    headers: Option<(Span, IoAddr)>,
+    slot: u32,
+    buffer: Buffer,
+    completion: &Completion,
+) -> Option<Frame> {
+    if completion.error || completion.header_len == 0 {
+        return None;
+    }
+    let (headers, _) = headers?;
+    let mut header = [0; SNAPSHOT];
+    let header = header.get_mut(..usize::from(completion.header_len))?;
+    let span = headers.sub(slot as usize * SNAPSHOT, header.len())?;
+    span.read(header).ok()?;
+    Frame::split(header, buffer, completion.len as usize)
 }
 
 /// Takes the snapshot and the offload of a complete frame. Returns `None` if the frame is

@@ -91,7 +91,13 @@ impl RemoteNic {
             .checked_sub(1)
             .filter(|queue| *queue < self.setup.queues)?;
         let memory = self.dedicated_memory(queue)?;
-        RemoteQueue::new(number, &self.setup, memory, Rc::clone(&self.link))
+        let headers = self.setup.headers(number, self.memory);
+        RemoteQueue::new(
+            number,
+            &self.setup,
+            (memory, headers),
+            Rc::clone(&self.link),
+        )
     }
 
     /// Returns the number of dedicated queues.
@@ -144,7 +150,7 @@ impl RemoteNic {
     ) -> Result<usize, DmaError> {
         let Self { table, queues, .. } = self;
         let receive = &mut queues.receive;
-        receive.post(table, usize::MAX, false, buffers)?;
+        receive.post(table, usize::MAX, true, buffers)?;
         if receive.wakes()? {
             bell.ring();
         }
@@ -199,7 +205,7 @@ impl QueuePair {
             merges: setup.merges,
         };
         Some(Self {
-            receive: ReceiveQueue::new(of_receive, receive, None)?,
+            receive: ReceiveQueue::new(of_receive, receive, setup.headers(0, memory))?,
             transmit: TransmitQueue::new(entries, transmit, chunks, setup.chunk_bytes())?,
             places: QueuePlaces {
                 receive: receive_at,

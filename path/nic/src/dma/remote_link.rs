@@ -1,9 +1,11 @@
 //! The link to a device in another domain.
 
+use super::addr::IoAddr;
 use super::layout::{MERGED_MAX, queue_bytes};
 use super::queue::DmaError;
-use crate::frame::{ETHERNET, TAG};
+use crate::frame::{ETHERNET, SNAPSHOT, TAG};
 use abi::PAGE;
+use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -19,6 +21,8 @@ pub struct RemoteSetup {
     pub queues: u32,
     /// Whether the device merges received frames.
     pub merges: bool,
+    /// Whether the device stores headers of received frames apart. Each frame then fits one buffer.
+    pub splits: bool,
 }
 
 impl RemoteSetup {
@@ -48,7 +52,30 @@ impl RemoteSetup {
     /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.dedicated_at(self.queues)
+        self.headers_at(self.queues + 1)
+    }
+
+    /// Bytes of the space for split headers of a receive queue.
+    const fn header_bytes(&self) -> usize {
+        if self.splits {
+            (self.entries as usize * SNAPSHOT).next_multiple_of(PAGE)
+        } else {
+            0
+        }
+    }
+
+    /// Place of the space for split headers of receive queue `number`.
+    const fn headers_at(&self, number: u32) -> usize {
+        self.dedicated_at(self.queues) + number as usize * self.header_bytes()
+    }
+
+    /// Returns the space for split headers of receive queue `number` in the NIC's memory, and its
+    /// I/O address, if headers are split.
+    pub(super) fn headers(&self, number: u32, memory: Area) -> Option<(Span, IoAddr)> {
+        let at = self.headers_at(number);
+        let span = memory.at(at, self.header_bytes())?;
+        let address = IoAddr::of_page(0).add(at)?;
+        self.splits.then_some((span, address))
     }
 
     /// Place of a dedicated queue's memory.

@@ -4,7 +4,10 @@ use super::{BASE, BLANK, BUFFER, BUFFERS, ENTRIES, MTU, assert_complete, counter
 use nic::dma::QueueName;
 use nic::dma::checksum;
 use nic::dma::pci::intel::registers::IntelRegister;
-use nic::dma::pci::{AnyPciNic, CloseReason, Intel82574, PciNic, Registers, StartupError};
+use nic::dma::pci::intel::reset::IntelReset;
+use nic::dma::pci::{
+    AnyPciNic, CloseReason, Intel82574, PciDevice, PciNic, Registers, StartupError,
+};
 use nic::{Checksum, Frame, Nic, Offload, Pool};
 use proptest::prelude::*;
 use shmem::{Area, Fault, Span};
@@ -33,6 +36,8 @@ struct Model {
     resets: Cell<u32>,
     /// Whether a reset ends.
     completes: bool,
+    /// Whether memory requests stay without an answer.
+    has_requests: bool,
     /// The offloads of the last context: start and place of the checksum.
     context: Cell<(usize, usize)>,
 }
@@ -45,8 +50,7 @@ impl Registers<IntelRegister> for Device {
         let value = self.raw(register);
         Ok(match register {
             IntelRegister::Nvm => u32::from(self.0.completes) << 9,
-            // Requests are always answered.
-            IntelRegister::Status => 2,
+            IntelRegister::Status => 2 | u32::from(self.0.has_requests) << 19,
             IntelRegister::Missed => {
                 self.put(register, 0);
                 value
@@ -169,6 +173,7 @@ fn model() -> Model {
         stuck: None,
         resets: Cell::new(0),
         completes: true,
+        has_requests: false,
         context: Cell::default(),
     }
 }
@@ -251,6 +256,38 @@ fn unsuitable_device_is_rejected() {
         ..model()
     };
     assert_eq!(why(removed), StartupError::Registers);
+}
+
+/// D-41: no step of a reset waits, and each may take 100 ms. A device whose requests are not
+/// answered is reset nevertheless.
+#[test]
+fn reset_is_polled() {
+    const MS: u64 = 1_000_000;
+    let open = |completes, has_requests| {
+        Device(Rc::new(Model {
+            completes,
+            has_requests,
+            ..model()
+        }))
+    };
+    let reset = |device: &Device, progress: &mut IntelReset, now_ns| {
+        Intel82574::reset(device, progress, now_ns)
+    };
+    let mut progress = IntelReset::default();
+    let device = open(false, true);
+    assert_eq!(reset(&device, &mut progress, 5), Ok(false));
+    assert_eq!(reset(&device, &mut progress, 100 * MS), Ok(false));
+    assert_eq!(device.0.resets.get(), 0, "its requests are not answered");
+    assert_eq!(reset(&device, &mut progress, 100 * MS + 5), Ok(false));
+    assert_eq!(device.0.resets.get(), 1);
+    assert_eq!(reset(&device, &mut progress, 101 * MS), Ok(false));
+    assert_eq!(reset(&device, &mut progress, 200 * MS), Ok(false));
+    let failed = reset(&device, &mut progress, 201 * MS);
+    assert_eq!(failed, Err(StartupError::Reset));
+    let (mut progress, device) = (IntelReset::default(), open(true, false));
+    assert_eq!(reset(&device, &mut progress, 5), Ok(false), "it pauses");
+    assert_eq!(reset(&device, &mut progress, 10_005), Ok(true));
+    assert_eq!((progress, device.0.resets.get()), (IntelReset::Begins, 1));
 }
 
 #[test]
@@ -445,6 +482,7 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
         assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
         poll(&mut nic, &mut pool);
         assert_eq!(pool.available(), BUFFERS);
+        super::reset::<Intel82574<_>>(&device).unwrap();
         nic.restart().unwrap();
         assert_eq!((nic.closed(), counter(&nic, "missed")), (None, 3));
         poll(&mut nic, &mut pool);

@@ -45,6 +45,17 @@ fn reach(memory: Area, address: u64, len: usize) -> Span {
     span.expect("an address that is not mapped")
 }
 
+/// Resets a device, which the driver polls once in a microsecond.
+fn reset<D: PciDevice>(registers: &D::Registers) -> Result<(), StartupError> {
+    let mut progress = D::Reset::default();
+    for now_ns in (0..400_000_000).step_by(1000) {
+        if D::reset(registers, &mut progress, now_ns)? {
+            return Ok(());
+        }
+    }
+    panic!("the reset neither ends nor fails")
+}
+
 /// Starts a device in `memory`.
 fn start<D: PciDevice>(
     registers: D::Registers,
@@ -52,6 +63,7 @@ fn start<D: PciDevice>(
 ) -> Result<(PciNic<D>, Pool), StartupError> {
     let pool = memory.part(0, BUFFERS * BUFFER).unwrap();
     let rest = memory.part(pool.len(), memory.len() - pool.len()).unwrap();
+    reset::<D>(&registers)?;
     let nic = PciNic::start(setup(), registers, pool, rest)?;
     Ok((nic, Pool::new(pool, BUFFER)))
 }

@@ -2,8 +2,8 @@
 
 use super::{BLANK, BUFFER, BUFFERS, ENTRIES, MTU, assert_complete, counter, frame, poll, setup};
 use nic::dma::QueueName;
+use nic::dma::pci::setup::queue_bytes;
 use nic::dma::pci::virtio::registers::{Notify, Register};
-use nic::dma::pci::virtio::ring::queue_bytes;
 use nic::dma::pci::{AnyPciNic, CloseReason, PciNic, Registers, StartupError, VirtioNet};
 use nic::{Checksum, Nic, Pool};
 use proptest::prelude::*;
@@ -217,7 +217,7 @@ fn features_and_queues_are_negotiated() {
     assert_eq!(model.of_queue(Register::QueueVector, 0), 0);
     assert_eq!(model.of_queue(Register::QueueVector, 1), 0xffff);
     assert!(nic.caps().checksum && !nic.caps().tso);
-    let (_, bytes) = queue_bytes(ENTRIES);
+    let bytes = queue_bytes(ENTRIES);
     for (queue, at) in [(0, 0), (1, bytes)] {
         let low = model.of_queue(Register::QueueDescriptors, queue) as usize;
         assert_eq!(low, BUFFERS * BUFFER + at, "the queues follow the pool");
@@ -233,6 +233,7 @@ fn queues_begin_behind_a_gap() {
     let pool = memory.part(0, 6 * abi::PAGE).unwrap();
     let rest = memory.part(7 * abi::PAGE, memory.len() - 7 * abi::PAGE);
     let rest = rest.unwrap();
+    super::reset::<VirtioNet<_>>(&device).unwrap();
     PciNic::<VirtioNet<_>>::start(setup(), device.clone(), pool, rest).unwrap();
     let low = device.0.of_queue(Register::QueueDescriptors, 0) as usize;
     assert_eq!(low, 7 * abi::PAGE);
@@ -413,6 +414,7 @@ fn failed_device_closes_the_nic_and_can_be_restarted() {
         assert_eq!(nic.next_due(7), Some(7), "the buffers wait for a poll");
         poll(&mut nic, &mut pool);
         assert_eq!(pool.available(), BUFFERS);
+        super::reset::<VirtioNet<_>>(&device).unwrap();
         nic.restart().unwrap();
         assert_eq!((nic.closed(), counter(&nic, "rx_malformed")), (None, 1));
         poll(&mut nic, &mut pool);

@@ -113,11 +113,15 @@ impl<G: GrantMechanism> Netback<G> {
         let mut parts: SmallVec<[WrittenPart; 1]> = SmallVec::new();
         for piece in &frame.pieces {
             if let Some(outstanding) = self.take_outstanding(piece.buffer) {
+                // A bare header has its place in front of the first piece.
+                let bare = if parts.is_empty() { frame.bare() } else { 0 };
+                let whole = outstanding.span.take(bare + piece.span.len());
+                let is_behind = bare > 0 && whole.skip(bare) == piece.span;
                 parts.push(WrittenPart {
                     request: outstanding.request.id,
                     offset: outstanding.request.offset,
                     buffer: outstanding.span,
-                    piece: piece.span,
+                    piece: if is_behind { whole } else { piece.span },
                 });
             }
         }
@@ -150,6 +154,7 @@ impl<G: GrantMechanism> Netback<G> {
             Some(_) => return Err(VifDrop::NoRequest),
             None => None,
         };
+        put_bare_header(frame, parts)?;
         put_merged_header(frame)?;
         if extra.is_some() {
             self.rx.consume(1);
@@ -185,5 +190,14 @@ impl<G: GrantMechanism> Netback<G> {
     fn respond_empty(&mut self, request: u16, offset: u16, len: i16) {
         self.rx
             .respond(RxCompletion::new(request, offset, len).plain());
+    }
+}
+
+/// Writes a header that the device has stored apart to its place in the first part, so that the
+/// guest gets the header that was checked.
+fn put_bare_header(frame: &Frame, parts: &[WrittenPart]) -> Result<(), VifDrop> {
+    match (frame.header().get(..frame.bare()), parts.first()) {
+        (Some(header), Some(first)) => first.piece.write(header).map_err(|_| VifDrop::Fault),
+        _ => Err(VifDrop::Fault),
     }
 }

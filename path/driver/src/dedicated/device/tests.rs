@@ -16,6 +16,7 @@ const SETUP: RemoteSetup = RemoteSetup {
     mtu: 1500,
     queues: 1,
     merges: false,
+    splits: false,
 };
 const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
     nic: 0,

@@ -78,7 +78,7 @@ pub struct Received {
     pub frame: Option<(usize, Offload)>,
 }
 
-/// Memory for the two queues, [`super::virtio::ring::queue_bytes`] each, and its I/O addresses.
+/// Memory for the two queues, [`super::setup::queue_bytes`] each, and its I/O addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueMemory {
     /// Memory and I/O address of the queue of received frames.
@@ -94,13 +94,27 @@ pub trait PciDevice: Debug + Sized {
     type Registers: Clone + Debug;
     /// The bytes before each frame.
     type Header: AsRef<[u8]>;
+    /// Progress of a reset.
+    type Reset: Debug + Default;
 
     /// The fewest bytes of a frame that the device sends.
     const SHORTEST: usize;
     /// Whether the device counts the frames that it has lost.
     const COUNTS_MISSED: bool;
 
-    /// Resets a device and starts it. Its queues are empty.
+    /// Continues a reset, which begins with the default progress. Returns whether it is complete;
+    /// otherwise the caller repeats the call soon. After an error, the next reset begins with the
+    /// default progress.
+    ///
+    /// # Errors
+    /// The registers are inaccessible, or the reset takes too long.
+    fn reset(
+        registers: &Self::Registers,
+        reset: &mut Self::Reset,
+        now_ns: u64,
+    ) -> Result<bool, StartupError>;
+
+    /// Starts a device that was reset. Its queues are empty.
     ///
     /// # Errors
     /// The device is unsuitable or does not follow its specification.
@@ -110,8 +124,8 @@ pub trait PciDevice: Debug + Sized {
         memory: QueueMemory,
     ) -> Result<Self, StartupError>;
 
-    /// Stops the device without waiting for it, and passes what was posted to `buffer` and `chunk`.
-    /// A device that does not stop can reach the memory that was mapped for it, and nothing else.
+    /// Stops the device, and passes what was posted to `buffer` and `chunk`. A device that does not
+    /// stop can reach the memory that was mapped for it, and nothing else.
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32));
 
     /// Reads the device's status. Returns the number of frames that it has lost since the last

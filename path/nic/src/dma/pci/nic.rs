@@ -1,8 +1,7 @@
 //! A PCI device of any kind as a NIC.
 
 use super::device::{CloseReason, PciDevice, QueueMemory, StartupError};
-use super::setup::PciSetup;
-use super::virtio::ring::queue_bytes;
+use super::setup::{PciSetup, queue_bytes};
 use crate::buffer::{Buffer, Buffers, Piece};
 use crate::device::{Caps, Nic, TxReport};
 use crate::dma::addr::IoAddr;
@@ -46,7 +45,8 @@ pub trait AnyPciNic: Nic + std::fmt::Debug {
     /// Returns why the NIC is closed, or `None` if it works.
     fn closed(&self) -> Option<CloseReason>;
 
-    /// Starts the device of a closed NIC again. [`Nic::rx`] has returned its buffers before.
+    /// Starts the device of a closed NIC again after its [reset](PciDevice::reset). [`Nic::rx`] has
+    /// returned its buffers before.
     ///
     /// # Errors
     /// As [`PciNic::start`].
@@ -57,8 +57,9 @@ pub trait AnyPciNic: Nic + std::fmt::Debug {
 }
 
 impl<D: PciDevice> PciNic<D> {
-    /// Resets a device and starts it. `pool` holds the buffers of [`Nic::rx`], and `memory` has
-    /// [`PciSetup::bytes`] behind it. Their distance is the same in the device's address space.
+    /// Starts a device that was [reset](PciDevice::reset). `pool` holds the buffers of [`Nic::rx`],
+    /// and `memory` has [`PciSetup::bytes`] behind it. Their distance is the same in the device's
+    /// address space.
     ///
     /// # Errors
     /// The device is unsuitable or does not follow its specification.
@@ -73,7 +74,7 @@ impl<D: PciDevice> PciNic<D> {
             let distance = span.addr().checked_sub(pool.span().addr())?;
             Some((span, setup.base.add(distance)?))
         };
-        let (_, bytes) = queue_bytes(setup.entries);
+        let bytes = queue_bytes(setup.entries);
         let chunk_bytes = usize::from(setup.entries) * setup.chunk_bytes();
         let places = part(0, bytes)
             .zip(part(bytes, bytes))

@@ -1,13 +1,13 @@
 //! Properties of a NIC, and the layout of its memory.
 
-use super::virtio::ring::queue_bytes;
+use super::{intel, virtio};
 use crate::dma::addr::IoAddr;
 use crate::frame::ETHERNET;
-use crate::virtio;
+use abi::PAGE;
 
 const VLAN_TAG: usize = 4;
 /// The most bytes before a frame: the header of virtio-net, and its number of buffers.
-pub(super) const HEADER: usize = virtio::BYTES + 2;
+pub(super) const HEADER: usize = crate::virtio::BYTES + 2;
 
 /// Properties of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,19 @@ pub struct PciSetup {
     pub base: IoAddr,
 }
 
+/// Returns the bytes of the memory of a queue of any kind of device, in whole pages.
+#[must_use]
+pub const fn queue_bytes(entries: u16) -> usize {
+    let (_, virtio) = virtio::ring::ring_bytes(entries);
+    let intel = intel::ring::ring_bytes(entries).next_multiple_of(PAGE);
+    if virtio > intel { virtio } else { intel }
+}
+
 impl PciSetup {
     /// Returns the bytes of the memory of both queues and of frames to send.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let (_, queue) = queue_bytes(self.entries);
-        2 * queue + usize::from(self.entries) * self.chunk_bytes()
+        2 * queue_bytes(self.entries) + usize::from(self.entries) * self.chunk_bytes()
     }
 
     /// Returns the most bytes of a frame without a VLAN tag.

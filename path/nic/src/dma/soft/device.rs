@@ -29,6 +29,8 @@ pub struct DeviceCounters {
     pub too_long: u64,
     /// Accesses to pages that are not mapped.
     pub faults: u64,
+    /// Posted buffers of no bytes.
+    pub empty_buffers: u64,
     /// Interrupts.
     pub interrupts: u64,
 }
@@ -388,7 +390,7 @@ impl<W: Wire> SoftDevice<W> {
         };
         let rest = frame.bytes.get(stored..).unwrap_or(&[]);
         let room = descriptor.len as usize;
-        if descriptor.header.is_some() && rest.len() > room || room == 0 {
+        if descriptor.header.is_some() && rest.len() > room && room > 0 {
             self.counters.too_long += 1;
             let len = frame.bytes.len();
             if let Some(receive) = self.receive.get_mut(queue) {
@@ -403,7 +405,13 @@ impl<W: Wire> SoftDevice<W> {
             Some(_) => part.len().min(SNAPSHOT),
             None => 0,
         };
-        let is_stored = self.store(name, io, &descriptor, part, header_len);
+        let is_stored = match room {
+            0 => {
+                self.counters.empty_buffers += 1;
+                false
+            }
+            _ => self.store(name, io, &descriptor, part, header_len),
+        };
         let more = is_stored && stored + part.len() < frame.bytes.len();
         let completion = Completion {
             len: if is_stored { part.len() as u32 } else { 0 },

@@ -291,6 +291,7 @@ impl<W: Wire> Nic for SoftNic<W> {
             ("missed", of_device.missed),
             ("too_long", of_device.too_long),
             ("io_faults", of_device.faults),
+            ("empty_buffers", of_device.empty_buffers),
             ("rx_io_error", sum(|queue| queue.counters().io_error)),
             ("rx_malformed", sum(|queue| queue.counters().malformed)),
             ("rx_foreign", sum(|queue| queue.counters().foreign)),

@@ -5,7 +5,7 @@ use crate::netback::{DeliveryReport, DeviceBuffer, Returned};
 use crate::netif::{BackRecord, ExtraInfo, Features, MAX_SLOTS, RxRequest, RxResponse, rsp};
 use crate::testing::{back_record, ipv4_tcp};
 use crate::{Fatal, VifDrop};
-use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
+use nic::{Buffer, BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
 const FRAME: usize = 1519;
 /// Headroom that a device leaves before a frame.
@@ -71,6 +71,25 @@ fn posted_buffers_return_in_any_order_uncopied() {
             posted,
             "all requests have returned"
         );
+    });
+}
+
+/// D-44: the guest gets the header that was checked in front of the payload that the device wrote.
+#[test]
+fn split_header_returns_to_the_guests_buffer() {
+    over_each_format(|| {
+        let mut rig = rig();
+        let loans = post_to_device(&mut rig, 3, 0);
+        let sent = [60, 128, 1400].map(|len| packet(len, len as u64));
+        for (loan, bytes) in loans.iter().zip(&sent) {
+            let (header, rest) = bytes.split_at(bytes.len().min(128));
+            loan.span.skip(header.len()).write(rest).unwrap();
+            let (id, span) = (loan.id, loan.span);
+            let frame = Frame::split(header, Buffer { id, span }, bytes.len()).unwrap();
+            assert_eq!(deliver(&mut rig, &frame).delivered, 1);
+        }
+        assert_eq!(rig.receive(64), sent);
+        assert_eq!((rig.back.outstanding(), rig.back.grants_mut().held), (0, 0));
     });
 }
 

@@ -4,15 +4,17 @@
 //! | module | contents |
 //! |---|---|
 //! | [`registers`] | the device's registers |
+//! | [`reset`] | its reset |
 //! | [`ring`] | the driver's end of a descriptor ring |
 
 pub mod registers;
+pub mod reset;
 pub mod ring;
 
-use self::registers::IntelRegister;
+use self::registers::{IntelRegister, IntelRegisters, REMOVED};
+use self::reset::{ENABLE, IntelReset, RESET, change, silence, stop_requests, wait_until_idle};
 use self::ring::DescriptorRing;
-use super::Registers;
-use super::device::{CloseReason, PciDevice, QueueMemory, RESET_NS, Received, StartupError};
+use super::device::{CloseReason, PciDevice, QueueMemory, Received, StartupError};
 use super::setup::PciSetup;
 use crate::buffer::Buffer;
 use crate::dma::addr::IoAddr;
@@ -21,20 +23,7 @@ use crate::dma::chunks::Chunk;
 use crate::dma::queue::{DmaError, Misuse, QueueName};
 use crate::frame::{ETHERNET, Frame};
 use crate::offload::{Checksum, Offload};
-use shmem::time::monotonic_ns;
-use shmem::{Fault, Span};
 
-/// Bits of CTRL.
-const MASTER_DISABLE: u32 = 1 << 2;
-const LINK_UP: u32 = 1 << 6;
-const RESET: u32 = 1 << 26;
-/// Reset of the link; inverted loss of signal; forced speed and duplex; VLAN tags in descriptors;
-/// reset of the PHY. Auto-negotiation chooses speed and duplex.
-const LINK_OPTIONS: u32 = 1 << 3 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 30 | 1 << 31;
-/// Bit of STATUS: the device may access memory.
-const MASTER_ENABLED: u32 = 1 << 19;
-/// Bit of EEC: the settings were read from the non-volatile memory.
-const SETTINGS_READ: u32 = 1 << 9;
 /// Bits of `CTRL_EXT`: a message disables its causes; so does reading them.
 const AUTO_MASK: u32 = 1 << 24;
 const READ_MASK: u32 = 1 << 27;
@@ -55,8 +44,6 @@ const BUFFER: usize = 2048;
 const USUAL_FRAME: usize = 1522;
 /// Bytes of the checksum of a frame.
 const FRAME_CHECKSUM: usize = 4;
-/// Bit of RCTL and TCTL.
-const ENABLE: u32 = 1 << 1;
 /// TCTL: enabled, padding of short frames, parameters for half duplex, several requests at a time.
 const TRANSMIT: u32 = ENABLE | 1 << 3 | 0x0f << 4 | 0x3f << 12 | 1 << 28;
 /// TCTL: the bits of the parameters for half duplex.
@@ -95,16 +82,6 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: (u8, u16) = (6, 16);
 const UDP: (u8, u16) = (17, 6);
-
-/// How long after the start of a reset no register is accessed.
-const PAUSE_NS: u64 = 10_000;
-/// Value of registers of a device that was removed.
-const REMOVED: u32 = u32::MAX;
-
-/// Access to all registers of a device.
-pub trait IntelRegisters: Registers<IntelRegister> + Clone {}
-
-impl<R: Registers<IntelRegister> + Clone> IntelRegisters for R {}
 
 /// An Intel 82574.
 #[derive(Debug)]
@@ -147,12 +124,16 @@ fn bytes(word: u64) -> usize {
 impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     type Registers = R;
     type Header = [u8; 0];
+    type Reset = IntelReset;
 
     const SHORTEST: usize = 17;
     const COUNTS_MISSED: bool = true;
 
+    fn reset(registers: &R, reset: &mut IntelReset, now_ns: u64) -> Result<bool, StartupError> {
+        reset.advance(registers, now_ns)
+    }
+
     fn start(registers: R, setup: &PciSetup, memory: QueueMemory) -> Result<Self, StartupError> {
-        reset(&registers)?;
         let entries = setup.entries;
         let name = QueueName::Receive(0);
         let receive = DescriptorRing::new(name, entries, memory.receive, DONE);
@@ -194,7 +175,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32)) {
         let _ = silence(&self.registers);
         // No request may write to a buffer that is returned. A device without registers has none.
-        let _ = stop_requests(&self.registers);
+        let _ = stop_requests(&self.registers).and_then(|()| wait_until_idle(&self.registers));
         let _ = self.registers.set(IntelRegister::Control, RESET);
         self.receive.withdraw(buffer);
         self.transmit.withdraw(chunk);
@@ -272,7 +253,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
                 let data = [data[0], data[1] | INSERT_CHECKSUM];
                 self.transmit.post(chunk.number, &[context, data])
             }
-            None if complete(chunk.memory, (start, offset)).is_ok() => {
+            None if checksum::complete_in(chunk.memory, (start, offset)).is_ok() => {
                 self.transmit.post(chunk.number, &[data])
             }
             None => Err(chunk.number),
@@ -309,84 +290,6 @@ fn context(frame: &Frame, start: u16, offset: u16) -> Option<[u64; 2]> {
     let tcp = if protocol == TCP.0 { CONTEXT_TCP } else { 0 };
     let (start, field) = (u64::from(start), u64::from(start + offset));
     Some([start << 32 | field << 40, EXTENDED | tcp])
-}
-
-/// Completes the checksum of a frame in memory.
-fn complete(memory: Span, place: (u16, u16)) -> Result<(), Fault> {
-    let mut bytes = vec![0; memory.len()];
-    memory.read(&mut bytes)?;
-    match checksum::complete(&mut bytes, place) {
-        true => memory.write(&bytes),
-        false => Err(Fault),
-    }
-}
-
-/// Stops receiving, sending and interrupts.
-fn silence(registers: &impl IntelRegisters) -> Result<(), Fault> {
-    registers.set(IntelRegister::CausesDisable, u32::MAX)?;
-    registers.set(IntelRegister::Receive, 0)?;
-    change(registers, IntelRegister::Transmit, ENABLE, 0)
-}
-
-/// Clears and sets bits of a register.
-fn change(
-    registers: &impl IntelRegisters,
-    register: IntelRegister,
-    clear: u32,
-    set: u32,
-) -> Result<(), Fault> {
-    let value = registers.get(register)? & !clear | set;
-    registers.set(register, value)
-}
-
-/// Resets a device, waits until it has read its settings, and enables its link. The non-volatile
-/// memory is not written.
-fn reset(registers: &impl IntelRegisters) -> Result<(), StartupError> {
-    if registers.get(IntelRegister::Control)? == REMOVED {
-        return Err(StartupError::Registers);
-    }
-    silence(registers)?;
-    stop_requests(registers)?;
-    change(registers, IntelRegister::Control, 0, RESET)?;
-    let until_ns = monotonic_ns().saturating_add(PAUSE_NS);
-    while monotonic_ns() < until_ns {
-        std::hint::spin_loop();
-    }
-    let is_reset = wait(registers, IntelRegister::Control, |control| {
-        control & RESET == 0
-    })? && wait(registers, IntelRegister::Nvm, |nvm| {
-        nvm & SETTINGS_READ != 0
-    })?;
-    if !is_reset {
-        return Err(StartupError::Reset);
-    }
-    silence(registers)?;
-    registers.get(IntelRegister::Causes)?;
-    let clear = LINK_OPTIONS | MASTER_DISABLE;
-    Ok(change(registers, IntelRegister::Control, clear, LINK_UP)?)
-}
-
-/// Stops the device's memory requests, and waits for those that are not answered yet. A device that
-/// has some for too long is reset nevertheless.
-fn stop_requests(registers: &impl IntelRegisters) -> Result<(), Fault> {
-    change(registers, IntelRegister::Control, 0, MASTER_DISABLE)?;
-    let is_idle = |status| status & MASTER_ENABLED == 0;
-    wait(registers, IntelRegister::Status, is_idle).map(drop)
-}
-
-/// Waits until a register has a value. Returns false if it takes too long.
-fn wait(
-    registers: &impl IntelRegisters,
-    register: IntelRegister,
-    has_value: impl Fn(u32) -> bool,
-) -> Result<bool, Fault> {
-    let until_ns = monotonic_ns().saturating_add(RESET_NS);
-    while !has_value(registers.get(register)?) {
-        if monotonic_ns() >= until_ns {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Gives an idle device its receive ring.

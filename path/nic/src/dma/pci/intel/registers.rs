@@ -4,6 +4,9 @@ use crate::dma::pci::registers::{RegisterWindow, Registers};
 use abi::pci::{INTEL_QUEUES_AT, Structure};
 use shmem::{Fault, Span};
 
+/// Value of registers of a device that was removed.
+pub(super) const REMOVED: u32 = u32::MAX;
+
 /// A register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
@@ -76,6 +79,11 @@ pub enum IntelRegister {
     /// MRQC: distribution to several queues.
     Queues = 0x5818,
 }
+
+/// Access to all registers of a device.
+pub trait IntelRegisters: Registers<IntelRegister> + Clone {}
+
+impl<R: Registers<IntelRegister> + Clone> IntelRegisters for R {}
 
 impl IntelRegister {
     /// Returns the part of the window that holds it, and its place there.

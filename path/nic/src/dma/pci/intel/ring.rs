@@ -36,6 +36,12 @@ pub struct DescriptorRing<T> {
     done: u64,
 }
 
+/// Returns the bytes of a ring's memory.
+#[must_use]
+pub const fn ring_bytes(entries: u16) -> usize {
+    entries as usize * DESCRIPTOR
+}
+
 impl<T> DescriptorRing<T> {
     /// Creates an empty ring of `entries` descriptors, a power of two, over memory with an I/O
     /// address. The device sets the bits `done` of a completed descriptor's second word. Returns
@@ -47,7 +53,7 @@ impl<T> DescriptorRing<T> {
         (memory, address): (Span, IoAddr),
         done: u64,
     ) -> Option<Self> {
-        let bytes = usize::from(entries) * DESCRIPTOR;
+        let bytes = ring_bytes(entries);
         let fits = (ENTRIES_MIN..=ENTRIES_MAX).contains(&entries) && memory.len() >= bytes;
         if !fits || !entries.is_power_of_two() {
             return None;

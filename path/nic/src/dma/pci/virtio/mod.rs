@@ -21,7 +21,6 @@ use crate::frame::Frame;
 use crate::offload::{Checksum, Offload};
 use crate::virtio;
 use shmem::Span;
-use shmem::time::monotonic_ns;
 
 /// Bits of the status register.
 const ACKNOWLEDGE: u32 = 1;
@@ -81,12 +80,31 @@ impl<R: VirtioRegisters> VirtioNet<R> {
 impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
     type Registers = R;
     type Header = [u8; HEADER];
+    /// When an unfinished reset has failed.
+    type Reset = Option<u64>;
 
     const SHORTEST: usize = 0;
     const COUNTS_MISSED: bool = false;
 
+    fn reset(registers: &R, until: &mut Option<u64>, now_ns: u64) -> Result<bool, StartupError> {
+        let until_ns = match *until {
+            Some(until_ns) => until_ns,
+            None => {
+                registers.set(Register::Status, 0)?;
+                *until.insert(now_ns.saturating_add(RESET_NS))
+            }
+        };
+        if registers.get(Register::Status)? != 0 {
+            return match now_ns < until_ns {
+                true => Ok(false),
+                false => Err(StartupError::Reset),
+            };
+        }
+        *until = None;
+        Ok(true)
+    }
+
     fn start(registers: R, setup: &PciSetup, memory: QueueMemory) -> Result<Self, StartupError> {
-        reset(&registers)?;
         registers.set(Register::Status, ACKNOWLEDGE)?;
         registers.set(Register::Status, ACKNOWLEDGE | DRIVER)?;
         let features = negotiate(&registers)?;
@@ -184,18 +202,6 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
     fn take_sent(&mut self) -> Result<Option<u32>, DmaError> {
         Ok(self.transmit.take()?.map(|(chunk, _)| chunk))
     }
-}
-
-/// Resets a device, and waits until it has stopped.
-fn reset(registers: &impl VirtioRegisters) -> Result<(), StartupError> {
-    registers.set(Register::Status, 0)?;
-    let until_ns = monotonic_ns().saturating_add(RESET_NS);
-    while registers.get(Register::Status)? != 0 {
-        if monotonic_ns() >= until_ns {
-            return Err(StartupError::Reset);
-        }
-    }
-    Ok(())
 }
 
 /// Accepts the features that this driver supports, and returns them.

@@ -65,7 +65,7 @@ pub struct SplitQueue<T> {
 
 /// Returns the bytes of a queue's memory before its used ring, and all of its bytes.
 #[must_use]
-pub const fn queue_bytes(entries: u16) -> (usize, usize) {
+pub const fn ring_bytes(entries: u16) -> (usize, usize) {
     let entries = entries as usize;
     let driver = (entries * DESCRIPTOR + RING_HEADER + entries * 2).next_multiple_of(PAGE);
     let used = (RING_HEADER + entries * USED).next_multiple_of(PAGE);
@@ -74,10 +74,10 @@ pub const fn queue_bytes(entries: u16) -> (usize, usize) {
 
 impl<T> SplitQueue<T> {
     /// Creates an empty queue of `entries` entries, a power of two, over `memory` of
-    /// [`queue_bytes`], whose I/O address is `address`. Returns `None` if a size is wrong.
+    /// [`ring_bytes`], whose I/O address is `address`. Returns `None` if a size is wrong.
     #[must_use]
     pub fn new(name: QueueName, entries: u16, memory: Span, address: IoAddr) -> Option<Self> {
-        let (driver, all) = queue_bytes(entries);
+        let (driver, all) = ring_bytes(entries);
         if !entries.is_power_of_two() || entries > ENTRIES_MAX || memory.len() < all {
             return None;
         }
