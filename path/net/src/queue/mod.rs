@@ -18,7 +18,7 @@ pub const FLOWS: usize = 32;
 /// Bytes that a flow may send per turn: a full packet.
 const QUANTUM: i64 = codel::MTU_BYTES as i64;
 /// Capacity kept by an empty flow, in packets.
-const KEPT: usize = 16;
+const IDLE_CAPACITY: usize = 16;
 
 /// A packet that the queue can hold.
 pub trait QueuedPacket: Sized {
@@ -45,14 +45,14 @@ pub enum Cause {
 }
 
 #[derive(Debug)]
-struct Aged<P> {
+struct QueuedItem<P> {
     packet: P,
     since_ns: u64,
 }
 
 #[derive(Debug)]
 struct FlowQueue<P> {
-    packets: VecDeque<Aged<P>>,
+    packets: VecDeque<QueuedItem<P>>,
     bytes: u64,
     deficit: i64,
     codel: Codel,
@@ -73,12 +73,12 @@ impl<P> Default for FlowQueue<P> {
 }
 
 impl<P: QueuedPacket> FlowQueue<P> {
-    fn pop(&mut self) -> Option<Aged<P>> {
+    fn pop(&mut self) -> Option<QueuedItem<P>> {
         let entry = self.packets.pop_front()?;
         self.bytes = self.bytes.saturating_sub(entry.packet.bytes());
         let (len, room) = (self.packets.len(), self.packets.capacity());
-        if room > KEPT && len < room / 4 {
-            self.packets.shrink_to(KEPT.max(2 * len));
+        if room > IDLE_CAPACITY && len < room / 4 {
+            self.packets.shrink_to(IDLE_CAPACITY.max(2 * len));
         }
         Some(entry)
     }
@@ -93,7 +93,7 @@ pub struct FairQueue<P> {
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// The packet that is sent next.
-    head: Option<Aged<P>>,
+    head: Option<QueuedItem<P>>,
     packets: usize,
     bytes: u64,
     units: usize,
@@ -163,7 +163,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         self.bytes += packet.bytes();
         self.units += packet.units();
         flow.bytes += packet.bytes();
-        flow.packets.push_back(Aged {
+        flow.packets.push_back(QueuedItem {
             packet,
             since_ns: now_ns,
         });
@@ -240,7 +240,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         let entry = longest
             .and_then(FlowQueue::pop)
             .or_else(|| self.head.take());
-        let Some(Aged { packet, .. }) = entry else {
+        let Some(QueuedItem { packet, .. }) = entry else {
             return false;
         };
         self.forget((packet.bytes(), packet.units()));
@@ -276,7 +276,7 @@ impl<P: QueuedPacket> FairQueue<P> {
 
     /// Drops every packet pushed before `before_ns`.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
-        let is_late = |entry: &Aged<P>| entry.since_ns < before_ns;
+        let is_late = |entry: &QueuedItem<P>| entry.since_ns < before_ns;
         if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
             self.forget((entry.packet.bytes(), entry.packet.units()));
             lost(Cause::Late, entry.packet);
