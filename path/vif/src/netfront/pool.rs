@@ -202,13 +202,13 @@ impl FreeBuffers {
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
-    /// Out → in flight; returns whether it was out.
+    /// Changes the state from out to in flight; returns whether it was out.
     #[inline]
     pub(super) fn launch(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::Out, BufferState::InFlight)
     }
 
-    /// In flight → out; returns whether it was in flight.
+    /// Changes the state from in flight to out; returns whether it was in flight.
     #[inline]
     pub(super) fn complete_request(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::InFlight, BufferState::Out)
