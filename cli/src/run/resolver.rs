@@ -11,7 +11,7 @@ pub(super) enum Resolver {
     System,
     /// Another resolv.conf.
     Own(String),
-    /// None; the reason.
+    /// There is none, for this reason.
     None(String),
 }
 

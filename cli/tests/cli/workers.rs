@@ -40,7 +40,7 @@ fn streams_between_guests_spread_over_workers() {
     assert!(up.ok(), "{up:?}");
     let counter = |domain: &str, name: &str| {
         let stat = ask(&["stat", domain, "--json"]);
-        // The endpoint behind all queues is counted at the first.
+        // The first queue counts the endpoint that is behind all queues.
         let all = &stat[domain]["vifs"]["0.0"]["endpoint"];
         all[name]
             .as_u64()

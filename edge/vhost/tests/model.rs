@@ -11,7 +11,8 @@ use vhost_edge::testing::{Rig, Session};
 /// A step of the test.
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver sends a frame of this many bytes in buffers of these lengths, and one more.
+    /// The driver sends a frame of this many bytes in buffers of these lengths and a last one for
+    /// the rest; the flag selects an indirect table.
     Send(usize, Vec<usize>, bool),
     /// The shim takes at most this number of frames.
     Rx(usize),

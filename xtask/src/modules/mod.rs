@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tree::Tree;
 use uses::Ties;
 
-/// Number of names shown for a dependency of two files.
+/// Maximum number of names that are shown for a dependency between two files.
 const NAMES_SHOWN: usize = 3;
 
 /// Returns the files of the crate whose root is `file`, without its tests.
