@@ -41,10 +41,10 @@ pub(crate) enum Command {
     /// Run a command in a new network namespace, behind a driver domain
     ///
     /// The command starts with an address, a default route and name servers; its packets leave with
-    /// this system's address. The command gets a machine with one guest, which ends with the
-    /// command, as do all processes that the command leaves running. With --machine the command is
-    /// attached to a running machine instead. Without privileges `pasta`, if installed, connects it
-    /// to the outside.
+    /// this system's address. The command gets a machine with one guest. That machine, and all
+    /// processes that the command leaves running, end with the command. With --machine the command
+    /// is attached to a running machine instead. Without privileges `pasta`, if installed, connects
+    /// it to the outside.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
     /// End a machine and all its domains
@@ -221,10 +221,10 @@ pub(crate) enum Command {
     },
     /// Replace the firewall rules of an attached guest while it runs
     ///
-    /// Returns when the driver domain applies the new rules, all at once. Flows that are known
-    /// continue if the new rules let them; no connection is interrupted. The rules survive restarts
-    /// of the driver domain and of the machine. Rules of guests of the configuration file change
-    /// with `grantway reload`.
+    /// Returns when the driver domain applies the new rules, all at once. Known flows continue if
+    /// the new rules allow them; the guest stays connected. The rules survive restarts of the
+    /// driver domain and of the machine. Rules of guests of the configuration file change with
+    /// `grantway reload`.
     #[command(after_help = "Examples:\n  \
         grantway rules web --file rules.toml\n  \
         grantway rules web --file rules.json --json | jq .took_ns\n\n\

@@ -29,7 +29,7 @@ use tool::{Failure, clean, interrupt};
 
 /// Interval between two requests to the driver domain. Its buffer suffices for 50 000 small frames
 /// or 10 MB per second.
-const ASK_EVERY: Duration = Duration::from_millis(10);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(10);
 /// Resolution of the times in the file: 10⁻⁹ s.
 const NANOSECONDS: u8 = 9;
 
@@ -253,7 +253,7 @@ fn run(
     let outcome = loop {
         let is_over = end_at.is_some_and(|at| Instant::now() >= at);
         // Ctrl-C is the usual way to end a capture.
-        let stop = interrupt::sleep(ASK_EVERY).is_err() || is_over;
+        let stop = interrupt::sleep(REQUEST_INTERVAL).is_err() || is_over;
         let mut frames = Vec::new();
         for driver in drivers {
             let seen = ask(driver, options.snaplen)?;

@@ -19,14 +19,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tool::Failure;
 
-/// How long interfaces of a killed machine may still exist: the kernel removes them some time after
-/// its processes.
-const LINGER: Duration = Duration::from_secs(1);
+/// Time in which the kernel removes the interfaces of a killed machine, after its processes have
+/// ended.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns everything that the configuration needs and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut found = check_places(config);
-    let end = Instant::now() + LINGER;
+    let end = Instant::now() + REMOVAL_TIMEOUT;
     let mut in_the_way = interfaces::check(config);
     while !in_the_way.is_empty() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
@@ -87,8 +87,8 @@ pub(crate) fn check_places(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Like [`check`], for some of its guests. If all are `new`, also checks their interfaces, since
-/// then no guest or NIC is removed before they are created.
+/// Like [`check`], for the guests that `of` selects. If all of these are `new`, also checks their
+/// interfaces, because no guest or NIC is removed before these are created.
 pub(crate) fn check_guests(config: &Config, new: bool, of: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut found = match new {
         true => check(config),
@@ -118,7 +118,7 @@ pub(crate) fn tun() -> std::io::Result<()> {
 /// network namespace whose loopback is up. Returns the command that starts this program again with
 /// the same arguments. Must be called before any thread starts. The error names `what`, which needs
 /// the namespaces.
-pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
+pub(crate) fn in_new_namespaces(what: &str) -> anyhow::Result<Command> {
     // Otherwise the process inside would use root's runtime directory instead of this user's.
     let runtime = client::runtime_dir()?;
     let cannot = |e: std::io::Error| {
@@ -127,20 +127,20 @@ pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
     netdev::tool_setup::become_root_in_user_namespace().map_err(cannot)?;
     netns::unshare_net().map_err(cannot)?;
     netns::loopback_up().context("bring the loopback up")?;
-    once_more(runtime)
+    restart_command(runtime)
 }
 
-/// Returns the same in an existing user namespace, given by its file, without a new network
+/// Like [`in_new_namespaces`], but joins the user namespace of this file, without a new network
 /// namespace.
 pub(crate) fn in_user_namespace(namespace: &File) -> anyhow::Result<Command> {
     let runtime = client::runtime_dir()?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
         .map_err(|e| Failure::CannotRun(format!("its user namespace cannot be entered ({e})")))?;
-    once_more(runtime)
+    restart_command(runtime)
 }
 
 /// Returns the command that starts this program with the same arguments and this runtime directory.
-fn once_more(runtime: PathBuf) -> anyhow::Result<Command> {
+fn restart_command(runtime: PathBuf) -> anyhow::Result<Command> {
     let mut again = Command::new(std::env::current_exe().context("find this program's file")?);
     again
         .args(std::env::args_os().skip(1))
@@ -201,7 +201,7 @@ fn group(name: &str) -> std::io::Result<Option<Group>> {
     Ok(group_in(&groups, &users, name))
 }
 
-/// Returns the same from the text of these files (group(5), passwd(5)).
+/// Like [`group`], from the text of both files (group(5), passwd(5)).
 fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
     let fields = |text: &str, name: &str| -> Option<Vec<String>> {
         let mut lines = text.lines().map(|line| line.split(':'));

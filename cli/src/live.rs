@@ -43,8 +43,8 @@ pub(crate) struct AttachArgs {
     /// An address of its interface, with the prefix length of its network; can be repeated
     #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
     pub(crate) addresses: Vec<Cidr>,
-    /// Use a free address and the gateway of the network of this NIC; without a name: of the first
-    /// NIC that has an address, else of a guest
+    /// Use a free address and the gateway of this NIC's network; without a name, of the first NIC
+    /// that has an address, else of a guest's
     #[arg(
         long,
         value_name = "NIC",
@@ -68,10 +68,10 @@ pub(crate) struct AttachArgs {
     /// Name of its interface; default: `eth0`
     #[arg(long, conflicts_with = "file")]
     pub(crate) ifname: Option<String>,
-    /// Limit of its traffic to the machine, megabits a second
+    /// Limit of its traffic to the machine, megabits per second
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate: Option<f64>,
-    /// Limit of the traffic to it, megabits a second; above it frames wait
+    /// Limit of the traffic to it, megabits per second; above it frames wait
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate_to_guest: Option<f64>,
     /// A file with the contents of a `[[guest]]` section instead of these options: any endpoint,

@@ -69,7 +69,7 @@ impl HostNote {
                 (&this.ifname, this.namespace) == (&uplink.ifname, uplink.namespace)
             };
             match self.uplinks.iter_mut().find(same) {
-                // The machine has enabled them since.
+                // Settings that were off before either machine stay in the note.
                 Some(this) => {
                     uplink
                         .off_before
@@ -210,8 +210,8 @@ fn restore_uplink(uplink: &NattedNic) -> anyhow::Result<Vec<&'static str>> {
     Ok(taken.unwrap_or_default())
 }
 
-/// Returns how to enter the namespace of an uplink now: by its name, as the caller's
-/// (`Some(None)`), or by a process in it. Returns `None` if it no longer exists.
+/// Returns a name or path by which to enter the namespace of an uplink, `Some(None)` if it is the
+/// caller's namespace, and `None` if it no longer exists. The path may be that of a process in it.
 fn place_of(uplink: &NattedNic, process: Option<u32>) -> Option<Option<String>> {
     let is_it = |netns: Option<&str>| identity(netns) == Some(uplink.namespace);
     for netns in [uplink.netns.as_deref(), None] {

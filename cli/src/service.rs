@@ -12,7 +12,7 @@ use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
 /// Requests per period of the watchdog; two may remain unanswered.
-const ASKED_IN_A_PERIOD: u32 = 3;
+const REQUESTS_PER_PERIOD: u32 = 3;
 
 /// The machine as a service.
 pub(crate) struct Service {
@@ -27,7 +27,7 @@ impl Service {
         let text = format!("{} is up", instance.name());
         tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
         let period = sd_notify::watchdog_enabled();
-        let pause = period.map(|period| period / ASKED_IN_A_PERIOD);
+        let pause = period.map(|period| period / REQUESTS_PER_PERIOD);
         Self {
             watch: pause.map(|pause| (pause, Instant::now())),
         }

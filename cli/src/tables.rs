@@ -273,7 +273,7 @@ fn addresses(list: &[Cidr]) -> String {
 }
 
 /// Returns the place of the kernel's end of a TAP, and how to run a program there.
-fn where_is(port: &KernelPort, ifname: Option<String>) -> (String, String) {
+fn location_of(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     let ifname = ifname.unwrap_or_default();
     match &port.netns {
         None => (format!("{ifname}, here"), String::new()),
@@ -308,7 +308,7 @@ fn ports(config: &Config) -> Table {
 }
 
 fn kernel_location(port: &KernelPort, ifname: Option<String>) -> PortLocation {
-    let (place, run) = where_is(port, ifname);
+    let (place, run) = location_of(port, ifname);
     (place, addresses(&port.addresses), run)
 }
 

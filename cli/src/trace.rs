@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use tool::{Failure, clean, interrupt};
 
 /// Interval between checks for a finished trace.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to search for a packet that a guest has also traced, after the driver domain has
 /// finished one trace.
-const TOGETHER: Duration = Duration::from_secs(2);
+const MATCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn trace(
     name: &str,
@@ -46,7 +46,7 @@ pub(crate) fn trace(
         if joined || others.is_empty() {
             break;
         }
-        until = until.min(Instant::now() + TOGETHER);
+        until = until.min(Instant::now() + MATCH_TIMEOUT);
     }
     spinner.finish_and_clear();
     let Some(traces) = found else {
@@ -101,7 +101,7 @@ fn follow(
         Ok(None)
     };
     let (first, trace) = loop {
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(CHECK_INTERVAL)?;
         if let Some(found) = look()? {
             break found;
         }

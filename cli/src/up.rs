@@ -60,11 +60,11 @@ pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
 }
 
 /// Signals that end the machine.
-const ASKED: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, REPLACE];
+const END_SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, REPLACE];
 /// The signal that replaces the machine by one with the installed programs.
 pub(crate) const REPLACE: i32 = SIGUSR2;
 /// Interval between checks of the machine and of signals.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Suffix that the kernel appends to the path of a deleted program.
 pub(crate) const DELETED: &str = " (deleted)";
 
@@ -89,7 +89,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
             ))
         })?;
         if !options.check && !rustix::process::geteuid().is_root() {
-            return again_as_root_of_a_namespace(&config);
+            return restart_in_user_namespace(&config);
         }
     }
     restore::warn_of_rules(&config);
@@ -111,7 +111,7 @@ pub(crate) fn up(options: &UpOptions, as_json: bool) -> anyhow::Result<()> {
     }
     restore::restore_dead_machines();
     // Signals are caught before the monitor starts, so that none can leave it behind.
-    let signals = Signals::new(ASKED).context("signals")?;
+    let signals = Signals::new(END_SIGNALS).context("signals")?;
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = start_options(options, &config)?;
     let started = Instance::start(&machine, &start);
@@ -177,7 +177,7 @@ fn serve(mut instance: Instance, mut signals: Signals) -> anyhow::Result<()> {
         if let Some(asked) = signals.pending().next() {
             break asked;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
@@ -243,14 +243,14 @@ fn load(options: &UpOptions) -> anyhow::Result<(Config, Machine)> {
         Err(_) => host::check(&config),
     };
     if config.driver.grants.needs_lab() && !options.lab {
-        found.push(for_comparisons_alone(config.driver.grants));
+        found.push(lab_grants_finding(config.driver.grants));
     }
     source.check(found)?;
     Ok((config, machine))
 }
 
 /// Returns the finding for grants that only `grantwayd-lab` implements.
-fn for_comparisons_alone(grants: GrantMode) -> Finding {
+fn lab_grants_finding(grants: GrantMode) -> Finding {
     let word = format!("{grants:?}").to_lowercase();
     Finding {
         part: ConfigPart::Driver,
@@ -266,9 +266,9 @@ fn for_comparisons_alone(grants: GrantMode) -> Finding {
 
 /// Restarts this program as root of a user namespace with a new network namespace: TAPs need
 /// CAP_NET_ADMIN, which the caller lacks.
-fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
+fn restart_in_user_namespace(config: &Config) -> anyhow::Result<()> {
     let what = format!("machine {} has TAPs: that", config.name);
-    let mut child = host::in_own_namespaces(&what)?
+    let mut child = host::in_new_namespaces(&what)?
         .env(INSIDE, parent::own()?.to_string())
         .spawn()
         .context("start again inside a user namespace")?;

@@ -32,9 +32,9 @@ const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
 /// How long a helper may take to restart.
 const BACK: Duration = Duration::from_secs(10);
 /// Interval between checks.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a machine may take to restart with all attached guests.
-const AGAIN: Duration = Duration::from_secs(30);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Selects machines.
 #[derive(Debug, clap::Args)]
@@ -93,11 +93,11 @@ fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut status = instance.status()?;
     while status.up_took_ns.is_none() {
-        if began.elapsed() > AGAIN {
+        if began.elapsed() > RESTART_TIMEOUT {
             let text = format!("{name} is still starting: try again when it is up");
             return Err(Failure::Failed(text).into());
         }
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(CHECK_INTERVAL)?;
         status = instance.status()?;
     }
     let core = instance.visible_core_pid()?.ok_or_else(|| {
@@ -189,14 +189,14 @@ fn another(
     };
     let (mut is_there, mut left) = missing();
     while !left.is_empty() {
-        if began.elapsed() > AGAIN || has_ended(&up) {
+        if began.elapsed() > RESTART_TIMEOUT || has_ended(&up) {
             let what = match is_there {
                 true => format!("{} did not restart", left.join(", ")),
                 false => "the machine did not restart".to_owned(),
             };
             return Err(Failure::Failed(format!("{name}: {what}: see its log")).into());
         }
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(CHECK_INTERVAL)?;
         (is_there, left) = missing();
     }
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
@@ -356,7 +356,7 @@ fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
             let text = format!("{helper} does not restart: see the machine's log");
             return Err(Failure::Failed(text).into());
         }
-        interrupt::sleep(LOOK)?;
+        interrupt::sleep(CHECK_INTERVAL)?;
     }
     Ok(())
 }

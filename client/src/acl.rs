@@ -30,7 +30,7 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 const READ_WRITE: u16 = 6;
-const SEARCH: u16 = 1;
+const EXECUTE: u16 = 1;
 const ALL: u16 = 7;
 
 /// A list: permissions by tag and id, in the kernel's order.
@@ -95,7 +95,7 @@ pub(crate) fn open_to_groups(dir: &Path, socket: &Path, access: &Access) -> Resu
     // Machines of other groups may have opened the folder already. Reading it stays forbidden,
     // because a reader could hold its lock.
     let mut of_dir = list_of(dir).unwrap_or_else(|| AclEntries::new(ALL));
-    of_dir.allow(access, SEARCH);
+    of_dir.allow(access, EXECUTE);
     // The folder is opened first, because a socket in a closed folder cannot be found.
     for (path, list, without) in [(dir, of_dir, 0o711), (socket, of_socket, 0o666)] {
         let set = match setxattr(path, NAME, &list.written(), XattrFlags::empty()) {
@@ -159,7 +159,7 @@ mod tests {
         open_to_groups(dir.path(), &socket, &access(70, 80, &[])).unwrap();
         let of_dir = list_of(dir.path()).unwrap();
         for id in [50, 60, 70, 80] {
-            assert_eq!(of_dir.0.get(&(GROUP, id)), Some(&SEARCH), "{id}");
+            assert_eq!(of_dir.0.get(&(GROUP, id)), Some(&EXECUTE), "{id}");
         }
         assert_eq!(list_of(&socket).unwrap().0.get(&(GROUP, 50)), None);
         assert_eq!(mode(dir.path()), 0o710);
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn lists_of_another_format_are_not_read() {
         let mut list = AclEntries::new(ALL);
-        list.allow(&access(1, 2, &[3, 4]), SEARCH);
+        list.allow(&access(1, 2, &[3, 4]), EXECUTE);
         let bytes = list.written();
         assert_eq!(AclEntries::read(&bytes), Some(list));
         for wrong in [

@@ -41,7 +41,7 @@ pub fn ask<T: DeserializeOwned>(
         },
         _ => Error::io(format!("connect to the monitor at {}", path.display()), e),
     })?;
-    if let Ok(refused) = serde_json::from_slice::<Only>(&line) {
+    if let Ok(refused) = serde_json::from_slice::<ErrorAnswer>(&line) {
         return Err(Error::Refused(refused.0.error));
     }
     serde_json::from_slice(&line).map_err(|e| Error::Nonsense(e.to_string()))
@@ -50,7 +50,7 @@ pub fn ask<T: DeserializeOwned>(
 /// An object with the single key `error`. No other answer has this form.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
-struct Only(ControlError);
+struct ErrorAnswer(ControlError);
 
 fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 /// The number of guests, in addition to a machine's own, for which the limits must leave room.
-const ROOM: u64 = 16;
+const SPARE_GUESTS: u64 = 16;
 /// Descriptors of the core, without domains.
 const CORE_FILES: u64 = 48;
 /// Descriptors that the core needs for a domain, its devices and its connections.
@@ -23,14 +23,14 @@ const OWN_USERS_TASKS: u64 = 4;
 
 /// Sizes of a machine that determine its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Need {
+struct Requirement {
     domains: u64,
     connections: u64,
 }
 
-impl Need {
+impl Requirement {
     fn of(machine: &Machine) -> Self {
-        let room = machine.live.as_ref().map_or(0, |_| ROOM);
+        let room = machine.live.as_ref().map_or(0, |_| SPARE_GUESTS);
         Self {
             domains: machine.domains.len() as u64 + room,
             connections: machine.connections.len() as u64 + room,
@@ -58,7 +58,7 @@ impl Need {
 ///
 /// Like [`check_limits`].
 pub fn check_smallest() -> Result<(), Error> {
-    check(Need {
+    check(Requirement {
         domains: 2,
         connections: 1,
     })
@@ -71,10 +71,10 @@ pub fn check_smallest() -> Result<(), Error> {
 ///
 /// [`Error::Limit`] with the limit, its value and the machine's need.
 pub fn check_limits(machine: &Machine) -> Result<(), Error> {
-    check(Need::of(machine))
+    check(Requirement::of(machine))
 }
 
-fn check(need: Need) -> Result<(), Error> {
+fn check(need: Requirement) -> Result<(), Error> {
     let mut files = getrlimit(Resource::Nofile);
     if let Some(limit) = files.maximum.filter(|limit| *limit < need.files()) {
         return Err(Error::Limit {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_machine_needs_more_with_each_guest() {
-        let need = |domains, connections| Need {
+        let need = |domains, connections| Requirement {
             domains,
             connections,
         };

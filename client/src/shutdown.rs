@@ -15,9 +15,9 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// How long an orderly end may take.
-const DOWN: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the processes of a machine may outlive its core.
-const OVER: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Instance {
     /// Ends every domain and the monitor, and waits until they have exited.
@@ -27,7 +27,7 @@ impl Instance {
     /// The monitor does not answer. If this value started it, it is killed. Or it has ended, but
     /// the record of its attached guests could not be removed ([`Error::NotForgotten`]).
     pub fn down(mut self) -> Result<(), Error> {
-        self.end(DOWN)
+        self.end(SHUTDOWN_TIMEOUT)
     }
 
     /// Like [`Instance::down`], but the next start attaches the attached guests again, if they are
@@ -42,7 +42,7 @@ impl Instance {
         };
         // The machine may have ended already.
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        let in_time = wait_child(&mut child, DOWN);
+        let in_time = wait_child(&mut child, SHUTDOWN_TIMEOUT);
         if !in_time {
             let _ = child.kill();
         }
@@ -58,7 +58,7 @@ impl Instance {
         }
         Err(Error::Late {
             what: "the end of the monitor".to_owned(),
-            limit: DOWN,
+            limit: SHUTDOWN_TIMEOUT,
             hint: String::new(),
         })
     }
@@ -82,13 +82,13 @@ impl Instance {
         let _ = child.kill();
         let _ = child.wait();
         let are_over = || pids.iter().all(|pid| has_exited(*pid));
-        let is_over = wait_until(OVER, are_over);
+        let is_over = wait_until(EXIT_TIMEOUT, are_over);
         remove_sockets(&self.socket);
         match is_over {
             true => Ok(()),
             false => Err(Error::Late {
                 what: "the end of a domain".to_owned(),
-                limit: OVER,
+                limit: EXIT_TIMEOUT,
                 hint: String::new(),
             }),
         }
@@ -120,7 +120,7 @@ impl Instance {
         if let Some(status) = self.ended() {
             // The control socket may belong to the next machine of this name already.
             let is_killed = status.signal().is_some();
-            if is_killed && clear_stale(&self.socket, self.name(), OVER).is_ok() {
+            if is_killed && clear_stale(&self.socket, self.name(), EXIT_TIMEOUT).is_ok() {
                 remove_sockets(&self.socket);
             }
             self.child = None;

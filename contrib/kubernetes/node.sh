@@ -8,12 +8,12 @@
 #
 # In the files, placeholders stand for items of a list, one for each pod subnet of the node:
 # @RANGES@ for ranges of `host-local`, @ROUTES@ for default routes, @GATEWAYS@ for the node's own
-# addresses: the first one of each subnet, with its prefix length.
+# addresses (the first address of each subnet, with its prefix length).
 set -eu
 
 BIN=${CNI_BIN_DIR:-/opt/cni/bin}
 CONF=${CNI_CONF_DIR:-/etc/cni/net.d}
-# The source of the plugins, also of reference plugins that the node lacks.
+# The folder with the plugins, including reference plugins that the node lacks.
 PLUGINS=${PLUGINS:-/usr/lib/cni}
 FILES=${FILES:-/etc/grantway/node}
 NAME=10-grantway.conflist
@@ -42,7 +42,7 @@ subnets() {
             sed -n 's/.*podCIDRs:\[\([^]]*\)\].*/\1/p')
         [ -n "$cidrs" ] || refuse "the node $NODE_NAME has no podCIDRs: see --allocate-node-cidrs"
     fi
-    # The node's address is the next one after the last octet.
+    # The node's address follows the subnet's first address.
     last='0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-4]'
     v4="(($last|255)\.){3}($last)/([1-9]|[12][0-9]|30)"
     v6='[0-9a-f]{1,4}(:[0-9a-f]{0,4}){2,7}/([1-9][0-9]?|1[01][0-9]|12[0-6])'

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Replacement for a removed character.
-const INSTEAD: &str = "\u{fffd}";
+const REPLACEMENT: &str = "\u{fffd}";
 
 /// Returns whether a terminal or a picture would interpret the character instead of drawing it.
 /// These are control characters, line separators, and characters that change the direction of the
@@ -25,7 +25,7 @@ fn is_active(c: char) -> bool {
 
 fn without(text: &str, is_bad: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
     if text.contains(is_bad) {
-        text.replace(is_bad, INSTEAD).into()
+        text.replace(is_bad, REPLACEMENT).into()
     } else {
         text.into()
     }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn no_terminal_control_code_is_left() {
-        let r = INSTEAD;
+        let r = REPLACEMENT;
         assert_eq!(
             line(HOSTILE),
             format!("a{r}]0;owned{r}{r}2J{r}{r}ü{r}{r}{r}z")
@@ -86,7 +86,7 @@ mod tests {
             .filter_map(char::from_u32)
             .filter(|c| c.is_control())
         {
-            assert_eq!(line(&c.to_string()), INSTEAD);
+            assert_eq!(line(&c.to_string()), REPLACEMENT);
         }
     }
 

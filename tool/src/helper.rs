@@ -181,8 +181,8 @@ impl Drop for LineChild {
     }
 }
 
-/// The other side of [`LineChild`]: answers lines of standard input until the input ends. Then ends
-/// the process regardless of its other threads.
+/// Implements the helper's side of [`LineChild`]: answers lines of standard input until the input
+/// ends. Then ends the process regardless of its other threads.
 pub fn serve(mut answer: impl FnMut(&str) -> Option<Value>) {
     let mut line = String::new();
     let stdin = std::io::stdin();

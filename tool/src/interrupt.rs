@@ -6,14 +6,14 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 static HANDLER: Once = Once::new();
 
 /// From now on, turns SIGINT, SIGTERM and SIGHUP into [`Failure::Interrupted`]. SIGTERM works even
 /// if a shell runs this program in the background with SIGINT ignored.
 pub fn watch() {
     HANDLER.call_once(|| {
-        if let Err(error) = ctrlc::set_handler(|| ASKED.store(true, Ordering::Relaxed)) {
+        if let Err(error) = ctrlc::set_handler(|| REQUESTED.store(true, Ordering::Relaxed)) {
             eprintln!("Ctrl-C will not clean up: {error}");
         }
     });
@@ -25,7 +25,7 @@ pub fn watch() {
 ///
 /// [`Failure::Interrupted`].
 pub fn check() -> Result<(), Failure> {
-    if ASKED.load(Ordering::Relaxed) {
+    if REQUESTED.load(Ordering::Relaxed) {
         return Err(Failure::Interrupted);
     }
     Ok(())

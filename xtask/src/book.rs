@@ -2,9 +2,9 @@
 //! (<https://rust-lang.github.io/mdBook>).
 //!
 //! mdBook needs all pages below one folder, but those of this repository are beside the code. So
-//! they are copied to `target/book/src`, each to its place, with the files to which they link; the
-//! table of contents follows from their places. A folder's page is its `index.md` there: mdBook
-//! creates `index.html` from a `README.md`, but does not change links to it.
+//! this command copies them to the same paths below `target/book/src`, with the files to which they
+//! link. Their paths determine the table of contents. A folder's page is its `index.md` there:
+//! mdBook creates `index.html` from a `README.md`, but does not change links to it.
 
 use crate::links::{links, place, target_of, title};
 use crate::{source, workspace};
@@ -227,7 +227,7 @@ mod tests {
 
     /// Every page is in the table of contents once, and the book has the files that pages link to.
     #[test]
-    fn the_book_has_every_page_and_linked_file() {
+    fn the_book_contains_every_page_and_linked_file() {
         let folder = tempfile::tempdir().unwrap();
         let src = folder.path().join("src");
         let count = prepare(&workspace::root(), &src).unwrap();

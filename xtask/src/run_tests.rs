@@ -11,15 +11,15 @@ use std::process::{Command, Stdio};
 /// The list of skipped tests, in the target folder: `testing::LIST`.
 const LIST: &str = "skipped-tests.txt";
 
-/// The test program that runs beside all others: it takes longest and waits most.
-const BESIDE: &str = "traffic";
+/// The test program that runs in parallel with all others: it takes longest and waits most.
+const PARALLEL_TEST: &str = "traffic";
 
 /// Number of its tests that run at the same time: `AT_ONCE` of `cli/tests/traffic/machine.rs`.
 const BESIDE_AT_ONCE: &str = "2";
 
 /// Runs all tests of the workspace, with the programs that they use. A failing test does not stop
 /// the others. With `--require` a skipped test fails; all other arguments are cargo's. If these
-/// select no tests, [`BESIDE`] runs at the same time as the others.
+/// select no tests, [`PARALLEL_TEST`] runs at the same time as the others.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let list = workspace::target_directory()?.join(LIST);
     forget(&list)?;
@@ -85,14 +85,17 @@ fn is_neutral(arg: &str) -> bool {
     ["--locked", "--offline", "--frozen", "--release"].contains(&arg)
 }
 
-/// Runs [`BESIDE`] and the other tests at the same time. Returns how they failed.
+/// Runs [`PARALLEL_TEST`] and the other tests at the same time. Returns how they failed.
 fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result<Vec<String>> {
     let names = workspace::test_targets()?;
-    ensure!(names.contains(BESIDE), "no test program is named {BESIDE}");
-    let others = names.iter().filter(|name| *name != BESIDE);
+    ensure!(
+        names.contains(PARALLEL_TEST),
+        "no test program is named {PARALLEL_TEST}"
+    );
+    let others = names.iter().filter(|name| *name != PARALLEL_TEST);
     let others = others.flat_map(|name| ["--test", name]);
     let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(others).collect();
-    let mut beside = cargo(&["--test", BESIDE]);
+    let mut beside = cargo(&["--test", PARALLEL_TEST]);
     beside.env("RUST_TEST_THREADS", BESIDE_AT_ONCE);
     std::thread::scope(|scope| {
         let beside = scope.spawn(move || {
@@ -106,7 +109,10 @@ fn split(cargo: &impl Fn(&[&str]) -> Command, failures: &mut Failures) -> Result
             failures.print(line)?;
         }
         if !output.status.success() {
-            failed.push(format!("cargo test --test {BESIDE}: {}", output.status));
+            failed.push(format!(
+                "cargo test --test {PARALLEL_TEST}: {}",
+                output.status
+            ));
         }
         Ok(failed)
     })
@@ -260,7 +266,10 @@ mod tests {
     #[test]
     fn the_split_names_every_test_program() {
         let names = workspace::test_targets().unwrap();
-        assert!(names.contains(BESIDE) && names.len() > 10, "{names:?}");
+        assert!(
+            names.contains(PARALLEL_TEST) && names.len() > 10,
+            "{names:?}"
+        );
     }
 
     #[test]

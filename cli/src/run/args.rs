@@ -52,7 +52,7 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = processes::USUAL,
+        default_value_t = processes::DEFAULT_PROCESSES,
         value_parser = processes::parse
     )]
     pub(crate) processes: u32,
@@ -76,8 +76,8 @@ pub(crate) struct RunArgs {
     /// Its name as a guest of that machine; default: run-PID
     #[arg(long, value_name = "NAME", requires = "machine")]
     pub(crate) guest: Option<String>,
-    /// The NIC of that machine from whose network the command gets an address, without --ip;
-    /// default: the first NIC with an address, else a guest's network
+    /// The NIC whose network provides the command's address, unless --ip is given; default: the
+    /// first NIC with an address, else a guest's network
     #[arg(long, value_name = "NIC", requires = "machine", conflicts_with = "ip")]
     pub(crate) network: Option<String>,
     /// Its default route there, with --ip; default: none

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tool::Failure;
 
 /// Interval between checks that the machine still runs.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An event of the command or the machine.
 enum RunEvent {
@@ -111,7 +111,7 @@ fn watch(happened: &Receiver<RunEvent>, machine: &mut CommandMachine) -> anyhow:
     let mut pid1: Option<Pid1> = None;
     let mut early = Vec::new();
     loop {
-        match happened.recv_timeout(LOOK) {
+        match happened.recv_timeout(CHECK_INTERVAL) {
             Ok(RunEvent::Started(started)) => {
                 early
                     .drain(..)

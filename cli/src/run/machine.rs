@@ -77,7 +77,7 @@ impl CommandMachine {
         }
         let instance = started?;
         let log = File::open(instance.log()).ok();
-        // All writers have opened it.
+        // Its writers have opened it, so it can be unlinked.
         remove_log(instance.log().to_owned());
         Ok(Self {
             instance: Some(instance),

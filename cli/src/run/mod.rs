@@ -146,7 +146,7 @@ impl PreparedRun {
             &namespaces,
         );
         tcp_drain::wait(&netns);
-        // Before the machine ends, and the access with it.
+        // The report needs the running machine.
         if args.report && ended.is_ok() {
             let shown = machine
                 .findings()

@@ -159,7 +159,7 @@ pub(super) fn choose_attached(name: &str) -> anyhow::Result<(Namespaces, Instanc
         }
         (_, true) => return Ok((Namespaces::current(Outside::Unwanted), instance)),
         // A machine of a more privileged user.
-        (None, false) => host::in_own_namespaces("a network namespace for the command")?,
+        (None, false) => host::in_new_namespaces("a network namespace for the command")?,
         (Some(_), false) => {
             let why = format!(
                 "the machine {name} runs without privileges and has no separate namespaces: it \
@@ -208,7 +208,7 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
         true => None,
         false => Some(pasta::PastaSupervisor::start(&ports)?),
     };
-    let again = host::in_own_namespaces("a network namespace for the command")?;
+    let again = host::in_new_namespaces("a network namespace for the command")?;
     let (outside, keeper) = match keeper.map(pasta::PastaSupervisor::join) {
         None => (Outside::Unwanted, None),
         Some(Ok(keeper)) => (Outside::Open, Some(keeper)),

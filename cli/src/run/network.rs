@@ -152,7 +152,7 @@ impl HostFamilies {
         self.ipv4 || self.ipv6
     }
 
-    /// Returns the same from the text of both routing tables.
+    /// Like [`HostFamilies::reached`], from the text of both routing tables.
     fn in_tables(ipv4: &str, ipv6: &str) -> Self {
         let has = |table: &str, is_default: &dyn Fn(&[&str]) -> bool| {
             let mut lines = table.lines().map(|line| line.split_whitespace().collect());
@@ -240,7 +240,7 @@ fn free(is_free: impl Fn(Cidr) -> bool, pid: u32) -> Cidr {
     const FIRST: u32 = u32::from_be_bytes([10, 64, 0, 0]);
     const NETWORKS: u32 = 1 << 20;
     const PREFIX: u8 = 30;
-    // A large step, since the last one may have been in a large network.
+    // A large step, because the last candidate may have been inside a large network.
     const STEP: u32 = 65_537;
     let candidate = |n: u32| {
         let network = pid.wrapping_add(n.wrapping_mul(STEP)) % NETWORKS;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_forwarded_to_the_command_alone() {
+    fn ports_are_forwarded_only_to_the_command() {
         let to = "10.9.0.2".parse().unwrap();
         let text = |text: &str| forward(text, to).map(|f| (f.port, f.to.to_string()));
         let right = (8080, "10.9.0.2:80".to_owned());

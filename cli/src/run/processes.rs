@@ -6,20 +6,20 @@ use std::io;
 
 /// Default limit: an eighth of what systemd allows a user on a system with default limits, and
 /// several times what a parallel build starts.
-pub(super) const USUAL: u32 = 4096;
+pub(super) const DEFAULT_PROCESSES: u32 = 4096;
 /// The smallest limit: the kernel accepts nothing below 301.
-pub(super) const LEAST: u32 = 512;
+pub(super) const MIN_PROCESSES: u32 = 512;
 
 const LIMIT: &str = "/proc/sys/kernel/pid_max";
 /// The first kernel with a limit per PID namespace. Earlier kernels have one limit for the whole
 /// system, which a command must not change.
-const SINCE: (u32, u32) = (6, 14);
+const MIN_KERNEL: (u32, u32) = (6, 14);
 
 /// Parses a value of `--processes`.
 pub(super) fn parse(text: &str) -> Result<u32, String> {
     match text.parse() {
-        Ok(number) if number == 0 || number >= LEAST => Ok(number),
-        _ => Err(format!("write 0, or a number of at least {LEAST}")),
+        Ok(number) if number == 0 || number >= MIN_PROCESSES => Ok(number),
+        _ => Err(format!("write 0, or a number of at least {MIN_PROCESSES}")),
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<u32, String> {
 /// unlimited if `most` is 0, or before Linux 6.14.
 pub(super) fn limit(most: u32) -> io::Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    if most == 0 || version(&release) < SINCE {
+    if most == 0 || version(&release) < MIN_KERNEL {
         return Ok(());
     }
     fs::write(LIMIT, most.to_string())
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(version("6.14.0-37-generic\n"), (6, 14));
         assert_eq!(version("6.9-rc1"), (6, 9));
         assert_eq!(version("7.0"), (7, 0));
-        assert!(version("6.9-rc1") < SINCE && version("unknown") < SINCE);
+        assert!(version("6.9-rc1") < MIN_KERNEL && version("unknown") < MIN_KERNEL);
     }
 
     #[test]

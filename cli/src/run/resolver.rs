@@ -11,7 +11,7 @@ pub(super) enum Resolver {
     System,
     /// Another resolv.conf.
     Own(String),
-    /// None; the reason.
+    /// There is none, for this reason.
     None(String),
 }
 
@@ -90,7 +90,7 @@ mod tests {
     };
 
     #[test]
-    fn servers_that_can_be_reached_are_left_alone() {
+    fn reachable_name_servers_are_kept() {
         let system = "# by hand\nnameserver 192.0.2.1\noptions edns0\n";
         assert_eq!(find(system, None, IPV4), Resolver::System);
     }

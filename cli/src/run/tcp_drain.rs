@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The maximum time for which the machine stays up for this.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Interval between two checks of the connections.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// States in `/proc/net/tcp` of sockets whose last data or FIN the peer has not acknowledged:
 /// FIN_WAIT1, LAST_ACK, CLOSING.
 const UNACKNOWLEDGED: [&str; 3] = ["04", "09", "0B"];
@@ -21,7 +21,7 @@ const UNACKNOWLEDGED: [&str; 3] = ["04", "09", "0B"];
 pub(super) fn wait(netns: &Namespace) {
     let until = Instant::now() + LONGEST;
     while Instant::now() < until && netns.enter(is_sending).unwrap_or(false) {
-        thread::sleep(LOOK);
+        thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -22,7 +22,7 @@ const PROFILE: Duration = Duration::from_secs(3);
 /// Functions that a profile shows.
 const FUNCTIONS: usize = 15;
 /// Interval between checks for signals.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The line of keys above the table.
 const KEYS: &str = "q, Esc quit · by: s sent r received d drops c CPU n name · ↑↓ select · \
                     t trace · p profile";
@@ -117,7 +117,11 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
         if std::mem::take(&mut is_stale) {
             view.draw(&screen)?;
         }
-        let Some(key) = screen.key(due.saturating_duration_since(Instant::now()).min(LOOK))? else {
+        let Some(key) = screen.key(
+            due.saturating_duration_since(Instant::now())
+                .min(CHECK_INTERVAL),
+        )?
+        else {
             continue;
         };
         is_stale = true;
@@ -128,7 +132,7 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
             UserAction::Trace | UserAction::Profile => {
                 // Restores the terminal.
                 drop(screen);
-                view.look_closer(next)?;
+                view.show_details(next)?;
                 screen = Screen::take()?;
                 // The displayed table is out of date.
                 due = Instant::now();
@@ -211,7 +215,7 @@ impl LiveView<'_> {
     }
 
     /// Traces or profiles the selected row, and returns when the user leaves that view.
-    fn look_closer(&self, next: UserAction) -> anyhow::Result<()> {
+    fn show_details(&self, next: UserAction) -> anyhow::Result<()> {
         let row = self.selected_row();
         let done = match next {
             UserAction::Profile => row.map_or(Ok(()), |row| {
@@ -251,7 +255,7 @@ fn wait_to_go_back() -> anyhow::Result<()> {
     let mut keys = Keys::take()?;
     loop {
         interrupt::check()?;
-        match keys.key(LOOK)? {
+        match keys.key(CHECK_INTERVAL)? {
             Some(KeyPress::Letter('q') | KeyPress::Escape | KeyPress::Return) => return Ok(()),
             Some(KeyPress::Interrupt | KeyPress::Gone) => return Err(Failure::Interrupted.into()),
             _ => {}

@@ -108,21 +108,21 @@ impl RowCounters {
 /// A domain's name and process: a restarted domain counts from zero.
 type DomainRun = (String, i32);
 
-/// The counters of each row by the domains that count them.
-type All = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters>>;
+/// The counters of each row, by the domains that report them.
+type CountersByRow = BTreeMap<(RowKind, String), BTreeMap<DomainRun, RowCounters>>;
 
 /// The counters of all rows at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct TopSample {
     at: Instant,
-    all: All,
+    all: CountersByRow,
     /// Running domains that have not answered: their current counters are unknown.
     silent: BTreeSet<DomainRun>,
 }
 
 impl TopSample {
-    /// Queries all domains. Other domains report the traffic of a domain that does not answer, and
-    /// the monitor its CPU time.
+    /// Queries all domains. For a domain that does not answer, other domains report its traffic,
+    /// and the monitor its CPU time.
     pub(crate) fn take(instance: &Instance) -> Result<Self, client::Error> {
         let status = instance.status()?;
         let alive = status.domains.iter().filter(|domain| domain.alive);
@@ -140,7 +140,7 @@ impl TopSample {
         let silent = domains.filter(|d| d.alive && !stats.contains_key(&d.name));
         Self {
             at,
-            all: everybody(status, stats),
+            all: all_counters(status, stats),
             silent: silent.map(run_of).collect(),
         }
     }
@@ -156,7 +156,8 @@ impl TopSample {
                 let then = before_by.and_then(|by| by.get(run_of)).unwrap_or(&nothing);
                 let mut since = now.since(then);
                 if before.silent.contains(run_of) {
-                    // An unknown part of its counts is older. The monitor counts CPU time.
+                    // An unknown part of its counts is older than the interval; CPU time is known,
+                    // because the monitor counts it.
                     since = RowCounters {
                         cpu_ns: since.cpu_ns,
                         ..nothing
@@ -183,8 +184,8 @@ fn run_of(domain: &DomainStatus) -> DomainRun {
 }
 
 /// Returns the counters of every row.
-fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> All {
-    let mut all = All::new();
+fn all_counters(status: &Status, stats: &BTreeMap<String, Value>) -> CountersByRow {
+    let mut all = CountersByRow::new();
     for domain in &status.domains {
         let parts = [domain.cpu_ns, domain.agent_cpu_ns, domain.worker_cpu_ns];
         let mut own = RowCounters {

@@ -23,8 +23,8 @@ addresses = ["10.0.0.2/24"]
 
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const ASKS: [u8; 4] = [10, 0, 0, 9];
-const ASKED: [u8; 4] = [10, 0, 0, 2];
+const SENDER_IP: [u8; 4] = [10, 0, 0, 9];
+const TARGET_IP: [u8; 4] = [10, 0, 0, 2];
 
 /// "Who has 10.0.0.2? Tell 10.0.0.9" (RFC 826).
 fn arp_request() -> Vec<u8> {
@@ -33,9 +33,9 @@ fn arp_request() -> Vec<u8> {
         &STATION,
         &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
         &STATION,
-        &ASKS,
+        &SENDER_IP,
         &[0; 6],
-        &ASKED,
+        &TARGET_IP,
     ];
     let mut frame = parts.concat();
     frame.resize(60, 0);
@@ -92,13 +92,13 @@ fn a_guest_answers_a_capture_file() {
         frame.starts_with(&[STATION, GUEST].concat())
             && frame[12..14] == [8, 6]
             && frame[21] == 2
-            && frame[22..32] == [GUEST.as_slice(), &ASKED].concat()
+            && frame[22..32] == [GUEST.as_slice(), &TARGET_IP].concat()
     };
     let answers = wait(|| {
         let left = frames(&folder.join("out.pcap"));
         (left.iter().filter(|frame| is_answer(frame)).count() == 2).then_some(left)
     });
-    // No frame that arrived by the wire leaves by it.
+    // No frame that arrived through the wire leaves through it.
     assert!(
         answers.iter().all(|frame| frame[6..12] == GUEST),
         "{answers:02x?}"

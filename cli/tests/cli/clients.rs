@@ -1,6 +1,6 @@
 //! Attacks of clients of the control socket on each other and on the machine.
 
-use crate::test_dir::{NOBODY, SIM, TestDir, wait};
+use crate::test_dir::{SIM, TestDir, UNPRIVILEGED_UID, wait};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use testing::{PATIENCE, Stops, group_id, require};
 
 /// A deadline far above the duration of an answer on a busy machine, and far below a delay that
 /// clients could cause.
-const SOON: Duration = Duration::from_secs(4);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(4);
 
 /// Changes only this thread's user.
 fn become_user(user: u32, group: u32) {
@@ -88,10 +88,10 @@ fn outsiders_cannot_connect() {
         });
         connecting.join().unwrap()
     };
-    let refused = connects(NOBODY, NOBODY).unwrap_err();
+    let refused = connects(UNPRIVILEGED_UID, UNPRIVILEGED_UID).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
-    connects(NOBODY, group_id("games")).unwrap();
-    connects(NOBODY, group_id("adm")).unwrap();
+    connects(UNPRIVILEGED_UID, group_id("games")).unwrap();
+    connects(UNPRIVILEGED_UID, group_id("adm")).unwrap();
     let down = place.run(&["down"]);
     assert!(down.ok(), "{down:?}");
 }
@@ -102,7 +102,7 @@ fn outsiders_that_connect_delay_no_restart() {
     let place = TestDir::with_machine();
     up(&place);
     let socket = place.folder().join("run/grantway.sock");
-    // As on a file system without access control lists.
+    // Act as on a file system without access control lists.
     for (path, mode) in [("run", 0o711), ("run/grantway.sock", 0o666)] {
         fs::set_permissions(place.path(path), Permissions::from_mode(mode)).unwrap();
     }
@@ -112,7 +112,7 @@ fn outsiders_that_connect_delay_no_restart() {
         let stops = Stops(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
-                become_user(NOBODY, NOBODY);
+                become_user(UNPRIVILEGED_UID, UNPRIVILEGED_UID);
                 while !stop.load(Ordering::Relaxed) {
                     drop(UnixStream::connect(&socket));
                 }
@@ -127,10 +127,14 @@ fn outsiders_that_connect_delay_no_restart() {
             wait(|| {
                 let asked = Instant::now();
                 let now = owner.ask(&status);
-                assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+                assert!(asked.elapsed() < ANSWER_DEADLINE, "{:?}", asked.elapsed());
                 (restarts(&now, "driver") == Some(kill)).then_some(())
             });
-            assert!(killed.elapsed() < 2 * SOON, "{:?}", killed.elapsed());
+            assert!(
+                killed.elapsed() < 2 * ANSWER_DEADLINE,
+                "{:?}",
+                killed.elapsed()
+            );
         }
         drop(stops);
     });
@@ -147,7 +151,7 @@ fn a_users_half_requests_delay_no_other_user() {
     let connect = {
         let (socket, group) = (socket.clone(), group_id("games"));
         thread::spawn(move || {
-            become_user(NOBODY, group);
+            become_user(UNPRIVILEGED_UID, group);
             let half = |_| {
                 let mut stream = UnixStream::connect(&socket).unwrap();
                 stream.write_all(b"{\"op\":").unwrap();
@@ -161,7 +165,7 @@ fn a_users_half_requests_delay_no_other_user() {
         let began = Instant::now();
         let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
         assert!(status["domains"].is_array(), "{status}");
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
     }
     drop(half);
     let down = place.run(&["down"]);
@@ -177,7 +181,7 @@ fn requests_under_way_take_no_place_of_root() {
     let changing = {
         let (socket, group) = (socket.clone(), group_id("adm"));
         thread::spawn(move || {
-            become_user(NOBODY, group);
+            become_user(UNPRIVILEGED_UID, group);
             // A domain that cannot restart, so the request to restart it takes until its deadline
             // of 20 s.
             let mut all: Vec<OpenClient> = (0..40).map(|_| OpenClient::new(&socket)).collect();
@@ -194,7 +198,7 @@ fn requests_under_way_take_no_place_of_root() {
     let began = Instant::now();
     let status = OpenClient::new(&socket).ask(&json!({ "op": "status" }));
     assert!(status["domains"].is_array(), "{status}");
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(began.elapsed() < ANSWER_DEADLINE, "{:?}", began.elapsed());
     drop(all);
     let down = place.run(&["down"]);
     assert!(down.ok(), "{down:?}");

@@ -127,7 +127,7 @@ fn a_users_plan_impairs_the_wire_and_adds_load() {
     let value = |config: &str, metric: &str| figure(&figures, config, metric).0;
     assert!(value("spoiled", "sack_share") > 0.0);
     assert!(value("spoiled-bridge", "throughput") > 0.0);
-    // Delayed acknowledgements answer two segments.
+    // A delayed acknowledgement covers two segments.
     assert!(value("at-once", "segments_per_ack") < 1.5);
     assert!(value("crowded@beside=2", "throughput.rivals") > 0.0);
     let none = figures.iter().any(|figure| {
@@ -276,7 +276,7 @@ fn peers_run_and_leave_nothing_behind() {
     let place = TestDir::with_machine();
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
-    // The other two have all requirements of vhost.
+    // The other two programs meet the requirements of vhost.
     let run = place.run(&[&all[..], &["0.5", "--only", "ngm,memif,ovs"]].concat());
     if run.code == 3 {
         return testing::skip(run.err);

@@ -1,6 +1,6 @@
 //! Limits of a process that are too low for a machine.
 
-use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
+use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
 use testing::require;
 
 /// The message about the limit of open files.
@@ -34,7 +34,7 @@ fn a_limit_that_is_too_low_is_named() {
         let run = place.run_limited(0, &format!("--nofile={files}:{files}"), &up);
         is_refused(&place, &run, 3, &format!("{FILES}{files}, "));
     }
-    for user in [0, NOBODY] {
+    for user in [0, UNPRIVILEGED_UID] {
         let run = place.run_limited(user, "--nproc=2:2", &up);
         is_refused(&place, &run, 3, &format!("{TASKS}2, "));
     }

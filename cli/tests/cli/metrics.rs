@@ -1,6 +1,6 @@
 //! Metrics of a machine.
 
-use crate::test_dir::{NOBODY, SIM, TAPS, TestDir, wait};
+use crate::test_dir::{SIM, TAPS, TestDir, UNPRIVILEGED_UID, wait};
 use netdev::netns::in_netns;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
@@ -144,14 +144,14 @@ fn without_privileges_the_port_is_in_the_namespace() {
     // All ports are free there.
     let port = 9000;
     let args = ["up", &file, "--detach", "--json", "--metrics-port", "9000"];
-    let up = place.run_as(NOBODY, &args);
+    let up = place.run_as(UNPRIVILEGED_UID, &args);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let up: Value = serde_json::from_str(&up.out).unwrap();
     let namespace = format!("/proc/{}/ns/net", up["pid"]);
     let answer = in_netns(namespace, || get(port, "/metrics")).unwrap();
     let answer = answer.expect("an answer");
     assert!(answer.contains("grantway_build_info{"), "{answer}");
-    let down = place.run_as(NOBODY, &["down"]);
+    let down = place.run_as(UNPRIVILEGED_UID, &["down"]);
     assert!(down.ok(), "{down:?}");
 }
 

@@ -1,7 +1,7 @@
 //! `grantway prof`: a session of a real machine from its recording to its flame graphs, and errors
 //! of files, rights and disks.
 
-use crate::test_dir::{CommandOutput, NOBODY, SIM, TestDir};
+use crate::test_dir::{CommandOutput, SIM, TestDir, UNPRIVILEGED_UID};
 use serde_json::Value;
 use std::process::Command;
 use testing::{Killed, require, skip};
@@ -341,20 +341,20 @@ fn without_rights_only_own_commands_are_profiled() {
     place.open_to_all();
     let own = ["prof", "record", "-o", "own.prof", "--"];
     let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
-    let run = place.run_as(NOBODY, &[&own[..], &["sh", "-c", busy]].concat());
+    let run = place.run_as(UNPRIVILEGED_UID, &[&own[..], &["sh", "-c", busy]].concat());
     if run.code == 3 {
         return skip(run.err);
     }
     assert!(run.ok(), "{run:?}");
     let all = place.run_as(
-        NOBODY,
+        UNPRIVILEGED_UID,
         &["prof", "record", "--seconds", "0.1", "-o", "all.prof"],
     );
     if all.ok() {
         return skip("a perf_event_paranoid above 0: everybody may do everything");
     }
     assert!(run.err.contains("unprivileged"), "{run:?}");
-    let report = place.run_as(NOBODY, &["prof", "report", "own.prof"]);
+    let report = place.run_as(UNPRIVILEGED_UID, &["prof", "report", "own.prof"]);
     assert!(
         report.ok() && report.out.contains("unprivileged: "),
         "{report:?}"
@@ -377,7 +377,7 @@ fn without_rights_only_own_commands_are_profiled() {
         "-o",
         "x.prof",
     ];
-    let run = place.run_as(NOBODY, &[&several[..], &["--", "true"]].concat());
+    let run = place.run_as(UNPRIVILEGED_UID, &[&several[..], &["--", "true"]].concat());
     assert!(
         run.code == 3 && run.err.contains("several domains is a privilege"),
         "{run:?}"
@@ -388,7 +388,7 @@ fn without_rights_only_own_commands_are_profiled() {
 fn a_killed_recorder_blocks_no_other() {
     let place = TestDir::new();
     let record = ["prof", "record", "-o", "x.prof", "--"];
-    let running = place.start(&[&record[..], &["sh", "-c", LASTS]].concat());
+    let running = place.start(&[&record[..], &["sh", "-c", LONG_COMMAND]].concat());
     if !place.wait_for_file_or_end("started", &running) {
         let run = running.finish();
         assert_eq!(run.code, 3, "{run:?}");
@@ -428,7 +428,16 @@ fn a_killed_participant_is_named_in_the_report() {
         "--timeout",
         "120",
     ];
-    let rest = ["--socket", "s", "-o", "x.prof", "--", "sh", "-c", LASTS];
+    let rest = [
+        "--socket",
+        "s",
+        "-o",
+        "x.prof",
+        "--",
+        "sh",
+        "-c",
+        LONG_COMMAND,
+    ];
     let running = place.start(&[&record[..], &rest].concat());
     assert!(place.wait_for_file_or_end("started", &running));
     killed.kill();
@@ -449,7 +458,7 @@ fn a_killed_participant_is_named_in_the_report() {
 
 /// A command that runs until a file exists, or its folder is removed. Its parent may be killed, and
 /// does not wait for the command's standard error to close.
-const LASTS: &str = "touch started; exec 2>/dev/null; \
+const LONG_COMMAND: &str = "touch started; exec 2>/dev/null; \
                      while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
 
 /// Returns a process that lives until the test ends.

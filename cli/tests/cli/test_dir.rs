@@ -50,7 +50,7 @@ endpoint = "echo"
 "#;
 
 /// A user without any rights.
-pub(crate) const NOBODY: u32 = 65_534;
+pub(crate) const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Deadline of a program, experiments included.
 const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());

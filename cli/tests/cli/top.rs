@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use testing::{PATIENCE, require};
 
 /// Enters the alternate screen.
-const TAKEN: &str = "\x1b[?1049h";
-const GIVEN: &str = "\x1b[?1049l";
+const ENTER_SCREEN: &str = "\x1b[?1049h";
+const LEAVE_SCREEN: &str = "\x1b[?1049l";
 
 #[test]
 fn senders_are_shown_once_and_live() {
@@ -23,7 +23,7 @@ fn senders_are_shown_once_and_live() {
         assert!(once.out.contains(part), "{part}: {once:?}");
     }
     assert!(!once.out.contains('\x1b'), "{once:?}");
-    // Unless it gets no CPU during the interval.
+    // The guest may get no CPU during the interval.
     wait(|| {
         let json: Value = serde_json::from_str(&place.run(&["top", "--json"]).out).unwrap();
         let rows = json["rows"].as_array().unwrap();
@@ -42,10 +42,10 @@ fn live(place: &TestDir) {
     let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
     assert!(run.ok(), "{run:?}");
     assert!(
-        run.out.contains(TAKEN) && run.out.contains("q, Esc quit"),
+        run.out.contains(ENTER_SCREEN) && run.out.contains("q, Esc quit"),
         "{run:?}"
     );
-    let last = run.out.rfind(GIVEN).unwrap();
+    let last = run.out.rfind(LEAVE_SCREEN).unwrap();
     assert!(!run.out[last..].contains("grantway"), "{run:?}");
     // Nothing is drawn while nothing changes.
     let args = ["top", "--interval", "3600"];
@@ -57,8 +57,8 @@ fn live(place: &TestDir) {
 /// Returns the output after `top` has left the terminal, if it has.
 fn between(terminal: &Terminal) -> String {
     let shown = terminal.shown();
-    let since = shown.rsplit(GIVEN).next().unwrap_or_default();
-    match since.contains(TAKEN) {
+    let since = shown.rsplit(LEAVE_SCREEN).next().unwrap_or_default();
+    match since.contains(ENTER_SCREEN) {
         true => String::new(),
         false => since.to_owned(),
     }
@@ -79,7 +79,7 @@ fn wait_for_screen(terminal: &Terminal, is_so: impl Fn(&str) -> bool) {
     wait(|| {
         let screen = terminal.screen()?;
         let shown = terminal.shown();
-        let is_taken = shown.rfind(TAKEN) > shown.rfind(GIVEN);
+        let is_taken = shown.rfind(ENTER_SCREEN) > shown.rfind(LEAVE_SCREEN);
         (is_taken && is_so(&screen)).then_some(())
     });
 }

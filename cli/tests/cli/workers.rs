@@ -1,6 +1,6 @@
 //! A driver domain of several workers, without privileges.
 
-use crate::test_dir::{NOBODY, TestDir, wait};
+use crate::test_dir::{TestDir, UNPRIVILEGED_UID, wait};
 use serde_json::Value;
 
 const WORKERS: usize = 2;
@@ -25,7 +25,7 @@ fn streams_between_guests_spread_over_workers() {
     place.open_to_all();
     let file = place.file("m.toml", &config());
     let user = match rustix::process::geteuid().is_root() {
-        true => NOBODY,
+        true => UNPRIVILEGED_UID,
         false => rustix::process::geteuid().as_raw(),
     };
     let ask = |args: &[&str]| {
@@ -40,7 +40,7 @@ fn streams_between_guests_spread_over_workers() {
     assert!(up.ok(), "{up:?}");
     let counter = |domain: &str, name: &str| {
         let stat = ask(&["stat", domain, "--json"]);
-        // The endpoint behind all queues is counted at the first.
+        // The first queue counts the endpoint that is behind all queues.
         let all = &stat[domain]["vifs"]["0.0"]["endpoint"];
         all[name]
             .as_u64()

@@ -12,7 +12,7 @@ use testing::{group_id, require, wait_for};
 const MACHINE: &str = "[machine]\nname = \"m\"\nchange_group = \"adm\"\n\
                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\nifname = \"gw0\"\n\
                        addresses = [\"10.9.0.1/24\"]\nuplink = { nat = true }\n";
-/// The same without keys that only root's machines may have.
+/// The configuration without keys that only root's machines may have.
 const OWN: &str = "[machine]\nname = \"m\"\n[[nic]]\nname = \"lan\"\nkind = \"local\"\n\
                    addresses = [\"10.9.0.1/24\"]\n";
 /// A user without groups.
@@ -77,9 +77,9 @@ fn run_as(world: &Testbed, who: (u32, u32), args: &[&str]) -> RunOutput {
     spawn_as(world, who, &[&["run", "--machine", "m"], args].concat()).finish()
 }
 
-/// Its address is an unused one of the machine's network, and its default route the machine's.
+/// It gets an unused address of the machine's network, and the machine's default route.
 #[test]
-fn a_command_is_attached_and_leaves_nothing() {
+fn an_attached_command_leaves_nothing_behind() {
     let Some(world) = Testbed::new(&["curl"]) else {
         return;
     };

@@ -7,7 +7,7 @@ use testing::require;
 
 /// Prints the number of processes once no more can be started, and continues to start more until it
 /// is killed.
-const BOMB: &str = r#"
+const FORK_BOMB: &str = r#"
 import os, signal, sys, time
 started = 0
 while True:
@@ -45,7 +45,7 @@ fn a_fork_bomb_is_limited() {
         return;
     };
     require!(pid_limits);
-    let ran = world.run(&[&LIMIT[..], &["python3", "-c", BOMB, "once"]].concat());
+    let ran = world.run(&[&LIMIT[..], &["python3", "-c", FORK_BOMB, "once"]].concat());
     assert_eq!(ran.code, 7, "{ran:?}");
     is_limited(started(ran.out.trim()));
     let system = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
@@ -59,7 +59,7 @@ fn a_fork_bomb_ends_by_a_signal_or_with_its_parent() {
     };
     require!(pid_limits);
     for (signal, code) in [(Signal::TERM, 143), (Signal::KILL, -1)] {
-        let mut running = world.start(&[&LIMIT[..], &["python3", "-c", BOMB]].concat());
+        let mut running = world.start(&[&LIMIT[..], &["python3", "-c", FORK_BOMB]].concat());
         is_limited(started(&running.line()));
         running.signal(signal);
         let ran = running.finish();
@@ -76,7 +76,7 @@ fn without_privileges_a_fork_bomb_is_limited_too() {
     };
     require!(pid_limits);
     let options = ["-q", "--no-uplink"];
-    let command = ["python3", "-c", BOMB, "once"];
+    let command = ["python3", "-c", FORK_BOMB, "once"];
     let ran = as_nobody(&world, &[&options[..], &LIMIT, &command].concat(), None);
     assert_eq!(ran.code, 7, "{ran:?}");
     is_limited(started(ran.out.trim()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use testing::wait_until;
 
 /// A command that prints the signals that it receives.
-const SAYS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
+const PRINT_SIGNALS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
                     trap 'echo TERM; exit 3' TERM; echo runs; while :; do sleep 0.05; done";
 
 #[test]
@@ -15,7 +15,7 @@ fn signals_are_forwarded_to_the_command() {
     let Some(world) = Testbed::new(&[]) else {
         return;
     };
-    let mut run = world.start(&["--", "sh", "-c", SAYS]);
+    let mut run = world.start(&["--", "sh", "-c", PRINT_SIGNALS]);
     run.line_with("runs");
     for (signal, name) in [
         (Signal::INT, "INT"),
@@ -79,7 +79,7 @@ fn everything_ends_with_a_killed_run() {
     wait_until_none(|| sleeping(&all));
 }
 
-/// Also while the machine starts.
+/// Signals also end it while the machine starts.
 #[test]
 fn nothing_is_left_whenever_it_ends() {
     let Some(world) = Testbed::new(&[]) else {

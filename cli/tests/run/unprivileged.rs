@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use testing::require;
 
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Checks that hold with and without an uplink.
 const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
@@ -23,13 +23,13 @@ pub(crate) fn as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> R
 fn start_as_nobody(world: &Testbed, args: &[&str], path: Option<&str>) -> Running {
     let runtime = world.runtime();
     fs::create_dir_all(&runtime).unwrap();
-    std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
+    std::os::unix::fs::chown(&runtime, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = world.command(&world.program(), &[&["run"], args].concat());
     if let Some(path) = path {
         command.env("PATH", path);
     }
-    world.spawn(command.uid(NOBODY).gid(NOBODY))
+    world.spawn(command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID))
 }
 
 /// In a user namespace that owns no network namespace.

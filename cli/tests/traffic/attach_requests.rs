@@ -164,7 +164,7 @@ fn removing_the_namespace_undoes_an_attach() {
     let mut outcomes = [0, 0];
     for turn in 0..16 {
         let asked = send(&socket, request(&machine, "c1", 1).as_bytes());
-        // In every step of an attach of normal speed, and after it.
+        // The delays hit every step of an attach of normal speed, and the time after it.
         thread::sleep(Duration::from_millis(turn));
         machine.places[1].0 = Namespace::new().unwrap();
         let answer = answer(asked);

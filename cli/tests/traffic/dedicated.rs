@@ -63,7 +63,8 @@ fn files_arrive_in_dedicated_queues() {
                 assert_eq!(queue["device"][wrong], 0, "{wrong}: {queue}");
             }
         }
-        // All frames from the wire to this guest: half of a file, and acknowledgements.
+        // The queue carries all frames from the wire to this guest: half of a file, and
+        // acknowledgements.
         let web = queue(&machine, "web");
         let direct = count(&web["direct_packets"]);
         assert!(direct > FILE_BYTES as u64 / 1448, "{web}");
@@ -250,7 +251,7 @@ fn a_restarted_driver_gets_the_queues_back() {
             (0..3).all(open)
         });
     }
-    // A guest that has died meanwhile does not matter.
+    // A guest that dies meanwhile does not change this.
     assert!(kill(pid(&machine, "g0")));
     wait_until("its queue is there", || {
         queue(&machine, "g0")["state"] == "over"

@@ -91,7 +91,7 @@ fn has_its_rate(machine: &Machine, workers: usize, mbps: f64, free: &AtomicU64) 
         thread::sleep(Duration::from_secs(2));
         let bits = (limited(machine, workers).0 - before) as f64 * 8.0;
         let took = begin.elapsed().as_secs_f64();
-        // With one burst for each worker.
+        // Each worker has a separate burst.
         let most = mbps * 1e6 * took * 1.2 + workers as f64 * 8.0 * 131_072.0;
         assert!(bits <= most, "{bits} bits in {took} s");
         let others = (free.load(Ordering::Relaxed) - others) as f64 * 8.0;

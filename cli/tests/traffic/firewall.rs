@@ -38,8 +38,8 @@ fn start(queues: &str, rules: &str) -> Option<Machine> {
 
 const VMQ: &str = "queues = \"vmq\"";
 
-/// Sends datagrams to two ports alternately. Each contains its port in its first bytes, and after
-/// its first 128 bytes of frame.
+/// Sends datagrams to two ports alternately. Each contains its port at the start of its data,
+/// and again behind the first 128 bytes of the frame.
 const SENDER: &str = r#"
 import socket, sys, time
 address, times, ports = sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]

@@ -15,7 +15,7 @@ for frame in sys.argv[2:]:
 ";
 pub(crate) const TIMES: u64 = 100;
 
-pub(crate) const EVERYBODY: &str = "ffffffffffff";
+pub(crate) const BROADCAST_MAC: &str = "ffffffffffff";
 
 /// Returns the MAC of a place's interface, in hexadecimal.
 pub(crate) fn mac(machine: &Machine, place: usize) -> String {
@@ -54,9 +54,9 @@ fn forged_macs_and_arp_attract_no_traffic() {
     };
     // "The victim's MAC is here", and "the victim's address is at my MAC", as a request and as a
     // reply.
-    let source = format!("{EVERYBODY}{victim}88b5{}", "00".repeat(46));
+    let source = format!("{BROADCAST_MAC}{victim}88b5{}", "00".repeat(46));
     let arp = |operation: &str| {
-        let head = format!("{EVERYBODY}{own}0806000108000604{operation}");
+        let head = format!("{BROADCAST_MAC}{own}0806000108000604{operation}");
         let address = hex(IPV4[DB]);
         format!("{head}{own}{address}{}{address}", "00".repeat(6))
     };

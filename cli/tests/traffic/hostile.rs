@@ -1,7 +1,7 @@
 //! Attacks from inside a guest and from clients with rights, while others are active.
 
 use crate::attach::{ResourceUsage, empty};
-use crate::forged::{EVERYBODY, mac};
+use crate::forged::{BROADCAST_MAC, mac};
 use crate::machine::{Machine, text};
 use crate::processes::pid;
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config, ping_every_way};
@@ -105,7 +105,15 @@ fn start(nic: &str) -> Option<Machine> {
 fn attack(machine: &Machine, kind: &str, seconds: &str) -> crate::machine::Running {
     let [own, db, wire] = [WEB, DB, WIRE].map(|place| mac(machine, place));
     let args = [
-        "-c", SENDER, NAMES[WEB], &own, kind, seconds, &wire, &db, EVERYBODY,
+        "-c",
+        SENDER,
+        NAMES[WEB],
+        &own,
+        kind,
+        seconds,
+        &wire,
+        &db,
+        BROADCAST_MAC,
     ];
     machine.spawn(WEB, "python3", &args)
 }

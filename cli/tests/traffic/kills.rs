@@ -3,7 +3,7 @@
 use crate::machine::{Machine, text};
 use crate::processes::{domain, kill, pid};
 use crate::programs::{
-    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, disturbed,
+    FOR_FILES, IPV4, NAMES, PATHS, SomeFile, WEB, WIRE, carry_files, config, disturbed,
 };
 use std::thread;
 use std::time::Duration;
@@ -38,7 +38,8 @@ fn traffic_survives_manager_and_netd() {
         let before = NAMES[1..].iter().map(|name| pid(&machine, name));
         let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
         let file = SomeFile::new(&machine, 20_000_000);
-        // Without other traffic: a stream fills queues, in which a ping may be lost anyway.
+        // There is no other traffic, because a stream fills queues, in which a ping may be lost
+        // anyway.
         let pings = ["-i", "0.01", "-c", "200", "-W", "60", IPV4[WEB]];
         let pings = machine.spawn(WIRE, "ping", &pings);
         for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
@@ -48,7 +49,7 @@ fn traffic_survives_manager_and_netd() {
         let pings = text(&pings.output().stdout);
         assert!(pings.contains(" 0% packet loss"), "{nic}: {pings}");
         let ways = || {
-            for (from, to) in WAYS {
+            for (from, to) in PATHS {
                 file.carry(from, (to, IPV4[from]), &["--limit-rate", "20M"]);
             }
         };

@@ -65,7 +65,7 @@ fn sent_bytes(machine: &Machine) -> u64 {
 
 /// Sends datagrams from one place to another until the limit has dropped some.
 fn flooded(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, Duration) {
-    // A separate port for each sender: late datagrams are counted with no other's.
+    // Each sender has a separate port, so that its late datagrams do not count as another's.
     let port = 9000 + from as u16;
     let bind = |place: usize| {
         let bind = || UdpSocket::bind((address(place), port)).unwrap();

@@ -112,7 +112,7 @@ fn a_guests_connections_are_limited() {
         let first = socket(&machine, WEB, "10.7.0.2:80");
         first.send_to(b"first", "192.0.2.1:7").unwrap();
         assert_eq!(received(&station).0, "first");
-        // To the outside, and to the host itself.
+        // Send to the outside, and to the host itself.
         for n in 0..FLOOD {
             let to = ["192.0.2.1:9", "10.7.0.1:9"][usize::from(n % 2)];
             let own = format!("10.7.0.2:{}", 1024 + n);
@@ -120,7 +120,7 @@ fn a_guests_connections_are_limited() {
             // The last one's port is closed.
             let _ = own.send_to(b"flood", to);
         }
-        // Everything before it in the guest's queue has arrived.
+        // Once it arrives, everything before it in the guest's queue has arrived, too.
         wait_until("what was begun before goes on", || {
             first.send_to(b"goes on", "192.0.2.1:7").unwrap();
             received(&station).0 == "goes on" && tracked(&machine) >= *bounds.start()
@@ -147,7 +147,7 @@ fn only_forwarded_ports_of_guests_are_reached() {
     let Some(machine) = start() else { return };
     let guest = socket(&machine, WEB, "10.7.0.2:80");
     let station = socket(&machine, LAN, "192.0.2.1:7");
-    // A forged source would leave with it, and the next packet shows that it did not.
+    // If the forged packet left, it would arrive before the next one.
     let forged = socket(&machine, WEB, "10.99.0.9:81");
     forged.send_to(b"forged", "192.0.2.1:7").unwrap();
     guest.send_to(b"out", "192.0.2.1:7").unwrap();
@@ -195,9 +195,9 @@ fn forwarding_of_a_killed_machine_is_disabled() {
         text(&ran.stdout) + &text(&ran.stderr)
     };
     let up = || grantway(&["up", "machine.toml", "--detach"]);
-    // By the `up` that has started it.
+    // The `up` that has started the machine disables it.
     assert_eq!(forwards(&machine), "0");
-    // By the next machine, which enables it again and disables it at its end.
+    // The next machine enables it again, and disables it at its end.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");
@@ -205,7 +205,7 @@ fn forwarding_of_a_killed_machine_is_disabled() {
     assert_eq!(forwards(&machine), "1");
     grantway(&["down"]);
     assert_eq!(forwards(&machine), "0");
-    // By `down`, which reports it.
+    // `down` disables it, and reports that.
     up();
     kill_core(&machine);
     assert_eq!(forwards(&machine), "1");

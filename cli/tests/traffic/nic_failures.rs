@@ -2,7 +2,9 @@
 
 use crate::attach::{NAMES, address, domains, has_interface, hears, loses_interface, reaches};
 use crate::machine::{Machine, text};
-use crate::nics::{GONE, GUESTS, NEW, WIRE, at_rest, held, on_af_xdp, reload, with_nic};
+use crate::nics::{
+    GUESTS, NIC_ADDED, NIC_REMOVED, WIRE, at_rest, held, on_af_xdp, reload, with_nic,
+};
 use crate::persistent::signal;
 use crate::processes::kill;
 use crate::reload::{ask, file_of, file_of_paths, request, socket, start, write};
@@ -53,7 +55,7 @@ fn a_nic_that_fails_leaves_the_machine_unchanged() {
         let why = refused["error"].as_str().unwrap_or_default();
         assert!(why.contains(says), "{says}: {refused}");
     }
-    assert_eq!(reload(&machine, &with_nic(&machine, "")), [NEW]);
+    assert_eq!(reload(&machine, &with_nic(&machine, "")), [NIC_ADDED]);
     reaches(&machine, WIRE, 0);
     machine.end();
 }
@@ -79,7 +81,7 @@ fn a_failed_attach_removes_the_new_nic() {
         reaches(&machine, 0, 1);
         assert!(reload(&machine, &old).is_empty());
     }
-    assert_eq!(reload(&machine, &with), [NEW]);
+    assert_eq!(reload(&machine, &with), [NIC_ADDED]);
     reaches(&machine, WIRE, 0);
     machine.end();
 }
@@ -103,7 +105,7 @@ fn is_whole(machine: &Machine, with: &str) -> Option<bool> {
     let dry = machine.grantway(&["reload", &write(machine, with), "--dry-run"]);
     let said = text(&dry.stdout);
     let is_there = said == "nothing to change\n";
-    let is_known = is_there || said == format!("{NEW}\n");
+    let is_known = is_there || said == format!("{NIC_ADDED}\n");
     let fits = is_known && has_interface(machine, WIRE) == is_there;
     let works = || hears(machine, 0, 1) && (!is_there || hears(machine, WIRE, 0));
     (fits && works()).then_some(is_there)
@@ -208,7 +210,7 @@ fn has_not_come(machine: Machine, with: &str) {
         let mut open = held(&machine).into_iter().zip(before);
         open.all(|(now, before)| now <= before)
     });
-    assert_eq!(reload(&machine, with), [NEW]);
+    assert_eq!(reload(&machine, with), [NIC_ADDED]);
     reaches(&machine, WIRE, 0);
     machine.end();
 }
@@ -257,12 +259,12 @@ fn does_not_come_back(of_kind: fn(&str) -> String) {
     }
     loses_interface(&machine, WIRE);
     let dry = machine.grantway(&["reload", &write(&machine, &with), "--dry-run"]);
-    assert_eq!(text(&dry.stdout), format!("{NEW}\n"), "{dry:?}");
+    assert_eq!(text(&dry.stdout), format!("{NIC_ADDED}\n"), "{dry:?}");
     capture(&read);
     reaches(&machine, 0, 1);
-    assert_eq!(reload(&machine, &with), [NEW]);
+    assert_eq!(reload(&machine, &with), [NIC_ADDED]);
     reaches(&machine, WIRE, 1);
-    assert_eq!(reload(&machine, &own), [GONE]);
+    assert_eq!(reload(&machine, &own), [NIC_REMOVED]);
     // A NIC of kind `pcap` is removed, and added by the next start.
     let without = file_of(&machine, &GUESTS);
     let expected = "restart driver: NIC p is no longer in the file";

@@ -65,10 +65,10 @@ pub(crate) fn at_rest(machine: &Machine) -> [usize; 3] {
     })
 }
 
-/// For as many guests as the machine has.
+/// One queue for each guest of the machine.
 pub(crate) const QUEUES: &str = "queues = \"vmq\"\nvmq_queues = 2";
-pub(crate) const NEW: &str = "restart driver: NIC wire is new";
-pub(crate) const GONE: &str = "restart driver: NIC wire is no longer in the file";
+pub(crate) const NIC_ADDED: &str = "restart driver: NIC wire is new";
+pub(crate) const NIC_REMOVED: &str = "restart driver: NIC wire is no longer in the file";
 
 #[test]
 fn a_tap_is_added_and_removed_under_a_stream() {
@@ -107,11 +107,11 @@ fn comes_and_goes(machine: Machine, with: &str) {
             });
         };
         let dry = machine.grantway(&["reload", &write(&machine, with), "--dry-run"]);
-        assert_eq!(text(&dry.stdout), format!("{NEW}\n"), "{dry:?}");
+        assert_eq!(text(&dry.stdout), format!("{NIC_ADDED}\n"), "{dry:?}");
         assert!(link(&machine).is_empty(), "a dry run does nothing");
         let mut before = None;
         for _ in 0..4 {
-            assert_eq!(reload(&machine, with), [NEW]);
+            assert_eq!(reload(&machine, with), [NIC_ADDED]);
             goes_on();
             for guest in [0, 1] {
                 reaches(&machine, WIRE, guest);
@@ -121,11 +121,11 @@ fn comes_and_goes(machine: Machine, with: &str) {
             }
             // A second reload changes nothing.
             assert!(reload(&machine, with).is_empty());
-            assert_eq!(reload(&machine, &without), [GONE]);
+            assert_eq!(reload(&machine, &without), [NIC_REMOVED]);
             goes_on();
             loses_interface(&machine, WIRE);
             assert!(reload(&machine, &without).is_empty());
-            // As with the first one that was added and removed.
+            // Each round must leave the same descriptors as the first one.
             match before {
                 None => before = Some(at_rest(&machine)),
                 Some(before) => wait_until("a descriptor has stayed", || {
@@ -158,7 +158,7 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     let cables = format!("{guests}{}{}", cable(1), cable(2));
     let with = on_af_xdp(&nic(&machine, ""));
     reload(&machine, &cables);
-    assert_eq!(reload(&machine, &format!("{cables}{with}")), [NEW]);
+    assert_eq!(reload(&machine, &format!("{cables}{with}")), [NIC_ADDED]);
     reaches(&machine, WIRE, 0);
     // "7: c2@if6: …": another interface has another number.
     let index = || link(&machine).split(':').next().map(str::to_owned);
@@ -179,7 +179,10 @@ fn an_xdp_nic_stays_when_one_before_it_is_removed() {
     assert_eq!(reload(&machine, &both), comes);
     reaches(&machine, WIRE, 1);
     assert_eq!(index(), before, "its interface was made again");
-    assert_eq!(reload(&machine, &format!("{guests}{}", cable(1))), [GONE]);
+    assert_eq!(
+        reload(&machine, &format!("{guests}{}", cable(1))),
+        [NIC_REMOVED]
+    );
     loses_interface(&machine, WIRE);
     machine.end();
 }
@@ -190,7 +193,7 @@ fn an_xdp_nic_survives_repeated_changes() {
     require!(af_xdp);
     let Some(machine) = start(2) else { return };
     let with = |mtu| on_af_xdp(&with_nic(&machine, &format!("mtu = {mtu}")));
-    assert_eq!(reload(&machine, &with(1300)), [NEW]);
+    assert_eq!(reload(&machine, &with(1300)), [NIC_ADDED]);
     for mtu in (1301..1313).rev() {
         let steps = reload(&machine, &with(mtu));
         let comes = "restart driver: NIC wire is added again";
@@ -206,7 +209,7 @@ fn an_xdp_nic_survives_repeated_changes() {
 fn reloaded_nics_survive_manager_and_driver() {
     let Some(machine) = start(2) else { return };
     let with = with_nic(&machine, "");
-    assert_eq!(reload(&machine, &with), [NEW]);
+    assert_eq!(reload(&machine, &with), [NIC_ADDED]);
     for victim in ["manager", "driver", "manager"] {
         replace(&machine, victim);
         assert!(reload(&machine, &with).is_empty(), "{victim}");
@@ -227,7 +230,7 @@ fn reloaded_nics_survive_manager_and_driver() {
     assert_eq!(mac(now), before);
     reaches(&machine, WIRE, 1);
     replace(&machine, "manager");
-    assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [GONE]);
+    assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [NIC_REMOVED]);
     loses_interface(&machine, WIRE);
     reaches(&machine, 0, 1);
     machine.end();
@@ -250,7 +253,7 @@ fn holders(machine: &Machine) -> Vec<(String, bool)> {
 fn queues_follow_attached_and_detached_guests() {
     let Some(machine) = start(1) else { return };
     let of = |guests: &[(usize, &str)]| file_of(&machine, guests) + &nic(&machine, QUEUES);
-    assert_eq!(reload(&machine, &of(&GUESTS[..1])), [NEW]);
+    assert_eq!(reload(&machine, &of(&GUESTS[..1])), [NIC_ADDED]);
     let direct = || {
         let vmq = crate::queues::vmq(&machine)?;
         Some(crate::queues::count(&vmq["direct_packets"]))
@@ -336,10 +339,10 @@ fn an_uplink_is_added_and_removed_with_its_nic() {
     let as_made = forwards();
     let up = with_nic(&machine, "uplink = { nat = true }");
     for _ in 0..2 {
-        assert_eq!(reload(&machine, &up), [NEW]);
+        assert_eq!(reload(&machine, &up), [NIC_ADDED]);
         assert_eq!(forwards(), "1");
         reaches(&machine, 0, WIRE);
-        assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [GONE]);
+        assert_eq!(reload(&machine, &file_of(&machine, &GUESTS)), [NIC_REMOVED]);
         wait_until("it still forwards", || forwards() == as_made);
         loses_interface(&machine, WIRE);
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 const GUESTS: u8 = 64;
 /// Attempts for each silent guest, and the time of each: a kernel without an ARP reply for three
 /// seconds drops packets that wait for it.
-const ASKS: usize = 30;
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Guests pinged at once: with more, a kernel drops packets that wait for addresses.
+const ATTEMPTS: usize = 30;
+const ATTEMPT_TIME: Duration = Duration::from_secs(4);
+/// Number of guests pinged at once. With more, a kernel drops packets that wait for addresses.
 const AT_ONCE: usize = 16;
 
 const ECHO_REQUEST: u8 = 8;
@@ -45,7 +45,7 @@ struct Neighbours(Vec<(String, String)>);
 impl Neighbours {
     fn room_for(entries: u32) -> std::io::Result<Self> {
         let mut before = Self(Vec::new());
-        // The largest first: the kernel does not check their order.
+        // Set the largest limit first; the kernel does not check their order.
         for n in [3, 2, 1] {
             let path = format!("/proc/sys/net/ipv4/neigh/default/gc_thresh{n}");
             let old = fs::read_to_string(&path)?;
@@ -98,7 +98,7 @@ fn ping_all(from: u8) -> Vec<u8> {
 /// Pings each of `asked` until it answers; returns the silent ones.
 fn ping(socket: &OwnedFd, from: u8, asked: &[u8]) -> Vec<u8> {
     let all = asked.to_vec();
-    (0..ASKS).fold(all, |silent, _| ping_once(socket, from, silent))
+    (0..ATTEMPTS).fold(all, |silent, _| ping_once(socket, from, silent))
 }
 
 /// Pings each of `silent` once; returns the silent ones.
@@ -111,7 +111,7 @@ fn ping_once(socket: &OwnedFd, from: u8, mut silent: Vec<u8>) -> Vec<u8> {
         let sent = rustix::net::sendto(socket, &echo, SendFlags::empty(), &to_it);
         assert_eq!(sent, Ok(echo.len()), "g{from} to g{to}");
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ATTEMPT_TIME;
     let mut packet = [0; 128];
     while !silent.is_empty() && Instant::now() < end {
         let Ok((bytes, _)) = rustix::net::recv(socket, &mut packet, RecvFlags::empty()) else {

@@ -96,7 +96,7 @@ fn persistent_interfaces_outlive_the_machine() {
     }
     machine.ask(&["detach", "a0"]);
     loses_interface(&machine, 0);
-    // The other one is removed when the machine is shut down.
+    // The second persistent interface is removed when the machine is shut down.
     machine.end();
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn signal(pid: u64, signal: &str) {
 }
 
 #[test]
-fn an_orderly_end_by_a_signal_leaves_nothing() {
+fn a_shutdown_by_a_signal_leaves_nothing_behind() {
     let Some(mut machine) = start() else { return };
     for how in ["-TERM", "-INT", "-HUP"] {
         let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
@@ -144,7 +144,7 @@ fn a_new_netd_closes_the_previous_descriptors() {
     assert!(has_interface(&machine, 0), "it cannot have been closed");
     signal(stopped, "-KILL");
     loses_interface(&machine, 0);
-    // The same when the machine ends.
+    // An orderly end of the machine removes it, too.
     let stopped = stop();
     signal(core, "-TERM");
     thread::sleep(Duration::from_millis(200));

@@ -24,7 +24,7 @@ pub(crate) const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 pub(crate) const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 
 /// Every path that traffic can take.
-pub(crate) const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
+pub(crate) const PATHS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
 
 /// Starts a machine of the usual configuration; returns `None` and logs why if it cannot run here.
 fn start(needed: &[&str]) -> Option<Machine> {
@@ -60,7 +60,7 @@ pub(crate) fn config(switches: &str, namespaces: &[String]) -> String {
 
 /// Runs `ping` on every path, over IPv4, IPv6, and in fragments.
 pub(crate) fn ping_every_way(machine: &Machine) {
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         for (family, address) in [("-4", IPV4[to]), ("-6", IPV6[to])] {
             let run = machine.run(
                 from,
@@ -93,7 +93,7 @@ fn ping_and_ping6_pass_on_every_path() {
 /// Transfers a file of `bytes` random bytes by `curl` on every path.
 pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     let file = SomeFile::new(machine, bytes);
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         file.carry(from, (to, IPV4[from]), &[]);
     }
 }
@@ -246,7 +246,7 @@ fn files_arrive_while_pages_are_recycled() {
             return;
         };
         carry_files(&machine, BYTES);
-        // The last packets may be in flight.
+        // The last packets may still be in flight.
         let pool = wait_for("what is free stays granted", || {
             let stat = machine.ask(&["stat", "web"]);
             let pool = stat["web"]["vifs"]["0"]["pool"].clone();
@@ -332,7 +332,7 @@ fn iperf3_with_four_streams_passes_on_every_path() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         let report = iperf3(&machine, from, to, &["-P", "4", "-C", "cubic"]);
         let bits = report["end"]["sum_received"]["bits_per_second"]
             .as_f64()
@@ -387,7 +387,7 @@ fn iperf3_over_udp_passes_on_every_path() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         // Datagrams of one frame, and of several fragments.
         for size in ["1400", "8000"] {
             let before = counted_losses(&machine);
@@ -469,7 +469,7 @@ pub(crate) fn lengths_of(
 }
 
 #[test]
-fn segments_reach_another_guest_whole() {
+fn segments_reach_another_guest_uncut() {
     let Some(machine) = start(&["iperf3"]) else {
         return;
     };

@@ -92,7 +92,7 @@ fn files_arrive_merged_in_the_guests_pages() {
 const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 
-/// A wire with fewer queues than guests, which are reassigned as soon as load moves.
+/// Returns a wire with fewer queues than guests; queues are reassigned as soon as load moves.
 fn crowd(driver: &str, netns: &str) -> String {
     let switches = format!("[driver]\n{driver}\n");
     let wire = format!("kind = \"tap\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n");

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testing::{Killed, PATIENCE, accept, end_of, wait_for, wait_until};
 
-const CROWD: usize = 64;
+const GUESTS_MANY: usize = 64;
 
 fn core(machine: &Machine) -> u64 {
     machine.ask(&["status"])["pid"].as_u64().unwrap()
@@ -136,7 +136,7 @@ fn namespaces_are_attached_again_with_their_streams() {
     is_stopped_and_started(machine, &macs);
 }
 
-/// The same after an orderly stop of the service.
+/// After an orderly stop of the service, guests are attached again, too.
 fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
     let stopped = Command::new("kill")
         .args(["-TERM", &machine.up.id().to_string()])
@@ -157,7 +157,7 @@ fn is_stopped_and_started(mut machine: Machine, macs: &[String]) {
 
 /// Keeps an interface open, as a process of the previous machine does until the kernel has removed
 /// it.
-const HOLD: &str = "
+const HOLD_INTERFACE: &str = "
 import fcntl, os, struct, sys, time
 tun = os.open('/dev/net/tun', os.O_RDWR)
 TUNSETIFF, TAP_NO_PI_VNET_HDR = 0x400454ca, 0x5002
@@ -166,15 +166,15 @@ fcntl.ioctl(tun, TUNSETIFF, struct.pack('16sH22x', name, TAP_NO_PI_VNET_HDR))
 print('has it', flush=True)
 time.sleep(1000)
 ";
-/// Longer than the pauses between all attempts.
+/// Longer than all pauses between attempts together.
 const HELD: Duration = Duration::from_secs(4);
 
-/// Keeps the interface of the first place open by [`HOLD`].
+/// Keeps the interface of the first place open by [`HOLD_INTERFACE`].
 fn hold(machine: &Machine) -> Killed {
     let hold = || {
         wait_for("the interface cannot be had", || {
             let mut hold = Command::new("python3");
-            let hold = hold.args(["-c", HOLD, NAMES[0]]);
+            let hold = hold.args(["-c", HOLD_INTERFACE, NAMES[0]]);
             let mut hold = hold.stdout(Stdio::piped()).spawn().unwrap();
             let mut said = [0; 6];
             let has = hold.stdout.as_mut().unwrap().read_exact(&mut said);
@@ -354,7 +354,9 @@ fn many_guests_are_attached_again_quickly() {
     let Some(mut machine) = empty(&["ip", "ping"]) else {
         return;
     };
-    let crowd: Vec<Namespace> = (0..CROWD).map(|_| Namespace::new().unwrap()).collect();
+    let crowd: Vec<Namespace> = (0..GUESTS_MANY)
+        .map(|_| Namespace::new().unwrap())
+        .collect();
     for (n, namespace) in crowd.iter().enumerate() {
         let path = namespace.path().display().to_string();
         let cidr = format!("10.1.0.{}/24", n + 1);
@@ -375,7 +377,7 @@ fn many_guests_are_attached_again_quickly() {
     });
     let outage: Duration = began.elapsed();
     eprintln!(
-        "{CROWD} guests were there again after {} ms",
+        "{GUESTS_MANY} guests were there again after {} ms",
         outage.as_millis()
     );
     let ping = crowd[0].enter(|| {

@@ -382,6 +382,6 @@ fn one_of_two_concurrent_reloads_is_rejected() {
         let guests = domains(&machine).len() - 1;
         assert_eq!(guests, if turn % 2 == 0 { 3 } else { 0 });
     }
-    assert!(refused > 0, "they were never there at once");
+    assert!(refused > 0, "no reload was refused");
     machine.end();
 }

@@ -4,17 +4,17 @@
 use crate::machine::{Machine, Running, text};
 use crate::processes::{descriptors, domain, kill, pid};
 use crate::programs::{
-    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, disturbed,
+    FOR_FILES, IPV4, NAMES, PATHS, SomeFile, WEB, WIRE, carry_files, config, disturbed,
 };
 use serde_json::Value;
 use std::time::Duration;
 use testing::wait_until;
 
 /// A driver that restarts quickly, however often it dies.
-const SOON: &str = "restart_pause_ms = 20\n";
+const SHORT_PAUSE: &str = "restart_pause_ms = 20\n";
 
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
-    let switches = format!("[driver]\n{SOON}{switches}\n");
+    let switches = format!("[driver]\n{SHORT_PAUSE}{switches}\n");
     Machine::start(needed, &NAMES, |namespaces| {
         config(&switches, namespaces).replacen("kind = \"tap\"", nic, 1)
     })
@@ -46,7 +46,7 @@ fn kill_driver(machine: &Machine) -> Value {
 /// With every kind of NIC and of grants: a file that is transferred meanwhile arrives complete, and
 /// then every path works.
 #[test]
-fn a_file_arrives_whole_over_a_driver_that_is_killed() {
+fn a_file_arrives_complete_despite_a_killed_driver() {
     for (switches, nic) in [
         ("", "kind = \"tap\""),
         ("grants = \"counted\"", "kind = \"tap\""),
@@ -62,7 +62,7 @@ fn a_file_arrives_whole_over_a_driver_that_is_killed() {
         };
         let file = SomeFile::new(&machine, 40_000_000);
         let ways = || {
-            for (from, to) in WAYS {
+            for (from, to) in PATHS {
                 file.carry(from, (to, IPV4[from]), &["--limit-rate", "40M"]);
             }
         };

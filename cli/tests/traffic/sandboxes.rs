@@ -12,7 +12,7 @@ use testing::requirements::Root;
 use testing::{accept, child_of, end_of, require, wait_for, wait_until};
 
 /// A sandbox sends this to the first guest, and gets it back.
-const SENDS: &str = "busybox nc 10.0.0.1 7000";
+const SEND_COMMAND: &str = "busybox nc 10.0.0.1 7000";
 
 /// A running sandbox: its process, and the means to start its command.
 struct Sandbox {
@@ -93,7 +93,7 @@ fn bubblewrap_is_attached_before_its_command_starts() {
         command.args(["--ro-bind", &file.display().to_string(), "/dev/file"]);
         // It waits for standard input, and prints its process id on standard error.
         command.args(["--block-fd", "0", "--info-fd", "2", "--", "sh", "-c"]);
-        command.arg(format!("exec {SENDS} </dev/file"));
+        command.arg(format!("exec {SEND_COMMAND} </dev/file"));
         let mut sandbox = Sandbox::start(command.stderr(Stdio::piped()));
         let mut report = String::new();
         let stderr = sandbox.child.stderr.as_mut().unwrap();
@@ -121,7 +121,7 @@ fn nspawn_is_attached_by_pid_and_by_path() {
     let root = Root::new().unwrap();
     let (_, bytes) = file(root.path());
     for by_path in [false, true] {
-        let script = format!("echo up; read go; exec /bin/{SENDS} </file");
+        let script = format!("echo up; read go; exec /bin/{SEND_COMMAND} </file");
         let mut command = root.nspawn();
         let mut sandbox = Sandbox::start(command.args(["sh", "-c", &script]));
         let mut up = [0; 3];

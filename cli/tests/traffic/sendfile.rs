@@ -37,7 +37,7 @@ fn listener(machine: &Machine) -> TcpListener {
 }
 
 /// Accepts a connection and checks every byte of this many passes over the file.
-fn look(listener: &TcpListener, rounds: usize) {
+fn check_passes(listener: &TcpListener, rounds: usize) {
     let mut stream = accept(listener);
     let mut room = vec![0; 64 << 10];
     for _ in 0..rounds {
@@ -81,7 +81,7 @@ fn arrives_under(grants: &str) {
         (&none["granted"], &none["entries"]),
         (&0.into(), &512.into())
     );
-    look(&listener(&machine), ROUNDS);
+    check_passes(&listener(&machine), ROUNDS);
     let (file, granted) = pages(&machine);
     let count = |name: &str| file[name].as_u64().unwrap();
     assert_eq!(granted - of_pool, count("granted"), "{file}");
@@ -103,7 +103,7 @@ fn arrives_under(grants: &str) {
     });
     let (file, granted) = pages(&machine);
     assert_eq!((&file["granted"], granted), (&0.into(), of_pool));
-    look(&listener(&machine), 1);
+    check_passes(&listener(&machine), 1);
     machine.end();
 }
 

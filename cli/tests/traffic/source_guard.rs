@@ -1,7 +1,7 @@
 //! Guests of the file and attached ones are guarded alike, and the log and `grantway status` name
 //! dropped frames.
 
-use crate::forged::{EVERYBODY, TIMES, hex, mac, send};
+use crate::forged::{BROADCAST_MAC, TIMES, hex, mac, send};
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, config};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ fn udp(own: &str, to: &str, source: &str, ports: &str) -> String {
 fn is_guarded(machine: &Machine) {
     let [own, wire] = [DB, WIRE].map(|place| mac(machine, place));
     let arp = |address: &str| {
-        let head = format!("{EVERYBODY}{own}08060001080006040002{own}");
+        let head = format!("{BROADCAST_MAC}{own}08060001080006040002{own}");
         let address = hex(address);
         format!(
             "{head}{address}{}{address}{}",
@@ -80,7 +80,7 @@ fn is_guarded(machine: &Machine) {
     };
     let frames = [
         // As from a macvlan.
-        format!("{EVERYBODY}02000000070788b5{}", "00".repeat(46)),
+        format!("{BROADCAST_MAC}02000000070788b5{}", "00".repeat(46)),
         arp(GATEWAY),
         arp(IPV4[WEB]),
         arp("10.0.0.77"),

@@ -40,7 +40,7 @@ print(s.recv(100).decode())
 "#;
 
 /// Prints the outcome of a connection to a port, and of a datagram to a closed port.
-const TRY: &str = r#"
+const CONNECT_SCRIPT: &str = r#"
 import socket, sys
 def tcp(address):
     try:
@@ -95,7 +95,7 @@ impl IdleConnection {
 }
 
 fn tries(machine: &Machine, from: usize, addresses: &[&str]) -> String {
-    let args = [&["-c", TRY], addresses].concat();
+    let args = [&["-c", CONNECT_SCRIPT], addresses].concat();
     let run = machine.run(from, "python3", &args);
     assert!(run.status.success(), "{run:?}");
     text(&run.stdout).trim_end().to_owned()

@@ -24,7 +24,7 @@ fn start(keys: &str, rule: &str) -> Option<Machine> {
 const BY_WIRE: u64 = (FILE_BYTES / 10) as u64 / 1448;
 
 #[test]
-fn a_wire_carries_segments_uncut_both_ways() {
+fn a_wire_carries_uncut_segments_in_both_directions() {
     let Some(machine) = start("", "") else { return };
     carry_files(&machine, FILE_BYTES / 10);
     let driver = driver(&machine);

@@ -4,7 +4,7 @@
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
 use crate::programs::{
-    FILE_BYTES, FOR_FILES, IPV4, NAMES, WAYS, WEB, WIRE, carry_files, start_with,
+    FILE_BYTES, FOR_FILES, IPV4, NAMES, PATHS, WEB, WIRE, carry_files, start_with,
 };
 use crate::queues::count;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn files_arrive_through_every_queue() {
             let carried = carried_to(&machine, to, workers);
             carried.iter().all(|&packets| packets > 100)
         };
-        while !WAYS.iter().all(|&(_, to)| has_carried(to)) {
+        while !PATHS.iter().all(|&(_, to)| has_carried(to)) {
             assert!(Instant::now() < end, "a queue is never used");
             carry_files(&machine, FILE_BYTES / 50);
         }
@@ -77,7 +77,7 @@ fn files_arrive_by_every_grant_mechanism() {
 /// Receives numbered datagrams until all have arrived and then none arrives for half a second;
 /// waits longer if some were lost. Prints for each flow how many arrived, how many of these after a
 /// higher number, and how many twice.
-const TAKER: &str = r#"
+const RECEIVER: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 SO_RCVBUFFORCE = 33
@@ -100,7 +100,7 @@ print(json.dumps({"flows": [count for count, _ in flows.values()], "late": late}
 "#;
 
 /// Sends numbered datagrams of several flows.
-const GIVER: &str = r#"
+const SENDER: &str = r#"
 import socket, struct, sys, time
 to, flows, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 # In the sender's own kernel, frames that wait for the neighbour's address may be overtaken by
@@ -139,13 +139,13 @@ fn datagrams(
         let ready = machine.folder.path().join(format!("taker-{name}"));
         let _ = std::fs::remove_file(&ready);
         let all = (flows * each).to_string();
-        let taker = machine.spawn(place, "python3", &["-c", TAKER, name, &all]);
+        let taker = machine.spawn(place, "python3", &["-c", RECEIVER, name, &all]);
         wait_until("nobody takes datagrams", || ready.exists());
         taker
     };
     let running: Vec<_> = takers.iter().map(start).collect();
     let (flows, each) = (flows.to_string(), each.to_string());
-    let sent = machine.run(from, "python3", &["-c", GIVER, to, &flows, &each]);
+    let sent = machine.run(from, "python3", &["-c", SENDER, to, &flows, &each]);
     assert!(sent.status.success(), "{}", text(&sent.stderr));
     let result = |taker: crate::machine::Running| {
         let run = taker.output();
@@ -162,7 +162,7 @@ fn frames_of_one_flow_stay_in_order() {
     let Some(machine) = with_workers(4, &["python3"]) else {
         return;
     };
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         let before = carried_to(&machine, to, 4);
         let got = datagrams(&machine, (from, IPV4[to]), &[to], [FLOWS, EACH]);
         let way = format!("{} to {}: {got:?}", NAMES[from], NAMES[to]);
@@ -217,7 +217,7 @@ while True:
 "#;
 
 /// Holds connections, and sends a given text on one of them; prints whether it returns in time.
-const TALKER: &str = r#"
+const CONNECTIONS_SCRIPT: &str = r#"
 import socket, sys
 to, flows = sys.argv[1], int(sys.argv[2])
 made = [socket.create_connection((to, 7000), 60) for _ in range(flows)]
@@ -251,7 +251,11 @@ fn a_dying_worker_stalls_only_its_own_flows() {
     let _echo = machine.spawn(WEB, "python3", &["-c", ECHO]);
     machine.wait_for_listener(WEB, 7000);
     let flows = FLOWS.to_string();
-    let _talker = machine.spawn(WIRE, "python3", &["-c", TALKER, IPV4[WEB], &flows]);
+    let _talker = machine.spawn(
+        WIRE,
+        "python3",
+        &["-c", CONNECTIONS_SCRIPT, IPV4[WEB], &flows],
+    );
     let talker = wait_for("nobody talks", || {
         UnixStream::connect(machine.folder.path().join("talker")).ok()
     });

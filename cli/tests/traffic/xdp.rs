@@ -3,7 +3,7 @@
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
 use crate::programs::{
-    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
+    FOR_FILES, IPV4, NAMES, PATHS, SomeFile, WEB, WIRE, carry_files, config, ping_every_way,
 };
 use crate::restart::{driver, wait_for_another};
 use netdev::netns::Namespace;
@@ -36,7 +36,7 @@ fn unmodified_programs_work_over_af_xdp() {
     };
     ping_every_way(&machine);
     carry_files(&machine, FILE_BYTES);
-    for (from, to) in WAYS {
+    for (from, to) in PATHS {
         let server = machine.spawn(from, "iperf3", &["-s", "-1"]);
         machine.wait_for_listener(from, 5201);
         let args = ["-c", IPV4[from], "-t", "1", "-J"];
@@ -79,7 +79,7 @@ fn files_arrive_with_every_setting_over_af_xdp() {
         };
         eprintln!("{lro} {nic}");
         let file = SomeFile::new(&machine, FILE_BYTES);
-        for (from, to) in WAYS {
+        for (from, to) in PATHS {
             file.carry(from, (to, IPV4[from]), &[]);
         }
         machine.end();

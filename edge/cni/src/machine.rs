@@ -1,5 +1,5 @@
-//! The machine to which containers are attached, accessed by its control socket. Each request has a
-//! deadline.
+//! The machine to which containers are attached, accessed through its control socket. Each request
+//! has a deadline.
 
 use crate::error::{CniError, ErrorCode};
 use abi::machine::{Attached, BEING_DETACHED, Control, Detached, Setting, Status};
@@ -19,7 +19,7 @@ const ATTACH: Duration = Duration::from_secs(25);
 const DETACH: Duration = Duration::from_secs(22);
 
 /// Interval between checks for a guest that another request is detaching.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A machine, which may not be running.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl MachineClient {
             if !is_another_s || left().is_zero() {
                 return Err(error);
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
         Ok(true)
     }

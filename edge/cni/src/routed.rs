@@ -1,4 +1,4 @@
-//! Networks whose containers send all packets by the gateway (`routed`), also those to other
+//! Networks whose containers send all packets through the gateway (`routed`), even those to other
 //! containers of their subnet. So the gateway's system translates both directions of a connection
 //! to a Service.
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-/// Returns addresses without a network, and routes by their gateways.
+/// Returns addresses without a network, and routes through their gateways.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub(crate) fn by_gateway(mut given: CniResult) -> Result<CniResult, CniError> {
         }
         ip.address = host(address);
     }
-    // So are the gateways of single routes, which were in the address's network.
+    // The gateways of single routes, which were in the address's network, also need a route.
     for gateway in given
         .routes
         .iter_mut()

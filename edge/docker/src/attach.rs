@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const WATCHED: Duration = Duration::from_secs(30);
 /// Pause between two checks: the program of the container starts only some ten milliseconds after
 /// the interface was moved.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The state of an endpoint's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl RemoteDriver {
                     Err(error) => return report("a container has no network yet", Err(error)),
                 }
                 drop(endpoint);
-                thread::sleep(LOOK);
+                thread::sleep(CHECK_INTERVAL);
             }
         });
     }

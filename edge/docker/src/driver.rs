@@ -67,7 +67,7 @@ impl RemoteDriver {
         Ok(())
     }
 
-    /// Removes a network and the rest of its endpoints. Succeeds if it is unknown.
+    /// Removes a network and its remaining endpoints. Succeeds if it is unknown.
     pub(crate) fn delete_network(&self, call: &DeleteNetwork) -> Result<(), String> {
         let removed = self.stored_networks.remove(&call.network);
         removed.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Calls about endpoints, and their undoing.
+//! Executes calls about endpoints, and undoes them.
 
 use crate::api::{CreateEndpoint, EndpointCall, Id, Join, ProgramExternalConnectivity};
 use crate::driver::{RemoteDriver, locked, report};

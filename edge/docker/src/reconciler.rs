@@ -49,7 +49,7 @@ fn round(driver: &RemoteDriver, history: &mut BTreeMap<Id, EndpointHistory>) {
     }
 }
 
-/// Tends an endpoint. A machine that does not answer is queried once in a round.
+/// Repairs an endpoint. A machine that does not answer is queried only once per round.
 fn reconcile_endpoint(
     driver: &RemoteDriver,
     id: &Id,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Connections at a time; further ones wait.
 const CONNECTIONS_MAX: usize = 64;
 /// Time for a request to arrive, and for an answer to be read.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause while no connection can be accepted.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -64,14 +64,14 @@ fn serve_one(mut stream: UnixStream, driver: &Arc<RemoteDriver>) -> io::Result<(
             ),
         },
     };
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     stream.write_all(&bytes)
 }
 
 /// Reads until the request is complete or wrong, its sender closes the connection, or the deadline
 /// passes.
 fn received(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + REQUEST_TIMEOUT;
     let mut bytes = Vec::new();
     let mut chunk = vec![0; 16 << 10];
     while parse(&bytes) == ParsedRequest::Unfinished && bytes.len() <= HEAD_MAX + BODY_MAX {

@@ -2,7 +2,7 @@
 //!
 //! One thread for each kind of objects follows the API server. The caller's thread applies their
 //! changes, compiles the policies and sets rules that differ. It sets no rules before it has listed
-//! all kinds once. Rules stay in force while the API server or the agent is away.
+//! all kinds once. Rules stay in force while the API server or the agent does not run.
 
 use crate::api::ObjectName;
 use crate::compile::Policies;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Interval between checks for new pods of the node, and for a new machine.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -70,8 +70,8 @@ impl PolicyAgent {
     /// Waits for changes and carries them out. Returns messages for the user.
     fn turn(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
-        self.is_due |= self.view.turn(LOOK, &mut notes);
-        self.look();
+        self.is_due |= self.view.turn(CHECK_INTERVAL, &mut notes);
+        self.find_changes();
         if self.view.is_complete() {
             self.set_rules(&mut notes);
         }
@@ -79,11 +79,11 @@ impl PolicyAgent {
     }
 
     /// Finds pods that the plugin has attached or detached, and a new machine.
-    fn look(&mut self) {
+    fn find_changes(&mut self) {
         let records = client::pods::all(&self.settings.records, |guest| {
             self.pods.get(guest).map(|(record, _)| record.clone())
         });
-        // Without a folder no pod was attached.
+        // If the folder does not exist, no pod was attached.
         let records = records.unwrap_or_default();
         let is_same = self.pods.keys().eq(records.keys());
         if !is_same {

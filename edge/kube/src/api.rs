@@ -132,7 +132,7 @@ struct RawPodSpec {
     host_network: bool,
     #[serde(default, deserialize_with = "or_default")]
     containers: Vec<RawContainer>,
-    /// Some of them run beside the containers.
+    /// Some init containers run beside the containers.
     #[serde(default, deserialize_with = "or_default")]
     init_containers: Vec<RawContainer>,
 }
@@ -182,8 +182,8 @@ impl Pod {
         addresses.sort_unstable();
         addresses.dedup();
         if is_over || spec.host_network {
-            // Another pod may have the address by now; policies do not select pods that use the
-            // node's address.
+            // Another pod may have the address of an ended pod by now, and policies do not select
+            // pods that use the node's address.
             addresses.clear();
         }
         let containers = spec.containers.into_iter().chain(spec.init_containers);

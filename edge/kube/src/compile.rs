@@ -1,7 +1,7 @@
 //! Compiles the policies of a cluster to firewall rules of single pods.
 //!
-//! A pod is isolated in a direction if a policy for that direction selects it. Then exactly the
-//! union of what all such policies allow passes, and traffic with the pod's own node. A connection
+//! A pod is isolated in a direction if a policy for that direction selects it. Then only traffic
+//! that one of these policies allows passes, and traffic with the pod's own node. A connection
 //! passes if the sender's egress and the receiver's ingress allow it: each end has its own rules.
 
 use crate::api::{Node, ObjectName, Pod, Protocol};
@@ -12,7 +12,7 @@ use crate::rule::{PodRule, PodRules, PolicyDirection};
 use crate::selector::{LabelSelector, Labels};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Limit of prefixes that one policy allows in one direction. Further ones are left out.
+/// Limit of prefixes that one policy allows in one direction. Further prefixes are left out.
 const PREFIXES_MAX: usize = 16_384;
 
 /// The objects of a cluster.
@@ -177,7 +177,7 @@ fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
     selector.is_none_or(|selector| selector.selects(labels).unwrap_or(true))
 }
 
-/// Adds what a rule allows. Returns whether all of it has room.
+/// Adds the traffic that a rule allows. Returns false if the limit leaves a part of it out.
 fn resolve(
     cluster: &Cluster,
     namespace: &str,
@@ -213,7 +213,7 @@ fn resolve(
                         namespaces,
                         pods: of,
                     } => {
-                        let among = Among { cluster, namespace };
+                        let among = PolicyScope { cluster, namespace };
                         let found = among.pods(namespaces.as_ref(), of.as_ref());
                         let before = pods.len();
                         pods.extend(found);
@@ -257,14 +257,14 @@ fn resolve(
     is_whole
 }
 
-/// The view of a policy in a namespace.
-struct Among<'a> {
+/// The scope in which a policy selects peers.
+struct PolicyScope<'a> {
     cluster: &'a Cluster,
     namespace: &'a str,
 }
 
-impl<'a> Among<'a> {
-    /// Returns the pods that a peer selects. Selectors of peers are clear.
+impl<'a> PolicyScope<'a> {
+    /// Returns the pods that a peer selects. Selectors of peers have no unknown parts.
     fn pods<'s>(
         &'s self,
         namespaces: Option<&'s LabelSelector>,

@@ -14,8 +14,8 @@
 //! | `server` | the API server: address, trust, login, HTTP |
 //! | `watch` | follows all objects of a kind |
 //! | `view` | the objects of some kinds, kept up to date |
-//! | `machine` | sets rules by the control socket |
-//! | `agent` | keeps the rules of a node's pods those of the policies |
+//! | `machine` | sets rules through the control socket |
+//! | `agent` | keeps the rules of a node's pods up to date with the policies |
 //! | `routes` | keeps a node's routes to the pods of other nodes |
 
 pub mod agent;

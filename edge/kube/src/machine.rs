@@ -1,4 +1,5 @@
-//! The machine of the node, by its control socket, and the state of its guests' rules.
+//! The machine of the node, accessed through its control socket, and the state of its guests'
+//! rules.
 
 use crate::rule::PodRules;
 use abi::machine::{Control, Setting};

@@ -31,7 +31,7 @@ struct Cli {
 enum Command {
     /// Print the firewall rules of each pod of a node
     ///
-    /// Prints a JSON object a line, with `namespace`, `pod`, `addresses` and `rules`. `grantway
+    /// Prints a JSON object per line, with `namespace`, `pod`, `addresses` and `rules`. `grantway
     /// rules GUEST --file FILE` accepts the value of `rules` as a file whose name ends in `.json`.
     /// Pods in the node's network namespace, pods without an address and pods that have ended have
     /// no line. A part of a policy that is not understood allows nothing, and is a warning.
@@ -50,11 +50,11 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Keep the rules of a node's pods those of the cluster's policies
+    /// Keep the rules of a node's pods up to date with the cluster's policies
     ///
     /// Watches Nodes, Namespaces, Pods and NetworkPolicies, compiles the policies after each
-    /// change, and sets the rules of this node's pods by the control socket of the machine. Rules
-    /// stay in force while the agent or the API server is away. The pods are those that
+    /// change, and sets the rules of this node's pods through the control socket of the machine.
+    /// Rules stay in force while the agent or the API server does not run. The pods are those that
     /// `grantway-cni` attached with `"networkPolicy": true` in the network's file. Runs until it is
     /// ended.
     ///
@@ -68,11 +68,11 @@ enum Command {
     Agent(AgentArgs),
     /// Keep a node's routes to the pods of all other nodes
     ///
-    /// Watches Nodes, and adds a route for each pod subnet of each other node, by the node's
+    /// Watches Nodes, and adds a route for each pod subnet of each other node, through the node's
     /// address of the same family (an internal one, if it has any), in this process's network
     /// namespace. Nodes must be in one layer-2 network. The routes have the protocol 71 (`ip route
     /// show proto 71`); those of nodes that no longer exist are removed, and no other route is
-    /// changed. Routes stay in force while the program or the API server is away. Needs the
+    /// changed. Routes stay in force while the program or the API server does not run. Needs the
     /// capability CAP_NET_ADMIN and the program `ip`. Runs until it is ended.
     ///
     /// The API server is that of the pod's service account, unless `--kubeconfig` or `--server`

@@ -20,7 +20,7 @@ pub struct NotAPrefix;
 impl FromStr for AddressBlock {
     type Err = NotAPrefix;
 
-    /// Parses a prefix. As in Kubernetes, bits behind the prefix are ignored.
+    /// Parses a prefix. As in Kubernetes, bits after the prefix are ignored.
     fn from_str(text: &str) -> Result<Self, NotAPrefix> {
         let (address, bits) = text.split_once('/').ok_or(NotAPrefix)?;
         let is_number = !bits.is_empty() && bits.bytes().all(|digit| digit.is_ascii_digit());
@@ -119,8 +119,8 @@ impl AddressBlock {
         Some(Self { bits, ..self }.rounded())
     }
 
-    /// Appends its addresses without those of `except` to `to`. Appends nothing more once `to` has
-    /// `limit` prefixes; returns whether all were appended.
+    /// Appends the prefixes of its addresses without those of `except` to `to`, up to `limit`
+    /// prefixes in `to`; returns whether all were appended.
     pub fn without(self, except: &[Self], limit: usize, to: &mut Vec<Self>) -> bool {
         if except.iter().any(|one| one.covers(self)) {
             return true;

@@ -1,11 +1,11 @@
 //! Keeps a node's routes to the pods of all other nodes.
 //!
-//! A node's pod subnet is routed by an address of that node, of the same family. Only routes of
-//! [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
+//! A node's pod subnet is routed through an address of that node, of the same family. Only routes
+//! of [`PROTOCOL`] are changed or removed. No route is added to a subnet that another program has
 //! routed, that overlaps a subnet of this node's pods or the route of an older node, that contains
-//! the address of a node in a network of this host, or that is not of unicast addresses beyond the
-//! link. A node's address outside the networks of this host removes no route: a node reports its
-//! own addresses, and must not be able to remove the route of another node's subnet.
+//! the address of a node in a network of this host, or that does not consist of unicast addresses
+//! beyond the link. A node's address outside the networks of this host removes no route: a node
+//! reports its own addresses, and must not be able to remove the route of another node's subnet.
 
 use crate::api::Node;
 use crate::object::Kind;
@@ -19,10 +19,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// The protocol of the routes, by which the kernel tells them from those of other programs.
+/// The protocol of the routes, which distinguishes them from routes of other programs.
 pub const PROTOCOL: &str = "71";
 /// Interval of reading the routes: the kernel removes those of a link that is down.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Addresses that no router forwards: of this host or link, and of groups.
 const SPECIAL: [&str; 7] = [
     "0.0.0.0/8",
@@ -47,9 +47,9 @@ pub fn run(server: &ApiServer, node: &str, report: impl Fn(&str)) -> ! {
     let mut looked: Option<Instant> = None;
     loop {
         let mut notes = Vec::new();
-        let has_changed = view.turn(LOOK, &mut notes);
+        let has_changed = view.turn(CHECK_INTERVAL, &mut notes);
         notes.iter().for_each(|note| report(note));
-        let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK);
+        let is_recent = looked.is_some_and(|at| at.elapsed() < CHECK_INTERVAL);
         let is_certain = matches!(&plan, Some(Ok((_, warnings))) if warnings.is_empty());
         if view.is_complete() && (has_changed || !is_certain) {
             let links = LazyCell::new(links);
@@ -101,7 +101,7 @@ fn wanted(
     })?;
     let (mut routes, mut warnings) = (Routes::new(), Vec::new());
     let mut others: Vec<_> = nodes.iter().filter(|(name, _)| *name != own).collect();
-    // A new node takes no route of an older one.
+    // A new node must not replace the route of an older one.
     others.sort_by_key(|(_, node)| &node.created);
     for (name, node) in others {
         for subnet in &node.pod_subnets {

@@ -100,7 +100,7 @@ impl PodRule {
                 Setting::Number(ports.protocol().number().into()),
             );
         }
-        // Names were replaced by numbers before.
+        // Names of ports have been replaced by numbers.
         if let Some(PolicyPort::Range(_, first, last)) = &self.ports {
             put(
                 "destination_ports",
@@ -121,8 +121,8 @@ pub struct PodRules {
 
 impl PodRules {
     /// Returns the rules of a pod from those that allow traffic; `None` for a direction in which
-    /// everything passes. Each direction may use half of the limit, and what the other direction
-    /// leaves.
+    /// everything passes. Each direction may use half of the limit, and the part of the other half
+    /// that the other direction does not use.
     pub(crate) fn of(to_pod: Option<Vec<PodRule>>, from_pod: Option<Vec<PodRule>>) -> Self {
         let mut all = Self::default();
         // One rule of each direction denies.

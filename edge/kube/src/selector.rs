@@ -27,7 +27,7 @@ struct Requirement {
 
 /// A selector with an operator or values that the API does not have: it may select any object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unclear;
+pub struct UnknownSelector;
 
 impl LabelSelector {
     /// Returns whether all requirements are understood.
@@ -42,7 +42,7 @@ impl LabelSelector {
     /// # Errors
     ///
     /// A requirement is not one of the API.
-    pub fn selects(&self, labels: &Labels) -> Result<bool, Unclear> {
+    pub fn selects(&self, labels: &Labels) -> Result<bool, UnknownSelector> {
         let has = |(key, value)| labels.get(key) == Some(value);
         let mut selects = self.match_labels.iter().all(has);
         for requirement in &self.match_expressions {
@@ -53,7 +53,7 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    fn holds(&self, labels: &Labels) -> Result<bool, Unclear> {
+    fn holds(&self, labels: &Labels) -> Result<bool, UnknownSelector> {
         let value = labels.get(&self.key);
         let is_listed = value.is_some_and(|value| self.values.contains(value));
         match (self.operator.as_str(), self.values.is_empty()) {
@@ -62,7 +62,7 @@ impl Requirement {
             ("NotIn", false) => Ok(!is_listed),
             ("Exists", true) => Ok(value.is_some()),
             ("DoesNotExist", true) => Ok(value.is_none()),
-            _ => Err(Unclear),
+            _ => Err(UnknownSelector),
         }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
             .collect()
     }
 
-    fn selects(selector: &Value, pairs: &[(&str, &str)]) -> Result<bool, Unclear> {
+    fn selects(selector: &Value, pairs: &[(&str, &str)]) -> Result<bool, UnknownSelector> {
         let selector: LabelSelector = serde_json::from_value(selector.clone()).unwrap();
         selector.selects(&labels(pairs))
     }
@@ -122,7 +122,7 @@ mod tests {
             expression("in", &["web"]),
             expression("Gt", &["1"]),
         ] {
-            assert_eq!(selects(&selector, &web), Err(Unclear), "{selector}");
+            assert_eq!(selects(&selector, &web), Err(UnknownSelector), "{selector}");
         }
     }
 

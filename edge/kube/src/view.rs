@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Changes that may wait for their receiver.
 const CHANGES_MAX: usize = 1024;
 /// Changes within this time of the first one are applied together.
-const TOGETHER: Duration = Duration::from_millis(20);
+const BATCH_TIME: Duration = Duration::from_millis(20);
 
 /// The known objects of the followed kinds.
 pub(crate) struct ClusterView {
@@ -52,7 +52,7 @@ impl ClusterView {
         let mut has_changed = false;
         while let Ok(change) = self.changes.recv_timeout(wait) {
             has_changed |= self.apply(change, notes);
-            let end = *end.get_or_insert_with(|| Instant::now() + TOGETHER);
+            let end = *end.get_or_insert_with(|| Instant::now() + BATCH_TIME);
             wait = end.saturating_duration_since(Instant::now());
             if wait.is_zero() {
                 break;

@@ -141,7 +141,7 @@ impl Follower<'_> {
                 }
                 return Ok(());
             }
-            // The server ends each watch some time.
+            // The server ends each watch after a time.
             Ok(()) if is_good => return Ok(()),
             Ok(()) => {}
             Err(WatchEnd::NoReceiver) => return Err(NoReceiver),
@@ -348,7 +348,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Returns the pause after a failure, with a random part: nodes must not return all at once.
+/// Returns the pause after a failure, with a random part: nodes must not reconnect all at once.
 fn pause(failures: u32) -> Duration {
     let longest = PAUSE_MIN
         .saturating_mul(1 << failures.min(16))

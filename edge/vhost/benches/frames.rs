@@ -1,7 +1,7 @@
-//! The cost of the shim alone: frames of 64 and 1514 bytes from the virtual machine's buffers to
-//! those of a netfront, and back, on the fast path and on the slow one. The virtual machine's
-//! driver runs on another processor, whose cache holds the lines that the shim reads and writes.
-//! Only the shim's time is counted.
+//! Measures only the shim: frames of 64 and 1514 bytes from the virtual machine's buffers to those
+//! of a netfront, and back, on the fast path and on the slow path. The virtual machine's driver
+//! runs on another processor, whose cache holds the lines that the shim reads and writes. Only the
+//! shim's time is counted.
 //!
 //! `cargo bench -p vhost-edge`
 
@@ -35,7 +35,7 @@ const TRANSMIT: usize = 1;
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // On a machine with one processor both threads share it.
+    // On a machine with one processor, both threads share it.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -47,7 +47,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// The buffer of an entry of a ring.
+    /// Returns the buffer of an entry of a ring.
     fn buffer(&self, ring: usize, entry: u16) -> Span {
         let at = BUFFER * (usize::from(ENTRIES) * ring + usize::from(entry));
         self.buffers.skip(at).take(HEADER + self.bytes)

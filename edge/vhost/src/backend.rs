@@ -1,4 +1,4 @@
-//! Connections, one after the other.
+//! The back end of one virtual machine: accepts connections, and serves one at a time.
 
 use crate::ProtocolError;
 use crate::connection::VmmConnection;
@@ -17,17 +17,18 @@ use std::os::fd::{AsFd, OwnedFd};
 /// call, and a front end waits milliseconds for other reasons.
 const READ_NS: u64 = 1_000_000;
 /// Connections that one call accepts.
-const ACCEPTS: usize = 16;
-/// Asks the manager for a connection.
-const ASK: &[u8] = b"C";
+const ACCEPTS_MAX: usize = 16;
+/// Message that requests a connection from the manager.
+const CONNECTION_REQUEST: &[u8] = b"C";
 
-/// Where connections are from.
+/// Source of connections.
 #[derive(Debug)]
 pub enum ConnectionSource {
-    /// A listening socket: the front end connects.
+    /// A listening socket, to which the front end connects.
     Listener(OwnedFd),
-    /// One end of a pair of `SOCK_SEQPACKET`: the manager connects to the front end, and sends each
-    /// connection as the descriptor of a message of one byte. The shim asks for one by `C`.
+    /// One end of a pair of `SOCK_SEQPACKET`. The manager connects to the front end, and sends each
+    /// connection as the descriptor of a message of one byte. The shim requests one by the byte
+    /// `C`.
     Manager(OwnedFd),
 }
 
@@ -40,7 +41,7 @@ impl AsFd for ConnectionSource {
 }
 
 impl ConnectionSource {
-    /// The next connection, if there is one.
+    /// Returns the next connection, if there is one.
     fn next(&self) -> Result<Option<OwnedFd>, Errno> {
         match self {
             Self::Listener(fd) => {
@@ -62,8 +63,8 @@ impl ConnectionSource {
     }
 }
 
-/// The server of one virtual machine. It has at most one connection at a time; a second front end
-/// that connects is refused and leaves the first one alone.
+/// The server of one virtual machine. It has at most one connection at a time: a second front end
+/// is refused, and does not affect the first one.
 #[derive(Debug)]
 pub struct VhostBackend<S> {
     system: S,
@@ -71,11 +72,11 @@ pub struct VhostBackend<S> {
     offer: Offer,
     pub(crate) connection: Option<VmmConnection>,
     link: VmLink,
-    /// Queue pairs in use when the console last named them.
+    /// Number of queue pairs in use that was last printed on the console.
     told_pairs: u16,
-    /// Whether the manager knows that a connection is wanted.
+    /// Whether a connection was requested from the manager.
     has_asked: bool,
-    /// When the sockets were last read; 0: the next call reads them.
+    /// Time at which the sockets were last read; 0: the next call reads them.
     read_ns: u64,
     /// Whether frames have passed since the shim last woke.
     pub(crate) moved: bool,
@@ -84,7 +85,7 @@ pub struct VhostBackend<S> {
     pub(crate) counters: BackendCounters,
 }
 
-/// Events of all connections.
+/// Counters of all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BackendCounters {
     pub(crate) connections: u64,
@@ -93,7 +94,7 @@ pub(crate) struct BackendCounters {
 }
 
 impl<S: System> VhostBackend<S> {
-    /// A back end without a connection; `tell` prints a line on the shim's console.
+    /// Returns a back end without a connection; `tell` prints a line on the shim's console.
     #[must_use]
     pub fn new(
         system: S,
@@ -116,17 +117,18 @@ impl<S: System> VhostBackend<S> {
         }
     }
 
-    /// The system.
+    /// Returns the system.
     pub fn system(&mut self) -> &mut S {
         &mut self.system
     }
 
-    /// The offer to the virtual machine.
+    /// Returns the offer to the virtual machine.
     pub fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// Follows whether the interface has a driver domain, and changes the virtual machine's link.
+    /// Records whether the interface has a driver domain, and sets the virtual machine's link
+    /// accordingly.
     pub(crate) fn set_link(&mut self, is_connected: bool, now_ns: u64) {
         if !self.link.set(is_connected, now_ns) {
             return;
@@ -139,12 +141,12 @@ impl<S: System> VhostBackend<S> {
         (self.tell)(format_args!("vhost-user: link {state}"));
     }
 
-    /// When the link changes without another event.
+    /// Returns the time at which the link changes unless another event precedes it.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.link.due_ns()
     }
 
-    /// The state of the connection and the driver, by name.
+    /// Returns the state of the connection and the driver, by name.
     pub(crate) fn state(&self) -> [(&'static str, u64); 5] {
         let connection = self.connection.as_ref();
         let features = connection.map_or(0, |connection| connection.features.0);
@@ -158,14 +160,14 @@ impl<S: System> VhostBackend<S> {
         ]
     }
 
-    /// The frame that announces the virtual machine's MAC, while one is due.
+    /// Returns the frame that announces the virtual machine's MAC, while one is due.
     pub(crate) fn announcement(&self) -> Option<Vec<u8>> {
         let connection = self.connection.as_ref()?;
         let mac = Mac(self.offer.mac);
         connection.announces.then(|| reverse_request(mac))
     }
 
-    /// The frame is on its way.
+    /// Records that the announcement was sent.
     pub(crate) fn has_announced(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.announces = false;
@@ -197,15 +199,15 @@ impl<S: System> VhostBackend<S> {
         self.read_ns = 0;
     }
 
-    /// The shim wakes: its sockets are read soon, unless frames have passed, which are then the
-    /// likely cause. A socket that is not read wakes the shim again at once.
+    /// Records that the shim has woken. Its sockets are read soon, unless frames have passed, which
+    /// are then the likely cause. A socket that is not read wakes the shim again at once.
     pub(crate) fn wakes(&mut self) {
         if !std::mem::take(&mut self.moved) {
             self.read_soon();
         }
     }
 
-    /// Answers requests and takes connections; returns whether there were any.
+    /// Answers requests and accepts connections; returns whether there were any.
     pub fn serve(&mut self, now_ns: u64) -> bool {
         if self.read_ns != 0 && now_ns.saturating_sub(self.read_ns) < READ_NS {
             return false;
@@ -239,17 +241,17 @@ impl<S: System> VhostBackend<S> {
         }
     }
 
-    /// Takes connections: the first one is served, others are refused.
+    /// Accepts connections: serves the first one and refuses others.
     fn accept(&mut self) -> bool {
         let mut accepted = false;
         if let (None, false, ConnectionSource::Manager(manager)) =
             (&self.connection, self.has_asked, &self.source)
         {
-            // A full queue holds a question that was not read yet.
-            let _ = rustix::io::write(manager, ASK);
+            // If the queue is full, it still holds an unread request.
+            let _ = rustix::io::write(manager, CONNECTION_REQUEST);
             self.has_asked = true;
         }
-        for _ in 0..ACCEPTS {
+        for _ in 0..ACCEPTS_MAX {
             let Ok(Some(socket)) = self.source.next() else {
                 break;
             };
@@ -278,7 +280,7 @@ impl<S: System> VhostBackend<S> {
         Ok(connection)
     }
 
-    /// Ends the connection. Others that wait are taken in the same turn.
+    /// Ends the connection. A pending one is accepted in the same turn.
     fn end(&mut self, refusal: &ProtocolError) {
         if let Some(connection) = self.connection.take() {
             connection.close(&mut self.system);

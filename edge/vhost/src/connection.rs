@@ -13,7 +13,7 @@ use crate::system::System;
 use crate::vring::Vring;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Messages that are answered in one turn.
+/// Maximum number of messages answered in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 /// Bytes in front of the contents of a configuration space: offset, length, flags.
 const CONFIG_HEADER: usize = 12;
@@ -40,21 +40,22 @@ pub(crate) struct VmmConnection {
     pub(crate) vrings: Vec<Vring>,
     control: ControlQueue,
     is_link_up: bool,
-    /// For requests of the back end's; kept open because the front end polls its other end.
+    /// Channel for requests of the back end. It stays open because the front end polls its other
+    /// end.
     backend_req: Option<OwnedFd>,
-    /// Whether the driver has received since the connection began.
+    /// Whether the driver has been ready to receive since the connection began.
     has_run: bool,
-    /// Whether the network is to learn where the virtual machine is.
+    /// Whether the virtual machine's MAC must be announced to the network.
     pub(crate) announces: bool,
 }
 
-/// How a request is answered.
+/// Answer to a request.
 enum RequestOutcome {
-    /// Not at all, unless an acknowledgement was asked for.
+    /// None, unless the front end has requested an acknowledgement.
     Done,
-    /// The request failed, and the connection continues.
+    /// The request failed; the connection continues.
     Failed,
-    /// With a payload.
+    /// A payload.
     With(Vec<u8>),
 }
 
@@ -86,7 +87,7 @@ impl VmmConnection {
         })
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -94,14 +95,15 @@ impl VmmConnection {
     /// Answers requests that have arrived; returns whether there were any.
     pub(crate) fn serve(&mut self, system: &mut dyn System) -> Result<bool, ProtocolError> {
         for answered in 0..MESSAGES_PER_TURN {
-            // Before an answer says that a ring has stopped.
+            // Check first: an answer may already report that a ring has stopped.
             self.memory.check_log()?;
             let Some(mut message) = self.socket.receive()? else {
                 return Ok(answered > 0);
             };
             let request = message.header.request;
             let answer = self.answer(&mut message, system);
-            // User-Mode Linux wants the request that negotiates acknowledgements acknowledged.
+            // User-Mode Linux expects an acknowledgement even of the request that negotiates
+            // acknowledgements.
             let acknowledges =
                 message.header.needs_reply && self.protocol & protocol::REPLY_ACK != 0;
             match answer {
@@ -122,7 +124,7 @@ impl VmmConnection {
         Ok(true)
     }
 
-    /// Gives everything back to the system.
+    /// Closes the connection and releases its resources.
     pub(crate) fn close(mut self, system: &mut dyn System) {
         for vring in &mut self.vrings {
             vring.stop(system);
@@ -163,7 +165,7 @@ impl VmmConnection {
                 self.refresh();
             }
             VhostRequest::SetLogBase => return self.set_log_base(message, system),
-            // The log is written whether or not its reader sleeps.
+            // The descriptor is not needed: the reader of the log is not notified.
             VhostRequest::SetLogFd => drop(message.fd()?),
             VhostRequest::NetSetMtu => {
                 if message.u64(0)? > self.offer.mtu.into() {
@@ -178,10 +180,10 @@ impl VmmConnection {
                 self.backend_req = Some(fd);
             }
             VhostRequest::GetConfig => return self.get_config(message),
-            // The driver's MAC is bound by the configuration of the machine.
+            // The machine's configuration determines the driver's MAC.
             VhostRequest::SetConfig => {}
-            // Chains are returned in order, so nothing is in flight after a restart. QEMU takes an
-            // empty buffer for that.
+            // Chains are returned in order, so nothing is in flight after a restart. QEMU accepts
+            // an empty buffer as a statement of that.
             VhostRequest::GetInflightFd => {
                 return Ok(RequestOutcome::With(vec![0; message.payload().len()]));
             }
@@ -259,7 +261,8 @@ impl VmmConnection {
     fn set_features(&mut self, features: u64) -> Result<(), ProtocolError> {
         match features & !self.offer.features() {
             0 => {
-                // A migration that begins or ends is not the driver's.
+                // A change of this bit alone means that a migration begins or ends, not that the
+                // driver restarts.
                 if self.features.0 ^ features != virtio::LOG_ALL {
                     self.control = ControlQueue::default();
                 }
@@ -280,7 +283,7 @@ impl VmmConnection {
         Ok(())
     }
 
-    /// Stops all rings and forgets what was negotiated.
+    /// Stops all rings and discards the negotiated features.
     fn reset(&mut self, system: &mut dyn System) {
         for vring in &mut self.vrings {
             vring.stop(system);
@@ -305,7 +308,7 @@ impl VmmConnection {
             });
         }
         message.fds(count)?;
-        // Monitors pad the table; what counts is the number of regions.
+        // Monitors pad the table, so the number of regions determines its length.
         let regions = (0..count).map(|n| region(message, TABLE_HEADER + n * REGION_BYTES));
         let regions: Vec<Description> = regions.collect::<Result<_, _>>()?;
         // QEMU sends the same table for every queue pair.
@@ -343,30 +346,32 @@ impl VmmConnection {
         let end = offset.checked_add(bytes).filter(|end| *end <= CONFIG_BYTES);
         match (to, end.and_then(|end| space.get(offset..end))) {
             (Some(to), Some(from)) => to.copy_from_slice(from),
-            // A reply without payload says that the request failed.
+            // A reply without payload means that the request failed.
             _ => return Ok(RequestOutcome::With(Vec::new())),
         }
         Ok(RequestOutcome::With(payload))
     }
 
-    /// Rings depend on features and memory. One without its memory stops until a region returns it.
+    /// Applies changes of features and memory to the rings. A ring without memory stops until a
+    /// region provides it again.
     fn refresh(&mut self) {
         for vring in &mut self.vrings {
             vring.refresh(&self.memory, self.features);
         }
     }
 
-    /// Changes the link's state in the configuration space, and notifies the front end of that if
-    /// it takes requests.
+    /// Sets the link's state in the configuration space, and notifies the front end if it accepts
+    /// requests.
     pub(crate) fn set_link(&mut self, is_up: bool) {
         self.is_link_up = is_up;
         if let Some(channel) = &self.backend_req {
-            // A front end that does not read has requests that it will find.
+            // If the channel is full, the front end still has unread requests, which have the same
+            // effect.
             let _ = rustix::io::write(channel, &CONFIG_CHANGED);
         }
     }
 
-    /// The number of the control queue, if the driver leaves it to the back end.
+    /// Returns the number of the control queue, if the back end serves it.
     pub(crate) fn control_ring(&self) -> Option<usize> {
         self.features.control_ring(self.offer.queue_pairs)
     }
@@ -403,26 +408,27 @@ impl VmmConnection {
         running.count() as u16
     }
 
-    /// Follows how many pairs receive frames. When the driver first runs, the virtual machine may
-    /// have come from another host, and the network sends its frames there.
+    /// Records that `pairs` pairs receive frames. When the driver first runs, requests an
+    /// announcement: the virtual machine may have migrated from another host, to which the network
+    /// still sends its frames.
     pub(crate) fn runs(&mut self, pairs: u16) {
         if pairs > 0 && !std::mem::replace(&mut self.has_run, true) {
             self.announces = true;
         }
     }
 
-    /// Whether the driver has accepted all features of `mask`.
+    /// Returns whether the driver has accepted all features of `mask`.
     pub(crate) fn has(&self, mask: u64) -> bool {
         self.features.has(mask)
     }
 
-    /// Whether the driver takes unsegmented TCP of both kinds.
+    /// Returns whether the driver takes unsegmented TCP of both kinds.
     pub(crate) fn takes_tso(&self) -> bool {
         self.has(virtio::GUEST_CSUM | virtio::GUEST_TSO4 | virtio::GUEST_TSO6)
     }
 }
 
-/// The region at an offset of a payload.
+/// Returns the region at an offset of a payload.
 fn region(message: &VhostMessage, at: usize) -> Result<Description, ProtocolError> {
     Ok(Description {
         gpa: message.u64(at)?,
@@ -439,7 +445,7 @@ fn ring_size(size: u32) -> Result<u16, ProtocolError> {
     }
 }
 
-/// The descriptor of a message about a ring, if it has one.
+/// Returns the descriptor of a message about a ring, if it has one.
 fn ring_fd(message: &mut VhostMessage) -> Result<Option<OwnedFd>, ProtocolError> {
     if message.u64(0)? & NO_FD == 0 {
         return message.fd().map(Some);

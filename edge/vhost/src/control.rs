@@ -1,11 +1,11 @@
-//! The control queue, where the virtual machine's monitor leaves it to the back end.
+//! The control queue, for monitors that let the back end serve it.
 
 use crate::memory::VmMemory;
 use crate::queue::{CopyDirection, DescriptorChain, RingError, SplitRing};
 
-/// Commands of one turn.
+/// Maximum number of commands executed in one turn.
 const COMMANDS: usize = 16;
-/// Bytes of the only command that is offered: class, command, pairs.
+/// Bytes of the only supported command: class, command, pairs.
 const COMMAND: usize = 4;
 /// `VIRTIO_NET_CTRL_MQ`, `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`.
 const SET_PAIRS: [u8; 2] = [4, 0];
@@ -23,7 +23,7 @@ pub(crate) struct ControlQueue {
 impl Default for ControlQueue {
     fn default() -> Self {
         Self {
-            // The driver uses the first pair until it says otherwise.
+            // The driver uses only the first pair until it sets another number.
             pairs: 1,
             chain: DescriptorChain::default(),
         }
@@ -64,7 +64,7 @@ impl ControlQueue {
         })
     }
 
-    /// Executes one command, and returns how many bytes of answer were written.
+    /// Executes one command, and returns the number of bytes written as its answer.
     fn execute(&mut self, memory: &VmMemory, pairs_max: u16) -> u32 {
         let answer = match self.pairs_wanted() {
             Some(pairs) if (1..=pairs_max).contains(&pairs) => {
@@ -85,7 +85,7 @@ impl ControlQueue {
         }
     }
 
-    /// The pairs that a command sets, if it is one that sets pairs.
+    /// Returns the number of pairs that the command sets, or `None` for another command.
     fn pairs_wanted(&self) -> Option<u16> {
         let mut bytes = [0; COMMAND];
         let mut left = &mut bytes[..];

@@ -26,11 +26,11 @@ pub mod virtio {
     pub const MRG_RXBUF: u64 = 1 << 15;
     /// The configuration space holds the link's state.
     pub const STATUS: u64 = 1 << 16;
-    /// A control queue, by which the driver sets how many queue pairs it uses.
+    /// A control queue, through which the driver sets the number of queue pairs that it uses.
     pub const CTRL_VQ: u64 = 1 << 17;
     /// Several queue pairs.
     pub const MQ: u64 = 1 << 22;
-    /// All writes are logged: a migration runs. A bit of vhost, not of virtio.
+    /// All writes are logged, because a migration runs. This bit belongs to vhost, not to virtio.
     pub const LOG_ALL: u64 = 1 << 26;
     /// A header may share its descriptor with the frame.
     pub const ANY_LAYOUT: u64 = 1 << 27;
@@ -38,7 +38,7 @@ pub mod virtio {
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Notifications are suppressed by index.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// The back end has protocol features. A bit of vhost-user, not of virtio.
+    /// The back end has protocol features. This bit belongs to vhost-user, not to virtio.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     /// The device conforms to virtio 1.0: headers have 12 bytes.
     pub const VERSION_1: u64 = 1 << 32;
@@ -52,7 +52,7 @@ pub mod protocol {
     pub const LOG_SHMFD: u64 = 1 << 1;
     /// `SEND_RARP`: the back end announces the virtual machine's MAC.
     pub const RARP: u64 = 1 << 2;
-    /// The front end may ask for an acknowledgement of any request.
+    /// The front end may request an acknowledgement of any request.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// `NET_SET_MTU`.
     pub const NET_MTU: u64 = 1 << 4;
@@ -64,10 +64,10 @@ pub mod protocol {
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 }
 
-/// Queue pairs that a device may have.
+/// Maximum number of queue pairs of a device.
 pub const QUEUE_PAIRS_MAX: u16 = 8;
 
-/// Bytes of the configuration space, zeros behind the last field included.
+/// Bytes of the configuration space, including zeros after the last field.
 pub(crate) const CONFIG_BYTES: usize = 256;
 
 const STATUS_LINK_UP: u16 = 1;
@@ -81,16 +81,16 @@ pub struct Offer {
     pub mac: [u8; 6],
     /// Bytes of IP in the longest packet.
     pub mtu: u16,
-    /// Whether either side may leave checksums to the other.
+    /// Whether each side may leave checksums to the other.
     pub checksum: bool,
-    /// Whether either side may leave segmentation to the other; only with `checksum`.
+    /// Whether each side may leave segmentation to the other; requires `checksum`.
     pub tso: bool,
-    /// Bytes of memory that a virtual machine may have mapped at once.
+    /// Maximum bytes of a virtual machine's memory that are mapped at a time.
     pub memory_max: u64,
 }
 
 impl Offer {
-    /// The feature bits.
+    /// Returns the feature bits.
     #[must_use]
     pub const fn features(&self) -> u64 {
         use virtio::*;
@@ -102,29 +102,29 @@ impl Offer {
         if self.checksum && self.tso {
             bits |= GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
         }
-        // A driver refuses a device with several pairs and no control queue. QEMU serves that queue
-        // itself and accepts no such feature; User-Mode Linux leaves it to the back end.
+        // A driver rejects a device with several pairs and no control queue. QEMU serves that queue
+        // itself and does not accept this feature; User-Mode Linux lets the back end serve it.
         if self.queue_pairs > 1 {
             bits |= MQ | CTRL_VQ;
         }
         bits
     }
 
-    /// Rings of a connection: two for each pair, and a control queue beside several pairs.
+    /// Returns rings of a connection: two for each pair, and a control queue beside several pairs.
     #[must_use]
     pub(crate) const fn rings(&self) -> usize {
         let pairs = self.queue_pairs as usize;
         2 * pairs + (pairs > 1) as usize
     }
 
-    /// The protocol feature bits.
+    /// Returns the protocol feature bits.
     #[must_use]
     pub const fn protocol_features(&self) -> u64 {
         use protocol::*;
         MQ | LOG_SHMFD | RARP | REPLY_ACK | NET_MTU | BACKEND_REQ | CONFIG | CONFIGURE_MEM_SLOTS
     }
 
-    /// The configuration space (`struct virtio_net_config`).
+    /// Returns the configuration space (`struct virtio_net_config`).
     #[must_use]
     pub(crate) fn config_space(&self, is_link_up: bool) -> [u8; CONFIG_BYTES] {
         let mut space = [0; CONFIG_BYTES];
@@ -149,25 +149,26 @@ impl Offer {
 pub struct VirtioFeatures(pub u64);
 
 impl VirtioFeatures {
-    /// Whether all bits of `mask` are accepted.
+    /// Returns whether all bits of `mask` are accepted.
     #[must_use]
     #[inline]
     pub const fn has(self, mask: u64) -> bool {
         self.0 & mask == mask
     }
 
-    /// The number of the control queue, if the back end serves it; `queue_pairs` are offered.
+    /// Returns the number of the control queue, if the back end serves it; `queue_pairs` are
+    /// offered.
     #[must_use]
     pub(crate) const fn control_ring(self, queue_pairs: u16) -> Option<usize> {
         match (self.has(virtio::CTRL_VQ), self.has(virtio::MQ)) {
             (false, _) => None,
             (true, true) => Some(2 * queue_pairs as usize),
-            // The driver knows one pair.
+            // The driver does not support several pairs.
             (true, false) => Some(2),
         }
     }
 
-    /// Bytes of the header in front of each frame.
+    /// Returns bytes of the header in front of each frame.
     #[must_use]
     #[inline]
     pub const fn header_bytes(self) -> usize {

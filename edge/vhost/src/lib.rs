@@ -1,18 +1,18 @@
 //! The network device of a virtual machine, served over vhost-user by a shim domain.
 //!
-//! The shim alone maps the virtual machine's memory. It copies frames between virtqueue buffers
-//! and the buffers of its netfront, so the driver domain never has access to the virtual machine.
+//! Only the shim maps the virtual machine's memory. It copies frames between virtqueue buffers and
+//! the buffers of its netfront, so the driver domain never has access to the virtual machine.
 //!
 //! Both peers may be hostile: the virtual machine writes the rings, and its monitor (the *front
-//! end*) sends the messages and may truncate or punch the memory at any time. So every access is
-//! one of `shmem`'s faultable copies, every length, chain and count has a bound, and faults have
-//! three grades:
+//! end*) sends the messages and may truncate or punch the memory at any time. So every access is a
+//! faultable copy of `shmem`, every length, chain and count has a bound, and faults have three
+//! grades:
 //!
 //! | grade | type | consequence |
 //! |---|---|---|
 //! | a bad chain | [`queue::BadChain`] | the frame is dropped and counted, the chain is returned |
 //! | a bad ring | [`queue::RingError`] | the ring stops and its error descriptor is signalled |
-//! | a bad message | [`ProtocolError`] | the connection ends with a sentence on the console |
+//! | a bad message | [`ProtocolError`] | the connection ends with a message on the console |
 //!
 //! | module | contents |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! | `control` | the control queue: how many pairs the driver uses |
 //! | `connection` | the state of one connection, and the answer to each request |
 //! | `link` | the state of the virtual machine's link |
-//! | [`backend`] | connections one after the other |
+//! | [`backend`] | successive connections |
 //! | [`device`] | queue pairs as [`nic::Nic`]s |
 //!
 //! Names are those of the virtio and vhost-user specifications.

@@ -1,15 +1,15 @@
 //! The state of the virtual machine's link.
 
-/// How long the interface is without a driver domain before the virtual machine's link is down. A
-/// driver domain that is restarted is back much sooner, and a guest's network manager would
-/// otherwise configure the interface again.
+/// Time without a driver domain after which the virtual machine's link is down. A restarted driver
+/// domain connects much sooner: without this delay, the guest's network manager would configure the
+/// interface again at each restart.
 pub const DOWN_AFTER_NS: u64 = 1_000_000_000;
 
 /// The link, as the virtual machine sees it.
 #[derive(Debug)]
 pub(crate) struct VmLink {
     is_up: bool,
-    /// When the interface lost its driver domain.
+    /// Time at which the interface lost its driver domain.
     lost_ns: Option<u64>,
 }
 
@@ -23,12 +23,12 @@ impl Default for VmLink {
 }
 
 impl VmLink {
-    /// Whether the link is up.
+    /// Returns whether the link is up.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// Follows whether the interface has a driver domain; returns whether the link changes.
+    /// Records whether the interface has a driver domain; returns whether the link changes.
     pub(crate) fn set(&mut self, is_connected: bool, now_ns: u64) -> bool {
         let is_up = match (is_connected, self.lost_ns) {
             (true, _) => {
@@ -44,7 +44,7 @@ impl VmLink {
         std::mem::replace(&mut self.is_up, is_up) != is_up
     }
 
-    /// The time at which the link is to be down, unless the driver domain returns.
+    /// Returns the time at which the link is set down unless a driver domain connects.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let lost_ns = self.lost_ns.filter(|_| self.is_up)?;
         Some(lost_ns.saturating_add(DOWN_AFTER_NS))

@@ -16,7 +16,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// The log in `bytes` bytes of `file` starting at `offset`.
+    /// Returns the log in `bytes` bytes of `file` starting at `offset`.
     ///
     /// # Errors
     /// The log is empty, not aligned or larger than `bytes_max`, or the system did not map it.
@@ -52,13 +52,13 @@ impl DirtyLog {
         system.unmap(self.mapped);
     }
 
-    /// Sets the bits of all pages of a range; returns whether the log has them all.
+    /// Sets the bits of all pages of a range; returns whether the log covers all of them.
     pub(crate) fn mark(&self, gpa: u64, bytes: usize) -> bool {
         let Some(last) = bytes.checked_sub(1) else {
             return true;
         };
-        // The front end takes a bit and then reads the page. So the write is visible before a bit
-        // that is found set may count.
+        // The front end clears a bit and then reads the page, so the write must be visible before
+        // the bit is set.
         fence(Ordering::SeqCst);
         let first = gpa / PAGE as u64;
         let last = gpa.saturating_add(last as u64) / PAGE as u64;
@@ -70,8 +70,8 @@ impl DirtyLog {
     }
 
     /// Sets a bit of the word at an offset. Other devices set bits of the same word, and the front
-    /// end takes all by writing zero: a bit that a swap has overwritten is put back. A bit may be
-    /// set twice, which costs the front end one page more.
+    /// end clears all by writing zero. So a bit that a swap has overwritten is set again. If a bit
+    /// is set twice, the front end sends one more page.
     fn set(&self, word: usize, bit: u32) -> Result<(), shmem::Fault> {
         let before = self.bits.load_u32(word)?;
         if before & bit != 0 {

@@ -8,7 +8,7 @@ use shmem::Span;
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 
-/// Regions that a virtual machine may have.
+/// Maximum number of regions of a virtual machine.
 pub const REGIONS_MAX: usize = 32;
 
 /// A region as the front end describes it.
@@ -18,14 +18,14 @@ pub struct Description {
     pub gpa: u64,
     /// Bytes.
     pub bytes: u64,
-    /// First address in the front end's address space: ring addresses belong to it.
+    /// First address in the front end's address space, which ring addresses refer to.
     pub uva: u64,
-    /// Where the region begins in its file.
+    /// Offset of the region in its file.
     pub offset: u64,
 }
 
 impl Description {
-    /// Whether the region is not empty, in whole pages, and wraps nowhere.
+    /// Returns whether the region is not empty, consists of whole pages, and does not wrap.
     fn is_sound(&self) -> bool {
         let page = PAGE as u64;
         let in_pages = |number: u64| number.is_multiple_of(page);
@@ -55,17 +55,17 @@ struct VmRegion {
 pub struct VmMemory {
     regions: Vec<VmRegion>,
     bytes_max: u64,
-    /// The region that the last address was found in.
+    /// Region that contained the last address.
     last: Cell<usize>,
     log: Option<DirtyLog>,
     /// Whether writes are logged.
     logs: bool,
-    /// The address of the first write that the log has no bit for.
+    /// Address of the first write for which the log has no bit.
     unlogged: Cell<Option<u64>>,
 }
 
 impl VmMemory {
-    /// No memory yet, and at most `bytes_max` bytes later.
+    /// Creates an empty memory, which may map at most `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl VmMemory {
         }
     }
 
-    /// Whether exactly these regions are mapped.
+    /// Returns whether exactly these regions are mapped.
     pub(crate) fn is(&self, regions: &[Description]) -> bool {
         self.regions.len() == regions.len() && regions.iter().all(|region| self.has(region))
     }
@@ -85,11 +85,11 @@ impl VmMemory {
             .any(|known| known.description == *region)
     }
 
-    /// Maps one more region. One that is mapped already stays as it is: QEMU sends each once for
-    /// every queue pair.
+    /// Maps one more region. Ignores one that is already mapped, because QEMU sends each region
+    /// once for every queue pair.
     ///
     /// # Errors
-    /// The region is unsound or exceeds the bounds, or the system did not map it.
+    /// The region is invalid or exceeds the bounds, or the system did not map it.
     pub fn add(
         &mut self,
         region: Description,
@@ -105,7 +105,7 @@ impl VmMemory {
             return Err(ProtocolError::Region { gpa, bytes });
         }
         let sizes = self.regions.iter().map(|known| known.description.bytes);
-        // Each is sound, so the sum of all is below 2^64 only if it is checked.
+        // Each region is valid, but their sum may still exceed 2^64.
         let sum = sizes.chain([region.bytes]).try_fold(0, u64::checked_add);
         if self.regions.len() >= REGIONS_MAX || sum.is_none_or(|sum| sum > self.bytes_max) {
             return Err(ProtocolError::Memory {
@@ -149,7 +149,7 @@ impl VmMemory {
         }
     }
 
-    /// The memory at a guest physical address: `bytes` bytes, or as many as the region has.
+    /// Returns the memory at a guest physical address: `bytes` bytes, or as many as the region has.
     #[must_use]
     #[inline]
     pub fn at(&self, gpa: u64, bytes: usize) -> Option<Span> {
@@ -169,8 +169,8 @@ impl VmMemory {
         Some(span)
     }
 
-    /// The `bytes` bytes at an address of the front end's, which lie in one region, and their guest
-    /// physical address.
+    /// Returns the `bytes` bytes at an address in the front end's address space, which must lie in
+    /// one region, and their guest physical address.
     #[must_use]
     pub fn at_uva(&self, uva: u64, bytes: usize) -> Option<(Span, u64)> {
         self.regions.iter().find_map(|region| {
@@ -188,7 +188,7 @@ impl VmMemory {
         self.logs = logs;
     }
 
-    /// Returns whether writes are to be logged and no log has arrived: no ring may run.
+    /// Returns whether writes must be logged but no log has arrived, so that no ring may run.
     pub(crate) fn lacks_log(&self) -> bool {
         self.logs && self.log.is_none()
     }
@@ -209,8 +209,8 @@ impl VmMemory {
         }
     }
 
-    /// Checks that every write so far was logged. After a migration that misses one, the virtual
-    /// machine's memory is corrupt.
+    /// Checks that every write so far was logged. Otherwise the virtual machine's memory would be
+    /// corrupt after the migration.
     ///
     /// # Errors
     /// The log is shorter than the memory, or the front end has truncated it.

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Bytes of the longest payload: a configuration space, or a memory table.
 pub(crate) const PAYLOAD_MAX: usize = 512;
-/// Descriptors of one message: a memory table's.
+/// Maximum number of descriptors of one message, which a memory table has.
 pub(crate) const FDS_MAX: usize = 8;
 
 /// Bits of the flags that hold the version.
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// A header, checked.
+/// A validated header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VhostHeader {
     pub(crate) request: VhostRequest,
@@ -56,7 +56,7 @@ pub(crate) struct VhostMessage {
 }
 
 impl VhostMessage {
-    /// The payload.
+    /// Returns the payload.
     pub(crate) fn payload(&self) -> &[u8] {
         self.payload.get(..self.header.payload_bytes).unwrap_or(&[])
     }
@@ -70,17 +70,17 @@ impl VhostMessage {
         ))
     }
 
-    /// The u32 at an offset of the payload.
+    /// Returns the u32 at an offset of the payload.
     pub(crate) fn u32(&self, at: usize) -> Result<u32, ProtocolError> {
         self.field(at).map(u32::from_le_bytes)
     }
 
-    /// The u64 at an offset of the payload.
+    /// Returns the u64 at an offset of the payload.
     pub(crate) fn u64(&self, at: usize) -> Result<u64, ProtocolError> {
         self.field(at).map(u64::from_le_bytes)
     }
 
-    /// The only descriptor.
+    /// Returns the only descriptor.
     pub(crate) fn fd(&mut self) -> Result<OwnedFd, ProtocolError> {
         self.fds(1)?;
         let count = ProtocolError::Descriptors(self.header.request, 0);
@@ -96,11 +96,11 @@ impl VhostMessage {
     }
 }
 
-/// The back end's request to the front end to read the configuration space again:
+/// The back end's request that the front end read the configuration space again:
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG` of version 1, without payload.
 pub(crate) const CONFIG_CHANGED: [u8; HEADER_BYTES] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
-/// A reply to `request`.
+/// Returns a reply to `request`.
 pub(crate) fn reply(request: VhostRequest, payload: &[u8]) -> Vec<u8> {
     let header = [
         request as u32,

@@ -1,8 +1,8 @@
-//! Why a connection ends.
+//! Errors that end a connection.
 
 use crate::request::VhostRequest;
 
-/// Why the shim ends a connection. The sentence is for the console of the shim.
+/// Reason for which the shim ends a connection. The message is printed on the shim's console.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
     /// The front end has closed the connection.
@@ -17,18 +17,18 @@ pub enum ProtocolError {
     /// The version in the flags is not 1, or the message is a reply.
     #[error("flags {0:#x} are not those of a request of version 1")]
     Flags(u32),
-    /// A request that no feature offers.
+    /// A request that no offered feature includes.
     #[error("request {0} is not supported")]
     Unknown(u32),
-    /// The payload is longer than any.
+    /// The payload exceeds the maximum of all requests.
     #[error("request {request} has a payload of {bytes} bytes")]
     TooLong {
         /// The request's code.
         request: u32,
-        /// Bytes that were announced.
+        /// Announced length in bytes.
         bytes: u32,
     },
-    /// The payload is shorter than the request's.
+    /// The payload is shorter than the request requires.
     #[error("{0:?} has a payload of {1} bytes, which is too short")]
     TooShort(VhostRequest, usize),
     /// The message has more or fewer descriptors than the request takes.
@@ -49,7 +49,7 @@ pub enum ProtocolError {
     /// A ring without a kick descriptor would have to be polled.
     #[error("ring {0} has no kick descriptor")]
     NoKick(usize),
-    /// A region that is empty, not aligned, wraps or overlaps another one.
+    /// A region that is empty, not aligned, wraps, or overlaps another one.
     #[error("a region of {bytes:#x} bytes at {gpa:#x} is not aligned, wraps or overlaps another")]
     Region {
         /// Its first guest physical address.
@@ -71,7 +71,7 @@ pub enum ProtocolError {
     /// A log that is empty, not aligned, or larger than the memory may be.
     #[error("a log of {bytes:#x} bytes at {offset:#x} is empty, not aligned, or too large")]
     Log {
-        /// Where it begins in its file.
+        /// Its offset in its file.
         offset: u64,
         /// Its length.
         bytes: u64,

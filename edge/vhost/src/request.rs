@@ -2,12 +2,12 @@
 
 macro_rules! requests {
     ($($name:ident = $code:literal,)*) => {
-        /// Requests that the shim answers, by their names in the specification.
+        /// Requests that the shim answers, with their names in the specification.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum VhostRequest { $($name = $code,)* }
 
         impl VhostRequest {
-            /// The request of a code.
+            /// Returns the request with this code.
             pub(crate) const fn from_wire(code: u32) -> Option<Self> {
                 match code { $($code => Some(Self::$name),)* _ => None }
             }

@@ -1,4 +1,4 @@
-//! Messages and descriptors from a stream, without ever blocking.
+//! Messages and descriptors over a non-blocking stream.
 
 use crate::ProtocolError;
 use crate::message::{FDS_MAX, HEADER_BYTES, PAYLOAD_MAX, VhostHeader, VhostMessage};
@@ -9,7 +9,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A connection's socket, and the message that arrives.
+/// A connection's socket, and the message being received.
 #[derive(Debug)]
 pub(crate) struct VmmSocket {
     fd: OwnedFd,
@@ -18,7 +18,7 @@ pub(crate) struct VmmSocket {
     /// Bytes of header and payload that have arrived.
     have: usize,
     fds: Vec<OwnedFd>,
-    /// Whether the kernel discarded descriptors that found no room.
+    /// Whether the kernel discarded descriptors that did not fit.
     excess: bool,
 }
 
@@ -36,7 +36,7 @@ impl VmmSocket {
         })
     }
 
-    /// The next message, if it has arrived whole.
+    /// Returns the next message, if all of it has arrived.
     pub(crate) fn receive(&mut self) -> Result<Option<VhostMessage>, ProtocolError> {
         if self.have < HEADER_BYTES && !self.fill(HEADER_BYTES)? {
             return Ok(None);
@@ -58,7 +58,7 @@ impl VmmSocket {
         }))
     }
 
-    /// Reads until `end` bytes of the message have arrived; false if some have not.
+    /// Reads until `end` bytes of the message have arrived; returns false if some are missing.
     fn fill(&mut self, end: usize) -> Result<bool, ProtocolError> {
         while self.have < end {
             let room = match self.have.checked_sub(HEADER_BYTES) {
@@ -85,7 +85,8 @@ impl VmmSocket {
         Ok(true)
     }
 
-    /// Sends a reply. One that finds no room means that the front end reads none.
+    /// Sends a reply. Returns an error if the buffer is full, because the front end reads no
+    /// replies.
     pub(crate) fn send(&self, reply: &[u8]) -> Result<(), ProtocolError> {
         match rustix::io::write(&self.fd, reply) {
             Ok(sent) if sent == reply.len() => Ok(()),
@@ -102,7 +103,7 @@ impl AsFd for VmmSocket {
     }
 }
 
-/// Reads bytes and appends the descriptors that arrived with them; returns how many bytes, and
+/// Reads bytes and appends the descriptors that arrived with them; returns the number of bytes, and
 /// whether there were more descriptors than a message may have.
 pub(crate) fn read(
     fd: BorrowedFd<'_>,

@@ -1,15 +1,15 @@
-//! The system that the shim runs on.
+//! The shim's system.
 
 use shmem::Span;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Maps memory of the virtual machine, and waits for descriptors of its monitor. All calls are
-/// rare: none happens per frame.
+/// Maps memory of the virtual machine, and waits for descriptors of its monitor. No method is
+/// called per frame.
 pub trait System {
     /// Maps `bytes` bytes of `file` starting at `offset`, shared and writable. Both numbers are
-    /// multiples of the page size. The caller closes `file` afterwards. Pages behind the end of the
-    /// file fault, also if the file becomes shorter later.
+    /// multiples of the page size. The caller closes `file` afterwards. Pages beyond the end of the
+    /// file fault, even if the file is truncated later.
     ///
     /// # Errors
     /// The file cannot be mapped, or the region exceeds the system's bounds.

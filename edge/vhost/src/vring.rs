@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) struct Vring {
     pub(crate) size: u16,
     pub(crate) addresses: Option<RingAddresses>,
-    /// Where the ring resumes.
+    /// Index at which the ring resumes.
     pub(crate) base: u16,
     pub(crate) enabled: bool,
     kick: Option<OwnedFd>,
@@ -21,12 +21,12 @@ pub(crate) struct Vring {
     err: Option<OwnedFd>,
     /// The ring in memory, while it runs.
     pub(crate) queue: Option<SplitRing>,
-    /// Why the ring has stopped, until the front end sets it up again.
+    /// Error that stopped the ring, until the front end sets it up again.
     pub(crate) broken: Option<RingError>,
 }
 
 impl Vring {
-    /// Starts, stops or moves the ring, after something that it depends on has changed.
+    /// Starts, stops or moves the ring after its memory, features or descriptors have changed.
     pub(crate) fn refresh(&mut self, memory: &VmMemory, features: VirtioFeatures) {
         let was_running = self.queue.is_some();
         if let Some(queue) = self.queue.take() {
@@ -37,7 +37,7 @@ impl Vring {
         let Some(addresses) = &self.addresses else {
             return;
         };
-        // A write before the log arrives would be missing in it.
+        // A write before the log arrives would not be recorded in it.
         if self.kick.is_none() || !is_enabled || self.broken.is_some() || memory.lacks_log() {
             return;
         }
@@ -48,12 +48,13 @@ impl Vring {
         let event_idx = features.has(virtio::EVENT_IDX);
         self.queue = SplitRing::new(memory, &addresses, self.size, event_idx, self.base);
         if self.queue.is_some() && !was_running {
-            // A back end before this one may have died between returning a chain and saying so.
+            // An earlier back end may have died after returning a chain and before notifying the
+            // driver.
             self.call();
         }
     }
 
-    /// Whether the ring lacks nothing but memory.
+    /// Returns whether the ring lacks only memory.
     pub(crate) fn is_lost(&self, memory: &VmMemory) -> bool {
         let is_set_up = self.kick.is_some() && self.addresses.is_some();
         is_set_up
@@ -63,13 +64,13 @@ impl Vring {
             && !memory.lacks_log()
     }
 
-    /// Whether the front end has stopped the ring, or has not started it.
+    /// Returns whether the front end has stopped the ring, or has not started it.
     pub(crate) fn is_stopped(&self) -> bool {
         self.kick.is_none()
     }
 
-    /// Replaces the kick descriptor. The shim never reads it: each write of the driver is an edge,
-    /// which wakes.
+    /// Replaces the kick descriptor. The shim never reads it, because each write of the driver is
+    /// an edge, which wakes the shim.
     pub(crate) fn set_kick(
         &mut self,
         kick: Option<OwnedFd>,
@@ -86,7 +87,7 @@ impl Vring {
         Ok(())
     }
 
-    /// Replaces the call descriptor. It may be blocking, a pipe, and full.
+    /// Replaces the call descriptor, which may be a full, blocking pipe.
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.call = notifier(call)?;
         // The driver may wait for a notification that the old one received.
@@ -100,12 +101,12 @@ impl Vring {
         Ok(())
     }
 
-    /// Notifies the driver. A descriptor that is full has notified it before.
+    /// Notifies the driver. If the descriptor is full, an earlier notification is still pending.
     pub(crate) fn call(&self) {
         notify(self.call.as_ref());
     }
 
-    /// The ring and its notifier, while it runs.
+    /// Returns the ring and its notifier, while it runs.
     pub(crate) fn running(&mut self) -> Option<(VringNotifier<'_>, &mut SplitRing)> {
         let queue = self.queue.as_mut()?;
         Some((VringNotifier(self.call.as_ref()), queue))
@@ -120,7 +121,7 @@ impl Vring {
         notify(self.err.as_ref());
     }
 
-    /// Stops the ring; returns where it resumes.
+    /// Stops the ring; returns the index at which it resumes.
     pub(crate) fn stop(&mut self, system: &mut dyn System) -> u16 {
         if let Some(queue) = self.queue.take() {
             self.base = queue.next_avail();

@@ -11,7 +11,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
 }
 
-/// A TCP packet over IPv4 of `len` bytes with a blank checksum.
+/// Returns a TCP packet over IPv4 of `len` bytes with a blank checksum.
 fn tcp(len: usize, flags: u8) -> Vec<u8> {
     let [high, low] = ((len - 14) as u16).to_be_bytes();
     let mut packet = bytes(len);
@@ -44,7 +44,7 @@ fn header_of(features: u64) -> usize {
     }
 }
 
-/// Every combination of what changes how frames lie in a ring.
+/// Every combination of features that change the layout of frames in a ring.
 fn layouts() -> impl Iterator<Item = u64> {
     let bits = [MRG_RXBUF, INDIRECT_DESC, EVENT_IDX, VERSION_1, ANY_LAYOUT];
     (0..1_u32 << bits.len()).map(move |choice| {
@@ -54,7 +54,7 @@ fn layouts() -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn frames_pass_both_ways_in_every_layout() {
+fn frames_pass_in_both_directions_in_every_layout() {
     for (features, fast) in layouts().flat_map(|features| [(features, true), (features, false)]) {
         let mut rig = Rig::running(offer(1), 64, features);
         rig.fast = fast;
@@ -275,7 +275,7 @@ fn frames_wait_while_the_driver_posts_too_little() {
     assert!(rig.ports[0].has_work());
     assert_eq!(rig.tx_bytes(0, &bytes(1000)).sent, 1);
     assert_eq!(rig.front.received(0, 12).unwrap()[12..], bytes(1000));
-    // A ring that stops loses the frames that wait.
+    // When a ring stops, waiting frames are lost.
     assert_eq!(rig.tx_bytes(0, &bytes(1000)).waiting, 1);
     assert!(!rig.ports[0].has_work());
     rig.words(11, [0, 0]);

@@ -1,5 +1,5 @@
-//! Attacks of a virtual machine and of its monitor. Neither stops the shim: a bad chain
-//! costs a frame, a bad ring itself, a bad message the connection.
+//! Attacks of a virtual machine and of its monitor. Neither stops the shim: a bad chain costs a
+//! frame, a bad ring stops, and a bad message ends the connection.
 
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,8 @@ use vhost_edge::testing::{Rig, Session, hostile};
 
 const FEATURES: u64 = virtio::VERSION_1 | virtio::INDIRECT_DESC;
 
-/// Offers one chain of these descriptors to the transmit queue; how many frames it becomes.
+/// Offers one chain of these descriptors to the transmit queue; returns the number of frames
+/// received.
 fn frames(rig: &mut Rig, descriptors: &[Descriptor]) -> usize {
     let ring = &mut rig.front.rings[1].ring;
     for (index, descriptor) in descriptors.iter().enumerate() {
@@ -40,12 +41,12 @@ fn descriptor(gpa: u64, bytes: u32, flags: u16, next: u16) -> Descriptor {
     }
 }
 
-/// A buffer that is sound.
+/// Returns a valid buffer.
 fn sound(flags: u16, next: u16) -> Descriptor {
     descriptor(GPA + (1 << 20), 72, flags, next)
 }
 
-/// A running device, and whether it still serves a sound chain.
+/// Returns a running device that serves a valid chain.
 fn rig() -> Rig {
     Rig::running(offer(1), 16, FEATURES)
 }
@@ -212,7 +213,7 @@ fn a_chain_outside_the_table_stops_its_ring() {
 fn memory_that_is_truncated_costs_frames_and_rings() {
     let mut rig = rig();
     let all = rig.front.bytes();
-    // Buffers go, rings stay.
+    // The buffers' region is removed; the rings' region stays.
     ftruncate(&rig.front.file, 1 << 17).unwrap();
     assert_eq!(frames(&mut rig, &[sound(0, 0)]), 0);
     assert_eq!(rig.counter("rx_fault"), 1);
@@ -223,7 +224,7 @@ fn memory_that_is_truncated_costs_frames_and_rings() {
     assert_eq!(rig.tx_bytes(0, &[0; 60]).fault, 1);
     ftruncate(&rig.front.file, all).unwrap();
     still_serves(&mut rig);
-    // Rings go, too.
+    // The rings' region is removed, too.
     ftruncate(&rig.front.file, 0).unwrap();
     assert!(rig.rx_bytes(0).is_empty());
     assert_eq!(rig.tx_bytes(0, &[0; 60]).sent, 0);
@@ -298,7 +299,7 @@ fn more_regions_than_slots_end_the_connection() {
 }
 
 #[test]
-fn a_ring_whose_region_vanishes_rests() {
+fn a_ring_whose_region_is_removed_pauses() {
     let mut rig = rig();
     let region = rig.front.region();
     let mut payload = vec![0; 8];
@@ -418,7 +419,7 @@ fn descriptors_where_none_belong_are_closed() {
             assert_eq!(read.unwrap(), 0, "every copy is closed");
         }
     }
-    // A byte at a time, each with as many as the kernel takes at once.
+    // A byte at a time, each with as many descriptors as the kernel accepts at once.
     let mut rig = rig();
     for byte in [1_u32, 1, 0].map(u32::to_le_bytes).concat() {
         let fds = vec![rig.front.file.as_fd(); 8];
@@ -440,7 +441,7 @@ fn a_request_with_too_few_descriptors_ends_it() {
 }
 
 #[test]
-fn a_front_end_that_reads_no_replies_is_left() {
+fn a_front_end_that_reads_no_replies_is_closed() {
     let mut rig = Rig::connected(offer(1), 16);
     let header = [1_u32, 1, 0].map(u32::to_le_bytes).concat();
     let mut sent = 0;

@@ -1,5 +1,5 @@
 //! The log of written pages, which lets a running virtual machine move to another host. A write
-//! that the log misses would be missing there.
+//! that is missing in the log would be missing at the destination.
 
 use nic::Notified;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 const FEATURES: u64 = virtio::VERSION_1 | virtio::MRG_RXBUF;
 /// Bytes of a log with a bit for each page of the front end's memory.
 const LOG_BYTES: u64 = 64 << 10;
-/// Where it begins in its file: not at a page.
+/// Its offset in its file, which is not a page boundary.
 const LOG_AT: u64 = 64;
 
 /// The front end's log.
@@ -50,7 +50,7 @@ impl Log {
         self.mapped.span().skip((LOG_AT + page / 8) as usize)
     }
 
-    /// Whether the page of an address is dirty.
+    /// Returns whether the page of an address is dirty.
     fn has(&self, gpa: u64) -> bool {
         let page = gpa / PAGE as u64;
         let mut byte = [0; 1];
@@ -58,7 +58,7 @@ impl Log {
         byte[0] >> (page % 8) & 1 == 1
     }
 
-    /// Takes all bits, as a front end does that sends the pages now.
+    /// Clears all bits, as a front end that now sends the pages.
     fn clear(&self) {
         self.byte(0).take(LOG_BYTES as usize).fill(0).unwrap();
     }
@@ -74,7 +74,7 @@ fn log_all(rig: &mut Rig, logs: bool) {
     }
 }
 
-/// A frame to the driver; the addresses of the buffers that were posted for it.
+/// Delivers a frame to the driver; returns the addresses of the buffers that were posted for it.
 fn deliver(rig: &mut Rig, len: usize) -> Vec<u64> {
     while rig.front.take_back(0).is_some() {}
     let posted = rig.front.post(0, &[4096, 4096], false, &[]).unwrap();
@@ -213,7 +213,7 @@ fn logs_that_cannot_be_are_refused() {
     assert!(rig.front.is_closed(), "without a descriptor");
 }
 
-/// One step.
+/// A step of the test.
 #[derive(Clone, Debug)]
 enum Op {
     /// The driver sends a frame of this many bytes.
@@ -250,7 +250,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// A virtual machine, and its memory before the shim's last step.
-struct Moving {
+struct MigratingVm {
     rig: Rig,
     log: Log,
     before: Vec<u8>,
@@ -258,7 +258,7 @@ struct Moving {
     frames: u8,
 }
 
-impl Moving {
+impl MigratingVm {
     fn new(features: u64) -> Self {
         let mut rig = Rig::running(offer(1), 16, features);
         let log = Log::new();
@@ -277,7 +277,7 @@ impl Moving {
         self.rig.front.memory.span()
     }
 
-    /// Has the shim do something; each page that differs afterwards is logged.
+    /// Lets the shim execute a step, and checks that each changed page is logged.
     fn shim(&mut self, act: impl FnOnce(&mut Rig, &Log)) {
         self.log.clear();
         self.memory().read(&mut self.before).unwrap();
@@ -340,7 +340,7 @@ proptest! {
     fn each_page_that_the_shim_changes_is_logged(ops in ops(), choice in 0..4_u64) {
         let merges = if choice & 1 == 0 { 0 } else { virtio::MRG_RXBUF };
         let events = if choice & 2 == 0 { 0 } else { virtio::EVENT_IDX };
-        let mut moving = Moving::new(virtio::VERSION_1 | virtio::ANY_LAYOUT | merges | events);
+        let mut moving = MigratingVm::new(virtio::VERSION_1 | virtio::ANY_LAYOUT | merges | events);
         for op in ops {
             moving.apply(op);
         }

@@ -1,5 +1,5 @@
-//! A queue pair against a model: two rows of frames. Any sequence of operations delivers every
-//! frame once, in order, and returns every chain and every buffer.
+//! Compares a queue pair with a model of two queues of frames. Any sequence of operations delivers
+//! every frame once, in order, and returns every chain and every buffer.
 
 use nic::Notified;
 use proptest::prelude::*;
@@ -8,10 +8,11 @@ use vhost_edge::features::virtio::*;
 use vhost_edge::testing::rig::offer;
 use vhost_edge::testing::{Rig, Session};
 
-/// One step.
+/// A step of the test.
 #[derive(Clone, Debug)]
 enum Op {
-    /// The driver sends a frame of this many bytes in buffers of these lengths, and one more.
+    /// The driver sends a frame of this many bytes in buffers of these lengths and a last one for
+    /// the rest; the flag selects an indirect table.
     Send(usize, Vec<usize>, bool),
     /// The shim takes at most this number of frames.
     Rx(usize),
@@ -54,7 +55,7 @@ struct Model {
     from_vm: VecDeque<Vec<u8>>,
     to_vm: VecDeque<Vec<u8>>,
     posted: VecDeque<usize>,
-    /// Chains posted so far, and when the last frame found too few.
+    /// Chains posted so far, and their number when the last frame lacked buffers.
     posts: usize,
     waits: Option<usize>,
 }
@@ -92,7 +93,7 @@ impl Model {
             Op::Send(len, mut lengths, indirect) => {
                 let frame = self.frame(len);
                 let sent = [vec![0; self.header], frame.clone()].concat();
-                // The buffers hold exactly the frame.
+                // The buffers have exactly the size of the frame.
                 let mut left = sent.len();
                 for here in &mut lengths {
                     *here = (*here).min(left);

@@ -1,5 +1,6 @@
-//! The split ring against `virtio-queue`, rust-vmm's device side. Each serves the same driver in a
-//! separate memory. Both must read the same chains, write the same used rings and notify alike.
+//! Compares the split ring with `virtio-queue`, rust-vmm's device side. Each serves the same driver
+//! in a separate memory. Both must read the same chains, write the same used rings and send the
+//! same notifications.
 
 use proptest::prelude::*;
 use std::fs::File;
@@ -115,7 +116,7 @@ impl Both {
         }
     }
 
-    /// Serves one chain on both sides; false if there is none.
+    /// Serves one chain on both sides; returns false if there is none.
     fn serve(&mut self, chain: &mut DescriptorChain) -> bool {
         let taken = self
             .queue

@@ -9,7 +9,7 @@ use vhost_edge::testing::{Rig, Session};
 const FEATURES: u64 = VERSION_1 | MRG_RXBUF | EVENT_IDX | MQ;
 const SET_PAIRS: [u8; 2] = [4, 0];
 
-/// A frame of UDP from a port.
+/// Returns a frame of UDP from a port.
 fn frame(port: u16, number: u8) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 2, 0, 0, 0, 0, 9, 8, 0]);
@@ -33,7 +33,7 @@ fn post_everywhere(rig: &mut Rig, pairs: usize) {
     }
 }
 
-/// The frames that each pair has received.
+/// Returns the frames that each pair has received.
 fn received(rig: &mut Rig, pairs: usize) -> Vec<Vec<Vec<u8>>> {
     let pair = |pair: usize| {
         std::iter::from_fn(|| rig.front.received(2 * pair, 12))
@@ -153,10 +153,10 @@ fn the_driver_sets_its_pairs_by_the_control_queue() {
 }
 
 #[test]
-fn a_broken_control_queue_stops_alone() {
+fn a_broken_control_queue_stops_only_itself() {
     let mut rig = Rig::with_queues(offer(2), 64, 2);
     rig.start(FEATURES | CTRL_VQ);
-    // A chain without room for an answer, one that loops, and an index that jumps.
+    // A chain without space for an answer, one that loops, and an index that jumps.
     for (flags, next) in [(0, 0), (NEXT, 0)] {
         let ring = &mut rig.front.rings[4].ring;
         let gpa = vhost_edge::testing::front::GPA;

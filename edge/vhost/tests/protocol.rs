@@ -27,7 +27,7 @@ fn file(rig: &Rig) -> OwnedFd {
     rig.front.file.try_clone().unwrap()
 }
 
-/// Whether a frame passes each way.
+/// Returns whether a frame passes each way.
 fn passes(rig: &mut Rig) -> bool {
     let sent = [[0; 12].as_slice(), &[0x5a; 60]].concat();
     if rig.front.post(1, &[72], false, &sent).is_none() {
@@ -337,14 +337,14 @@ fn the_front_end_is_notified_of_the_link() {
         assert_eq!(notified(), Some(changed.clone()));
         assert_eq!(rig.counter("vm_link_up"), u64::from(is_up));
     }
-    // One that does not read stalls nothing.
+    // A front end that does not read does not stall the shim.
     for n in 0..10_000 {
         rig.ports[0].set_link(n % 2 == 0, due * (n + 2));
     }
     assert!(passes(&mut rig));
 }
 
-/// The frame, if it is one that announces the virtual machine's MAC.
+/// Returns the received frames that announce the virtual machine's MAC.
 fn announced(rig: &mut Rig) -> Vec<Vec<u8>> {
     let frames = rig.rx_bytes(0);
     let is_one =
@@ -376,7 +376,7 @@ fn the_mac_is_announced_when_the_driver_first_runs() {
     assert!(passes(&mut rig));
 }
 
-/// A driver that asks the device for notifications by a flag waits for ever if the flag stays.
+/// If the flag that disables notifications stayed set, the driver would wait for ever.
 #[test]
 fn a_ring_that_was_disarmed_is_armed_after_a_restart() {
     for restart in [true, false] {

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_process_has_the_rights_of_its_table() {
         // Xen's devices (linux/evtchn.h, linux/gntdev.h), then FIONBIO.
-        const ASKED: &[u64] = &[
+        const REQUIRED: &[u64] = &[
             0x0008_4501,
             0x0004_4503,
             0x0004_4504,
@@ -70,7 +70,7 @@ mod tests {
             0x5421,
         ];
         let sometimes = [
-            (SYS_ioctl, When::OneOf(1, ASKED)),
+            (SYS_ioctl, When::OneOf(1, REQUIRED)),
             (SYS_setsockopt, When::Is(1, 1)),
             (SYS_mmap, When::HasNot(2, 4)),
             (SYS_mprotect, When::HasNot(2, 4)),

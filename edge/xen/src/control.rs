@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 1 << 16;
 /// Time that a client has to send its request, and to read the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The driver's name.
 const DRIVER: &str = "driver";
 
@@ -96,8 +96,8 @@ impl ControlServer {
         if uid != self.user && uid != 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        client.set_read_timeout(Some(PATIENCE))?;
-        client.set_write_timeout(Some(PATIENCE))?;
+        client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+        client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let mut line = String::new();
         BufReader::new(client.take(REQUEST_MAX)).read_line(&mut line)?;
         let request = serde_json::from_str(&line);

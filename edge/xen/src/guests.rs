@@ -16,7 +16,7 @@ pub struct XenGuests(pub Rc<Xen>);
 
 impl Guests for XenGuests {
     fn changes(&mut self) -> Vec<GuestChange> {
-        let looked = self.0.interfaces.borrow_mut().look(monotonic_ns());
+        let looked = self.0.interfaces.borrow_mut().read_changes(monotonic_ns());
         if let Err(error) = looked {
             eprintln!("{error}");
         }

@@ -128,7 +128,7 @@ impl<C: StoreChannel> Interfaces<C> {
     /// # Errors
     ///
     /// The xenstore fails or does not answer.
-    pub fn look(&mut self, now_ns: u64) -> Result<(), StoreError> {
+    pub fn read_changes(&mut self, now_ns: u64) -> Result<(), StoreError> {
         loop {
             match self.store.event() {
                 Ok(Some(path)) => self.mark(&path),
@@ -168,8 +168,8 @@ impl<C: StoreChannel> Interfaces<C> {
         self.stale.is_empty()
     }
 
-    /// Returns the time from which [`Interfaces::look`] reads an interface that has changed too
-    /// often.
+    /// Returns the time from which [`Interfaces::read_changes`] reads an interface that has changed
+    /// too often.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let due = self.stale.iter().map(|key| {
@@ -179,13 +179,13 @@ impl<C: StoreChannel> Interfaces<C> {
         due.flatten().min()
     }
 
-    /// Returns the next change that [`Interfaces::look`] has found.
+    /// Returns the next change that [`Interfaces::read_changes`] has found.
     pub fn next_change(&mut self) -> Option<InterfaceChange> {
         self.news.pop_front()
     }
 
-    /// Returns whether [`Interfaces::look`] or [`Interfaces::next_change`] would find anything,
-    /// without a request to the xenstore.
+    /// Returns whether [`Interfaces::read_changes`] or [`Interfaces::next_change`] would find
+    /// anything, without a request to the xenstore.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.all_stale || !self.news.is_empty() || self.store.has_events()

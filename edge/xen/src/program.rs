@@ -59,7 +59,7 @@ impl From<io::Error> for XenStartError {
     }
 }
 
-/// The program's `main`.
+/// Implements the program's `main`.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

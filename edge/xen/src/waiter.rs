@@ -24,12 +24,12 @@ use std::time::Duration;
 const EVENTS: usize = 64;
 /// Number of turns between two checks of the xenstore under continuous load, when no sleep checks
 /// it.
-const LOOK_EVERY: u32 = 256;
+const TURNS_PER_CHECK: u32 = 256;
 
 /// Identifiers in the set for descriptors that are not NICs.
 const EVTCHN: u64 = u64::MAX;
 const STORE: u64 = u64::MAX - 1;
-const MAIL: u64 = u64::MAX - 2;
+const CONTROL: u64 = u64::MAX - 2;
 
 /// The event sources of the driver.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl XenWaiter {
         let all = [
             (evtchn.as_fd(), EVTCHN),
             (store.as_fd(), STORE),
-            (mail.as_fd(), MAIL),
+            (mail.as_fd(), CONTROL),
         ];
         let nics = nics.iter().copied().zip(0..);
         for (fd, data) in all.into_iter().chain(nics) {
@@ -111,7 +111,7 @@ impl XenWaiter {
                 self.serve_control_rings();
             }
             STORE => self.store_ready.set(true),
-            MAIL => drop(rustix::io::read(&self.mail, &mut [0; 8])),
+            CONTROL => drop(rustix::io::read(&self.mail, &mut [0; 8])),
             _ => {}
         }
         Ok(())
@@ -130,7 +130,7 @@ impl XenWaiter {
     }
 
     /// Checks whether the xenstore has a message, without waiting.
-    fn look(&self) {
+    fn check_store(&self) {
         let mut fds = [PollFd::new(&self.store, PollFlags::IN)];
         if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
             self.store_ready.set(true);
@@ -142,8 +142,8 @@ impl Wait for XenWaiter {
     #[inline]
     fn pending(&self) -> PendingWork {
         self.turns.set(self.turns.get().wrapping_add(1));
-        if self.turns.get().is_multiple_of(LOOK_EVERY) {
-            self.look();
+        if self.turns.get().is_multiple_of(TURNS_PER_CHECK) {
+            self.check_store();
             self.serve_control_rings();
         }
         let requests = self.asked();
@@ -193,7 +193,7 @@ impl Wait for XenWaiter {
                 let fds = [self.evtchn.as_fd(), self.store.as_fd(), self.mail.as_fd()];
                 let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                 poll(&mut fds, timeout.as_ref()).and_then(|_| {
-                    let ready = fds.iter().zip([EVTCHN, STORE, MAIL]);
+                    let ready = fds.iter().zip([EVTCHN, STORE, CONTROL]);
                     let mut ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
                     ready.try_for_each(|(fd, by)| {
                         self.woken(by, fd.revents().contains(PollFlags::ERR))

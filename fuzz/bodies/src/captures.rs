@@ -24,7 +24,7 @@ struct Parts<'a> {
 impl Read for Parts<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let most = match self.parts.split_first() {
-            // The end is available at once.
+            // The end of the file is available at once.
             _ if self.file.is_empty() => return Ok(0),
             Some((part, rest)) => {
                 self.parts = rest;
@@ -74,7 +74,7 @@ fn frames(mut reader: FrameReader<impl Read>) -> (Vec<Vec<u8>>, Option<PcapError
             Ok(None) if reader.ended() => break,
             Ok(None) => {
                 waits += 1;
-                assert!(waits < 1024, "it neither goes on nor ends");
+                assert!(waits < 1024, "the reader makes no progress");
             }
             Err(error) => return (frames, Some(error)),
         }
@@ -104,7 +104,10 @@ pub fn captures(bytes: &[u8]) {
         Pool::new(Area::anonymous(32 * PAGE).expect("memory"), BUFFER)
     }));
     let played = BUFFERS.with_borrow_mut(|buffers| play(&file, limit, buffers));
-    assert!(frames.starts_with(&played), "another frame than the file's");
+    assert!(
+        frames.starts_with(&played),
+        "the frame differs from the file's"
+    );
 }
 
 /// Returns the frames that a player yields. Also records them: as many complete ones as the limit

@@ -1,5 +1,5 @@
-//! A flow table between a station and others, all of which may be hostile, and memory that the
-//! process before has left.
+//! A flow table between a station and others, all of which may be hostile, in memory that an
+//! earlier process has left.
 
 use crate::input::Input;
 use net::flows::{
@@ -146,9 +146,9 @@ fn listed(table: &Flows, now_ns: u64) -> Vec<FlowStatus> {
 }
 
 /// Passes packets, waits, and replaces processes on memory with changed words. Checks the table
-/// against the list of its flows: a packet is established exactly if its flow is in the list, a
-/// look changes nothing, a packet changes its own flow alone, and displaces at most one other that
-/// neither is a connection nor a stream.
+/// against the list of its flows: a packet is established exactly if its flow is in the list; a
+/// look-up changes nothing; a packet changes only its own flow, and displaces at most one other,
+/// which is neither a connection nor a stream.
 pub fn flows(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let memory = memory();
@@ -179,12 +179,12 @@ pub fn flows(bytes: &[u8]) {
     }
 }
 
-/// A frame of any bytes, from which no flow is known.
+/// A frame of arbitrary bytes, whose flow is unknown.
 fn any_frame(table: &mut Flows, direction: Direction, frame: &[u8], now_ns: u64) {
     let before = listed(table, now_ns);
     let subject = Subject::of(frame);
-    let seen = table.look(direction, &subject, now_ns);
-    assert_eq!(listed(table, now_ns), before, "a look changes nothing");
+    let seen = table.classify(direction, &subject, now_ns);
+    assert_eq!(listed(table, now_ns), before, "a look-up changes nothing");
     if let Some(plain) = PlainPacket::of(frame)
         && table.find_established(direction, &plain, now_ns).is_some()
     {
@@ -201,11 +201,11 @@ fn packet(table: &mut Flows, talk: Talk, now_ns: u64) {
     let found = before.iter().find(|flow| talk.is_of(flow));
     let frame = talk.frame();
     let subject = Subject::of(&frame);
-    let seen = table.look(talk.direction, &subject, now_ns);
+    let seen = table.classify(talk.direction, &subject, now_ns);
     assert_eq!(seen.classification, talk.expected(found), "{talk:?}");
     let plain = PlainPacket::of(&frame).expect("a plain packet");
     let place = table.find_established(talk.direction, &plain, now_ns);
-    assert_eq!(listed(table, now_ns), before, "a look changes nothing");
+    assert_eq!(listed(table, now_ns), before, "a look-up changes nothing");
     if seen.classification == Classification::Unknown {
         assert!(place.is_none());
         return;

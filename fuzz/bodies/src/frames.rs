@@ -157,7 +157,7 @@ fn transport(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Returns the protocol number of a header that [`transport`] built, which its length tells.
+/// Returns the protocol number of a header that [`transport`] built, which its length determines.
 fn protocol(transport: &[u8], v6: bool) -> u8 {
     match (transport.len(), v6) {
         (8, _) => 17,

@@ -20,7 +20,7 @@ const CALLER: DomId = DomId(1);
 /// Grants frames to the caller, never its frame 0.
 const GRANTER: DomId = DomId(2);
 /// Grants frames to the granter only.
-const BYSTANDER: DomId = DomId(3);
+const OTHER_GRANTER: DomId = DomId(3);
 const FRAMES: u32 = 4;
 const ENTRIES: u32 = 64;
 const SLOTS: u32 = 16;
@@ -42,7 +42,7 @@ impl World {
         Self {
             caller: memory(CALLER),
             granter: memory(GRANTER),
-            bystander: memory(BYSTANDER),
+            bystander: memory(OTHER_GRANTER),
         }
     }
 
@@ -77,14 +77,14 @@ pub fn hypercalls(bytes: &[u8]) {
     });
 }
 
-/// The monitor's state: three domains, and a connection between the granter and the caller.
+/// Creates the monitor's state: three domains, and a connection between the granter and the caller.
 fn books(world: &World) -> Arc<MonitorState> {
     let shared = Arc::new(MonitorState::new(Some(baselines::mechanisms)));
     {
         let mut tables = shared.grants.lock();
         tables.insert(CALLER, Arc::clone(&world.caller), SLOTS);
         tables.insert(GRANTER, Arc::clone(&world.granter), 0);
-        tables.insert(BYSTANDER, Arc::clone(&world.bystander), 0);
+        tables.insert(OTHER_GRANTER, Arc::clone(&world.bystander), 0);
     }
     let port = |memory: &Arc<SharedDomainMemory>| {
         Arc::new(EventPort::create(Arc::clone(memory)).expect("eventfd"))
@@ -156,7 +156,7 @@ fn only_granted(space: &FakeSpace, granted: &BTreeMap<u32, bool>) {
         assert_eq!(
             map.memory,
             u32::from(GRANTER.0),
-            "a page of one who granted none"
+            "a page of a domain that granted none"
         );
         let writable = granted
             .get(&map.frame)
@@ -175,7 +175,7 @@ fn secrets_are_kept(world: &World) {
     }
     assert!(
         all(world.caller.frames.span(), |byte| byte != SECRET),
-        "a secret got out"
+        "a secret leaked"
     );
 }
 

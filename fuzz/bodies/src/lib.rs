@@ -10,7 +10,7 @@
 //! | [`frames()`] | a sender of frames | 7, 8, 28, 29 |
 //! | [`lro()`] | a sender of TCP | 7, 8, 29, 31 |
 //! | [`bridge()`] | a station, a guest | 29, 32, 33 |
-//! | [`flows()`] | a station, a guest, and the driver domain before | 28, 29 |
+//! | [`flows()`] | a station, a guest, the driver domain that left the table | 28, 29 |
 //! | [`config()`] | the author of a configuration file | – |
 //! | [`captures()`] | the author of a capture file | 28, 29 |
 //! | [`profiles()`] | the author of a profile file, an agent | 28 |

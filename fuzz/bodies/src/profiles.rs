@@ -89,11 +89,11 @@ pub fn profiles(bytes: &[u8]) {
             };
             report(&session, &rules, classing, form, &listing, &mut shown).expect("can be shown");
             let shown = String::from_utf8(shown).expect("text");
-            says_nothing(&shown);
+            has_no_control_codes(&shown);
         }
     }
     let diff = Diff::new(&session, &session, &rules, Classing::Nearest, None);
-    says_nothing(&diff.text(3));
+    has_no_control_codes(&diff.text(3));
     for domain in [None, Some(0), Some(1)] {
         let mut picture = Vec::new();
         // The session may have no sample to draw.
@@ -104,9 +104,9 @@ pub fn profiles(bytes: &[u8]) {
     export::firefox(&session, &rules, Vec::new()).expect("can be exported");
     let mut text = Vec::new();
     script::folded(&session, &mut text).expect("can be exported");
-    says_nothing(&String::from_utf8(std::mem::take(&mut text)).expect("text"));
+    has_no_control_codes(&String::from_utf8(std::mem::take(&mut text)).expect("text"));
     script::perf(&session, &mut text).expect("can be exported");
-    says_nothing(&String::from_utf8(text).expect("text").replace('\t', ""));
+    has_no_control_codes(&String::from_utf8(text).expect("text").replace('\t', ""));
     pprof::write(&session, &mut Vec::new()).expect("can be exported");
 }
 
@@ -115,7 +115,7 @@ fn is_active(c: char) -> bool {
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn says_nothing(shown: &str) {
+fn has_no_control_codes(shown: &str) {
     let is_active = |c: char| c != '\n' && is_active(c);
     assert!(!shown.contains(is_active), "{shown:?}");
 }
@@ -149,7 +149,7 @@ fn sign(text: &mut Vec<u8>) {
     *text = signed;
 }
 
-/// A session whose references are mostly valid.
+/// Returns a session whose references are mostly valid.
 fn session(input: &mut Input<'_>) -> Session {
     let mut session = Session::default();
     session.head.version = file::VERSION;

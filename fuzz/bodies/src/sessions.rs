@@ -12,7 +12,7 @@ const NAMES: [&str; 6] = ["a", "b", "driver", "", "a b", "-"];
 
 /// Reads messages, symbols, and the list of expected participants; then drives a session with any
 /// order of events. A session only advances, and lists a participant as drained only after its
-/// symbols and samples were asked for.
+/// symbols and samples were requested.
 pub fn sessions(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         crate::control::round_trips::<Envelope>(line);

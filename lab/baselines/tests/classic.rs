@@ -148,7 +148,7 @@ fn memory_of_a_dead_guest_stays_until_unmapped() {
         7
     );
     let (status, _) = daemon.call("driver", HypercallKind::GrantMap, map(0, 1, true));
-    assert_eq!(status, -2, "no such domain any more");
+    assert_eq!(status, -2, "the domain has ended");
     assert_eq!(
         daemon.call("driver", HypercallKind::GrantUnmap, [0; 3]).0,
         0

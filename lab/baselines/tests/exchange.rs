@@ -42,7 +42,7 @@ impl<'a> Pages<'a> {
         assert_eq!(self.daemon.order(domain, fill), "done");
     }
 
-    fn look(&self, domain: &str, slot: u32) -> Value {
+    fn read_page(&self, domain: &str, slot: u32) -> Value {
         self.daemon
             .order(domain, json!({ "do": "look-slot", "slot": slot }))
     }
@@ -79,19 +79,19 @@ fn flipped_pages_leave_no_access_behind() {
     pages.accept(2);
     assert_eq!(pages.transfer(1, 2), 0);
     assert_eq!(
-        (pages.look("g0", 2), pages.look("driver", 1)),
+        (pages.read_page("g0", 2), pages.read_page("driver", 1)),
         (json!(9), json!(0))
     );
     // Each end writes to its pages.
     pages.fill("driver", 1, 5);
-    assert_eq!(pages.look("g0", 2), 9);
+    assert_eq!(pages.read_page("g0", 2), 9);
     pages.fill("g0", 2, 6);
-    assert_eq!(pages.look("driver", 1), 5);
+    assert_eq!(pages.read_page("driver", 1), 5);
     // The entry is consumed, and the page of the previous transfer belongs only to the guest.
     assert_eq!(pages.transfer(0, 2), -3);
-    assert_eq!(pages.look("g0", 2), 6);
+    assert_eq!(pages.read_page("g0", 2), 6);
     // The other guest has no access to the exchange.
-    assert_eq!(pages.look("g1", 2), "fault");
+    assert_eq!(pages.read_page("g1", 2), "fault");
     daemon.down();
 }
 
@@ -102,12 +102,12 @@ fn pages_flip_in_cycles() {
     let pages = Pages::new(&daemon);
     for n in 0..1000u32 {
         let (from, to) = (n % PAGES, n / PAGES % PAGES);
-        assert_eq!(pages.look("driver", from), 0, "round {n}");
+        assert_eq!(pages.read_page("driver", from), 0, "round {n}");
         let byte = 1 + (n % 250) as u8;
         pages.fill("driver", from, byte);
         pages.accept(to);
         assert_eq!(pages.transfer(from, to), 0);
-        assert_eq!(pages.look("g0", to), byte, "round {n}");
+        assert_eq!(pages.read_page("g0", to), byte, "round {n}");
     }
     assert_eq!(daemon.audit()["leaked"], 0);
     daemon.down();
@@ -121,7 +121,7 @@ fn a_guest_with_a_silent_agent_dies() {
     pages.accept(2);
     daemon.stop_agent("g0");
     assert_eq!(pages.transfer(1, 2), -2);
-    assert_eq!(pages.look("driver", 1), 9);
+    assert_eq!(pages.read_page("driver", 1), 9);
     daemon.gone("g0");
     // The driver keeps its pages until it releases them, but cannot exchange them, because the
     // other end is dead.
@@ -129,7 +129,7 @@ fn a_guest_with_a_silent_agent_dies() {
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
     let handle = [u64::from(pages.handle.0), 0, 0];
     assert_eq!(daemon.call("driver", HypercallKind::TableEnd, handle).0, 0);
-    assert_eq!(pages.look("driver", 1), "fault");
+    assert_eq!(pages.read_page("driver", 1), "fault");
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
     daemon.down();
 }
@@ -152,7 +152,7 @@ fn a_driver_with_a_silent_agent_dies() {
     // The driver dies in this call.
     daemon.order("driver", call);
     daemon.gone("driver");
-    assert_eq!(pages.look("g0", 2), 9);
+    assert_eq!(pages.read_page("g0", 2), 9);
     assert_eq!(daemon.domain_audit("g0")["owned"], 16 + PAGES);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     daemon.down();
@@ -167,7 +167,7 @@ fn a_dead_guest_leaves_no_pages_behind() {
     daemon.gone("g0");
     assert_eq!(pages.transfer(0, 2), -4);
     for slot in 0..PAGES {
-        assert_eq!(pages.look("driver", slot), 0);
+        assert_eq!(pages.read_page("driver", slot), 0);
     }
     daemon.down();
 }

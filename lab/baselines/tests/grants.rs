@@ -259,7 +259,7 @@ fn a_user_that_dies_with_mappings_leaks_nothing() {
 /// unused entry, writes to a read-only grant. The model gives the status of each, and checks that
 /// nothing is mapped or copied.
 #[test]
-fn attack_13_references_that_permit_nothing() {
+fn attack_13_references_without_a_grant() {
     let for_another = Op::Grant {
         of: DomId(1),
         index: 1,

@@ -33,7 +33,7 @@ const NAMES: i32 = 470;
 const BARS: i32 = 420;
 const NUMBERS: i32 = 190;
 const BAR: RGBColor = RGBColor(66, 116, 166);
-const DOUBTFUL: RGBColor = RGBColor(170, 170, 170);
+const UNRESOLVED: RGBColor = RGBColor(170, 170, 170);
 
 /// Writes `FOLDER/PLAN.METRIC.svg` for every metric that several configurations have, and returns
 /// the paths.
@@ -94,7 +94,11 @@ fn draw(
         let y = TOP + row * ROW;
         let value = figure.value.unwrap_or(0.0);
         let (lo, hi) = (figure.lo.unwrap_or(value), figure.hi.unwrap_or(value));
-        let colour = if figure.note.is_some() { DOUBTFUL } else { BAR };
+        let colour = if figure.note.is_some() {
+            UNRESOLVED
+        } else {
+            BAR
+        };
         area.draw(&Text::new(figure.config.clone(), (10, y + 2), font(13)))?;
         area.draw(&Rectangle::new(
             [(NAMES, y), (x(value), y + ROW - 6)],

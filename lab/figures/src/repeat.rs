@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Text in the note of a figure whose interval does not overlap that of the earlier run.
-const DIFFERS: &str = "the previous run differs";
+const DIFFERENCE_NOTE: &str = "the previous run differs";
 
 /// How many ratios of two runs agree.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +59,7 @@ pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
             overlap += 1;
             continue;
         }
-        let range = format!("{DIFFERS}: {lo:.3} to {hi:.3}");
+        let range = format!("{DIFFERENCE_NOTE}: {lo:.3} to {hi:.3}");
         figure.note = Some(match figure.note.take() {
             Some(note) => format!("{note}; {range}"),
             None => range,
@@ -77,7 +77,7 @@ pub fn mark(figures: &mut [Figure], before: &[Figure]) -> Option<Repeated> {
 #[must_use]
 pub fn differs_from_previous(figure: &Figure) -> bool {
     let note = figure.note.as_deref();
-    note.is_some_and(|note| note.contains(DIFFERS))
+    note.is_some_and(|note| note.contains(DIFFERENCE_NOTE))
 }
 
 fn is_ratio(metric: &str) -> bool {

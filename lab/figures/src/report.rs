@@ -214,14 +214,14 @@ pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec
     let mut lines = text.lines();
     let mut head: serde_json::Value =
         serde_json::from_str(lines.next().unwrap_or_default()).with_context(wrong)?;
-    let figures = lines.map(|line| Ok(serde_json::from_str::<Kept>(line)?.into()));
+    let figures = lines.map(|line| Ok(serde_json::from_str::<StoredFigure>(line)?.into()));
     let figures = figures.collect::<anyhow::Result<_>>().with_context(wrong)?;
     Ok((head["provenance"].take(), figures))
 }
 
 /// A figure in a file. Its unit follows from the metric.
 #[derive(Deserialize)]
-struct Kept {
+struct StoredFigure {
     plan: String,
     config: String,
     metric: String,
@@ -234,8 +234,8 @@ struct Kept {
     note: Option<String>,
 }
 
-impl From<Kept> for Figure {
-    fn from(kept: Kept) -> Self {
+impl From<StoredFigure> for Figure {
+    fn from(kept: StoredFigure) -> Self {
         Self {
             unit: metric::unit(&kept.metric),
             plan: kept.plan,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 /// From this number of samples on, the normal approximation replaces the binomial distribution.
-const MANY: usize = 1000;
+const NORMAL_MIN: usize = 1000;
 
 /// Coverage of intervals with six or more samples.
 pub const CONFIDENCE: f64 = 0.95;
@@ -128,7 +128,7 @@ pub fn coverage(n: usize) -> f64 {
 /// none has it. Returns the number of samples outside of it at each end, and its coverage.
 fn interval(n: usize) -> (usize, f64) {
     let all = n as f64;
-    if n > MANY {
+    if n > NORMAL_MIN {
         // Normal approximation: 1.96 standard deviations from the middle.
         return ((all / 2.0 - 0.98 * all.sqrt()) as usize, CONFIDENCE);
     }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_any_width_stay_narrow_and_whole() {
+    fn columns_of_any_width_are_narrow_and_complete() {
         for length in 1..40 {
             let word = "x".repeat(length);
             let row = ["name"].into_iter().chain([&*word; 20]).collect::<Vec<_>>();

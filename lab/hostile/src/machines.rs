@@ -69,7 +69,7 @@ pub(crate) enum Behaviour {
 
 /// A machine of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct MachineUnderTest {
     pub(crate) role: AttackerRole,
     pub(crate) behaviour: Behaviour,
 }
@@ -87,7 +87,7 @@ pub(crate) fn is_attacker(name: &str) -> bool {
     (name.starts_with("attacker") || name.starts_with("busy")) && !name.ends_with("-sink")
 }
 
-impl Scene {
+impl MachineUnderTest {
     /// Returns the number of namespaces of a machine: one per innocent guest, and that of a guest
     /// whose segments this process sends.
     pub(crate) fn places(self) -> usize {

@@ -18,7 +18,7 @@ use abi::mailbox::Request;
 use anyhow::{Context, Result, bail};
 use client::{Instance, Options};
 use flood::Flood;
-use machines::{AttackerRole, Behaviour, Scene};
+use machines::{AttackerRole, Behaviour, MachineUnderTest};
 use netdev::netns::Namespace;
 use probe::{Delays, Probes};
 use std::path::Path;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use streams::Streams;
 
 /// Interval of status queries.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum ratio of the delay beside the attacker to the delay beside the busy domain.
 const WORSE_MAX: f64 = 2.0;
 /// Maximum size of the log in bytes: the current file and the rotated file.
@@ -42,7 +42,7 @@ const LOST_MAX: f64 = 0.01;
 /// Segments of a flood.
 #[derive(Clone, Copy)]
 struct FloodCounts {
-    /// Those that the attacker's kernel accepted.
+    /// Segments that the attacker's kernel accepted.
     sent: u64,
     /// Flows that the victim's table admitted, including those of the probes.
     admitted: u64,
@@ -53,7 +53,7 @@ type ProbeDelays = Vec<(&'static str, Delays)>;
 
 /// Results of one machine.
 struct Outcome {
-    scene: Scene,
+    scene: MachineUnderTest,
     delays: ProbeDelays,
     /// Innocent guests that died or were restarted.
     dead: Vec<String>,
@@ -97,13 +97,13 @@ fn run(args: &[String]) -> Result<bool> {
     let roles = AttackerRole::ALL.into_iter();
     for role in roles.filter(|role| only.is_none_or(|only| only == *role)) {
         let [busy, hostile] = [Behaviour::Busy, Behaviour::Hostile].map(|behaviour| {
-            let outcome = observe(Scene { role, behaviour }, time)?;
+            let outcome = observe(MachineUnderTest { role, behaviour }, time)?;
             print(&outcome);
             anyhow::Ok(outcome)
         });
         let (busy, hostile) = (busy?, hostile?);
         good &= is_orderly(&busy) && is_orderly(&hostile);
-        good &= is_bearable(&busy, &hostile);
+        good &= is_within_limits(&busy, &hostile);
     }
     Ok(good)
 }
@@ -115,7 +115,7 @@ fn is_orderly(outcome: &Outcome) -> bool {
 
 /// Prints how much longer the probes took beside an attacker than beside a busy domain. Returns
 /// whether this is within the limits.
-fn is_bearable(busy: &Outcome, hostile: &Outcome) -> bool {
+fn is_within_limits(busy: &Outcome, hostile: &Outcome) -> bool {
     let role = hostile.scene.role;
     let mut good = true;
     for ((name, calm), (_, disturbed)) in busy.delays.iter().zip(&hostile.delays) {
@@ -136,7 +136,7 @@ fn is_bearable(busy: &Outcome, hostile: &Outcome) -> bool {
 }
 
 /// Runs one machine.
-fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
+fn observe(scene: MachineUnderTest, time: Duration) -> Result<Outcome> {
     let namespace = || Namespace::new().context("network namespaces");
     let places: Vec<Namespace> = (0..scene.places())
         .map(|_| namespace())
@@ -154,7 +154,7 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
     let before = instance.status()?;
     let end = Instant::now() + time;
     while Instant::now() < end {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         instance.status()?;
     }
     let (delays, syns) = probes.stop()?;
@@ -188,7 +188,7 @@ enum Running {
 }
 
 impl Running {
-    fn start(scene: Scene, places: &[Namespace]) -> Result<Self> {
+    fn start(scene: MachineUnderTest, places: &[Namespace]) -> Result<Self> {
         let Some((last, innocents)) = places
             .split_last()
             .filter(|_| scene.role == AttackerRole::Flow)

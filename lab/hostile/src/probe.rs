@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Time between messages of a probe.
 pub(crate) const PERIOD: Duration = Duration::from_millis(1);
 /// Delay after which a datagram counts as lost.
-const LATE: Duration = Duration::from_secs(1);
+const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest delay that is recorded, in nanoseconds. Longer delays count as this one.
 const LONGEST_NS: u64 = 10_000_000_000;
 
@@ -35,7 +35,7 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Adds the times of those of `sent` messages that arrived.
+    /// Adds the times of the messages that arrived, out of `sent`.
     pub(crate) fn add(&mut self, times: Histogram<u64>, sent: u64) {
         let _same_bounds = self.times.add(times);
         self.sent += sent;
@@ -118,7 +118,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
 pub(crate) fn bound(place: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
     let socket = place.enter(|| -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind(address)?;
-        socket.set_read_timeout(Some(LATE))?;
+        socket.set_read_timeout(Some(LOSS_TIMEOUT))?;
         Ok(socket)
     });
     socket?.with_context(|| address.to_string())

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::OnceLock;
 
 /// Events other than cycles that are counted per packet, if the PMU supports them.
-const OF_A_PACKET: [Event; 4] = [
+const PER_PACKET_EVENTS: [Event; 4] = [
     Event::Instructions,
     Event::CacheMisses,
     Event::DtlbMisses,
@@ -21,7 +21,7 @@ const OF_A_PACKET: [Event; 4] = [
 pub fn possible() -> &'static [Event] {
     static FOUND: OnceLock<Vec<Event>> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let mut found = OF_A_PACKET.to_vec();
+        let mut found = PER_PACKET_EVENTS.to_vec();
         found.retain(|event| event.probe().is_ok());
         found
     })
@@ -69,7 +69,7 @@ impl Counting {
                     .enabled(true);
                 match counter.build() {
                     Ok(counter) => counters.push((name, event, counter)),
-                    Err(error) if has_gone(&error) => break,
+                    Err(error) if has_exited(&error) => break,
                     Err(error) => return Err(error),
                 }
             }
@@ -106,7 +106,7 @@ fn scaled(seen: &CounterData) -> (f64, Option<f64>) {
     (count, share)
 }
 
-fn has_gone(error: &io::Error) -> bool {
+fn has_exited(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn possible_events_can_be_probed() {
-        for event in OF_A_PACKET {
+        for event in PER_PACKET_EVENTS {
             assert_eq!(possible().contains(&event), event.probe().is_ok());
         }
     }

@@ -116,7 +116,7 @@ fn stacks_reach_the_start_of_their_process() {
 
 /// A domain changes its root to an empty folder, where its program has no path.
 #[test]
-fn stacks_of_a_process_in_an_empty_root_are_whole() {
+fn stacks_of_a_process_in_an_empty_root_are_complete() {
     require!(root);
     let _alone = alone();
     let (me, root) = (
@@ -143,7 +143,7 @@ fn stacks_of_a_process_in_an_empty_root_are_whole() {
 /// Name of the variable with the new root of [`computes_in_an_empty_root`].
 const ROOT: &str = "XENOPROF_TEST_ROOT";
 
-/// The command of [`stacks_of_a_process_in_an_empty_root_are_whole`].
+/// The command of [`stacks_of_a_process_in_an_empty_root_are_complete`].
 #[test]
 #[ignore = "a load for another test"]
 fn computes_in_an_empty_root() {

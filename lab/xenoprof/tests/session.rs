@@ -14,7 +14,7 @@ use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, PerfRecord, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
 use xenoprof::session::message::{AddressName, DomainScope, SessionLink, SessionMessage, document};
-use xenoprof::session::outcome::{SessionOutcome, Taken};
+use xenoprof::session::outcome::{FinalState, SessionOutcome};
 use xenoprof::session::participant::{self, Participated};
 use xenoprof::session::state::{Expected, Phase};
 
@@ -67,12 +67,12 @@ impl Idle {
 }
 
 /// A participant that violates the protocol.
-struct Rogue {
+struct RogueParticipant {
     link: SessionLink,
     id: u64,
 }
 
-impl Rogue {
+impl RogueParticipant {
     fn connect(socket: &Path) -> Self {
         let link = SessionLink::connect(socket).expect("the initiator listens");
         let mut rogue = Self { link, id: 0 };
@@ -163,7 +163,7 @@ fn socket(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("session")
 }
 
-fn member<'a>(outcome: &'a SessionOutcome, name: &str) -> &'a Taken {
+fn member<'a>(outcome: &'a SessionOutcome, name: &str) -> &'a FinalState {
     let found = outcome.members.iter().find(|member| member.name == name);
     found.unwrap_or_else(|| panic!("no {name} in {outcome:?}"))
 }
@@ -185,10 +185,10 @@ fn faulty_participants_do_not_affect_others() {
     let rogues = {
         let socket = socket.clone();
         std::thread::spawn(move || {
-            let (mut dead, _) = Rogue::register(&socket, "dead", dead);
-            let (hanging, _) = Rogue::register(&socket, "hanging", hanging);
-            let (liar, descriptors) = Rogue::register(&socket, "lying", lying);
-            let (mut flooding, _) = Rogue::register(&socket, "flooding", flooding);
+            let (mut dead, _) = RogueParticipant::register(&socket, "dead", dead);
+            let (hanging, _) = RogueParticipant::register(&socket, "hanging", hanging);
+            let (liar, descriptors) = RogueParticipant::register(&socket, "lying", lying);
+            let (mut flooding, _) = RogueParticipant::register(&socket, "flooding", flooding);
             dead.receive();
             drop(dead);
             let ring = std::fs::File::from(descriptors.into_iter().next().expect("a ring"));
@@ -271,14 +271,14 @@ fn documents_are_accepted_in_order_and_within_budget() {
     let rogues = {
         let socket = socket.clone();
         std::thread::spawn(move || {
-            let mut early = Rogue::connect(&socket);
+            let mut early = RogueParticipant::connect(&socket);
             early.send_symbols(10);
-            let (mut active, _) = Rogue::reserve(&socket, "web", Mode::Active, pid);
+            let (mut active, _) = RogueParticipant::reserve(&socket, "web", Mode::Active, pid);
             active.send_symbols(10);
-            let (mut late, _) = Rogue::reserve(&socket, "db", Mode::Passive, pid);
+            let (mut late, _) = RogueParticipant::reserve(&socket, "db", Mode::Passive, pid);
             late.send(SessionMessage::Ready);
             late.send_symbols(10);
-            let (mut greedy, _) = Rogue::reserve(&socket, "log", Mode::Passive, pid);
+            let (mut greedy, _) = RogueParticipant::reserve(&socket, "log", Mode::Passive, pid);
             for _ in 0..3 {
                 greedy.send_symbols(30 << 20);
             }
@@ -310,7 +310,7 @@ fn strangers_are_rejected_and_absent_named() {
         let socket = socket.clone();
         std::thread::spawn(move || {
             let link = SessionLink::connect(&socket).expect("the initiator listens");
-            let mut stranger = Rogue { link, id: 0 };
+            let mut stranger = RogueParticipant { link, id: 0 };
             stranger.receive();
             stranger.send(SessionMessage::Register {
                 name: "cache".to_owned(),

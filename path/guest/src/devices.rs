@@ -17,8 +17,8 @@ use vhost_edge::Offer;
 ///
 /// With several queues, a TAP has a queue for each, which the kernel selects by flow; a sink and an
 /// echo exist once for each; the queue pairs of a virtual machine are distributed over them; a
-/// station's frames leave by the queue of their flow; a source and a capture file send all frames
-/// to one queue.
+/// station's frames leave through the queue of their flow; a source and a capture file send all
+/// frames to one queue.
 ///
 /// # Errors
 /// Its device was rejected or is invalid.

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Polling interval of the other endpoints while the descriptor of one is ignored.
-const BESIDE_NS: u64 = 500_000;
+const POLL_INTERVAL_NS: u64 = 500_000;
 
 /// The guest domain.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl<W: Wait> GuestDomain<W> {
             _ => {
                 // All devices share one descriptor, so those that are not ignored are polled at an
                 // interval.
-                timeout = Some(timeout.map_or(BESIDE_NS, |ns| ns.min(BESIDE_NS)));
+                timeout = Some(timeout.map_or(POLL_INTERVAL_NS, |ns| ns.min(POLL_INTERVAL_NS)));
                 WakeSource::Doorbell
             }
         };

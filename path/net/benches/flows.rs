@@ -55,7 +55,8 @@ enum Rules {
 }
 
 impl Form {
-    /// A packet of flow `n` from the guest's peer (`back`: from the guest) with these TCP flags.
+    /// Returns a packet of flow `n` from the guest's peer (`back`: from the guest) with these TCP
+    /// flags.
     fn packet(self, n: u16, back: bool, tcp_flags: u8) -> Vec<u8> {
         let (to, from) = if back { (OTHER, GUEST) } else { (GUEST, OTHER) };
         let mut bytes = [to.0, from.0].concat();
@@ -87,7 +88,8 @@ impl Form {
         bytes
     }
 
-    /// A bridge of two guests; the first one has these rules, which have admitted all flows.
+    /// Returns a bridge of two guests; the first one has these rules, which have admitted all
+    /// flows.
     fn bridge(self, rules: Rules) -> Bridge {
         let mut bridge = Bridge::new(BridgeSettings::default());
         for (number, mac) in [(0, GUEST), (1, OTHER)] {
@@ -161,7 +163,7 @@ fn fastest(mut cycles: Vec<u64>) -> f64 {
     sum as f64 / (quarter * BATCH) as f64
 }
 
-/// A pass by [`Bridge::forward_batch`].
+/// Measures a pass by [`Bridge::forward_batch`].
 fn slow_pass(bridge: &mut Bridge, frames: &mut [Frame]) -> f64 {
     let mut verdicts = Vec::with_capacity(BATCH);
     let cycles = frames.chunks_mut(BATCH).map(|batch| {
@@ -174,7 +176,7 @@ fn slow_pass(bridge: &mut Bridge, frames: &mut [Frame]) -> f64 {
     fastest(cycles.collect())
 }
 
-/// A pass by [`Bridge::routes`] and [`Bridge::sent`].
+/// Measures a pass by [`Bridge::routes`] and [`Bridge::sent`].
 fn fast_pass(bridge: &mut Bridge, batches: &[SmallBatch]) -> f64 {
     let mut ports = Vec::with_capacity(BATCH);
     let cycles = batches.iter().map(|batch| {

@@ -4,7 +4,7 @@ use net::fair::{DeficitRoundRobin, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 use proptest::prelude::*;
 
-const US: u64 = 1000;
+const US_NS: u64 = 1000;
 
 fn serve(vif: usize, bytes: u32) -> Turn {
     Turn::Serve { vif, bytes }
@@ -65,7 +65,7 @@ fn an_overdraft_is_repaid() {
 }
 
 #[test]
-fn a_debt_alone_in_the_line_is_worked_off_at_once() {
+fn a_single_debt_is_paid_at_once() {
     let mut fair = DeficitRoundRobin::new();
     fair.set(0, 1, None);
     fair.activate(0);
@@ -81,7 +81,7 @@ fn a_debt_alone_in_the_line_is_worked_off_at_once() {
 }
 
 #[test]
-fn a_rate_limit_delays_its_vif_alone() {
+fn a_rate_limit_delays_only_its_vif() {
     let mut fair = DeficitRoundRobin::new();
     // 1 byte per µs.
     fair.set(0, 2000, Some(TokenBucket::new(1_000_000, 3000)));
@@ -91,15 +91,15 @@ fn a_rate_limit_delays_its_vif_alone() {
     fair.served(0, 2000, true);
     assert_eq!(fair.next(0), serve(0, 1000));
     fair.served(0, 1200, true);
-    assert_eq!(fair.next(0), Turn::Wait(Some(201 * US)));
+    assert_eq!(fair.next(0), Turn::Wait(Some(201 * US_NS)));
     fair.activate(1);
     assert_eq!(fair.next(0), serve(1, 500));
     fair.served(1, 600, true);
     // The earlier of the two times.
-    assert_eq!(fair.next(0), Turn::Wait(Some(101 * US)));
-    assert_eq!(fair.next(300 * US), serve(0, 100));
+    assert_eq!(fair.next(0), Turn::Wait(Some(101 * US_NS)));
+    assert_eq!(fair.next(300 * US_NS), serve(0, 100));
     fair.served(0, 100, true);
-    assert_eq!(fair.next(300 * US), serve(1, 200));
+    assert_eq!(fair.next(300 * US_NS), serve(1, 200));
 }
 
 #[test]

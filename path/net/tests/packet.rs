@@ -128,7 +128,7 @@ fn later_fragments_hold_only_payload() {
 }
 
 #[test]
-fn arp_is_read_whole() {
+fn every_field_of_arp_is_read() {
     let bytes = common::arp(2, [1; 6], [10, 0, 0, 1], [3; 6], [10, 0, 0, 2]);
     let packet = Packet::parse(&bytes).unwrap();
     let Network::Arp(arp) = packet.network else {
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn no_spoilt_packet_makes_it_panic(
+    fn no_corrupted_packet_causes_a_panic(
         build in common::any_build(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),

@@ -34,7 +34,7 @@ fn inbound(allow: bool) -> Rule {
     }
 }
 
-/// A bridge on which guest A has these rules and a flow table.
+/// Returns a bridge on which guest A has these rules and a flow table.
 fn bridge(rules: Vec<Rule>) -> Bridge {
     let mut bridge = Bridge::new(BridgeSettings::default());
     bridge.add(WIRE, &PortConfig::nic()).unwrap();
@@ -48,7 +48,7 @@ fn bridge(rules: Vec<Rule>) -> Bridge {
     bridge
 }
 
-/// A UDP or TCP packet from port 1000 to port 53, or back.
+/// Returns a UDP or TCP packet from port 1000 to port 53, or back.
 fn packet(back: bool, from: Mac, to: Mac, tcp: Option<u8>) -> Vec<u8> {
     let (ports, ends) = match back {
         false => ([3, 0xe8, 0, 53], [SRC4, DST4]),
@@ -306,7 +306,7 @@ fn a_million_syns_disturb_no_answered_flow() {
     assert!(totals.displaced > 900_000, "{totals:?}");
 }
 
-/// An ICMP error about this packet, of some router.
+/// Returns an ICMP error of some router about this packet.
 fn error_about(packet: &[u8]) -> Vec<u8> {
     let build = Build {
         source: STATION,
@@ -363,7 +363,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// A packet between A and B: from B; flags of TCP; seconds before it.
+/// Generates packets between A and B: whether from B; TCP's flags; seconds before it.
 fn any_packet() -> impl Strategy<Value = (bool, Option<u8>, u64)> {
     let tcp = [
         flags::SYN,
@@ -391,7 +391,7 @@ proptest! {
 
     /// BR-25, BR-26: the fast path, the decision by flow and the rules one by one agree.
     #[test]
-    fn all_ways_to_decide_agree(
+    fn all_implementations_of_the_rules_agree(
         rules in prop::collection::vec(any_rule(), 0..4),
         packets in prop::collection::vec(any_packet(), 1..30),
     ) {

@@ -220,7 +220,7 @@ fn errors_are_not_answered() {
 }
 
 #[test]
-fn a_sender_gets_so_many_a_second() {
+fn each_sender_has_a_rate_limit() {
     const MS: u64 = 1_000_000;
     let frame = frame_of(&build(false, udp(8000)).bytes());
     let fits = frame_of(&build(false, udp(80)).bytes());

@@ -3,39 +3,38 @@
 //! It works like the kernel's `haltpoll`: a domain spins through a pause for up to twice the
 //! average pause, and only while pauses are short enough. Two differences matter. A spinning domain
 //! may take the CPU from the very peer for which it waits, and pauses may get shorter only once all
-//! peers spin. So vain spins count against spinning, and after some of them the domain retries
-//! spinning only occasionally, half as often each time.
+//! peers spin. So each vain spin lowers the credit of spinning. After some of them the domain
+//! retries spinning only occasionally, and after each further one half as often.
 //!
-//! If the domain offers its CPU and does not get it back soon, a computing task has it. The
-//! scheduler prefers a waking sleeper to that task, but a domain that has offered the CPU waits for
-//! the end of the task's time slice. One wait of this kind costs as much as a hundred sleeps, so it
-//! outweighs any number of successful spins.
+//! If the domain offers its CPU and does not get it back soon, another task computes on it. The
+//! scheduler would prefer a waking sleeper to that task, but a domain that has offered the CPU
+//! waits for the end of the task's time slice. One such wait costs as much as a hundred sleeps, so
+//! it outweighs any number of successful spins.
 
 /// Smoothing of the average pause: each pause counts for an eighth.
 const SHARE: u64 = 8;
 /// Pauses longer than this multiple of the longest spin count as this multiple: much too long.
-const LONG: u64 = 4;
-/// Average pauses of up to this multiple of the longest spin may shrink below the longest spin once
-/// all peers spin.
-const HOPE: u64 = 2;
+const PAUSE_MAX: u64 = 4;
+/// Pauses up to this multiple of the longest spin may become shorter than it once all peers spin.
+const SHRINKABLE: u64 = 2;
 /// The shortest spin is the longest one divided by this. Pauses vary, and their average may be
 /// zero.
-const LEAST: u64 = 4;
+const SPIN_DIVISOR: u64 = 4;
 /// Maximum credit for successful spins.
-const TRUST_MAX: u8 = 8;
+const CREDIT_MAX: u8 = 8;
 /// Vain spins before a rest.
-const TRIES: u8 = 2;
+const VAIN_SPINS_MAX: u8 = 2;
 /// Number of pauses to sleep through before a retry: initially, and at most.
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 1024;
-/// If an offered CPU returns later than this, a computing task has had it.
-const AWAY_NS: u64 = 200_000;
-/// Number of pauses to sleep through after that: initially, and at most.
-const AWAY_REST_MIN: u32 = 256;
-const AWAY_REST_MAX: u32 = 16_384;
-/// Number of consecutive offers that returned soon after which no task is assumed to compute there
+/// If the domain gets an offered CPU back later than this, another task was computing on it.
+const LATE_RETURN_NS: u64 = 200_000;
+/// Number of pauses to sleep through after such a late return: initially, and at most.
+const LATE_REST_MIN: u32 = 256;
+const LATE_REST_MAX: u32 = 16_384;
+/// Number of consecutive prompt returns after which the domain assumes that no task computes there
 /// any more.
-const CALM: u32 = 1024;
+const PROMPT_RETURNS: u32 = 1024;
 
 /// Adaptive polling of one domain.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +62,11 @@ impl AdaptivePolling {
     pub(crate) fn new(most_ns: u64) -> Self {
         Self {
             most_ns,
-            usual_ns: LONG * most_ns,
-            trust: TRIES,
+            usual_ns: PAUSE_MAX * most_ns,
+            trust: VAIN_SPINS_MAX,
             rest: 0,
             next_rest: REST_MIN,
-            away_rest: AWAY_REST_MIN,
+            away_rest: LATE_REST_MIN,
             calm: 0,
             offered_ns: None,
         }
@@ -75,9 +74,9 @@ impl AdaptivePolling {
 
     /// Returns the time to spin through the next pause.
     pub(crate) fn window_ns(&self) -> u64 {
-        match self.rest > 0 || self.usual_ns > HOPE * self.most_ns {
+        match self.rest > 0 || self.usual_ns > SHRINKABLE * self.most_ns {
             true => 0,
-            false => (2 * self.usual_ns).clamp(self.most_ns / LEAST, self.most_ns),
+            false => (2 * self.usual_ns).clamp(self.most_ns / SPIN_DIVISOR, self.most_ns),
         }
     }
 
@@ -85,14 +84,14 @@ impl AdaptivePolling {
     pub(crate) fn pause(&mut self, ns: u64) {
         let window_ns = self.window_ns();
         self.usual_ns -= self.usual_ns / SHARE;
-        self.usual_ns += ns.min(LONG * self.most_ns) / SHARE;
+        self.usual_ns += ns.min(PAUSE_MAX * self.most_ns) / SHARE;
         if self.rest > 0 {
             self.rest -= 1;
         } else if window_ns > 0 && ns >= window_ns {
             self.in_vain();
         } else if window_ns > 0 {
-            self.trust = (self.trust + 1).min(TRUST_MAX);
-            if self.trust == TRUST_MAX {
+            self.trust = (self.trust + 1).min(CREDIT_MAX);
+            if self.trust == CREDIT_MAX {
                 self.next_rest = REST_MIN;
             }
         }
@@ -108,7 +107,7 @@ impl AdaptivePolling {
     fn begin_rest(&mut self) {
         self.rest = self.next_rest;
         self.next_rest = (2 * self.next_rest).min(REST_MAX);
-        self.trust = TRIES;
+        self.trust = VAIN_SPINS_MAX;
     }
 
     /// Records that the CPU is offered to other tasks.
@@ -117,20 +116,20 @@ impl AdaptivePolling {
     }
 
     /// Records that a turn began at `now_ns`.
-    pub(crate) fn look(&mut self, now_ns: u64) {
+    pub(crate) fn turn_began(&mut self, now_ns: u64) {
         let Some(offered_ns) = self.offered_ns.take() else {
             return;
         };
-        if now_ns.saturating_sub(offered_ns) > AWAY_NS {
+        if now_ns.saturating_sub(offered_ns) > LATE_RETURN_NS {
             self.rest = self.away_rest;
-            self.away_rest = (4 * self.away_rest).min(AWAY_REST_MAX);
-            self.trust = TRIES;
+            self.away_rest = (4 * self.away_rest).min(LATE_REST_MAX);
+            self.trust = VAIN_SPINS_MAX;
             self.calm = 0;
             return;
         }
         self.calm += 1;
-        if self.calm == CALM {
-            self.away_rest = AWAY_REST_MIN;
+        if self.calm == PROMPT_RETURNS {
+            self.away_rest = LATE_REST_MIN;
             self.calm = 0;
         }
     }

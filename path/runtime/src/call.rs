@@ -15,9 +15,9 @@ use shmem::{Span, domain_memory::DomainMemory, futex};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Duration of one wait before the domain checks for the answer again. The domain never gives up,
-/// because the monitor kills a domain that it does not want to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which a waiting domain checks for the answer again. The domain never gives up: the
+/// monitor answers every call or kills the domain.
+const WAIT_TIME: Duration = Duration::from_secs(1);
 
 /// The domain's only caller of hypercalls.
 #[derive(Debug)]
@@ -328,7 +328,7 @@ impl Calls {
             if current == self.number {
                 break;
             }
-            futex::wait(done, current, Some(PATIENCE));
+            futex::wait(done, current, Some(WAIT_TIME));
         }
         match word(RESULT)?.load(Ordering::Relaxed) as i32 {
             0 => Ok(()),

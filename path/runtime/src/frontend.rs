@@ -16,7 +16,7 @@ use abi::{ConnId, DomId, XenbusState};
 use std::rc::Rc;
 
 /// Number of consecutive refusals after which the frontend does not ask a backend again.
-const REFUSALS: u32 = 3;
+const REFUSALS_MAX: u32 = 3;
 
 /// Next step of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl FrontendConnection {
     pub fn next_step(&self, peer: &PeerEnd, free: bool) -> HandshakeStep {
         use XenbusState as S;
         let is_new = self.backend != Some(peer.domain);
-        let asks_again = (1..=REFUSALS).contains(&self.refusals);
+        let asks_again = (1..=REFUSALS_MAX).contains(&self.refusals);
         match (self.state, peer.state) {
             (S::Initialised | S::Connected, _) if is_new => {
                 HandshakeStep::Close("the backend was restarted")

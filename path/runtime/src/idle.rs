@@ -72,7 +72,7 @@ impl Idle {
     /// turn found work.
     pub fn step(&mut self, worked: bool, now_ns: u64) -> IdleStep {
         if let Some(adaptive) = &mut self.adaptive {
-            adaptive.look(now_ns);
+            adaptive.turn_began(now_ns);
             if worked && let Some(since) = self.since_ns {
                 adaptive.pause(now_ns.saturating_sub(since));
             }

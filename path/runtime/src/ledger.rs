@@ -44,7 +44,7 @@ const CHECKPOINTS_PER_S: u64 = 500;
 /// Charges longer than one second divided by this, 10 µs, are recorded.
 const LONG_PER_S: u64 = 100_000;
 /// Weight of a new sleep in the average cost of sleeps, as a shift.
-const LEARN: u32 = 3;
+const SLEEP_SHIFT: u32 = 3;
 
 /// The account of one thread.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl Ledger {
         let known = self.sleep_cost.get();
         let next = match known {
             0 => cycles,
-            _ => known - (known >> LEARN) + (cycles >> LEARN),
+            _ => known - (known >> SLEEP_SHIFT) + (cycles >> SLEEP_SHIFT),
         };
         self.sleep_cost.set(next.max(1));
     }

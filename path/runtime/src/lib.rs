@@ -9,7 +9,7 @@
 //! | [`call`] | hypercalls of that domain |
 //! | [`device`] | devices that the system provides |
 //! | [`frontend`] | a frontend's end of a connection |
-//! | [`idle`] | poll again, wait a tick, or sleep |
+//! | [`idle`] | decides whether to poll again or to sleep |
 //! | [`lro`] | large receive offload between a source of frames and their consumer |
 //! | [`ledger`] | cycles of this domain, hop by hop |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |

@@ -1,7 +1,7 @@
 //! Conversion between smoltcp and frames.
 
 use crate::file::SentFiles;
-use crate::rx_queue::StackInbox;
+use crate::rx_queue::RxQueue;
 use crate::tcp;
 use crate::tx_buffers::PreparedBuffers;
 use crate::tx_queues::TxQueues;
@@ -71,7 +71,7 @@ impl Outgoing {
 
 /// smoltcp's device for one turn, which receives frames from the inbox and sends frames to an exit.
 pub(crate) struct StackDevice<'a> {
-    inbox: &'a mut StackInbox,
+    inbox: &'a mut RxQueue,
     output: Output<'a>,
 }
 
@@ -141,9 +141,9 @@ impl QueueFrames<'_> {
 }
 
 impl<'a> StackDevice<'a> {
-    /// Creates the device of a turn whose frames leave by `exit`.
+    /// Creates the device of a turn whose frames leave through `exit`.
     pub(crate) fn new(
-        inbox: &'a mut StackInbox,
+        inbox: &'a mut RxQueue,
         outgoing: &'a mut Outgoing,
         exit: FrameSink<'a>,
     ) -> Self {
@@ -220,7 +220,7 @@ impl Output<'_> {
 /// A received frame for the stack.
 pub(crate) struct RxToken<'a> {
     bytes: Vec<u8>,
-    inbox: &'a mut StackInbox,
+    inbox: &'a mut RxQueue,
 }
 
 impl phy::RxToken for RxToken<'_> {

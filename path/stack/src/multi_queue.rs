@@ -23,7 +23,7 @@ pub struct StackQueue {
 
 impl StackEndpoint {
     /// Splits the station into `queues` devices, one per queue of an interface. Each device
-    /// delivers frames to the station. Each flow leaves by one device.
+    /// delivers frames to the station. Each flow leaves through one device.
     #[must_use]
     pub fn into_queues(self, queues: usize) -> Vec<StackQueue> {
         let shared = Rc::new(RefCell::new(MultiQueueStation {

@@ -11,14 +11,14 @@ const WAITING_BYTES: usize = 4 << 20;
 
 /// Received frames in private memory that wait for the stack.
 #[derive(Debug, Default)]
-pub(crate) struct StackInbox {
+pub(crate) struct RxQueue {
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
     spare: Vec<Vec<u8>>,
     bad_checksum: u64,
 }
 
-impl StackInbox {
+impl RxQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -5,7 +5,7 @@ use crate::app::{App, Context, FIRST_PORT};
 use crate::file::{FileStream, SentFiles};
 use crate::link::{FrameSink, Outgoing, StackDevice};
 use crate::ping::Ping;
-use crate::rx_queue::StackInbox;
+use crate::rx_queue::RxQueue;
 use crate::tx_buffers::NoBuffers;
 use crate::{client, server};
 use config::domain::{StackApp, StackConfig};
@@ -34,7 +34,7 @@ pub struct StackEndpoint {
     interface: Interface,
     sockets: SocketSet<'static>,
     apps: Vec<RunningProgram>,
-    inbox: StackInbox,
+    inbox: RxQueue,
     outgoing: Outgoing,
     pub(crate) next_port: u16,
     start_ns: Option<u64>,
@@ -70,7 +70,7 @@ impl StackEndpoint {
         let mut mac = EthernetAddress(mac);
         mac.0[0] &= !1;
         let mut outgoing = Outgoing::new(mtu, checksum, tso && checksum);
-        let mut inbox = StackInbox::default();
+        let mut inbox = RxQueue::default();
         let mut config = Config::new(mac.into());
         config.random_seed = shmem::time::tsc()
             ^ mac
@@ -195,7 +195,7 @@ fn interface(
     mac: EthernetAddress,
     mtu: usize,
     stack: &StackConfig,
-    inbox: &mut StackInbox,
+    inbox: &mut RxQueue,
     outgoing: &mut Outgoing,
 ) -> Interface {
     let mut nothing = Vec::new();

@@ -142,7 +142,7 @@ fn at(address: &str) -> SocketAddr {
 }
 
 #[test]
-fn a_stream_arrives_whole() {
+fn a_stream_arrives_complete() {
     for to in ["10.0.0.2:5001", "[fd00::2]:5001"] {
         let source = StackApp::TcpSource {
             to: at(to),

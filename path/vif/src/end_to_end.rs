@@ -257,7 +257,7 @@ proptest! {
 }
 
 #[test]
-fn a_segment_of_64_kb_passes_whole_both_ways() {
+fn a_64_kb_segment_passes_uncut_in_both_directions() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         let bytes = ipv4_tcp(65_535 - 54, 3);
@@ -328,7 +328,7 @@ fn changed_header_is_sent() {
 }
 
 #[test]
-fn frames_for_which_there_is_no_room_stay() {
+fn frames_without_room_stay_in_the_queue() {
     over_each_format(|| {
         let mut rig = Rig::new(Sizes {
             tx_small_pages: 200,

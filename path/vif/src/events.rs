@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_11_each_word_has_its_place() {
+    fn ring_11_each_word_has_its_offset() {
         let memory = TestMemory::new(1);
         let page = memory.area().span();
         page.fill(0xff).expect("own memory");

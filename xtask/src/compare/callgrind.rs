@@ -65,7 +65,7 @@ pub(super) fn collect(
 
 /// Returns the sum of the functions' own costs, from a file in callgrind's format.
 fn count(text: &str) -> u64 {
-    // The file has a name only at the first use of its number.
+    // Callgrind writes a file's name only at the first use of its number.
     let mut names = BTreeMap::new();
     let mut name_of = |word: &str| -> Option<bool> {
         let (number, name) = word.strip_prefix('(')?.split_once(')')?;

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_one_is_always_better() {
+    fn more_than_one_figure_is_always_better() {
         let values = [(Some(10.0), Some(20.0)); 6];
         let packets = of_values("packets", "1", &values);
         assert_eq!(packets.ratio.unwrap().value, 2.0);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_of_one_side_is_not_compared() {
+    fn a_figure_that_one_side_lacks_is_not_compared() {
         let lost = of_values("packets", "1", &[(Some(1.0), None); 6]);
         assert_eq!(lost.verdict(None), Outcome::OnlyOld);
         assert!(lost.verdict(None).fails() && !lost.is_open());

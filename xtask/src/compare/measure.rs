@@ -5,22 +5,22 @@ use super::cells::{self, Cell};
 use super::exp::{self, Readings};
 use super::plans::Plan;
 use super::sides::{Side, Sides};
-use super::stored_pairs::{Kept, Pair, Values};
+use super::stored_pairs::{Pair, StoredPairs, Values};
 use anyhow::{Context, Result};
 use figures::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Retries of a pair whose run was disturbed or failed.
-const AGAIN: usize = 2;
+/// Maximum retries of a pair whose run was disturbed or failed.
+const RETRIES: usize = 2;
 
 /// Parameters of the measurement.
 #[derive(Debug)]
 pub(super) struct Measure<'a> {
     pub(super) sides: &'a Sides,
     pub(super) aliases: &'a Aliases,
-    pub(super) kept: Kept,
+    pub(super) kept: StoredPairs,
     /// Limit of pairs of a plan.
     pub(super) pairs: usize,
 }
@@ -77,7 +77,7 @@ impl Measure<'_> {
     fn pair(&self, plan: &Plan, columns: &[String]) -> Result<Pair> {
         let Sides { old, new, .. } = self.sides;
         let old_first = self.kept.of(&plan.name).len().is_multiple_of(2);
-        let mut again = AGAIN;
+        let mut again = RETRIES;
         loop {
             let run = |side: &Side| self.run(side, plan, columns);
             let both = if old_first {
@@ -92,7 +92,7 @@ impl Measure<'_> {
                 Ok((old, new)) if again > 0 && (old.disturbed || new.disturbed) => {}
                 both => {
                     let (old, new) = both.with_context(|| {
-                        let times = AGAIN + 1;
+                        let times = RETRIES + 1;
                         format!("plan {}, {times} times (is the machine busy?)", plan.name)
                     })?;
                     return Ok(paired(&self.sides.tree, plan, &old, &new));

@@ -38,7 +38,7 @@ use measure::Measure;
 use plans::{Bench, Part, Plan, Plans};
 use sides::Sides;
 use std::collections::BTreeMap;
-use stored_pairs::Kept;
+use stored_pairs::StoredPairs;
 
 /// Compare the tree's performance with a commit's.
 ///
@@ -80,7 +80,7 @@ struct Options {
     fresh: bool,
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let name = "cargo xtask compare".to_owned();
     let options = Options::parse_from(std::iter::once(&name).chain(arguments));
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut measure = Measure {
         sides: &sides,
         aliases: &aliases,
-        kept: Kept::open(&sides.folder, &sides.tree, options.fresh)?,
+        kept: StoredPairs::open(&sides.folder, &sides.tree, options.fresh)?,
         pairs: options.pairs,
     };
     measure.all(&plans)?;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_all_in_98_columns() {
+    fn a_table_fits_in_98_columns() {
         let long = "xdp-mq+ngm-rules@dir=from_guest,guests=64,place=one-core,wake=awake,wire=5";
         let cells = [
             (cell("ngm-64@load=1", "packets", 1.0, 0), Outcome::Pass),

@@ -30,12 +30,12 @@ pub(super) struct Pair {
 
 /// The pairs of one commit and one tree.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredPairs {
     file: PathBuf,
     by_plan: BTreeMap<String, Vec<Pair>>,
 }
 
-impl Kept {
+impl StoredPairs {
     /// Reads the pairs of `tree`. `fresh`: discards them.
     pub(super) fn open(folder: &Path, tree: &str, fresh: bool) -> Result<Self> {
         let file = folder.join("pairs.jsonl");
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn pairs_of_the_same_tree_are_continued() {
         let folder = tempfile::tempdir().unwrap();
-        let open = |tree, fresh| Kept::open(folder.path(), tree, fresh).unwrap();
+        let open = |tree, fresh| StoredPairs::open(folder.path(), tree, fresh).unwrap();
         let mut kept = open("a", false);
         assert!(kept.of("base").is_empty());
         for pair in [
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn an_interrupted_line_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Kept::open(folder.path(), "a", false).unwrap();
+        let open = || StoredPairs::open(folder.path(), "a", false).unwrap();
         open().add(pair("a", "base", 1.0)).unwrap();
         let file = folder.path().join("pairs.jsonl");
         let text = fs::read_to_string(&file).unwrap();

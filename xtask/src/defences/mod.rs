@@ -82,7 +82,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         })
         .collect();
     println!("{}", table(&["defence", "attack", "without it"], &lines));
-    let missed = rows.iter().filter(|row| verdict(row) != NOTICED).count();
+    let missed = rows.iter().filter(|row| verdict(row) != TEST_FAILS).count();
     ensure!(
         missed == 0 || only_kept,
         "{missed} of {} defences are not tested",
@@ -103,7 +103,7 @@ fn read(root: &Path) -> Result<Vec<Defence>> {
 }
 
 /// The expected result of a row.
-const NOTICED: &str = "the test fails";
+const TEST_FAILS: &str = "the test fails";
 
 impl Defence {
     /// Returns its file without the defence.
@@ -131,8 +131,8 @@ impl Defence {
         scratch.with(&self.file, &without, || {
             Ok(
                 match scratch.test(&self.package, &self.target, &self.test)? {
-                    TestRun::Failed => NOTICED,
-                    TestRun::Passed => "NOT NOTICED",
+                    TestRun::Failed => TEST_FAILS,
+                    TestRun::Passed => "NOT TEST_FAILS",
                     TestRun::NotThere | TestRun::NotBuilt => "does not compile",
                 },
             )

@@ -1,4 +1,4 @@
-//! The API server, by the socket of `kubectl proxy`.
+//! The API server, accessed through the socket of `kubectl proxy`.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -46,7 +46,7 @@ impl Api {
         let about = || format!("{method} {path}");
         let mut stream = UnixStream::connect(&self.socket).with_context(about)?;
         stream.set_read_timeout(Some(ANSWER))?;
-        // The end of the connection ends an answer of this version.
+        // In this version of HTTP, the end of the connection ends the answer.
         let request = format!(
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
              Content-Length: {}\r\n\r\n{body}",

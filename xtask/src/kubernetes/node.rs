@@ -67,7 +67,7 @@ impl Node {
             &[&*disk.to_string_lossy(), &self.name],
             paths.log(&self.name)?,
         )?;
-        // Only the namespace of links, because the process id is one of this system.
+        // Enter only the network namespace, because the process id is valid on this system.
         let mut link = Command::new("nsenter");
         link.args([
             "--target",
@@ -88,7 +88,7 @@ impl Node {
             &self.mac,
         ])
         .args(["netns", &space.pid().to_string()]);
-        // The kernel removes the link of a node that was switched off with its namespace, later.
+        // The kernel removes the link of a node that was switched off later, with its namespace.
         let what = format!("node {} is not linked to the control plane", self.name);
         wait(&what, UP, || workspace::output(&mut link).map(|_| true))?;
         let far = format!("link set to-{} master lan up", self.name);
@@ -168,8 +168,8 @@ impl Node {
         space.daemon(command, log)
     }
 
-    /// Ends everything on the node at once, also its control groups: a kubelet that finds those of
-    /// ended containers waits for each of them.
+    /// Ends everything on the node at once, including its control groups: otherwise the next
+    /// kubelet would wait for each group of an ended container.
     pub(super) fn power_off(&mut self, paths: &Paths, plane: &Space) -> Result<()> {
         self.space_mut()?.power_off()?;
         self.space = None;

@@ -54,8 +54,8 @@ pub(super) fn is_ready(object: &Value) -> bool {
     !is_leaving && conditions.is_some_and(|all| all.iter().any(is_it))
 }
 
-/// Returns a pod that serves its name and its node at the TCP port 80, and also at 81. Its port of
-/// UDP has a name for policies alone.
+/// Returns a pod that serves its name and its node at the TCP port 80, and also at 81. Its UDP port
+/// has a name only for policies.
 pub(super) fn server(namespace: &str, name: &str, node: &str) -> Value {
     let script = format!(
         "echo {name} on {node} >/var/www/index.html; echo {name} serves; \
@@ -107,7 +107,7 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Returns those of these pods that are ready.
+    /// Returns the ready ones of these pods.
     pub(super) fn ready_pods(&self, namespace: &str, names: &[&str]) -> Result<Vec<Pod>> {
         let all = self.list(&format!("/api/v1/namespaces/{namespace}/pods"))?;
         let ready = |wanted: &&str| {

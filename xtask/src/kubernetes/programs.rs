@@ -82,7 +82,7 @@ fn sources() -> PathBuf {
     workspace::root().join("xtask/kubernetes/programs")
 }
 
-/// Returns all that decides what the binary is.
+/// Returns everything that determines the contents of the binary.
 fn wanted() -> Result<String> {
     let mut text = VERSION.to_owned();
     for name in ["go.mod", "go.sum", "main.go"] {
@@ -97,13 +97,13 @@ fn is_built(home: &Path) -> bool {
     home.join("kubernetes").is_file() && built.ok() == wanted().ok()
 }
 
-/// Phrases of Go's messages about modules that are wrong wherever they are downloaded. A proxy that
-/// has only some modules does not find others, so a missing one is not wrong.
-const WRONG: [&str; 3] = ["SECURITY ERROR", "checksum mismatch", "missing go.sum"];
-/// Phrases of Go's messages about a proxy or repository that does not answer, or refuses.
+/// Phrases in Go's messages about modules that are invalid regardless of their source. A missing
+/// module does not count, because a proxy may have only some modules.
+const INVALID_MODULE: [&str; 3] = ["SECURITY ERROR", "checksum mismatch", "missing go.sum"];
+/// Phrases in Go's messages about a proxy or repository that does not answer or refuses.
 const UNREACHABLE: [&str; 2] = ["https://", "dial tcp"];
 
-/// Downloads the modules that Kubernetes is built from, unless it is built.
+/// Downloads the modules from which Kubernetes is built, unless it is built already.
 ///
 /// # Errors
 /// [`Failure::CannotRun`] if the modules cannot be downloaded here; any other error if the list of
@@ -133,7 +133,7 @@ pub(super) fn fetch(home: &Path) -> Result<()> {
 /// Returns whether Go's messages are only about downloads that failed here.
 fn is_unreachable(messages: &str) -> bool {
     let have = |phrases: &[&str]| phrases.iter().any(|phrase| messages.contains(phrase));
-    !have(&WRONG) && have(&UNREACHABLE)
+    !have(&INVALID_MODULE) && have(&UNREACHABLE)
 }
 
 /// Returns a command of Go for the sources of the components.

@@ -11,21 +11,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Deadline of a connection and of each read.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Interval of a question's repetition over UDP, and of looking whether an echo must end.
-const AGAIN: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval of repeated UDP requests, and of checks whether an echo must end.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Deadline of a page that is requested until it is served.
-const SERVED: Duration = Duration::from_secs(30);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A stream that makes no progress for this time has failed.
-const STALL: Duration = Duration::from_secs(60);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the page at an address, as seen from a namespace.
 pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
     from.run(|| {
         let to = SocketAddr::new(ip, port);
         let context = || format!("no page of {to}");
-        let mut stream = TcpStream::connect_timeout(&to, ANSWER).with_context(context)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&to, ANSWER_TIMEOUT).with_context(context)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream
             .write_all(b"GET / HTTP/1.0\r\n\r\n")
             .with_context(context)?;
@@ -39,7 +39,7 @@ pub(super) fn page(from: &Netns, ip: IpAddr, port: u16) -> Result<String> {
 /// Waits until the page at an address begins with this text.
 pub(super) fn await_page(from: &Netns, ip: IpAddr, port: u16, begin: &str) -> Result<()> {
     let what = format!("{ip} port {port} does not serve the page of {begin}");
-    wait(&what, SERVED, || {
+    wait(&what, PAGE_TIMEOUT, || {
         expect_page(from, ip, port, begin).map(|()| true)
     })
 }
@@ -62,7 +62,7 @@ pub(super) fn answers(ip: IpAddr, port: u16, within: Duration) -> bool {
     let ask = || -> std::io::Result<bool> {
         let socket = UdpSocket::bind(own)?;
         socket.connect((ip, port))?;
-        socket.set_read_timeout(Some(AGAIN))?;
+        socket.set_read_timeout(Some(RETRY_INTERVAL))?;
         let end = Instant::now() + within;
         while Instant::now() < end {
             socket.send(b"?")?;
@@ -80,11 +80,11 @@ pub(super) fn answers(ip: IpAddr, port: u16, within: Duration) -> bool {
 pub(super) struct Echo(#[expect(dead_code, reason = "dropped")] Stop);
 
 impl Echo {
-    /// Starts it at a port of both families.
+    /// Starts an echo at a port of both families.
     pub(super) fn start(within: &Netns, port: u16) -> Result<Self> {
         let bind = || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
         let socket = within.run(bind).with_context(|| format!("port {port}"))?;
-        socket.set_read_timeout(Some(AGAIN))?;
+        socket.set_read_timeout(Some(RETRY_INTERVAL))?;
         let stop = Stop::default();
         let is_over = stop.0.clone();
         std::thread::spawn(move || {
@@ -137,7 +137,7 @@ impl Stream {
         let receiver = std::thread::spawn(move || receive(&listener.accept()?.0, &so_far));
         let sender = std::thread::spawn(move || {
             from.enter()?;
-            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), STALL)?;
+            let stream = TcpStream::connect_timeout(&SocketAddr::new(ip, port), STREAM_TIMEOUT)?;
             send(stream, bytes, pause, &is_over)
         });
         Ok(Self {
@@ -148,13 +148,13 @@ impl Stream {
         })
     }
 
-    /// Waits until this number of further bytes has arrived, or the stream has ended: then its end
-    /// has the reason.
+    /// Waits until this number of further bytes has arrived, or the stream has ended; the reason is
+    /// then returned at its end.
     pub(super) fn advance(&self, bytes: u64) -> Result<()> {
         let before = self.received.load(Ordering::Relaxed);
         wait(
             &format!("{bytes} further bytes did not arrive"),
-            STALL,
+            STREAM_TIMEOUT,
             || {
                 let has_ended = self.sender.is_finished() || self.receiver.is_finished();
                 let arrived = self.received.load(Ordering::Relaxed) - before;
@@ -163,13 +163,13 @@ impl Stream {
         )
     }
 
-    /// Ends it, and returns the number of bytes that arrived unchanged.
+    /// Ends the stream, and returns the number of bytes that arrived unchanged.
     pub(super) fn stop(self) -> Result<u64> {
         self.stop.0.store(true, Ordering::Relaxed);
         self.finish()
     }
 
-    /// Waits for its end, and returns the number of bytes that arrived unchanged.
+    /// Waits for the stream's end, and returns the number of bytes that arrived unchanged.
     pub(super) fn finish(self) -> Result<u64> {
         let join = |thread: JoinHandle<Result<u64>>| {
             thread
@@ -197,7 +197,7 @@ fn block(number: u64) -> Vec<u8> {
 }
 
 fn send(mut to: TcpStream, bytes: u64, pause: Duration, stop: &AtomicBool) -> Result<u64> {
-    to.set_write_timeout(Some(STALL))?;
+    to.set_write_timeout(Some(STREAM_TIMEOUT))?;
     let mut sent = 0;
     let mut number = 0;
     while sent < bytes && !stop.load(Ordering::Relaxed) {
@@ -214,7 +214,7 @@ fn send(mut to: TcpStream, bytes: u64, pause: Duration, stop: &AtomicBool) -> Re
 }
 
 fn receive(mut from: &TcpStream, so_far: &AtomicU64) -> Result<u64> {
-    from.set_read_timeout(Some(STALL))?;
+    from.set_read_timeout(Some(STREAM_TIMEOUT))?;
     let mut received = 0;
     for number in 0.. {
         let wanted = block(number);

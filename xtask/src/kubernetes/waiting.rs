@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 /// Deadline of an object that the control plane creates or reports.
 pub(super) const READY: Duration = Duration::from_secs(90);
 
-/// The longest time that one attempt takes from a deadline: during a longer one the machine may
-/// have been paused, and nothing could happen.
+/// Maximum time that one attempt uses of a deadline. A longer attempt may mean that the machine was
+/// paused.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 
-/// The time that is left of a deadline.
-pub(super) struct Left {
+/// The remaining time of a deadline.
+pub(super) struct Leftovers {
     time: Duration,
     looked: Instant,
 }
 
-impl Left {
+impl Leftovers {
     pub(super) fn new(deadline: Duration) -> Self {
         Self {
             time: deadline,
@@ -24,7 +24,7 @@ impl Left {
         }
     }
 
-    /// Takes an attempt's time away. Returns whether none is left.
+    /// Subtracts an attempt's time. Returns whether none remains.
     pub(super) fn ends(&mut self) -> bool {
         let now = Instant::now();
         self.take(now - self.looked);
@@ -48,7 +48,7 @@ pub(super) fn wait(
     deadline: Duration,
     mut holds: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let mut left = Left::new(deadline);
+    let mut left = Leftovers::new(deadline);
     loop {
         let held = holds();
         if matches!(held, Ok(true)) {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_paused_machine_misses_no_deadline() {
-        let mut left = Left::new(ATTEMPT_MAX * 2);
+        let mut left = Leftovers::new(ATTEMPT_MAX * 2);
         left.take(Duration::from_secs(3600));
         assert_eq!(left.time, ATTEMPT_MAX);
         left.take(ATTEMPT_MAX);

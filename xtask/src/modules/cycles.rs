@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_ways_round() {
+    fn groups_and_directions() {
         let graph = graph(&[(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 3), (4, 5)]);
         let found = groups(&graph);
         assert_eq!(found, [BTreeSet::from([3, 4]), BTreeSet::from([0, 1, 2])]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_none() {
+    fn a_tree_has_no_cycle() {
         assert!(groups(&graph(&[(0, 1), (0, 2), (1, 3), (2, 3)])).is_empty());
     }
 }

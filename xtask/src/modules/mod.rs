@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use tree::Tree;
 use uses::Ties;
 
-/// Number of names shown for a dependency of two files.
-const SHOWN: usize = 3;
+/// Maximum number of names that are shown for a dependency between two files.
+const NAMES_SHOWN: usize = 3;
 
 /// Returns the files of the crate whose root is `file`, without its tests.
 pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
@@ -73,8 +73,8 @@ fn describe(way: &[usize], ties: &Ties, show: &dyn Fn(usize) -> String) -> Strin
                 shown.push(name);
             }
         }
-        let more = shown.len().saturating_sub(SHOWN);
-        shown.truncate(SHOWN);
+        let more = shown.len().saturating_sub(NAMES_SHOWN);
+        shown.truncate(NAMES_SHOWN);
         let mut shown = shown.join(", ");
         if more > 0 {
             shown += &format!(", {more} more");

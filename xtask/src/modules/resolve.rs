@@ -1,6 +1,6 @@
 //! Resolves a path to the module that defines the named item, through imports and re-exports.
 
-use super::tree::{Means, ModuleId, Tree};
+use super::tree::{Meaning, ModuleId, Tree};
 use std::collections::BTreeSet;
 
 /// The target of a path.
@@ -111,12 +111,12 @@ impl Tree {
                 continue;
             }
             match &entry.means {
-                Means::Module(id) => found.push(Target::Module(*id)),
-                Means::Item => found.push(Target::Item {
+                Meaning::Module(id) => found.push(Target::Module(*id)),
+                Meaning::Item => found.push(Target::Item {
                     module,
                     name: name.to_owned(),
                 }),
-                Means::Import(path) => found.extend(self.follow(module, path, asked)),
+                Meaning::Import(path) => found.extend(self.follow(module, path, asked)),
             }
         }
         if found.is_empty() {

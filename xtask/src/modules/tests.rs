@@ -206,7 +206,7 @@ fn none_by_tests_and_re_exports_of_others() {
 }
 
 #[test]
-fn none_by_names_that_only_look_alike() {
+fn no_cycle_through_similar_names() {
     no_circle(&[
         ("lib.rs", "mod a;\nmod b;"),
         (

@@ -42,14 +42,14 @@ pub(super) struct Scope {
 /// A name in a module.
 #[derive(Debug)]
 pub(super) struct Name {
-    pub(super) means: Means,
+    pub(super) means: Meaning,
     /// Visible to modules outside of this one.
     pub(super) public: bool,
 }
 
 /// The meaning of a name in a module.
 #[derive(Debug)]
-pub(super) enum Means {
+pub(super) enum Meaning {
     Module(ModuleId),
     /// An item that is defined here.
     Item,
@@ -110,12 +110,12 @@ impl Tree {
                 Item::Macro(made) => {
                     if let Some(name) = &made.ident {
                         self.modules[module].macros.insert(name.to_string());
-                        self.define(module, name, true, Means::Item);
+                        self.define(module, name, true, Meaning::Item);
                     }
                 }
                 other => {
                     if let Some((name, visibility)) = defined(other) {
-                        self.define(module, name, is_public(visibility), Means::Item);
+                        self.define(module, name, is_public(visibility), Meaning::Item);
                     }
                     let mut inner = InnerImports(Vec::new());
                     inner.visit_item(other);
@@ -148,12 +148,12 @@ impl Tree {
             parent,
             &item.ident,
             is_public(&item.vis),
-            Means::Module(module),
+            Meaning::Module(module),
         );
         Ok(())
     }
 
-    fn define(&mut self, module: ModuleId, name: &Ident, public: bool, means: Means) {
+    fn define(&mut self, module: ModuleId, name: &Ident, public: bool, means: Meaning) {
         let names = &mut self.modules[module].names;
         let name = names.entry(name.to_string()).or_default();
         name.push(Name { means, public });
@@ -165,7 +165,7 @@ impl Tree {
             let module = &mut self.modules[module];
             match leaf.name {
                 Some(name) => module.names.entry(name).or_default().push(Name {
-                    means: Means::Import(leaf.path),
+                    means: Meaning::Import(leaf.path),
                     public,
                 }),
                 None => module.globs.push(leaf.path),

@@ -41,11 +41,14 @@ fn lines_of_tests(file: &File) -> usize {
 /// Returns whether the comment at the top of the file gives a reason.
 fn excused_at_top(lines: &[&str]) -> bool {
     let comment = |line: &&&str| line.trim().is_empty() || line.starts_with("//");
-    lines.iter().take_while(comment).any(|line| says_why(line))
+    lines
+        .iter()
+        .take_while(comment)
+        .any(|line| has_reason(line))
 }
 
 /// Returns whether a line is `// sizes: ` and a sentence with a reason.
-fn says_why(line: &str) -> bool {
+fn has_reason(line: &str) -> bool {
     let reason = line.trim_start().strip_prefix("// sizes: ");
     reason.is_some_and(|reason| reason.split_whitespace().count() >= 3)
 }
@@ -75,7 +78,7 @@ impl Functions<'_> {
     fn excused_above(&self, line: usize) -> bool {
         let above = self.lines[..line - 1].iter().rev();
         let belongs = |line: &&&str| line.trim_start().starts_with(['/', '#']);
-        above.take_while(belongs).any(|line| says_why(line))
+        above.take_while(belongs).any(|line| has_reason(line))
     }
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn dom0(
     Ok(path)
 }
 
-/// Returns a guest's file system; driver domains and hostile guests are such guests.
+/// Returns a guest's file system, which driver domains and hostile guests use, too.
 fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     let mut image = Archive::default();
     common(&mut image, packages, &[&programs.driver, &programs.hostile])?;

@@ -34,7 +34,7 @@ const NIC: &[&str] = &[
 ];
 const NO_NIC: &[&str] = &["-nic", "none"];
 /// Lines of the console that are shown after a failure.
-const SHOWN: usize = 60;
+const LINES_SHOWN: usize = 60;
 
 /// A machine to run.
 pub(crate) struct XenMachine<'a> {
@@ -246,7 +246,7 @@ impl EmulatorConsole<'_> {
                         println!("{shown}");
                     }
                     tail.push(line);
-                    if tail.len() > SHOWN {
+                    if tail.len() > LINES_SHOWN {
                         tail.remove(0);
                     }
                 }

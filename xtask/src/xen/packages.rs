@@ -121,8 +121,7 @@ fn release(root: &Path) -> Result<String> {
 }
 
 /// Returns the numbers of the version in the name of a kernel, as a sort key that puts the newest
-/// kernel last. The version ends before the first part without a leading digit: `amd64` is none of
-/// it.
+/// kernel last. The version ends before the first part without a leading digit, such as `amd64`.
 pub(crate) fn numbers(name: &str) -> Vec<u64> {
     let number = |part: &str| {
         let digits = part.split(|letter: char| !letter.is_ascii_digit()).next()?;

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 pub(super) struct FrontEnd(Child);
 
 impl FrontEnd {
-    /// Starts one for a socket.
+    /// Starts a monitor for a socket.
     pub(super) fn start(socket: &Path, words: &[&str]) -> Self {
         let mut command = Command::new(grantway().with_file_name("hostile-vm"));
         let command = command.arg(socket).args(words).stdin(Stdio::null());

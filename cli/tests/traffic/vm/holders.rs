@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 /// A file: device and inode.
 type File = (u64, u64);
 
-/// The mapped files of a process whose path has one of these beginnings.
+/// Returns the mapped files of a process whose paths begin with one of these prefixes.
 fn mapped(pid: u64, paths: &[&str]) -> BTreeSet<File> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let file = |line: &str| {
@@ -23,7 +23,7 @@ fn mapped(pid: u64, paths: &[&str]) -> BTreeSet<File> {
     maps.lines().filter_map(file).collect()
 }
 
-/// The open files of a process.
+/// Returns the open files of a process.
 fn open(pid: u64) -> BTreeSet<File> {
     let folder = fs::read_dir(format!("/proc/{pid}/fd"));
     let files = folder.into_iter().flatten().flatten();
@@ -33,8 +33,8 @@ fn open(pid: u64) -> BTreeSet<File> {
         .collect()
 }
 
-/// The processes, of all, that have the memory of the virtual machine whose monitor this is: beside
-/// the monitor with its group, the shim and its agent.
+/// Returns the processes that have the memory of the virtual machine of this monitor: besides the
+/// monitor and its group, only the shim and its agent may.
 pub(super) fn holders(machine: &Machine, vmm: u64) -> Vec<String> {
     let memory = mapped(vmm, &["/dev/shm/", "/memfd:vm", "/memfd:memory"]);
     assert!(!memory.is_empty(), "where is its memory?");

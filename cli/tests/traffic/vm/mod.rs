@@ -64,7 +64,7 @@ fn start(mtu: u32, more: &str) -> Option<(Machine, PathBuf)> {
     Some((machine, path))
 }
 
-/// The same for User-Mode Linux.
+/// Starts a machine for User-Mode Linux.
 fn start_for_uml(mtu: u32, more: &str) -> Option<(Machine, PathBuf)> {
     require!(tool("linux.uml"), tool("busybox"), tool("cc"));
     start(mtu, more)
@@ -95,7 +95,7 @@ fn is_whole(run: &Output) {
 }
 
 #[test]
-fn files_pass_both_ways_whole() {
+fn files_pass_complete_in_both_directions() {
     for mtu in [1500, 9000] {
         let Some((machine, socket)) = start_for_uml(mtu, "") else {
             return;

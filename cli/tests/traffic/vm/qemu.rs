@@ -96,7 +96,7 @@ impl Qemu {
         self.log().matches("network up").count()
     }
 
-    /// Resets it, as a push of the button does, and waits until its network is up again.
+    /// Resets it, like the reset button, and waits until its network is up again.
     pub(super) fn reset(&mut self) {
         let boots = self.boots();
         self.monitor("system_reset");
@@ -138,7 +138,7 @@ impl Drop for Qemu {
     }
 }
 
-/// The description of memory that can be shared.
+/// Returns the description of memory that can be shared.
 pub(super) fn memory(id: &str, bytes: u64) -> String {
     format!("memory-backend-memfd,id={id},size={bytes},share=on")
 }

@@ -27,7 +27,7 @@ pub(crate) fn del(request: &PluginRequest) -> Result<(), CniError> {
         }
     }
     pod::forget(request, &guest)?;
-    // Addresses last, so that no other container gets them while the interface exists.
+    // Release addresses last, so that no other container gets them while the interface exists.
     request.ipam()?.map_or(Ok(()), |ipam| ipam.del())
 }
 

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 /// Default MTU in bytes of IP.
 const MTU: i64 = 1500;
 /// Keys of an interface that a network's configuration must not set.
-const NOT_ITS: [&str; 8] = [
+const RESERVED_KEYS: [&str; 8] = [
     "endpoint",
     "netns",
     "ifname",
@@ -67,7 +67,10 @@ pub(super) struct InterfaceRequest {
 impl InterfaceRequest {
     pub(super) fn of(request: &PluginRequest) -> Result<Self, CniError> {
         let conf: Conf = decoded(&request.conf)?;
-        if let Some(key) = NOT_ITS.iter().find(|key| conf.vif.contains_key(**key)) {
+        if let Some(key) = RESERVED_KEYS
+            .iter()
+            .find(|key| conf.vif.contains_key(**key))
+        {
             let msg = format!("`vif` sets `{key}`, which differs between containers: remove it");
             return Err(CniError::new(ErrorCode::Config, msg));
         }

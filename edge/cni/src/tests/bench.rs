@@ -140,7 +140,7 @@ fn merged(mut to: Value, from: Value) -> Value {
 
 /// State of the mock machine: its answers, and the requests that it has received.
 #[derive(Default)]
-struct Heart {
+struct MockState {
     guests: Mutex<Vec<String>>,
     attached: Mutex<Vec<Value>>,
     ends: AtomicBool,
@@ -148,7 +148,7 @@ struct Heart {
 
 /// A mock machine that accepts every guest except one whose `mtu` is 1.
 pub(super) struct Fake {
-    heart: Arc<Heart>,
+    heart: Arc<MockState>,
     socket: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,7 +157,7 @@ impl Fake {
     pub(super) fn up(socket: &Path) -> Self {
         let _ = fs::remove_file(socket);
         let listener = UnixListener::bind(socket).unwrap();
-        let heart = Arc::new(Heart::default());
+        let heart = Arc::new(MockState::default());
         let its = Arc::clone(&heart);
         let thread = spawn(move || {
             for stream in listener.incoming() {
@@ -191,7 +191,7 @@ impl Fake {
     }
 }
 
-impl Heart {
+impl MockState {
     fn serve(&self, mut stream: UnixStream) {
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const ID: &str = "752947ff91f961eb3cb47ffe9315016979f3ffbec09e4d96a4fae3fb03391697";
 
-/// A network in podman's form.
+/// Returns a network in podman's form.
 fn network(bench: &Bench) -> Value {
     json!({
         "dns_enabled": true,
@@ -27,7 +27,7 @@ fn network(bench: &Bench) -> Value {
     })
 }
 
-/// A container in it.
+/// Returns a container in that network.
 fn container(bench: &Bench) -> Value {
     json!({
         "container_id": ID,

@@ -10,14 +10,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::require;
 
-const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
+const ASSIGNED: &str = "10.99.0.9/24 10.99.0.1";
 /// Ten times the specified duration of three calls to a machine that does not answer.
-const SOON: Duration = Duration::from_secs(150);
+const DEADLINE: Duration = Duration::from_secs(150);
 /// The same for a machine that is not running, with a margin for slow shells.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn added(bench: &Bench, containers: &[&str]) {
-    bench.gives(&[GIVEN], json!([]));
+    bench.gives(&[ASSIGNED], json!([]));
     for container in containers {
         bench.of("ADD", container, &bench.conf(json!({}))).done();
     }
@@ -147,7 +147,7 @@ fn a_hanging_machine_counts_as_absent() {
     let valid = bench.conf(json!({ "cni.dev/valid-attachments": [] }));
     let (code, _) = bench.of("GC", "", &valid).failed();
     assert_eq!(code, ErrorCode::Later as u64);
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < DEADLINE);
 }
 
 #[test]

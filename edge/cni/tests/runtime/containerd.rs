@@ -54,7 +54,7 @@ fn pods_of_containerd_are_guests() {
     assert!(conditions.any(is_ready), "a network configuration exists");
     let [a, b] = talk(&node);
     stream(&mut node, &a, &b);
-    come_and_go(&node, &a, b);
+    pods_are_removed_and_added(&node, &a, b);
     refused(&mut node, &a);
 }
 
@@ -113,7 +113,7 @@ fn talk(node: &Node) -> [Pod; 2] {
     );
     a.reaches(node, &b);
     b.reaches(node, &a);
-    // From the node, by the pod's address and by its published port.
+    // The node reaches the pod by its address and by its published port.
     for to in [a.ip.clone(), format!("{GATEWAY}:8080")] {
         let url = format!("http://{to}/");
         wait_until("no page of a pod on the node", || {
@@ -158,7 +158,7 @@ fn stream(node: &mut Node, a: &Pod, b: &Pod) {
     }
 }
 
-fn come_and_go(node: &Node, a: &Pod, b: Pod) {
+fn pods_are_removed_and_added(node: &Node, a: &Pod, b: Pod) {
     b.end(node);
     assert_eq!((node.guests(), node.leases()), (1, 1));
     let b = Pod::run(node, "b", None).unwrap();

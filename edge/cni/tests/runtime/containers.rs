@@ -52,8 +52,8 @@ fn containers_communicate_and_leave_nothing() {
     assert_eq!(came_a["interfaces"][0]["sandbox"], path(&a.1));
     assert_eq!(machine.leases().len(), 4);
 
-    // To each other and to the host, in both address families, and by the default route to a
-    // network behind the host.
+    // They reach each other and the host, in both address families, and a network behind the host
+    // by the default route.
     let lo = ["address", "add", "192.0.2.7/32", "dev", "lo"];
     assert!(run(&machine.host, "ip", &lo).status.success());
     for family in [0, 1] {
@@ -79,7 +79,7 @@ fn containers_communicate_and_leave_nothing() {
     );
     assert_eq!(b.call("CHECK", &after(&conf, &came_b)).failed(), 101);
 
-    // DEL twice, the second time in the form used by runtimes without state.
+    // Call DEL twice, the second time in the form used by runtimes without state.
     a.call("DEL", &after(&conf, &came_a)).done();
     call("DEL", a.0, "", &conf).done();
     assert!(!has_interface(&a.1, "eth0"));

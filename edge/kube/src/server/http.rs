@@ -182,9 +182,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// Returns a reader of these bytes, a few at a time.
-    struct Slow<'a>(&'a [u8]);
+    struct SlowReader<'a>(&'a [u8]);
 
-    impl Read for Slow<'_> {
+    impl Read for SlowReader<'_> {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
             let n = to.len().min(3);
             self.0.read(&mut to[..n])
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn read(text: &str) -> io::Result<(u16, String)> {
-        let mut answer = HttpResponse::read(Slow(text.as_bytes()))?;
+        let mut answer = HttpResponse::read(SlowReader(text.as_bytes()))?;
         let mut body = String::new();
         answer.body.read_to_string(&mut body)?;
         Ok((answer.status, body))
@@ -226,8 +226,8 @@ mod tests {
     /// The server may keep the connection open after an answer.
     #[test]
     fn nothing_is_read_behind_an_answer() {
-        struct Fails;
-        impl Read for Fails {
+        struct FailingReader;
+        impl Read for FailingReader {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
                 panic!("there is nothing to read");
             }
@@ -238,7 +238,7 @@ mod tests {
             "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{framing}");
-            let mut answer = HttpResponse::read(text.as_bytes().chain(Fails)).unwrap();
+            let mut answer = HttpResponse::read(text.as_bytes().chain(FailingReader)).unwrap();
             answer.body.read_to_end(&mut Vec::new()).unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! The API server: its address, how to trust it, how to log in, and requests to it.
+//! The API server: address, trust, login, and requests.
 //!
 //! Files with certificates and tokens are read again for each request, because they change while
 //! the program runs.
@@ -44,7 +44,8 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// With `https`, no authority is given; with `http`, a login, which anyone could read.
+    /// No authority is given for `https`, or a login is given for `http`, which does not protect
+    /// it.
     pub fn new(url: ServerUrl, authority: Option<Material>, login: Login) -> Result<Self, String> {
         match (url.is_tls, &authority, &login) {
             (true, None, _) => Err(format!(

@@ -312,7 +312,7 @@ impl Shared {
         let is_slow = state.fault == Fault::Slow;
         drop(state);
         match is_slow {
-            true => answer(&mut Dribble(stream), "200 OK", &list),
+            true => answer(&mut SlowWriter(stream), "200 OK", &list),
             false => answer(stream, "200 OK", &list),
         }
     }
@@ -348,7 +348,7 @@ impl Shared {
                         chunk(stream, &line[..line.len() / 2])?;
                         return Ok(());
                     }
-                    Fault::Slow => chunk(&mut Dribble(stream), line)?,
+                    Fault::Slow => chunk(&mut SlowWriter(stream), line)?,
                     _ => chunk(stream, line)?,
                 }
             }
@@ -362,7 +362,7 @@ impl Shared {
             let bookmark = json!({ "type": "BOOKMARK", "object": {
                 "metadata": { "resourceVersion": version } } });
             if new.is_empty() {
-                // Also finds out that the client has disconnected.
+                // This also detects that the client has disconnected.
                 chunk(stream, &format!("{bookmark}\n"))?;
             }
             state = self.state();
@@ -375,15 +375,15 @@ impl Shared {
 }
 
 /// Sends a few bytes at a time.
-struct Dribble<'a>(&'a mut dyn Stream);
+struct SlowWriter<'a>(&'a mut dyn Stream);
 
-impl Read for Dribble<'_> {
+impl Read for SlowWriter<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.0.read(to)
     }
 }
 
-impl Write for Dribble<'_> {
+impl Write for SlowWriter<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         let n = from.len().min(16);
         self.0.write_all(&from[..n])?;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Events that the server has compacted are not missed.
 #[test]
-fn a_version_that_is_gone_leads_to_a_new_list() {
+fn an_expired_version_causes_a_new_list() {
     let api = cluster(true);
     let node = ready(&api);
     api.is_away(|| {
@@ -19,7 +19,7 @@ fn a_version_that_is_gone_leads_to_a_new_list() {
 
 /// The server may also refuse the watch, or the list.
 #[test]
-fn an_answer_gone_leads_to_a_new_list() {
+fn a_gone_response_causes_a_new_list() {
     let api = cluster(true);
     let node = ready(&api);
     let gone = json!({ "kind": "Status", "code": 410, "reason": "Expired" }).to_string();

@@ -97,7 +97,7 @@ fn unknown_pods_stay_closed() {
 }
 
 #[test]
-fn rules_stay_while_the_agent_or_the_server_is_away() {
+fn rules_stay_while_the_agent_or_the_server_is_down() {
     let api = cluster(true);
     let mut node = ready(&api);
     api.is_away(|| {

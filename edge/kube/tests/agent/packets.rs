@@ -176,7 +176,7 @@ fn from(app: &str) -> Value {
 #[test]
 fn policies_decide_about_packets() {
     const DB: &str = "10.244.1.5";
-    const LATE: &str = "10.244.1.8";
+    const LATE_POD: &str = "10.244.1.8";
     let Some(mut real) = RealNode::up() else {
         return;
     };
@@ -186,7 +186,7 @@ fn policies_decide_about_packets() {
         ("db", "db", DB),
         ("web", "web", "10.244.1.6"),
         ("cron", "cron", "10.244.1.7"),
-        ("late", "db", LATE),
+        ("late", "db", LATE_POD),
     ] {
         api.put(PODS, pod(name, app, address));
     }
@@ -211,11 +211,11 @@ fn policies_decide_about_packets() {
 
     real.node.kill_agent();
     assert!(hears(&cron, DB) && !hears(&web, DB));
-    let _late = real.attach("late", LATE);
-    assert!(!hears(&cron, LATE) && !hears(&real.host, LATE));
+    let _late = real.attach("late", LATE_POD);
+    assert!(!hears(&cron, LATE_POD) && !hears(&real.host, LATE_POD));
     api.remove(POLICIES, "shop/db");
     real.start_agent(&api);
-    for address in [DB, LATE] {
+    for address in [DB, LATE_POD] {
         reaches(&web, address);
         reaches(&cron, address);
     }

@@ -6,27 +6,27 @@ use crate::queue::{BadChain, CopyDirection, DescriptorChain, RingError, ShortCha
 use nic::virtio as header;
 use nic::{Buffers, Caps, Frame, GsoKind, Piece};
 
-/// The bit of a header's segmentation type that says that segments have congestion marks.
+/// Bit of a header's segmentation type: segments have congestion marks.
 const GSO_ECN: u8 = 0x80;
-/// Where the segmentation type lies in a header.
+/// Offset of the segmentation type in a header.
 const GSO_TYPE: usize = 1;
 
-/// From a transmit queue to frames.
+/// Converts chains of a transmit queue to frames.
 #[derive(Debug, Default)]
 pub(super) struct FromVm {
     chain: DescriptorChain,
     bad: BadChains,
-    /// Chains of a batch on the fast path; kept for their memory.
+    /// Scratch list of the chains of a batch on the fast path.
     pub(super) short_chains: Vec<ShortChain>,
-    /// Whether the last run ended for want of buffers.
+    /// Whether the last run ended because it lacked buffers.
     pub(super) starved: bool,
     /// Whether the last run on the fast path ended at a frame for [`FromVm::run`].
     pub(super) has_other: bool,
-    /// Whether it moved none, so that the next one first reads a single chain.
+    /// Whether that run moved no frame, so that the next one first reads a single chain.
     pub(super) in_vain: bool,
 }
 
-/// Why a chain did not become a frame.
+/// Reason why a chain yields no frame.
 enum DroppedChain {
     NoBuffer,
     Bad(BadChain),
@@ -40,18 +40,19 @@ impl From<shmem::Fault> for DroppedChain {
 }
 
 impl FromVm {
-    /// Forgets why the last run ended.
+    /// Clears the reason for which the last run ended.
     pub(super) fn resume(&mut self) {
         self.starved = false;
         self.has_other = false;
     }
 
-    /// Whether a run has ended before its budget, and the next one would at once.
+    /// Returns whether the last run ended before its budget was used, so that the next one would
+    /// end at once.
     pub(super) fn has_stopped(&self) -> bool {
         self.starved || self.has_other
     }
 
-    /// Takes at most `budget` chains and appends their frames to `out`, each in buffers of
+    /// Takes at most `budget` chains and appends their frames to `out`, each in buffers from
     /// `buffers`.
     pub(super) fn run(
         &mut self,
@@ -96,7 +97,7 @@ impl FromVm {
     }
 }
 
-/// The frame in a chain, copied.
+/// Copies the frame in a chain to buffers, and returns it.
 #[inline]
 fn frame(
     chain: &DescriptorChain,
@@ -175,7 +176,7 @@ fn fill(
     Ok(frame.snapshot()?)
 }
 
-/// The offloads that a header asks for. A header must not ask for one that the driver has not
+/// Returns the offloads that a header requests. It must not request one that the driver has not
 /// negotiated.
 #[inline]
 fn decode(
@@ -190,7 +191,7 @@ fn decode(
     if let Some(kind) = known.get_mut(GSO_TYPE)
         && features.has(virtio::HOST_ECN)
     {
-        // The frame's own flags say the same.
+        // The frame's TCP flags contain the same information.
         *kind &= !GSO_ECN;
     }
     let tso = features.has(virtio::HOST_TSO4) || features.has(virtio::HOST_TSO6);

@@ -1,9 +1,9 @@
 //! A virtual machine's queue pairs as devices, one for each queue of its interface.
 //!
-//! [`nic::Nic::rx`] yields what the driver transmits, [`nic::Nic::tx`] fills what the driver has
-//! posted to receive. Both copy, and neither keeps a frame, a chain or a buffer between two calls.
-//! Frames that lie in one buffer each and need no offload take a fast path in both directions
-//! ([`nic::SmallFrames`]).
+//! [`nic::Nic::rx`] returns the frames that the driver transmits, [`nic::Nic::tx`] fills the
+//! buffers that the driver has posted. Both copy, and neither keeps a frame, a chain or a buffer
+//! between two calls. Frames that lie in one buffer each and need no offload take a fast path in
+//! both directions ([`nic::SmallFrames`]).
 
 mod from_vm;
 mod parts;
@@ -25,7 +25,7 @@ use std::rc::Rc;
 use steering::{QueueSteering, rx_ring, tx_ring};
 use to_vm::ToVm;
 
-/// The result of a pass over a ring: an error breaks it.
+/// Result of a pass over a ring. An error stops the ring.
 type RingResult = Result<(), RingError>;
 
 /// The device of one queue of the interface. All of them share one [`VhostBackend`].
@@ -35,7 +35,7 @@ pub struct QueueDevice<S> {
     steering: QueueSteering,
     caps: Caps,
     from_vm: FromVm,
-    /// Calls of [`Nic::rx`]: each begins with another pair.
+    /// Number of calls of [`Nic::rx`], each of which begins with another pair.
     turn: usize,
     to_vm: ToVm,
     /// The receive queue that lacks buffers for the next frame, and the index of its available ring
@@ -44,7 +44,7 @@ pub struct QueueDevice<S> {
 }
 
 impl<S: System> QueueDevice<S> {
-    /// The devices of an interface with `queues` queues, in order.
+    /// Returns the devices of an interface with `queues` queues, in order.
     pub fn all(backend: VhostBackend<S>, queues: usize) -> Vec<Self> {
         let offer = *backend.offer();
         let backend = Rc::new(RefCell::new(backend));
@@ -83,19 +83,19 @@ impl<S: System> QueueDevice<S> {
         }
     }
 
-    /// Whether the first port, which serves the connection of all.
+    /// Returns whether this is the first port, which serves the connection of all ports.
     const fn is_first(&self) -> bool {
         self.steering.number == 0
     }
 
-    /// The control queue, for the first port.
+    /// Returns the control queue, for the first port.
     fn control_ring(&self, backend: &VhostBackend<S>) -> Option<usize> {
         let connection = backend.connection.as_ref().filter(|_| self.is_first());
         connection.and_then(VmmConnection::control_ring)
     }
 
-    /// Announces the virtual machine's MAC, if that is due. Switches that a migration or a restart
-    /// has left behind learn by its source.
+    /// Announces the virtual machine's MAC, if that is due. Switches with a stale entry, after a
+    /// migration or a restart, learn from its source.
     fn announce(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) {
         if !self.is_first() {
             return;
@@ -113,8 +113,8 @@ impl<S: System> QueueDevice<S> {
         }
     }
 
-    /// Calls `read` for the transmit queue of each pair, while it has budget and buffers left.
-    /// `read` returns the number of frames so far.
+    /// Calls `read` for the transmit queue of each pair, while budget and buffers remain. `read`
+    /// returns the number of frames so far.
     fn rx_pairs(
         &mut self,
         budget: usize,
@@ -146,7 +146,7 @@ impl<S: System> QueueDevice<S> {
             let (count, took) = read(&mut self.from_vm, ring, left);
             taken += count;
             backend.moved |= count > 0;
-            // Publishes also after a fault in the middle: earlier chains have been returned.
+            // Publish even after a fault, because earlier chains have been returned.
             match took.and(queue.publish(memory)) {
                 Ok(true) => notifier.call(),
                 Ok(false) => {}
@@ -201,7 +201,7 @@ impl<S: System> QueueDevice<S> {
                     }
                 }
                 Err(broken) => {
-                    // The frame at which the ring broke, and those behind it.
+                    // The frame at which the ring broke, and all later ones.
                     report.full += (items.len() - rest.len()) as u32 - done(&report);
                     backend.fail(number, broken);
                 }
@@ -215,8 +215,8 @@ impl<S: System> QueueDevice<S> {
 }
 
 impl<S: System> Nic for QueueDevice<S> {
-    /// The capabilities of the offer. The device does in software the offloads that the driver has
-    /// not accepted.
+    /// Returns the capabilities of the offer. The device does in software the offloads that the
+    /// driver has not accepted.
     fn caps(&self) -> Caps {
         self.caps
     }
@@ -333,7 +333,7 @@ impl<S: System> Notified for QueueDevice<S> {
             queue.count()?;
             Ok(queue.seen() != short_at)
         });
-        // A ring that has stopped takes frames, and loses them.
+        // A stopped ring accepts frames and drops them.
         has_more.unwrap_or(true)
     }
 }

@@ -1,4 +1,4 @@
-//! Shared by both directions: lengths, counters, and a cursor over buffers.
+//! Common parts of both directions: lengths, counters, and a cursor over buffers.
 
 use crate::features::VirtioFeatures;
 use crate::memory::VmMemory;
@@ -15,7 +15,7 @@ pub(super) const GSO_FRAME_MAX: usize = 65_535 + ETHERNET + VLAN_TAG;
 /// Bytes of the longest header in front of a frame.
 pub(super) const HEADER_MAX: usize = 12;
 
-/// A ring that runs, and the terms on which frames pass it.
+/// A running ring, and the conditions for frames that pass it.
 pub(super) struct RunningRing<'a> {
     pub(super) queue: &'a mut SplitRing,
     pub(super) memory: &'a VmMemory,
@@ -39,19 +39,19 @@ impl BadChains {
     }
 }
 
-/// A cursor over spans: the next bytes are read or written there.
+/// A cursor over spans, at which the next bytes are read or written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     /// Number of the span.
     pub(super) at: usize,
-    /// Bytes of it that are used.
+    /// Number of its bytes that were used.
     pub(super) used: usize,
 }
 
 impl Cursor {
     pub(super) const START: Self = Self { at: 0, used: 0 };
 
-    /// The next bytes that lie in one span, `most` at the most; none at the end.
+    /// Returns up to `most` bytes that lie in one span; none at the end.
     #[inline]
     pub(super) fn next(
         &mut self,

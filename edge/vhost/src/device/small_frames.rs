@@ -1,8 +1,8 @@
 //! The fast path: frames without offloads that lie in one buffer each, on both sides.
 //!
 //! Descriptors of a batch are read first. Then each frame is copied while the cache lines of later
-//! ones are fetched: the virtual machine's processor has written them last. A chain that is not of
-//! this kind, and every error, is left to the slow path, which decides and counts.
+//! ones are fetched, which the virtual machine's processor has written last. All other chains, and
+//! every error, are left to the slow path, which decides and counts.
 
 use super::QueueDevice;
 use super::from_vm::FromVm;
@@ -45,7 +45,7 @@ impl<S: System> SmallFrames for QueueDevice<S> {
     fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         let flow = |piece: &Piece| {
             let mut head = [0; HEAD];
-            // The frame of a page that faults belongs to any flow.
+            // A frame whose page faults may be assigned to any flow.
             let _ = piece.span.read(&mut head);
             flow_hash(head.get(..piece.span.len()).unwrap_or(&head))
         };
@@ -116,11 +116,11 @@ impl FromVm {
     }
 }
 
-/// The bytes behind the header in a buffer, if the header asks for no offload and the length is
-/// that of a frame of up to `max_frame` bytes.
+/// Returns the bytes behind the header in a buffer, if the header asks for no offload and the
+/// length is that of a frame of up to `max_frame` bytes.
 #[inline]
 fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Span> {
-    /// Flags and segmentation type of a header. The other fields belong to offloads.
+    /// Compare only flags and segmentation type, because the other fields belong to offloads.
     const OFFLOADS: u32 = 0xffff;
     let frame = buffer.skip(header_bytes);
     if !(ETHERNET..=max_frame).contains(&frame.len()) {
@@ -137,7 +137,7 @@ fn plain_frame(buffer: Span, header_bytes: usize, max_frame: usize) -> Option<Sp
     (word & OFFLOADS == 0).then_some(frame)
 }
 
-/// How many chains ahead of the one that is copied to fetch.
+/// Returns the number of chains to prefetch ahead of the one that is copied.
 fn ahead(chains: &[ShortChain], longest: usize) -> usize {
     let first = chains.first();
     frames_ahead(first.map_or(0, |chain| chain.segment.span.len().min(longest)))
@@ -177,7 +177,7 @@ impl ToVm {
                     break;
                 }
                 let written = write(span, features, piece.span);
-                // Logged even after a fault, which may have written a part.
+                // Log even after a fault, because a part may have been written.
                 memory.wrote(gpa, needed);
                 let (fate, bytes) = match written {
                     Ok(()) => (Delivery::Sent, needed),
@@ -189,7 +189,7 @@ impl ToVm {
                 count += 1;
             }
             rest = rest.get(count..).unwrap_or(&[]);
-            // A driver whose buffers are of another kind is served frame by frame.
+            // A driver with other buffers is served frame by frame.
             most = if count < wanted { 1 } else { BATCH };
             if count < wanted
                 && let Some((piece, behind)) = rest.split_first()
@@ -205,7 +205,7 @@ impl ToVm {
         Ok(())
     }
 
-    /// Writes a frame by the slow path.
+    /// Writes a frame on the slow path.
     fn give_alone(
         &mut self,
         ring: (&mut SplitRing, &VmMemory),

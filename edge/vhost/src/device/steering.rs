@@ -5,12 +5,12 @@
 //! frames of queue `q`, each flow by one pair. If the driver uses fewer pairs than there are
 //! queues, pair `q % pairs` receives them.
 
-/// The number of a pair's receive queue.
+/// Returns the number of a pair's receive queue.
 pub(super) const fn rx_ring(pair: usize) -> usize {
     2 * pair
 }
 
-/// The number of a pair's transmit queue.
+/// Returns the number of a pair's transmit queue.
 pub(super) const fn tx_ring(pair: usize) -> usize {
     2 * pair + 1
 }
@@ -25,7 +25,7 @@ pub(super) struct QueueSteering {
 }
 
 impl QueueSteering {
-    /// Queue `number` of `queues`, with `pairs` queue pairs.
+    /// Returns queue `number` of `queues`, with `pairs` queue pairs.
     pub(super) const fn new(number: usize, queues: usize, pairs: usize) -> Self {
         let own = pairs.saturating_sub(number).div_ceil(queues);
         Self {
@@ -35,7 +35,8 @@ impl QueueSteering {
         }
     }
 
-    /// The pairs whose transmit queues the queue reads, beginning with the one of this turn.
+    /// Returns the pairs whose transmit queues the queue reads, beginning with the one of this
+    /// turn.
     pub(super) fn own_pairs(self, turn: usize) -> impl Iterator<Item = usize> {
         let Self {
             number,
@@ -45,8 +46,8 @@ impl QueueSteering {
         (0..own).map(move |n| number + (turn + n) % own * queues)
     }
 
-    /// The pair that receives the first of `frames`, of `in_use` pairs, and how many frames it
-    /// receives before another pair does. `flow` returns the hash of a frame's flow.
+    /// Returns the pair that receives the first of `frames`, of `in_use` pairs, and how many frames
+    /// it receives before another pair does. `flow` returns the hash of a frame's flow.
     #[inline]
     pub(super) fn run_of<T>(
         self,

@@ -1,4 +1,4 @@
-//! Frames into what the driver has posted to receive.
+//! Writes frames to the buffers that the driver has posted.
 
 use super::parts::{BadChains, Cursor, GSO_FRAME_MAX, HEADER_MAX, RunningRing};
 use crate::features::{VirtioFeatures, virtio};
@@ -11,32 +11,31 @@ use nic::virtio as header;
 use nic::{Caps, Checksum, Frame, TxReport};
 use shmem::{Fault, Span};
 
-/// Chains that one frame may take.
+/// Maximum number of chains of one frame.
 const CHAINS_MAX: usize = 256;
 
-/// The flag of TCP that asks for congestion marks on the first segment alone (CWR), in the byte at
-/// this offset of the header.
+/// TCP's flag CWR, which only the first segment keeps, in the byte at this offset of the header.
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
-/// The bit of a header's segmentation type that says that segments have congestion marks.
+/// Bit of a header's segmentation type: segments have congestion marks.
 const GSO_ECN: u8 = 0x80;
 const GSO_TYPE: usize = 1;
 
-/// From frames to a receive queue.
+/// Writes frames to a receive queue.
 #[derive(Debug, Default)]
 pub(super) struct ToVm {
-    /// Chains of the frame that is written; kept for their memory.
+    /// Scratch list of the chains of the current frame.
     chains: Vec<DescriptorChain>,
-    /// Segments of a frame that the driver does not take whole.
+    /// Scratch list of the segments of a frame that the driver does not accept unsegmented.
     segments: Vec<Frame>,
-    /// Chains of a batch on the fast path; kept for their memory.
+    /// Scratch list of the chains of a batch on the fast path.
     pub(super) short_chains: Vec<ShortChain>,
     pub(super) bad: BadChains,
-    /// Frames that exceed the buffers of a chain, without mergeable buffers.
+    /// Frames dropped because they exceed the buffers of a chain, without mergeable buffers.
     too_small: u64,
-    /// The index of the available ring that had too few buffers for the next frame.
+    /// Index of the available ring at which the buffers did not suffice for the next frame.
     pub(super) short_at: Option<u16>,
-    /// Frames while no driver runs.
+    /// Frames dropped because no driver runs.
     pub(super) no_driver: u64,
 }
 
@@ -45,14 +44,14 @@ pub(super) enum Delivery {
     Sent,
     /// The driver has posted too few buffers, and none was taken.
     Waits,
-    /// Chains, or a part of the frame, were lost.
+    /// The frame, or a part of it, was dropped, and chains may be lost.
     Lost,
     Fault,
     Refused,
 }
 
 impl Delivery {
-    /// Counts a frame of `bytes` bytes, unless it waits; returns whether it does.
+    /// Counts a frame of `bytes` bytes, unless it must wait; returns whether it must.
     pub(super) fn count(&self, bytes: usize, report: &mut TxReport) -> bool {
         match self {
             Self::Sent => {
@@ -69,7 +68,7 @@ impl Delivery {
 }
 
 impl ToVm {
-    /// Writes frames, in order, until the posted buffers do not suffice for one.
+    /// Writes frames in order, up to the first one for which the posted buffers do not suffice.
     pub(super) fn run<'a>(
         &mut self,
         ring: RunningRing<'_>,
@@ -135,7 +134,7 @@ impl ToVm {
         for (given, segment) in segments.drain(..).enumerate() {
             fate = match (self.give((queue, memory), features, &segment)?, given) {
                 (Delivery::Sent, _) => Delivery::Sent,
-                // The driver has the first segments already: TCP sends the others again.
+                // The driver has received the first segments, and TCP retransmits the others.
                 (Delivery::Waits, 1..) => Delivery::Lost,
                 (other, _) => other,
             };
@@ -185,8 +184,7 @@ impl ToVm {
         })
     }
 
-    /// Takes chains for `needed` bytes and returns their number. After the inner error none is
-    /// taken.
+    /// Takes chains for `needed` bytes and returns their number. On the inner error, takes none.
     #[inline]
     fn gather(
         &mut self,
@@ -230,7 +228,8 @@ impl ToVm {
         Ok(Ok(count))
     }
 
-    /// Returns the first `count` chains, empty: a driver that posts empty chains loses them.
+    /// Returns the first `count` chains without contents: a driver that posts unusable chains loses
+    /// them.
     #[cold]
     fn give_back(
         &mut self,
@@ -259,7 +258,7 @@ fn write(
     Ok(())
 }
 
-/// The buffers of several chains, one behind the other.
+/// The buffers of several chains, as one sequence.
 struct ChainBuffers<'a> {
     chains: std::slice::Iter<'a, DescriptorChain>,
     chain: Option<&'a DescriptorChain>,
@@ -278,7 +277,7 @@ impl<'a> ChainBuffers<'a> {
         }
     }
 
-    /// The next bytes of room in one buffer, `most` at the most, and their guest physical address.
+    /// Returns up to `most` bytes of free space in one buffer, and their guest physical address.
     #[inline]
     fn next(&mut self, most: usize) -> Result<ChainSegment, Fault> {
         loop {
@@ -300,8 +299,8 @@ impl<'a> ChainBuffers<'a> {
         while !bytes.is_empty() {
             let ChainSegment { span, gpa } = self.next(bytes.len())?;
             let written = span.write(bytes);
-            // A page that is logged before it is written may be sent without the write. A write
-            // that faults may have written a part.
+            // Log after the write: otherwise the page could be sent before the write and not again.
+            // Log even after a fault, because a part may have been written.
             self.memory.wrote(gpa, span.len());
             written?;
             bytes = bytes.get(span.len()..).unwrap_or(&[]);
@@ -341,7 +340,7 @@ fn encode(to: &mut [u8; HEADER_MAX], frame: &Frame, features: VirtioFeatures, co
     last.copy_from_slice(&[low, high]);
 }
 
-/// The capabilities of a driver.
+/// Returns the capabilities of a driver.
 pub(super) const fn caps(max_frame: usize, features: VirtioFeatures, tso: bool) -> Caps {
     Caps {
         checksum: features.has(virtio::GUEST_CSUM),
@@ -350,7 +349,7 @@ pub(super) const fn caps(max_frame: usize, features: VirtioFeatures, tso: bool) 
     }
 }
 
-/// Whether the driver takes a frame as it is.
+/// Returns whether the driver accepts a frame unchanged.
 #[inline]
 fn takes(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
     caps.takes(frame)
@@ -358,7 +357,7 @@ fn takes(caps: Caps, features: VirtioFeatures, frame: &Frame) -> bool {
         && (features.has(virtio::GUEST_ECN) || !has_congestion_marks(frame))
 }
 
-/// Whether a frame that is still to be segmented has the flag CWR.
+/// Returns whether a frame with pending segmentation has the flag CWR.
 fn has_congestion_marks(frame: &Frame) -> bool {
     let Checksum::Blank { start, .. } = frame.offload.checksum else {
         return false;

@@ -3,7 +3,7 @@
 use crate::memory::VmMemory;
 use shmem::{Fault, Span};
 
-/// Bytes of a chain that count. A driver may post larger buffers; no frame fills them.
+/// Maximum bytes of a chain that are used. A driver may post larger buffers, which no frame fills.
 const BYTES_MAX: usize = 1 << 17;
 /// Entries of an indirect table.
 const INDIRECT_MAX: u32 = 1024;
@@ -26,30 +26,30 @@ pub enum CopyDirection {
     Both,
 }
 
-/// Why a chain is dropped.
+/// Reason for dropping a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChain {
     /// The chain has more descriptors than its table: it loops.
     #[error("the chain loops")]
     Loop,
-    /// A descriptor refers to one behind the end of the table.
+    /// A descriptor refers to one beyond the end of the table.
     #[error("a descriptor outside the table")]
     Outside,
-    /// A buffer, or an indirect table, lies outside the memory.
+    /// A buffer, or an indirect table, is outside the memory.
     #[error("an address outside the memory")]
     Address,
     /// An indirect table inside another one, or with a length that is no multiple of a descriptor's
     /// or too large.
-    #[error("a wrong indirect table")]
+    #[error("an invalid indirect table")]
     Indirect,
-    /// A buffer of the other direction.
-    #[error("a buffer of the other direction")]
+    /// A buffer has the wrong direction.
+    #[error("a buffer with the wrong direction")]
     Direction,
-    /// More bytes than the longest frame has.
+    /// More bytes than the longest frame.
     #[error("the chain is too long")]
     TooLong,
-    /// Memory is not there.
-    #[error("memory is not there")]
+    /// Memory is not accessible.
+    #[error("memory is not accessible")]
     Fault,
 }
 
@@ -68,7 +68,7 @@ pub struct ChainSegment {
     pub gpa: u64,
 }
 
-/// The buffers of one chain. A chain that is read into again keeps its memory.
+/// The buffers of one chain. Reading another chain into it reuses its allocations.
 #[derive(Debug, Default)]
 pub struct DescriptorChain {
     head: u16,
@@ -99,7 +99,8 @@ impl DescriptorTable {
         }
         let at = DESCRIPTOR * usize::from(index);
         let place = self.span.sub(at, DESCRIPTOR).ok_or(BadChain::Outside)?;
-        // Two inlined loads cost less than a copy. The driver aligns indirect tables as it likes.
+        // Two inlined loads cost less than a copy. The driver chooses the alignment of indirect
+        // tables.
         let [gpa, rest] = match place.addr().is_multiple_of(8) {
             true => [place.load_u64(0)?, place.load_u64(8)?],
             false => {
@@ -126,7 +127,8 @@ impl DescriptorTable {
 }
 
 impl ChainEntry {
-    /// The buffer of a chain of this descriptor alone, if it is one, and lies in one region.
+    /// Returns the buffer of a chain that consists of only this descriptor and lies in one region;
+    /// `None` for any other chain.
     #[inline]
     pub(super) fn alone(
         &self,
@@ -148,7 +150,7 @@ impl ChainEntry {
 }
 
 impl DescriptorChain {
-    /// The number that the chain is returned under.
+    /// Returns the number that the chain is returned under.
     #[must_use]
     pub fn head(&self) -> u16 {
         self.head
@@ -160,7 +162,7 @@ impl DescriptorChain {
         &self.segments
     }
 
-    /// The buffers that the device reads, and those that it writes.
+    /// Returns the buffers that the device reads, and those that it writes.
     #[must_use]
     pub fn halves(&self) -> (&[ChainSegment], &[ChainSegment]) {
         self.segments
@@ -168,13 +170,13 @@ impl DescriptorChain {
             .unwrap_or((&self.segments, &[]))
     }
 
-    /// Bytes of its buffers.
+    /// Returns bytes of its buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Reads the descriptors starting at `head`. The head is set for every result.
+    /// Reads the descriptors starting at `head`. Sets the head even on an error.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -193,7 +195,7 @@ impl DescriptorChain {
             left = left.checked_sub(1).ok_or(BadChain::Loop)?;
             let entry = table.entry(index)?;
             if entry.flags & INDIRECT != 0 {
-                // The specification forbids a next descriptor beside an indirect table.
+                // The specification forbids a next descriptor together with an indirect table.
                 if nested || entry.flags & NEXT != 0 {
                     return Err(BadChain::Indirect);
                 }
@@ -245,7 +247,7 @@ impl DescriptorChain {
     }
 }
 
-/// The table that an indirect descriptor refers to.
+/// Returns the table that an indirect descriptor refers to.
 fn indirect(memory: &VmMemory, entry: &ChainEntry) -> Result<DescriptorTable, BadChain> {
     let bytes = entry.bytes;
     let entries = bytes / DESCRIPTOR as u32;

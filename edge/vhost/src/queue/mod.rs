@@ -1,4 +1,4 @@
-//! The split virtqueue, as its device sees it.
+//! The split virtqueue from the device's side.
 //!
 //! ```text
 //! descriptor table   written by the driver   16 bytes an entry: address, length, flags, next
@@ -6,11 +6,11 @@
 //! used ring          written by the device   flags, idx, ring[size] of {id, length}, avail_event
 //! ```
 //!
-//! OWNERSHIP. All three lie in memory that the driver may write, and that the front end may take
-//! away, at any time. The indices that count are the private ones of [`SplitRing`]: `next_avail` is
-//! the first chain that was not taken, `next_used` the first place that holds no returned chain.
-//! Chains are returned in the order in which they were taken, so both are equal between two calls,
-//! and a new shim resumes from `used.idx`.
+//! OWNERSHIP. All three lie in memory that the driver may write, and that the front end may remove,
+//! at any time. The authoritative indices are the private ones of [`SplitRing`]: `next_avail` is
+//! the first chain that was not taken, `next_used` the first entry without a returned chain. Chains
+//! are returned in the order in which they were taken, so both are equal between two calls, and a
+//! new shim resumes from `used.idx`.
 
 mod chain;
 mod short_chain;
@@ -22,19 +22,19 @@ use crate::memory::VmMemory;
 use shmem::{Fault, Span};
 use std::sync::atomic::{Ordering, fence};
 
-/// Entries that a ring may have.
+/// Maximum number of entries of a ring.
 pub const SIZE_MAX: u16 = 32_768;
 
-/// `avail.flags`: the driver wants no notifications.
+/// `avail.flags`: the driver disables notifications.
 const NO_INTERRUPT: u16 = 1;
-/// `used.flags`: the device wants no notifications.
+/// `used.flags`: the device disables notifications.
 const NO_NOTIFY: u32 = 1;
 /// The flags in the first word of the used ring, beside the index.
 const FLAGS_MASK: u32 = 0xffff;
 /// Bytes of flags and index in front of a ring.
 const RING_HEADER: usize = 4;
 
-/// The ring cannot be used any more: its memory faults, or its driver violates the protocol.
+/// The ring is unusable, because its memory faults or its driver violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// A part of the ring faults.
@@ -43,7 +43,7 @@ pub enum RingError {
     /// The driver made more chains available than the ring has entries.
     #[error("the index of the available ring has jumped")]
     IndexJump,
-    /// A chain begins behind the end of the descriptor table.
+    /// A chain begins beyond the end of the descriptor table.
     #[error("a chain begins outside the descriptor table")]
     Head,
 }
@@ -54,7 +54,7 @@ impl From<Fault> for RingError {
     }
 }
 
-/// Where a ring lies: addresses in the front end's address space.
+/// Location of a ring: addresses in the front end's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     /// The descriptor table.
@@ -73,27 +73,27 @@ pub struct SplitRing {
     table: Span,
     /// The available ring and, if it is not aligned to four bytes, the two bytes in front of it.
     avail: Span,
-    /// Where the available ring begins in `avail`: 0 or 2.
+    /// Offset of the available ring in `avail`: 0 or 2.
     avail_at: usize,
     used: Span,
     log: Option<u64>,
     size: u16,
     event_idx: bool,
     next_avail: u16,
-    /// `avail.idx` as it was last read.
+    /// `avail.idx` as last read.
     seen: u16,
     next_used: u16,
-    /// `used.idx` as it was last written.
+    /// `used.idx` as last written.
     published: u16,
-    /// `next_used` when the driver was last considered for a notification.
+    /// `next_used` at the last decision whether to notify the driver.
     signalled: Option<u16>,
-    /// `used.flags` as it was found or last written.
+    /// `used.flags` as first read or last written.
     flags: u32,
 }
 
 impl SplitRing {
-    /// The ring at `addresses`, whose next chain is number `next_avail`. `None` if it is not
-    /// aligned, or not inside the memory.
+    /// Returns the ring at `addresses`, whose next chain is number `next_avail`. `None` if it is
+    /// not aligned, or not inside the memory.
     #[must_use]
     pub fn new(
         memory: &VmMemory,
@@ -122,7 +122,7 @@ impl SplitRing {
         let word = used.load_u32(0).ok()?;
         let next_used = (word >> 16) as u16;
         if let Some(gpa) = addresses.log {
-            // A back end before this one may have died between a write and its record in the log.
+            // An earlier back end may have died between a write and its record in the log.
             memory.wrote(gpa, used_bytes);
         }
         Some(Self {
@@ -142,26 +142,26 @@ impl SplitRing {
         })
     }
 
-    /// The number of the next chain: the answer to `GET_VRING_BASE`.
+    /// Returns the number of the next chain: the answer to `GET_VRING_BASE`.
     #[must_use]
     pub fn next_avail(&self) -> u16 {
         self.next_avail
     }
 
-    /// The index of the available ring that was last read.
+    /// Returns the index of the available ring that was last read.
     #[must_use]
     pub fn seen(&self) -> u16 {
         self.seen
     }
 
-    /// Chains that can be taken, by the index that was last read.
+    /// Returns the number of chains that can be taken, according to the last index read.
     #[must_use]
     #[inline]
     pub fn known(&self) -> u16 {
         self.seen.wrapping_sub(self.next_avail)
     }
 
-    /// Reads the index of the available ring; returns how many chains can be taken.
+    /// Reads the index of the available ring; returns the number of chains that can be taken.
     ///
     /// # Errors
     /// The ring is broken.
@@ -176,8 +176,9 @@ impl SplitRing {
         Ok(count)
     }
 
-    /// Takes the next chain and reads its descriptors into `chain`. The outer error breaks the
-    /// ring; after the inner one the caller still returns the chain. `None`: there is no chain.
+    /// Takes the next chain and reads its descriptors into `chain`. The outer error stops the ring;
+    /// on the inner one the caller must still return the chain. Returns `None` if there is no
+    /// chain.
     ///
     /// # Errors
     /// The ring is broken.
@@ -199,7 +200,7 @@ impl SplitRing {
         Ok(Some(chain.read(memory, self.table(), head, direction)))
     }
 
-    /// The head of chain number `index`, as the driver wrote it.
+    /// Returns the head of chain number `index`, as the driver wrote it.
     #[inline]
     fn head(&self, index: u16) -> Result<u16, RingError> {
         let slot = usize::from(index & (self.size - 1));
@@ -214,7 +215,7 @@ impl SplitRing {
         }
     }
 
-    /// Gives back the last `count` chains that were taken, untouched: they are taken again later.
+    /// Puts back the last `count` chains that were taken; later calls take them again.
     pub fn put_back_chains(&mut self, count: u16) {
         self.next_avail = self.next_avail.wrapping_sub(count);
     }
@@ -234,8 +235,8 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Prefetches the places of the next `count` returned chains, up to the end of the ring. The
-    /// driver's processor has read them last, and each write would wait for its cache line.
+    /// Prefetches the used entries of the next `count` chains, up to the end of the ring. The
+    /// driver's processor has read them last, so each write would wait for its cache line.
     #[inline]
     fn prefetch_used(&self, count: u16) {
         let slot = self.next_used & (self.size - 1);
@@ -244,8 +245,8 @@ impl SplitRing {
         self.used.skip(at).take(8 * places).prefetch_write();
     }
 
-    /// Shows the driver all returned chains. True if there were any, and the driver wants to be
-    /// notified.
+    /// Publishes all returned chains to the driver. Returns true if there were any and the driver
+    /// has requested a notification.
     ///
     /// # Errors
     /// The ring is broken.
@@ -255,8 +256,8 @@ impl SplitRing {
             return Ok(false);
         }
         self.write_header(memory)?;
-        // The index is visible before the driver's wish is read: the driver writes its wish and
-        // then reads the index.
+        // The index must be visible before the driver's request for notifications is read, because
+        // the driver writes the request and then reads the index.
         fence(Ordering::SeqCst);
         let new = self.next_used;
         let old = self.signalled.replace(new);
@@ -267,8 +268,8 @@ impl SplitRing {
         Ok(old.is_none_or(|old| has_passed(event, new, old)))
     }
 
-    /// Asks the driver for a notification when it makes another chain available than those seen. A
-    /// caller issues a full fence and looks once more before it sleeps.
+    /// Requests a notification when the driver makes a further chain available. The caller must
+    /// issue a full fence and check once more before it sleeps.
     ///
     /// # Errors
     /// The ring is broken.
@@ -282,8 +283,8 @@ impl SplitRing {
         self.set_flags(memory, 0)
     }
 
-    /// Tells the driver to send no notifications. With event indices nothing is written: the driver
-    /// passes the old index once in 65536 chains.
+    /// Disables the driver's notifications. With event indices nothing is written, because the
+    /// driver passes the old index only once in 65536 chains.
     ///
     /// # Errors
     /// The ring is broken.
@@ -299,7 +300,7 @@ impl SplitRing {
             return Ok(());
         }
         self.flags = flags;
-        // The index stays the same: chains that were returned and not published stay hidden.
+        // Do not change the index: chains that were returned but not published must stay hidden.
         let next_used = std::mem::replace(&mut self.next_used, self.published);
         let written = self.write_header(memory);
         self.next_used = next_used;
@@ -316,7 +317,7 @@ impl SplitRing {
         Ok(())
     }
 
-    /// The u16 at an even offset of the available ring, in one access.
+    /// Returns the u16 at an even offset of the available ring, in one access.
     #[inline]
     fn avail_u16(&self, at: usize) -> Result<u16, RingError> {
         let at = self.avail_at + at;
@@ -332,7 +333,7 @@ impl SplitRing {
     }
 }
 
-/// Whether an index that moved from `old` to `new` has passed `event` (the specification's
+/// Returns whether an index that moved from `old` to `new` has passed `event` (the specification's
 /// `vring_need_event`).
 #[inline]
 const fn has_passed(event: u16, new: u16, old: u16) -> bool {

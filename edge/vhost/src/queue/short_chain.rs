@@ -1,14 +1,14 @@
-//! Chains of one descriptor, many at a time.
+//! Batches of chains of one descriptor.
 //!
-//! Drivers put a frame with its header into one buffer where they can. Reading such chains of a
-//! batch first, and moving their bytes afterwards, overlaps the waits for cache lines that the
-//! virtual machine's processor has written last.
+//! Drivers place a frame with its header in one buffer where possible. Reading all chains of a
+//! batch before moving their bytes overlaps the waits for cache lines that the virtual machine's
+//! processor has written last.
 
 use super::chain::{ChainSegment, CopyDirection};
 use super::{RingError, SplitRing};
 use crate::memory::VmMemory;
 
-/// Chains that are read at a time.
+/// Maximum number of chains of a batch.
 pub const BATCH: usize = 64;
 
 /// A chain of one descriptor.
@@ -20,9 +20,9 @@ pub struct ShortChain {
 }
 
 impl SplitRing {
-    /// Replaces `chains` by the next chains of the ring, up to `most` and up to the first chain
-    /// that has several descriptors, lies in several regions, or is bad. They stay in the ring
-    /// until [`SplitRing::answer`].
+    /// Fills `chains` with the next chains of the ring: at most `most`, and only up to the first
+    /// chain that has several descriptors, lies in several regions, or is bad. They stay in the
+    /// ring until [`SplitRing::answer`].
     ///
     /// # Errors
     /// The ring is broken.
@@ -57,8 +57,8 @@ impl SplitRing {
         Ok(())
     }
 
-    /// Takes the next chain, which [`SplitRing::peek_short_chains`] has found, and returns it with
-    /// `bytes` bytes written. The driver sees it after [`SplitRing::publish`].
+    /// Takes the next chain, which [`SplitRing::peek_short_chains`] has read, and returns it to the
+    /// driver with `bytes` bytes written. The driver sees it after [`SplitRing::publish`].
     ///
     /// # Errors
     /// The ring is broken.

@@ -1,4 +1,4 @@
-//! The driver's side of a split virtqueue. It writes any descriptor and index, sound or not.
+//! The driver's side of a split virtqueue. It writes any descriptor and index, valid or not.
 
 use shmem::Span;
 use std::sync::atomic::{Ordering, fence};
@@ -24,7 +24,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// As it lies in memory.
+    /// Returns the descriptor as it lies in memory.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let all = u128::from(self.gpa)
@@ -35,7 +35,7 @@ impl Descriptor {
     }
 }
 
-/// A ring in memory that the driver has.
+/// A ring in the driver's memory.
 #[derive(Clone, Debug)]
 pub struct DriverRing {
     /// All memory of the ring: table, available ring, used ring.
@@ -49,7 +49,7 @@ pub struct DriverRing {
 }
 
 impl DriverRing {
-    /// An empty ring in `span`, which is zeroed.
+    /// Returns an empty ring in `span`, which is zeroed.
     #[must_use]
     pub fn new(span: Span, size: u16) -> Self {
         let ring = Self {
@@ -88,14 +88,14 @@ impl DriverRing {
         self.avail = self.avail.wrapping_add(1);
     }
 
-    /// Shows the device all available chains.
+    /// Publishes all available chains to the device.
     pub fn publish(&self) {
         fence(Ordering::SeqCst);
         self.put(self.avail_at() + 2, &self.avail.to_le_bytes());
         fence(Ordering::SeqCst);
     }
 
-    /// The next returned chain: its head, and the bytes that were written.
+    /// Returns the next returned chain: its head, and the bytes that were written.
     pub fn returned(&mut self) -> Option<(u32, u32)> {
         if self.used_index() == self.used {
             return None;
@@ -120,7 +120,7 @@ impl DriverRing {
         self.u16(self.used_at())
     }
 
-    /// `avail_event`: the device wants a notification when the index passes it.
+    /// Returns `avail_event`: the device requests a notification when the index passes it.
     #[must_use]
     pub fn avail_event(&self) -> u16 {
         self.u16(self.used_at() + 4 + 8 * usize::from(self.size))
@@ -131,7 +131,7 @@ impl DriverRing {
         self.put(self.avail_at(), &flags.to_le_bytes());
     }
 
-    /// Sets `used_event`: the driver wants a notification when the index passes it.
+    /// Sets `used_event`: requests a notification when the index passes it.
     pub fn set_used_event(&self, event: u16) {
         let at = self.avail_at() + 4 + 2 * usize::from(self.size);
         self.put(at, &event.to_le_bytes());
@@ -143,7 +143,7 @@ impl DriverRing {
         u16::from_le_bytes(bytes)
     }
 
-    /// Writes bytes of the ring. Bytes of a ring without memory are lost.
+    /// Writes bytes of the ring. Has no effect on a ring without memory.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let _ = self.span.skip(at).write(bytes);
     }

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const GPA: u64 = 0x4000_0000;
 /// The first address in the front end's address space.
 pub const UVA: u64 = 0x7f00_0000_0000;
-/// Bytes of memory that a ring may take.
+/// Maximum bytes of memory of a ring.
 pub const RING_BYTES: usize = 1 << 16;
 /// Bytes of memory for the buffers of one ring.
 pub const BUFFER_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub const HEADER: usize = 12;
 
 /// A message's flags: version 1.
 pub const VERSION: u32 = 1;
-/// A message's flags: an acknowledgement is wanted.
+/// A message's flags: the front end requests an acknowledgement.
 pub const NEED_REPLY: u32 = 8;
 
 /// A ring with its notifications and its buffers.
@@ -42,7 +42,7 @@ pub struct Ring {
     pub err: OwnedFd,
     /// Offset of its buffers in the memory.
     buffers: usize,
-    /// Bytes of buffers that were given out, as a row that begins again at its end.
+    /// Bytes of buffers allocated so far; allocation wraps at the end of the memory.
     given: usize,
     /// Chains that the device has: head, descriptors, address and length of the first buffer.
     pub chains: VecDeque<Posted>,
@@ -76,14 +76,14 @@ pub struct FrontEnd {
     pub features: u64,
 }
 
-/// A pair of connected sockets.
+/// Returns a pair of connected sockets.
 #[must_use]
 pub fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets")
 }
 
-/// Sends bytes with descriptors; false if the other end is closed or full.
+/// Sends bytes with descriptors; returns false if the other end is closed or full.
 pub fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -111,8 +111,8 @@ impl Ring {
 }
 
 impl FrontEnd {
-    /// A virtual machine with `pairs` queue pairs of rings with `size` entries, and its end of a
-    /// connection; the back end's end.
+    /// Returns a virtual machine with `pairs` queue pairs of rings with `size` entries, and its end
+    /// of a connection; the back end's end.
     #[must_use]
     pub fn new(pairs: usize, size: u16) -> (Self, OwnedFd) {
         let (socket, other) = pair(SocketType::STREAM);
@@ -144,14 +144,14 @@ impl FrontEnd {
         (front, other)
     }
 
-    /// Another connection of the same virtual machine; the back end's end.
+    /// Returns another connection of the same virtual machine; the back end's end.
     pub fn reconnect(&mut self) -> OwnedFd {
         let (socket, other) = pair(SocketType::STREAM);
         self.socket = socket;
         other
     }
 
-    /// Bytes of memory.
+    /// Returns bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.memory.span().len() as u64
@@ -165,7 +165,7 @@ impl FrontEnd {
         send(&self.socket, &bytes, fds)
     }
 
-    /// The payload of a reply that has arrived.
+    /// Returns the payload of a reply that has arrived.
     #[must_use]
     pub fn reply(&self) -> Option<Vec<u8>> {
         let mut header = [0; 12];
@@ -181,30 +181,30 @@ impl FrontEnd {
         Some(payload)
     }
 
-    /// Whether the back end has closed the connection.
+    /// Returns whether the back end has closed the connection.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         rustix::io::read(&self.socket, &mut [0; 1]) != Err(rustix::io::Errno::AGAIN)
     }
 
-    /// The description of all memory in one region.
+    /// Returns the description of all memory in one region.
     #[must_use]
     pub fn region(&self) -> [u64; 4] {
         [GPA, self.bytes(), UVA, 0]
     }
 
-    /// The part of the memory at an offset.
+    /// Returns the part of the memory at an offset.
     #[must_use]
     pub fn at(&self, offset: usize, bytes: usize) -> Span {
         self.memory.span().skip(offset).take(bytes)
     }
 
-    /// Notifies the device of a ring. A descriptor that is full wakes the device, too.
+    /// Notifies the device of a ring. A full descriptor also wakes the device.
     pub fn kick(&self, ring: usize) {
         let _ = rustix::io::write(&self.rings[ring].kick, &1_u64.to_ne_bytes());
     }
 
-    /// Whether the device has notified the driver of a ring since this was last asked.
+    /// Returns whether the device has notified the driver of a ring since the last call.
     pub fn was_called(&self, ring: usize) -> bool {
         rustix::io::read(&self.rings[ring].call, &mut [0; 8]).is_ok()
     }
@@ -288,7 +288,7 @@ impl FrontEnd {
         Some(posted)
     }
 
-    /// Makes a command of the control queue available; returns the place of its answer.
+    /// Makes a command of the control queue available; returns the location of its answer.
     pub fn command(&mut self, ring: usize, command: &[u8]) -> Span {
         const ANSWER: usize = 64;
         let at = self.rings[ring].buffers;
@@ -309,8 +309,8 @@ impl FrontEnd {
         answer
     }
 
-    /// The next chain that the device has returned, and the bytes that it wrote. Chains return in
-    /// order.
+    /// Returns the next chain that the device has returned, and the bytes that it wrote. Chains
+    /// return in order.
     pub fn take_back(&mut self, ring: usize) -> Option<(Posted, Vec<u8>)> {
         let memory = self.memory.span();
         let ring = &mut self.rings[ring];
@@ -332,7 +332,7 @@ impl FrontEnd {
         Some((posted, written))
     }
 
-    /// The next frame of a receive queue, with its header.
+    /// Returns the next frame of a receive queue, with its header.
     pub fn received(&mut self, ring: usize, header_bytes: usize) -> Option<Vec<u8>> {
         let (_, mut frame) = self.take_back(ring)?;
         let count = frame.get(10..12).filter(|_| header_bytes == HEADER);

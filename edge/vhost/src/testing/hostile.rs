@@ -1,4 +1,4 @@
-//! Peers that are driven by arbitrary bytes. Each function panics if the device breaks a promise.
+//! Peers driven by arbitrary bytes. Each function panics if the device breaks a promise.
 
 use super::front::FrontEnd;
 use super::rig::{Rig, offer};
@@ -82,7 +82,7 @@ pub fn messages(bytes: &[u8]) {
     assert_serves(&mut rig);
 }
 
-/// A driver that writes arbitrary descriptors and indices, on a connection that is sound.
+/// A driver that writes arbitrary descriptors and indices, on a valid connection.
 pub fn rings(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte().unwrap_or(0);
@@ -121,7 +121,7 @@ pub fn rings(bytes: &[u8]) {
                 ring.publish();
             }
             5 => {
-                // Anywhere in the first page of the ring.
+                // Write anywhere in the first page of the ring.
                 let at = input.u64() as usize % 4096;
                 let bytes = input.bytes(usize::from(choice >> 4));
                 rig.front.rings[ring].ring.put(at, &bytes);
@@ -151,7 +151,7 @@ fn log(rig: &mut Rig) {
     }
 }
 
-/// Moves frames both ways; every buffer returns to the pool.
+/// Moves frames in both directions; every buffer returns to the pool.
 fn use_ports(rig: &mut Rig) {
     for port in 0..rig.ports.len() {
         rig.ports[port].disarm();
@@ -172,7 +172,7 @@ fn use_ports(rig: &mut Rig) {
     assert_eq!(rig.buffers_out(), 0, "every buffer returns to the pool");
 }
 
-/// A frame passes each way.
+/// A frame passes in each direction.
 fn assert_serves(rig: &mut Rig) {
     let frame: Vec<u8> = (0..100).collect();
     let sent = [&[0; 12][..], &frame].concat();

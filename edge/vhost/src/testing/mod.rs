@@ -1,8 +1,8 @@
-//! A virtual machine and its monitor, played in Rust on a memfd: for tests, benches and fuzzers.
+//! A mock virtual machine and monitor on a memfd, for tests, benches and fuzzers.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`system`] | the shim's system in a program that is not confined |
+//! | [`system`] | the shim's system in an unconfined program |
 //! | [`driver`] | the driver's side of a split virtqueue |
 //! | [`front`] | the front end: memory, messages, descriptors |
 //! | [`session`] | the messages of a front end |

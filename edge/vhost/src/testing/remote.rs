@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// How long a reply may take, seconds.
-const PATIENCE_S: i64 = 10;
+/// Timeout of a reply, seconds.
+const TIMEOUT_S: i64 = 10;
 /// The requests that are answered: features, protocol features, ring base, queues, configuration.
 const ANSWERED: [u32; 5] = [1, 15, 11, 17, 24];
 
@@ -22,7 +22,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A virtual machine with `pairs` queue pairs of rings with `size` entries.
+    /// Returns a virtual machine with `pairs` queue pairs of rings with `size` entries.
     #[must_use]
     pub fn new(path: &Path, pairs: usize, size: u16) -> Self {
         Self {
@@ -31,8 +31,8 @@ impl Remote {
         }
     }
 
-    /// Connects, or connects again, and starts the rings where they stopped. Returns whether the
-    /// back end has served all of that: it may die in the middle.
+    /// Connects or reconnects, and starts the rings where they stopped. Returns false if the back
+    /// end dies meanwhile.
     ///
     /// # Errors
     /// The socket has no listener.
@@ -41,7 +41,7 @@ impl Remote {
         socket.set_nonblocking(true)?;
         self.front.socket = socket.into();
         let is_started = self.start(features).is_some();
-        // The answer to the last request says that all others were served.
+        // The answer to the last request implies that all others were served.
         Ok(is_started && self.number(17, 0).is_some())
     }
 }
@@ -57,7 +57,7 @@ impl Session for Remote {
             return None;
         }
         let patience = Timespec {
-            tv_sec: PATIENCE_S,
+            tv_sec: TIMEOUT_S,
             tv_nsec: 0,
         };
         let mut socket = [PollFd::new(&self.front.socket, PollFlags::IN)];

@@ -19,16 +19,16 @@ thread_local! {
     static POOL: Area = Area::anonymous(256 * POOL_BUFFER).expect("memory");
 }
 
-/// Everything between a virtual machine and a netfront.
+/// All parts between a virtual machine and a netfront.
 #[derive(Debug)]
 pub struct Rig {
     /// The virtual machine.
     pub front: FrontEnd,
     /// The devices of the interface's queues.
     pub ports: Vec<QueueDevice<ProcessSystem>>,
-    /// Where frames from the virtual machine are copied to.
+    /// Buffers to which frames from the virtual machine are copied.
     pub pool: Pool,
-    /// Whether frames take the fast path where they can, as they do in a shim.
+    /// Whether frames take the fast path if possible, as in a shim.
     pub fast: bool,
     /// The manager's end of the back end's source.
     manager: OwnedFd,
@@ -62,7 +62,7 @@ pub fn offer(queue_pairs: u16) -> Offer {
     }
 }
 
-/// The frame in a buffer.
+/// Returns the frame in a buffer.
 fn frame(piece: Piece) -> Frame {
     Frame::new(piece, piece.span.len()).expect("memory")
 }
@@ -75,13 +75,13 @@ fn backend(offer: Offer, queues: usize) -> (Vec<QueueDevice<ProcessSystem>>, Own
 }
 
 impl Rig {
-    /// A virtual machine that has connected and sent nothing.
+    /// Returns a virtual machine that has connected and sent nothing.
     #[must_use]
     pub fn connected(offer: Offer, ring_size: u16) -> Self {
         Self::with_queues(offer, ring_size, offer.queue_pairs.into())
     }
 
-    /// The same with a number of queues of the interface.
+    /// Like [`Rig::connected`], for an interface with this number of queues.
     #[must_use]
     pub fn with_queues(offer: Offer, ring_size: u16, queues: usize) -> Self {
         let (front, socket) = FrontEnd::new(offer.queue_pairs.into(), ring_size);
@@ -101,7 +101,7 @@ impl Rig {
         rig
     }
 
-    /// A virtual machine whose driver has negotiated `features` and runs.
+    /// Returns a virtual machine whose driver has negotiated `features` and runs.
     #[must_use]
     pub fn running(offer: Offer, ring_size: u16, features: u64) -> Self {
         let mut rig = Self::connected(offer, ring_size);
@@ -110,12 +110,12 @@ impl Rig {
         rig
     }
 
-    /// The back end dies, and a new one takes the virtual machine over as QEMU does it.
+    /// Replaces the back end by a new one, to which the virtual machine reconnects as QEMU does.
     pub fn restart(&mut self) {
         self.restart_with(self.front.features);
     }
 
-    /// The same with other features.
+    /// Like [`Rig::restart`], with other features.
     pub fn restart_with(&mut self, features: u64) {
         (self.ports, self.manager) = backend(self.offer, self.ports.len());
         let socket = self.front.reconnect();
@@ -125,7 +125,7 @@ impl Rig {
         self.announcement();
     }
 
-    /// Takes the announcement of the MAC, which precedes the driver's frames.
+    /// Receives the announcement of the MAC, which precedes the driver's frames.
     fn announcement(&mut self) {
         let mut frames = self.rx(0, 1);
         for frame in &mut frames {
@@ -146,7 +146,7 @@ impl Rig {
         }
     }
 
-    /// The frames that the driver has sent to a queue, as the netfront receives them.
+    /// Returns the frames that the driver has sent to a queue, as the netfront receives them.
     pub fn rx(&mut self, port: usize, budget: usize) -> Vec<Frame> {
         let mut frames = Vec::new();
         if !self.fast || self.rx_small_frames(port, budget, &mut frames) {
@@ -156,7 +156,7 @@ impl Rig {
         frames
     }
 
-    /// Receives on the fast path; returns whether it ended at a frame for the slow one.
+    /// Receives on the fast path; returns whether it stopped at a frame for the slow path.
     fn rx_small_frames(&mut self, port: usize, budget: usize, frames: &mut Vec<Frame>) -> bool {
         let device = self.ports[port].small_frames().expect("a fast path");
         let mut pieces = Vec::new();
@@ -172,7 +172,7 @@ impl Rig {
         device.has_other() && frames.len() < budget
     }
 
-    /// The same as bytes; the buffers return to the pool.
+    /// Returns the frames as bytes, and their buffers to the pool.
     pub fn rx_bytes(&mut self, port: usize) -> Vec<Vec<u8>> {
         let mut frames = self.rx(port, usize::MAX);
         let bytes = frames.iter().map(|frame| frame.to_vec().expect("memory"));
@@ -208,7 +208,7 @@ impl Rig {
         report
     }
 
-    /// A counter of the first queue's.
+    /// Returns a counter of the first queue.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
         let counters = self.ports[0].counters();
@@ -216,7 +216,7 @@ impl Rig {
         found.expect("a counter of this name").1
     }
 
-    /// Buffers of the pool that are out.
+    /// Returns the number of buffers taken from the pool.
     #[must_use]
     pub fn buffers_out(&self) -> usize {
         self.pool.capacity() - self.pool.free().unwrap_or(0)

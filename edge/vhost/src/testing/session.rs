@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 
 /// A front end with a connection to a back end.
 pub trait Session {
-    /// The front end.
+    /// Returns the front end.
     fn front(&mut self) -> &mut FrontEnd;
 
-    /// Sends a request, has it served, and returns the reply's payload.
+    /// Sends a request, lets the back end serve it, and returns the reply's payload.
     fn request(&mut self, request: u32, payload: &[u8], fds: &[OwnedFd]) -> Option<Vec<u8>>;
 
-    /// A request whose payload is one number, and whose reply is one, if there is any.
+    /// Returns a request whose payload is one number, and whose reply is one, if there is any.
     fn number(&mut self, request: u32, value: u64) -> Option<u64> {
         let reply = self.request(request, &value.to_le_bytes(), &[])?;
         reply.first_chunk().copied().map(u64::from_le_bytes)
@@ -44,7 +44,7 @@ pub trait Session {
         Some(())
     }
 
-    /// Sets one ring up. It resumes at the last returned chain.
+    /// Sets up one ring, which resumes at the last returned chain.
     fn start_ring(&mut self, ring: usize) {
         let (size, base) = {
             let ring = &self.front().rings[ring].ring;

@@ -1,11 +1,11 @@
-//! The shim's system in a program that is not confined.
+//! The shim's system in an unconfined program.
 
 use crate::System;
 use shmem::{Mapping, Span};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// Maps by itself, and remembers what is mapped and watched.
+/// Maps memory itself, and records mappings and watched descriptors.
 #[derive(Debug, Default)]
 pub struct ProcessSystem {
     /// The mapped regions.

@@ -13,9 +13,9 @@ use xen::store::{Store, XenBus};
 /// The interface's directory, which the toolstack has created.
 const NODES: &str = "device/vif/0";
 /// Deadline of every step of the driver. It allows for emulation on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a valid packet.
-const GOOD: u16 = 60;
+const VALID_BYTES: u16 = 60;
 
 /// States of the handshake.
 pub(crate) const INITIALISING: &str = "1";
@@ -206,7 +206,7 @@ impl Front {
     /// Sends a valid packet to check whether the driver serves this interface.
     pub(crate) fn is_served(&mut self) -> Outcome {
         let link = self.connect()?;
-        link.send(&[link.part(7, GOOD, 0).encode()]);
+        link.send(&[link.part(7, VALID_BYTES, 0).encode()]);
         let answer = link.answers(0, 1)?;
         match answer.as_slice() {
             [TxResponse { id: 7, status: 0 }] => Ok(()),
@@ -226,7 +226,7 @@ impl Front {
 
 /// Returns whether a condition becomes true before the deadline.
 pub(crate) fn within(mut happens: impl FnMut() -> Outcome<bool>) -> Outcome<bool> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     while !happens()? {
         if Instant::now() > end {
             return Ok(false);

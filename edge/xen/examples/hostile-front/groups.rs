@@ -7,21 +7,21 @@ use vif::netif::{RxResponse, TxRequest, TxResponse, extra, rsp, txf};
 /// 239.1.2.3.
 const GROUP: [u8; 6] = [1, 0, 0x5e, 1, 2, 3];
 /// Number of frames that must arrive without one for the group to show that it is filtered.
-const MANY: usize = 12;
+const FRAMES_MIN: usize = 12;
 
 /// The node that enables the filter. The frontend may write it at any time.
-const CHOOSES: &str = "request-multicast-control";
+const FILTER_NODE: &str = "request-multicast-control";
 
 pub(crate) fn groups(front: &mut Front) -> Outcome {
     let link = front.connect()?;
     until_received(&link)?;
-    front.set(&[(CHOOSES, "1".to_owned())])?;
+    front.set(&[(FILTER_NODE, "1".to_owned())])?;
     until_silent(&link).map_err(|why| format!("it has joined no group: {why}"))?;
     change(&link, extra::TYPE_MCAST_ADD)?;
     until_received(&link).map_err(|why| format!("it has joined the group: {why}"))?;
     change(&link, extra::TYPE_MCAST_DEL)?;
     until_silent(&link).map_err(|why| format!("it has left the group: {why}"))?;
-    front.set(&[(CHOOSES, "0".to_owned())])?;
+    front.set(&[(FILTER_NODE, "0".to_owned())])?;
     until_received(&link).map_err(|why| format!("the filter is disabled: {why}"))
 }
 
@@ -77,7 +77,7 @@ fn until_silent(link: &Link) -> Outcome {
     let mut others = 0;
     let silent = within(|| {
         others = if next(link)? == GROUP { 0 } else { others + 1 };
-        Ok(others == MANY)
+        Ok(others == FRAMES_MIN)
     })?;
     match silent {
         true => Ok(()),

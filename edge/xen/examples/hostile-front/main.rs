@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use vif::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 
 /// Duration of a storm.
-const STORM: Duration = Duration::from_secs(3);
+const STORM_TIME: Duration = Duration::from_secs(3);
 /// A grant reference that this guest has not granted.
 const NOT_GRANTED: u32 = 60_000;
 
@@ -149,7 +149,7 @@ fn double_fetch(front: &mut Front) -> Outcome {
                 }
             }
         });
-        let end = Instant::now() + STORM;
+        let end = Instant::now() + STORM_TIME;
         let mut sent = Ok(());
         while Instant::now() < end && sent.is_ok() {
             let from = link.tx.rsp_prod();
@@ -214,7 +214,7 @@ fn parts_beyond_the_packet(front: &mut Front) -> Outcome {
 /// Sends notifications without requests, as fast as possible.
 fn event_storm(front: &mut Front) -> Outcome {
     let link = front.connect()?;
-    let end = Instant::now() + STORM;
+    let end = Instant::now() + STORM_TIME;
     while Instant::now() < end {
         (0..1000).for_each(|_| link.channel.notify());
     }

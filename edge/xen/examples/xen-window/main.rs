@@ -29,11 +29,11 @@ const BUFFER_PAGES: &str = "4096";
 /// The trace file.
 const FILE: &str = "/tmp/trace";
 /// Deadline of the tracer's start and of its end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Counters of the wire and of dom0's TCP at one time.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+struct CounterSnapshot {
     at: u64,
     frames: u64,
     bytes: u64,
@@ -43,7 +43,7 @@ struct Moment {
     again: u64,
 }
 
-impl Moment {
+impl CounterSnapshot {
     fn now(interface: &str, direction: &str) -> io::Result<Self> {
         let read = |what: &str| {
             let file = format!("/sys/class/net/{interface}/statistics/{direction}_{what}");
@@ -99,9 +99,9 @@ fn main() -> ExitCode {
 fn window(name: &str, interface: &str, direction: &str, milliseconds: &str) -> io::Result<String> {
     let length = Duration::from_millis(milliseconds.parse().map_err(io::Error::other)?);
     let tracer = start()?;
-    let begin = Moment::now(interface, direction)?;
+    let begin = CounterSnapshot::now(interface, direction)?;
     sleep(length);
-    let end = Moment::now(interface, direction)?;
+    let end = CounterSnapshot::now(interface, direction)?;
     stop(tracer)?;
     let sums = trace::sums(&std::fs::read(FILE)?, begin.at..end.at).map_err(io::Error::other)?;
     let acknowledged = end.acknowledged - begin.acknowledged;
@@ -131,7 +131,7 @@ fn start() -> io::Result<Child> {
     let since = Instant::now();
     // The tracer creates the file just before it enables tracing.
     while !Path::new(FILE).exists() {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > DEADLINE {
             return Err(io::Error::other("xentrace does not start"));
         }
         sleep(Duration::from_millis(10));
@@ -148,7 +148,7 @@ fn stop(mut tracer: Child) -> io::Result<()> {
         match tracer.try_wait()? {
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(io::Error::other(format!("xentrace: {status}"))),
-            None if since.elapsed() > PATIENCE => {
+            None if since.elapsed() > DEADLINE => {
                 tracer.kill()?;
                 return Err(io::Error::other("xentrace does not end"));
             }

@@ -310,7 +310,7 @@ mod tests {
     use super::*;
     use shmem::Area;
 
-    const THERE: GrantedRange = GrantedRange {
+    const GRANTED: GrantedRange = GrantedRange {
         domain: 7,
         gref: 0x1234_5678,
         offset: 0x0fc0,
@@ -320,10 +320,10 @@ mod tests {
     fn segments_match_the_kernels_structure() {
         let own = Area::anonymous(PAGE).unwrap().at(64, 60).unwrap();
         let there = 0x0007_0fc0_1234_5678;
-        let out = CopySegment::from_local(own, THERE).unwrap();
+        let out = CopySegment::from_local(own, GRANTED).unwrap();
         assert_eq!((out.source, out.dest), (own.addr() as u64, there));
         assert_eq!((out.flags, out.len), (DEST_GREF, 60));
-        let back = CopySegment::to_local(THERE, own).unwrap();
+        let back = CopySegment::to_local(GRANTED, own).unwrap();
         assert_eq!((back.source, back.dest), (there, own.addr() as u64));
         assert_eq!((back.flags, back.len), (SOURCE_GREF, 60));
         for segment in [out, back] {
@@ -338,7 +338,10 @@ mod tests {
     #[test]
     fn a_copy_is_an_operation_for_each_own_page() {
         let area = Area::anonymous(2 * PAGE).unwrap();
-        let there = GrantedRange { offset: 0, ..THERE };
+        let there = GrantedRange {
+            offset: 0,
+            ..GRANTED
+        };
         for (at, len, wanted) in [
             (0, PAGE, 1),
             (PAGE - 1, 1, 1),
@@ -358,7 +361,7 @@ mod tests {
     #[test]
     fn consecutive_copies_are_joined() {
         let page = Area::anonymous(2 * PAGE).unwrap();
-        let there = |offset| GrantedRange { offset, ..THERE };
+        let there = |offset| GrantedRange { offset, ..GRANTED };
         let make = [
             CopySegment::from_local as fn(Span, GrantedRange) -> _,
             |own, there| CopySegment::to_local(there, own),
@@ -391,9 +394,9 @@ mod tests {
     fn a_copy_across_the_end_of_a_granted_page_fails() {
         let page = Area::anonymous(PAGE).unwrap();
         let own = |len| page.at(0, len).unwrap();
-        assert!(CopySegment::to_local(THERE, own(64)).is_some());
-        assert!(CopySegment::to_local(THERE, own(65)).is_none());
-        assert!(CopySegment::from_local(own(65), THERE).is_none());
+        assert!(CopySegment::to_local(GRANTED, own(64)).is_some());
+        assert!(CopySegment::to_local(GRANTED, own(65)).is_none());
+        assert!(CopySegment::from_local(own(65), GRANTED).is_none());
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn front_connects(fake: &FakeStore) {
 
 fn served(fake: &FakeStore) -> Interfaces<FakeStore> {
     let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(ConnId(0)))
@@ -64,7 +64,7 @@ fn connected(fake: &FakeStore) -> Interfaces<FakeStore> {
         .set(CONN, XenbusState::InitWait, Some(&offer))
         .unwrap();
     front_connects(fake);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
     interfaces.choose(CONN).unwrap();
     interfaces
@@ -86,7 +86,7 @@ fn the_hand_shake_of_a_stock_frontend() {
         fake.get(&format!("{BE}/feature-gso-tcpv4")).as_deref(),
         Some("1")
     );
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Connected));
     assert_eq!(interfaces.next_change(), None);
 }
@@ -97,7 +97,7 @@ fn in_dom0_the_toolstack_removes_the_nodes() {
     let mut interfaces = connected(&fake);
     fake.set(&format!("{BE}/online"), "0");
     fake.set(&format!("{BE}/state"), "5");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     assert_eq!(state(&fake), "6");
@@ -107,7 +107,7 @@ fn in_dom0_the_toolstack_removes_the_nodes() {
     );
     // Then libxl removes the interface; the driver ignores the remains.
     fake.remove(BE);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.next_change(), None);
     assert_eq!(fake.get(&format!("{BE}/state")), None);
 }
@@ -118,7 +118,7 @@ fn a_driver_domain_removes_the_nodes() {
     let mut interfaces = connected(&fake);
     fake.set(&format!("{BE}/online"), "0");
     fake.set(&format!("{BE}/state"), "5");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     let left: Vec<_> = fake.nodes().tree.keys().cloned().collect();
     assert!(
@@ -132,10 +132,10 @@ fn a_destroyed_guest_loses_its_nodes() {
     let fake = toolstack("0");
     let mut interfaces = connected(&fake);
     fake.remove("/local/domain/3");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Unknown));
     fake.remove(BE);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Removed(CONN))
@@ -151,7 +151,7 @@ fn a_frontend_reconnects() {
     let fake = toolstack("0");
     let mut interfaces = connected(&fake);
     fake.set(&format!("{FE}/state"), "5");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
     interfaces.set(CONN, XenbusState::Closed, None).unwrap();
     assert_eq!(state(&fake), "6");
@@ -161,7 +161,7 @@ fn a_frontend_reconnects() {
         "the toolstack keeps the interface"
     );
     fake.set(&format!("{FE}/state"), "1");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialising));
     let offer = offered(Offloads::Tso);
     interfaces
@@ -200,7 +200,7 @@ fn an_unserved_detached_interface_is_finished() {
         fake.set(&format!("{BE}/online"), "0");
         fake.set(&format!("{BE}/state"), "5");
         let mut next = Interfaces::new(Store::new(fake.clone())).unwrap();
-        next.look(0).unwrap();
+        next.read_changes(0).unwrap();
         assert_eq!(next.next_change(), None);
         assert_eq!(
             fake.get(&format!("{BE}/state")).as_deref(),
@@ -216,7 +216,7 @@ fn a_frontend_changes_its_groups_at_any_time() {
     let mut interfaces = connected(&fake);
     let node = format!("{FE}/request-multicast-control");
     let mut chooses = || {
-        interfaces.look(0).unwrap();
+        interfaces.read_changes(0).unwrap();
         interfaces.get(CONN).unwrap().chooses_groups
     };
     assert!(!chooses());
@@ -256,7 +256,7 @@ fn interfaces_with_a_common_prefix_are_distinct() {
         .collect();
     assert_eq!(all.len(), 3);
     fake.set(&format!("{}/state", frontend(10)), "4");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     for (conn, device) in all {
         let connected = interfaces.shown(conn) == Some(XenbusState::Connected);
         assert_eq!(connected, device == 10, "{device}");
@@ -267,7 +267,7 @@ fn interfaces_with_a_common_prefix_are_distinct() {
 fn changes_during_a_request_are_not_lost() {
     let fake = toolstack("0");
     let mut interfaces = served(&fake);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert!(!interfaces.has_news());
     front_connects(&fake);
     // The changes arrive before the answers, and nothing arrives after them.
@@ -276,7 +276,7 @@ fn changes_during_a_request_are_not_lost() {
         .set(CONN, XenbusState::InitWait, Some(&offer))
         .unwrap();
     while interfaces.has_news() {
-        interfaces.look(0).unwrap();
+        interfaces.read_changes(0).unwrap();
     }
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
 }
@@ -286,7 +286,7 @@ fn an_unserved_interface_has_the_reason() {
     let fake = toolstack("0");
     fake.set(&format!("{BE}/mac"), "ff:ff:ff:ff:ff:ff");
     let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.next_change(), None);
     let why = fake.get(&format!("{BE}/hotplug-error")).unwrap();
     assert!(why.contains("ff:ff"), "{why}");
@@ -298,7 +298,7 @@ fn a_rejected_interface_rests_until_it_changes() {
     let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
     let mut refused = 0;
     for _ in 0..20 {
-        interfaces.look(0).unwrap();
+        interfaces.read_changes(0).unwrap();
         while let Some(InterfaceChange::Added(conn)) = interfaces.next_change() {
             interfaces.refuse(conn, "its MAC is taken").unwrap();
             refused += 1;
@@ -306,7 +306,7 @@ fn a_rejected_interface_rests_until_it_changes() {
     }
     assert!((1..=2).contains(&refused), "{refused} times");
     fake.set(&format!("{BE}/mac"), MAC);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(ConnId(0)))
@@ -330,26 +330,26 @@ fn a_rejected_guest_is_retried_when_another_ends() {
     ] {
         fake.set(&format!("backend/vif/4/0/{node}"), value);
     }
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(ConnId(1)))
     );
     interfaces.refuse(ConnId(1), "its MAC is taken").unwrap();
     while interfaces.has_news() {
-        interfaces.look(0).unwrap();
+        interfaces.read_changes(0).unwrap();
         if let Some(InterfaceChange::Added(conn)) = interfaces.next_change() {
             interfaces.refuse(conn, "its MAC is taken").unwrap();
         }
     }
     fake.remove(BE);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Removed(ConnId(0)))
     );
     assert!(interfaces.has_news());
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert!(matches!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(_))
@@ -367,13 +367,13 @@ fn connections_of_removed_guests_are_reused() {
     ] {
         fake.set(&format!("backend/vif/4/0/{node}"), value);
     }
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(ConnId(1)))
     );
     fake.remove("backend/vif/3");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Removed(ConnId(0)))
@@ -385,7 +385,7 @@ fn connections_of_removed_guests_are_reused() {
     ] {
         fake.set(&format!("backend/vif/9/0/{node}"), value);
     }
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(
         interfaces.next_change(),
         Some(InterfaceChange::Added(ConnId(0)))
@@ -410,7 +410,7 @@ fn a_store_error_of_one_interface_delays_no_other() {
     another(&fake, 4);
     another(&fake, 9);
     for _ in 0..3 {
-        interfaces.look(0).unwrap();
+        interfaces.read_changes(0).unwrap();
     }
     assert_eq!(
         interfaces.next_change(),
@@ -428,13 +428,13 @@ fn a_flooding_guest_is_read_at_a_limited_rate() {
     let fake = toolstack("0");
     let mut interfaces = connected(&fake);
     another(&fake, 4);
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     while interfaces.next_change().is_some() {}
     let flood = |interfaces: &mut Interfaces<FakeStore>, now_ns| {
         let before = fake.nodes().asked;
         for _ in 0..1000 {
             fake.set(&format!("{FE}/anything"), "1");
-            interfaces.look(now_ns).unwrap();
+            interfaces.read_changes(now_ns).unwrap();
         }
         fake.nodes().asked - before
     };
@@ -442,15 +442,15 @@ fn a_flooding_guest_is_read_at_a_limited_rate() {
     assert_eq!(flood(&mut interfaces, 0), 0);
     // Another guest's change is read at once.
     fake.set("/local/domain/4/device/vif/0/state", "4");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_eq!(interfaces.shown(ConnId(1)), Some(XenbusState::Connected));
     // The last write of the flooding guest is not lost.
     fake.set(&format!("{FE}/state"), "6");
-    interfaces.look(0).unwrap();
+    interfaces.read_changes(0).unwrap();
     assert_ne!(interfaces.shown(CONN), Some(XenbusState::Closed));
     let due = interfaces.due_ns(0).unwrap();
     assert!((1..=20_000_000).contains(&due), "{due}");
-    interfaces.look(due).unwrap();
+    interfaces.read_changes(due).unwrap();
     assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closed));
     assert_eq!(interfaces.due_ns(due), None);
 }

@@ -1,5 +1,5 @@
-//! The control ring of an interface (public/io/netif.h), by which its guest configures flow
-//! steering: requests and their answers, for anything that a guest may write.
+//! The control ring of an interface (public/io/netif.h), through which its guest configures flow
+//! steering: requests and their answers, whatever a guest writes.
 
 use driver::vifs::hashing::{Hashing, KEY_MAX, TABLE_MAX};
 use net::packet::toeplitz::HashTypes;

@@ -50,7 +50,7 @@ pub fn first(backend: XenbusState, online: bool) -> FirstAction {
 
 /// A frontend's state in the xenstore, the state that the driver sees while it waits for the
 /// frontend, and the state that it sees otherwise.
-const SHOWN: [(XenbusState, XenbusState, XenbusState); 7] = [
+const VISIBLE_STATES: [(XenbusState, XenbusState, XenbusState); 7] = [
     (S::Unknown, S::Unknown, S::Unknown),
     (S::Initialising, S::Initialising, S::Initialising),
     (S::InitWait, S::InitWait, S::InitWait),
@@ -67,7 +67,7 @@ pub fn shown(own: XenbusState, ending: bool, frontend: XenbusState) -> XenbusSta
     if ending {
         return S::Closing;
     }
-    let row = SHOWN.iter().find(|(state, ..)| *state == frontend);
+    let row = VISIBLE_STATES.iter().find(|(state, ..)| *state == frontend);
     row.map_or(S::Unknown, |(_, waiting, otherwise)| match own {
         S::InitWait => *waiting,
         _ => *otherwise,
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn every_state_has_its_row() {
         for (n, state) in ALL.into_iter().enumerate() {
-            assert_eq!((FIRST[n].0, SHOWN[n].0), (state, state));
+            assert_eq!((FIRST[n].0, VISIBLE_STATES[n].0), (state, state));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Client of the xenstore: sends requests, one at a time, and receives watch events.
 //!
-//! The daemon may be slow, restart, or never answer. A request fails after `PATIENCE`; the client
-//! recognizes a later answer by its number and drops it.
+//! The daemon may be slow, restart, or never answer. A request fails after `ANSWER_TIMEOUT`; the
+//! client recognizes a later answer by its number and drops it.
 
 use super::wire::{HEADER, Header, MessageType, PayloadPart, request, texts};
 use crate::dev;
@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Deadline of an answer to a request.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of queued events. Of further ones only the existence is recorded.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of queued events. For further ones, the client records only that they were
+/// dropped.
 const EVENTS_MAX: usize = 4096;
 /// Maximum number of attempts of a transaction that conflicts with others.
 const ATTEMPTS: usize = 16;
@@ -309,7 +310,7 @@ impl<C: StoreChannel> Store<C> {
         self.number = self.number.wrapping_add(1);
         let message = request(kind, self.number, transaction, parts).ok_or(StoreError::TooLong)?;
         self.channel.send(&message)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if !self.channel.wait(left)? {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Longest input, bytes.
 const LONGEST: usize = 4096;
 /// A body that runs for longer hangs.
-const ENDLESS: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Stack of a body, as libFuzzer's.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let unknown = |name: &&String| BODIES.iter().all(|(body, _)| body != name);
     if let Some(name) = named.iter().find(unknown) {
         let bodies: Vec<&str> = BODIES.iter().map(|(body, _)| *body).collect();
-        eprintln!("no body {name}; there is: {}", bodies.join(", "));
+        eprintln!("no body {name}; the bodies are: {}", bodies.join(", "));
         return ExitCode::from(2);
     }
     let is_chosen = |(name, _): &(&str, Body)| named.is_empty() || named.iter().any(|n| n == name);
@@ -73,9 +73,9 @@ fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
     let run = run.spawn(move || play(inputs, body, time, &shared, &beat));
     let run = run.map_err(|error| format!("cannot start: {error}"))?;
     let why = loop {
-        match beats.recv_timeout(ENDLESS) {
+        match beats.recv_timeout(BODY_TIMEOUT) {
             Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => break "comes to no end",
+            Err(RecvTimeoutError::Timeout) => break "does not end",
             Err(RecvTimeoutError::Disconnected) => match run.join() {
                 Ok(Some(inputs)) => return Ok(inputs),
                 Ok(None) | Err(_) => break "breaks a promise",

@@ -83,10 +83,10 @@ fn books_in_order_have_no_leak() {
     assert_eq!(World::default().leaked(), 0);
 }
 
-type Spoil = fn(&mut Locked<'_>);
+type Corruption = fn(&mut Locked<'_>);
 
 /// Corruptions of usage records, each with the expected number of uses without a counterpart.
-const SPOILT: &[(&str, Spoil, u64)] = &[
+const CORRUPTIONS: &[(&str, Corruption, u64)] = &[
     (
         "free slots that are counted: here, and there",
         |t| part(t, USER).pages.taken += 2,
@@ -188,7 +188,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
 
 #[test]
 fn corrupted_books_are_counted() {
-    for (what, spoil, wrong) in SPOILT {
+    for (what, spoil, wrong) in CORRUPTIONS {
         let world = world();
         let mut usage = world.lock();
         spoil(&mut usage);

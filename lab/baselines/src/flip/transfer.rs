@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A transfer in progress.
-struct Moving {
+struct PendingTransfer {
     op: usize,
     entry: &'static AtomicU64,
     /// The granter's slot.
@@ -132,10 +132,10 @@ impl Exchanges {
 fn begin(
     accounts: &Accounts,
     state: &mut ExchangeState,
-    moving: &[Moving],
+    moving: &[PendingTransfer],
     op: &TransferOp,
     at: usize,
-) -> Result<Moving, GrantStatus> {
+) -> Result<PendingTransfer, GrantStatus> {
     let ExchangeState { granter, user } = state;
     let account = accounts
         .alive(granter.domain)
@@ -153,7 +153,7 @@ fn begin(
     let theirs = granter.page(to);
     let theirs = theirs.filter(|_| moving.iter().all(|m| m.to != to));
     std::mem::swap(theirs.ok_or(GrantStatus::BadSlot)?, own);
-    Ok(Moving {
+    Ok(PendingTransfer {
         op: at,
         entry,
         to,

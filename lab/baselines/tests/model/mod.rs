@@ -18,7 +18,7 @@ const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
 
 /// An entry in use, in the model.
 #[derive(Clone, Copy, Debug)]
-struct Use {
+struct EntryUse {
     user: DomId,
     frame: u32,
     readonly: bool,
@@ -35,7 +35,7 @@ struct Pin {
     write: bool,
 }
 
-/// The words of an operation.
+/// Returns the words of an operation.
 fn unmap_words(op: &UnmapOp) -> [u64; 3] {
     [op.slot.0.into(), 0, 0]
 }
@@ -44,7 +44,7 @@ fn unmap_words(op: &UnmapOp) -> [u64; 3] {
 struct Model {
     alive: Vec<bool>,
     words: BTreeMap<(DomId, u32), u64>,
-    uses: BTreeMap<(DomId, u32), Use>,
+    uses: BTreeMap<(DomId, u32), EntryUse>,
     windows: BTreeMap<(DomId, u32), Pin>,
     pages: BTreeMap<(DomId, u32), Vec<u8>>,
 }
@@ -82,7 +82,7 @@ impl Model {
             let (readers, writers) = (0, 0);
             self.uses.insert(
                 key,
-                Use {
+                EntryUse {
                     user,
                     frame,
                     readonly,
@@ -167,12 +167,12 @@ pub(crate) struct Rig {
     pub(crate) grants: Arc<GrantAccounts>,
     mechanism: Box<dyn Mechanism>,
     memories: Vec<Arc<SharedDomainMemory>>,
-    callers: Vec<Option<Living>>,
+    callers: Vec<Option<WorkerState>>,
     model: Model,
 }
 
 /// State of a domain's worker.
-struct Living {
+struct WorkerState {
     space: SharedFake,
 }
 
@@ -191,7 +191,7 @@ impl Rig {
             let space = SharedFake::default();
             let reached = Arc::new(Mutex::new(Arc::clone(&space)));
             grants.lock().set_space(id, Some(reached));
-            callers.push(Some(Living { space }));
+            callers.push(Some(WorkerState { space }));
             model.alive.push(true);
             for frame in 0..FRAMES {
                 model.pages.insert((id, frame), vec![0; PAGE]);
@@ -286,7 +286,7 @@ impl Rig {
             ops,
             ends,
         };
-        let Living { space } = self.callers[usize::from(of.0)].as_mut().unwrap();
+        let WorkerState { space } = self.callers[usize::from(of.0)].as_mut().unwrap();
         match self.mechanism.call(space, &call)? {
             Some(GrantResult::Batch(statuses)) => Ok(statuses),
             other => panic!("{other:?}"),

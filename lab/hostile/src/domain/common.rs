@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Interval at which the domain checks whether it is connected.
-const LOOK_NS: u64 = 5_000_000;
+const CHECK_INTERVAL_NS: u64 = 5_000_000;
 /// Console lines per round.
 const LINES: usize = 100;
 /// A line that grows when control characters are escaped.
@@ -29,7 +29,7 @@ pub(crate) fn connect(
         waiter.heartbeat();
         advance();
         waiter
-            .sleep(WakeSource::All, Some(LOOK_NS))
+            .sleep(WakeSource::All, Some(CHECK_INTERVAL_NS))
             .map_err(|why| refused("epoll", why))?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! `hostile-pci`: a driver domain whose PCI device is to access memory that is not mapped for it.
-//! Otherwise it is the ordinary driver domain. `cargo xtask vfio` starts it as `driver`.
+//! `hostile-pci`: a driver domain that makes its PCI device access memory that is not mapped for
+//! it. Otherwise it is the ordinary driver domain. `cargo xtask vfio` starts it as `driver`.
 //!
 //! Before each sleep it changes the addresses of all buffers in the device's queues.
 
@@ -23,7 +23,7 @@ const KERNEL: u64 = 0x100_0000;
 /// Bytes of a descriptor, and of the address at its start.
 const DESCRIPTOR: usize = 16;
 const WORD: usize = 8;
-/// Times that an address may be noted: a console line each.
+/// Maximum number of addresses printed, each on a console line.
 const NOTED_MAX: u32 = 20;
 
 fn main() -> ExitCode {
@@ -79,8 +79,8 @@ impl Target {
         })
     }
 
-    /// Changes the addresses of all buffers. They are of the next kind if the driver has posted any
-    /// since the last call.
+    /// Changes the addresses of all buffers. Selects the next kind of address if the driver has
+    /// posted buffers since the last call.
     fn attack(&self) {
         let words = self.descriptors.iter().flat_map(|table| {
             let places = (0..table.len()).step_by(DESCRIPTOR);

@@ -5,11 +5,11 @@ use std::time::Duration;
 use vhost_edge::testing::Remote;
 
 /// Time between two attempts to connect.
-const AGAIN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Connects, as often as it takes, and starts the device with these features.
+/// Connects, with retries until it succeeds, and starts the device with these features.
 pub(crate) fn connected(vm: &mut Remote, features: u64) {
     while !matches!(vm.connect(features), Ok(true)) {
-        sleep(AGAIN);
+        sleep(RETRY_INTERVAL);
     }
 }

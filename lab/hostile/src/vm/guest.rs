@@ -14,7 +14,7 @@ use vhost_edge::testing::{Remote, Session as _};
 const RING: u16 = 128;
 /// Bytes of a buffer.
 const BUFFER: usize = 2048;
-/// Bytes of a frame that floods.
+/// Bytes of each frame of a flood.
 const FRAME: usize = 1514;
 /// Bytes of the header in front of a frame.
 const HEADER: usize = 12;
@@ -37,7 +37,7 @@ pub(crate) fn run(socket: &Path, address: Ipv4Addr, pairs: usize) -> anyhow::Res
     }
 }
 
-/// Sends frames to a MAC for ever, as fast as they are accepted.
+/// Sends frames to a MAC for ever, as fast as the back end accepts them.
 pub(crate) fn flood(socket: &Path, to: [u8; 6]) -> anyhow::Result<()> {
     let mut vm = Remote::new(socket, 1, RING);
     loop {
@@ -93,7 +93,7 @@ fn serve(vm: &mut Remote, address: Ipv4Addr, pairs: usize) {
     }
 }
 
-/// Answers what has arrived; returns whether there is more.
+/// Answers the received frames; returns whether more have arrived.
 fn turn(
     vm: &mut Remote,
     pair: usize,
@@ -123,14 +123,14 @@ fn turn(
         waiting.pop_front();
     }
     for (ring, any) in [(receive, received > 0), (transmit, waiting.len() < before)] {
-        // Every chain that returns is to be noticed.
+        // Request a notification of every returned chain.
         let ring_of = &vm.front.rings[ring].ring;
         ring_of.set_used_event(ring_of.used);
         if any {
             vm.front.kick(ring);
         }
     }
-    // The device may have returned chains before it saw the wish for notifications.
+    // The device may have returned chains before it saw that request.
     fence(Ordering::SeqCst);
     let has_more = |ring: usize| {
         let ring = &vm.front.rings[ring].ring;
@@ -139,7 +139,7 @@ fn turn(
     has_more(receive) || has_more(transmit)
 }
 
-/// The MAC in the configuration space.
+/// Returns the MAC in the configuration space.
 fn mac(vm: &mut Remote) -> Option<[u8; 6]> {
     let ask = [0_u32, 6, 0].map(u32::to_le_bytes).concat();
     let answer = vm.request(24, &[ask, vec![0; 6]].concat(), &[])?;

@@ -1,4 +1,4 @@
-//! A virtual machine monitor that means harm.
+//! A hostile virtual machine monitor.
 
 use crate::connection::connected;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -11,7 +11,7 @@ use vhost_edge::testing::driver::Descriptor;
 use vhost_edge::testing::front::GPA;
 use vhost_edge::testing::{Remote, Session as _};
 
-/// Steps of one connection.
+/// Number of attacks per connection.
 const STEPS: u64 = 20_000;
 const RING: u16 = 64;
 
@@ -50,18 +50,18 @@ fn attack(vm: &mut Remote, socket: &Path, random: &mut Xoshiro256PlusPlus) {
                 vm.front.kick(ring);
             }
             90..96 => {
-                // Anywhere in the ring's memory, its indices included.
+                // Write anywhere in the ring's memory, including its indices.
                 driver.put(word as usize & 0xfff, &random.next_u64().to_le_bytes());
             }
             96 => {
-                // The memory becomes shorter and longer again while the shim copies.
+                // Truncate and extend the memory while the shim copies.
                 let bytes = vm.front.bytes();
                 for bytes in [word % bytes, bytes] {
                     let _failed = rustix::fs::ftruncate(&vm.front.file, bytes);
                 }
             }
             97 => {
-                // Another monitor, which sends half a message.
+                // Connect as another monitor, which sends half a message.
                 if let Ok(other) = UnixStream::connect(socket) {
                     let half = [1_u8, 0, 0, 0, 1];
                     let _full = rustix::io::write(&other, &half);

@@ -1,8 +1,8 @@
 //! A virtual machine monitor with a guest in one program, without an emulator: `hostile-vm SOCKET
 //! ADDRESS [PAIRS]` connects to a vhost-user socket, and its guest answers ARP, pings and UDP. It
-//! connects again, at once, whenever the back end ends the connection. `hostile-vm SOCKET busy MAC`
-//! has a guest that sends frames to a MAC as fast as they are accepted. `hostile-vm SOCKET hostile
-//! SEED` sends messages, descriptors and indices without sense.
+//! reconnects at once when the back end ends the connection. With `hostile-vm SOCKET busy MAC`, the
+//! guest sends frames to a MAC as fast as the back end accepts them. `hostile-vm SOCKET hostile
+//! SEED` sends random messages, descriptors and indices.
 
 mod connection;
 mod guest;

@@ -7,7 +7,7 @@ const IPV4: [u8; 2] = [8, 0];
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
 
-/// Turns a frame into the answer to it; false if there is none.
+/// Replaces a frame by the answer to it; returns false if there is none.
 pub(crate) fn answer(frame: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     let Some(&[high, low]) = frame.get(12..14) else {
         return false;
@@ -50,7 +50,7 @@ fn ipv4(frame: &mut [u8], address: Ipv4Addr) -> bool {
         UDP => swap(frame, 34, 36, 2),
         _ => return false,
     }
-    // The checksums of IP and UDP stay right.
+    // The checksums of IP and UDP stay valid.
     swap(frame, 26, 30, 4);
     true
 }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 
 /// Instructions before and after a sampled one.
-const AROUND: usize = 4;
+const CONTEXT_INSTRUCTIONS: usize = 4;
 /// Maximum bytes of a function.
 const BYTES_MAX: u64 = 1 << 20;
 /// Bits of an address.
@@ -65,7 +65,9 @@ pub(super) fn instructions(
         let hits = code.iter().enumerate();
         let hits = hits.filter(|(_, (address, _))| sampled.contains(&Code(*address, start)));
         let near: BTreeSet<usize> = hits
-            .flat_map(|(at, _)| at.saturating_sub(AROUND)..=at.saturating_add(AROUND))
+            .flat_map(|(at, _)| {
+                at.saturating_sub(CONTEXT_INSTRUCTIONS)..=at.saturating_add(CONTEXT_INSTRUCTIONS)
+            })
             .collect();
         let near: Vec<&(u64, String)> = near.iter().filter_map(|at| code.get(*at)).collect();
         let addresses: Vec<u64> = near.iter().map(|(address, _)| *address).collect();

@@ -48,7 +48,7 @@ pub(super) fn function<'a>(
             near.sort_by_cached_key(|symbol| Reverse(likeness(name, symbol)));
             near.truncate(NAMES_MAX);
             Err(Failure::Usage(format!(
-                "no samples in a function `{name}`; near names: {}",
+                "no samples in a function `{name}`; similar names: {}",
                 listed(&near)
             ))
             .into())

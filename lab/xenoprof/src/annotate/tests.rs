@@ -14,7 +14,10 @@ fn a_function_is_found_by_the_end_of_its_path() {
     }
     let error = |name: &str| annotate(&session, name, None).unwrap_err().to_string();
     let near = error("cpoy");
-    assert!(near.contains("near names: shmem::engine::copy"), "{near}");
+    assert!(
+        near.contains("similar names: shmem::engine::copy"),
+        "{near}"
+    );
     let several = error("::");
     assert!(
         several.contains("driver::turn::run, shmem::engine::copy"),

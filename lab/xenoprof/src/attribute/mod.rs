@@ -159,7 +159,7 @@ fn function<'a>(session: &'a Session, frame: &'a StackFrame) -> Option<FunctionI
 }
 
 /// Functions in which user code begins: of a process and of a thread, in all C libraries.
-const ORIGINS: [&str; 10] = [
+const ENTRY_POINTS: [&str; 10] = [
     "main",
     "_start",
     "_start_c",
@@ -180,7 +180,7 @@ fn is_whole(session: &Session, stack: u32) -> Option<bool> {
             .module(frame)
             .is_some_and(|m| m.space == Space::User);
         has_user |= is_user;
-        is_user && ORIGINS.contains(&frame.symbol.as_str())
+        is_user && ENTRY_POINTS.contains(&frame.symbol.as_str())
     };
     let is_whole = session
         .frames_of(stack)

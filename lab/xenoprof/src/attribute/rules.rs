@@ -22,13 +22,13 @@ struct Rule {
     class: usize,
     /// Domain kinds to which the rule applies; `None`: every kind.
     kinds: Option<Vec<String>>,
-    place: Where,
+    place: MatchTarget,
     globs: Vec<String>,
 }
 
 /// The part of a sample that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
+enum MatchTarget {
     Any,
     Code(Space),
     Thread,
@@ -136,10 +136,10 @@ impl Rules {
             class: self.classes.iter().position(|c| c == class).unwrap_or(0),
             kinds: parse_kinds(kinds)?,
             place: match place {
-                "*" => Where::Any,
-                "kernel" => Where::Code(Space::Kernel),
-                "user" => Where::Code(Space::User),
-                "thread" => Where::Thread,
+                "*" => MatchTarget::Any,
+                "kernel" => MatchTarget::Code(Space::Kernel),
+                "user" => MatchTarget::Code(Space::User),
+                "thread" => MatchTarget::Thread,
                 _ => return Err(format!("`{place}` is not kernel, user, thread or *")),
             },
             globs: words.map(str::to_owned).collect(),
@@ -211,7 +211,7 @@ impl Rules {
     ) -> Option<String> {
         self.charged_to
             .iter()
-            .filter(|(rule, _)| rule.place == Where::Thread && rule.is_for(kind))
+            .filter(|(rule, _)| rule.place == MatchTarget::Thread && rule.is_for(kind))
             .find_map(|(rule, who)| {
                 let star = rule.globs.iter().find_map(|glob| matches(glob, thread))?;
                 Some(fill(who, domain, star))
@@ -262,9 +262,9 @@ impl Rule {
     /// Returns the text that matches the first `*` of the matching glob.
     fn fits(&self, kind: DomainKind, function: FunctionInfo<'_>) -> Option<String> {
         let here = match self.place {
-            Where::Any => true,
-            Where::Code(space) => space == function.space,
-            Where::Thread => false,
+            MatchTarget::Any => true,
+            MatchTarget::Code(space) => space == function.space,
+            MatchTarget::Thread => false,
         };
         if !here || !self.is_for(kind) {
             return None;

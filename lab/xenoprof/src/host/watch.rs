@@ -20,7 +20,7 @@ pub const OTHER_INSTANCES: &str = "other instances";
 
 /// A process that was observed.
 #[derive(Clone, Debug)]
-struct Seen {
+struct ObservedProcess {
     process: ProcessInfo,
     /// CPU time at the session's start; 0 if the process started later.
     from_ns: u64,
@@ -46,7 +46,7 @@ pub enum InstanceScope {
 /// Everything observed so far.
 #[derive(Default)]
 pub struct Watch {
-    seen: BTreeMap<u32, Seen>,
+    seen: BTreeMap<u32, ObservedProcess>,
     found: BTreeMap<String, ObservedInstance>,
     /// Instances that ran before the session.
     earlier: BTreeSet<String>,
@@ -67,7 +67,7 @@ impl Watch {
             scope,
             ..Self::default()
         };
-        watch.look();
+        watch.scan();
         watch.earlier = watch.found.keys().cloned().collect();
         watch
     }
@@ -89,16 +89,16 @@ impl Watch {
     }
 
     /// Reads everything once.
-    pub fn look(&mut self) {
-        self.look_at_all(false);
+    pub fn scan(&mut self) {
+        self.scan_all(false);
     }
 
     /// Reads everything a last time.
     pub fn finish(&mut self) {
-        self.look_at_all(true);
+        self.scan_all(true);
     }
 
-    fn look_at_all(&mut self, is_last: bool) {
+    fn scan_all(&mut self, is_last: bool) {
         let first = self.looks == 0;
         self.looks += 1;
         for pid in measure::processes().into_iter().map(i32::cast_unsigned) {
@@ -110,7 +110,7 @@ impl Watch {
             };
             let to_ns = cpu_ns(pid).unwrap_or(0);
             let from_ns = if first { to_ns } else { 0 };
-            let seen = Seen {
+            let seen = ObservedProcess {
                 process,
                 from_ns,
                 to_ns,
@@ -431,8 +431,8 @@ fn load_role(args: &[String]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn seen(parent: u32, args: &[&str], ns: [u64; 2]) -> Seen {
-        Seen {
+    fn seen(parent: u32, args: &[&str], ns: [u64; 2]) -> ObservedProcess {
+        ObservedProcess {
             process: ProcessInfo {
                 parent,
                 name: "x".to_owned(),

@@ -31,7 +31,7 @@ const TIME_NS: u64 = 10_000_000;
 const WRITE: usize = 16 << 10;
 
 /// Number of pairs for an estimate, which takes a third of a second.
-const FEW_PAIRS: usize = 15;
+const ESTIMATE_PAIRS: usize = 15;
 
 /// Measures the costs in a thread on `cpu`.
 pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
@@ -49,7 +49,7 @@ pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
 /// Estimates the cost of a sample in nanoseconds, as the median of a few pairs.
 pub(super) fn estimate(cpu: usize) -> anyhow::Result<f64> {
     on(cpu, |work, cpus| {
-        let mut costs = pairs(work, &mut Samples::open(cpus)?, FEW_PAIRS)?;
+        let mut costs = pairs(work, &mut Samples::open(cpus)?, ESTIMATE_PAIRS)?;
         costs.sort_by(f64::total_cmp);
         let median = costs.get(costs.len() / 2);
         median
@@ -113,14 +113,18 @@ fn cpu_ns() -> u64 {
 }
 
 /// A burden on the work that can be turned on and off.
-trait Burden {
+trait ToggledLoad {
     fn on(&mut self) -> anyhow::Result<()>;
     /// Turns the burden off; returns the number of times that it occurred.
     fn off(&mut self) -> anyhow::Result<u64>;
 }
 
 /// Returns, for each pair, the nanoseconds that one occurrence of a burden takes from the work.
-fn pairs(work: &mut Workload, burden: &mut impl Burden, times: usize) -> anyhow::Result<Vec<f64>> {
+fn pairs(
+    work: &mut Workload,
+    burden: &mut impl ToggledLoad,
+    times: usize,
+) -> anyhow::Result<Vec<f64>> {
     const PROBE: u64 = 200;
     work.time(PROBE)?;
     let rounds = PROBE * TIME_NS / work.time(PROBE)?.max(1);
@@ -164,7 +168,7 @@ impl Samples {
     }
 }
 
-impl Burden for Samples {
+impl ToggledLoad for Samples {
     fn on(&mut self) -> anyhow::Result<()> {
         Ok(self.sampler.start()?)
     }
@@ -184,7 +188,7 @@ impl Burden for Samples {
     }
 }
 
-impl Burden for Interrupts {
+impl ToggledLoad for Interrupts {
     fn on(&mut self) -> anyhow::Result<()> {
         self.start()
     }

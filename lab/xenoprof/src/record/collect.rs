@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Maximum time between reads of the rings.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum bytes of samples in memory, which suffice for hours at 1 kHz. Later samples count as
 /// dropped.
 const ROOM_BYTES: usize = 2 << 30;
@@ -57,7 +57,7 @@ impl Collector {
                     }
                 };
                 while !asked.load(Ordering::Relaxed) {
-                    sampler.wait(LOOK);
+                    sampler.wait(CHECK_INTERVAL);
                     let read_ns = raw_ns();
                     collected.nonsense += sampler.drain(&mut fresh);
                     offer(&fresh, read_ns);

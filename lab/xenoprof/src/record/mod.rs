@@ -38,7 +38,7 @@ pub const DEFAULT_HZ: u32 = 997;
 /// Share of a busy core that sampling may take without a warning.
 const SHARE: f64 = 0.02;
 /// Interval of reading processes and domains.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of checking the clock and Ctrl-C. Each wake-up takes time from the measured machine.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -500,8 +500,8 @@ impl Watcher {
         let shared = watch.clone();
         let thread = std::thread::spawn(move || {
             let watch = || shared.lock().unwrap_or_else(PoisonError::into_inner);
-            while running.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                watch().look();
+            while running.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                watch().scan();
             }
             watch().finish();
         });

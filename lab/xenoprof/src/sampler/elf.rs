@@ -111,7 +111,7 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     /// Adds the file that a process has mapped, if the host has another one at its path.
-    fn look(&mut self, pid: u32, path: &str, file: &File, key: (u64, u64)) {
+    fn add_if_foreign(&mut self, pid: u32, path: &str, file: &File, key: (u64, u64)) {
         let here = std::fs::metadata(path).ok();
         if here.is_some_and(|here| (here.dev(), here.ino()) == key) {
             return;
@@ -163,7 +163,7 @@ impl Files {
         let file = files::open_mapped(pid, mapping).ok()?;
         let status = file.metadata().ok()?;
         let key = (status.dev(), status.ino());
-        self.foreign.look(pid, path, &file, key);
+        self.foreign.add_if_foreign(pid, path, &file, key);
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
@@ -421,15 +421,15 @@ mod tests {
         let status = file.metadata().unwrap();
         let key = (status.dev(), status.ino());
         let mut foreign = Foreign::default();
-        foreign.look(5, inside.to_str().unwrap(), &file, key);
+        foreign.add_if_foreign(5, inside.to_str().unwrap(), &file, key);
         assert_eq!(
             foreign.path(5, inside.to_str().unwrap()),
             None,
             "the host's file"
         );
         let path = outside.to_str().unwrap();
-        foreign.look(5, path, &file, key);
-        foreign.look(6, path, &file, key);
+        foreign.add_if_foreign(5, path, &file, key);
+        foreign.add_if_foreign(6, path, &file, key);
         let name = foreign.path(6, path).expect("another file");
         assert_eq!(name, format!("/proc/5/root{path}"), "a file is open once");
         let (pid, inner, file) = foreign.file(name).unwrap();

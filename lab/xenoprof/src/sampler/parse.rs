@@ -251,7 +251,7 @@ mod tests {
     use perf_event::{Builder, SampleFlag};
     use proptest::prelude::*;
 
-    /// The configuration that `sampler::ring` uses.
+    /// Returns the configuration that `sampler::ring` uses.
     fn config(builder: &mut Builder<'_>) -> ParseConfig<Native> {
         let attr = *builder
             .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN)

@@ -245,7 +245,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// A sample with two callers, all registers, and 16 copied bytes of the stack.
+    /// Returns a sample with two callers, all registers, and 16 copied bytes of the stack.
     fn sample() -> Vec<u8> {
         let mut words = vec![1, 2, 3, 2, 0x10, 0x20, REGISTERS_64];
         words.extend(100..117);

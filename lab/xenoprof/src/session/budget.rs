@@ -25,14 +25,14 @@ impl Default for Budget {
 
 /// Memory in use for one participant, bytes.
 #[derive(Debug, Default)]
-pub(super) struct Kept(usize);
+pub(super) struct MemoryInUse(usize);
 
 impl Budget {
     /// Reserves `bytes` before they are stored.
     ///
     /// # Errors
     /// The reason for removing the participant, if its share or the total is exceeded.
-    pub(super) fn charge(&mut self, kept: &mut Kept, bytes: usize) -> Result<(), String> {
+    pub(super) fn charge(&mut self, kept: &mut MemoryInUse, bytes: usize) -> Result<(), String> {
         let own = kept.0.saturating_add(bytes);
         if own > self.each {
             return Err("sent too much data".to_owned());
@@ -46,7 +46,7 @@ impl Budget {
     }
 
     /// Releases the memory of a removed participant.
-    pub(super) fn forget(&mut self, kept: Kept) {
+    pub(super) fn forget(&mut self, kept: MemoryInUse) {
         self.kept = self.kept.saturating_sub(kept.0);
     }
 }
@@ -62,7 +62,7 @@ mod tests {
             all: 15,
             kept: 0,
         };
-        let (mut a, mut b) = (Kept::default(), Kept::default());
+        let (mut a, mut b) = (MemoryInUse::default(), MemoryInUse::default());
         assert!(budget.charge(&mut a, 6).is_ok());
         let error = budget.charge(&mut a, 5).unwrap_err();
         assert_eq!(error, "sent too much data");

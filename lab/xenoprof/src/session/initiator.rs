@@ -4,13 +4,13 @@
 //! every turn processes a bounded number of messages from each participant.
 
 use super::SessionError;
-use super::budget::{Budget, Kept};
+use super::budget::{Budget, MemoryInUse};
 use super::demux::{Demux, check_scope};
 use super::listener::Listener;
 use super::message::{
     AddressName, DomainScope, Envelope, SessionLink, SessionMessage, read_document,
 };
-use super::outcome::{ParticipantData, SessionOutcome, Taken};
+use super::outcome::{FinalState, ParticipantData, SessionOutcome};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
 use super::state::{Action, Expected, LEAD_NS, MemberId, MemberState, Phase, SessionInput, State};
@@ -32,7 +32,7 @@ use std::time::Duration;
 const LINKS_MAX: usize = 64;
 const LINKS_OF_USER_MAX: usize = 32;
 /// Timeout for a connection to register, nanoseconds.
-const STRANGER_NS: u64 = 5_000_000_000;
+const REGISTRATION_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Maximum messages of one participant per turn.
 const TURN_MAX: usize = 64;
 /// Maximum bytes of messages from one participant in total.
@@ -48,7 +48,7 @@ const FUNCTION_BYTES: usize = size_of::<(String, bool)>() + 32;
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
 /// Reason for excluding a participant whose connection has closed.
-const GONE: &str = "disconnected";
+const DISCONNECTED: &str = "disconnected";
 /// Interval of checks of the time.
 const TURN: Duration = Duration::from_millis(20);
 
@@ -62,7 +62,7 @@ struct Connection {
     /// Time at which it was opened, by `CLOCK_MONOTONIC_RAW`.
     since_ns: u64,
     bytes: usize,
-    kept: Kept,
+    kept: MemoryInUse,
     received: ParticipantData,
 }
 
@@ -219,7 +219,7 @@ impl Initiator {
                 mode: Mode::Passive,
                 since_ns: (self.now)(),
                 bytes: 0,
-                kept: Kept::default(),
+                kept: MemoryInUse::default(),
                 received: ParticipantData::default(),
             };
             self.connections.insert(self.next, connection);
@@ -230,7 +230,7 @@ impl Initiator {
     fn close_strangers(&mut self) {
         let now = (self.now)();
         let members = self.state.members();
-        let is_late = |c: &Connection| now.saturating_sub(c.since_ns) > STRANGER_NS;
+        let is_late = |c: &Connection| now.saturating_sub(c.since_ns) > REGISTRATION_TIMEOUT_NS;
         let late: Vec<MemberId> = self
             .connections
             .iter()
@@ -253,7 +253,7 @@ impl Initiator {
             let (envelope, bytes, descriptors) = match link.receive() {
                 Ok(None) => return,
                 Ok(Some(message)) => message,
-                Err(SessionError::Io(_)) => return self.lose(id, GONE.to_owned()),
+                Err(SessionError::Io(_)) => return self.lose(id, DISCONNECTED.to_owned()),
                 Err(error) => return self.lose(id, error.to_string()),
             };
             connection.bytes += bytes;
@@ -362,7 +362,7 @@ impl Initiator {
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
                 ) =>
             {
-                self.lose(id, GONE.to_owned());
+                self.lose(id, DISCONNECTED.to_owned());
             }
             Err(_) => self.lose(id, "did not read its messages".to_owned()),
         }
@@ -416,14 +416,14 @@ impl Initiator {
     }
 
     /// Collects the results of all participants until they are complete or late.
-    fn drain(mut self, stop: impl Fn() -> bool) -> (SessionOutcome, Ending) {
+    fn drain(mut self, stop: impl Fn() -> bool) -> (SessionOutcome, ClosingConnections) {
         self.lock().flush();
         self.take(SessionInput::Stop);
         while self.phase() != Phase::Merged && !stop() {
             self.turn();
         }
         let mut given = self.lock().given();
-        let mut ending = Ending {
+        let mut ending = ClosingConnections {
             id: self.id,
             links: BTreeMap::new(),
         };
@@ -448,7 +448,7 @@ impl Initiator {
             if let Some(link) = link {
                 ending.links.insert(member.name.clone(), link);
             }
-            outcome.members.push(Taken {
+            outcome.members.push(FinalState {
                 name: member.name.clone(),
                 mode: member.mode,
                 lost,
@@ -486,24 +486,24 @@ pub struct InitiatorThread {
 impl InitiatorThread {
     /// Ends the session. Returns the results, and the open connections for the final message.
     #[must_use]
-    pub fn drain(self, stop: impl Fn() -> bool) -> (SessionOutcome, Ending) {
+    pub fn drain(self, stop: impl Fn() -> bool) -> (SessionOutcome, ClosingConnections) {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
             Ok(initiator) => initiator.drain(stop),
             // The panic has been printed. The initiator then attributes all samples.
-            Err(_) => (SessionOutcome::default(), Ending::default()),
+            Err(_) => (SessionOutcome::default(), ClosingConnections::default()),
         }
     }
 }
 
 /// Connections that wait for the final message.
 #[derive(Debug, Default)]
-pub struct Ending {
+pub struct ClosingConnections {
     id: u64,
     links: BTreeMap<String, SessionLink>,
 }
 
-impl Ending {
+impl ClosingConnections {
     /// Reports to every participant how many samples of its domain the session contains.
     pub fn tell(&self, session: &Session) {
         for (name, link) in &self.links {
@@ -566,7 +566,7 @@ mod tests {
         };
         assert_eq!(silent.iter().filter(|link| is_heard(link)).count(), most);
         assert!(!is_heard(&connect(&mut initiator)));
-        NOW.store(STRANGER_NS + 1, Ordering::Relaxed);
+        NOW.store(REGISTRATION_TIMEOUT_NS + 1, Ordering::Relaxed);
         initiator.turn();
         assert!(initiator.connections.is_empty());
         assert!(is_heard(&connect(&mut initiator)));

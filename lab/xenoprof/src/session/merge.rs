@@ -1,7 +1,7 @@
 //! Merges the participants' results into one session.
 
 use super::message::AddressName;
-use super::outcome::{SessionOutcome, Taken};
+use super::outcome::{FinalState, SessionOutcome};
 use crate::model::{DomainKind, Mode, ProfiledDomain, RingStats, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, PerfRecord, RecordKind};
@@ -48,7 +48,7 @@ fn learn(
 
 /// Looks up a passive domain's addresses in its saved symbols.
 fn saved(
-    member: &Taken,
+    member: &FinalState,
     records: &[PerfRecord],
     resolver: &mut Resolver,
     symbolizer: &mut Symbolizer,
@@ -128,7 +128,7 @@ pub fn domains(outcome: SessionOutcome, session: &mut Session) {
     }
 }
 
-fn missing(member: &Taken, buffer: Option<RingStats>) -> Option<String> {
+fn missing(member: &FinalState, buffer: Option<RingStats>) -> Option<String> {
     if let Some(why) = &member.lost {
         let rest = match member.mode {
             Mode::AgentOnly => "its profile is missing",
@@ -230,8 +230,8 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn taken(name: &str, mode: Mode, lost: Option<&str>) -> Taken {
-        Taken {
+    fn taken(name: &str, mode: Mode, lost: Option<&str>) -> FinalState {
+        FinalState {
             name: name.to_owned(),
             mode,
             lost: lost.map(str::to_owned),

@@ -9,14 +9,14 @@ use crate::model::{Mode, Session};
 #[derive(Debug, Default)]
 pub struct SessionOutcome {
     /// Participants that were ready at the session's start.
-    pub members: Vec<Taken>,
+    pub members: Vec<FinalState>,
     /// Expected participants that were not ready.
     pub absent: Vec<String>,
 }
 
 /// Final state of a participant.
 #[derive(Debug)]
-pub struct Taken {
+pub struct FinalState {
     /// Domain name.
     pub name: String,
     /// The side that attributes its samples.

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Maximum time between reads of the ring.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout for an answer of the initiator.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Approximate bytes of a message with names.
@@ -120,7 +120,7 @@ fn connect(options: &Participation) -> anyhow::Result<SessionLink> {
     loop {
         match SessionLink::connect(&options.socket) {
             Ok(link) => return Ok(link),
-            Err(_) if Instant::now() < end => interrupt::sleep(LOOK)?,
+            Err(_) if Instant::now() < end => interrupt::sleep(CHECK_INTERVAL)?,
             Err(error) => {
                 return Err(Failure::CannotRun(format!(
                     "no session with participants is recorded at {}: {error}",
@@ -180,7 +180,7 @@ impl ParticipantLink {
 fn wait(fds: &[BorrowedFd<'_>]) {
     let limit = Timespec {
         tv_sec: 0,
-        tv_nsec: LOOK.subsec_nanos().into(),
+        tv_nsec: CHECK_INTERVAL.subsec_nanos().into(),
     };
     let mut fds: Vec<PollFd<'_>> = fds
         .iter()

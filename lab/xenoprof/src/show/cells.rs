@@ -7,11 +7,11 @@ pub(super) fn percent(share: f64) -> String {
 
 /// Shortens a symbol, because names of generic functions can fill a page.
 pub(super) fn shortened(symbol: &str) -> String {
-    const MOST: usize = 60;
-    if symbol.chars().count() <= MOST {
+    const LENGTH_MAX: usize = 60;
+    if symbol.chars().count() <= LENGTH_MAX {
         return symbol.to_owned();
     }
-    let head: String = symbol.chars().take(MOST - 1).collect();
+    let head: String = symbol.chars().take(LENGTH_MAX - 1).collect();
     format!("{head}…")
 }
 

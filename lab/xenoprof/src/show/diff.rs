@@ -1,7 +1,7 @@
 //! The command `prof diff A B`: compares point A with point B, like the paper's tables 1 and 2.
 
 use super::cells::shortened;
-use super::sums::{COARSE, COARSE_NOTE, Denominator, DomainSums};
+use super::sums::{COARSE_NOTE, COARSE_SHARE, Denominator, DomainSums};
 use super::windows;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
@@ -239,7 +239,7 @@ impl Diff {
 
     /// Returns why a difference is not significant, if it is not.
     fn unresolved(&self, difference: f64, half_width: Option<f64>) -> Option<&'static str> {
-        if self.coarse() && difference.abs() < COARSE {
+        if self.coarse() && difference.abs() < COARSE_SHARE {
             return Some(COARSE_NOTE);
         }
         let is_in = half_width.is_some_and(|half| difference.abs() < half);

@@ -3,7 +3,7 @@
 use super::functions;
 pub use super::functions::Listing;
 use super::lines;
-use super::sums::{COARSE, COARSE_NOTE, Denominator, DomainSums, GOOD, outside};
+use super::sums::{COARSE_NOTE, COARSE_SHARE, Denominator, DomainSums, GOOD, outside};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
@@ -251,7 +251,7 @@ impl Figures {
         }
         if refusal.is_none() && !self.tier.is_fine() {
             let metric = format!("share.{name}.resolution");
-            let mut figure = Figure::single(PLAN, self.config, &metric, COARSE);
+            let mut figure = Figure::single(PLAN, self.config, &metric, COARSE_SHARE);
             figure.note = Some(COARSE_NOTE.to_owned());
             self.list.push(figure);
         }

@@ -14,8 +14,8 @@ const CORRECTED_MAX: f64 = 0.05;
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
 /// Without a non-maskable interrupt, smaller differences between classes are not significant.
-pub(crate) const COARSE: f64 = 0.1;
-/// `COARSE` as text.
+pub(crate) const COARSE_SHARE: f64 = 0.1;
+/// `COARSE_SHARE` as text.
 pub(crate) const COARSE_NOTE: &str = "without a non-maskable interrupt, differences between \
                                       classes of less than 10 points are not significant";
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Time that a record waits for older records from other rings.
 const SETTLE_NS: u64 = 200_000_000;
 /// Maximum time between reads of the rings.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of functions shown.
 const FUNCTIONS: usize = 12;
 
@@ -73,7 +73,7 @@ pub fn top(options: &RecordOptions, rules: &Rules, view: TopView) -> anyhow::Res
                 Err(Failure::Interrupted) => return Ok(()),
                 other => other?,
             }
-            sampler.wait(LOOK);
+            sampler.wait(CHECK_INTERVAL);
             let _nonsense = sampler.drain(&mut pending);
         }
         pending.sort_by_key(|record| record.time_ns);
@@ -82,7 +82,7 @@ pub fn top(options: &RecordOptions, rules: &Rules, view: TopView) -> anyhow::Res
         for record in pending.drain(..later) {
             resolver.take(record);
         }
-        watch.look();
+        watch.scan();
         head.ran_ns = from.elapsed().as_nanos() as u64;
         let session = interval(&head, &watch, &mut resolver, &mut symbolizer, &mut used);
         let found = Attribution::new(&session, rules, view.classing);

@@ -1,4 +1,4 @@
-//! Intervals of shares: a session is cut into windows of equal duration, whose shares scatter.
+//! Intervals of shares, from the scatter of shares over windows of equal duration.
 
 use crate::model::{Sample, Session};
 

@@ -11,7 +11,7 @@ use stack::FRAME_MAX;
 /// EtherType for local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// Byte with which frames are filled.
-const FILLING: u8 = 0x5a;
+const FILL_BYTE: u8 = 0x5a;
 /// Offset of a frame's number, and behind headers of UDP.
 const NUMBER: usize = 16;
 const NUMBER_IN_UDP: usize = 48;
@@ -77,7 +77,7 @@ impl FrameSource {
         let size = (size as usize).clamp(60, FRAME_MAX);
         let parts = to.into_iter().chain(mac).chain(ETHERTYPE);
         let mut template: Vec<u8> = parts.collect();
-        template.resize(size, FILLING);
+        template.resize(size, FILL_BYTE);
         Self {
             template,
             size,
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_kept_and_missed_time_is_not_made_up_for() {
+    fn a_rate_is_kept_without_bursts_after_a_delay() {
         let mut source = FrameSource::new(MAC, TO, 60, Some(1000.0), 0, None, false);
         let (mut pool, mut out) = (pool(512), Vec::new());
         let mut total = 0;

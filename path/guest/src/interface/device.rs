@@ -84,7 +84,7 @@ impl EndpointDevice {
         self.lose(waiting);
     }
 
-    /// Counts `waiting` frames as dropped for want of room in the endpoint.
+    /// Counts `waiting` frames as dropped because the endpoint has no room.
     pub(super) fn lose(&mut self, waiting: usize) {
         self.given.add(&TxReport {
             full: waiting as u32,
@@ -118,9 +118,9 @@ mod tests {
     use shmem::Area;
 
     /// A device that accepts frames of up to 1514 bytes, and aggregates.
-    struct Small;
+    struct MtuDevice;
 
-    impl Nic for Small {
+    impl Nic for MtuDevice {
         fn caps(&self) -> Caps {
             Caps {
                 checksum: true,
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn senders_of_packets_above_the_mtu_are_answered() {
-        let mut device = EndpointDevice::new(Box::new(Small));
+        let mut device = EndpointDevice::new(Box::new(MtuDevice));
         let mut merged = packet(4000);
         merged.offload.gso = Some(Gso {
             kind: GsoKind::Tcp4,

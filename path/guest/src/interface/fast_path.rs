@@ -127,12 +127,12 @@ mod tests {
 
     /// An endpoint with room for some frames, and the lengths of those that it has taken.
     #[derive(Clone, Default)]
-    struct Narrow {
+    struct LimitedEndpoint {
         room: Rc<Cell<usize>>,
         taken: Rc<RefCell<Vec<usize>>>,
     }
 
-    impl Nic for Narrow {
+    impl Nic for LimitedEndpoint {
         fn caps(&self) -> Caps {
             Caps {
                 max_frame: LONGEST,
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    impl SmallFrames for Narrow {
+    impl SmallFrames for LimitedEndpoint {
         fn rx_small_frames(
             &mut self,
             _: u64,
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn frames_without_room_wait_in_order() {
-        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let (mut rig, endpoint) = (Rig::new(sizes()), LimitedEndpoint::default());
         let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
         let mut small = SmallFramesToGuest::default();
         send(&mut rig, &[60, 61, 62, 63]);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn waiting_frames_of_an_ended_connection_are_lost() {
-        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let (mut rig, endpoint) = (Rig::new(sizes()), LimitedEndpoint::default());
         let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
         let mut small = SmallFramesToGuest::default();
         send(&mut rig, &[60, 61, 62]);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn longer_frames_stay_in_the_ring() {
-        let (mut rig, endpoint) = (Rig::new(sizes()), Narrow::default());
+        let (mut rig, endpoint) = (Rig::new(sizes()), LimitedEndpoint::default());
         let mut device = EndpointDevice::new(Box::new(endpoint.clone()));
         let mut small = SmallFramesToGuest::default();
         endpoint.room.set(9);

@@ -12,7 +12,7 @@ pub(crate) const PACKETS: usize = 16_384;
 /// Bytes of a buffer: half a page.
 const BUFFER: usize = 2048;
 /// Segments of a flow that may merge into one packet.
-const TRAIN: usize = 32;
+const MERGED_SEGMENTS: usize = 32;
 /// Payload of a segment: Ethernet's MTU, with timestamps.
 const PAYLOAD: usize = 1448;
 const HEADER: usize = 14 + 20 + 32;
@@ -134,13 +134,13 @@ impl Packets {
     pub(crate) fn new(flows: usize) -> Self {
         let area = Area::anonymous(PACKETS * BUFFER).expect("memory");
         for index in 0..PACKETS {
-            let n = index / flows % TRAIN;
+            let n = index / flows % MERGED_SEGMENTS;
             let at = area.at(index * BUFFER, BUFFER).expect("a buffer");
             at.write(&header(index % flows, n)).expect("memory");
         }
         Self {
             area,
-            window: flows * TRAIN,
+            window: flows * MERGED_SEGMENTS,
         }
     }
 

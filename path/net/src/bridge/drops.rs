@@ -6,7 +6,7 @@ use abi::counts::Counts;
 abi::named_enum! {
     /// Reason why the bridge dropped a frame.
     pub enum DropReason: usize {
-        /// The frame arrived by a port that does not exist.
+        /// The frame arrived at a port that does not exist.
         UnknownPort = "unknown_port",
         /// The frame is shorter than an Ethernet header.
         Runt = "runt",

@@ -15,7 +15,7 @@ use nic::Frame;
 use shmem::Fault;
 
 impl Bridge {
-    /// Decides where to forward a frame that arrived by `in_port`.
+    /// Decides where to forward a frame that arrived at `in_port`.
     ///
     /// `header` is its snapshot and `len` its length in bytes. A snapshot of [`nic::frame::HOT`]
     /// bytes suffices for most frames; [`wanted`] returns the length for the others.
@@ -31,7 +31,7 @@ impl Bridge {
         verdict
     }
 
-    /// Like [`Bridge::forward`], for a batch that arrived by one port: appends one verdict per
+    /// Like [`Bridge::forward`], for a batch that arrived at one port: appends one verdict per
     /// frame to `verdicts`. Extends the snapshots of guests' frames that must be inspected.
     pub fn forward_batch(
         &mut self,
@@ -60,7 +60,7 @@ impl Bridge {
         }
     }
 
-    /// Returns a port's state and the forwarding state for frames that arrive by it, or `None` if
+    /// Returns a port's state and the forwarding state for frames that arrive at it, or `None` if
     /// the port does not exist.
     #[inline]
     fn arrivals(&mut self, in_port: usize, now_ns: u64) -> Option<(&mut PortState, Arrivals<'_>)> {
@@ -87,7 +87,7 @@ fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
     }
 }
 
-/// State for forwarding frames that arrive by the same port at the same time.
+/// State for forwarding frames that arrive at the same port at the same time.
 struct Arrivals<'a> {
     table: &'a mut ForwardingTable,
     rules: &'a mut [PortFirewall],

@@ -232,7 +232,7 @@ impl Bridge {
         }
     }
 
-    /// Returns the drops of frames that arrived by a port.
+    /// Returns the drops of frames that arrived at a port.
     #[must_use]
     pub fn drops(&self, number: usize) -> Option<&Drops> {
         self.ports.get(number)?.as_ref().map(|state| &state.drops)

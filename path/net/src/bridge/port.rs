@@ -37,7 +37,7 @@ impl Default for BridgeSettings {
     }
 }
 
-/// Rate limit of frames that arrive by a port.
+/// Rate limit of frames that arrive at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Bytes of frames per second.

@@ -27,7 +27,7 @@ impl Bridge {
             .map(|guard| (state, guard))
     }
 
-    /// Puts the egress port of each of these frames, which arrived by one port, into `ports`.
+    /// Puts the egress port of each of these frames, which arrived at one port, into `ports`.
     /// Returns false if one of them has no single egress port, or must be learned, counted or
     /// inspected; [`Bridge::forward_batch`] then decides about all of them.
     #[must_use]

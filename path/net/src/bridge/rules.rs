@@ -1,4 +1,4 @@
-//! Firewall rules of a port, for frames that arrive or leave by it.
+//! Firewall rules of a port, for frames that arrive at it or leave through it.
 //!
 //! A rule sees only a frame's snapshot. A field that the snapshot does not show (the ports of a
 //! later fragment, anything behind unparsable headers) counts against the frame: it matches the
@@ -132,18 +132,18 @@ impl PortFirewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Option<(usize, bool)> {
-        let lookup = self.look(direction, filtered, now_ns);
+        let lookup = self.classify(direction, filtered, now_ns);
         self.first(direction, lookup.map(|it| it.classification), filtered)
     }
 
-    fn look(
+    fn classify(
         &self,
         direction: Direction,
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Option<Lookup> {
         let flows = self.flows.as_ref()?;
-        Some(flows.look(direction, filtered.subject(), now_ns))
+        Some(flows.classify(direction, filtered.subject(), now_ns))
     }
 
     fn first(
@@ -211,7 +211,7 @@ impl PortFirewall {
         filtered: &mut Filtered<'_>,
         now_ns: u64,
     ) -> Result<(), DropReason> {
-        let lookup = self.look(direction, filtered, now_ns);
+        let lookup = self.classify(direction, filtered, now_ns);
         let found = self.first(direction, lookup.map(|it| it.classification), filtered);
         if let Some((at, _)) = found {
             self.apply(at, filtered.len)?;

@@ -1,7 +1,7 @@
 //! Extracts the identity of a frame's flow from the frame's header.
 
-use super::fast_parse::PlainPacket;
 use super::key::{PacketKind, Tuple, datagram, hash, mapped};
+use super::plain_packet::PlainPacket;
 use crate::packet::{Ipv4, Ipv6, Network, Packet};
 use crate::packet::{array, be16, byte, ethertype, flags, protocol};
 

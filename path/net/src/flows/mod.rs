@@ -5,32 +5,32 @@
 //! |---|---|
 //! | `key` | identity of a flow, and its keyed hash |
 //! | `identity` | extracts the identity of a flow from a frame's header |
-//! | `fast_parse` | the same for the most common packets |
+//! | `plain_packet` | the same for the most common packets |
 //! | `phase` | phases of a flow, TCP transitions, timeouts |
 //! | `entry` | one flow as eight words, and their validation after another process wrote them |
 //! | `table` | hash table of entries: look-up, admission, eviction |
 //! | `fragments` | flows of recent first fragments |
 //!
-//! The caller classifies a frame ([`Flows::look`]), evaluates its rules, and reports a frame that
-//! passes ([`Flows::pass`]). Classifying changes nothing. Most packets of admitted flows take a
-//! shorter path: [`Flows::find_established`] finds their flow, and [`Flows::count`] counts them.
+//! The caller classifies a frame ([`Flows::classify`]), evaluates its rules, and reports a frame
+//! that passes ([`Flows::pass`]). Classifying changes nothing. Most packets of admitted flows take
+//! a shorter path: [`Flows::find_established`] finds their flow, and [`Flows::count`] counts them.
 //! Every operation accesses a bounded number of entries and allocates nothing.
 //!
 //! The table is an array of words in memory that the caller provides, so it can outlive the
 //! process. The next process validates every word ([`Flows::adopt`]). Time and keys are arguments.
 
 mod entry;
-mod fast_parse;
 mod fragments;
 mod identity;
 mod key;
 mod phase;
+mod plain_packet;
 mod table;
 
 pub use entry::FlowStatus;
-pub use fast_parse::PlainPacket;
 pub use identity::Subject;
 pub use phase::FlowPhase;
+pub use plain_packet::PlainPacket;
 pub use table::{EntryIndex, FlowTotals, Flows, Lookup, TableFull};
 
 /// Direction in which a frame passes a port, as the bridge sees it.

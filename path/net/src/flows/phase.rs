@@ -47,7 +47,7 @@ abi::named_enum! {
 
 /// Flags of an entry.
 pub(super) mod marks {
-    /// The initiator's packets leave by the port.
+    /// The initiator's packets leave through the port.
     pub(in super::super) const INITIATOR_OUT: u8 = 1;
     /// FIN from the initiator, from the responder.
     pub(in super::super) const FIN: [u8; 2] = [2, 4];

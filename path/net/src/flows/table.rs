@@ -11,11 +11,11 @@
 //! flows.
 
 use super::entry::{self, FlowEntry, FlowStatus, WORDS, Words};
-use super::fast_parse::PlainPacket;
 use super::fragments::Fragments;
 use super::identity::{FragmentId, Subject, SubjectKind, is_midstream, is_syn};
 use super::key::{FlowKey, PacketKind, hash};
 use super::phase::{FlowPhase, marks, tick};
+use super::plain_packet::PlainPacket;
 use super::{Classification, Direction, FlowState};
 use shmem::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ pub struct FlowTotals {
     pub refused: u64,
 }
 
-/// Result of [`Flows::look`].
+/// Result of [`Flows::classify`].
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
     /// Classification of the frame, for rules with a state.
@@ -192,7 +192,7 @@ impl Flows {
     }
 
     /// Returns the entry of a packet's flow if the packet changes only its counters and last tick.
-    /// For all other packets it returns `None`, and [`Flows::look`] classifies them.
+    /// For all other packets it returns `None`, and [`Flows::classify`] classifies them.
     #[must_use]
     #[inline]
     pub fn find_established(
@@ -219,7 +219,7 @@ impl Flows {
     /// Classifies a frame that passes the port in this direction. Changes nothing.
     #[must_use]
     #[inline]
-    pub fn look(&self, direction: Direction, subject: &Subject, now_ns: u64) -> Lookup {
+    pub fn classify(&self, direction: Direction, subject: &Subject, now_ns: u64) -> Lookup {
         let now = tick(now_ns);
         match &subject.0 {
             SubjectKind::Untracked => Lookup::without_flow(Classification::Untracked),
@@ -308,7 +308,7 @@ impl Flows {
         })
     }
 
-    /// Admits or updates the flow of a frame that passes, with the result of [`Flows::look`].
+    /// Admits or updates the flow of a frame that passes, with the result of [`Flows::classify`].
     ///
     /// # Errors
     /// The table has no entry for the new flow.

@@ -19,7 +19,7 @@ use super::reason::Reason;
 use super::settings::{Flush, Settings};
 
 /// A wait ends after this many gaps without a segment.
-const PATIENCE: u64 = 3;
+const SILENT_GAPS_MAX: u64 = 3;
 /// Lower limit of a gap: the duration of a poll.
 const GAP_MIN_NS: u64 = 1000;
 /// Share of a new gap in the average: 1/8, as in TCP's smoothed round-trip time (RFC 6298).
@@ -161,6 +161,6 @@ impl History {
             gap_stats.skip -= 1;
             return Decision::Flush(Reason::Unexpected);
         }
-        Decision::Hold(last_ns.min(now_ns.saturating_add(PATIENCE * gap)))
+        Decision::Hold(last_ns.min(now_ns.saturating_add(SILENT_GAPS_MAX * gap)))
     }
 }

@@ -20,7 +20,7 @@ pub(super) const AGE: u32 = 0;
 /// Packets that are looked up at a time.
 const AHEAD: usize = 16;
 /// Marks the absence of a slot.
-pub(super) const NOWHERE: u32 = u32::MAX;
+pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// An LRO engine, for one NIC queue or one vif.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub struct Lro {
     pub(super) age: Lists,
     pub(super) wheel: Wheel,
     pub(super) history: History,
-    /// The slot of the last packet, or [`NOWHERE`]: the next one is often of the same flow.
+    /// The slot of the last packet, or [`NO_SLOT`]: the next one is often of the same flow.
     pub(super) recent: u32,
     /// Slots about which the end of the poll decides.
     pub(super) touched: Vec<u32>,
@@ -84,7 +84,7 @@ impl Lro {
             age: Lists::new(1),
             wheel: Wheel::new(settings.hold_ns()),
             history: History::new(&settings),
-            recent: NOWHERE,
+            recent: NO_SLOT,
             touched: Vec::new(),
             due: Vec::new(),
             polls: 0,
@@ -162,12 +162,12 @@ impl Lro {
         &self.latency
     }
 
-    /// Returns the probable slot of each packet, or [`NOWHERE`]. Reads only addresses and ports, so
+    /// Returns the probable slot of each packet, or [`NO_SLOT`]. Reads only addresses and ports, so
     /// that the cache misses of several packets overlap.
     #[inline]
     fn look_up(&self, frames: &[Frame]) -> [u32; AHEAD] {
-        let mut slots = [NOWHERE; AHEAD];
-        let (mut last_ends, mut last) = ((0, 0), NOWHERE);
+        let mut slots = [NO_SLOT; AHEAD];
+        let (mut last_ends, mut last) = ((0, 0), NO_SLOT);
         for (slot, frame) in slots.iter_mut().zip(frames) {
             // For IPv4 these distinguish flows.
             let ends = layout::ends_v4(frame);
@@ -176,7 +176,7 @@ impl Lro {
                 let hash = usual.map(|usual| layout::hash(frame, usual, self.seed));
                 last = hash
                     .and_then(|hash| self.table.find(hash).next())
-                    .unwrap_or(NOWHERE);
+                    .unwrap_or(NO_SLOT);
                 last_ends = match usual {
                     Some(usual) if !usual.v6 => ends,
                     _ => (0, 0),
@@ -210,11 +210,11 @@ impl Lro {
             return self.recent;
         }
         let Some(usual) = SnapshotLayout::usual(frame) else {
-            return NOWHERE;
+            return NO_SLOT;
         };
         let mut slots = self.table.find(layout::hash(frame, usual, self.seed));
         let slot = slots.find(|slot| self.may_take(*slot, frame));
-        slot.unwrap_or(NOWHERE)
+        slot.unwrap_or(NO_SLOT)
     }
 
     /// Returns whether a slot may have predicted this packet.

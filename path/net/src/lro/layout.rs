@@ -1,7 +1,7 @@
 //! Header positions of a TCP packet, and its flow.
 
 use super::reason::Reason;
-use crate::packet::{Common, Network, Packet, ParseError, Transport, ethertype, protocol};
+use crate::packet::{Network, Packet, ParseError, PlainHeaders, Transport, ethertype, protocol};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
 
@@ -96,9 +96,9 @@ fn plain(frame: &mut Frame) -> Option<PacketClass> {
     if frame.header().len() < 54 {
         return None;
     }
-    let (tcp_at, v6) = match Common::of(frame.snapshot_room())? {
-        Common::Tcp { at, v6 } => (at, v6),
-        Common::Other => return Some(PacketClass::Other),
+    let (tcp_at, v6) = match PlainHeaders::of(frame.snapshot_room())? {
+        PlainHeaders::Tcp { at, v6 } => (at, v6),
+        PlainHeaders::Other => return Some(PacketClass::Other),
     };
     if frame.header().len() < tcp_at + 20 {
         frame.need(SNAPSHOT).ok()?;

@@ -3,7 +3,7 @@
 use super::adaptive::{Decision, History};
 use super::aggregate::MergeTests;
 use super::eligibility::Eligibility;
-use super::engine::{AGE, Lro, NOWHERE};
+use super::engine::{AGE, Lro, NO_SLOT};
 use super::reason::Reason;
 use super::rules::Programs;
 use super::settings::Flush;
@@ -62,7 +62,7 @@ impl Lro {
         self.held.clear();
         self.predictions.clear();
         self.free.clear();
-        self.recent = NOWHERE;
+        self.recent = NO_SLOT;
         self.round = 0;
         self.latency.reset();
     }

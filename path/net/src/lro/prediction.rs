@@ -19,7 +19,7 @@ const COMPARED: usize = nic::frame::HOT;
 /// Number of 16-byte words that are compared.
 const PARTS: usize = COMPARED / 16;
 /// End of all parts except the last one. Covers the headers of IPv4, with TCP timestamps and a tag.
-const MOST: usize = COMPARED - 16;
+const FIRST_PARTS: usize = COMPARED - 16;
 
 /// Header bytes, aligned for instructions that compare 16 of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,7 +176,7 @@ impl Prediction {
             return None;
         }
         // The last part lies in a separate cache line.
-        if usize::from(self.payload_at) > MOST
+        if usize::from(self.payload_at) > FIRST_PARTS
             && mask.differences(header, &self.header, PARTS - 1..PARTS) != 0
         {
             return None;

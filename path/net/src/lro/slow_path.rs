@@ -2,7 +2,7 @@
 //! continues or whether it begins one.
 
 use super::aggregate::Aggregate;
-use super::engine::{AGE, Lro, NOWHERE, pair};
+use super::engine::{AGE, Lro, NO_SLOT, pair};
 use super::layout::{self, PacketClass, TcpSegment};
 use super::prediction::Prediction;
 use super::reason::Reason;
@@ -210,7 +210,7 @@ impl Lro {
         self.wheel.remove(slot);
         self.free.push(slot);
         if self.recent == slot {
-            self.recent = NOWHERE;
+            self.recent = NO_SLOT;
         }
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_found_wherever_it_is_and_nothing_else() {
+    fn a_tag_is_found_at_any_offset() {
         let mut bucket = Bucket {
             tags: [0; WAYS],
             slots: [0; WAYS],

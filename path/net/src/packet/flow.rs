@@ -1,10 +1,10 @@
 //! Flow identification: a hash, or the exact flow.
 
 use super::bytes::array;
-use super::fast_headers::Common;
 use super::headers::Packet;
 use super::mac::Mac;
 use super::network::Network;
+use super::plain_headers::PlainHeaders;
 use super::transport::Transport;
 use nic::Frame;
 use std::net::IpAddr;
@@ -71,7 +71,7 @@ impl TcpFlow {
         if header.len() < 54 {
             return None;
         }
-        let Common::Tcp { at, v6 } = Common::of(frame.snapshot_room())? else {
+        let PlainHeaders::Tcp { at, v6 } = PlainHeaders::of(frame.snapshot_room())? else {
             return None;
         };
         let (macs, addresses) = (header.get(..12)?, if v6 { 22..54 } else { 26..34 });

@@ -9,7 +9,7 @@
 //! | module | job |
 //! |---|---|
 //! | `headers`, `network`, `transport` | locate each header |
-//! | `fast_headers` | locates the headers of the most frequent TCP packets by a few comparisons |
+//! | `plain_headers` | locates the headers of the most frequent TCP packets by a few comparisons |
 //! | [`flow`] | flow identification |
 //! | [`toeplitz`] | a hash with a key that the receiver chooses |
 //! | [`ack`] | pure acknowledgements |
@@ -31,10 +31,10 @@ pub mod too_big;
 
 mod bytes;
 mod constants;
-mod fast_headers;
 mod headers;
 mod mac;
 mod network;
+mod plain_headers;
 mod transport;
 
 pub use bytes::ParseError;
@@ -45,5 +45,5 @@ pub use network::{Arp, Ipv4, Ipv6, Network};
 pub use transport::{Tcp, Transport, flags};
 
 pub(crate) use bytes::{array, be16, byte, put};
-pub(crate) use fast_headers::Common;
+pub(crate) use plain_headers::PlainHeaders;
 pub(crate) use transport::TCP_CHECKSUM;

@@ -62,7 +62,7 @@ impl From<Fault> for SegmentError {
     }
 }
 
-/// Common state of all segments.
+/// PlainHeaders state of all segments.
 struct Template {
     /// Private copy of the frame's first bytes: headers and possibly payload.
     bytes: [u8; SNAPSHOT],

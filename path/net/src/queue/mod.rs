@@ -16,7 +16,7 @@ mod sender;
 mod turns;
 
 use codel::Params;
-use packet::Aged;
+use packet::QueuedItem;
 use sender::SenderQueue;
 use turns::Turns;
 
@@ -44,7 +44,7 @@ pub struct FairQueue<P> {
     senders: Vec<(usize, SenderQueue<P>)>,
     turns: Turns,
     /// The packet that is sent next.
-    head: Option<Aged<P>>,
+    head: Option<QueuedItem<P>>,
     packets: usize,
     bytes: u64,
     units: usize,
@@ -107,7 +107,7 @@ impl<P: QueuedPacket> FairQueue<P> {
         self.bytes += packet.bytes();
         self.units += packet.units();
         self.turns.begin(sender);
-        let entry = Aged {
+        let entry = QueuedItem {
             packet,
             since_ns: now_ns,
         };
@@ -197,7 +197,7 @@ impl<P: QueuedPacket> FairQueue<P> {
     /// Drops the oldest packet of the longest flow; returns false if the queue is empty.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
         let longest = self.longest().and_then(SenderQueue::pop_longest);
-        let Some(Aged { packet, .. }) = longest.or_else(|| self.head.take()) else {
+        let Some(QueuedItem { packet, .. }) = longest.or_else(|| self.head.take()) else {
             return false;
         };
         self.forget((packet.bytes(), packet.units()));
@@ -239,7 +239,7 @@ impl<P: QueuedPacket> FairQueue<P> {
 
     /// Drops every packet pushed before `before_ns`.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
-        let is_late = |entry: &Aged<P>| entry.since_ns < before_ns;
+        let is_late = |entry: &QueuedItem<P>| entry.since_ns < before_ns;
         if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
             self.forget((entry.packet.bytes(), entry.packet.units()));
             lost(Cause::Late, entry.packet);

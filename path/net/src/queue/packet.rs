@@ -15,7 +15,7 @@ pub trait QueuedPacket: Sized {
 
 /// A packet, and the time at which it was pushed.
 #[derive(Debug)]
-pub(super) struct Aged<P> {
+pub(super) struct QueuedItem<P> {
     pub(super) packet: P,
     pub(super) since_ns: u64,
 }

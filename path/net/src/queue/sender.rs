@@ -1,7 +1,7 @@
 //! The queue of one sender: its flows.
 
 use super::codel::{Codel, Params};
-use super::packet::{Aged, QueuedPacket};
+use super::packet::{QueuedItem, QueuedPacket};
 use super::turns::Turns;
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 /// queue.
 pub const FLOWS: usize = 32;
 /// Capacity kept by an empty flow, in packets.
-const KEPT: usize = 16;
+const IDLE_CAPACITY: usize = 16;
 
 #[derive(Debug)]
 struct FlowQueue<P> {
-    packets: VecDeque<Aged<P>>,
+    packets: VecDeque<QueuedItem<P>>,
     bytes: u64,
     units: usize,
     codel: Codel,
@@ -31,13 +31,13 @@ impl<P> Default for FlowQueue<P> {
 }
 
 impl<P: QueuedPacket> FlowQueue<P> {
-    fn pop(&mut self) -> Option<Aged<P>> {
+    fn pop(&mut self) -> Option<QueuedItem<P>> {
         let entry = self.packets.pop_front()?;
         self.bytes = self.bytes.saturating_sub(entry.packet.bytes());
         self.units = self.units.saturating_sub(entry.packet.units());
         let (len, room) = (self.packets.len(), self.packets.capacity());
-        if room > KEPT && len < room / 4 {
-            self.packets.shrink_to(KEPT.max(2 * len));
+        if room > IDLE_CAPACITY && len < room / 4 {
+            self.packets.shrink_to(IDLE_CAPACITY.max(2 * len));
         }
         Some(entry)
     }
@@ -47,7 +47,7 @@ impl<P: QueuedPacket> FlowQueue<P> {
 pub(super) struct Due<P> {
     /// Number of its flow queue.
     pub(super) flow: usize,
-    pub(super) entry: Aged<P>,
+    pub(super) entry: QueuedItem<P>,
     /// Whether CoDel signals its sender.
     pub(super) signals: bool,
 }
@@ -85,7 +85,7 @@ impl<P: QueuedPacket> SenderQueue<P> {
     }
 
     /// Appends a packet to the flow with this hash.
-    pub(super) fn push(&mut self, entry: Aged<P>, hash: u32) {
+    pub(super) fn push(&mut self, entry: QueuedItem<P>, hash: u32) {
         let number = hash as usize % FLOWS;
         if let Some(flow) = self.flows.get_mut(number) {
             self.packets += 1;
@@ -128,13 +128,13 @@ impl<P: QueuedPacket> SenderQueue<P> {
     }
 
     /// Removes the oldest packet of the flow whose packets hold the most memory.
-    pub(super) fn pop_longest(&mut self) -> Option<Aged<P>> {
+    pub(super) fn pop_longest(&mut self) -> Option<QueuedItem<P>> {
         let longest = self.longest()?;
         self.pop(longest)
     }
 
     /// Returns the oldest packet of the flow whose packets hold the most memory.
-    pub(super) fn longest_front(&mut self) -> Option<&mut Aged<P>> {
+    pub(super) fn longest_front(&mut self) -> Option<&mut QueuedItem<P>> {
         let longest = self.longest()?;
         self.flows.get_mut(longest)?.packets.front_mut()
     }
@@ -153,8 +153,8 @@ impl<P: QueuedPacket> SenderQueue<P> {
     /// Removes packets for which `is_late` holds, from the front of each flow.
     pub(super) fn expire(
         &mut self,
-        is_late: impl Fn(&Aged<P>) -> bool,
-        mut lost: impl FnMut(Aged<P>),
+        is_late: impl Fn(&QueuedItem<P>) -> bool,
+        mut lost: impl FnMut(QueuedItem<P>),
     ) {
         for number in 0..self.flows.len() {
             while let Some(flow) = self.flows.get(number)
@@ -173,7 +173,7 @@ impl<P: QueuedPacket> SenderQueue<P> {
     }
 
     /// Returns all packets.
-    pub(super) fn into_packets(self) -> impl Iterator<Item = Aged<P>> {
+    pub(super) fn into_packets(self) -> impl Iterator<Item = QueuedItem<P>> {
         self.flows.into_iter().flat_map(|flow| flow.packets)
     }
 
@@ -181,7 +181,7 @@ impl<P: QueuedPacket> SenderQueue<P> {
         (0..self.flows.len()).max_by_key(|number| self.flows.get(*number).map(|flow| flow.units))
     }
 
-    fn pop(&mut self, number: usize) -> Option<Aged<P>> {
+    fn pop(&mut self, number: usize) -> Option<QueuedItem<P>> {
         let entry = self.flows.get_mut(number)?.pop()?;
         self.packets = self.packets.saturating_sub(1);
         self.units = self.units.saturating_sub(entry.packet.units());

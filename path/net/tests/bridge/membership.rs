@@ -52,7 +52,7 @@ fn wide() -> Bridge {
 
 /// BR-22: reports are forwarded to NIC ports and to guests configured as routers.
 #[test]
-fn reports_go_to_routers_alone() {
+fn reports_are_sent_only_to_routers() {
     for report in reports(MAC_A) {
         let mut bridge = bridge();
         let routers = set(&[WIRE, WIRE2, ROUTER]);

@@ -99,7 +99,7 @@ fn ports_that_contradict_others_are_refused() {
 }
 
 #[test]
-fn every_reason_has_a_name_of_its_own() {
+fn every_reason_has_a_unique_name() {
     let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
     names.sort_unstable();
     names.dedup();
@@ -124,6 +124,24 @@ fn every_reason_has_a_name_of_its_own() {
     assert_eq!(json["unknown_port"], 1);
     assert_eq!(json["forged_source"], 0);
     assert_eq!(json.as_object().unwrap().len(), DropReason::ALL.len());
+}
+
+/// Users find each reason in the pages, with its cause.
+#[test]
+fn every_reason_is_documented() {
+    let spec = include_str!("../../../../specs/bridge.md");
+    let pages = [
+        include_str!("../../../../docs/config.md"),
+        include_str!("../../../../docs/troubleshooting.md"),
+    ];
+    for reason in DropReason::ALL {
+        let name = format!("`{}`", reason.name());
+        assert!(spec.contains(&name), "specs/bridge.md lacks {name}");
+        assert!(
+            pages.iter().any(|page| page.contains(&name)),
+            "docs/config.md and docs/troubleshooting.md lack {name}"
+        );
+    }
 }
 
 #[test]

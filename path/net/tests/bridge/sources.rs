@@ -25,7 +25,7 @@ fn with(permissions: PortPermissions, addresses: &[&str]) -> PortConfig {
     }
 }
 
-/// A bridge with a NIC port, guest A as `port`, and guest B with 10.0.0.11 and fe80::b.
+/// Returns a bridge with a NIC port, guest A as `port`, and guest B with 10.0.0.11 and fe80::b.
 fn bridge_with(port: &PortConfig) -> Bridge {
     let mut bridge = Bridge::new(settings());
     bridge.add(WIRE, &PortConfig::nic()).unwrap();

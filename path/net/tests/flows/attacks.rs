@@ -1,7 +1,7 @@
 //! Attacks of hostile stations.
 
-use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
-use super::{ESTABLISHED, NEW, SECOND, go, look, table, try_to_go};
+use super::packets::{ACK, CONVERSATION, FIN, Part, RST, SYN, Talk};
+use super::{ESTABLISHED, NEW, SECOND, classify, go, table, try_to_go};
 use net::flows::{Classification, Direction, FlowPhase, Flows};
 use net::packet::protocol;
 
@@ -24,7 +24,7 @@ fn numbered(n: u32) -> Talk {
     Talk {
         other: (n >> 16) as u8,
         port_outside: n as u16,
-        ..TALK
+        ..CONVERSATION
     }
 }
 
@@ -45,7 +45,10 @@ fn a_syn_flood_evicts_no_connection() {
     connect(&mut table, late, 2 * SECOND);
     for talk in victims.iter().chain([&late]) {
         let data = talk.tcp(Direction::Out, ACK);
-        assert_eq!(look(&table, Direction::Out, &data, 2 * SECOND), ESTABLISHED);
+        assert_eq!(
+            classify(&table, Direction::Out, &data, 2 * SECOND),
+            ESTABLISHED
+        );
     }
     let unconfirmed = table
         .flows(2 * SECOND)
@@ -81,7 +84,7 @@ fn a_flood_of_datagrams_evicts_no_stream() {
     }
     for talk in &streams {
         assert_eq!(
-            look(
+            classify(
                 &table,
                 Direction::Out,
                 &talk.udp(Direction::Out),
@@ -127,9 +130,9 @@ fn a_full_table_refuses_new_flows() {
 #[test]
 fn a_forged_rst_ends_no_idle_connection() {
     let mut table = table(64);
-    connect(&mut table, TALK, 0);
+    connect(&mut table, CONVERSATION, 0);
     let now = 3600 * SECOND;
-    let segment = |by, flags| TALK.tcp(by, flags);
+    let segment = |by, flags| CONVERSATION.tcp(by, flags);
     go(
         &mut table,
         Direction::Out,
@@ -147,14 +150,14 @@ fn a_forged_rst_ends_no_idle_connection() {
 #[test]
 fn a_forged_rst_ends_no_connection() {
     let mut table = table(64);
-    connect(&mut table, TALK, 0);
-    let direction = |by| TALK.tcp(by, ACK);
+    connect(&mut table, CONVERSATION, 0);
+    let direction = |by| CONVERSATION.tcp(by, ACK);
     for round in 0..100 {
         let now = round * 200 * SECOND;
         go(
             &mut table,
             Direction::Out,
-            &TALK.tcp(Direction::Out, RST),
+            &CONVERSATION.tcp(Direction::Out, RST),
             now,
         );
         assert_eq!(phase(&table, now), FlowPhase::Reset);
@@ -177,15 +180,15 @@ fn a_forged_rst_ends_no_connection() {
     // Both stations act on this RST: the connection makes room for others at once, and is forgotten
     // soon.
     let now = 30_000 * SECOND;
-    connect(&mut table, TALK, now);
+    connect(&mut table, CONVERSATION, now);
     go(
         &mut table,
         Direction::In,
-        &TALK.tcp(Direction::In, RST),
+        &CONVERSATION.tcp(Direction::In, RST),
         now,
     );
     assert_eq!(
-        look(
+        classify(
             &table,
             Direction::Out,
             &direction(Direction::Out),
@@ -194,7 +197,7 @@ fn a_forged_rst_ends_no_connection() {
         ESTABLISHED
     );
     assert_eq!(
-        look(
+        classify(
             &table,
             Direction::Out,
             &direction(Direction::Out),
@@ -208,9 +211,9 @@ fn a_forged_rst_ends_no_connection() {
 #[test]
 fn a_forged_fin_ends_no_connection() {
     let mut table = table(64);
-    connect(&mut table, TALK, 0);
+    connect(&mut table, CONVERSATION, 0);
     for by in [Direction::Out, Direction::In] {
-        go(&mut table, by, &TALK.tcp(by, ACK | FIN), 0);
+        go(&mut table, by, &CONVERSATION.tcp(by, ACK | FIN), 0);
     }
     for second in 0..1000 {
         let by = if second % 2 == 0 {
@@ -219,7 +222,7 @@ fn a_forged_fin_ends_no_connection() {
             Direction::Out
         };
         assert_eq!(
-            go(&mut table, by, &TALK.tcp(by, ACK), second * SECOND),
+            go(&mut table, by, &CONVERSATION.tcp(by, ACK), second * SECOND),
             ESTABLISHED
         );
     }
@@ -228,7 +231,13 @@ fn a_forged_fin_ends_no_connection() {
 /// FW-4: an error about a packet that no flow has sent is unknown.
 #[test]
 fn errors_that_belong_to_no_flow_are_unknown() {
-    for talk in [TALK, Talk { v6: true, ..TALK }] {
+    for talk in [
+        CONVERSATION,
+        Talk {
+            v6: true,
+            ..CONVERSATION
+        },
+    ] {
         let mut table = table(64);
         connect(&mut table, talk, 0);
         go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
@@ -240,7 +249,7 @@ fn errors_that_belong_to_no_flow_are_unknown() {
         };
         let error = talk.error(Direction::Out, protocol::TCP);
         assert_ne!(
-            look(&table, Direction::Out, &error, 0),
+            classify(&table, Direction::Out, &error, 0),
             Classification::Unknown
         );
         // The quoted packet has another port, another protocol, another sender or an invalid
@@ -249,19 +258,19 @@ fn errors_that_belong_to_no_flow_are_unknown() {
             let mut forged = error.clone();
             forged[at] ^= value;
             assert_eq!(
-                look(&table, Direction::Out, &forged, 0),
+                classify(&table, Direction::Out, &forged, 0),
                 Classification::Unknown,
                 "{at}"
             );
         }
         let udp = talk.error(Direction::Out, 132);
         assert_eq!(
-            look(&table, Direction::Out, &udp, 0),
+            classify(&table, Direction::Out, &udp, 0),
             Classification::Unknown
         );
         for len in 0..transport + 4 {
             assert_eq!(
-                look(&table, Direction::Out, &error[..len], 0),
+                classify(&table, Direction::Out, &error[..len], 0),
                 Classification::Unknown,
                 "{len}"
             );
@@ -272,7 +281,13 @@ fn errors_that_belong_to_no_flow_are_unknown() {
 /// FW-6: a fragment that overlaps the checked header is unknown.
 #[test]
 fn overlapping_fragments_are_unknown() {
-    for talk in [TALK, Talk { v6: true, ..TALK }] {
+    for talk in [
+        CONVERSATION,
+        Talk {
+            v6: true,
+            ..CONVERSATION
+        },
+    ] {
         let mut table = table(64);
         connect(&mut table, talk, 0);
         let header = talk.tcp(Direction::Out, ACK);
@@ -289,7 +304,7 @@ fn overlapping_fragments_are_unknown() {
         for len in [8, 12, 19] {
             let tiny = part(0, &header[..len]);
             assert_eq!(
-                look(&table, Direction::Out, &tiny, 0),
+                classify(&table, Direction::Out, &tiny, 0),
                 Classification::Unknown,
                 "{len}"
             );
@@ -299,13 +314,13 @@ fn overlapping_fragments_are_unknown() {
         for offset in [1, 2] {
             let over = part(offset, &[0; 24]);
             assert_eq!(
-                look(&table, Direction::Out, &over, 0),
+                classify(&table, Direction::Out, &over, 0),
                 Classification::Unknown,
                 "{offset}"
             );
         }
         assert_eq!(
-            look(&table, Direction::Out, &part(3, &[0; 24]), 0),
+            classify(&table, Direction::Out, &part(3, &[0; 24]), 0),
             ESTABLISHED
         );
         // A first fragment with other ports, which belongs to no flow, changes nothing.

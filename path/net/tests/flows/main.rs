@@ -41,7 +41,7 @@ fn try_to_go(
     now_ns: u64,
 ) -> Result<Classification, TableFull> {
     let subject = Subject::of(frame);
-    let lookup = table.look(direction, &subject, now_ns);
+    let lookup = table.classify(direction, &subject, now_ns);
     if lookup.classification != Classification::Unknown {
         table.pass(direction, &subject, &lookup, frame.len(), now_ns)?;
     }
@@ -49,8 +49,8 @@ fn try_to_go(
 }
 
 /// Returns the status of a frame without passing it.
-fn look(table: &Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Classification {
+fn classify(table: &Flows, direction: Direction, frame: &[u8], now_ns: u64) -> Classification {
     table
-        .look(direction, &Subject::of(frame), now_ns)
+        .classify(direction, &Subject::of(frame), now_ns)
         .classification
 }

@@ -1,6 +1,6 @@
 //! Compares a flow table with a model that keeps the facts of every conversation in a map.
 
-use super::packets::{ACK, FIN, RST, SYN, TALK, Talk};
+use super::packets::{ACK, CONVERSATION, FIN, RST, SYN, Talk};
 use super::{ESTABLISHED, IDENTITY, KEYS, NEW, RELATED, SECOND, memory};
 use net::flows::{Classification, Direction, Flows, Subject};
 use net::packet::protocol;
@@ -169,7 +169,7 @@ fn talk(n: u8) -> Talk {
     Talk {
         v6: n == 2,
         port_inside: 1000 + u16::from(n),
-        ..TALK
+        ..CONVERSATION
     }
 }
 
@@ -263,7 +263,7 @@ proptest! {
                 }
             };
             let subject = Subject::of(&frame);
-            let lookup = table.look(by, &subject, now);
+            let lookup = table.classify(by, &subject, now);
             prop_assert_eq!(lookup.classification, expected, "{:?}", key);
             if passes {
                 prop_assert_eq!(table.pass(by, &subject, &lookup, frame.len(), now), Ok(()));

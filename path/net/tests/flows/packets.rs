@@ -17,7 +17,7 @@ pub(super) struct Talk {
     pub(super) port_outside: u16,
 }
 
-pub(super) const TALK: Talk = Talk {
+pub(super) const CONVERSATION: Talk = Talk {
     v6: false,
     other: 9,
     port_inside: 40_000,
@@ -45,7 +45,7 @@ impl Talk {
         }
     }
 
-    /// An IP packet, starting at its own header.
+    /// Returns an IP packet, starting at its own header.
     fn packet(
         self,
         direction: Direction,
@@ -153,7 +153,7 @@ impl Talk {
         self.frame(direction, self.icmp(), &self.echo_bytes(is_request), None)
     }
 
-    /// A part of a UDP datagram.
+    /// Returns a fragment of a UDP datagram.
     pub(super) fn part(self, direction: Direction, part: Part) -> Vec<u8> {
         let bytes = match part.offset {
             0 => self.udp_bytes(direction),
@@ -162,7 +162,8 @@ impl Talk {
         self.frame(direction, protocol::UDP, &bytes, Some(part))
     }
 
-    /// An ICMP error in this direction about a packet of the conversation in the other direction.
+    /// Returns an ICMP error in this direction about a packet of the conversation in the other
+    /// direction.
     pub(super) fn error(self, direction: Direction, about: u8) -> Vec<u8> {
         let back = direction.opposite();
         let inner = match about {

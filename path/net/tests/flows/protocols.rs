@@ -1,11 +1,17 @@
 //! The begin, the packets and the end of flows, by protocol.
 
-use super::packets::{ACK, FIN, Part, RST, SYN, TALK, Talk};
-use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, go, look, memory, table};
+use super::packets::{ACK, CONVERSATION, FIN, Part, RST, SYN, Talk};
+use super::{ESTABLISHED, KEYS, NEW, RELATED, SECOND, classify, go, memory, table};
 use net::flows::{Classification, Direction, FlowPhase, Flows};
 use net::packet::protocol;
 
-const BOTH: [Talk; 2] = [TALK, Talk { v6: true, ..TALK }];
+const BOTH: [Talk; 2] = [
+    CONVERSATION,
+    Talk {
+        v6: true,
+        ..CONVERSATION
+    },
+];
 
 /// FW-2: the handshake, data, and both FINs.
 #[test]
@@ -17,11 +23,11 @@ fn a_tcp_connection_passes_through_its_phases() {
         ] {
             let mut table = table(64);
             assert_eq!(
-                look(&table, there, &talk.tcp(there, SYN | ACK), 0),
+                classify(&table, there, &talk.tcp(there, SYN | ACK), 0),
                 Classification::Unknown
             );
             assert_eq!(
-                look(&table, there, &talk.tcp(there, ACK), 0),
+                classify(&table, there, &talk.tcp(there, ACK), 0),
                 Classification::Unknown
             );
             assert_eq!(go(&mut table, here, &talk.tcp(here, SYN), 0), NEW);
@@ -77,12 +83,12 @@ fn datagrams_and_echoes_have_flows() {
             ..talk
         };
         assert_eq!(
-            look(&table, Direction::Out, &other.udp(Direction::Out), 0),
+            classify(&table, Direction::Out, &other.udp(Direction::Out), 0),
             NEW
         );
 
         assert_eq!(
-            look(&table, Direction::Out, &talk.echo(Direction::Out, false), 0),
+            classify(&table, Direction::Out, &talk.echo(Direction::Out, false), 0),
             Classification::Unknown
         );
         assert_eq!(
@@ -105,7 +111,7 @@ fn datagrams_and_echoes_have_flows() {
         );
         // A request with the identifier of an echo that the station itself has sent.
         assert_eq!(
-            look(&table, Direction::Out, &talk.echo(Direction::Out, true), 0),
+            classify(&table, Direction::Out, &talk.echo(Direction::Out, true), 0),
             NEW
         );
         assert_eq!(table.flows(0).count(), 2);
@@ -115,7 +121,7 @@ fn datagrams_and_echoes_have_flows() {
 /// FW-5: a flow that is silent is forgotten, an unconfirmed one sooner.
 #[test]
 fn silent_flows_are_forgotten() {
-    let talk = TALK;
+    let talk = CONVERSATION;
     let mut table = table(64);
     let (request, reply) = (
         talk.tcp(Direction::In, SYN),
@@ -123,11 +129,11 @@ fn silent_flows_are_forgotten() {
     );
     go(&mut table, Direction::In, &request, 0);
     assert_eq!(
-        look(&table, Direction::Out, &reply, 29 * SECOND),
+        classify(&table, Direction::Out, &reply, 29 * SECOND),
         ESTABLISHED
     );
     assert_eq!(
-        look(&table, Direction::Out, &reply, 34 * SECOND),
+        classify(&table, Direction::Out, &reply, 34 * SECOND),
         Classification::Unknown
     );
     assert_eq!(table.flows(34 * SECOND).count(), 0);
@@ -141,11 +147,11 @@ fn silent_flows_are_forgotten() {
     }
     let data = talk.tcp(Direction::Out, ACK);
     assert_eq!(
-        look(&table, Direction::Out, &data, begun + 7300 * SECOND),
+        classify(&table, Direction::Out, &data, begun + 7300 * SECOND),
         ESTABLISHED
     );
     assert_eq!(
-        look(&table, Direction::Out, &data, begun + 8100 * SECOND),
+        classify(&table, Direction::Out, &data, begun + 8100 * SECOND),
         Classification::Unknown
     );
 }
@@ -168,7 +174,7 @@ fn errors_about_a_flow_are_related() {
         for (number, request) in requests {
             let error = talk.error(Direction::Out, number);
             assert_eq!(
-                look(&table, Direction::Out, &error, 0),
+                classify(&table, Direction::Out, &error, 0),
                 Classification::Unknown,
                 "{number}"
             );
@@ -179,7 +185,7 @@ fn errors_about_a_flow_are_related() {
                 "{number}"
             );
             assert_eq!(
-                look(&table, Direction::In, &error, 0),
+                classify(&table, Direction::In, &error, 0),
                 Classification::Unknown,
                 "{number}"
             );
@@ -198,7 +204,7 @@ fn later_fragments_follow_their_first() {
         let later = talk.part(Direction::Out, later);
         go(&mut table, Direction::In, &talk.udp(Direction::In), 0);
         assert_eq!(
-            look(&table, Direction::Out, &later, 0),
+            classify(&table, Direction::Out, &later, 0),
             Classification::Unknown
         );
         assert_eq!(
@@ -213,11 +219,11 @@ fn later_fragments_follow_their_first() {
         assert_eq!(go(&mut table, Direction::Out, &later, 0), ESTABLISHED);
         let other = talk.part(Direction::Out, part(6, 2, false));
         assert_eq!(
-            look(&table, Direction::Out, &other, 0),
+            classify(&table, Direction::Out, &other, 0),
             Classification::Unknown
         );
         assert_eq!(
-            look(&table, Direction::Out, &later, 40 * SECOND),
+            classify(&table, Direction::Out, &later, 40 * SECOND),
             Classification::Unknown
         );
     }
@@ -235,17 +241,23 @@ fn the_answer_to_a_dhcp_request_is_related() {
             port_outside: server,
         };
         let offer = at(3).udp(Direction::Out);
-        assert_eq!(look(&table, Direction::Out, &offer, 0), NEW);
+        assert_eq!(classify(&table, Direction::Out, &offer, 0), NEW);
         go(&mut table, Direction::In, &at(255).udp(Direction::In), 0);
-        assert_eq!(look(&table, Direction::Out, &offer, 20 * SECOND), RELATED);
+        assert_eq!(
+            classify(&table, Direction::Out, &offer, 20 * SECOND),
+            RELATED
+        );
         go(
             &mut table,
             Direction::In,
             &at(255).udp(Direction::In),
             25 * SECOND,
         );
-        assert_eq!(look(&table, Direction::Out, &offer, 50 * SECOND), RELATED);
-        assert_eq!(look(&table, Direction::Out, &offer, 60 * SECOND), NEW);
+        assert_eq!(
+            classify(&table, Direction::Out, &offer, 50 * SECOND),
+            RELATED
+        );
+        assert_eq!(classify(&table, Direction::Out, &offer, 60 * SECOND), NEW);
     }
 }
 
@@ -253,15 +265,23 @@ fn the_answer_to_a_dhcp_request_is_related() {
 #[test]
 fn older_connections_are_picked_up_for_a_while() {
     let mut table = Flows::new(memory(64), 1, KEYS, 10 * SECOND).unwrap();
-    let (request, reply) = (TALK.tcp(Direction::In, ACK), TALK.tcp(Direction::Out, ACK));
+    let (request, reply) = (
+        CONVERSATION.tcp(Direction::In, ACK),
+        CONVERSATION.tcp(Direction::Out, ACK),
+    );
     for flags in [SYN | ACK, RST, FIN, RST | ACK] {
         assert_eq!(
-            look(&table, Direction::In, &TALK.tcp(Direction::In, flags), 0),
+            classify(
+                &table,
+                Direction::In,
+                &CONVERSATION.tcp(Direction::In, flags),
+                0
+            ),
             Classification::Unknown
         );
     }
     assert_eq!(
-        look(&table, Direction::In, &request, 11 * SECOND),
+        classify(&table, Direction::In, &request, 11 * SECOND),
         Classification::Unknown
     );
     assert_eq!(go(&mut table, Direction::In, &request, 9 * SECOND), NEW);
@@ -283,7 +303,10 @@ fn older_connections_are_picked_up_for_a_while() {
 #[test]
 fn neighbours_are_found_without_a_flow() {
     let table = table(64);
-    let six = Talk { v6: true, ..TALK };
+    let six = Talk {
+        v6: true,
+        ..CONVERSATION
+    };
     let icmp = |kind| {
         six.frame(
             Direction::Out,
@@ -295,14 +318,14 @@ fn neighbours_are_found_without_a_flow() {
     for kind in 133..=137 {
         let mut frame = icmp(kind);
         assert_eq!(
-            look(&table, Direction::Out, &frame, 0),
+            classify(&table, Direction::Out, &frame, 0),
             Classification::Untracked,
             "{kind}"
         );
         // A hop limit below 255: a router has forwarded it from another network.
         frame[21] = 254;
         assert_eq!(
-            look(&table, Direction::Out, &frame, 0),
+            classify(&table, Direction::Out, &frame, 0),
             Classification::Unknown,
             "{kind}"
         );
@@ -310,21 +333,21 @@ fn neighbours_are_found_without_a_flow() {
     let mut query = icmp(130);
     query[21] = 1;
     assert_eq!(
-        look(&table, Direction::Out, &query, 0),
+        classify(&table, Direction::Out, &query, 0),
         Classification::Untracked
     );
-    let igmp = TALK.frame(Direction::Out, 2, &[0x11, 0, 0, 0, 0, 0, 0, 0], None);
+    let igmp = CONVERSATION.frame(Direction::Out, 2, &[0x11, 0, 0, 0, 0, 0, 0, 0], None);
     assert_eq!(
-        look(&table, Direction::Out, &igmp, 0),
+        classify(&table, Direction::Out, &igmp, 0),
         Classification::Untracked
     );
     // LLDP, a redirect, and an empty frame.
     let mut lldp = igmp.clone();
     lldp[12..14].copy_from_slice(&[0x88, 0xcc]);
-    let redirect = TALK.frame(Direction::Out, 1, &[5; 28], None);
+    let redirect = CONVERSATION.frame(Direction::Out, 1, &[5; 28], None);
     for frame in [&lldp[..], &redirect, &[]] {
         assert_eq!(
-            look(&table, Direction::Out, frame, 0),
+            classify(&table, Direction::Out, frame, 0),
             Classification::Unknown
         );
     }
@@ -333,7 +356,10 @@ fn neighbours_are_found_without_a_flow() {
 /// FW-2: a snapshot ends within long options of TCP over IPv6.
 #[test]
 fn a_segment_with_long_options_belongs_to_its_flow() {
-    let talk = Talk { v6: true, ..TALK };
+    let talk = Talk {
+        v6: true,
+        ..CONVERSATION
+    };
     let mut table = table(64);
     go(&mut table, Direction::In, &talk.tcp(Direction::In, SYN), 0);
     go(
@@ -348,8 +374,8 @@ fn a_segment_with_long_options_belongs_to_its_flow() {
     let payload = 60u16.to_be_bytes();
     frame[18..20].copy_from_slice(&payload);
     frame.resize(96, 1);
-    assert_eq!(look(&table, Direction::In, &frame, 0), ESTABLISHED);
+    assert_eq!(classify(&table, Direction::In, &frame, 0), ESTABLISHED);
     frame.insert(12, 0);
     frame.splice(12..13, [0x81, 0, 0, 5]);
-    assert_eq!(look(&table, Direction::In, &frame, 0), ESTABLISHED);
+    assert_eq!(classify(&table, Direction::In, &frame, 0), ESTABLISHED);
 }

@@ -1,7 +1,7 @@
 //! A table that another process adopts.
 
-use super::packets::{ACK, SYN, TALK, Talk};
-use super::{ESTABLISHED, IDENTITY, KEYS, SECOND, go, look, memory};
+use super::packets::{ACK, CONVERSATION, SYN, Talk};
+use super::{ESTABLISHED, IDENTITY, KEYS, SECOND, classify, go, memory};
 use net::flows::{Classification, Direction, Flows};
 use proptest::prelude::*;
 
@@ -10,8 +10,11 @@ use proptest::prelude::*;
 fn a_table_outlives_its_process() {
     let memory = memory(64);
     let mut table = Flows::new(memory, IDENTITY, KEYS, 0).unwrap();
-    let six = Talk { v6: true, ..TALK };
-    for talk in [TALK, six] {
+    let six = Talk {
+        v6: true,
+        ..CONVERSATION
+    };
+    for talk in [CONVERSATION, six] {
         for (direction, flags) in [
             (Direction::In, SYN),
             (Direction::Out, SYN | ACK),
@@ -29,9 +32,9 @@ fn a_table_outlives_its_process() {
     let before: Vec<_> = table.flows(SECOND).collect();
     drop(table);
     let table = Flows::adopt(memory, IDENTITY, 2 * SECOND).unwrap();
-    for talk in [TALK, six] {
+    for talk in [CONVERSATION, six] {
         assert_eq!(
-            look(
+            classify(
                 &table,
                 Direction::Out,
                 &talk.tcp(Direction::Out, ACK),
@@ -40,7 +43,7 @@ fn a_table_outlives_its_process() {
             ESTABLISHED
         );
         assert_eq!(
-            look(
+            classify(
                 &table,
                 Direction::Out,
                 &talk.echo(Direction::Out, false),
@@ -78,7 +81,7 @@ fn moments_of_another_time_are_not_believed() {
     go(
         &mut table,
         Direction::In,
-        &TALK.udp(Direction::In),
+        &CONVERSATION.udp(Direction::In),
         100 * SECOND,
     );
     for (now, count) in [(101, 1), (99, 0), (100, 0)] {
@@ -98,9 +101,9 @@ proptest! {
         let span = memory(16);
         let mut table = Flows::new(span, IDENTITY, KEYS, 0).unwrap();
         for (other, port_outside) in talks {
-            let talk = Talk { other, port_outside, ..TALK };
+            let talk = Talk { other, port_outside, ..CONVERSATION };
             let subject = net::flows::Subject::of(&talk.udp(Direction::In));
-            let lookup = table.look(Direction::In, &subject, SECOND);
+            let lookup = table.classify(Direction::In, &subject, SECOND);
             let _ = table.pass(Direction::In, &subject, &lookup, 60, SECOND);
         }
         drop(table);
@@ -123,7 +126,7 @@ proptest! {
             }
         }
         // The table works.
-        let other = Talk { other: 99, ..TALK };
+        let other = Talk { other: 99, ..CONVERSATION };
         let again = go(&mut table, Direction::In, &other.udp(Direction::In), 2 * SECOND);
         prop_assert_ne!(again, Classification::Unknown);
     }

@@ -11,7 +11,7 @@ fn form(form: AggregateForm) -> Settings {
     Settings { form, ..wide() }
 }
 
-/// A frame whose pieces end at `cuts`, in buffers starting at `first`.
+/// Returns a frame whose pieces end at `cuts`, in buffers starting at `first`.
 fn buffered(bytes: &[u8], cuts: &[usize], first: u32) -> Frame {
     let plain = frame_of(bytes, cuts);
     let mut frame = Frame::empty();

@@ -94,7 +94,7 @@ fn lengths_of_16_bits_do_not_wrap() {
 
 /// LR-52: the table is bounded; the oldest aggregate is flushed and counted.
 #[test]
-fn the_oldest_makes_room() {
+fn the_oldest_aggregate_is_flushed() {
     let settings = Settings { flows: 4, ..wide() };
     let mut lro = held(settings);
     let mut out = Vec::new();

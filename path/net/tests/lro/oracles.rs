@@ -373,7 +373,7 @@ mod rsc {
     }
 
     #[test]
-    fn ten_data_are_one() {
+    fn ten_data_packets_become_one() {
         assert_eq!(geometry(wide(), &stream(false, 10, 100)), [1000]);
     }
 
@@ -446,7 +446,7 @@ mod inet_lro {
         crate::rig::payloads(&second(change))
     }
 
-    const APART: [usize; 3] = [100, 100, 100];
+    const UNMERGED: [usize; 3] = [100, 100, 100];
     const ONE: [usize; 1] = [300];
 
     #[test]
@@ -469,36 +469,36 @@ mod inet_lro {
     #[test]
     fn flags_that_are_never_merged() {
         for flag in [CWR, ECE, URG, RST, SYN, FIN] {
-            assert_eq!(sizes(|p| p.flags |= flag), APART, "{flag:#x}");
+            assert_eq!(sizes(|p| p.flags |= flag), UNMERGED, "{flag:#x}");
         }
-        assert_eq!(sizes(|p| p.flags = PSH), APART, "no ACK");
+        assert_eq!(sizes(|p| p.flags = PSH), UNMERGED, "no ACK");
     }
 
     #[test]
     fn a_packet_that_is_marked_is_not_merged() {
-        assert_eq!(sizes(|p| p.tos = 3), APART);
+        assert_eq!(sizes(|p| p.tos = 3), UNMERGED);
         assert_eq!(sizes(|p| p.tos = 2), ONE);
     }
 
     #[test]
     fn ip_options_and_empty_packets_are_not_merged() {
-        assert_eq!(sizes(|p| p.ip_options = vec![1; 4]), APART);
+        assert_eq!(sizes(|p| p.ip_options = vec![1; 4]), UNMERGED);
         assert_eq!(sizes(|p| p.payload.clear()), [100, 0, 100]);
-        assert_eq!(sizes(|p| p.fragment = 0x2000), APART);
+        assert_eq!(sizes(|p| p.fragment = 0x2000), UNMERGED);
     }
 
     #[test]
     fn the_only_option_is_an_aligned_timestamp() {
-        assert_eq!(sizes(|p| p.options = vec![1; 12]), APART);
+        assert_eq!(sizes(|p| p.options = vec![1; 12]), UNMERGED);
         assert_eq!(
             sizes(|p| p.options = [&timestamp(10, 5)[2..], &[1, 1]].concat()),
-            APART
+            UNMERGED
         );
         assert_eq!(
             sizes(|p| p.options = [timestamp(10, 5), vec![1; 4]].concat()),
-            APART
+            UNMERGED
         );
-        assert_eq!(sizes(|p| p.options = timestamp(10, 0)), APART);
+        assert_eq!(sizes(|p| p.options = timestamp(10, 0)), UNMERGED);
     }
 
     #[test]

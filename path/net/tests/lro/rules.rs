@@ -91,7 +91,7 @@ fn every_rule_is_counted_by_its_name() {
 
 /// LR-11: the table names each field once, with a source for every rule.
 #[test]
-fn the_table_is_whole() {
+fn the_table_names_each_field_once() {
     for (n, rule) in RULES.iter().enumerate() {
         assert!(rule.why.len() > 3, "{:?}", rule.field);
         assert!(RULES[..n].iter().all(|other| other.field != rule.field));

@@ -62,7 +62,7 @@ fn only_blank_checksums_are_filled_in() {
 }
 
 #[test]
-fn a_field_that_we_hold_no_copy_of_is_refused() {
+fn a_field_outside_the_copied_bytes_is_refused() {
     let bytes = vec![7; 300];
     let attempt = |start, offset| {
         let mut frame = frame_of(&bytes, &[]);
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn blank_checksums_come_out_right(
+    fn blank_checksums_are_filled_in_correctly(
         build in any_build(),
         mut cuts in prop::collection::vec(0usize..250, 0..5),
     ) {

@@ -144,7 +144,7 @@ fn a_device_that_checksums_gets_blank_ones() {
 }
 
 #[test]
-fn small_ones_stay_one_segment() {
+fn small_segments_stay_one_segment() {
     for payload in [0, 1, 100] {
         let frame = gso(&Build::tcp6(&vec![5; payload]), 100, &[]);
         let segments = try_segment(&frame).unwrap();
@@ -355,7 +355,7 @@ proptest! {
     }
 
     #[test]
-    fn no_frame_makes_it_panic(
+    fn no_frame_causes_a_panic(
         build in any_build(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         size in any::<u16>(),

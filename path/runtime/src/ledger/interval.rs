@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 /// Number of longest charges that a stretch records.
-const LONG: usize = 16;
+const LONGEST_CHARGES: usize = 16;
 
 /// State since the CPU clock was last read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,11 +30,11 @@ impl Stretch {
 
 /// The longest charges of a stretch as (cycles, index), unsorted.
 #[derive(Debug)]
-pub(super) struct Longest([Cell<(u64, usize)>; LONG]);
+pub(super) struct Longest([Cell<(u64, usize)>; LONGEST_CHARGES]);
 
 impl Longest {
     pub(super) fn new() -> Self {
-        Self([const { Cell::new((0, 0)) }; LONG])
+        Self([const { Cell::new((0, 0)) }; LONGEST_CHARGES])
     }
 
     /// Records a charge if it is among the longest.
@@ -47,7 +47,7 @@ impl Longest {
     }
 
     /// Returns (cycles, index) of each charge, longest first.
-    pub(super) fn sorted(&self) -> [(u64, usize); LONG] {
+    pub(super) fn sorted(&self) -> [(u64, usize); LONGEST_CHARGES] {
         let mut all = self.0.each_ref().map(Cell::get);
         all.sort_unstable_by_key(|charge| std::cmp::Reverse(charge.0));
         all

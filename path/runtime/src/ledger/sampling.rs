@@ -5,10 +5,10 @@ use std::cell::Cell;
 
 /// At least every 8th turn is stamped.
 const EVERY_MAX: u32 = 8;
-/// Stamps may take 1/32 of the time before fewer turns are stamped.
-const DEAR: u64 = 32;
-/// More turns are stamped once stamps take a quarter of that share.
-const CHEAP: u64 = 4;
+/// If stamps take more than 1/32 of the time, fewer turns are stamped.
+const SHARE_MAX_DIVISOR: u64 = 32;
+/// If stamps take less than a quarter of that share, more turns are stamped.
+const SHARE_MIN_DIVISOR: u64 = 4;
 
 /// Draws whether a turn is stamped.
 #[derive(Debug)]
@@ -49,11 +49,13 @@ impl Sampling {
 
     /// Stamps fewer turns if `stamps` in `awake` cycles were expensive, more if they were cheap.
     pub(super) fn adapt(&self, stamps: u64, awake: u64) {
-        let parts = stamps.saturating_mul(self.price).saturating_mul(DEAR);
+        let parts = stamps
+            .saturating_mul(self.price)
+            .saturating_mul(SHARE_MAX_DIVISOR);
         let every = self.every.get();
         if parts > awake {
             self.every.set(EVERY_MAX.min(every * 2));
-        } else if parts < awake / CHEAP {
+        } else if parts < awake / SHARE_MIN_DIVISOR {
             self.every.set(1.max(every / 2));
         }
     }

@@ -20,7 +20,7 @@ fn cycles(report: &Value, hop: &str) -> u64 {
 }
 
 #[test]
-fn cycles_go_to_the_hop_that_was_left() {
+fn cycles_are_charged_to_the_earlier_hop() {
     let run = |_| {
         let ledger = Ledger::new(true);
         ledger.enter(Hop::Bridge);
@@ -47,7 +47,7 @@ fn sleep_is_not_charged() {
 }
 
 #[test]
-fn many_short_sleeps_need_few_looks_at_the_clock() {
+fn many_short_sleeps_read_the_clock_rarely() {
     const SLEEPS: u64 = 2000;
     let ledger = Ledger::new(true);
     for _ in 0..SLEEPS {

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Timeout for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of polling for the answer.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Sends requests to one domain, one at a time.
 #[derive(Debug)]
@@ -55,12 +55,12 @@ impl MailboxClient {
             .u32(info::PENDING)?
             .fetch_or(info::PENDING_MAILBOX, Ordering::Release);
         ring();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         while word(mailbox::REPLY)?.load(Ordering::Acquire) != self.number {
             if Instant::now() > end {
                 return Some(Err("the domain does not answer".to_owned()));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let bytes = word(mailbox::REPLY_BYTES)?.load(Ordering::Relaxed) as usize;
         let mut reply = vec![0; bytes.min(mailbox::OUT_MAX)];

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 
 /// Header bytes in a trace.
-const SHOWN: usize = 64;
+const HEADER_BYTES: usize = 64;
 
 pub(super) fn describe(frame: &Frame) -> Value {
     let header = frame.header();
-    let shown = header.get(..SHOWN.min(header.len())).unwrap_or(&[]);
+    let shown = header.get(..HEADER_BYTES.min(header.len())).unwrap_or(&[]);
     json!({
         "packet": summary(header),
         "bytes": frame.len(),

@@ -236,7 +236,7 @@ fn attack_06_offsets_of_posted_buffers() {
     });
 }
 
-/// Rejects a packet whose sizes overflow 16 bits in sum.
+/// Rejects a packet whose sizes add up to more than 16 bits.
 #[test]
 fn attack_07_oversize_and_wrap() {
     over_each_format(|| {

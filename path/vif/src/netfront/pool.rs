@@ -168,8 +168,8 @@ impl FreeBuffers {
         self.free.iter().copied()
     }
 
-    /// Free → away, for all buffers for which `leaves` returns true: their pages are no longer
-    /// granted.
+    /// Changes the state from free to away for all buffers for which `leaves` returns true: their
+    /// pages are no longer granted.
     pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
         let states = &mut self.states;
         self.free.retain(|&index| {
@@ -181,7 +181,7 @@ impl FreeBuffers {
         });
     }
 
-    /// Away → free: the page was granted again, with a new reference.
+    /// Changes the state from away to free: the page was granted again, with a new reference.
     pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
         if self.move_state(usize::from(index), BufferState::Away, BufferState::Free)
             && let Some(slot) = self.slots.get_mut(usize::from(index))
@@ -191,7 +191,7 @@ impl FreeBuffers {
         }
     }
 
-    /// Free → out.
+    /// Changes the state from free to out.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, PoolBuffer)> {
         let index = match self.reuse {
@@ -202,25 +202,25 @@ impl FreeBuffers {
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
-    /// Out → in flight; returns whether it was out.
+    /// Changes the state from out to in flight; returns whether it was out.
     #[inline]
     pub(super) fn launch(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::Out, BufferState::InFlight)
     }
 
-    /// In flight → out; returns whether it was in flight.
+    /// Changes the state from in flight to out; returns whether it was in flight.
     #[inline]
     pub(super) fn complete_request(&mut self, index: usize) -> bool {
         self.move_state(index, BufferState::InFlight, BufferState::Out)
     }
 
-    /// In flight → free; returns whether it was in flight.
+    /// Changes the state from in flight to free; returns whether it was in flight.
     #[inline]
     fn reclaim(&mut self, index: usize) -> bool {
         self.free_from(index, BufferState::InFlight)
     }
 
-    /// Out → free; returns whether it was out.
+    /// Changes the state from out to free; returns whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
         self.free_from(index, BufferState::Out)

@@ -70,7 +70,7 @@ pub fn back_record(features: Features) -> BackRecord {
 
 impl Rig {
     /// Initial contents of the guest's frames.
-    pub const BEFORE: u8 = 0x5a;
+    pub const INITIAL_BYTE: u8 = 0x5a;
 
     /// Creates two ends with all features.
     ///
@@ -148,7 +148,7 @@ impl Rig {
         let area = memory.area();
         let frame_bytes = layout.frames() as usize * PAGE;
         let frames = area.at(0, frame_bytes).expect("room for the frames");
-        frames.fill(Self::BEFORE).expect("own memory");
+        frames.fill(Self::INITIAL_BYTE).expect("own memory");
         let table_span = area.at(frame_bytes, table_pages * PAGE);
         let table_span = table_span.expect("room for the table");
         let mut table = GrantTable::new(table_span);

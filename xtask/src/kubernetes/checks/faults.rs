@@ -11,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Deadline of a part that starts again.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Deadline for a killed part to run again.
+const RESTART_DEADLINE: Duration = Duration::from_secs(60);
 /// Deadline of a machine that starts again. A guest that is refused is tried again after 20 s.
 const REATTACHED: Duration = Duration::from_secs(15);
 /// Deadline of a node that reboots: its kubelet removes all pods and starts them again.
-const REBOOT: Duration = Duration::from_secs(300);
+const REBOOT_DEADLINE: Duration = Duration::from_secs(300);
 /// Bytes of the stream before a kill, and after the next process runs: more than sockets buffer.
-const ASIDE: u64 = 16_000_000;
+const STREAM_BYTES: u64 = 16_000_000;
 /// The stream's pause after each block: about 30 MB/s.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -48,7 +48,7 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     let [a, b] = ends(cluster)?;
     let ip = b.ip();
     let stream = Stream::start(a.netns, b.netns, ip, u64::MAX, PAUSE)?;
-    stream.advance(ASIDE)?;
+    stream.advance(STREAM_BYTES)?;
     let paths = cluster.paths.clone();
     let node = &mut cluster.nodes[0];
     let before = node.space()?.processes(program);
@@ -56,7 +56,7 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     node.space()?.kill(program)?;
     // The next process needs the ports of this one, as after a restart by systemd.
     let what = format!("{program} has not ended");
-    wait(&what, AGAIN, || {
+    wait(&what, RESTART_DEADLINE, || {
         Ok(before.iter().all(|pid| has_ended(*pid)))
     })?;
     match program {
@@ -66,7 +66,7 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
     }
     await_next(node, program, &before)?;
     let took = began.elapsed();
-    stream.advance(ASIDE)?;
+    stream.advance(STREAM_BYTES)?;
     let megabytes = stream.stop()? / 1_000_000;
     Ok(format!(
         "{megabytes} MB unchanged, again after {} ms",
@@ -77,13 +77,17 @@ fn killed(cluster: &mut Cluster, program: &str) -> Result<String> {
 /// Waits until a program runs whose processes were killed.
 fn await_next(node: &Node, program: &str, before: &[u32]) -> Result<()> {
     ensure!(!before.is_empty(), "no process of {program} ran before");
-    wait(&format!("no other process of {program}"), AGAIN, || {
-        let now = node.space()?.processes(program);
-        Ok(!now.is_empty() && now.iter().all(|pid| !before.contains(pid)))
-    })
+    wait(
+        &format!("no other process of {program}"),
+        RESTART_DEADLINE,
+        || {
+            let now = node.space()?.processes(program);
+            Ok(!now.is_empty() && now.iter().all(|pid| !before.contains(pid)))
+        },
+    )
 }
 
-/// The machine's pod starts it again, which attaches the pods again.
+/// Kills the machine; its pod starts it again, and the new machine attaches the pods again.
 fn machine_killed(cluster: &mut Cluster) -> Result<String> {
     let [a, b] = ends(cluster)?;
     let began = Instant::now();
@@ -135,13 +139,15 @@ fn drained(cluster: &mut Cluster) -> Result<String> {
         "--timeout=120s",
     ];
     cluster.said(&drain)?;
-    wait("the node keeps guests or addresses", AGAIN, || {
-        Ok(left()? == [0, 0])
-    })?;
+    wait(
+        "the node keeps guests or addresses",
+        RESTART_DEADLINE,
+        || Ok(left()? == [0, 0]),
+    )?;
     cluster.said(&["uncordon", "n2"])?;
     cluster.put("pods", &pods::server("default", "b", "n2"))?;
     let [a, b] = ends(cluster)?;
-    await_page(&a, &b, AGAIN)?;
+    await_page(&a, &b, RESTART_DEADLINE)?;
     Ok(String::new())
 }
 
@@ -151,7 +157,7 @@ fn rebooted(cluster: &mut Cluster) -> Result<String> {
     node.power_off(&cluster.paths, &cluster.plane)?;
     node.boot(&cluster.paths, &cluster.plane)?;
     // The pods' addresses change when they start again.
-    wait("the pod is not reached again", REBOOT, || {
+    wait("the pod is not reached again", REBOOT_DEADLINE, || {
         let pods = cluster.ready_pods("default", &["a", "b"])?;
         let [a, b] = &pods[..] else { return Ok(false) };
         reach(a, b).map(|()| true)

@@ -10,7 +10,7 @@ pub(super) type Labels = BTreeMap<String, String>;
 
 /// A kind of connection: the family's number, protocol and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct ConnectionKind {
     pub(super) family: usize,
     pub(super) protocol: Protocol,
     pub(super) port: u16,
@@ -45,7 +45,12 @@ pub(super) struct Endpoint {
 }
 
 /// Returns whether the policies, each with `namespace` and `spec`, allow a connection of this kind.
-pub(super) fn allows(policies: &[Value], from: &Endpoint, to: &Endpoint, way: Way) -> bool {
+pub(super) fn allows(
+    policies: &[Value],
+    from: &Endpoint,
+    to: &Endpoint,
+    way: ConnectionKind,
+) -> bool {
     let direction = |pod: &Endpoint, kind: &str, rules: &str, peers: &str, peer: &Endpoint| {
         let selecting = |policy: &&Value| {
             let spec = &policy["spec"];
@@ -73,7 +78,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// An absent list and an empty one match everything.
+/// Returns whether a list matches; an absent or empty one matches everything.
 fn any_or_absent(list: &Value, matches: impl FnMut(&Value) -> bool) -> bool {
     items(list).next().is_none() || items(list).any(matches)
 }
@@ -133,7 +138,7 @@ fn is_within(cidr: &str, ip: IpAddr) -> bool {
     }
 }
 
-fn matches_port(with: &Value, to: &Endpoint, way: Way) -> bool {
+fn matches_port(with: &Value, to: &Endpoint, way: ConnectionKind) -> bool {
     let protocol = with["protocol"].as_str().unwrap_or("TCP");
     if protocol != way.protocol.name() {
         return false;
@@ -171,7 +176,7 @@ mod tests {
             endpoint("x", "a", [10, 0, 0, 1]),
             endpoint("y", "b", [10, 0, 0, 2]),
         ];
-        let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(|protocol| Way {
+        let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(|protocol| ConnectionKind {
             family: 0,
             protocol,
             port: 80,

@@ -6,7 +6,7 @@ use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
 use crate::kubernetes::space::Netns;
 use crate::kubernetes::traffic::connects;
-use crate::kubernetes::waiting::{Left, READY, wait};
+use crate::kubernetes::waiting::{Leftovers, READY, wait};
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn truth(cluster: &Cluster, table: &Table) -> Result<String> {
     ))
 }
 
-/// A policy that isolates the first pod.
+/// Returns a policy that isolates the first pod.
 fn isolating(table: &Table) -> Value {
     let pod = &table.pods[0];
     let selector = json!({ "matchLabels": { "pod": pod.name } });
@@ -125,7 +125,7 @@ fn effect(is_made: bool, mut connects: impl FnMut() -> bool) -> Result<Duration>
     let began = Instant::now();
     let wanted = if is_made { 1 } else { FAILURES };
     let (mut row, mut first) = (0, Duration::ZERO);
-    let mut left = Left::new(EFFECT);
+    let mut left = Leftovers::new(EFFECT);
     while row < wanted {
         ensure!(!left.ends(), "no effect within {} s", EFFECT.as_secs());
         if connects() != is_made {

@@ -1,7 +1,7 @@
 //! A truth table of connections: nine pods in three namespaces, in all pairs, at two ports of TCP
 //! and of UDP.
 
-use super::oracle::{Endpoint, Labels, Protocol, Way, allows};
+use super::oracle::{ConnectionKind, Endpoint, Labels, Protocol, allows};
 use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::pods::{self, Pod};
 use crate::kubernetes::traffic::{Echo, answers, connects};
@@ -15,10 +15,10 @@ const NAMESPACES: [&str; 3] = ["x", "y", "z"];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PORTS: [u16; 2] = [80, 81];
 /// The time in which an allowed connection is made: longer than TCP's first retransmission takes.
-const WITHIN: Duration = Duration::from_millis(1200);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1200);
 
 /// A connection: the numbers of its pods, and its kind.
-type Connection = (usize, usize, Way);
+type Connection = (usize, usize, ConnectionKind);
 
 /// The pods.
 pub(super) struct Table {
@@ -78,8 +78,8 @@ impl Table {
                         .map(|(to, way)| {
                             let ip: IpAddr = self.pods[to].ips[way.family];
                             let attempt = scope.spawn(move || match way.protocol {
-                                Protocol::Tcp => connects(ip, way.port, WITHIN),
-                                Protocol::Udp => answers(ip, way.port, WITHIN),
+                                Protocol::Tcp => connects(ip, way.port, CONNECT_TIMEOUT),
+                                Protocol::Udp => answers(ip, way.port, CONNECT_TIMEOUT),
                             });
                             ((number, to, way), attempt)
                         })
@@ -119,20 +119,20 @@ impl Table {
         all
     }
 
-    fn targets(&self) -> impl Iterator<Item = (usize, Way)> {
+    fn targets(&self) -> impl Iterator<Item = (usize, ConnectionKind)> {
         let families = 0..self.pods[0].ips.len();
         let of_family = |family: usize| {
             [Protocol::Tcp, Protocol::Udp]
                 .into_iter()
                 .flat_map(move |protocol| {
-                    PORTS.map(|port| Way {
+                    PORTS.map(|port| ConnectionKind {
                         family,
                         protocol,
                         port,
                     })
                 })
         };
-        let ways: Vec<Way> = families.flat_map(of_family).collect();
+        let ways: Vec<ConnectionKind> = families.flat_map(of_family).collect();
         let of_pod = move |to| ways.clone().into_iter().map(move |way| (to, way));
         (0..self.pods.len()).flat_map(of_pod)
     }

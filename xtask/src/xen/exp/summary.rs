@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const PLAN: &str = "xen";
 /// Goal for large segments: share of netback's throughput.
 const GOAL: f64 = 0.7;
-const EXPLAINED: &str = "\
+const EXPLANATION: &str = "\
 ÷ netback: throughput ÷ netback's; emulated time is work, not speed. Per packet (1514 bytes):
 instructions of the machine (instr.); hypercalls of all domains (calls), among them returns from
 system calls and interrupts of PV domains (iret), hypercalls for grants (grants) with their
@@ -28,7 +28,7 @@ const THROUGHPUT: Metric = ("throughput", Window::throughput);
 const CALLS: Metric = ("hypercalls_per_packet", |window| window.calls(|_| true));
 
 /// The metrics of the table's columns.
-const SHOWN: [Metric; 7] = [
+const TABLE_METRICS: [Metric; 7] = [
     ("instructions_per_packet", Window::instructions),
     CALLS,
     ("hypercalls_per_packet.iret", |window| {
@@ -75,7 +75,7 @@ pub(super) fn figures(windows: &[Window], columns: &[&str]) -> Vec<Figure> {
             let config = config(column, wire, name);
             let of =
                 |column: &str, metric| values(windows, &format!("{column}.{wire}.{name}"), metric);
-            for (metric, compute) in [THROUGHPUT].into_iter().chain(SHOWN) {
+            for (metric, compute) in [THROUGHPUT].into_iter().chain(TABLE_METRICS) {
                 let found = of(column, compute)
                     .into_iter()
                     .flatten()
@@ -120,7 +120,7 @@ pub(super) fn text(figures: &[Figure], columns: &[&str]) -> String {
         rows.push(vec![format!("{wire} {}", title(name))]);
         for column in columns {
             let config = config(column, wire, name);
-            let shown = SHOWN.iter().map(|(metric, _)| {
+            let shown = TABLE_METRICS.iter().map(|(metric, _)| {
                 let value = index.get(&config, metric).and_then(|figure| figure.value);
                 number(value.unwrap_or(f64::NAN))
             });
@@ -134,7 +134,7 @@ pub(super) fn text(figures: &[Figure], columns: &[&str]) -> String {
         }
     }
     let mut text = format!("{}\n{}\n", table(&header, &rows), report::covered(figures));
-    text.push_str(EXPLAINED);
+    text.push_str(EXPLANATION);
     for column in columns.iter().filter(|column| **column != COLUMNS[0]) {
         text.push_str(&verdict(&index, column));
     }

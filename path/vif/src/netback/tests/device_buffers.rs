@@ -254,7 +254,7 @@ fn closing_releases_device_buffers() {
 
 /// D-40: a device may merge frames for a guest only if the guest takes any result.
 #[test]
-fn guest_takes_frames_merged_by_a_device_only_whole() {
+fn a_guest_gets_only_complete_merged_frames() {
     let all = Features::ALL.with(Features::RX_ANY_ORDER);
     let takes = |front, slots| {
         let back = BackRecord {

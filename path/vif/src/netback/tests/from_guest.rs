@@ -12,16 +12,16 @@ use crate::testing::{Rig, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Gso, GsoKind, Offload};
 
 /// A rig with a hand-written guest end. Pattern `n` fills the guest's transmit page `n`.
-struct Hand {
+struct FromGuestRig {
     rig: Rig,
     tx_from: u32,
 }
 
-fn hand() -> Hand {
+fn hand() -> FromGuestRig {
     hand_with(Features::ALL, Features::ALL)
 }
 
-fn hand_with(front: Features, back: Features) -> Hand {
+fn hand_with(front: Features, back: Features) -> FromGuestRig {
     let rig = Rig::with(sizes(), front, back);
     for n in 0..rig.layout.sizes().tx_small_pages {
         let page = rig
@@ -31,7 +31,7 @@ fn hand_with(front: Features, back: Features) -> Hand {
             .unwrap();
         page.write(&packet(abi::PAGE, u64::from(n))).unwrap();
     }
-    Hand { rig, tx_from: 0 }
+    FromGuestRig { rig, tx_from: 0 }
 }
 
 /// Returns the contents of transmit page `page` at `offset`.
@@ -39,7 +39,7 @@ fn bytes_at(page: u32, offset: usize, len: usize) -> Vec<u8> {
     packet(abi::PAGE, u64::from(page))[offset..offset + len].to_vec()
 }
 
-impl Hand {
+impl FromGuestRig {
     /// Returns the grant of transmit page `n`.
     fn gref(&self, n: u32) -> u32 {
         self.rig.layout.tx_small().start + n + 1

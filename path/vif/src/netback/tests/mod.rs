@@ -90,7 +90,7 @@ fn is_short_once_half_the_buffers_are_unnotified() {
 }
 
 #[test]
-fn a_netback_wants_the_pages_that_were_agreed_on() {
+fn a_netback_requires_the_negotiated_pages() {
     over_each_format(|| {
         let rig = Rig::new(sizes());
         let memory = TestMemory::new(4);

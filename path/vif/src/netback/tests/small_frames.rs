@@ -46,7 +46,7 @@ fn received(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
 }
 
 #[test]
-fn both_ways_give_the_guest_the_same() {
+fn both_paths_deliver_the_same_frames() {
     over_each_format(|| {
         let source = TestMemory::new(64);
         let (mut short, mut other) = (Rig::new(sizes()), Rig::new(sizes()));
@@ -200,7 +200,7 @@ fn only_ungranted_requests_get_errors() {
 }
 
 #[test]
-fn a_ring_that_makes_no_sense_disables_the_interface() {
+fn an_inconsistent_ring_disables_the_interface() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         rig.raw_tx().set_req_prod(257);

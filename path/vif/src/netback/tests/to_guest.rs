@@ -7,25 +7,25 @@ use crate::testing::{Rig, TestMemory, frame_at, ipv4_tcp, over_each_format, pack
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
 /// Delivers frames to a guest that reads the ring by hand.
-struct Give {
+struct ToGuestRig {
     rig: Rig,
     source: TestMemory,
     from: u32,
 }
 
-fn give(sizes: crate::netfront::Sizes) -> Give {
+fn give(sizes: crate::netfront::Sizes) -> ToGuestRig {
     give_with(sizes, Features::ALL)
 }
 
-fn give_with(sizes: crate::netfront::Sizes, front: Features) -> Give {
-    Give {
+fn give_with(sizes: crate::netfront::Sizes, front: Features) -> ToGuestRig {
+    ToGuestRig {
         rig: Rig::with(sizes, front, Features::ALL),
         source: TestMemory::new(64),
         from: 0,
     }
 }
 
-impl Give {
+impl ToGuestRig {
     fn give(&mut self, frames: &[Frame]) -> DeliveryReport {
         let pick: Vec<u32> = (0..frames.len() as u32).collect();
         let report = self.rig.back.to_guest(frames, &pick);
@@ -396,7 +396,7 @@ mod rxpkt2rsp {
     }
 
     #[test]
-    fn a_blank_checksum_in_a_place_that_cannot_be_said() {
+    fn a_blank_checksum_at_an_unsupported_offset() {
         over_each_format(|| {
             let mut give = give(sizes());
             let mut frame = give.frame(0, &ipv4_tcp(2000, 3));

@@ -98,7 +98,7 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
             assert!(page.sub(0, PAGE).is_some_and(|page| {
                 let mut bytes = vec![0; PAGE];
                 page.read(&mut bytes).unwrap();
-                bytes.iter().all(|byte| *byte == Rig::BEFORE)
+                bytes.iter().all(|byte| *byte == Rig::INITIAL_BYTE)
             }));
         }
     });

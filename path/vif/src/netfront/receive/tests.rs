@@ -7,10 +7,10 @@ use abi::PAGE;
 use abi::classic::GrantEntry;
 
 /// A granted half page.
-type Half = (u32, u16);
+type HalfPage = (u32, u16);
 
 /// Returns the halves that the last `count` requests have posted.
-fn posted(rig: &Rig, count: u32) -> Vec<Half> {
+fn posted(rig: &Rig, count: u32) -> Vec<HalfPage> {
     let raw = rig.raw_rx_back();
     let last = raw.req_prod().wrapping_sub(count)..raw.req_prod();
     last.map(|at| {
@@ -21,7 +21,7 @@ fn posted(rig: &Rig, count: u32) -> Vec<Half> {
 }
 
 /// Sends a frame; returns the half that holds it.
-fn send(rig: &mut Rig, bytes: &[u8]) -> Half {
+fn send(rig: &mut Rig, bytes: &[u8]) -> HalfPage {
     let raw = rig.raw_tx_back();
     let at = raw.req_prod();
     assert!(rig.send(bytes, nic::Offload::default()));
@@ -74,7 +74,7 @@ fn each_side_writes_memory_that_it_has_read() {
 fn batches_of_small_frames_are_swapped() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
-        let sent: Vec<Half> = (0..3).map(|n| send(&mut rig, &packet(60, n))).collect();
+        let sent: Vec<HalfPage> = (0..3).map(|n| send(&mut rig, &packet(60, n))).collect();
         assert_eq!(rig.take(16).len(), 3);
         rig.front.reap().unwrap();
         let received = posted(&rig, rig.layout.sizes().rx_pages * 2)[..2].to_vec();

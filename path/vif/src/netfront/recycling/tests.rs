@@ -118,7 +118,7 @@ fn pages_are_revoked_on_leave_and_zeroed_on_entry() {
 }
 
 #[test]
-fn as_many_free_pages_stay_as_the_threshold_says() {
+fn the_threshold_limits_the_free_pages() {
     for (threshold, left) in [(0, 6), (2, 4), (6, 0), (9, 0)] {
         let mut rig = rig(4096, Some(threshold));
         let mut held = Vec::new();
@@ -136,7 +136,7 @@ fn as_many_free_pages_stay_as_the_threshold_says() {
 
 /// Thesis, 5.3: a page with two buffers is revoked only when both are free.
 #[test]
-fn half_a_page_does_not_leave() {
+fn a_page_is_revoked_when_both_buffers_are_free() {
     let mut rig = rig(2048, Some(0));
     let mut held = Vec::new();
     burst(&mut rig, 2, &mut held);
@@ -153,7 +153,7 @@ fn half_a_page_does_not_leave() {
 }
 
 #[test]
-fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
+fn a_page_in_use_is_not_recycled_before_its_release() {
     let mut rig = rig(4096, Some(0));
     let mut held = Vec::new();
     burst(&mut rig, 2, &mut held);

@@ -216,7 +216,7 @@ fn mapped_page_stays_granted_until_close() {
 }
 
 #[test]
-fn an_answer_to_nothing_is_known_as_one() {
+fn an_unsolicited_answer_is_recognized() {
     let mut rig = rig(Features::ALL, 8);
     let (frame, _) = frame(&mut rig, 0, 100).unwrap();
     assert_eq!(send(&mut rig, &mut vec![frame]), 1);

@@ -152,7 +152,7 @@ fn partial() {
 }
 
 #[test]
-fn partial_after_whole() {
+fn a_partial_segment_after_a_complete_one() {
     over_each_format(|| {
         let mut hand = hand();
         hand.send(&[hand.part(1, 60, 0), hand.part(2, 100, txf::EXTRA_INFO)]);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn accesses(hand: &mut Hand) -> Vec<(u32, u16, u16)> {
+fn accesses(hand: &mut FromGuestRig) -> Vec<(u32, u16, u16)> {
     let mut frames = Vec::new();
     hand.rig.back.from_guest(64, &mut frames).unwrap();
     hand.rig
@@ -56,7 +56,7 @@ fn two_req() {
 
 /// A bad packet between two good ones causes no access.
 #[test]
-fn bad_between() {
+fn an_invalid_packet_between_valid_ones() {
     over_each_format(|| {
         let mut hand = hand();
         hand.send(&[

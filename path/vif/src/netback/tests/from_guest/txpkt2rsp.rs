@@ -32,7 +32,7 @@ fn long() {
 #[test]
 fn invalid() {
     over_each_format(|| {
-        type Case = (VifDrop, fn(&Hand) -> Vec<TxRequest>);
+        type Case = (VifDrop, fn(&FromGuestRig) -> Vec<TxRequest>);
         let cases: &[Case] = &[
             (VifDrop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
             (VifDrop::TooShort, |h| vec![h.part(1, 13, 0)]),
@@ -194,7 +194,7 @@ fn error() {
 
 /// All grants of a batch fail: no access stays open, and the responses are published.
 #[test]
-fn error_alone() {
+fn a_failed_batch_is_answered() {
     over_each_format(|| {
         let mut hand = hand();
         hand.send(&[TxRequest {

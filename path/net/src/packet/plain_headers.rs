@@ -6,7 +6,7 @@ use nic::frame::SNAPSHOT;
 
 /// The protocol behind headers of the most frequent form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Common {
+pub(crate) enum PlainHeaders {
     /// TCP.
     Tcp {
         /// Start of the TCP header.
@@ -18,7 +18,7 @@ pub(crate) enum Common {
     Other,
 }
 
-impl Common {
+impl PlainHeaders {
     /// Parses a snapshot of which at least 54 bytes are valid. Returns `None` if the headers have
     /// another form, which [`Packet::parse`](super::Packet::parse) handles.
     #[inline(always)]

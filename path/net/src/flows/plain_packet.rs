@@ -74,7 +74,7 @@ mod tests {
     use crate::flows::identity::{SubjectKind, parsed};
     use proptest::prelude::*;
 
-    /// An IPv4 or IPv6 frame whose other fields are mostly those of a plain packet.
+    /// Returns an IPv4 or IPv6 frame whose other fields are mostly those of a plain packet.
     fn frame(v6: bool, bytes: Vec<u8>, fields: &[(usize, u8)]) -> Vec<u8> {
         let mut frame = bytes;
         let plain: &[(usize, u8)] = match v6 {
