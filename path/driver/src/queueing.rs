@@ -12,7 +12,7 @@
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
-use crate::buffer_limits::QueueShare;
+use crate::dynamic_threshold::QueueShare;
 use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress_queue::{Blocked, Queued};

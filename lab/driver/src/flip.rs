@@ -6,11 +6,12 @@
 //! holds other frames as well, and may be for several guests. The copy costs little compared with
 //! the change of two page tables.
 
-use super::access::{GranterWindow, copy_to, part};
-use super::mapping::{MappedGrants, MappingPeriod};
+use crate::mapping::{MappedGrants, MappingPeriod};
+use crate::window;
 use abi::classic::TransferOp;
-use abi::hypercall::Bind;
+use abi::hypercall::{Bind, HypercallKind};
 use abi::{GrantStatus, Handle, Slot};
+use driver::grants::{GranterWindow, copy_to, part};
 use nic::Frame;
 use runtime::ledger::Hop;
 use shmem::Span;
@@ -18,7 +19,7 @@ use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
 /// The mechanism, for one guest. Dropping it ends its part in the exchange.
 #[derive(Debug)]
-pub struct FlipGrants {
+pub(crate) struct FlipGrants {
     guest: GranterWindow,
     map: MappedGrants,
     exchange: Handle,
@@ -38,7 +39,7 @@ impl FlipGrants {
     ///
     /// # Errors
     /// The monitor's status.
-    pub fn bind(
+    pub(crate) fn bind(
         guest: GranterWindow,
         exchange: Handle,
         first: Slot,
@@ -99,8 +100,10 @@ impl FlipGrants {
     fn transfer(&mut self, copies: &mut [CopyOut]) {
         self.status.clear();
         if !self.ops.is_empty() {
-            self.guest
-                .call(|calls| calls.transfer(&self.ops, &mut self.status));
+            let (kind, ops) = (HypercallKind::GrantTransfer, &self.ops);
+            window::call(&self.guest, |calls| {
+                calls.batches(kind, ops, TransferOp::encode, &mut self.status);
+            });
         }
         let given = self.filled.iter().zip(&self.ops).zip(&self.status);
         for ((&(from, to), op), &status) in given {
