@@ -13,6 +13,7 @@
 //! [`Switch::carry`], whose batches consist of [`Frame`]s: building those is most of the cost that
 //! this path saves.
 
+use crate::software_offload::TxError;
 use crate::switch::{BatchStats, Switch};
 use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
@@ -146,7 +147,7 @@ impl FastPath {
         for small in self.small.iter() {
             match small.to_frame() {
                 Ok(frame) => self.frames.push(frame),
-                Err(_) => switch.software_offload.tx_errors.fault += 1,
+                Err(_) => switch.software_offload.tx_errors.count(TxError::Fault),
             }
         }
         switch.forward(in_port, now_ns, &mut self.frames);
