@@ -13,6 +13,7 @@ use abi::hypercall::{Bind, HypercallKind};
 use abi::{GrantStatus, Handle, Slot};
 use driver::grants::{GranterWindow, copy_to, part};
 use nic::Frame;
+use runtime::call::OwnTable;
 use runtime::ledger::Hop;
 use shmem::Span;
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
@@ -22,7 +23,7 @@ use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 pub(crate) struct FlipGrants {
     guest: GranterWindow,
     map: MappedGrants,
-    exchange: Handle,
+    exchange: OwnTable,
     /// First slot of the exchange, and its number of pages.
     first: Slot,
     pages: u32,
@@ -56,8 +57,8 @@ impl FlipGrants {
         })?;
         Ok(Self {
             map: MappedGrants::new(guest.clone(), MappingPeriod::Batch),
+            exchange: OwnTable::new(&guest.calls, exchange),
             guest,
-            exchange,
             first,
             pages,
             next: 0,
@@ -86,7 +87,7 @@ impl FlipGrants {
             Some(op) if copies.iter().all(|op| op.status == GrantStatus::Okay) => {
                 self.filled.push((from, to));
                 self.ops.push(TransferOp {
-                    exchange: self.exchange,
+                    exchange: self.exchange.handle(),
                     slot,
                     gref: op.gref,
                 });
@@ -122,13 +123,6 @@ impl FlipGrants {
 fn clear(page: Span) {
     // Clearing fails only if the page is inaccessible, and then it cannot leak.
     let _ = page.fill(0);
-}
-
-impl Drop for FlipGrants {
-    fn drop(&mut self) {
-        // Fails if the guest has exited, because the exchange has then already ended.
-        let _ = self.guest.calls.borrow_mut().end_table(self.exchange);
-    }
 }
 
 impl GrantMechanism for FlipGrants {

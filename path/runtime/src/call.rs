@@ -11,6 +11,8 @@ use abi::{
 };
 use rustix::io::Errno;
 use shmem::{Span, domain_memory::DomainMemory, futex};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,6 +25,35 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Calls {
     page: Span,
     number: u32,
+}
+
+/// A table of counted grants or an exchange. Dropping it ends this domain's part in it.
+#[derive(Debug)]
+pub struct OwnTable {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+}
+
+impl OwnTable {
+    /// Takes ownership of a table or an exchange.
+    #[must_use]
+    pub fn new(calls: &Rc<RefCell<Calls>>, handle: Handle) -> Self {
+        let calls = Rc::clone(calls);
+        Self { calls, handle }
+    }
+
+    /// Returns its handle.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for OwnTable {
+    fn drop(&mut self) {
+        // Fails only if the other domain's end, or the monitor, has ended it.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
+    }
 }
 
 impl Calls {
