@@ -9,8 +9,8 @@ use crate::log::{last_log_line_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::process::wait_child;
 use crate::runtime::{
-    MONITOR, check_name, clear_stale, find, lock_of, names, program_path, remove_sockets,
-    runtime_dir,
+    DRIVER_OF_COMPARISONS, MONITOR, MONITOR_OF_COMPARISONS, check_name, clear_stale, find, lock_of,
+    names, program_path, remove_sockets, runtime_dir,
 };
 use crate::saved_state;
 use abi::machine::{
@@ -130,6 +130,9 @@ impl Instance {
         check_name(&machine.name)?;
         check_limits(machine)?;
         let program = program_path(options.program)?;
+        if options.program == MONITOR_OF_COMPARISONS {
+            program_path(DRIVER_OF_COMPARISONS)?;
+        }
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
         let log = match &options.log {

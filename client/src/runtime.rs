@@ -158,6 +158,8 @@ pub fn listed() -> Result<Vec<String>, Error> {
 pub const MONITOR: &str = "grantwayd";
 /// The same with the grant mechanisms that only comparisons use.
 pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
+/// The driver domain's program that it starts.
+pub(crate) const DRIVER_OF_COMPARISONS: &str = "driver-lab";
 
 /// Returns the path of the monitor's program.
 ///
