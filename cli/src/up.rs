@@ -33,7 +33,7 @@ pub(crate) struct UpOptions {
     /// Name of the instance; default: the file's
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Start grantwayd-lab, which also has the grant mechanisms of comparisons
+    /// Start grantwayd-lab and driver-lab, which also have the grant mechanisms of comparisons
     #[arg(long)]
     pub(crate) lab: bool,
     /// File for the monitor's log; default: in the runtime directory

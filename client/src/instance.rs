@@ -9,8 +9,7 @@ use crate::log::{last_log_line_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::process::wait_child;
 use crate::runtime::{
-    MONITOR, check_name, clear_stale, find, lock_of, names, program_path, remove_sockets,
-    runtime_dir,
+    MONITOR, check_name, clear_stale, core_path, find, lock_of, names, remove_sockets, runtime_dir,
 };
 use crate::saved_state;
 use abi::machine::{
@@ -129,7 +128,7 @@ impl Instance {
     pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
         check_name(&machine.name)?;
         check_limits(machine)?;
-        let program = program_path(options.program)?;
+        let program = core_path(options.program)?;
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
         let log = match &options.log {

@@ -158,6 +158,8 @@ pub fn listed() -> Result<Vec<String>, Error> {
 pub const MONITOR: &str = "grantwayd";
 /// The same with the grant mechanisms that only comparisons use.
 pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
+/// The driver domain's program that it starts.
+const DRIVER_OF_COMPARISONS: &str = "driver-lab";
 
 /// Returns the path of the monitor's program.
 ///
@@ -177,6 +179,16 @@ pub fn daemon_path() -> Result<PathBuf, Error> {
 pub fn program_path(name: &str) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(|e| Error::io("find this program's file", e))?;
     program_beside(&own, name)
+}
+
+/// Returns the path of a monitor's program. For comparisons, the driver's program must exist,
+/// too.
+pub(crate) fn core_path(name: &str) -> Result<PathBuf, Error> {
+    let program = program_path(name)?;
+    if name == MONITOR_OF_COMPARISONS {
+        program_path(DRIVER_OF_COMPARISONS)?;
+    }
+    Ok(program)
 }
 
 fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program, and its purpose.
-pub(crate) const PROGRAMS: [(&str, &str, Purpose); 14] = [
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 15] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
     ("netd", "grantway-netd", Purpose::Use),
@@ -25,6 +25,7 @@ pub(crate) const PROGRAMS: [(&str, &str, Purpose); 14] = [
     ("lab", "grantway-lab", Purpose::Lab),
     ("pointers", "pointers", Purpose::Comparison),
     ("baselines", "grantwayd-lab", Purpose::Comparison),
+    ("lab-driver", "driver-lab", Purpose::Comparison),
 ];
 
 /// Purpose of a program.

@@ -170,7 +170,8 @@ fn mistakes_in_a_file_are_reported_with_status_2() {
 /// The regular monitor does not implement them.
 #[test]
 fn mechanisms_of_comparisons_are_refused_by_name() {
-    let place = TestDir::new();
+    let (place, half) = (TestDir::new(), TestDir::new());
+    half.file("grantwayd-lab", "");
     for grants in ["copy", "map", "flip", "persistent"] {
         let text = format!("{SIM}\n[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\n");
         let file = place.file("compared.toml", &text);
@@ -179,10 +180,11 @@ fn mechanisms_of_comparisons_are_refused_by_name() {
         for message in ["compared.toml:", "grants", "grantwayd-lab", "--lab"] {
             assert!(run.err.contains(message), "{message}: {run:?}");
         }
-        // This program is not installed here.
-        let run = place.run(&["up", "--lab", &file]);
-        assert_eq!(run.code, 3, "{run:?}");
-        assert!(run.err.contains("grantwayd-lab: build"), "{run:?}");
+        for (place, missing) in [(&place, "grantwayd-lab"), (&half, "driver-lab")] {
+            let run = place.run(&["up", "--lab", &file]);
+            assert_eq!(run.code, 3, "{run:?}");
+            assert!(run.err.contains(&format!("{missing}: build")), "{run:?}");
+        }
     }
 }
 

@@ -59,12 +59,13 @@ const LONGEST: Duration = Duration::from_secs(15 * PATIENCE.as_secs());
 const LAB: &str = "grantway-lab";
 
 /// The programs of a machine and of its experiments.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "grantwayd",
     "grantwayd-lab",
     "grantway-netd",
     "grantway-manager",
     "driver",
+    "driver-lab",
     "device",
     "guest",
     "pointers",
@@ -80,6 +81,7 @@ fn built_folder() -> &'static Path {
         "netd",
         "manager",
         "driver",
+        "lab-driver",
         "device",
         "guest",
         "pointers",

@@ -128,6 +128,7 @@ impl Machine {
             config::parse("machine.toml", &config).is_ok_and(|c| c.driver.grants.needs_lab());
         if needs_lab {
             require!(program("grantwayd-lab"));
+            require!(program("driver-lab"));
         }
         let options = if needs_lab { &["--lab"][..] } else { &[] };
         Some(Self::launch(&config, options, places, Some(turn)))

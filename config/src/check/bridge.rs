@@ -5,10 +5,9 @@ use crate::address::{Cidr, MacAddress};
 use crate::model::{Config, Endpoint, KernelPort, NicKind, XdpWire};
 use crate::problem::ConfigPart;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-/// Identities found so far, each with its first owner.
+/// Identities found so far, each with its latest owner.
 #[derive(Default)]
 struct Taken<'c> {
     macs: BTreeMap<MacAddress, ConfigPart>,
@@ -108,15 +107,10 @@ impl<'c> Taken<'c> {
             found.add(part, key, format!("`{key}` {mac} is {kind}"), remedy);
             return;
         }
-        match self.macs.entry(mac) {
-            Entry::Vacant(entry) => {
-                entry.insert(part);
-            }
-            Entry::Occupied(first) => {
-                let what = format!("the MAC {mac} is also that of {}", first.get());
-                let remedy = format!("choose another one, or remove `{key}`");
-                found.add(part, key, what, remedy);
-            }
+        if let Some(first) = self.macs.insert(mac, part) {
+            let what = format!("the MAC {mac} is also that of {first}");
+            let remedy = format!("choose another one, or remove `{key}`");
+            found.add(part, key, what, remedy);
         }
     }
 
@@ -134,14 +128,9 @@ impl<'c> Taken<'c> {
             found.add(part, "addresses", what, remedy);
             return;
         }
-        match self.addresses.entry(address) {
-            Entry::Vacant(entry) => {
-                entry.insert(part);
-            }
-            Entry::Occupied(first) => {
-                let what = format!("the address {address} is also that of {}", first.get());
-                found.add(part, "addresses", what, "choose another one");
-            }
+        if let Some(first) = self.addresses.insert(address, part) {
+            let what = format!("the address {address} is also that of {first}");
+            found.add(part, "addresses", what, "choose another one");
         }
     }
 }

@@ -49,7 +49,7 @@ impl GrantMode {
         matches!(self, Self::Counted | Self::Unchecked)
     }
 
-    /// Returns whether only `grantwayd-lab` implements it, for comparisons.
+    /// Returns whether only `grantwayd-lab` and `driver-lab` implement it, for comparisons.
     #[must_use]
     pub const fn needs_lab(self) -> bool {
         !self.has_tables()

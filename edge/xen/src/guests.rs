@@ -7,6 +7,7 @@ use abi::ConnId;
 use config::domain::VifConfig;
 use driver::guests::{GuestChange, Guests};
 use driver::vifs::memory::GuestAccess;
+use shmem::Span;
 use shmem::time::monotonic_ns;
 use std::rc::Rc;
 
@@ -50,7 +51,7 @@ impl Guests for XenGuests {
         }
     }
 
-    fn access(&self, _: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
+    fn access(&self, _: &VifConfig, _: Span) -> Result<Box<dyn GuestAccess>, String> {
         Err("on Xen the toolstack attaches guests".into())
     }
 }

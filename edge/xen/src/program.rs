@@ -140,7 +140,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, XenStartError> {
         waiter,
         config: driver,
     };
-    Ok(driver::run_with(started, Box::new(XenGuests(xen)))?)
+    Ok(driver::run_with(started, |_| Box::new(XenGuests(xen)))?)
 }
 
 /// Returns the instance's name and the driver domain of a configuration.

@@ -11,14 +11,14 @@ use crate::dedicated::socket::SocketQueue;
 use crate::device_port::OwnDomain;
 use crate::devices;
 use crate::flow_memory::FlowMemory;
-use crate::guests::{FixedGuests, Guests, MonitorGuests};
+use crate::guests::{Guests, MonitorGuests};
 use crate::linearizer::Linearizer;
 use crate::nics::NicPort;
 use crate::queueing::Queueing;
 use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
-use crate::vifs::memory::{GuestMemory, VifSettings};
+use crate::vifs::memory::VifSettings;
 use abi::PAGE;
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, LroConfig, ModerationConfig,
@@ -40,7 +40,7 @@ use std::rc::Rc;
 /// # Errors
 /// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
 pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
-    serve(build(started, |shared| Box::new(MonitorGuests { shared }))?)
+    run_with(started, MonitorGuests::boxed)
 }
 
 /// Runs a driver domain with guests that `guests` adds and removes.
@@ -49,14 +49,9 @@ pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, Sta
 /// As [`run`].
 pub fn run_with<W: Wait>(
     started: Started<DriverConfig, W>,
-    guests: Box<dyn Guests>,
+    guests: impl FnOnce(VifSettings) -> Box<dyn Guests>,
 ) -> Result<Infallible, StartError> {
-    serve(build(started, |_| guests)?)
-}
-
-fn serve<W: Wait>(
-    (mut driver, platform): (Driver<W>, Rc<dyn Platform>),
-) -> Result<Infallible, StartError> {
+    let (mut driver, platform) = build(started, guests)?;
     platform.ready().map_err(|why| refused("ready", why))?;
     driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
@@ -73,7 +68,7 @@ pub fn run_joined<W: Wait>(
     started: Started<DriverConfig, W>,
     join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
-    let (mut driver, _) = build(started, |_| Box::new(FixedGuests))?;
+    let (mut driver, _) = build(started, MonitorGuests::boxed)?;
     join(driver.vifs_mut().collect())?;
     driver.run_loop()
 }
@@ -117,7 +112,7 @@ pub(crate) fn build<W: Wait>(
     }
     for vif in &config.vifs {
         let staging = memory.take(vif.staging_pages as usize * PAGE)?;
-        let access = Box::new(GuestMemory::new(vif, &shared, staging));
+        let access = driver.guests.access(vif, staging).map_err(rejected)?;
         let number = driver.add_guest(vif, access).map_err(rejected)?;
         if let Some(queue) = vif.queue
             && let Some(&wire) = wires.get(queue.nic as usize)

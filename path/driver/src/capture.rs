@@ -5,7 +5,7 @@
 //! never waits for a capture: a frame without room is counted and not recorded. The client repeats
 //! its request; a capture ends two seconds after the last request.
 
-use config::domain::VifConfig;
+use crate::ports::is_of;
 use net::packet::checksum::finish;
 use nic::{Checksum, Frame};
 use runtime::report::hex;
@@ -193,10 +193,7 @@ fn with_checksum(frame: &Frame) -> Option<Frame> {
 
 impl RunningCapture {
     fn sees(&self, port: &str) -> bool {
-        let name = port.split_once('.').map_or(port, |(_, name)| name);
-        let guest = VifConfig::guest_of(name);
-        let is_guests = port.starts_with("vif.") && guest == Some(self.of.as_str());
-        name == self.of || is_guests
+        is_of(port, &self.of)
     }
 
     fn take(&mut self) -> (Vec<CapturedFrame>, u64) {

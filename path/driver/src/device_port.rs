@@ -2,11 +2,11 @@
 //! deaths.
 
 use abi::hypercall::Create;
-use abi::{Handle, PAGE, XenbusState};
+use abi::{PAGE, XenbusState};
 use nic::dma::record::QueueRecord;
 use nic::dma::{Bell, RemoteNic, RemoteQueue};
 use nic::{Buffers, Frame, Middleware, Nic as _};
-use runtime::call::Calls;
+use runtime::call::{Calls, OwnTable};
 use runtime::frontend::{FrontendConnection, HandshakeStep};
 use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd};
 use runtime::start::print_line;
@@ -23,20 +23,6 @@ pub struct OwnDomain {
     pub calls: Rc<RefCell<Calls>>,
 }
 
-/// A table of counted grants for the device. Dropping it revokes all of them.
-#[derive(Debug)]
-struct DeviceTable {
-    calls: Rc<RefCell<Calls>>,
-    handle: Handle,
-}
-
-impl Drop for DeviceTable {
-    fn drop(&mut self) {
-        // Fails only if the monitor has ended the table.
-        let _ = self.calls.borrow_mut().end_table(self.handle);
-    }
-}
-
 /// The NIC, and its connection to the device.
 #[derive(Debug)]
 pub struct DevicePort {
@@ -47,7 +33,7 @@ pub struct DevicePort {
     granted: [Area; 2],
     domain: OwnDomain,
     /// Set from the layout of the rings to the end of the connection.
-    table: Option<DeviceTable>,
+    table: Option<OwnTable>,
 }
 
 /// The doorbell of the device's domain.
@@ -130,10 +116,7 @@ impl DevicePort {
             .borrow_mut()
             .create_table(self.link.conn, pages as u32)
             .map_err(|why| format!("cannot create a grant table: {}", why.name()))?;
-        self.table = Some(DeviceTable {
-            calls: Rc::clone(calls),
-            handle: table,
-        });
+        self.table = Some(OwnTable::new(calls, table));
         let queues = self.nic.lay_out().ok_or("the rings do not fit")?;
         let frames = self.domain.frames.span().addr();
         let frames = self.granted.iter().flat_map(|area| {

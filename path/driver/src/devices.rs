@@ -52,6 +52,7 @@ pub fn nic(
             .map(|area| Pool::new(area, BUFFER_BYTES as usize))
             .ok_or(StartError::Damaged("a NIC has too few buffers"))
     };
+    let received = area.part(2 * eighth, rest).unwrap_or(area);
     let mtu = config.mtu as usize;
     let nic: Box<dyn Nic> = match &config.kind {
         NicKindConfig::Tap {
@@ -62,11 +63,7 @@ pub fn nic(
             queues,
         } => {
             let offloads = (*vnet_header, *checksum, *tso);
-            let nic = tap(platform, (*device, queues), offloads, mtu)?;
-            match queues.is_empty() || nic.is_removed() {
-                true => Box::new(nic),
-                false => Box::new(with_queues(nic, config, *device, queues, platform)?),
-            }
+            wire_tap(config, (*device, queues), offloads, platform)?
         }
         NicKindConfig::Xdp {
             device,
@@ -90,7 +87,6 @@ pub fn nic(
         }
         NicKindConfig::Soft { cable, rings: of } => {
             let (near, far, station) = cable::ends(cable, config.rate_mbps, mtu);
-            let received = area.part(2 * eighth, rest).unwrap_or(area);
             let near = soft(config, *of, near, (rings, received), platform)?;
             Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
@@ -101,7 +97,6 @@ pub fn nic(
             merges,
             splits,
         } => {
-            let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
             let setup = RemoteSetup {
                 entries: *descriptors,
@@ -124,6 +119,20 @@ pub fn nic(
     };
     let nic = with_rate(nic, config, || pool(eighth, eighth))?;
     Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// Opens the TAP of a wire with its dedicated queues.
+fn wire_tap(
+    config: &NicConfig,
+    (device, queues): (u32, &[u32]),
+    offloads: (bool, bool, bool),
+    platform: &Rc<dyn Platform>,
+) -> Result<Box<dyn Nic>, StartError> {
+    let nic = tap(platform, (device, queues), offloads, config.mtu as usize)?;
+    Ok(match queues.is_empty() || nic.is_removed() {
+        true => Box::new(nic),
+        false => Box::new(with_queues(nic, config, device, queues, platform)?),
+    })
 }
 
 /// Limits the rate of a NIC, unless its cable has the rate. `memory` returns buffers for frames

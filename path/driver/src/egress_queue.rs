@@ -7,6 +7,7 @@
 //!
 //! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
+use abi::counts::Counts;
 use config::domain::{FrameLimit, bytes_per_s};
 use net::packet::ecn::mark_ce;
 use net::packet::segment::{cut, packets};
@@ -78,49 +79,7 @@ impl QueuedPacket for Box<Queued> {
 }
 
 /// Dropped packets by cause. Each packet of an aggregate counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueDrops {
-    /// [`Cause::Full`].
-    pub full: u64,
-    /// [`Cause::Codel`].
-    pub codel: u64,
-    /// [`Cause::Late`].
-    pub late: u64,
-}
-
-impl QueueDrops {
-    /// Counts a dropped frame.
-    pub fn count(&mut self, cause: Cause, frame: &Frame) {
-        let count = match cause {
-            Cause::Full => &mut self.full,
-            Cause::Codel => &mut self.codel,
-            Cause::Late => &mut self.late,
-        };
-        *count += packets(frame) as u64;
-    }
-
-    /// Returns name, meaning and count of each cause.
-    #[must_use]
-    pub fn reasons(&self) -> [(&'static str, &'static str, u64); 3] {
-        [
-            (
-                "queue_full",
-                "The queue towards the guest has no room.",
-                self.full,
-            ),
-            (
-                "queue_codel",
-                "CoDel: the queue towards the guest stands.",
-                self.codel,
-            ),
-            (
-                "queue_late",
-                "It waited for 0.5 s in the queue towards the guest.",
-                self.late,
-            ),
-        ]
-    }
-}
+pub type QueueDrops = Counts<Cause, { Cause::COUNT }>;
 
 /// The receive buffers that a guest has posted.
 pub trait PostedBuffers {
@@ -351,6 +310,11 @@ impl EgressQueue {
         Some(due_ns.min(self.late_ns))
     }
 
+    /// Counts a dropped frame.
+    pub fn count_drop(&mut self, cause: Cause, frame: &Frame) {
+        self.drops.add(cause, packets(frame) as u64);
+    }
+
     /// Returns the queue's state at `now_ns` and its drops, as JSON.
     #[must_use]
     pub fn stat(&self, now_ns: u64) -> Value {
@@ -360,9 +324,9 @@ impl EgressQueue {
             "bytes": self.queue.bytes(),
             "oldest_ns": self.queue.oldest_ns().map_or(0, age_ns),
             "marked": self.queue.marked(),
-            "full": self.drops.full,
-            "codel": self.drops.codel,
-            "late": self.drops.late,
+            "full": self.drops.get(Cause::Full),
+            "codel": self.drops.get(Cause::Codel),
+            "late": self.drops.get(Cause::Late),
         })
     }
 }

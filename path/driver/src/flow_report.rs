@@ -1,7 +1,6 @@
 //! Answers to queries for the flows of ports.
 
-use crate::ports::BridgePorts;
-use config::domain::VifConfig;
+use crate::ports::{BridgePorts, is_of};
 use config::rule::IpProtocol;
 use net::bridge::{Bridge, Direction};
 use net::flows::{FlowStatus, Flows};
@@ -43,14 +42,6 @@ pub fn flows(
     let next = (some.len() > FLOWS_MAX).then_some(first.saturating_add(FLOWS_MAX as u32));
     some.truncate(FLOWS_MAX);
     Ok(json!({ "flows": some, "next": next }))
-}
-
-/// Returns whether a port is `of`, or an interface of guest `of`.
-fn is_of(port: &str, of: &str) -> bool {
-    let Some((kind, name)) = port.split_once('.') else {
-        return false;
-    };
-    name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
 fn line(port: &str, flow: &FlowStatus) -> Value {

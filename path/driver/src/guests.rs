@@ -19,11 +19,12 @@ pub trait Guests: Debug {
     /// Reports why an added guest was rejected. No further change concerns it.
     fn refused(&mut self, _conn: ConnId, _why: &str) {}
 
-    /// Returns access to the memory of a guest that the monitor has attached.
+    /// Returns access to the memory of a guest that the monitor has attached. `staging` is memory
+    /// of this domain for a guest that is known at the start ([`VifConfig::staging_pages`]).
     ///
     /// # Errors
     /// The monitor attaches no guests here, or this guest is unsupported; the reason as text.
-    fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String>;
+    fn access(&self, vif: &VifConfig, staging: Span) -> Result<Box<dyn GuestAccess>, String>;
 }
 
 /// A change to the set of guests.
@@ -40,31 +41,19 @@ pub enum GuestChange {
     Removed(ConnId),
 }
 
-/// The guests of a driver domain that are all known at its start.
+/// The guests that the monitor attaches to a driver domain.
 #[derive(Debug)]
-pub struct FixedGuests;
+pub(crate) struct MonitorGuests(VifSettings);
 
-impl Guests for FixedGuests {
-    fn access(&self, _: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
-        Err("this driver domain does not accept guests after its start".into())
+impl MonitorGuests {
+    pub(crate) fn boxed(shared: VifSettings) -> Box<dyn Guests> {
+        Box::new(Self(shared))
     }
 }
 
-/// The guests that the monitor attaches to a driver domain.
-#[derive(Debug)]
-pub(crate) struct MonitorGuests {
-    pub(crate) shared: VifSettings,
-}
-
 impl Guests for MonitorGuests {
-    fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
-        if vif.staging_pages > 0 {
-            return Err("with grants = \"copy\", staging pages are assigned at the start".into());
-        }
-        if vif.queue.is_some() || vif.device_queue.is_some() {
-            return Err("dedicated queues of a NIC are assigned at the start".into());
-        }
-        Ok(Box::new(GuestMemory::new(vif, &self.shared, Span::EMPTY)))
+    fn access(&self, vif: &VifConfig, _: Span) -> Result<Box<dyn GuestAccess>, String> {
+        Ok(Box::new(GuestMemory::new(vif, &self.0)))
     }
 }
 
@@ -184,7 +173,7 @@ mod tests {
             self.0.refused.borrow_mut().push(conn);
         }
 
-        fn access(&self, vif: &VifConfig) -> Result<Box<dyn GuestAccess>, String> {
+        fn access(&self, vif: &VifConfig, _: Span) -> Result<Box<dyn GuestAccess>, String> {
             match vif.staging_pages {
                 0 => Ok(Box::new(NoAccess)),
                 _ => Err("no room".into()),
@@ -413,27 +402,5 @@ mod tests {
         }
         let left: Vec<_> = driver.vifs_mut().map(|vif| vif.conn()).collect();
         assert_eq!(left, [ConnId(5)]);
-    }
-
-    #[test]
-    fn staging_pages_are_allocated_at_the_start() {
-        let shared = VifSettings {
-            platform: System::new(),
-            calls: Rc::new(RefCell::new(Calls::refused())),
-            frames: Area::anonymous(PAGE).unwrap(),
-            grants: config::domain::GrantMode::Counted,
-            offloads: config::domain::Offloads::Tso,
-            ring_order: 1,
-            ring_format: config::domain::RingFormat::Native,
-            meta: config::lro::Meta::Request,
-        };
-        let guests = MonitorGuests { shared };
-        guests.access(&vif(1, 1)).unwrap();
-        let staged = VifConfig {
-            staging_pages: 1,
-            ..vif(1, 1)
-        };
-        let refused = guests.access(&staged).unwrap_err();
-        assert!(refused.contains("assigned at the start"), "{refused}");
     }
 }

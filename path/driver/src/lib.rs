@@ -15,7 +15,7 @@
 //! | [`switch`] | forwards a batch of frames from a port over the bridge |
 //! | [`egress`] | assigns the frames of a batch to egress ports |
 //! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or rate limit |
-//! | [`buffer_limits`] | limits on the buffers of queues |
+//! | [`dynamic_threshold`] | limits on the buffers of queues |
 //! | [`software_offload`] | segmentation and checksums for a port that lacks them |
 //! | [`path_mtu`] | errors to senders of packets that exceed a NIC's MTU |
 //! | [`fast_path`] | small frames from guest to guest |
@@ -50,13 +50,13 @@
 //! | [`report`] | counters as JSON |
 
 pub mod backpressure;
-pub mod buffer_limits;
 mod build;
 pub mod capture;
 pub mod dedicated;
 pub mod device_port;
 pub mod devices;
 pub mod dirty_ports;
+pub mod dynamic_threshold;
 pub mod egress;
 pub mod egress_queue;
 pub mod fairness;

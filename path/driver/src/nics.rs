@@ -1,6 +1,6 @@
 //! Ports that are devices of the driver domain.
 
-use crate::buffer_limits::QueueShare;
+use crate::dynamic_threshold::QueueShare;
 use crate::linearizer::Linearizer;
 use crate::port_common::PortCommon;
 use crate::traffic::PortTraffic;

@@ -197,7 +197,7 @@ const REGISTERS: &str = "the registers of a PCI device";
 /// Returns the kind of a device.
 fn kind(device: u32, platform: &dyn Platform) -> Result<PciKind, StartError> {
     let word = ask(REGISTERS, device, PciControl::Kind.encode(), platform)?;
-    PciKind::decode(word).ok_or(StartError::Damaged("a PCI device of an unknown kind"))
+    PciKind::from_wire(word).ok_or(StartError::Damaged("a PCI device of an unknown kind"))
 }
 
 /// Returns the registers of a device, and waits until they are mapped.

@@ -4,6 +4,7 @@
 use crate::nics::NicPort;
 use crate::port_common::PortCommon;
 use crate::vifs::VifPort;
+use config::domain::VifConfig;
 use nic::{Caps, Frame};
 use runtime::ledger::{Hop, Ledger};
 use runtime::trace::DropSnapshot;
@@ -71,7 +72,7 @@ impl BridgePort {
             Self::Nic(nic) => DropSnapshot::of_device(&nic.sent),
             Self::Vif(vif) => {
                 let drop_snapshot = DropSnapshot::of_guest(&vif.counters(), vif.not_connected);
-                drop_snapshot.with(vif.egress.drops.reasons())
+                drop_snapshot.with_counts(vif.egress.drops.iter())
             }
         }
     }
@@ -271,6 +272,12 @@ impl BridgePorts {
             _ => None,
         })
     }
+}
+
+/// Returns whether a port is `of`, or an interface of guest `of`.
+pub(crate) fn is_of(port: &str, of: &str) -> bool {
+    let (kind, name) = port.split_once('.').unwrap_or(("", port));
+    name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
 #[cfg(test)]

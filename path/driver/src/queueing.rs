@@ -12,13 +12,13 @@
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
-use crate::buffer_limits::QueueShare;
 use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
+use crate::dynamic_threshold::QueueShare;
 use crate::egress_queue::{Blocked, Queued};
 use crate::path_mtu::PathMtu;
 use crate::ports::{BridgePort, BridgePorts};
-use crate::software_offload::{PortOffloads, SoftwareOffloads};
+use crate::software_offload::{PortOffloads, SoftwareOffloads, TxError};
 use crate::vifs::VifPort;
 use config::domain::BUFFER_BYTES;
 use net::packet::flow::flow_hash;
@@ -139,9 +139,9 @@ impl Queueing {
                 }
             },
             (nic, _) => {
-                let before = context.software_offload.tx_errors.too_long;
+                let before = context.software_offload.tx_errors.get(TxError::TooLong);
                 send_by(nic, context.software_offload, now_ns, frames, pick, ledger);
-                if context.software_offload.tx_errors.too_long != before
+                if context.software_offload.tx_errors.get(TxError::TooLong) != before
                     && let Some(caps) = nic.caps()
                 {
                     let sender = context.ports.get_mut(in_port);
@@ -235,7 +235,7 @@ impl Queueing {
             return;
         };
         let Some(queued) = kept else {
-            vif.egress.drops.count(Cause::Full, frame);
+            vif.egress.count_drop(Cause::Full, frame);
             return;
         };
         if vif.egress.is_empty() && !self.waiting.contains(&number) {
@@ -388,15 +388,9 @@ impl Queueing {
     fn drop_lost(&mut self, context: &mut SendContext<'_>, number: usize) {
         while let Some((cause, queued)) = self.lost.pop() {
             if let Some(vif) = context.ports.vif_mut(number) {
-                vif.egress.drops.count(cause, &queued.frame);
+                vif.egress.count_drop(cause, &queued.frame);
                 if context.capture.sees(&vif.name) {
-                    let reasons = vif.egress.drops.reasons();
-                    let why = match (cause, reasons) {
-                        (Cause::Full, [full, ..]) => full,
-                        (Cause::Codel, [_, codel, _]) => codel,
-                        (Cause::Late, [.., late]) => late,
-                    };
-                    let why = runtime::trace::dropped(why.0, why.1);
+                    let why = runtime::trace::dropped(cause);
                     context
                         .capture
                         .sent_by(&vif.name, &queued.frame, Some(why), context.now_ns);

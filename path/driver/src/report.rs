@@ -78,8 +78,8 @@ pub fn stat(
     }
     let in_kernel = denied.iter().map(|count| count.frames).sum();
     drops.add(DropReason::Firewall.name(), in_kernel);
-    for (reason, _, count) in switch.software_offload.tx_errors.reasons() {
-        drops.add(reason, count);
+    for (reason, count) in switch.software_offload.tx_errors.iter() {
+        drops.add(reason.name(), count);
     }
     let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
     let mut stat = json!({
@@ -146,8 +146,8 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
     let counters = vif.counters();
     drops.add_vif("netback", &counters);
     drops.add("not_connected", vif.not_connected);
-    for (reason, _, dropped) in vif.egress.drops.reasons() {
-        drops.add(reason, dropped);
+    for (reason, dropped) in vif.egress.drops.iter() {
+        drops.add(reason.name(), dropped);
     }
     json!({
         "state": vif.state(),
@@ -162,7 +162,7 @@ fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::software_offload::TxErrors;
+    use crate::software_offload::TxError;
     use std::collections::BTreeSet;
     use vif::InterfaceCounters;
 
@@ -173,7 +173,7 @@ mod tests {
         let netback = Value::from(netback);
         let netback = netback.as_object().unwrap().keys().cloned();
         let bridge = DropReason::NAMES.map(str::to_owned);
-        let software_offload = TxErrors::default().reasons().map(|it| it.0.to_owned());
+        let software_offload = TxError::NAMES.map(str::to_owned);
         let all: Vec<String> = netback.chain(bridge).chain(software_offload).collect();
         let names: BTreeSet<_> = all.iter().collect();
         assert_eq!(names.len(), all.len(), "{all:?}");

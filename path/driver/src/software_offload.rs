@@ -1,5 +1,6 @@
 //! Software offloads for one egress port: segmentation and checksums that the port lacks.
 
+use abi::counts::Counts;
 use net::packet::checksum::{FinishError, finish};
 use net::packet::segment::{SegmentError, segment};
 use nic::{Caps, Frame};
@@ -9,38 +10,16 @@ use vif::netif::transport;
 /// whole batch would be too many.
 const AT_ONCE: usize = 512;
 
-/// Counters of frames that could not be adapted to their port, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct TxErrors {
-    /// The frame, or a segment of it, exceeds the port's maximum length.
-    pub too_long: u64,
-    /// The requested segmentation or checksum contradicts the headers.
-    pub bad_offload: u64,
-    /// Its memory is inaccessible.
-    pub fault: u64,
-}
-
-impl TxErrors {
-    /// Returns name, meaning and count of each reason.
-    #[must_use]
-    pub fn reasons(&self) -> [(&'static str, &'static str, u64); 3] {
-        [
-            (
-                "outbox.too_long",
-                "The frame, or a segment of it, is longer than the port accepts.",
-                self.too_long,
-            ),
-            (
-                "outbox.bad_offload",
-                "The header contradicts the requested offload.",
-                self.bad_offload,
-            ),
-            (
-                "outbox.fault",
-                "Its memory is no longer accessible.",
-                self.fault,
-            ),
-        ]
+abi::named_enum! {
+    /// Reason why a frame is not sent. The port receives only frames that fit it, so a drop here is
+    /// the frame's fault.
+    pub enum TxError: u8 {
+        /// The frame, or a segment of it, is longer than the port accepts.
+        TooLong = "outbox.too_long",
+        /// The header contradicts the requested offload.
+        BadOffload = "outbox.bad_offload",
+        /// Its memory is no longer accessible.
+        Fault = "outbox.fault",
     }
 }
 
@@ -79,7 +58,7 @@ pub struct SoftwareOffloads {
     pick: Vec<u32>,
     segments: Vec<Frame>,
     /// Dropped frames.
-    pub tx_errors: TxErrors,
+    pub tx_errors: Counts<TxError, { TxError::COUNT }>,
     /// Segments made by software.
     pub segmented: u64,
     /// Checksums computed by software.
@@ -130,7 +109,7 @@ impl SoftwareOffloads {
             // checksum.
             self.segment(frame, caps);
         } else if caps.is_too_long(frame) {
-            self.tx_errors.too_long += 1;
+            self.tx_errors.count(TxError::TooLong);
         } else {
             self.fill_in(frame.clone());
         }
@@ -143,9 +122,9 @@ impl SoftwareOffloads {
                 self.segmented += self.segments.len() as u64;
                 self.fit.append(&mut self.segments);
             }
-            Err(SegmentError::Fault) => self.tx_errors.fault += 1,
-            Err(SegmentError::TooLong) => self.tx_errors.too_long += 1,
-            Err(_) => self.tx_errors.bad_offload += 1,
+            Err(SegmentError::Fault) => self.tx_errors.count(TxError::Fault),
+            Err(SegmentError::TooLong) => self.tx_errors.count(TxError::TooLong),
+            Err(_) => self.tx_errors.count(TxError::BadOffload),
         }
     }
 
@@ -155,8 +134,8 @@ impl SoftwareOffloads {
                 self.checksummed += 1;
                 self.fit.push(frame);
             }
-            Err(FinishError::Fault(_)) => self.tx_errors.fault += 1,
-            Err(_) => self.tx_errors.bad_offload += 1,
+            Err(FinishError::Fault(_)) => self.tx_errors.count(TxError::Fault),
+            Err(_) => self.tx_errors.count(TxError::BadOffload),
         }
     }
 }

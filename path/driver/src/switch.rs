@@ -15,7 +15,7 @@ use net::bridge::{self, Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
 use nic::Frame;
 use runtime::ledger::{Hop, Ledger};
-use runtime::trace::{Trace, dropped_by_bridge};
+use runtime::trace::{Trace, dropped};
 use std::rc::Rc;
 use std::slice;
 
@@ -266,7 +266,7 @@ impl Switch {
                         .get(number)
                         .map(BridgePort::drop_snapshot)
                         .unwrap_or_default();
-                    drop_snapshot.with(context.software_offload.tx_errors.reasons())
+                    drop_snapshot.with_counts(context.software_offload.tx_errors.iter())
                 };
                 let before = drop_snapshot(&context);
                 let one = slice::from_ref(pick);
@@ -348,7 +348,7 @@ fn forwarded(to: impl IntoIterator<Item = usize>, ports: &BridgePorts) -> String
 
 /// Describes a drop as text, with the rule that denied the frame, if any.
 fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &BridgePorts) -> String {
-    let why = dropped_by_bridge(reason);
+    let why = dropped(reason);
     let port = |(number, rule)| Some((ports.get(number)?, rule));
     match rule.and_then(port) {
         Some((port, rule)) => {

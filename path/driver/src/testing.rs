@@ -41,11 +41,11 @@ pub(crate) struct System {
     pub(crate) doorbells: Cell<u32>,
     /// Number of times that any of them was rung.
     pub(crate) rings: Rc<Cell<u32>>,
-    window: Area,
+    pub(crate) window: Area,
 }
 
-/// Pages of a window.
-const WINDOW: u32 = 64;
+/// Entries of a guest's grant table, and their slots of the window. The sub-tables follow.
+pub(crate) const ENTRIES: u32 = 64;
 
 impl System {
     pub(crate) fn new() -> Rc<Self> {
@@ -59,7 +59,8 @@ impl System {
             polled: RefCell::default(),
             doorbells: Cell::default(),
             rings: Rc::default(),
-            window: Area::anonymous(WINDOW as usize * PAGE).unwrap(),
+            window: Area::anonymous((ENTRIES + abi::counted::table_slots(ENTRIES)) as usize * PAGE)
+                .unwrap(),
         })
     }
 
@@ -112,17 +113,18 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
         platform: system,
         calls: Rc::new(RefCell::new(Calls::over(call))),
         frames: Area::anonymous(4 * PAGE).unwrap(),
-        grants: GrantMode::Map,
+        grants: GrantMode::Counted,
         offloads: Offloads::Tso,
         ring_order: 1,
         ring_format: RingFormat::Native,
         meta: Meta::Request,
     };
     let vif = VifConfig {
-        slots: WINDOW,
+        slots: ENTRIES,
+        tables_slot: ENTRIES,
         ..VifConfig::new(0, name.to_owned(), mac)
     };
-    let memory = Box::new(GuestMemory::new(&vif, &shared, Span::EMPTY));
+    let memory = Box::new(GuestMemory::new(&vif, &shared));
     let (platform, ledger) = (shared.platform, Rc::new(Ledger::new(false)));
     let mut port = VifPort::new(&vif, platform, ledger, memory);
     port.name = vif.name;

@@ -48,7 +48,7 @@ const GUESTS_COME_NS: u64 = 10_000_000;
 pub struct Driver<W> {
     switch: Switch,
     platform: Rc<dyn Platform>,
-    guests: Box<dyn Guests>,
+    pub(crate) guests: Box<dyn Guests>,
     pub(crate) flow_memory: FlowMemory,
     fast_path: FastPath,
     /// Dedicated queues of each NIC that has them.

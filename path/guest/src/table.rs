@@ -4,7 +4,7 @@
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
-use runtime::call::Calls;
+use runtime::call::{Calls, OwnTable};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -123,8 +123,7 @@ impl Drop for CountedTable {
 /// The exchanged pages of one connection. Dropping them ends this domain's part of the exchange.
 #[derive(Debug)]
 pub struct FlipPages {
-    calls: Rc<RefCell<Calls>>,
-    handle: Handle,
+    own: OwnTable,
     pages: Area,
     first: Slot,
 }
@@ -145,8 +144,7 @@ impl FlipPages {
             .ok_or(GrantStatus::BadSlot)?;
         let handle = calls.borrow_mut().create_exchange(conn, count, first)?;
         Ok(Self {
-            calls: Rc::clone(calls),
-            handle,
+            own: OwnTable::new(calls, handle),
             pages,
             first,
         })
@@ -158,15 +156,8 @@ impl FlipPages {
         ExchangedPages {
             pages: self.pages,
             first: self.first,
-            handle: self.handle,
+            handle: self.own.handle(),
             table,
         }
-    }
-}
-
-impl Drop for FlipPages {
-    fn drop(&mut self) {
-        // Ending fails only if the exchange no longer exists.
-        let _ = self.calls.borrow_mut().end_table(self.handle);
     }
 }

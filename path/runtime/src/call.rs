@@ -1,7 +1,6 @@
 //! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
 
 use crate::platform::{ConnectRecord, NO_RECORD, PeerEnd};
-use abi::classic::{CopyOp, MapOp, TransferOp, UnmapOp};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Create, DONE, ForeignMap, HypercallKind, KIND, OP_WORDS, OPS,
     OPS_MAX, REQUEST, RESULT, Revoke, STATUS_WORD, Share,
@@ -12,6 +11,8 @@ use abi::{
 };
 use rustix::io::Errno;
 use shmem::{Span, domain_memory::DomainMemory, futex};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -26,44 +27,32 @@ pub struct Calls {
     number: u32,
 }
 
-/// A batch operation: its words, and its status afterwards.
-trait Op {
-    fn words(&self) -> [u64; 3];
+/// A table of counted grants or an exchange. Dropping it ends this domain's part in it.
+#[derive(Debug)]
+pub struct OwnTable {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
 }
 
-impl Op for CopyOp {
-    fn words(&self) -> [u64; 3] {
-        self.encode()
+impl OwnTable {
+    /// Takes ownership of a table or an exchange.
+    #[must_use]
+    pub fn new(calls: &Rc<RefCell<Calls>>, handle: Handle) -> Self {
+        let calls = Rc::clone(calls);
+        Self { calls, handle }
+    }
+
+    /// Returns its handle.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle
     }
 }
 
-impl Op for MapOp {
-    fn words(&self) -> [u64; 3] {
-        self.encode()
-    }
-}
-
-impl Op for Create {
-    fn words(&self) -> [u64; 3] {
-        self.encode()
-    }
-}
-
-impl Op for Revoke {
-    fn words(&self) -> [u64; 3] {
-        self.encode()
-    }
-}
-
-impl Op for TransferOp {
-    fn words(&self) -> [u64; 3] {
-        self.encode()
-    }
-}
-
-impl Op for UnmapOp {
-    fn words(&self) -> [u64; 3] {
-        [u64::from(self.slot.0), 0, 0]
+impl Drop for OwnTable {
+    fn drop(&mut self) {
+        // Fails only if the other domain's end, or the monitor, has ended it.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
     }
 }
 
@@ -89,21 +78,6 @@ impl Calls {
     #[must_use]
     pub fn over(page: Span) -> Self {
         Self { page, number: 0 }
-    }
-
-    /// Executes copies; appends one status per operation to `status`.
-    pub fn copy(&mut self, ops: &[CopyOp], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantCopy, ops, status);
-    }
-
-    /// Maps pages; appends one status per operation to `status`.
-    pub fn map(&mut self, ops: &[MapOp], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantMap, ops, status);
-    }
-
-    /// Unmaps pages; appends one status per operation to `status`.
-    pub fn unmap(&mut self, ops: &[UnmapOp], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantUnmap, ops, status);
     }
 
     /// Creates a table of counted grants for a connection of this domain.
@@ -158,17 +132,17 @@ impl Calls {
         Ok(Handle(self.get(1) as u32))
     }
 
-    /// Transfers pages in exchange for others; appends one status per operation to `status`.
-    pub fn transfer(&mut self, ops: &[TransferOp], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantTransfer, ops, status);
-    }
-
     /// Grants pages by this domain's tables; appends one result per operation to `made`.
     pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
         let mut status = Vec::new();
         for batch in ops.chunks(OPS_MAX) {
             status.clear();
-            self.batches(HypercallKind::GrantCreate, batch, &mut status);
+            self.batches(
+                HypercallKind::GrantCreate,
+                batch,
+                Create::encode,
+                &mut status,
+            );
             made.extend(status.iter().enumerate().map(|(n, status)| match status {
                 GrantStatus::Okay => Ok(GrantRef(self.get(n * OP_WORDS + ANSWER_WORD) as u32)),
                 refused => Err(*refused),
@@ -178,7 +152,7 @@ impl Calls {
 
     /// Revokes grants of this domain's tables; appends one status per operation to `status`.
     pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
-        self.batches(HypercallKind::GrantRevoke, ops, status);
+        self.batches(HypercallKind::GrantRevoke, ops, Revoke::encode, status);
     }
 
     fn single(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<(), GrantStatus> {
@@ -291,10 +265,18 @@ impl Calls {
         self.enter(HypercallKind::Ready, 0)
     }
 
-    fn batches<T: Op>(&mut self, kind: HypercallKind, ops: &[T], status: &mut Vec<GrantStatus>) {
+    /// Makes calls of `kind` for operations that `words` encodes; appends one status per operation
+    /// to `status`.
+    pub fn batches<T: Copy>(
+        &mut self,
+        kind: HypercallKind,
+        ops: &[T],
+        words: impl Fn(T) -> [u64; 3],
+        status: &mut Vec<GrantStatus>,
+    ) {
         for batch in ops.chunks(OPS_MAX) {
-            for (n, op) in batch.iter().enumerate() {
-                for (word, value) in op.words().into_iter().enumerate() {
+            for (n, &op) in batch.iter().enumerate() {
+                for (word, value) in words(op).into_iter().enumerate() {
                     self.put(n * OP_WORDS + word, value);
                 }
                 self.put(

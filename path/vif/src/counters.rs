@@ -1,116 +1,51 @@
 //! Counters of an interface. Every drop has a reason.
 
-macro_rules! drops {
-    ($(#[doc = $doc:literal] $name:ident = $text:literal,)*) => {
-        /// Reason for dropping a packet.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(usize)]
-        pub enum VifDrop { $(#[doc = $doc] $name,)* }
+use abi::counts::Counts;
 
-        impl VifDrop {
-            /// All reasons.
-            pub const ALL: &[Self] = &[$(Self::$name),*];
-
-            /// Returns the reason's name in counters.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-
-            /// Returns an explanation in one sentence.
-            #[must_use]
-            pub fn meaning(self) -> &'static str {
-                match self { $(Self::$name => $doc.trim(),)* }
-            }
-        }
-    };
-}
-
-drops! {
-    /// A part of the packet has no bytes.
-    ZeroSize = "zero_size",
-    /// A part of the packet extends beyond its page or buffer.
-    CrossesPage = "crosses_page",
-    /// The parts have more bytes than the whole packet.
-    SizeMismatch = "size_mismatch",
-    /// The packet is shorter than an Ethernet header.
-    TooShort = "too_short",
-    /// The packet exceeds the maximum length.
-    TooLong = "too_long",
-    /// The packet has more slots than negotiated.
-    TooManySlots = "too_many_slots",
-    /// An extra info is invalid.
-    BadExtra = "bad_extra",
-    /// An offload was not negotiated.
-    OffloadNotNegotiated = "offload_not_negotiated",
-    /// An offload does not fit the packet.
-    BadOffload = "bad_offload",
-    /// The grant does not permit the access.
-    Grant = "grant",
-    /// The memory is no longer accessible.
-    Fault = "fault",
-    /// The guest joins more multicast groups than the filter holds.
-    TooManyGroups = "too_many_groups",
-    /// The guest's multicast filter excludes this group.
-    NotWanted = "not_wanted",
-    /// The guest has posted too few buffers.
-    NoRequest = "no_request",
-    /// The guest posted an invalid buffer.
-    BadRequest = "bad_request",
-    /// The peer answered with an error.
-    PeerError = "peer_error",
-    /// No local buffer was free.
-    NoBuffer = "no_buffer",
-    /// The interface is disabled.
-    Disabled = "disabled",
+abi::named_enum! {
+    /// Reason for dropping a packet.
+    pub enum VifDrop: usize {
+        /// A part of the packet has no bytes.
+        ZeroSize = "zero_size",
+        /// A part of the packet extends beyond its page or buffer.
+        CrossesPage = "crosses_page",
+        /// The parts have more bytes than the whole packet.
+        SizeMismatch = "size_mismatch",
+        /// The packet is shorter than an Ethernet header.
+        TooShort = "too_short",
+        /// The packet exceeds the maximum length.
+        TooLong = "too_long",
+        /// The packet has more slots than negotiated.
+        TooManySlots = "too_many_slots",
+        /// An extra info is invalid.
+        BadExtra = "bad_extra",
+        /// An offload was not negotiated.
+        OffloadNotNegotiated = "offload_not_negotiated",
+        /// An offload does not fit the packet.
+        BadOffload = "bad_offload",
+        /// The grant does not permit the access.
+        Grant = "grant",
+        /// The memory is no longer accessible.
+        Fault = "fault",
+        /// The guest joins more multicast groups than the filter holds.
+        TooManyGroups = "too_many_groups",
+        /// The guest's multicast filter excludes this group.
+        NotWanted = "not_wanted",
+        /// The guest has posted too few buffers.
+        NoRequest = "no_request",
+        /// The guest posted an invalid buffer.
+        BadRequest = "bad_request",
+        /// The peer answered with an error.
+        PeerError = "peer_error",
+        /// No local buffer was free.
+        NoBuffer = "no_buffer",
+        /// The interface is disabled.
+        Disabled = "disabled",
+    }
 }
 
 /// Drops by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropCounts([u64; VifDrop::ALL.len()]);
-
-impl DropCounts {
-    /// Counts one drop.
-    #[inline]
-    pub fn count(&mut self, reason: VifDrop) {
-        self.add(reason, 1);
-    }
-
-    /// Counts `n` drops.
-    #[inline]
-    pub fn add(&mut self, reason: VifDrop, n: u64) {
-        if let Some(count) = self.0.get_mut(reason as usize) {
-            *count += n;
-        }
-    }
-
-    /// Returns the number of drops for `reason`.
-    #[must_use]
-    pub fn get(&self, reason: VifDrop) -> u64 {
-        self.0.get(reason as usize).copied().unwrap_or(0)
-    }
-
-    /// Returns the number of drops for all reasons.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// Iterates over all reasons and their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (VifDrop, u64)> + '_ {
-        VifDrop::ALL
-            .iter()
-            .map(|&reason| (reason, self.get(reason)))
-    }
-}
-
-impl std::ops::AddAssign for DropCounts {
-    fn add_assign(&mut self, other: Self) {
-        for (to, from) in self.0.iter_mut().zip(other.0) {
-            *to += from;
-        }
-    }
-}
+pub type DropCounts = Counts<VifDrop, { VifDrop::COUNT }>;
 
 /// Counters since the interface connected. `from_guest` and `to_guest` mean the same at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -232,6 +232,14 @@ pub struct UnmapOp {
     pub slot: Slot,
 }
 
+impl UnmapOp {
+    /// Encodes it as words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [self.slot.0 as u64, 0, 0]
+    }
+}
+
 /// Exchange two pages (`GNTTABOP_transfer`): the page at a slot of the caller appears where the
 /// granter accepts one, and the page from there, zeroed, at the caller's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! Each end of a connection owns one record: a state, which the monitor checks, and a body, which
 //! it only passes on (crate `vif` defines the body of a network interface).
 
+use crate::wire_enum::wire_enum;
+
 /// Bytes of a record's body.
 pub const RECORD_BYTES: usize = 256;
 
@@ -21,47 +23,33 @@ pub enum Role {
     Frontend = 1,
 }
 
-/// The state of one end (values as in Xen).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(
-    feature = "json",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[repr(u8)]
-pub enum XenbusState {
-    /// The end does not exist, or its domain has died and been torn down.
-    Unknown = 0,
-    /// The start: no record has been written.
-    Initialising = 1,
-    /// Early initialisation is done; the end waits for the other end's record.
-    InitWait = 2,
-    /// The record is written; the end waits for the other end to connect.
-    Initialised = 3,
-    /// Frames flow.
-    Connected = 4,
-    /// Closing: no new work; work in flight drains.
-    Closing = 5,
-    /// Closed. The next state is [`XenbusState::Initialising`].
-    Closed = 6,
+wire_enum! {
+    /// The state of one end (values as in Xen).
+    #[derive(PartialOrd, Ord, Hash)]
+    #[cfg_attr(
+        feature = "json",
+        derive(serde::Serialize, serde::Deserialize),
+        serde(rename_all = "lowercase")
+    )]
+    pub enum XenbusState: u8 from u64 {
+        /// The end does not exist, or its domain has died and been torn down.
+        Unknown = 0,
+        /// The start: no record has been written.
+        Initialising = 1,
+        /// Early initialisation is done; the end waits for the other end's record.
+        InitWait = 2,
+        /// The record is written; the end waits for the other end to connect.
+        Initialised = 3,
+        /// Frames flow.
+        Connected = 4,
+        /// Closing: no new work; work in flight drains.
+        Closing = 5,
+        /// Closed. The next state is [`XenbusState::Initialising`].
+        Closed = 6,
+    }
 }
 
 impl XenbusState {
-    /// Decodes a value from the wire.
-    #[must_use]
-    pub const fn from_wire(value: u64) -> Option<Self> {
-        Some(match value {
-            0 => Self::Unknown,
-            1 => Self::Initialising,
-            2 => Self::InitWait,
-            3 => Self::Initialised,
-            4 => Self::Connected,
-            5 => Self::Closing,
-            6 => Self::Closed,
-            _ => return None,
-        })
-    }
-
     /// Returns whether an end may change from `self` to `next`: forwards through the handshake, to
     /// closing and closed from any state, and from closed back to the start. Writing the same state
     /// again (with a new body) is allowed before [`XenbusState::Connected`].

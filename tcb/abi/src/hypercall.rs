@@ -21,6 +21,7 @@
 use crate::counted::Revocation;
 use crate::ids::{ConnId, DomId, GrantRef, Handle, Slot};
 use crate::layout;
+use crate::wire_enum::wire_enum;
 
 /// Offset of REQUEST in the call page.
 pub const REQUEST: usize = 0;
@@ -41,91 +42,65 @@ pub const STATUS_WORD: usize = 5;
 /// The largest number of operations of a call.
 pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP_WORDS * 8);
 
-/// The kind of a call, which applies to all its operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum HypercallKind {
-    /// Copy bytes between pages: see [`HypercallKind::is_other`].
-    GrantCopy = 1,
-    /// Map granted pages individually: see [`HypercallKind::is_other`].
-    GrantMap = 2,
-    /// Unmap them: see [`HypercallKind::is_other`].
-    GrantUnmap = 3,
-    /// One operation: word 0 the connection, word 1 the new state; the record's body (256 bytes)
-    /// follows in the words of the next operations.
-    ConnectSet = 4,
-    /// One operation: word 0 the connection. Results: word 1 the other end's domain, word 2 own
-    /// role, word 3 own state, word 4 the other end's state; the body of the other end's record
-    /// follows in the words of the next operations. `-ENOENT` past the last connection.
-    ConnectGet = 5,
-    /// Report that the domain has started; no operations.
-    Ready = 6,
-    /// Create the granter's half of a table of counted grants. One operation: word 0 the user's
-    /// domain, word 1 the table's entries. Result: word 1 the [`crate::Handle`].
-    TableCreate = 7,
-    /// Bind the user's half. One operation: [`Bind`].
-    TableBind = 8,
-    /// End the caller's half of a table. One operation: word 0 the handle.
-    TableEnd = 9,
-    /// Grant pages: [`Create`] operations. Result: word 3 the reference.
-    GrantCreate = 10,
-    /// Revoke grants: [`Revoke`] operations.
-    GrantRevoke = 11,
-    /// Create the granter's half of an exchange: pages that change hands, all zero at first. One
-    /// operation: word 0 the connection, word 1 the number of pages of each end, word 2 the first
-    /// slot for the caller's pages, which must be free. Result: word 1 the [`crate::Handle`].
-    /// [`HypercallKind::TableBind`] (without sub-tables) binds the other half, and
-    /// [`HypercallKind::TableEnd`] ends one. See [`HypercallKind::is_other`].
-    ExchangeCreate = 12,
-    /// Exchange pages: see [`HypercallKind::is_other`].
-    GrantTransfer = 13,
-    /// Pass control words to the domain's own devices. Each operation: word 0 the device's number,
-    /// words 1 and 2 the device's command ([`TapControl`]). Result: word 3.
-    DeviceControl = 16,
-    /// End one of the domain's own devices permanently, after closing its descriptor. One
-    /// operation: word 0 the device's number. `-EBUSY`: the descriptor is still open.
-    DeviceEnd = 17,
-    /// Map a memory file whose descriptor the domain received. One operation: [`ForeignMap`]. The
-    /// status is an errno: `-EBADF`, no such descriptor; `-EINVAL`, not a memory file, or not
-    /// aligned to its page size; `-EEXIST`, the range is in use; `-ENOSPC`, beyond the domain's
-    /// limits.
-    ForeignMap = 18,
-    /// Unmap a memory file. One operation: word 0 the page of [`layout::FOREIGN`] where it is
-    /// mapped. `-ENOENT`: nothing is mapped there.
-    ForeignUnmap = 19,
-    /// Show the pages of a bound table that are granted for I/O to a device of the user's. One
-    /// operation: [`Share`]. The pages leave the device's window when they are revoked, and all of
-    /// them when either half of the table ends.
-    TableShare = 20,
+wire_enum! {
+    /// The kind of a call, which applies to all its operations.
+    pub enum HypercallKind: u32 from u32 {
+        /// Copy bytes between pages: see [`HypercallKind::is_other`].
+        GrantCopy = 1,
+        /// Map granted pages individually: see [`HypercallKind::is_other`].
+        GrantMap = 2,
+        /// Unmap them: see [`HypercallKind::is_other`].
+        GrantUnmap = 3,
+        /// One operation: word 0 the connection, word 1 the new state; the record's body (256
+        /// bytes) follows in the words of the next operations.
+        ConnectSet = 4,
+        /// One operation: word 0 the connection. Results: word 1 the other end's domain, word 2 own
+        /// role, word 3 own state, word 4 the other end's state; the body of the other end's record
+        /// follows in the words of the next operations. `-ENOENT` past the last connection.
+        ConnectGet = 5,
+        /// Report that the domain has started; no operations.
+        Ready = 6,
+        /// Create the granter's half of a table of counted grants. One operation: word 0 the user's
+        /// domain, word 1 the table's entries. Result: word 1 the [`crate::Handle`].
+        TableCreate = 7,
+        /// Bind the user's half. One operation: [`Bind`].
+        TableBind = 8,
+        /// End the caller's half of a table. One operation: word 0 the handle.
+        TableEnd = 9,
+        /// Grant pages: [`Create`] operations. Result: word 3 the reference.
+        GrantCreate = 10,
+        /// Revoke grants: [`Revoke`] operations.
+        GrantRevoke = 11,
+        /// Create the granter's half of an exchange: pages that change hands, all zero at first.
+        /// One operation: word 0 the connection, word 1 the number of pages of each end, word 2 the
+        /// first slot for the caller's pages, which must be free. Result: word 1 the
+        /// [`crate::Handle`]. [`HypercallKind::TableBind`] (without sub-tables) binds the other
+        /// half, and [`HypercallKind::TableEnd`] ends one. See [`HypercallKind::is_other`].
+        ExchangeCreate = 12,
+        /// Exchange pages: see [`HypercallKind::is_other`].
+        GrantTransfer = 13,
+        /// Pass control words to the domain's own devices. Each operation: word 0 the device's
+        /// number, words 1 and 2 the device's command ([`TapControl`]). Result: word 3.
+        DeviceControl = 16,
+        /// End one of the domain's own devices permanently, after closing its descriptor. One
+        /// operation: word 0 the device's number. `-EBUSY`: the descriptor is still open.
+        DeviceEnd = 17,
+        /// Map a memory file whose descriptor the domain received. One operation: [`ForeignMap`].
+        /// The status is an errno: `-EBADF`, no such descriptor; `-EINVAL`, not a memory file, or
+        /// not aligned to its page size; `-EEXIST`, the range is in use; `-ENOSPC`, beyond the
+        /// domain's limits.
+        ForeignMap = 18,
+        /// Unmap a memory file. One operation: word 0 the page of [`layout::FOREIGN`] where it is
+        /// mapped. `-ENOENT`: nothing is mapped there.
+        ForeignUnmap = 19,
+        /// Show the pages of a bound table that are granted for I/O to a device of the user's. One
+        /// operation: [`Share`]. The pages leave the device's window when they are revoked, and all
+        /// of them when either half of the table ends.
+        TableShare = 20,
+    }
 }
 
 impl HypercallKind {
-    /// Decodes a value from the wire.
-    #[must_use]
-    pub const fn from_wire(value: u32) -> Option<Self> {
-        Some(match value {
-            1 => Self::GrantCopy,
-            2 => Self::GrantMap,
-            3 => Self::GrantUnmap,
-            4 => Self::ConnectSet,
-            5 => Self::ConnectGet,
-            6 => Self::Ready,
-            7 => Self::TableCreate,
-            8 => Self::TableBind,
-            9 => Self::TableEnd,
-            10 => Self::GrantCreate,
-            11 => Self::GrantRevoke,
-            12 => Self::ExchangeCreate,
-            13 => Self::GrantTransfer,
-            16 => Self::DeviceControl,
-            17 => Self::DeviceEnd,
-            18 => Self::ForeignMap,
-            19 => Self::ForeignUnmap,
-            20 => Self::TableShare,
-            _ => return None,
-        })
-    }
-
     /// Returns whether only a monitor for comparisons serves this kind; others return `EINVAL`.
     #[must_use]
     pub const fn is_other(self) -> bool {

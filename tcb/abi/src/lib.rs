@@ -30,6 +30,7 @@ pub mod restarts;
 pub mod status;
 pub mod user_ids;
 pub mod version;
+mod wire_enum;
 pub mod xdp;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};

@@ -12,6 +12,9 @@ pub trait Named: Copy + 'static {
 
     /// Returns the variant's name.
     fn name(self) -> &'static str;
+
+    /// Returns the variant's doc comment, in one line.
+    fn meaning(self) -> &'static str;
 }
 
 /// Declares an enum together with the table of its names.
@@ -99,6 +102,10 @@ macro_rules! named_enum {
 
             fn name(self) -> &'static str {
                 self.name()
+            }
+
+            fn meaning(self) -> &'static str {
+                self.meaning()
             }
         }
     };

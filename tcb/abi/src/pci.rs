@@ -5,6 +5,8 @@
 //! gets no descriptor of the device: it can change neither the mappings nor the configuration
 //! space.
 
+use crate::wire_enum::wire_enum;
+
 /// The first I/O address of the domain's frames, above the interrupt range of x86 processors.
 pub const IO_BASE: u64 = 1 << 32;
 
@@ -22,44 +24,31 @@ pub fn is_address(text: &str) -> bool {
     text.len() == form.len() && text.chars().zip(form.chars()).all(fits)
 }
 
-/// A kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PciKind {
-    /// A virtio-net device.
-    VirtioNet,
-    /// An Intel 82574.
-    Intel82574,
-}
-
-impl PciKind {
-    const ALL: [Self; 2] = [Self::VirtioNet, Self::Intel82574];
-
-    /// Decodes a result word.
-    #[must_use]
-    pub fn decode(word: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u64 == word)
+wire_enum! {
+    /// A kind of device.
+    pub enum PciKind: u8 from u64 {
+        /// A virtio-net device.
+        VirtioNet = 0,
+        /// An Intel 82574.
+        Intel82574 = 1,
     }
 }
 
-/// A structure of registers of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Structure {
-    /// The common configuration of a virtio device; the general registers of an 82574.
-    Common,
-    /// The notification addresses of a virtio device; the registers of an 82574 for queues,
-    /// counters and filters.
-    Notify,
+wire_enum! {
+    /// A structure of registers of a device.
+    pub enum Structure: u8 from u64 {
+        /// The common configuration of a virtio device; the general registers of an 82574.
+        Common = 0,
+        /// The notification addresses of a virtio device; the registers of an 82574 for queues,
+        /// counters and filters.
+        Notify = 1,
+    }
 }
 
 /// Where the second structure of an 82574 begins, in bytes from the first one.
 pub const INTEL_QUEUES_AT: u32 = 0x2000;
 
 impl Structure {
-    /// All of them, in the order of their places in the window.
-    pub const ALL: [Self; 2] = [Self::Common, Self::Notify];
-
     /// Returns the first of its slots, if those of the device begin at `first`.
     #[must_use]
     pub const fn slot(self, first: u32) -> u32 {
@@ -127,11 +116,7 @@ impl PciControl {
     #[must_use]
     pub fn decode(words: [u64; 2]) -> Option<Self> {
         match words {
-            [Self::LAYOUT, number] => {
-                let mut all = Structure::ALL.into_iter();
-                let structure = all.find(|structure| *structure as u64 == number)?;
-                Some(Self::Layout(structure))
-            }
+            [Self::LAYOUT, number] => Structure::from_wire(number).map(Self::Layout),
             [Self::NOTIFY_MULTIPLIER, 0] => Some(Self::NotifyMultiplier),
             [Self::HAS_SERVED, 0] => Some(Self::HasServed),
             [Self::KIND, 0] => Some(Self::Kind),
@@ -159,9 +144,9 @@ mod tests {
             assert_eq!(PciControl::decode(nonsense), None, "{nonsense:?}");
         }
         for kind in PciKind::ALL {
-            assert_eq!(PciKind::decode(kind as u64), Some(kind));
+            assert_eq!(PciKind::from_wire(kind as u64), Some(kind));
         }
-        assert_eq!(PciKind::decode(PciKind::ALL.len() as u64), None);
+        assert_eq!(PciKind::from_wire(PciKind::ALL.len() as u64), None);
         let (offset, bytes) = (0x0fff, u32::MAX);
         let layout = StructureLayout { offset, bytes };
         assert_eq!(StructureLayout::decode(layout.encode()), layout);

@@ -2,21 +2,24 @@
 //! ([`crate::core::report_bytes`]).
 
 use crate::connect::XenbusState;
+use crate::wire_enum::wire_enum;
 
-/// The program of a domain; it also selects the filter profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "json",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-pub enum Program {
-    /// The driver domain.
-    Driver,
-    /// A guest domain.
-    Guest,
-    /// The device of a NIC.
-    Device,
+wire_enum! {
+    /// The program of a domain; it also selects the filter profile.
+    #[derive(Hash)]
+    #[cfg_attr(
+        feature = "json",
+        derive(serde::Serialize, serde::Deserialize),
+        serde(rename_all = "lowercase")
+    )]
+    pub enum Program: u8 from u16 {
+        /// The driver domain.
+        Driver = 0,
+        /// A guest domain.
+        Guest = 1,
+        /// The device of a NIC.
+        Device = 2,
+    }
 }
 
 /// One domain of a machine.

@@ -4,25 +4,23 @@
 //! memory for packets (UMEM), which is part of the domain's own frames.
 
 use crate::layout;
+use crate::wire_enum::wire_enum;
 
-/// One of a socket's rings. The kernel fills the first and the last, the domain the other two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Ring {
-    /// Received packets: descriptors of 16 bytes.
-    Receive,
-    /// Packets to send: descriptors of 16 bytes.
-    Transmit,
-    /// Memory to receive into: addresses of 8 bytes.
-    Fill,
-    /// Memory of sent packets: addresses of 8 bytes.
-    Completion,
+wire_enum! {
+    /// One of a socket's rings. The kernel fills the first and the last, the domain the other two.
+    pub enum Ring: u8 from u64 {
+        /// Received packets: descriptors of 16 bytes.
+        Receive = 0,
+        /// Packets to send: descriptors of 16 bytes.
+        Transmit = 1,
+        /// Memory to receive into: addresses of 8 bytes.
+        Fill = 2,
+        /// Memory of sent packets: addresses of 8 bytes.
+        Completion = 3,
+    }
 }
 
 impl Ring {
-    /// All of them, in the order of their places in the window.
-    pub const ALL: [Self; 4] = [Self::Receive, Self::Transmit, Self::Fill, Self::Completion];
-
     /// Bytes of an entry.
     #[must_use]
     pub const fn entry_bytes(self) -> usize {
@@ -83,29 +81,19 @@ impl RingLayout {
     }
 }
 
-/// Counters that the kernel keeps of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Counter {
-    /// Packets dropped for other reasons than those below, such as an address in the fill ring
-    /// outside the socket's memory.
-    Dropped,
-    /// Transmit descriptors outside the socket's memory.
-    BadTransmit,
-    /// Packets dropped because the receive ring was full.
-    RingFull,
-    /// Packets dropped because the fill ring was empty.
-    FillEmpty,
-}
-
-impl Counter {
-    /// All counters.
-    pub const ALL: [Self; 4] = [
-        Self::Dropped,
-        Self::BadTransmit,
-        Self::RingFull,
-        Self::FillEmpty,
-    ];
+wire_enum! {
+    /// Counters that the kernel keeps of a socket.
+    pub enum Counter: u8 from u64 {
+        /// Packets dropped for other reasons than those below, such as an address in the fill ring
+        /// outside the socket's memory.
+        Dropped = 0,
+        /// Transmit descriptors outside the socket's memory.
+        BadTransmit = 1,
+        /// Packets dropped because the receive ring was full.
+        RingFull = 2,
+        /// Packets dropped because the fill ring was empty.
+        FillEmpty = 3,
+    }
 }
 
 /// Control calls of an AF_XDP socket.
@@ -155,16 +143,15 @@ impl XdpControl {
     #[must_use]
     pub fn decode(words: [u64; 2]) -> Option<Self> {
         let [kind, which] = words;
-        let which = u32::try_from(which).ok()?;
-        let place = which as usize;
+        let rule = u32::try_from(which).ok()?;
         match kind {
-            Self::LAYOUT => Ring::ALL.get(place).copied().map(Self::Layout),
-            Self::COUNTER => Counter::ALL.get(place).copied().map(Self::Counter),
+            Self::LAYOUT => Ring::from_wire(which).map(Self::Layout),
+            Self::COUNTER => Counter::from_wire(which).map(Self::Counter),
             Self::ENABLE if which == 0 => Some(Self::Enable),
             Self::STOP if which == 0 => Some(Self::Stop),
             Self::SOUND if which == 0 => Some(Self::Sound),
-            Self::DENIED_FRAMES => Some(Self::DeniedFrames(which)),
-            Self::DENIED_BYTES => Some(Self::DeniedBytes(which)),
+            Self::DENIED_FRAMES => Some(Self::DeniedFrames(rule)),
+            Self::DENIED_BYTES => Some(Self::DeniedBytes(rule)),
             _ => None,
         }
     }

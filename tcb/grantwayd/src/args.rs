@@ -11,6 +11,8 @@ pub(crate) struct Args {
     pub(crate) beside: PathBuf,
     /// The folder of the domains' programs.
     pub(crate) programs: PathBuf,
+    /// The name of the driver domain's program.
+    pub(crate) driver: &'static str,
     /// Whether to end once standard output has no reader.
     pub(crate) with_reader: bool,
     /// Arguments for the manager.
@@ -18,7 +20,10 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+    pub(crate) fn parse(
+        driver: &'static str,
+        mut args: impl Iterator<Item = String>,
+    ) -> Result<Self, String> {
         let (mut with_reader, mut programs, mut of_manager) = (false, None, Vec::new());
         let mut state = None;
         while let Some(arg) = args.next() {
@@ -33,6 +38,7 @@ impl Args {
         let beside = own.parent().map(PathBuf::from).unwrap_or_default();
         Ok(Self {
             programs: programs.map_or_else(|| beside.clone(), PathBuf::from),
+            driver,
             state: state.map(PathBuf::from),
             beside,
             with_reader,
@@ -55,7 +61,7 @@ mod tests {
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Args, String> {
-        Args::parse(args.iter().map(|&arg| arg.to_owned()))
+        Args::parse("driver", args.iter().map(|&arg| arg.to_owned()))
     }
 
     #[test]
@@ -67,6 +73,7 @@ mod tests {
             state: Some("/x".into()),
             beside: args.beside.clone(),
             programs: "/p".into(),
+            driver: "driver",
             with_reader: false,
             of_manager: ["--socket", "/s", "--log", "/l"].map(str::to_owned).into(),
         };

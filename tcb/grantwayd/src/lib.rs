@@ -39,10 +39,11 @@ use shmem::time::monotonic_ns;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-/// Runs the program, with the given mechanisms besides counted grants, if any.
+/// Runs the program, with the given mechanisms besides counted grants, if any. `driver` is the name
+/// of the driver domain's program.
 #[must_use]
-pub fn run(mechanism: Option<MechanismFactory>) -> ExitCode {
-    let Err(error) = serve(mechanism) else {
+pub fn run(driver: &'static str, mechanism: Option<MechanismFactory>) -> ExitCode {
+    let Err(error) = serve(driver, mechanism) else {
         return ExitCode::SUCCESS;
     };
     error.iter().for_each(|error| print_error(error));
@@ -50,9 +51,9 @@ pub fn run(mechanism: Option<MechanismFactory>) -> ExitCode {
 }
 
 /// Serves until the machine ends. Returns an error that was not reported yet.
-fn serve(mechanism: Option<MechanismFactory>) -> Result<(), Option<String>> {
+fn serve(driver: &'static str, mechanism: Option<MechanismFactory>) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
-    let args = Args::parse(std::env::args().skip(1))?;
+    let args = Args::parse(driver, std::env::args().skip(1))?;
     shmem::install_fault_handler();
     // A compromised helper must not read our memory. Only as root: without it the core could not
     // open its own files in /proc afterwards.

@@ -1,5 +1,5 @@
 //! The core; see the library of this crate.
 
 fn main() -> std::process::ExitCode {
-    grantwayd::run(None)
+    grantwayd::run("driver", None)
 }

@@ -9,10 +9,11 @@ use monitor::DeviceControl;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use shmem::io_map::IoMapping;
+use shmem::lock;
 use shmem::rate::TokenBucket;
 use shmem::time::monotonic_ns;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a domain's worker waits for netd's answer, or for its notice that it is working.
@@ -39,10 +40,6 @@ pub(crate) struct NetdLink {
     closed: Mutex<Vec<u32>>,
     /// Whether the machine is ending: then nothing waits for netd.
     ending: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl NetdLink {

@@ -12,10 +12,11 @@ use abi::layout::fd;
 use abi::status::ConnectionStatus;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
+use shmem::lock;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Writes of one record in a burst before [`WRITES_PER_SECOND`] applies: each write wakes the other
 /// end.
@@ -131,14 +132,10 @@ impl Records {
 pub struct Connections(Mutex<Records>);
 
 impl Connections {
-    fn lock(&self) -> MutexGuard<'_, Records> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes records, releases the lock, and then notifies the domains of the ends that `change`
     /// puts into the list.
     fn change<T>(&self, change: impl FnOnce(&mut Records, &mut Vec<Key>) -> T) -> T {
-        let mut records = self.lock();
+        let mut records = lock(&self.0);
         let mut notify = Vec::new();
         let done = change(&mut records, &mut notify);
         let reached = |end: Key| Some((records.port(end)?, end.1));
@@ -214,7 +211,7 @@ impl Connections {
     /// # Errors
     /// `ENOENT`: no such connection.
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<ConnectionView, Errno> {
-        let mut records = self.lock();
+        let mut records = lock(&self.0);
         let own = records.end(domain, conn)?;
         let (role, peer, state) = (own.role, own.peer, own.state);
         let other = records.ends.get(&peer);
@@ -234,7 +231,7 @@ impl Connections {
     /// # Errors
     /// `ENOENT`: no such connection. `ENOTCONN`: the other end is dead.
     pub fn other_end(&self, domain: DomId, conn: ConnId) -> Result<(DomId, Arc<EventPort>), Errno> {
-        let mut records = self.lock();
+        let mut records = lock(&self.0);
         let peer = records.end(domain, conn)?.peer;
         Ok((peer.0, records.port(peer).ok_or(Errno::NOTCONN)?))
     }
@@ -251,11 +248,11 @@ impl Connections {
         give: impl FnOnce(&EventPort) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (_, port) = self.other_end(domain, conn)?;
-        if self.lock().end(domain, conn)?.has_doorbell {
+        if lock(&self.0).end(domain, conn)?.has_doorbell {
             return Err(Errno::EXIST);
         }
         give(&port)?;
-        self.lock().end(domain, conn)?.has_doorbell = true;
+        lock(&self.0).end(domain, conn)?.has_doorbell = true;
         Ok(())
     }
 
@@ -297,13 +294,13 @@ impl Connections {
     /// `is_used` is false.
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
-            let Records { ends, .. } = &*self.lock();
+            let Records { ends, .. } = &*lock(&self.0);
             let left = |end: &ConnectionEnd| end.is_idle() && !ends.contains_key(&end.peer);
             let left = ends.iter().filter(|(_, end)| left(end));
             left.map(|(key, _)| *key).collect()
         };
         idle.retain(|&(domain, number)| !is_used(domain, ConnId(number)));
-        let mut records = self.lock();
+        let mut records = lock(&self.0);
         for key in idle {
             records.ends.remove(&key);
             records.give_number_back(key);
@@ -313,7 +310,7 @@ impl Connections {
     /// Returns whether a domain is an end of any connection.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
-        let records = self.lock();
+        let records = lock(&self.0);
         let mut others = records.ends.values().map(|end| end.peer.0);
         records.numbers.contains_key(&domain) || others.any(|other| other == domain)
     }
@@ -321,7 +318,7 @@ impl Connections {
     /// Returns whether every connection of a domain is up, except those whose other end is dead.
     #[must_use]
     pub fn are_up(&self, domain: DomId) -> bool {
-        let Records { ends, .. } = &*self.lock();
+        let Records { ends, .. } = &*lock(&self.0);
         let mut own = ends.range(of(domain));
         own.all(|(_, own)| {
             let other = ends.get(&own.peer);
@@ -345,7 +342,7 @@ impl Connections {
     /// returns a domain's name.
     #[must_use]
     pub fn list(&self, name: impl Fn(DomId) -> String) -> Vec<ConnectionStatus> {
-        let Records { ends, .. } = &*self.lock();
+        let Records { ends, .. } = &*lock(&self.0);
         let served = ends.iter().filter(|(_, end)| end.role == Role::Backend);
         let status = |((backend, _), end): (&Key, &ConnectionEnd)| {
             let other = ends.get(&end.peer)?;

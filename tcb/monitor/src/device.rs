@@ -10,11 +10,12 @@ use abi::DomId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 pub use sandbox::DeviceMap;
+use shmem::lock;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The control interface of a device.
 pub trait DeviceControl: Debug + Send + Sync {
@@ -89,10 +90,6 @@ struct Owned {
 pub struct Devices(Mutex<BTreeMap<(DomId, u64), Owned>>);
 
 impl Devices {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(DomId, u64), Owned>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a device. Its descriptor joins the domain's epoll set when it is handed out.
     pub fn insert(&self, domain: DomId, number: u64, device: DomainDevice, epoll: &Arc<OwnedFd>) {
         let owned = Owned {
@@ -101,13 +98,13 @@ impl Devices {
             is_given: false,
             is_taken: false,
         };
-        self.lock().insert((domain, number), owned);
+        lock(&self.0).insert((domain, number), owned);
     }
 
     /// Returns every device of a domain.
     #[must_use]
     pub fn of(&self, domain: DomId) -> Vec<Arc<DomainDevice>> {
-        let all = self.lock();
+        let all = lock(&self.0);
         let own = all.range((domain, 0)..=(domain, u64::MAX));
         own.map(|(_, owned)| Arc::clone(&owned.device)).collect()
     }
@@ -125,7 +122,7 @@ impl Devices {
         give: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (device, epoll) = {
-            let mut all = self.lock();
+            let mut all = lock(&self.0);
             let owned = all.get_mut(&(domain, number));
             let owned = owned.filter(|owned| !owned.is_taken).ok_or(Errno::NOENT)?;
             if owned.is_given {
@@ -141,7 +138,7 @@ impl Devices {
             Ok(()) | Err(Errno::PERM | Errno::EXIST) => give(device.fd.as_fd()),
             Err(errno) => Err(errno),
         };
-        if let Some(owned) = self.lock().get_mut(&(domain, number)) {
+        if let Some(owned) = lock(&self.0).get_mut(&(domain, number)) {
             (owned.is_taken, owned.is_given) = (false, given.is_ok());
         }
         given
@@ -160,7 +157,7 @@ impl Devices {
     ) -> Result<Arc<DomainDevice>, Errno> {
         // Checking and marking are one step: either a concurrent hand-out sees the mark, or this
         // call sees the hand-out.
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
         if owned.is_taken || is_there() {
             return Err(Errno::BUSY);
@@ -171,7 +168,7 @@ impl Devices {
 
     /// Removes a device: closes it, and removes it from its domain's epoll set.
     pub fn remove(&self, domain: DomId, number: u64) {
-        let gone = self.lock().remove(&(domain, number));
+        let gone = lock(&self.0).remove(&(domain, number));
         if let Some(Owned { device, epoll, .. }) = gone {
             // Otherwise the set would report events while any descriptor of the same file is open.
             let _ = epoll::delete(&epoll, &device.fd);
@@ -188,8 +185,7 @@ impl Devices {
 
     /// Removes all devices of a domain that was torn down.
     pub fn forget(&self, domain: DomId) {
-        let gone: Vec<_> = self
-            .lock()
+        let gone: Vec<_> = lock(&self.0)
             .extract_if((domain, 0)..=(domain, u64::MAX), |_, _| true)
             .collect();
         // Outside the lock, since closing a socket may take a long time.
@@ -208,7 +204,7 @@ impl Devices {
     /// ENOENT: the domain has no such device, or it has no control interface; otherwise the
     /// device's error.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
-        let all = self.lock();
+        let all = lock(&self.0);
         let owned = all.get(&(domain, number));
         let control = owned.and_then(|owned| owned.device.control.clone());
         drop(all);

@@ -4,10 +4,11 @@
 //! once and finds one mark. So no domain can fill memory or keep the main thread busy.
 
 use abi::DomId;
+use shmem::lock;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Everything that one domain's worker has reported since the main thread last took its notices. A
 /// notice without a mark asks the main thread to check again: a connection of the domain may have
@@ -58,14 +59,14 @@ impl NoticeChannel {
         // Read the descriptor first: a worker that adds a notice in between finds `rung` set, and
         // its notice is taken below.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = lock(&self.inbox);
         inbox.rung = false;
         std::mem::take(&mut inbox.notices)
     }
 
     /// Returns whether the main thread has yet to take a notice of a domain.
     pub(crate) fn names(&self, id: DomId) -> bool {
-        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let inbox = lock(&self.inbox);
         inbox.notices.contains_key(&id)
     }
 
@@ -78,7 +79,7 @@ impl NoticeChannel {
 
     /// Adds to a domain's notice, and wakes the main thread unless a wake-up is pending.
     pub(crate) fn tell(&self, id: DomId, add: impl FnOnce(&mut Notice)) {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = lock(&self.inbox);
         add(inbox.notices.entry(id).or_default());
         if !std::mem::replace(&mut inbox.rung, true) {
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());

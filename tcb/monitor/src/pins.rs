@@ -6,7 +6,8 @@
 //! device must end within [`PATIENCE_NS`]; otherwise its user is killed.
 
 use abi::DomId;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use shmem::lock;
+use std::sync::Mutex;
 
 /// How long a device may outlive the owner of the frames that it has pinned.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
@@ -38,13 +39,9 @@ struct PinningDevice {
 pub struct Pins(Mutex<Vec<PinningDevice>>);
 
 impl Pins {
-    fn lock(&self) -> MutexGuard<'_, Vec<PinningDevice>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that device `number` of `user` has frames of another domain pinned.
     pub fn insert(&self, user: DomId, number: u64, pin: Pin) {
-        self.lock().push(PinningDevice {
+        lock(&self.0).push(PinningDevice {
             user,
             number,
             pin,
@@ -55,20 +52,22 @@ impl Pins {
 
     /// Removes a device that has ended.
     pub fn remove(&self, user: DomId, number: u64) {
-        self.lock()
-            .retain(|device| (device.user, device.number) != (user, number));
+        lock(&self.0).retain(|device| (device.user, device.number) != (user, number));
     }
 
     /// Removes all devices of a domain that has ended.
     pub fn forget(&self, user: DomId) {
-        self.lock().retain(|device| device.user != user);
+        lock(&self.0).retain(|device| device.user != user);
     }
 
     /// Returns whether a frame must be exchanged before its owner regains sole access, and records
     /// the exchange.
     pub fn release(&self, of: DomId, frame: u32) -> bool {
         let mut pinned = false;
-        for device in self.lock().iter_mut().filter(|device| device.pin.of == of) {
+        for device in lock(&self.0)
+            .iter_mut()
+            .filter(|device| device.pin.of == of)
+        {
             let at = frame.checked_sub(device.pin.first);
             let place = at.and_then(|at| device.exchanged.get_mut(at as usize));
             pinned |= place.is_some_and(|exchanged| !std::mem::replace(exchanged, true));
@@ -80,7 +79,7 @@ impl Pins {
     /// pinned.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
-        let all = self.lock();
+        let all = lock(&self.0);
         all.iter()
             .any(|device| device.user == id || device.pin.of == id)
     }
@@ -94,7 +93,7 @@ impl Pins {
     ) -> (Vec<DomId>, Option<u64>) {
         let (mut late, mut next) = (Vec::new(), None);
         let kept = |device: &&mut PinningDevice| is_over(device.pin.of) && !is_over(device.user);
-        for device in self.lock().iter_mut().filter(kept) {
+        for device in lock(&self.0).iter_mut().filter(kept) {
             let due = *device
                 .due_ns
                 .get_or_insert(now_ns.saturating_add(PATIENCE_NS));

@@ -9,10 +9,11 @@ use abi::{DomId, Slot};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_send_signal};
 use sandbox::{AgentError, NotifyListener, Sandboxed};
+use shmem::lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A domain's process and its agent.
 #[derive(Debug)]
@@ -46,12 +47,6 @@ impl Process {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sandboxed> {
-        self.sandboxed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Kills the domain's process without waiting. [`Process::end`] ends its agent.
     pub(crate) fn strike(&self) {
         // The process may be dead already.
@@ -61,7 +56,7 @@ impl Process {
     /// Kills domain and agent and waits for their end, however long the kernel takes. Afterwards
     /// the domain can no longer access granted pages, and the worker can finish the teardown.
     pub(crate) fn end(&self) {
-        let mut sandboxed = self.lock();
+        let mut sandboxed = lock(&self.sandboxed);
         self.read_cpu(&sandboxed);
         while !sandboxed.kill() {
             self.lingers.store(true, Ordering::Relaxed);
@@ -104,7 +99,7 @@ impl AgentSpace {
         &mut self,
         what: impl FnOnce(&mut sandbox::Agent) -> Result<(), AgentError>,
     ) -> Result<(), SpaceError> {
-        what(&mut self.process.lock().agent).map_err(|error| {
+        what(&mut lock(&self.process.sandboxed).agent).map_err(|error| {
             if error.is_fatal() {
                 SpaceError::Lost(error.to_string())
             } else {

@@ -51,3 +51,10 @@ pub use fault::{Fault, install_fault_handler};
 pub use mapping::Mapping;
 pub use region::Region;
 pub use span::Span;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, even if another thread has panicked with it. A release aborts instead.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

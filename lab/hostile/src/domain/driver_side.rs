@@ -9,7 +9,7 @@ use driver::vifs::memory::{GuestMemory, VifSettings};
 use runtime::ledger::Ledger;
 use runtime::platform::{Platform, Wait};
 use runtime::start::{StartError, Started, refused};
-use shmem::{Area, Span};
+use shmem::Area;
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -60,7 +60,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
 
 fn port(vif: &VifConfig, shared: &VifSettings) -> VifPort {
     let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
-    let memory = GuestMemory::new(vif, shared, Span::EMPTY);
+    let memory = GuestMemory::new(vif, shared);
     VifPort::new(vif, platform, ledger, Box::new(memory))
 }
 

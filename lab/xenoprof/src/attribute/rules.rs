@@ -361,8 +361,8 @@ mod tests {
             (
                 DomainKind::Driver,
                 user(
-                    "driver",
-                    "<driver::grants::mapping::MappedGrants as vif::grants::Grants>::write",
+                    "driver-lab",
+                    "<driver_lab::mapping::MappedGrants as vif::grants::Grants>::write",
                 ),
                 Some("grant"),
             ),

@@ -67,14 +67,14 @@ fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
         bytes += queued.frame.len() as u64;
     }
     for (cause, queued) in lost {
-        queue.drops.count(cause, &queued.frame);
+        queue.count_drop(cause, &queued.frame);
     }
     bytes
 }
 
 /// Returns the number of dropped packets.
 fn dropped(queue: &EgressQueue) -> u64 {
-    queue.drops.reasons().iter().map(|(.., count)| count).sum()
+    queue.drops.total()
 }
 
 /// Returns the maximum number of bytes that may pass within `ns`.
@@ -198,7 +198,7 @@ fn eq_5_frames_are_dropped_after_half_a_second() {
     offer(&mut limit, due_ns - 1, &[]);
     assert!(!limit.is_empty());
     offer(&mut limit, due_ns, &[]);
-    assert!(limit.is_empty() && limit.drops.late == 1);
+    assert!(limit.is_empty() && limit.drops.get(Cause::Late) == 1);
     assert_eq!(limit.due_ns(due_ns), None);
 }
 

@@ -17,6 +17,7 @@ mod sender_load;
 
 pub use sender_load::SmallFrameRate;
 
+use crate::software_offload::TxError;
 use crate::switch::{BatchStats, Switch};
 use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
@@ -160,7 +161,7 @@ impl FastPath {
         for small in self.small.iter() {
             match small.to_frame() {
                 Ok(frame) => self.frames.push(frame),
-                Err(_) => switch.software_offload.tx_errors.fault += 1,
+                Err(_) => switch.software_offload.tx_errors.count(TxError::Fault),
             }
         }
         switch.forward(in_port, now_ns, &mut self.frames);

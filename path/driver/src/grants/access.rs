@@ -1,6 +1,7 @@
-//! Common parts of all mechanisms: ranges in a guest's pages, and copies to mapped pages.
+//! Common parts of all mechanisms, also those of other programs: ranges in a guest's pages, and
+//! copies to mapped pages.
 
-use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
+use abi::{DomId, GrantStatus, Slot};
 use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
 use runtime::call::Calls;
@@ -8,7 +9,7 @@ use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::grants::{CopyOut, CopySource, GrantAccess};
+use vif::grants::{CopySource, GrantAccess};
 
 /// Common parameters of every mechanism: the granter, and its part of the window.
 #[derive(Clone, Debug)]
@@ -25,39 +26,6 @@ pub struct GranterWindow {
     pub slots: u32,
     /// Ledger of this domain.
     pub ledger: Rc<Ledger>,
-}
-
-impl GranterWindow {
-    /// Returns the slot of a reference, if it has one.
-    pub(crate) fn slot(&self, gref: GrantRef) -> Option<Slot> {
-        let index = gref.index();
-        (index < self.slots && gref.generation() == 0)
-            .then(|| self.first.0.checked_add(index).map(Slot))
-            .flatten()
-    }
-
-    /// Makes hypercalls. The monitor's time is not charged to this domain.
-    pub(super) fn call<T>(&self, call: impl FnOnce(&mut Calls) -> T) -> T {
-        self.ledger.call(|| call(&mut self.calls.borrow_mut()))
-    }
-
-    /// Returns the range of an access to the page mapped at `slot`, or an error.
-    pub(super) fn place(
-        &self,
-        access: &GrantAccess,
-        slot: Result<Slot, GrantStatus>,
-    ) -> Result<Span, GrantStatus> {
-        self.span(slot?, access.offset, access.len)
-            .ok_or(GrantStatus::BadCopyArg)
-    }
-
-    /// Returns a range within a slot.
-    pub(super) fn span(&self, slot: Slot, offset: u16, len: u16) -> Option<Span> {
-        let at = (slot.0 as usize)
-            .checked_mul(PAGE)?
-            .checked_add(usize::from(offset))?;
-        self.window.at(at, usize::from(len))
-    }
 }
 
 /// Returns a range within `page`, or an error if the page is inaccessible or too short.
@@ -124,29 +92,5 @@ pub(super) fn copy_small_frames(accesses: &mut [GrantAccess], small: &[SmallFram
         if copied != Some(Ok(())) {
             access.result = Err(GrantStatus::BadPage);
         }
-    }
-}
-
-/// Executes a batch of copies to mapped pages. `slot` returns the slot of each page, or an error.
-pub(super) fn copy_mapped(
-    guest: &GranterWindow,
-    copies: &mut [CopyOut],
-    frames: &[Frame],
-    slot: impl Fn(GrantRef) -> Result<Slot, GrantStatus>,
-) {
-    for op in &*copies {
-        let dst = slot(op.gref)
-            .ok()
-            .and_then(|slot| guest.span(slot, op.offset, op.len));
-        dst.into_iter().for_each(fetch_start);
-    }
-    for op in copies {
-        op.status = match slot(op.gref) {
-            Ok(slot) => match guest.span(slot, op.offset, op.len) {
-                Some(dst) => copy_to(dst, op.source, frames),
-                None => GrantStatus::BadCopyArg,
-            },
-            Err(status) => status,
-        };
     }
 }

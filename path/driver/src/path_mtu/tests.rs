@@ -1,4 +1,5 @@
 use crate::port_common::PortCommon;
+use crate::software_offload::TxError;
 use crate::switch::Switch;
 use crate::testing::{Machine, mac};
 use nic::{Gso, GsoKind, Offload};
@@ -74,7 +75,14 @@ fn a_guest_learns_the_mtu_of_a_wire() {
         assert_eq!(error[at + 6..at + 8], 1504_u16.to_be_bytes());
         let quote = error.len() - at - 8;
         assert_eq!(error[at + 8..], sent[14..14 + quote]);
-        assert_eq!(machine.switch.software_offload.tx_errors.too_long, 1);
+        assert_eq!(
+            machine
+                .switch
+                .software_offload
+                .tx_errors
+                .get(TxError::TooLong),
+            1
+        );
         assert_eq!(
             machine.switch.errors.stat(&machine.switch.ports),
             json!({"sent": 1, "limited": 0})
@@ -100,7 +108,13 @@ fn oversized_segments_are_counted_and_reported() {
     assert_eq!(got.len(), 1);
     assert_eq!(got[0][26..30], [192, 0, 2, 1], "no gateway is known");
     let tx_errors = machine.switch.software_offload.tx_errors;
-    assert_eq!((tx_errors.too_long, tx_errors.bad_offload), (1, 0));
+    assert_eq!(
+        (
+            tx_errors.get(TxError::TooLong),
+            tx_errors.get(TxError::BadOffload)
+        ),
+        (1, 0)
+    );
     // Only the aggregate is long; its segments are not.
     assert!(answers(&mut machine, &sent, offload(1460), 0).is_empty());
     assert_eq!(machine.switch.software_offload.segmented, 7);
@@ -117,7 +131,11 @@ fn a_flood_gets_few_answers() {
     assert_eq!((count(0), count(100_000_000)), (20, 10));
     let stat = machine.switch.errors.stat(&machine.switch.ports);
     assert_eq!(stat, json!({"sent": 30, "limited": 70}));
-    let lost = machine.switch.software_offload.tx_errors.too_long;
+    let lost = machine
+        .switch
+        .software_offload
+        .tx_errors
+        .get(TxError::TooLong);
     assert_eq!(lost, 100);
 }
 

@@ -127,7 +127,7 @@ fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
         BUFFERS * 3 / 4 * 2 / 3,
         "twice the buffers that remain free"
     );
-    let dropped = (egress.drops.full + egress.drops.codel) as usize;
+    let dropped = (egress.drops.get(Cause::Full) + egress.drops.get(Cause::Codel)) as usize;
     assert_eq!(dropped, 1000 - POSTED - egress.units());
     // A second queue gets room, too.
     come(&mut machine, &mut far, &burst(0, 0..POSTED + 80), 20 * MS);
@@ -140,7 +140,7 @@ fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
     machine.drain(21 * MS + 500 * MS);
     assert_eq!(free(&machine), BUFFERS);
     assert!(machine.switch.queueing.is_empty());
-    assert_eq!(machine.port(0).egress.drops.late, 43);
+    assert_eq!(machine.port(0).egress.drops.get(Cause::Late), 43);
 }
 
 /// The wire sends a flood in which every frame begins a flow.
@@ -170,8 +170,8 @@ fn eq_8_a_queue_that_fills_up_signals_early() {
         come(&mut machine, &mut far, &burst(1, 0..1), ms * MS);
     }
     let drops = machine.port(1).egress.drops;
-    assert_eq!((drops.full, drops.late), (0, 0));
-    assert!((2..=8).contains(&drops.codel), "{drops:?}");
+    assert_eq!((drops.get(Cause::Full), drops.get(Cause::Late)), (0, 0));
+    assert!((2..=8).contains(&drops.get(Cause::Codel)), "{drops:?}");
 }
 
 #[test]
@@ -294,7 +294,7 @@ proptest! {
             let port = machine.port(1);
             let in_ring = port.traffic.out_packets as usize - got;
             let drops = port.egress.drops;
-            let dropped = (drops.full + drops.codel + drops.late) as usize;
+            let dropped = drops.total() as usize;
             prop_assert_eq!(got + in_ring + dropped + port.egress.units(), sent);
             prop_assert_eq!(free(&machine), BUFFERS - port.egress.units());
         }

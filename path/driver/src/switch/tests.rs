@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::{Machine, frame, mac};
 use abi::XenbusState;
+use net::queue::Cause;
 use std::slice;
 
 const EVERYBODY: [u8; 6] = [0xff; 6];
@@ -89,7 +90,10 @@ fn attack_09_stalled_guest_blocks_no_other() {
     }
     let port = machine.port(1);
     let drops = port.egress.drops;
-    let (waiting, dropped) = (port.egress.units() as u64, drops.full + drops.codel);
+    let (waiting, dropped) = (
+        port.egress.units() as u64,
+        drops.get(Cause::Full) + drops.get(Cause::Codel),
+    );
     assert_eq!(port.counters().to_guest + waiting + dropped, sent);
     assert!(dropped > 500 && waiting > 100, "{dropped} {waiting}");
 }

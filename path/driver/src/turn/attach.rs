@@ -13,6 +13,7 @@ use net::packet::announce::announcement;
 use nic::Frame;
 use runtime::platform::Wait;
 use serde_json::{Value, json};
+use shmem::Span;
 
 impl<W: Wait> Driver<W> {
     /// Handles added and removed guests.
@@ -84,7 +85,10 @@ impl<W: Wait> Driver<W> {
                 return Err(format!("connection {} belongs to {}", conn.0, port.name));
             }
             None => {
-                let access = self.guests.access(&vif)?;
+                if vif.queue.is_some() || vif.device_queue.is_some() {
+                    return Err("dedicated queues of a NIC are assigned at the start".into());
+                }
+                let access = self.guests.access(&vif, Span::EMPTY)?;
                 let number = self.add_guest(&vif, access)?;
                 if let Some(port) = self.switch.ports.vif_mut(number) {
                     // The other end's state may have changed before the port existed.

@@ -86,21 +86,9 @@ impl VifPort {
             self.not_connected += pick.len() as u64;
             return;
         };
-        let matching = link.queues.first_mut().match_multicast(frames, pick);
-        let pick = matching.as_deref().unwrap_or(pick);
         let room = &mut self.room;
-        let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
-            Some(netback) => room.to_guest(netback, frames, pick),
-            None => {
-                let mut all = DeliveryReport::default();
-                link.queues.divide(frames, pick, |queue, own| {
-                    let report = room.to_guest(queue, frames, own);
-                    all.delivered += report.delivered;
-                    all.bytes += report.bytes;
-                });
-                all
-            }
-        });
+        let give = |queue: &mut GuestNetback, own: &[u32]| room.to_guest(queue, frames, own);
+        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, give));
         self.delivered(&report);
     }
 
@@ -115,26 +103,13 @@ impl VifPort {
         rest: &mut Vec<u32>,
     ) {
         let Some(link) = &mut self.link else { return };
-        let matching = link.queues.first_mut().match_multicast(frames, pick);
-        let pick = matching.as_deref().unwrap_or(pick);
         let room = &mut self.room;
-        let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
-            Some(netback) => {
-                let (report, handled) = room.to_guest_while_posted(netback, frames, pick);
-                rest.extend(pick.iter().skip(handled));
-                report
-            }
-            None => {
-                let mut all = DeliveryReport::default();
-                link.queues.divide(frames, pick, |queue, own| {
-                    let (report, handled) = room.to_guest_while_posted(queue, frames, own);
-                    rest.extend(own.iter().skip(handled));
-                    all.delivered += report.delivered;
-                    all.bytes += report.bytes;
-                });
-                all
-            }
-        });
+        let give = |queue: &mut GuestNetback, own: &[u32]| {
+            let (report, handled) = room.to_guest_while_posted(queue, frames, own);
+            rest.extend(own.iter().skip(handled));
+            report
+        };
+        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, give));
         self.delivered(&report);
     }
 

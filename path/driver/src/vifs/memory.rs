@@ -1,13 +1,9 @@
 //! Access to a guest's memory: the grant mechanism, and the pages of the rings.
 
 use crate::grants::GranterWindow;
-use crate::grants::copy::CopyGrants;
 use crate::grants::counted::CountedGrants;
-use crate::grants::flip::FlipGrants;
-use crate::grants::mapping::{MappedGrants, MappingPeriod};
 use crate::vifs::hashing::Hashing;
-use abi::classic::{MapOp, UnmapOp};
-use abi::{GrantStatus, Handle, Slot};
+use abi::Slot;
 use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;
 use runtime::call::Calls;
@@ -41,19 +37,6 @@ pub struct VifSettings {
     pub ring_format: RingFormat,
     /// Place of the segment size of a packet to a guest.
     pub meta: Meta,
-}
-
-/// The part of the grant window for one guest's grants.
-#[derive(Clone, Copy, Debug)]
-struct VifWindow {
-    /// Slot of entry 0 of its table.
-    first: Slot,
-    /// Number of entries.
-    slots: u32,
-    /// First slot of the sub-tables of counted grants, or of exchanged pages.
-    tables: Slot,
-    /// Number of exchanged pages.
-    flips: u32,
 }
 
 /// Accessible memory of a guest.
@@ -121,13 +104,16 @@ pub trait GuestAccess: Debug {
     ) -> Result<OpenedMemory, String>;
 }
 
-/// One guest's part of this domain's memory.
+/// One guest's part of the grant window.
 #[derive(Debug)]
 pub struct GuestMemory {
     shared: VifSettings,
-    window: VifWindow,
-    /// Pages of the copying mechanism.
-    staging: Span,
+    /// Slot of entry 0 of its table.
+    first: Slot,
+    /// Number of entries.
+    slots: u32,
+    /// First slot of the sub-tables of its grants.
+    tables: Slot,
 }
 
 impl VifSettings {
@@ -161,7 +147,6 @@ impl VifSettings {
         };
         let offers = [
             (self.grants.has_tables(), Features::COUNTED_GRANTS),
-            (self.grants == GrantMode::Flip, Features::RX_FLIP),
             (self.meta == Meta::Response, Features::RX_META),
             (
                 self.ring_format == RingFormat::Native,
@@ -179,19 +164,6 @@ impl VifSettings {
     }
 }
 
-/// Pages that the monitor has mapped for this domain, until it is dropped.
-#[derive(Debug)]
-struct MappedPages {
-    calls: Rc<RefCell<Calls>>,
-    slots: Vec<UnmapOp>,
-}
-
-impl Drop for MappedPages {
-    fn drop(&mut self) {
-        self.calls.borrow_mut().unmap(&self.slots, &mut Vec::new());
-    }
-}
-
 impl GuestAccess for GuestMemory {
     fn record(&self, has_queue: bool) -> BackRecord {
         self.shared.record(has_queue)
@@ -203,42 +175,31 @@ impl GuestAccess for GuestMemory {
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {
-        let guest = self.guest(peer, ledger);
-        let mechanism: Box<dyn GrantMechanism> = match self.shared.grants {
-            GrantMode::Counted => return self.open_counted::<true>(guest, front),
-            GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
-            GrantMode::Flip => self.bind_flip(&guest, front)?,
-            _ if front.table != Handle(0) => {
-                return Err("the guest uses a grant mechanism that was not offered".into());
-            }
-            GrantMode::Copy => {
-                let frames = self.shared.frames;
-                Box::new(CopyGrants::new(guest.clone(), frames, self.staging))
-            }
-            GrantMode::Map => Box::new(MappedGrants::new(guest.clone(), MappingPeriod::Batch)),
-            GrantMode::Persistent => {
-                Box::new(MappedGrants::new(guest.clone(), MappingPeriod::Connection))
-            }
+        let guest = GranterWindow {
+            calls: Rc::clone(&self.shared.calls),
+            domain: peer.domain,
+            window: self.shared.platform.window(),
+            first: self.first,
+            slots: self.slots,
+            ledger: Rc::clone(ledger),
         };
-        let (held, pages) = map_rings(&guest, front)?;
-        Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))
+        match self.shared.grants {
+            GrantMode::Counted => self.open_counted::<true>(guest, front),
+            GrantMode::Unchecked => self.open_counted::<false>(guest, front),
+            _ => Err("this program of the driver domain lacks the grant mechanism".into()),
+        }
     }
 }
 
 impl GuestMemory {
-    /// Returns the part for the guest behind `vif`. `staging` is for the copying mechanism.
+    /// Returns the part for the guest behind `vif`.
     #[must_use]
-    pub fn new(vif: &VifConfig, shared: &VifSettings, staging: Span) -> Self {
-        let window = VifWindow {
+    pub fn new(vif: &VifConfig, shared: &VifSettings) -> Self {
+        Self {
+            shared: shared.clone(),
             first: Slot(vif.first_slot),
             slots: vif.slots,
             tables: Slot(vif.tables_slot),
-            flips: vif.flip_pages,
-        };
-        Self {
-            shared: shared.clone(),
-            window,
-            staging,
         }
     }
 
@@ -247,66 +208,10 @@ impl GuestMemory {
         guest: GranterWindow,
         front: &FrontRecord,
     ) -> Result<OpenedMemory, String> {
-        let mut grants = CountedGrants::<COUNTED>::bind(guest, front.table, self.window.tables)
+        let mut grants = CountedGrants::<COUNTED>::bind(guest, front.table, self.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
         Ok(OpenedMemory::new(Box::new(grants), pages, Box::new(())))
     }
-
-    fn bind_flip(
-        &self,
-        guest: &GranterWindow,
-        front: &FrontRecord,
-    ) -> Result<Box<dyn GrantMechanism>, String> {
-        if !front.features.has(Features::RX_FLIP) {
-            return Err("the guest does not exchange pages".into());
-        }
-        let VifWindow { tables, flips, .. } = self.window;
-        let flip = FlipGrants::bind(guest.clone(), front.table, tables, flips);
-        let flip =
-            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
-        Ok(Box::new(flip))
-    }
-
-    fn guest(&self, peer: &PeerEnd, ledger: &Rc<Ledger>) -> GranterWindow {
-        GranterWindow {
-            calls: Rc::clone(&self.shared.calls),
-            domain: peer.domain,
-            window: self.shared.platform.window(),
-            first: self.window.first,
-            slots: self.window.slots,
-            ledger: Rc::clone(ledger),
-        }
-    }
-}
-
-/// Maps the pages of both rings and of the event channel, in the record's order.
-fn map_rings(
-    guest: &GranterWindow,
-    front: &FrontRecord,
-) -> Result<(MappedPages, Vec<Span>), String> {
-    let mut maps = Vec::new();
-    for gref in front.references() {
-        let slot = guest.slot(gref);
-        maps.push(MapOp {
-            domain: guest.domain,
-            gref,
-            slot: slot.ok_or("a ring's grant reference is out of range")?,
-            readonly: false,
-        });
-    }
-    let mut status = Vec::new();
-    guest.calls.borrow_mut().map(&maps, &mut status);
-    let done = maps.iter().zip(&status);
-    let done = done.filter(|(_, status)| **status == GrantStatus::Okay);
-    let done = MappedPages {
-        calls: Rc::clone(&guest.calls),
-        slots: done.map(|(map, _)| UnmapOp { slot: map.slot }).collect(),
-    };
-    if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
-        return Err(format!("a ring cannot be mapped: {}", bad.name()));
-    }
-    let pages = maps.iter().filter_map(|map| guest.window.page(map.slot.0));
-    Ok((done, pages.collect()))
 }

@@ -11,7 +11,7 @@ use nic::Frame;
 use vif::InterfaceCounters;
 use vif::events::NotifiedRings;
 use vif::grants::GrantMechanism;
-use vif::netback::Netback;
+use vif::netback::{DeliveryReport, Netback};
 use vif::ring::RingWatch;
 
 /// A netback of this domain.
@@ -65,12 +65,6 @@ impl GuestQueues {
         &self.first
     }
 
-    /// Like [`GuestQueues::first`], mutable.
-    #[inline]
-    pub(super) fn first_mut(&mut self) -> &mut GuestNetback {
-        &mut self.first
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &GuestNetback> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -100,6 +94,29 @@ impl GuestQueues {
             Some(other) => self.others.get_mut(other).unwrap_or(&mut self.first),
             None => &mut self.first,
         }
+    }
+
+    /// Delivers the frames of `pick` that pass the guest's multicast filter: calls `give` for each
+    /// queue with its frames. Returns the sum of its reports.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        frames: &[Frame],
+        pick: &[u32],
+        mut give: impl FnMut(&mut GuestNetback, &[u32]) -> DeliveryReport,
+    ) -> DeliveryReport {
+        let matching = self.first.match_multicast(frames, pick);
+        let pick = matching.as_deref().unwrap_or(pick);
+        if self.others.is_empty() {
+            return give(&mut self.first, pick);
+        }
+        let mut all = DeliveryReport::default();
+        self.divide(frames, pick, |queue, own| {
+            let report = give(queue, own);
+            all.delivered += report.delivered;
+            all.bytes += report.bytes;
+        });
+        all
     }
 
     /// Divides the frames of `pick` among several queues: calls `give` for each queue with its

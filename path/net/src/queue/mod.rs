@@ -26,15 +26,16 @@ pub use sender::FLOWS;
 /// Number of senders whose state remains when their queues are empty.
 const IDLE_SENDERS: usize = 8;
 
-/// Reason for dropping a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The queue had no room.
-    Full,
-    /// A congestion signal to its sender, from CoDel or because the queue is running out of room.
-    Codel,
-    /// The packet waited too long.
-    Late,
+abi::named_enum! {
+    /// Reason for dropping a packet.
+    pub enum Cause: u8 {
+        /// The queue towards the guest has no room.
+        Full = "queue_full",
+        /// CoDel: the queue towards the guest stands.
+        Codel = "queue_codel",
+        /// It waited for 0.5 s in the queue towards the guest.
+        Late = "queue_late",
+    }
 }
 
 /// The queue.

@@ -7,7 +7,7 @@
 mod frame;
 mod words;
 
-pub use words::{DropSnapshot, dropped, dropped_by_bridge};
+pub use words::{DropSnapshot, dropped};
 
 use crate::ledger::Hop;
 use nic::Frame;

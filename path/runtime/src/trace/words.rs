@@ -1,7 +1,7 @@
 //! Describes as text what happened to a packet.
 
 use crate::report::TxTotals;
-use net::bridge::DropReason;
+use abi::names::Named;
 use vif::{InterfaceCounters, VifDrop};
 
 /// Snapshot of the counters of a place on the path. The difference of two snapshots describes the
@@ -38,14 +38,12 @@ impl DropSnapshot {
     /// Takes the snapshot of a guest, as seen by the driver domain.
     #[must_use]
     pub fn of_guest(counters: &InterfaceCounters, not_connected: u64) -> Self {
-        let mut drop_snapshot = Self::of(counters.to_guest, counters.to_guest_drops.iter());
         let absent = (
             "not_connected",
             "The guest is not connected.",
             not_connected,
         );
-        drop_snapshot.dropped.push(absent);
-        drop_snapshot
+        Self::of(counters.to_guest, counters.to_guest_drops.iter()).with([absent])
     }
 
     /// Takes the snapshot of the driver domain, as seen by a guest.
@@ -55,12 +53,17 @@ impl DropSnapshot {
     }
 
     fn of(taken: u64, drops: impl Iterator<Item = (VifDrop, u64)>) -> Self {
-        Self {
+        let taken = Self {
             taken,
-            dropped: drops
-                .map(|(reason, n)| (reason.name(), reason.meaning(), n))
-                .collect(),
-        }
+            ..Self::default()
+        };
+        taken.with_counts(drops)
+    }
+
+    /// Adds further drop reasons, with their numbers so far.
+    #[must_use]
+    pub fn with_counts(self, drops: impl Iterator<Item = (impl Named, u64)>) -> Self {
+        self.with(drops.map(|(reason, count)| (reason.name(), reason.meaning(), count)))
     }
 
     /// Adds further drop reasons: name, meaning, number so far.
@@ -84,7 +87,7 @@ impl DropSnapshot {
         let pairs = self.dropped.iter().zip(&earlier.dropped);
         pairs
             .filter(|((.., now), (.., before))| now > before)
-            .map(|((name, meaning, _), _)| dropped(name, meaning))
+            .map(|((name, meaning, _), _)| described(name, meaning))
     }
 
     /// Describes what happened since `earlier` to one packet, which may have been segmented.
@@ -104,21 +107,20 @@ impl DropSnapshot {
     }
 }
 
-/// Describes a drop and its reason.
-#[must_use]
-pub fn dropped(name: &str, meaning: &str) -> String {
+fn described(name: &str, meaning: &str) -> String {
     format!("dropped, {name}: {}", meaning.trim_end_matches('.'))
 }
 
-/// Describes a drop by the bridge.
+/// Describes a drop and its reason.
 #[must_use]
-pub fn dropped_by_bridge(reason: DropReason) -> String {
-    dropped(reason.name(), reason.meaning())
+pub fn dropped(reason: impl Named) -> String {
+    described(reason.name(), reason.meaning())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use net::bridge::DropReason;
 
     #[test]
     fn drops_are_described_by_changed_counters() {
@@ -157,7 +159,7 @@ mod tests {
             "dropped, device_full: The device has no room"
         );
         assert_eq!(
-            dropped_by_bridge(DropReason::ForgedSource),
+            dropped(DropReason::ForgedSource),
             "dropped, forged_source: From a guest: the source MAC is not one of the guest's"
         );
     }

@@ -92,13 +92,8 @@ as_numbers! {
     DomId as u16: |id| id.0, |id| Some(Self(id));
     XenbusState as u64: |state| state as u64, Self::from_wire;
     bool as u16: u16::from, |number| (number < 2).then_some(number == 1);
-    Program as u16: |program| program as u16, |number| {
-        [Self::Driver, Self::Guest, Self::Device].get(usize::from(number)).copied()
-    };
-    Stage as u16: |stage| stage as u16, |number| {
-        let all = [Self::Built, Self::Starting, Self::Running, Self::Ending, Self::Gone];
-        all.get(usize::from(number)).copied()
-    };
+    Program as u16: |program| program as u16, Self::from_wire;
+    Stage as u16: |stage| stage as u16, Self::from_wire;
 }
 
 /// Encodes a structure as its fields, in this order.

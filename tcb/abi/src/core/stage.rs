@@ -1,19 +1,23 @@
 //! The stages of a domain's life.
 
-/// A stage of a domain's life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stage {
-    /// It has memory, but no process.
-    #[default]
-    Built,
-    /// Its process is being started.
-    Starting,
-    /// It has reported that it is ready.
-    Running,
-    /// It is being torn down.
-    Ending,
-    /// It has been torn down.
-    Gone,
+use crate::wire_enum::wire_enum;
+
+wire_enum! {
+    /// A stage of a domain's life.
+    #[derive(Default)]
+    pub enum Stage: u8 from u16 {
+        /// It has memory, but no process.
+        #[default]
+        Built = 0,
+        /// Its process is being started.
+        Starting = 1,
+        /// It has reported that it is ready.
+        Running = 2,
+        /// It is being torn down.
+        Ending = 3,
+        /// It has been torn down.
+        Gone = 4,
+    }
 }
 
 impl Stage {

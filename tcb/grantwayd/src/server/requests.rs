@@ -186,7 +186,7 @@ impl Core {
         let domain = self.hypervisor.domain(id);
         let domain = domain.ok_or("there is no such domain")?;
         let program = match domain.spec.program {
-            Program::Driver => "driver",
+            Program::Driver => self.args.driver,
             Program::Guest => "guest",
             Program::Device => "device",
         };

@@ -104,7 +104,7 @@ impl Daemon {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).unwrap();
         let probe = built("probe-domain");
-        for program in ["driver", "guest"] {
+        for program in ["driver", "driver-lab", "guest"] {
             testing::place_program(&probe, &dir.path().join(program));
         }
         let mut child = command

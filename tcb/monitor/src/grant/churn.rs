@@ -7,9 +7,10 @@
 //! dead user costs nothing, and granting interrupts no processor.
 
 use abi::DomId;
+use shmem::lock;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Revocations in a burst, for the whole machine.
 const BURST: u32 = 1 << 13;
@@ -55,19 +56,15 @@ impl Default for Churn {
 }
 
 impl Churn {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the weight of a new domain; a domain without an entry weighs 1.
     pub fn insert(&self, id: DomId, weight: u32) {
         self.forget(id);
-        self.lock().flows.insert(id, Flow::new(weight));
+        lock(&self.0).flows.insert(id, Flow::new(weight));
     }
 
     /// Removes a domain.
     pub fn forget(&self, id: DomId) {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.0);
         if let Some(start) = queue.flows.remove(&id).and_then(|flow| flow.waiting) {
             queue.waiting.remove(&(start, id));
         }
@@ -84,7 +81,7 @@ impl Churn {
             now,
             flows,
             waiting,
-        } = &mut *self.lock();
+        } = &mut *lock(&self.0);
         let own = flows.entry(id).or_insert_with(|| Flow::new(1));
         let start = *own.waiting.get_or_insert(own.next.max(*now));
         waiting.insert((start, id), cost);

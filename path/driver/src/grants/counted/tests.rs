@@ -224,3 +224,54 @@ fn uses_end_with_their_batch() {
     drop(new);
     assert_eq!(granter.uses([1, 2, 3]), [0; 3]);
 }
+
+#[test]
+fn neighbours_in_one_page_count_once() {
+    let (mut new, granter) = bound::<true>();
+    let mut accesses = [1, 1, 2, 1, 7, 1, 7, 7, 2].map(access);
+    new.read_begin(&mut accesses);
+    for (n, access) in accesses.iter().enumerate() {
+        let expected = match access.gref.index() {
+            7 => Err(GrantStatus::BadRef),
+            gref => Ok(granter.page(gref).take(60)),
+        };
+        assert_eq!(access.result, expected, "{n}");
+    }
+    // An ungranted entry does not separate neighbours.
+    assert_eq!(granter.uses([1, 2, 3]), [2, 2, 0]);
+    new.read_end();
+    assert_eq!(granter.uses([1, 2, 3]), [0, 0, 0]);
+}
+
+#[test]
+fn small_frames_are_written_only_where_granted() {
+    let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
+    source.fill(7).unwrap();
+    let mut small = nic::SmallBatch::default();
+    small.push(source).unwrap();
+    small.push(source.take(14)).unwrap();
+    let (mut new, granter) = bound::<true>();
+    let read_only = Translation::valid(13, 0, true).0;
+    let words = granter.entries.words(3).unwrap();
+    words.translation.store(read_only, Ordering::Relaxed);
+    assert!(new.in_reach());
+    let at = |(gref, len)| GrantAccess {
+        offset: 100,
+        len,
+        ..access(gref)
+    };
+    let mut accesses = [(1, 14), (3, 90), (7, 90), (1, 0), (ENTRIES, 90)].map(at);
+    new.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
+    let done = accesses.map(|access| access.result.is_ok());
+    assert_eq!(done, [true, false, false, false, false]);
+    let mut bytes = [0xee; 16];
+    granter.page(1).skip(99).read(&mut bytes).unwrap();
+    let mut expected = [7; 16];
+    (expected[0], expected[15]) = (0, 0);
+    assert_eq!(bytes, expected);
+    // A frame that does not fit is not written at all.
+    let mut short = [at((1, 89))];
+    new.write_small_frames(&mut short, &small, &[0]);
+    assert_eq!(short[0].result, Err(GrantStatus::BadPage));
+    assert_eq!(granter.uses([1]), [0]);
+}

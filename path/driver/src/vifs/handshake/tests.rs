@@ -1,43 +1,43 @@
-//! A guest's port with a mock guest, and with a mock monitor that counts mappings.
+//! A guest's port with a mock guest, and with a mock monitor that counts bound tables.
 
 use super::*;
-use crate::testing::{System, frame, join, mac, vif_port_on};
+use crate::testing::{ENTRIES, System, frame, join, mac, vif_port_on};
 use abi::PAGE;
-use abi::classic::MapOp;
-use abi::hypercall::HypercallKind;
+use abi::counted::{Translation, translation_bytes};
+use abi::hypercall::{Bind, HypercallKind};
 use abi::{GrantStatus, Handle};
 use runtime::testing::FakeMonitor;
 use shmem::Area;
-use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use vif::netif::Features;
 
 /// State of the monitor's thread.
 #[derive(Default)]
 struct Monitor {
-    mapped: Mutex<BTreeSet<u32>>,
+    bound: AtomicU32,
     calls: AtomicU32,
 }
 
-/// This reference and all later ones cannot be mapped.
+/// This reference and all later ones are not granted.
 const NONE: u32 = 40;
+/// The guest's table of counted grants.
+const TABLE: Handle = Handle(3);
 
 impl Monitor {
     fn serve(&self, kind: HypercallKind, words: [u64; 3]) -> GrantStatus {
-        let mut mapped = self.mapped.lock().unwrap();
         match kind {
-            HypercallKind::GrantMap => {
-                let op = MapOp::decode(words);
-                if op.gref.index() >= NONE {
-                    return GrantStatus::BadRef;
-                }
-                assert!(mapped.insert(op.slot.0), "{op:?} is mapped");
+            HypercallKind::TableBind if Bind::decode(words).table != TABLE => {
+                GrantStatus::BadHandle
+            }
+            HypercallKind::TableBind => {
+                assert_eq!(self.bound.fetch_add(1, Ordering::Relaxed), 0);
                 GrantStatus::Okay
             }
-            HypercallKind::GrantUnmap => {
-                assert!(mapped.remove(&(words[0] as u32)), "{words:?} is not mapped");
+            HypercallKind::TableEnd => {
+                assert_eq!(words[0], u64::from(TABLE.0));
+                assert_eq!(self.bound.fetch_sub(1, Ordering::Relaxed), 1);
                 GrantStatus::Okay
             }
             _ => GrantStatus::GeneralError,
@@ -46,7 +46,7 @@ impl Monitor {
 }
 
 struct TestWorld {
-    /// Dropped first, because its link unmaps pages by a call that needs an answer.
+    /// Dropped first, because its link ends the table by a call that needs an answer.
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
@@ -57,6 +57,11 @@ impl TestWorld {
     fn new() -> Self {
         let call = Area::anonymous(2 * PAGE).unwrap().span();
         let system = System::new();
+        let tables = system.window.page(ENTRIES).unwrap();
+        for gref in 1..NONE {
+            let entry = Translation::valid(gref, 0, false).0;
+            tables.store_u64(gref as usize * 8, entry).unwrap();
+        }
         let monitor = Arc::new(Monitor::default());
         let served = Arc::clone(&monitor);
         let answering = FakeMonitor::start(call, move |kind, ops| {
@@ -82,8 +87,15 @@ impl TestWorld {
         self.port.state()
     }
 
-    fn mapped(&self) -> usize {
-        self.monitor.mapped.lock().unwrap().len()
+    /// Returns the number of pages that are in use; none is without a bound table.
+    fn used(&self) -> u32 {
+        let at = ENTRIES as usize * PAGE + translation_bytes(ENTRIES);
+        let uses = self.system.window.at(at, ENTRIES as usize * 4).unwrap();
+        let uses = (0..ENTRIES).map(|gref| uses.load_u32(gref as usize * 4).unwrap());
+        let uses = uses.sum();
+        let bound = self.monitor.bound.load(Ordering::Relaxed);
+        assert_eq!(uses > 0, bound > 0, "{uses} uses, {bound} tables");
+        uses
     }
 
     fn calls(&self) -> u32 {
@@ -103,7 +115,7 @@ fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
         event: GrantRef(first + tx_pages + rx_pages),
         rx_buffer: 2048,
         mac: mac(0),
-        table: Handle(0),
+        table: TABLE,
     }
 }
 
@@ -114,23 +126,23 @@ fn handshake_connects_closes_and_restarts() {
     let record = front(1, 1, 1).encode();
     for _ in 0..3 {
         assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
-        assert_eq!(world.mapped(), 3);
+        assert_eq!(world.used(), 3);
         assert_eq!(world.guest_is(S::Connected, &record), S::Connected);
         assert_eq!(world.guest_is(S::Closing, &NO_RECORD), S::Closed);
-        assert_eq!(world.mapped(), 0);
+        assert_eq!(world.used(), 0);
         assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
     }
     assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
     assert_eq!(world.guest_is(S::Unknown, &NO_RECORD), S::Closed);
     assert_eq!(
-        (world.mapped(), &*world.port.trouble),
+        (world.used(), &*world.port.trouble),
         (0, "the guest has died")
     );
 }
 
-/// CVE-2022-50257: if one ring page cannot be mapped, none stays mapped.
+/// CVE-2022-50257: if one ring page is not granted, none stays in use.
 #[test]
-fn attack_14_partly_mappable_rings_stay_unmapped() {
+fn attack_14_partly_granted_rings_stay_unused() {
     use XenbusState as S;
     for bad in [NONE, u32::MAX] {
         for place in 0..4 {
@@ -142,7 +154,7 @@ fn attack_14_partly_mappable_rings_stay_unmapped() {
                 _ => record.event = GrantRef(bad),
             }
             assert_eq!(world.guest_is(S::Initialised, &record.encode()), S::Closed);
-            assert_eq!(world.mapped(), 0, "{bad} {place}");
+            assert_eq!(world.used(), 0, "{bad} {place}");
             assert!(
                 world.port.trouble.contains("a ring"),
                 "{}",
@@ -184,8 +196,7 @@ fn attack_19_27_rewritten_record_changes_nothing() {
         }
         .encode(),
         FrontRecord {
-            features: Features::ALL.with(Features::COUNTED_GRANTS),
-            table: Handle(3),
+            table: Handle(4),
             ..record.clone()
         }
         .encode(),
@@ -205,7 +216,7 @@ fn attack_19_27_rewritten_record_changes_nothing() {
         format!("{:?}", world.port.netback().unwrap().negotiated()),
         negotiated
     );
-    assert_eq!((world.calls(), world.mapped()), (calls, 4));
+    assert_eq!((world.calls(), world.used()), (calls, 4));
 }
 
 /// CVE-2026-86565: the guest reconnects with rings of another size while a device still writes into
@@ -270,7 +281,7 @@ fn attack_26_reconnecting_guest_leaks_nothing() {
         let now = world.guest_is(S::Initialised, &records[round % records.len()]);
         assert!([S::Connected, S::Closed].contains(&now));
         world.guest_is(ends[round % ends.len()], &NO_RECORD);
-        assert_eq!(world.mapped(), 0, "round {round}");
+        assert_eq!(world.used(), 0, "round {round}");
         assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
     }
     assert_eq!(
@@ -296,14 +307,6 @@ fn attack_24_invalid_record_is_rejected_unmapped() {
             }
             .encode(),
             "another MAC address",
-        ),
-        (
-            FrontRecord {
-                table: Handle(7),
-                ..good.clone()
-            }
-            .encode(),
-            "not offered",
         ),
         (front(4, 1, 1).encode(), ""),
         (front(1, 16, 1).encode(), ""),
@@ -331,6 +334,19 @@ fn attack_24_invalid_record_is_rejected_unmapped() {
             !trouble.is_empty() && trouble.contains(why),
             "{trouble}, not {why}"
         );
-        assert_eq!((world.mapped(), world.calls()), (0, 0), "{trouble}");
+        assert_eq!((world.used(), world.calls()), (0, 0), "{trouble}");
     }
+}
+
+#[test]
+fn unbound_table_is_rejected() {
+    let mut world = TestWorld::new();
+    let record = FrontRecord {
+        table: Handle(7),
+        ..front(1, 1, 1)
+    };
+    let state = world.guest_is(XenbusState::Initialised, &record.encode());
+    assert_eq!((state, world.used()), (XenbusState::Closed, 0));
+    let trouble = &world.port.trouble;
+    assert!(trouble.contains("cannot be bound"), "{trouble}");
 }

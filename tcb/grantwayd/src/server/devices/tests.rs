@@ -19,6 +19,7 @@ fn core() -> Core {
         state: None,
         beside: "/nowhere".into(),
         programs: "/nowhere".into(),
+        driver: "driver",
         with_reader: false,
         of_manager: Vec::new(),
     };

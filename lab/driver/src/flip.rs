@@ -6,22 +6,24 @@
 //! holds other frames as well, and may be for several guests. The copy costs little compared with
 //! the change of two page tables.
 
-use super::access::{GranterWindow, copy_to, part};
-use super::mapping::{MappedGrants, MappingPeriod};
+use crate::mapping::{MappedGrants, MappingPeriod};
+use crate::window;
 use abi::classic::TransferOp;
-use abi::hypercall::Bind;
+use abi::hypercall::{Bind, HypercallKind};
 use abi::{GrantStatus, Handle, Slot};
+use driver::grants::{GranterWindow, copy_to, part};
 use nic::Frame;
+use runtime::call::OwnTable;
 use runtime::ledger::Hop;
 use shmem::Span;
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
 /// The mechanism, for one guest. Dropping it ends its part in the exchange.
 #[derive(Debug)]
-pub struct FlipGrants {
+pub(crate) struct FlipGrants {
     guest: GranterWindow,
     map: MappedGrants,
-    exchange: Handle,
+    exchange: OwnTable,
     /// First slot of the exchange, and its number of pages.
     first: Slot,
     pages: u32,
@@ -38,7 +40,7 @@ impl FlipGrants {
     ///
     /// # Errors
     /// The monitor's status.
-    pub fn bind(
+    pub(crate) fn bind(
         guest: GranterWindow,
         exchange: Handle,
         first: Slot,
@@ -55,8 +57,8 @@ impl FlipGrants {
         })?;
         Ok(Self {
             map: MappedGrants::new(guest.clone(), MappingPeriod::Batch),
+            exchange: OwnTable::new(&guest.calls, exchange),
             guest,
-            exchange,
             first,
             pages,
             next: 0,
@@ -85,7 +87,7 @@ impl FlipGrants {
             Some(op) if copies.iter().all(|op| op.status == GrantStatus::Okay) => {
                 self.filled.push((from, to));
                 self.ops.push(TransferOp {
-                    exchange: self.exchange,
+                    exchange: self.exchange.handle(),
                     slot,
                     gref: op.gref,
                 });
@@ -99,8 +101,10 @@ impl FlipGrants {
     fn transfer(&mut self, copies: &mut [CopyOut]) {
         self.status.clear();
         if !self.ops.is_empty() {
-            self.guest
-                .call(|calls| calls.transfer(&self.ops, &mut self.status));
+            let (kind, ops) = (HypercallKind::GrantTransfer, &self.ops);
+            window::call(&self.guest, |calls| {
+                calls.batches(kind, ops, TransferOp::encode, &mut self.status);
+            });
         }
         let given = self.filled.iter().zip(&self.ops).zip(&self.status);
         for ((&(from, to), op), &status) in given {
@@ -119,13 +123,6 @@ impl FlipGrants {
 fn clear(page: Span) {
     // Clearing fails only if the page is inaccessible, and then it cannot leak.
     let _ = page.fill(0);
-}
-
-impl Drop for FlipGrants {
-    fn drop(&mut self) {
-        // Fails if the guest has exited, because the exchange has then already ended.
-        let _ = self.guest.calls.borrow_mut().end_table(self.exchange);
-    }
 }
 
 impl GrantMechanism for FlipGrants {

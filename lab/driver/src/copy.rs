@@ -1,8 +1,10 @@
 //! Grant mechanism `copy`: the monitor copies, with one hypercall per batch and without mappings.
 
-use super::access::GranterWindow;
+use crate::window;
 use abi::classic::{CopyOp, CopyOperand};
+use abi::hypercall::HypercallKind;
 use abi::{GrantStatus, PAGE};
+use driver::grants::GranterWindow;
 use nic::Frame;
 use nic::frame::SNAPSHOT;
 use runtime::ledger::Hop;
@@ -14,7 +16,7 @@ const HEADERS: usize = PAGE / SNAPSHOT;
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct CopyGrants {
+pub(crate) struct CopyGrants {
     guest: GranterWindow,
     /// All frames of this domain: the local sources and destinations of the monitor's copies.
     frames: Area,
@@ -33,7 +35,7 @@ impl CopyGrants {
     /// part of them without other users: one eighth holds headers, the rest the bytes that are
     /// read.
     #[must_use]
-    pub fn new(guest: GranterWindow, frames: Area, staging: Span) -> Self {
+    pub(crate) fn new(guest: GranterWindow, frames: Area, staging: Span) -> Self {
         let headers = (staging.len() / 8).next_multiple_of(PAGE);
         Self {
             guest,
@@ -102,8 +104,10 @@ impl CopyGrants {
     fn run(&mut self) {
         self.status.clear();
         if !self.ops.is_empty() {
-            self.guest
-                .call(|calls| calls.copy(&self.ops, &mut self.status));
+            let (kind, ops) = (HypercallKind::GrantCopy, &self.ops);
+            window::call(&self.guest, |calls| {
+                calls.batches(kind, ops, CopyOp::encode, &mut self.status);
+            });
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Grant mechanisms `map` and `persistent`: pages are mapped at their first use, and unmapped at
 //! the end of the batch, or of the connection.
 
-use super::access::{GranterWindow, copy_mapped, fetch_and_copy_small_frames};
+use crate::window::{self, copy_mapped};
 use abi::classic::{MapOp, UnmapOp};
+use abi::hypercall::HypercallKind;
 use abi::{GrantRef, GrantStatus, Slot};
+use driver::grants::{GranterWindow, fetch_and_copy_small_frames};
 use nic::{Frame, SmallFrame};
+use runtime::call::Calls;
 use runtime::ledger::Hop;
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
@@ -18,7 +21,7 @@ enum PageState {
 
 /// How long a page stays mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MappingPeriod {
+pub(crate) enum MappingPeriod {
     /// To the end of the batch that uses it.
     Batch,
     /// To the end of the connection.
@@ -27,7 +30,7 @@ pub enum MappingPeriod {
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct MappedGrants {
+pub(crate) struct MappedGrants {
     guest: GranterWindow,
     period: MappingPeriod,
     state: Vec<PageState>,
@@ -47,7 +50,7 @@ pub struct MappedGrants {
 impl MappedGrants {
     /// Creates the mechanism without mappings.
     #[must_use]
-    pub fn new(guest: GranterWindow, period: MappingPeriod) -> Self {
+    pub(crate) fn new(guest: GranterWindow, period: MappingPeriod) -> Self {
         let state = vec![PageState::Unmapped; guest.slots as usize];
         Self {
             denied: vec![false; state.len()],
@@ -64,7 +67,7 @@ impl MappedGrants {
 
     /// Queues `gref` for mapping, unless it is mapped.
     fn want(&mut self, gref: GrantRef, readonly: bool) {
-        let Some(slot) = self.guest.slot(gref) else {
+        let Some(slot) = window::slot(&self.guest, gref) else {
             return;
         };
         let Some(state) = self.state.get_mut(gref.index() as usize) else {
@@ -96,12 +99,13 @@ impl MappedGrants {
         if self.wanted.is_empty() {
             return;
         }
-        self.guest.call(|calls| {
+        window::call(&self.guest, |calls| {
             self.status.clear();
-            calls.unmap(&self.unwanted, &mut self.status);
+            unmap(calls, &self.unwanted, &mut self.status);
             self.unwanted.clear();
             self.status.clear();
-            calls.map(&self.wanted, &mut self.status);
+            let (kind, wanted) = (HypercallKind::GrantMap, &self.wanted);
+            calls.batches(kind, wanted, MapOp::encode, &mut self.status);
         });
         let lasts = self.period == MappingPeriod::Connection;
         for (map, status) in self.wanted.iter().zip(&self.status) {
@@ -139,8 +143,7 @@ impl MappedGrants {
             }
         }
         self.status.clear();
-        self.guest
-            .call(|calls| calls.unmap(pages, &mut self.status));
+        window::call(&self.guest, |calls| unmap(calls, pages, &mut self.status));
         pages.clear();
         self.guest.ledger.enter(before);
     }
@@ -153,7 +156,7 @@ impl MappedGrants {
     }
 
     fn usable(&self, gref: GrantRef, readonly: bool) -> Result<Slot, GrantStatus> {
-        let slot = self.guest.slot(gref).ok_or(GrantStatus::BadRef)?;
+        let slot = window::slot(&self.guest, gref).ok_or(GrantStatus::BadRef)?;
         match self.state.get(gref.index() as usize) {
             Some(PageState::Writable) => Ok(slot),
             Some(PageState::ReadOnly) if readonly => Ok(slot),
@@ -169,10 +172,15 @@ impl MappedGrants {
         self.map_wanted();
         for access in accesses {
             let slot = self.usable(access.gref, readonly);
-            access.result = self.guest.place(access, slot);
+            access.result = window::place(&self.guest, access, slot);
         }
         self.guest.ledger.enter(before);
     }
+}
+
+/// Unmaps pages; appends one status per page to `status`.
+pub(crate) fn unmap(calls: &mut Calls, pages: &[UnmapOp], status: &mut Vec<GrantStatus>) {
+    calls.batches(HypercallKind::GrantUnmap, pages, UnmapOp::encode, status);
 }
 
 impl Drop for MappedGrants {

@@ -1,23 +1,29 @@
 //! The mechanisms with a mock monitor: a thread that answers the call page.
 
-use super::access::GranterWindow;
-use super::copy::CopyGrants;
-use super::counted::CountedGrants;
-use super::flip::FlipGrants;
-use super::mapping::{MappedGrants, MappingPeriod};
+use crate::copy::CopyGrants;
+use crate::flip::FlipGrants;
+use crate::mapping::{MappedGrants, MappingPeriod};
+use crate::memory::LabGuests;
+use crate::window::span;
 use abi::classic::{CopyOp, CopyOperand, MapOp, TransferOp};
-use abi::counted::{Translation, translation_bytes};
 use abi::hypercall::HypercallKind;
-use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot, XenbusState};
+use config::domain::{GrantMode, Offloads, RingFormat, VifConfig};
+use config::lro::Meta;
+use driver::grants::GranterWindow;
+use driver::vifs::memory::{GuestAccess, VifSettings};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
+use runtime::platform::{ConnectRecord, Doorbell, NO_RECORD, PeerEnd, Platform};
 use runtime::testing::FakeMonitor;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
+use vif::netif::{Features, FrontRecord, MAX_SLOTS};
 
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
@@ -182,7 +188,7 @@ fn map_maps_each_page_once_per_batch() {
     let monitor = Monitor::new();
     let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
-    let at = |index: u32| monitor.guest.span(Slot(FIRST + index), 8, 100).unwrap();
+    let at = |index: u32| span(&monitor.guest, Slot(FIRST + index), 8, 100).unwrap();
     assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
     assert!(read[3..].iter().all(Result::is_err), "{read:?}");
     assert_eq!(monitor.mapped(), [(5, false), (6, false)].into());
@@ -199,7 +205,7 @@ fn map_writes_where_it_may() {
     let okay: Vec<bool> = status.iter().map(|s| *s == GrantStatus::Okay).collect();
     assert_eq!(okay, [true, false, true, false]);
     let mut bytes = [0; 4];
-    let written = monitor.guest.span(Slot(FIRST + 1), 16, 4).unwrap();
+    let written = span(&monitor.guest, Slot(FIRST + 1), 16, 4).unwrap();
     written.read(&mut bytes).unwrap();
     assert_eq!(&bytes, b"abcd");
     assert_eq!(monitor.mapped(), BTreeMap::new());
@@ -429,7 +435,7 @@ fn flip_reads_like_map_and_rejects_device_writes() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
     let got = read(&mut flip, &[3, NONE]);
-    let at = monitor.guest.span(Slot(FIRST + 3), 8, 100).unwrap();
+    let at = span(&monitor.guest, Slot(FIRST + 3), 8, 100).unwrap();
     assert_eq!(got, [Ok(at), Err(GrantStatus::BadRef)]);
     assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
     flip.read_end();
@@ -442,49 +448,6 @@ fn flip_reads_like_map_and_rejects_device_writes() {
     }];
     flip.post_begin(&mut posted);
     assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
-}
-
-/// The two sub-tables of a guest's bound table.
-struct Tables(Span);
-
-impl Tables {
-    fn bind(monitor: &Monitor) -> (CountedGrants<true>, Self) {
-        let at = Slot(FIRST + SLOTS);
-        let new = CountedGrants::bind(monitor.guest.clone(), Handle(9), at).unwrap();
-        let bytes = translation_bytes(SLOTS) + PAGE;
-        let tables = monitor.guest.window.at(at.0 as usize * PAGE, bytes);
-        (new, Self(tables.unwrap()))
-    }
-
-    fn grant(&self, gref: u32, readonly: bool) {
-        let entry = Translation::valid(gref, 0, readonly).0;
-        self.0.store_u64(gref as usize * 8, entry).unwrap();
-    }
-
-    fn uses(&self, gref: u32) -> u32 {
-        let at = translation_bytes(SLOTS) + gref as usize * 4;
-        self.0.load_u32(at).unwrap()
-    }
-}
-
-#[test]
-fn neighbours_in_one_page_count_once() {
-    let monitor = Monitor::new();
-    let (mut new, tables) = Tables::bind(&monitor);
-    tables.grant(1, false);
-    tables.grant(2, true);
-    let page = |gref: u32| monitor.guest.window.page(FIRST + gref).unwrap();
-    let found = read(&mut new, &[1, 1, 2, 1, 3, 1, 3, 3, 2]);
-    for (n, gref) in [(0, 1), (1, 1), (2, 2), (3, 1), (5, 1), (8, 2)] {
-        assert_eq!(found[n], Ok(page(gref).sub(8, 100).unwrap()), "{n}");
-    }
-    for n in [4, 6, 7] {
-        assert_eq!(found[n], Err(GrantStatus::BadRef), "{n}");
-    }
-    // An ungranted entry does not separate neighbours.
-    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [2, 2, 0]);
-    new.read_end();
-    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [0, 0, 0]);
 }
 
 #[test]
@@ -501,28 +464,115 @@ fn small_frames_are_written_only_where_granted() {
         len,
         result: Err(GrantStatus::GeneralError),
     };
-    let (mut new, tables) = Tables::bind(&monitor);
-    tables.grant(1, false);
-    tables.grant(READ_ONLY, true);
-    let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
-    let both: [&mut dyn GrantMechanism; 2] = [&mut new, &mut persistent];
-    for grants in both {
-        assert!(grants.in_reach());
-        let page = monitor.guest.window.page(FIRST + 1).unwrap();
-        page.fill(0).unwrap();
-        let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
-        grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
-        let done = accesses.map(|access| access.result.is_ok());
-        assert_eq!(done, [true, false, false, false, false]);
-        let mut bytes = [0xee; 16];
-        page.skip(99).read(&mut bytes).unwrap();
-        let mut expected = [7; 16];
-        (expected[0], expected[15]) = (0, 0);
-        assert_eq!(bytes, expected);
-        // A frame that does not fit is not written at all.
-        let mut short = [access((1, 89))];
-        grants.write_small_frames(&mut short, &small, &[0]);
-        assert_eq!(short[0].result, Err(GrantStatus::BadPage));
+    let mut grants = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
+    assert!(grants.in_reach());
+    let page = monitor.guest.window.page(FIRST + 1).unwrap();
+    let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
+    grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
+    let done = accesses.map(|access| access.result.is_ok());
+    assert_eq!(done, [true, false, false, false, false]);
+    let mut bytes = [0xee; 16];
+    page.skip(99).read(&mut bytes).unwrap();
+    let mut expected = [7; 16];
+    (expected[0], expected[15]) = (0, 0);
+    assert_eq!(bytes, expected);
+    // A frame that does not fit is not written at all.
+    let mut short = [access((1, 89))];
+    grants.write_small_frames(&mut short, &small, &[0]);
+    assert_eq!(short[0].result, Err(GrantStatus::BadPage));
+}
+
+/// A system of which only the window is used.
+#[derive(Debug)]
+struct OnlyWindow(Area);
+
+impl Platform for OnlyWindow {
+    fn peer(&self, _: ConnId) -> io::Result<Option<PeerEnd>> {
+        Ok(None)
     }
-    assert_eq!(tables.uses(1), 0);
+
+    fn set_state(&self, _: ConnId, _: XenbusState, _: &ConnectRecord) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn window(&self) -> Area {
+        self.0
+    }
+}
+
+/// Returns access to the memory of the guest, and the ledger.
+fn opened(monitor: &Monitor, grants: GrantMode) -> (Box<dyn GuestAccess>, Rc<Ledger>) {
+    let GranterWindow {
+        calls,
+        window,
+        ledger,
+        ..
+    } = monitor.guest.clone();
+    let guests = LabGuests::boxed(VifSettings {
+        platform: Rc::new(OnlyWindow(window)),
+        calls,
+        frames: Area::anonymous(PAGE).unwrap(),
+        grants,
+        offloads: Offloads::Tso,
+        ring_order: 1,
+        ring_format: RingFormat::Native,
+        meta: Meta::Request,
+    });
+    let vif = VifConfig {
+        first_slot: FIRST,
+        slots: SLOTS,
+        ..VifConfig::new(1, "g0".to_owned(), [2; 6])
+    };
+    let staged = VifConfig {
+        staging_pages: 1,
+        ..vif.clone()
+    };
+    let refused = guests.access(&staged, Span::EMPTY).unwrap_err();
+    assert!(refused.contains("assigned at the start"), "{refused}");
+    (guests.access(&vif, Span::EMPTY).unwrap(), ledger)
+}
+
+/// CVE-2022-50257: if one ring page cannot be mapped, none stays mapped.
+#[test]
+fn attack_14_partly_mappable_rings_stay_unmapped() {
+    let monitor = Monitor::new();
+    let (mut access, ledger) = opened(&monitor, GrantMode::Map);
+    let peer = PeerEnd {
+        domain: DOMAIN,
+        state: XenbusState::Initialised,
+        record: NO_RECORD,
+    };
+    let front = |grefs: [u32; 4]| FrontRecord {
+        features: Features::ALL,
+        max_slots: MAX_SLOTS,
+        tx_ring: grefs[..2].iter().map(|&gref| GrantRef(gref)).collect(),
+        rx_ring: [GrantRef(grefs[2])].into_iter().collect(),
+        event: GrantRef(grefs[3]),
+        rx_buffer: 2048,
+        mac: [2; 6],
+        table: Handle(0),
+    };
+    for place in 0..4 {
+        for bad in [NONE, u32::MAX] {
+            let mut grefs = [1, 2, 3, 4];
+            grefs[place] = bad;
+            let refused = access.open(&peer, &front(grefs), &ledger).unwrap_err();
+            assert!(refused.contains("a ring"), "{refused}");
+            assert_eq!(monitor.mapped(), BTreeMap::new(), "{bad} {place}");
+        }
+    }
+    let opened = access.open(&peer, &front([1, 2, 3, 4]), &ledger).unwrap();
+    assert_eq!((opened.first.pages.len(), monitor.mapped().len()), (4, 4));
+    drop(opened);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+    let other = FrontRecord {
+        table: Handle(7),
+        ..front([1, 2, 3, 4])
+    };
+    let refused = access.open(&peer, &other, &ledger).unwrap_err();
+    assert!(refused.contains("was not offered"), "{refused}");
 }

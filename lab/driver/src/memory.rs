@@ -1,0 +1,167 @@
+//! Access to a guest's memory by the mechanism that the configuration names.
+
+use crate::copy::CopyGrants;
+use crate::flip::FlipGrants;
+use crate::mapping::{MappedGrants, MappingPeriod, unmap};
+use crate::window;
+use abi::classic::{MapOp, UnmapOp};
+use abi::hypercall::HypercallKind;
+use abi::{GrantStatus, Handle, Slot};
+use config::domain::{GrantMode, VifConfig};
+use driver::grants::GranterWindow;
+use driver::guests::Guests;
+use driver::vifs::memory::{GuestAccess, GuestMemory, OpenedMemory, VifSettings};
+use runtime::call::Calls;
+use runtime::ledger::Ledger;
+use runtime::platform::PeerEnd;
+use shmem::Span;
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::grants::GrantMechanism;
+use vif::netif::{BackRecord, Features, FrontRecord};
+
+/// The guests that the monitor attaches.
+#[derive(Debug)]
+pub(crate) struct LabGuests(VifSettings);
+
+impl LabGuests {
+    pub(crate) fn boxed(shared: VifSettings) -> Box<dyn Guests> {
+        Box::new(Self(shared))
+    }
+}
+
+impl Guests for LabGuests {
+    fn access(&self, vif: &VifConfig, staging: Span) -> Result<Box<dyn GuestAccess>, String> {
+        if self.0.grants.has_tables() {
+            return Ok(Box::new(GuestMemory::new(vif, &self.0)));
+        }
+        if vif.staging_pages > 0 && staging.is_empty() {
+            return Err("with grants = \"copy\", staging pages are assigned at the start".into());
+        }
+        Ok(Box::new(LabMemory {
+            shared: self.0.clone(),
+            first: Slot(vif.first_slot),
+            slots: vif.slots,
+            exchange: (Slot(vif.tables_slot), vif.flip_pages),
+            staging,
+        }))
+    }
+}
+
+/// One guest's part of this domain's memory.
+#[derive(Debug)]
+pub(crate) struct LabMemory {
+    shared: VifSettings,
+    /// Slot of entry 0 of its table.
+    first: Slot,
+    /// Number of entries.
+    slots: u32,
+    /// First slot and number of exchanged pages.
+    exchange: (Slot, u32),
+    /// Pages of the copying mechanism.
+    staging: Span,
+}
+
+impl GuestAccess for LabMemory {
+    fn record(&self, has_queue: bool) -> BackRecord {
+        let mut record = self.shared.record(has_queue);
+        if self.shared.grants == GrantMode::Flip {
+            record.features = record.features.with(Features::RX_FLIP);
+        }
+        record
+    }
+
+    fn open(
+        &mut self,
+        peer: &PeerEnd,
+        front: &FrontRecord,
+        ledger: &Rc<Ledger>,
+    ) -> Result<OpenedMemory, String> {
+        let guest = GranterWindow {
+            calls: Rc::clone(&self.shared.calls),
+            domain: peer.domain,
+            window: self.shared.platform.window(),
+            first: self.first,
+            slots: self.slots,
+            ledger: Rc::clone(ledger),
+        };
+        let mechanism = self.mechanism(&guest, front)?;
+        let (held, pages) = map_rings(&guest, front)?;
+        Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))
+    }
+}
+
+impl LabMemory {
+    fn mechanism(
+        &self,
+        guest: &GranterWindow,
+        front: &FrontRecord,
+    ) -> Result<Box<dyn GrantMechanism>, String> {
+        let guest = guest.clone();
+        let mapped = |period| Box::new(MappedGrants::new(guest.clone(), period));
+        Ok(match self.shared.grants {
+            GrantMode::Flip => {
+                if !front.features.has(Features::RX_FLIP) {
+                    return Err("the guest does not exchange pages".into());
+                }
+                let (first, pages) = self.exchange;
+                let flip = FlipGrants::bind(guest, front.table, first, pages);
+                Box::new(flip.map_err(|why| {
+                    format!("the guest's exchange cannot be bound: {}", why.name())
+                })?)
+            }
+            _ if front.table != Handle(0) => {
+                return Err("the guest uses a grant mechanism that was not offered".into());
+            }
+            GrantMode::Copy => Box::new(CopyGrants::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Persistent => mapped(MappingPeriod::Connection),
+            _ => mapped(MappingPeriod::Batch),
+        })
+    }
+}
+
+/// Pages that the monitor has mapped for this domain, until it is dropped.
+#[derive(Debug)]
+struct MappedPages {
+    calls: Rc<RefCell<Calls>>,
+    slots: Vec<UnmapOp>,
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        unmap(&mut self.calls.borrow_mut(), &self.slots, &mut Vec::new());
+    }
+}
+
+/// Maps the pages of both rings and of the event channel, in the record's order.
+fn map_rings(
+    guest: &GranterWindow,
+    front: &FrontRecord,
+) -> Result<(MappedPages, Vec<Span>), String> {
+    let mut maps = Vec::new();
+    for gref in front.references() {
+        let slot = window::slot(guest, gref);
+        maps.push(MapOp {
+            domain: guest.domain,
+            gref,
+            slot: slot.ok_or("a ring's grant reference is out of range")?,
+            readonly: false,
+        });
+    }
+    let (kind, mut status) = (HypercallKind::GrantMap, Vec::new());
+    guest
+        .calls
+        .borrow_mut()
+        .batches(kind, &maps, MapOp::encode, &mut status);
+    let done = maps.iter().zip(&status);
+    let done = done.filter(|(_, status)| **status == GrantStatus::Okay);
+    let done = MappedPages {
+        calls: Rc::clone(&guest.calls),
+        slots: done.map(|(map, _)| UnmapOp { slot: map.slot }).collect(),
+    };
+    if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
+        return Err(format!("a ring cannot be mapped: {}", bad.name()));
+    }
+    let pages = maps.iter().filter_map(|map| guest.window.page(map.slot.0));
+    Ok((done, pages.collect()))
+}
