@@ -94,23 +94,10 @@ pub fn nic(
             let near = soft(config, *of, near, (rings, received), platform)?;
             Box::new(SimWire::new(near, far, station, pool(0, eighth)?))
         }
-        NicKindConfig::Device {
-            conn,
-            descriptors,
-            queues,
-            merges,
-            splits,
-        } => {
+        NicKindConfig::Device { conn, .. } => {
             let received = area.part(2 * eighth, rest).unwrap_or(area);
             let link = FrontendConnection::new(ConnId(*conn), Rc::clone(platform));
-            let setup = RemoteSetup {
-                entries: *descriptors,
-                mtu: config.mtu as usize,
-                queues: *queues,
-                merges: *merges,
-                splits: *splits,
-            };
-            remote(config, setup, link, [rings, received], domain)?
+            remote(config, link, [rings, received], domain)?
         }
         NicKindConfig::Vfio {
             device,
@@ -153,11 +140,27 @@ fn with_rate(
 /// `granted`, and it receives into the second.
 fn remote(
     config: &NicConfig,
-    setup: RemoteSetup,
     link: FrontendConnection,
     granted: [Area; 2],
     domain: &OwnDomain,
 ) -> Result<Box<dyn Nic>, StartError> {
+    let NicKindConfig::Device {
+        descriptors,
+        queues,
+        merges,
+        splits,
+        ..
+    } = config.kind
+    else {
+        return Err(StartError::Damaged("a NIC has no device domain"));
+    };
+    let setup = RemoteSetup {
+        entries: descriptors,
+        mtu: config.mtu as usize,
+        queues,
+        merges,
+        splits,
+    };
     let [rings, received] = granted;
     let nic = RemoteNic::new(setup, rings, received);
     let nic = nic.ok_or(StartError::Damaged("the rings of a NIC do not fit"))?;
