@@ -2,7 +2,7 @@
 //! virtual machine, and a SYN flood disturb innocent guests.
 
 use crate::{build, workspace};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,19 +17,24 @@ const PROGRAMS: [(&str, &str, &[&str]); 6] = [
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
+/// The attackers.
+const ROLES: [&str; 4] = ["guest", "driver", "vm", "flow"];
+
 /// `hostile [--minutes N] [--only ROLE]`: N minutes for each of eight machines, or of the two of
 /// one role.
 pub(crate) fn run(args: &[String]) -> Result<()> {
-    let (minutes, only) = match args {
-        [option, minutes, only @ ..] if option == "--minutes" => {
-            (minutes.parse().context("--minutes")?, only)
+    let (mut minutes, mut only) = (10_u64, Vec::new());
+    for pair in args.chunks(2) {
+        match pair {
+            [option, value] if option == "--minutes" => {
+                minutes = value.parse().context("--minutes")?;
+            }
+            [option, role] if option == "--only" && ROLES.contains(&&**role) => {
+                only = vec![option, role];
+            }
+            _ => bail!("usage: cargo xtask hostile [--minutes N] [--only guest|driver|vm|flow]"),
         }
-        only => (10_u64, only),
-    };
-    ensure!(
-        only.is_empty() || (only.len() == 2 && only[0] == "--only"),
-        "usage: cargo xtask hostile [--minutes N] [--only guest|driver|vm|flow]"
-    );
+    }
     let folder = programs()?;
     let status = Command::new(folder.join("hostile-run"))
         .args(["--seconds", &(minutes * 60).to_string()])

@@ -5,18 +5,20 @@
 //! group, so the flood and the probes would share one group's CPU time.
 
 use crate::machines::address;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use netdev::netns::{Namespace, in_netns};
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of this program as the sender of a flood.
 pub(crate) const COMMAND: &str = "flood";
+/// What the sender prints when it begins.
+const SENDING: &str = "sending";
 
 /// Lowest source port. Each segment has the next one.
 const SOURCE_PORTS: u32 = 1024;
@@ -30,27 +32,37 @@ const CLOSED: u32 = 9000;
 const SYN: [u8; 2] = [0x50, 2];
 
 /// A running flood.
-pub(crate) struct Flood(Child);
+pub(crate) struct Flood {
+    sender: Child,
+    output: BufReader<ChildStdout>,
+}
 
 impl Flood {
     /// Starts to send segments from a namespace to innocent guest `victim`, as fast as the kernel
     /// accepts them: each of a new flow, or all of one flow.
     pub(crate) fn start(place: &Namespace, victim: usize, new_flows: bool) -> Result<Self> {
-        let child = Command::new(std::env::current_exe()?)
+        let sender = Command::new(std::env::current_exe()?)
             .arg(COMMAND)
             .arg(place.path())
             .args([victim.to_string(), new_flows.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        Ok(Self(child.context("the sender of a flood")?))
+        let mut sender = sender.context("the sender of a flood")?;
+        let output = sender.stdout.take().context("its standard output")?;
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        ensure!(line.trim() == SENDING, "the sender of a flood failed");
+        Ok(Self { sender, output })
     }
 
     /// Stops the flood and returns the number of segments that the kernel accepted.
-    pub(crate) fn stop(self) -> Result<u64> {
-        // Closes its standard input.
-        let output = self.0.wait_with_output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
+    pub(crate) fn stop(mut self) -> Result<u64> {
+        drop(self.sender.stdin.take());
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        self.sender.wait()?;
         text.trim().parse().context("the sender of a flood failed")
     }
 }
@@ -71,6 +83,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         let _ended = std::io::stdin().read(&mut [0]);
         stopped.store(true, Ordering::Relaxed);
     });
+    println!("{SENDING}");
     println!("{}", send(&socket, victim, new_flows, &stop));
     Ok(())
 }

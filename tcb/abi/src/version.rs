@@ -5,7 +5,7 @@
 /// page, hypercalls, tables), and between the core and its helpers (records, the machine's
 /// description, the notes that a helper leaves for its successor). It changes with every
 /// incompatible change of either.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The note's owner, with its terminating NUL.
 pub const OWNER: &[u8] = b"Grantway\0";

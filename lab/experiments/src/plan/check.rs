@@ -205,6 +205,17 @@ fn check_frames(frames: &Frames) -> Result<(), &'static str> {
     if frames.flows > 8192 || frames.stateful && frames.flows == 0 {
         return Err("`flows`: at most 8192, at least 1 with `stateful`");
     }
+    let is_plain = frames.guests == 1
+        && frames.load == [1.0]
+        && frames.flows == 0
+        && frames.from_guest.is_none()
+        && frames.in_flight.is_none()
+        && frames.to_guest.is_none();
+    if frames.nic && !(is_plain && frames.grants == "counted") {
+        return Err(
+            "`nic`: one guest, counted grants, full load, and the NIC's numbers of buffers",
+        );
+    }
     Ok(())
 }
 

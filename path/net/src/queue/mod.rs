@@ -13,18 +13,16 @@
 pub mod codel;
 mod packet;
 mod sender;
+mod senders;
 mod turns;
 
 use codel::Params;
 use packet::QueuedItem;
-use sender::SenderQueue;
-use turns::Turns;
+use sender::{SenderQueue, Signal};
+use senders::Senders;
 
 pub use packet::QueuedPacket;
 pub use sender::FLOWS;
-
-/// Number of senders whose state remains when their queues are empty.
-const IDLE_SENDERS: usize = 8;
 
 abi::named_enum! {
     /// Reason for dropping a packet.
@@ -41,9 +39,7 @@ abi::named_enum! {
 /// The queue.
 #[derive(Debug)]
 pub struct FairQueue<P> {
-    /// Senders with packets, and some without, by number.
-    senders: Vec<(usize, SenderQueue<P>)>,
-    turns: Turns,
+    senders: Senders<P>,
     /// The packet that is sent next.
     head: Option<QueuedItem<P>>,
     packets: usize,
@@ -56,8 +52,7 @@ pub struct FairQueue<P> {
 impl<P> Default for FairQueue<P> {
     fn default() -> Self {
         Self {
-            senders: Vec::new(),
-            turns: Turns::default(),
+            senders: Senders::default(),
             head: None,
             packets: 0,
             bytes: 0,
@@ -107,32 +102,12 @@ impl<P: QueuedPacket> FairQueue<P> {
         self.packets += 1;
         self.bytes += packet.bytes();
         self.units += packet.units();
-        self.turns.begin(sender);
         let entry = QueuedItem {
             packet,
             since_ns: now_ns,
         };
-        if let Some(queue) = self.sender(sender) {
-            queue.push(entry, hash);
-            return;
-        }
-        self.remove_idle();
-        let mut queue = SenderQueue::default();
-        queue.push(entry, hash);
-        self.senders.push((sender, queue));
-    }
-
-    fn sender(&mut self, number: usize) -> Option<&mut SenderQueue<P>> {
-        let mut all = self.senders.iter_mut();
-        let (_, queue) = all.find(|(sender, _)| *sender == number)?;
-        Some(queue)
-    }
-
-    /// Removes the state of senders without packets if there are many.
-    fn remove_idle(&mut self) {
-        if self.senders.len() >= IDLE_SENDERS {
-            self.senders.retain(|(_, queue)| !queue.is_empty());
-        }
+        let place = self.senders.begin(sender);
+        self.senders.change(place, |queue| queue.push(entry, hash));
     }
 
     /// Returns the packet that [`FairQueue::pop`] takes next. CoDel runs first and passes its drops
@@ -144,13 +119,10 @@ impl<P: QueuedPacket> FairQueue<P> {
         mut lost: impl FnMut(Cause, P),
     ) -> Option<&mut P> {
         while self.head.is_none() {
-            let senders = &self.senders;
-            let has_packets = |number| {
-                let queue = senders.iter().find(|(sender, _)| *sender == number);
-                queue.is_some_and(|(_, queue)| !queue.is_empty())
-            };
-            let number = self.turns.next(has_packets)?;
-            let due = self.sender(number)?.take_next(params, now_ns)?;
+            let place = self.senders.next()?;
+            let due = self
+                .senders
+                .change(place, |queue| queue.take_next(params, now_ns))??;
             let mut entry = due.entry;
             if due.signals {
                 if entry.packet.mark() {
@@ -168,10 +140,9 @@ impl<P: QueuedPacket> FairQueue<P> {
                 }
             }
             let bytes = entry.packet.bytes();
-            self.turns.charge(number, bytes);
-            if let Some(sender) = self.sender(number) {
-                sender.charge(due.flow, bytes);
-            }
+            self.senders.charge(place, bytes);
+            self.senders
+                .change(place, |queue| queue.charge(due.flow, bytes));
             self.head = Some(entry);
         }
         self.head.as_mut().map(|entry| &mut entry.packet)
@@ -197,8 +168,10 @@ impl<P: QueuedPacket> FairQueue<P> {
 
     /// Drops the oldest packet of the longest flow; returns false if the queue is empty.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
-        let longest = self.longest().and_then(SenderQueue::pop_longest);
-        let Some(QueuedItem { packet, .. }) = longest.or_else(|| self.head.take()) else {
+        let longest = self.senders.longest();
+        let longest =
+            longest.and_then(|place| self.senders.change(place, SenderQueue::pop_longest));
+        let Some(QueuedItem { packet, .. }) = longest.flatten().or_else(|| self.head.take()) else {
             return false;
         };
         self.forget((packet.bytes(), packet.units()));
@@ -209,33 +182,30 @@ impl<P: QueuedPacket> FairQueue<P> {
     /// Signals the longest flow that the queue is running out of room: marks the oldest packet of
     /// the flow, or drops one packet of it.
     pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
-        let Some(sender) = self.longest() else {
+        let Some(place) = self.senders.longest() else {
             return;
         };
-        let Some(entry) = sender.longest_front() else {
-            return;
-        };
-        if entry.packet.mark() {
-            self.marked += 1;
-            return;
+        match self
+            .senders
+            .change(place, SenderQueue::signal_longest)
+            .flatten()
+        {
+            Some(Signal::Marked) => self.marked += 1,
+            Some(Signal::Dropped(packet)) => {
+                self.forget((packet.bytes(), packet.units()));
+                lost(Cause::Codel, packet);
+            }
+            Some(Signal::Shed {
+                part,
+                before,
+                after,
+            }) => {
+                self.bytes = self.bytes.saturating_sub(before.0) + after.0;
+                self.units = self.units.saturating_sub(before.1) + after.1;
+                lost(Cause::Codel, part);
+            }
+            None => {}
         }
-        let before = (entry.packet.bytes(), entry.packet.units());
-        if let Some(part) = entry.packet.shed() {
-            let after = (entry.packet.bytes(), entry.packet.units());
-            sender.shrank(before, after);
-            self.bytes = self.bytes.saturating_sub(before.0) + after.0;
-            self.units = self.units.saturating_sub(before.1) + after.1;
-            lost(Cause::Codel, part);
-        } else if let Some(entry) = sender.pop_longest() {
-            self.forget(before);
-            lost(Cause::Codel, entry.packet);
-        }
-    }
-
-    /// Returns the sender whose packets hold the most memory.
-    fn longest(&mut self) -> Option<&mut SenderQueue<P>> {
-        let queues = self.senders.iter_mut().map(|(_, queue)| queue);
-        queues.max_by_key(|queue| queue.units())
     }
 
     /// Drops every packet pushed before `before_ns`.
@@ -245,28 +215,22 @@ impl<P: QueuedPacket> FairQueue<P> {
             self.forget((entry.packet.bytes(), entry.packet.units()));
             lost(Cause::Late, entry.packet);
         }
-        let Self {
-            senders,
-            packets,
-            bytes,
-            units,
-            ..
-        } = self;
-        for (_, queue) in senders {
-            queue.expire(is_late, |entry| {
-                *packets = packets.saturating_sub(1);
-                *bytes = bytes.saturating_sub(entry.packet.bytes());
-                *units = units.saturating_sub(entry.packet.units());
+        for place in 0..self.senders.len() {
+            let mut late = Vec::new();
+            self.senders
+                .change(place, |queue| queue.expire(is_late, &mut late));
+            for entry in late {
+                self.forget((entry.packet.bytes(), entry.packet.units()));
                 lost(Cause::Late, entry.packet);
-            });
+            }
         }
+        self.senders.trim();
     }
 
     /// Returns the time at which the oldest packet was pushed.
     #[must_use]
     pub fn oldest_ns(&self) -> Option<u64> {
-        let queued = self.senders.iter();
-        let queued = queued.filter_map(|(_, queue)| queue.oldest_ns());
+        let queued = self.senders.queues().filter_map(SenderQueue::oldest_ns);
         let head = self.head.as_ref().map(|entry| entry.since_ns);
         queued.chain(head).min()
     }
@@ -280,8 +244,7 @@ impl<P: QueuedPacket> FairQueue<P> {
                 ..Self::default()
             },
         );
-        let senders = senders.into_iter();
-        let queued = senders.flat_map(|(_, queue)| queue.into_packets());
+        let queued = senders.into_queues().flat_map(SenderQueue::into_packets);
         head.into_iter().chain(queued).map(|entry| entry.packet)
     }
 
@@ -289,6 +252,9 @@ impl<P: QueuedPacket> FairQueue<P> {
         self.packets = self.packets.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
         self.units = self.units.saturating_sub(units);
+        if self.packets == 0 {
+            self.senders.trim();
+        }
     }
 }
 

@@ -52,6 +52,22 @@ pub(super) struct Due<P> {
     pub(super) signals: bool,
 }
 
+/// Result of a congestion signal. Sizes are bytes and units of memory.
+pub(super) enum Signal<P> {
+    /// A packet was marked.
+    Marked,
+    /// A packet was removed.
+    Dropped(P),
+    /// A part of a packet was removed.
+    Shed {
+        part: P,
+        /// Size of the packet.
+        before: (u64, usize),
+        /// Size of its rest.
+        after: (u64, usize),
+    },
+}
+
 /// The flows of one sender.
 #[derive(Debug)]
 pub(super) struct SenderQueue<P> {
@@ -133,35 +149,42 @@ impl<P: QueuedPacket> SenderQueue<P> {
         self.pop(longest)
     }
 
-    /// Returns the oldest packet of the flow whose packets hold the most memory.
-    pub(super) fn longest_front(&mut self) -> Option<&mut QueuedItem<P>> {
+    /// Signals congestion to the flow whose packets hold the most memory: marks its oldest packet,
+    /// or removes it or a part of it.
+    pub(super) fn signal_longest(&mut self) -> Option<Signal<P>> {
         let longest = self.longest()?;
-        self.flows.get_mut(longest)?.packets.front_mut()
-    }
-
-    /// Records that a packet of the longest flow had `before` bytes and units of memory, and now
-    /// has `after`.
-    pub(super) fn shrank(&mut self, before: (u64, usize), after: (u64, usize)) {
-        let longest = self.longest();
-        if let Some(flow) = longest.and_then(|longest| self.flows.get_mut(longest)) {
-            flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
-            flow.units = flow.units.saturating_sub(before.1) + after.1;
-            self.units = self.units.saturating_sub(before.1) + after.1;
+        let flow = self.flows.get_mut(longest)?;
+        let entry = flow.packets.front_mut()?;
+        if entry.packet.mark() {
+            return Some(Signal::Marked);
         }
+        let before = (entry.packet.bytes(), entry.packet.units());
+        let Some(part) = entry.packet.shed() else {
+            return self.pop(longest).map(|entry| Signal::Dropped(entry.packet));
+        };
+        let after = (entry.packet.bytes(), entry.packet.units());
+        flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
+        flow.units = flow.units.saturating_sub(before.1) + after.1;
+        self.units = self.units.saturating_sub(before.1) + after.1;
+        Some(Signal::Shed {
+            part,
+            before,
+            after,
+        })
     }
 
-    /// Removes packets for which `is_late` holds, from the front of each flow.
+    /// Moves packets for which `is_late` holds from the front of each flow to `late`.
     pub(super) fn expire(
         &mut self,
         is_late: impl Fn(&QueuedItem<P>) -> bool,
-        mut lost: impl FnMut(QueuedItem<P>),
+        late: &mut Vec<QueuedItem<P>>,
     ) {
         for number in 0..self.flows.len() {
             while let Some(flow) = self.flows.get(number)
                 && flow.packets.front().is_some_and(&is_late)
                 && let Some(entry) = self.pop(number)
             {
-                lost(entry);
+                late.push(entry);
             }
         }
     }
@@ -178,7 +201,11 @@ impl<P: QueuedPacket> SenderQueue<P> {
     }
 
     fn longest(&self) -> Option<usize> {
-        (0..self.flows.len()).max_by_key(|number| self.flows.get(*number).map(|flow| flow.units))
+        let all = self.flows.iter().enumerate();
+        let longest = all
+            .filter(|(_, flow)| !flow.packets.is_empty())
+            .max_by_key(|(_, flow)| flow.units);
+        longest.map(|(number, _)| number)
     }
 
     fn pop(&mut self, number: usize) -> Option<QueuedItem<P>> {

@@ -205,13 +205,58 @@ fn eq_2_a_new_sender_passes_a_flood() {
 
 #[test]
 fn state_of_idle_senders_is_removed() {
+    let idle = senders::IDLE_SENDERS;
     let mut queue = FairQueue::default();
+    let mut most = 0;
     for sender in 0..500 {
         queue.push(sent(0, 0, 1), (sender, 0), 0);
+        most = most.max(queue.senders.len());
         queue.head(Params::default(), 0, |_, _| ());
         queue.pop().unwrap();
     }
-    assert!(queue.senders.len() <= IDLE_SENDERS);
+    assert!(most <= idle + 2, "{most}");
+    // One packet keeps the queue from being empty, and those of all others expire.
+    for sender in 0..500 {
+        queue.push(sent(0, 0, 1), (sender, 0), sender as u64);
+    }
+    queue.expire(499, |_, _| ());
+    assert_eq!((queue.packets(), queue.senders.len()), (1, 1));
+    for sender in 0..500 {
+        queue.push(sent(0, 0, 1), (sender, 0), 0);
+        queue.drop_from_longest(|_, _| ());
+        assert!(queue.senders.len() <= idle + 3, "{}", queue.senders.len());
+    }
+    queue.drain().for_each(drop);
+    assert_eq!(queue.senders.len(), 0);
+}
+
+/// A sender of one aggregate at a time empties before each of its turns.
+#[test]
+fn eq_2_an_aggregate_at_a_time_gets_no_more() {
+    for place in [(0, 1), (1, 0)] {
+        let params = Params {
+            target_ns: u64::MAX,
+            ..Params::default()
+        };
+        let mut queue = FairQueue::default();
+        let mut got = [0; 2];
+        let mut pause = 0;
+        for number in 0..20_000 {
+            queue.push(sent(0, number, 1), (0, 0), 0);
+            if pause == 3 {
+                queue.push(sent(1, number, 44), place, 0);
+            }
+            queue.head(params, 0, |_, _| ());
+            let packet = queue.pop().unwrap();
+            pause = if packet.flow == 1 { 0 } else { pause + 1 };
+            got[packet.flow as usize] += packet.bytes();
+        }
+        let [backlog, aggregates] = got;
+        assert!(
+            aggregates.abs_diff(backlog) < backlog / 10,
+            "{place:?}: {got:?}"
+        );
+    }
 }
 
 #[test]

@@ -40,39 +40,51 @@ impl Turns {
         }
     }
 
-    /// Returns the member that sends next. `has_packets` is asked once about each member that is
-    /// due.
+    /// Returns the member that sends next. Members without packets leave the lists once they have
+    /// paid their debts: otherwise a member with one long packet at a time would always be new.
     pub(super) fn next(&mut self, mut has_packets: impl FnMut(usize) -> bool) -> Option<usize> {
         loop {
             let is_new = !self.new.is_empty();
             let list = if is_new { &mut self.new } else { &mut self.old };
             let number = *list.front()?;
-            let Some(member) = self.members.get_mut(number) else {
-                list.pop_front();
-                continue;
-            };
-            if !has_packets(number) {
-                list.pop_front();
-                // A member that empties and returns at once must not count as new.
-                if is_new && !self.old.is_empty() {
-                    self.old.push_back(number);
-                } else {
-                    member.listed = false;
-                }
-                continue;
-            }
-            if member.deficit > 0 {
-                return Some(number);
-            }
             list.pop_front();
             let is_alone = self.new.is_empty() && self.old.is_empty();
-            member.deficit = match is_alone {
-                // No other member is waiting, so its debt does not matter.
-                true => QUANTUM,
-                false => member.deficit + QUANTUM,
+            let Some(member) = self.members.get_mut(number) else {
+                continue;
             };
-            self.old.push_back(number);
+            // If no other member is waiting, its debt does not matter.
+            if member.deficit <= 0 && !is_alone {
+                member.deficit += QUANTUM;
+                self.old.push_back(number);
+                continue;
+            }
+            if has_packets(number) {
+                if member.deficit <= 0 {
+                    member.deficit = QUANTUM;
+                }
+                let list = if is_new { &mut self.new } else { &mut self.old };
+                list.push_front(number);
+                return Some(number);
+            }
+            // A member that empties and returns at once must not count as new.
+            if is_new && !self.old.is_empty() {
+                self.old.push_back(number);
+            } else {
+                member.listed = false;
+            }
         }
+    }
+
+    /// Renumbers the members: `kept` returns the new number of those that stay, in ascending order.
+    pub(super) fn renumber(&mut self, kept: impl Fn(usize) -> Option<usize>) {
+        for list in [&mut self.new, &mut self.old] {
+            *list = list.iter().filter_map(|number| kept(*number)).collect();
+        }
+        let mut number = 0;
+        self.members.retain(|_| {
+            number += 1;
+            kept(number - 1).is_some()
+        });
     }
 
     /// Takes a sent packet's bytes from the member's deficit.

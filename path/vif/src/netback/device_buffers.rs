@@ -111,21 +111,32 @@ impl<G: GrantMechanism> Netback<G> {
     /// these buffers to the guest.
     pub fn deliver(&mut self, frame: &Frame, report: &mut DeliveryReport) {
         let mut parts: SmallVec<[WrittenPart; 1]> = SmallVec::new();
+        let mut grefs: SmallVec<[GrantRef; 1]> = SmallVec::new();
+        let mut is_whole = true;
         for piece in &frame.pieces {
-            if let Some(outstanding) = self.take_outstanding(piece.buffer) {
+            if let Some(outstanding) = self.outstanding.take(piece.buffer) {
+                grefs.push(GrantRef(outstanding.request.gref));
                 // A bare header has its place in front of the first piece.
                 let bare = if parts.is_empty() { frame.bare() } else { 0 };
                 let whole = outstanding.span.take(bare + piece.span.len());
-                let is_behind = bare > 0 && whole.skip(bare) == piece.span;
+                is_whole &= whole.skip(bare) == piece.span;
                 parts.push(WrittenPart {
                     request: outstanding.request.id,
                     offset: outstanding.request.offset,
                     buffer: outstanding.span,
-                    piece: if is_behind { whole } else { piece.span },
+                    piece: if bare > 0 { whole } else { piece.span },
                 });
             }
         }
-        match self.complete(frame, &parts) {
+        let completed = match frame.bare() > 0 && !is_whole {
+            true => Err(VifDrop::Fault),
+            false => self.complete(frame, &parts),
+        };
+        // The header was written while the guest could not take its pages back.
+        for gref in grefs {
+            self.grants.hold_end(gref);
+        }
+        match completed {
             Ok(()) => {
                 self.counters.to_guest += 1;
                 self.counters.to_guest_bytes += frame.len() as u64;
