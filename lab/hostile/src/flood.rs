@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of this program as the sender of a flood.
 pub(crate) const COMMAND: &str = "flood";
-/// What the sender prints when it begins.
+/// Line that the sender prints when it begins.
 const SENDING: &str = "sending";
 
 /// Lowest source port. Each segment has the next one.
