@@ -17,8 +17,8 @@ mod senders;
 mod turns;
 
 use codel::Params;
-use packet::QueuedItem;
-use sender::{SenderQueue, Signal};
+use packet::{QueuedItem, Signal, Size};
+use sender::SenderQueue;
 use senders::Senders;
 
 pub use packet::QueuedPacket;
@@ -125,18 +125,21 @@ impl<P: QueuedPacket> FairQueue<P> {
                 .change(place, |queue| queue.take_next(params, now_ns))??;
             let mut entry = due.entry;
             if due.signals {
-                if entry.packet.mark() {
-                    self.marked += 1;
-                } else {
-                    let before = (entry.packet.bytes(), entry.packet.units());
-                    let Some(part) = entry.packet.shed() else {
-                        self.forget(before);
+                match entry.signal() {
+                    Signal::Marked => self.marked += 1,
+                    Signal::Dropped => {
+                        self.forget(entry.size());
                         lost(Cause::Codel, entry.packet);
                         continue;
-                    };
-                    self.bytes = self.bytes.saturating_sub(before.0) + entry.packet.bytes();
-                    self.units = self.units.saturating_sub(before.1) + entry.packet.units();
-                    lost(Cause::Codel, part);
+                    }
+                    Signal::Shed {
+                        part,
+                        before,
+                        after,
+                    } => {
+                        self.resize(before, after);
+                        lost(Cause::Codel, part);
+                    }
                 }
             }
             let bytes = entry.packet.bytes();
@@ -150,58 +153,59 @@ impl<P: QueuedPacket> FairQueue<P> {
 
     /// Takes the packet that [`FairQueue::head`] returned last.
     pub fn pop(&mut self) -> Option<P> {
-        let packet = self.head.take()?.packet;
-        self.forget((packet.bytes(), packet.units()));
-        Some(packet)
+        let entry = self.head.take()?;
+        self.forget(entry.size());
+        Some(entry.packet)
     }
 
     /// Splits the head with `cut`, which returns the first part and leaves the rest. Returns `None`
     /// if `cut` does.
     pub fn cut_head(&mut self, cut: impl FnOnce(&mut P) -> Option<P>) -> Option<P> {
         let entry = self.head.as_mut()?;
-        let before = (entry.packet.bytes(), entry.packet.units());
+        let before = entry.size();
         let part = cut(&mut entry.packet)?;
-        self.bytes = self.bytes.saturating_sub(before.0) + entry.packet.bytes();
-        self.units = self.units.saturating_sub(before.1) + entry.packet.units();
+        let after = entry.size();
+        self.resize(before, after);
         Some(part)
     }
 
     /// Drops the oldest packet of the longest flow; returns false if the queue is empty.
     pub fn drop_from_longest(&mut self, mut lost: impl FnMut(Cause, P)) -> bool {
-        let longest = self.senders.longest();
-        let longest =
-            longest.and_then(|place| self.senders.change(place, SenderQueue::pop_longest));
-        let Some(QueuedItem { packet, .. }) = longest.flatten().or_else(|| self.head.take()) else {
+        let Some(entry) = self.pop_longest().or_else(|| self.head.take()) else {
             return false;
         };
-        self.forget((packet.bytes(), packet.units()));
-        lost(Cause::Full, packet);
+        self.forget(entry.size());
+        lost(Cause::Full, entry.packet);
         true
+    }
+
+    fn pop_longest(&mut self) -> Option<QueuedItem<P>> {
+        let longest = self.senders.longest()?;
+        self.senders.change(longest, SenderQueue::pop_longest)?
     }
 
     /// Signals the longest flow that the queue is running out of room: marks the oldest packet of
     /// the flow, or drops one packet of it.
     pub fn signal_longest(&mut self, mut lost: impl FnMut(Cause, P)) {
-        let Some(place) = self.senders.longest() else {
-            return;
-        };
-        match self
-            .senders
-            .change(place, SenderQueue::signal_longest)
-            .flatten()
-        {
+        let longest = self.senders.longest();
+        let signal = longest.and_then(|place| {
+            let signal = self.senders.change(place, SenderQueue::signal_longest);
+            signal.flatten()
+        });
+        match signal {
             Some(Signal::Marked) => self.marked += 1,
-            Some(Signal::Dropped(packet)) => {
-                self.forget((packet.bytes(), packet.units()));
-                lost(Cause::Codel, packet);
+            Some(Signal::Dropped) => {
+                if let Some(entry) = self.pop_longest() {
+                    self.forget(entry.size());
+                    lost(Cause::Codel, entry.packet);
+                }
             }
             Some(Signal::Shed {
                 part,
                 before,
                 after,
             }) => {
-                self.bytes = self.bytes.saturating_sub(before.0) + after.0;
-                self.units = self.units.saturating_sub(before.1) + after.1;
+                self.resize(before, after);
                 lost(Cause::Codel, part);
             }
             None => {}
@@ -211,18 +215,14 @@ impl<P: QueuedPacket> FairQueue<P> {
     /// Drops every packet pushed before `before_ns`.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(Cause, P)) {
         let is_late = |entry: &QueuedItem<P>| entry.since_ns < before_ns;
-        if let Some(entry) = self.head.take_if(|entry| is_late(entry)) {
-            self.forget((entry.packet.bytes(), entry.packet.units()));
-            lost(Cause::Late, entry.packet);
-        }
+        let mut late = Vec::from_iter(self.head.take_if(|entry| is_late(entry)));
         for place in 0..self.senders.len() {
-            let mut late = Vec::new();
             self.senders
                 .change(place, |queue| queue.expire(is_late, &mut late));
-            for entry in late {
-                self.forget((entry.packet.bytes(), entry.packet.units()));
-                lost(Cause::Late, entry.packet);
-            }
+        }
+        for entry in late {
+            self.forget(entry.size());
+            lost(Cause::Late, entry.packet);
         }
         self.senders.trim();
     }
@@ -248,7 +248,13 @@ impl<P: QueuedPacket> FairQueue<P> {
         head.into_iter().chain(queued).map(|entry| entry.packet)
     }
 
-    fn forget(&mut self, (bytes, units): (u64, usize)) {
+    /// Adapts the totals to a packet that was split.
+    fn resize(&mut self, before: Size, after: Size) {
+        self.bytes = self.bytes.saturating_sub(before.0) + after.0;
+        self.units = self.units.saturating_sub(before.1) + after.1;
+    }
+
+    fn forget(&mut self, (bytes, units): Size) {
         self.packets = self.packets.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
         self.units = self.units.saturating_sub(units);

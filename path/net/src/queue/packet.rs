@@ -13,9 +13,50 @@ pub trait QueuedPacket: Sized {
     fn shed(&mut self) -> Option<Self>;
 }
 
+/// Bytes of a packet, and its units of memory.
+pub(super) type Size = (u64, usize);
+
 /// A packet, and the time at which it was pushed.
 #[derive(Debug)]
 pub(super) struct QueuedItem<P> {
     pub(super) packet: P,
     pub(super) since_ns: u64,
+}
+
+/// Result of a congestion signal.
+pub(super) enum Signal<P> {
+    /// The packet was marked.
+    Marked,
+    /// The packet can be neither marked nor split: it must be dropped.
+    Dropped,
+    /// A part was removed, which must be dropped.
+    Shed {
+        part: P,
+        /// Size of the whole packet.
+        before: Size,
+        /// Size of its rest.
+        after: Size,
+    },
+}
+
+impl<P: QueuedPacket> QueuedItem<P> {
+    pub(super) fn size(&self) -> Size {
+        (self.packet.bytes(), self.packet.units())
+    }
+
+    /// Signals congestion to the packet's sender.
+    pub(super) fn signal(&mut self) -> Signal<P> {
+        if self.packet.mark() {
+            return Signal::Marked;
+        }
+        let before = self.size();
+        match self.packet.shed() {
+            None => Signal::Dropped,
+            Some(part) => Signal::Shed {
+                part,
+                before,
+                after: self.size(),
+            },
+        }
+    }
 }

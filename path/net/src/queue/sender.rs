@@ -1,7 +1,7 @@
 //! The queue of one sender: its flows.
 
 use super::codel::{Codel, Params};
-use super::packet::{QueuedItem, QueuedPacket};
+use super::packet::{QueuedItem, QueuedPacket, Signal};
 use super::turns::Turns;
 use std::collections::VecDeque;
 
@@ -50,22 +50,6 @@ pub(super) struct Due<P> {
     pub(super) entry: QueuedItem<P>,
     /// Whether CoDel signals its sender.
     pub(super) signals: bool,
-}
-
-/// Result of a congestion signal. Sizes are bytes and units of memory.
-pub(super) enum Signal<P> {
-    /// A packet was marked.
-    Marked,
-    /// A packet was removed.
-    Dropped(P),
-    /// A part of a packet was removed.
-    Shed {
-        part: P,
-        /// Size of the packet.
-        before: (u64, usize),
-        /// Size of its rest.
-        after: (u64, usize),
-    },
 }
 
 /// The flows of one sender.
@@ -149,28 +133,18 @@ impl<P: QueuedPacket> SenderQueue<P> {
         self.pop(longest)
     }
 
-    /// Signals congestion to the flow whose packets hold the most memory: marks its oldest packet,
-    /// or removes it or a part of it.
+    /// Signals congestion to the flow whose packets hold the most memory, by its oldest packet. The
+    /// caller removes a packet that must be [dropped](Signal::Dropped).
     pub(super) fn signal_longest(&mut self) -> Option<Signal<P>> {
         let longest = self.longest()?;
         let flow = self.flows.get_mut(longest)?;
-        let entry = flow.packets.front_mut()?;
-        if entry.packet.mark() {
-            return Some(Signal::Marked);
+        let signal = flow.packets.front_mut()?.signal();
+        if let Signal::Shed { before, after, .. } = &signal {
+            flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
+            flow.units = flow.units.saturating_sub(before.1) + after.1;
+            self.units = self.units.saturating_sub(before.1) + after.1;
         }
-        let before = (entry.packet.bytes(), entry.packet.units());
-        let Some(part) = entry.packet.shed() else {
-            return self.pop(longest).map(|entry| Signal::Dropped(entry.packet));
-        };
-        let after = (entry.packet.bytes(), entry.packet.units());
-        flow.bytes = flow.bytes.saturating_sub(before.0) + after.0;
-        flow.units = flow.units.saturating_sub(before.1) + after.1;
-        self.units = self.units.saturating_sub(before.1) + after.1;
-        Some(Signal::Shed {
-            part,
-            before,
-            after,
-        })
+        Some(signal)
     }
 
     /// Moves packets for which `is_late` holds from the front of each flow to `late`.

@@ -13,8 +13,6 @@ pub(super) struct Senders<P> {
     queues: Vec<SenderQueue<P>>,
     /// Memory that each sender's packets hold, at least 1; 0: it has none.
     weights: Vec<usize>,
-    /// Number of each sender.
-    numbers: Vec<usize>,
     /// Place of each sender in these lists, plus 1, by number; 0: it has none.
     places: Vec<u32>,
     /// Senders with packets.
@@ -27,7 +25,6 @@ impl<P> Default for Senders<P> {
         Self {
             queues: Vec::new(),
             weights: Vec::new(),
-            numbers: Vec::new(),
             places: Vec::new(),
             active: 0,
             turns: Turns::default(),
@@ -54,7 +51,6 @@ impl<P: QueuedPacket> Senders<P> {
         }
         self.queues.push(SenderQueue::default());
         self.weights.push(0);
-        self.numbers.push(number);
         let place = self.queues.len();
         if let Some(at) = self.places.get_mut(number) {
             *at = place as u32;
@@ -87,12 +83,8 @@ impl<P: QueuedPacket> Senders<P> {
             let after = before.and_then(|place| kept(place as usize));
             *place = after.map_or(0, |place| place as u32 + 1);
         }
-        let weights = std::mem::take(&mut self.weights);
-        let mut has_packets = weights.iter().map(|weight| *weight > 0);
-        self.queues.retain(|_| has_packets.next() == Some(true));
-        let mut has_packets = weights.iter().map(|weight| *weight > 0);
-        self.numbers.retain(|_| has_packets.next() == Some(true));
-        self.weights = weights.into_iter().filter(|weight| *weight > 0).collect();
+        self.queues.retain(|queue| !queue.is_empty());
+        self.weights.retain(|weight| *weight > 0);
     }
 
     /// Returns the place of the sender that sends next.
