@@ -112,26 +112,19 @@ impl<G: GrantMechanism> Netback<G> {
     pub fn deliver(&mut self, frame: &Frame, report: &mut DeliveryReport) {
         let mut parts: SmallVec<[WrittenPart; 1]> = SmallVec::new();
         let mut grefs: SmallVec<[GrantRef; 1]> = SmallVec::new();
-        let mut is_whole = true;
         for piece in &frame.pieces {
             if let Some(outstanding) = self.outstanding.take(piece.buffer) {
                 grefs.push(GrantRef(outstanding.request.gref));
-                // A bare header has its place in front of the first piece.
-                let bare = if parts.is_empty() { frame.bare() } else { 0 };
-                let whole = outstanding.span.take(bare + piece.span.len());
-                is_whole &= whole.skip(bare) == piece.span;
                 parts.push(WrittenPart {
                     request: outstanding.request.id,
                     offset: outstanding.request.offset,
                     buffer: outstanding.span,
-                    piece: if bare > 0 { whole } else { piece.span },
+                    piece: piece.span,
                 });
             }
         }
-        let completed = match frame.bare() > 0 && !is_whole {
-            true => Err(VifDrop::Fault),
-            false => self.complete(frame, &parts),
-        };
+        let completed =
+            include_bare_header(frame, &mut parts).and_then(|()| self.complete(frame, &parts));
         // The header was written while the guest could not take its pages back.
         for gref in grefs {
             self.grants.hold_end(gref);
@@ -202,6 +195,22 @@ impl<G: GrantMechanism> Netback<G> {
         self.rx
             .respond(RxCompletion::new(request, offset, len).plain());
     }
+}
+
+/// Extends the first part by a header that the device has stored apart, whose place is in front of
+/// it.
+fn include_bare_header(frame: &Frame, parts: &mut [WrittenPart]) -> Result<(), VifDrop> {
+    let bare = frame.bare();
+    if bare > 0
+        && let Some(first) = parts.first_mut()
+    {
+        let whole = first.buffer.take(bare + first.piece.len());
+        if whole.skip(bare) != first.piece {
+            return Err(VifDrop::Fault);
+        }
+        first.piece = whole;
+    }
+    Ok(())
 }
 
 /// Writes a header that the device has stored apart to its place in the first part, so that the
