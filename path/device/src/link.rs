@@ -9,9 +9,9 @@
 
 use abi::counted::{status_bytes, table_slots, translation_bytes};
 use abi::hypercall::Bind;
-use abi::{ConnId, DomId, Handle, PAGE, Slot, XenbusState};
+use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
 use nic::dma::{GrantedMemory, IoAddr, QueueRecord};
-use runtime::call::Calls;
+use runtime::call::{Calls, OwnTable};
 use runtime::platform::{Doorbell, NO_RECORD, PeerEnd, Platform};
 use runtime::start::print_line;
 use shmem::grant_use::TableWords;
@@ -34,20 +34,6 @@ pub struct QueueLimits {
     pub queues: u32,
 }
 
-/// A bound table of counted grants. Dropping it unmaps its pages.
-#[derive(Debug)]
-struct BoundTable {
-    calls: Rc<RefCell<Calls>>,
-    handle: Handle,
-}
-
-impl Drop for BoundTable {
-    fn drop(&mut self) {
-        // Fails if the driver domain has exited, because its table has then already ended.
-        let _ = self.calls.borrow_mut().end_table(self.handle);
-    }
-}
-
 /// The granted memory of a connected driver domain.
 #[derive(Debug)]
 pub struct DriverGrants {
@@ -55,7 +41,7 @@ pub struct DriverGrants {
     pub memory: GrantedMemory,
     /// Where the queues are in it.
     pub queues: QueueRecord,
-    _table: BoundTable,
+    _table: OwnTable,
 }
 
 /// The connection.
@@ -200,10 +186,7 @@ impl DriverLink {
         Ok(DriverGrants {
             memory: GrantedMemory::new(entries, span, (IoAddr::of_page(first), guests)),
             queues,
-            _table: BoundTable {
-                calls: Rc::clone(&self.calls),
-                handle: table,
-            },
+            _table: OwnTable::new(&self.calls, table),
         })
     }
 }

@@ -8,6 +8,7 @@ use abi::hypercall::Bind;
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
+use runtime::call::OwnTable;
 use runtime::ledger::Hop;
 use shmem::Span;
 use shmem::grant_use::{self, EntryWords, TableWords};
@@ -180,7 +181,6 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
 /// ungranted page then faults, and a granted page can be revoked only by force.
 #[derive(Debug)]
 pub struct CountedGrants<const COUNTED: bool> {
-    handle: Handle,
     table: GrantTable<COUNTED>,
     /// Uses that last as long as the connection, by the rings.
     kept: Uses,
@@ -190,6 +190,8 @@ pub struct CountedGrants<const COUNTED: bool> {
     writing: Uses,
     /// Uses of pages that a device may write now.
     posted: Uses,
+    /// Ends the table after all uses.
+    _own: OwnTable,
 }
 
 impl<const COUNTED: bool> CountedGrants<COUNTED> {
@@ -220,7 +222,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
             entries,
         })?;
         Ok(Self {
-            handle,
+            _own: OwnTable::new(&guest.calls, handle),
             table: GrantTable {
                 guest,
                 entries: words,
@@ -336,8 +338,6 @@ impl<const COUNTED: bool> Drop for CountedGrants<COUNTED> {
         for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
             uses.release();
         }
-        // Fails if the guest has exited, because its table has then already ended.
-        let _ = self.table.guest.calls.borrow_mut().end_table(self.handle);
     }
 }
 

@@ -56,7 +56,7 @@ fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
     let entries = TableWords::of(translation, status, ENTRIES).unwrap();
     let pages = area.span().take(ENTRIES as usize * PAGE);
     let new = CountedGrants {
-        handle: Handle(1),
+        _own: OwnTable::new(&guest.calls, Handle(1)),
         table: GrantTable {
             guest,
             entries,
