@@ -77,14 +77,8 @@ impl GuestAccess for LabMemory {
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {
-        let guest = GranterWindow {
-            calls: Rc::clone(&self.shared.calls),
-            domain: peer.domain,
-            window: self.shared.platform.window(),
-            first: self.first,
-            slots: self.slots,
-            ledger: Rc::clone(ledger),
-        };
+        let slots = (self.first, self.slots);
+        let guest = self.shared.window_of(peer, slots, ledger);
         let mechanism = self.mechanism(&guest, front)?;
         let (held, pages) = map_rings(&guest, front)?;
         Ok(OpenedMemory::new(mechanism, pages, Box::new(held)))

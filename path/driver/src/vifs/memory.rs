@@ -137,6 +137,24 @@ impl VifSettings {
         }
     }
 
+    /// Returns the part of the window from slot `first` on that belongs to the guest `peer`.
+    #[must_use]
+    pub fn window_of(
+        &self,
+        peer: &PeerEnd,
+        (first, slots): (Slot, u32),
+        ledger: &Rc<Ledger>,
+    ) -> GranterWindow {
+        GranterWindow {
+            calls: Rc::clone(&self.calls),
+            domain: peer.domain,
+            window: self.platform.window(),
+            first,
+            slots,
+            ledger: Rc::clone(ledger),
+        }
+    }
+
     /// Returns the record for a guest, with or without a dedicated queue.
     #[must_use]
     pub fn record(&self, has_queue: bool) -> BackRecord {
@@ -175,14 +193,8 @@ impl GuestAccess for GuestMemory {
         front: &FrontRecord,
         ledger: &Rc<Ledger>,
     ) -> Result<OpenedMemory, String> {
-        let guest = GranterWindow {
-            calls: Rc::clone(&self.shared.calls),
-            domain: peer.domain,
-            window: self.shared.platform.window(),
-            first: self.first,
-            slots: self.slots,
-            ledger: Rc::clone(ledger),
-        };
+        let slots = (self.first, self.slots);
+        let guest = self.shared.window_of(peer, slots, ledger);
         match self.shared.grants {
             GrantMode::Counted => self.open_counted::<true>(guest, front),
             GrantMode::Unchecked => self.open_counted::<false>(guest, front),
