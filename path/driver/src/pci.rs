@@ -142,7 +142,7 @@ impl PciPort {
         let Some(device) = &mut self.device else {
             return Ok(true);
         };
-        if !device.reset(now_ns)? {
+        if !device.reset.advance(&device.window, now_ns)? {
             return Ok(false);
         }
         match &mut self.nic {
@@ -233,32 +233,29 @@ impl DeviceReset {
         }
     }
 
+    /// Continues to reset the device. Returns whether it is reset.
     fn advance(&mut self, window: &RegisterWindow, now_ns: u64) -> Result<bool, StartupError> {
         match self {
-            Self::VirtioNet(reset) => VirtioNet::reset(window, reset, now_ns),
-            Self::Intel82574(reset) => Intel82574::reset(window, reset, now_ns),
+            Self::VirtioNet(reset) => advance::<VirtioNet<_>>(reset, window, now_ns),
+            Self::Intel82574(reset) => advance::<Intel82574<_>>(reset, window, now_ns),
         }
-    }
-
-    /// Returns a reset of the same kind of device that has not begun.
-    fn anew(&self) -> Self {
-        Self::of(match self {
-            Self::VirtioNet(_) => PciKind::VirtioNet,
-            Self::Intel82574(_) => PciKind::Intel82574,
-        })
     }
 }
 
-impl PciDevice {
-    /// Continues to reset the device. Returns whether it is reset.
-    fn reset(&mut self, now_ns: u64) -> Result<bool, StartupError> {
-        let advanced = self.reset.advance(&self.window, now_ns);
-        if advanced.is_err() {
-            self.reset = self.reset.anew();
-        }
-        advanced
+/// Continues a reset, which begins anew after an error.
+fn advance<D: Kind>(
+    reset: &mut D::Reset,
+    registers: &D::Registers,
+    now_ns: u64,
+) -> Result<bool, StartupError> {
+    let advanced = D::reset(registers, reset, now_ns);
+    if advanced.is_err() {
+        *reset = D::Reset::default();
     }
+    advanced
+}
 
+impl PciDevice {
     /// Starts the device, which was reset. It accesses `memory`: the pool and the queues.
     fn start(
         &self,
