@@ -101,10 +101,12 @@ impl FrameRun<'_> {
         // windows have the same length.
         let start = std::time::Instant::now();
         let cpu = CpuTimes::read(&running.parts());
+        let calls_before = hypercalls(running)?;
         let before = running.reading()?;
         interrupt::sleep(times.window)?;
         let seconds = start.elapsed().as_secs_f64();
         let used = CpuTimes::read(&running.parts()).since(&cpu);
+        let calls = hypercalls(running)?;
         let after = running.reading()?;
         let disturbed = HostCpuTimes::read().disturbed_since(cpus);
         let path = after.since(&before);
@@ -124,12 +126,10 @@ impl FrameRun<'_> {
         if let Some(cycles) = device.filter(|_| packets > 0.0) {
             figures.insert(format!("cycles_per_packet.{NIC_DEVICE}"), cycles / packets);
         }
-        for part in ["driver", "guest"] {
-            let calls = path.sums.get(&format!("{part}.hypercalls"));
-            if let Some(calls) = calls.filter(|_| packets > 0.0) {
-                let name = format!("hypercalls_per_packet.{part}");
-                figures.insert(name, calls / packets);
-            }
+        for (part, calls) in calls.into_iter().filter(|_| packets > 0.0) {
+            let made = calls.saturating_sub(calls_before.get(part).copied().unwrap_or(0));
+            let name = format!("hypercalls_per_packet.{part}");
+            figures.insert(name, made as f64 / packets);
         }
         account(&path, packets, &mut figures);
         figures.extend(
@@ -245,16 +245,31 @@ impl FrameRun<'_> {
         nic.buffers = 2 * NIC_DESCRIPTORS;
         config.nics.push(nic);
         dedicate_queues(1, config);
-        for guest in &mut config.guests {
-            guest.cpus = vec![self.cores.guest];
-        }
         config.buffers.to_guest = NIC_DESCRIPTORS;
         // A domain that spins would keep the other one from their core.
         config.driver.spin_us = NO_SPIN;
         for guest in &mut config.guests {
+            guest.cpus = vec![self.cores.guest];
             guest.spin_us = NO_SPIN;
         }
     }
+}
+
+/// Returns the hypercalls of the driver domain and of the guests so far; empty if the path is no
+/// machine.
+fn hypercalls(path: &dyn Path) -> anyhow::Result<BTreeMap<CpuPart, u64>> {
+    let mut sums = BTreeMap::new();
+    let Some(running) = path.machine() else {
+        return Ok(sums);
+    };
+    for domain in running.status()?.domains {
+        let known = running.domains().iter();
+        let known = known.filter(|(part, _)| ["driver", "guest"].contains(part));
+        if let Some((part, _)) = known.into_iter().find(|(_, name)| *name == domain.name) {
+            *sums.entry(*part).or_default() += domain.hypercalls;
+        }
+    }
+    Ok(sums)
 }
 
 #[cfg(test)]

@@ -28,13 +28,6 @@ impl Path for Running {
 
     fn reading(&mut self) -> anyhow::Result<Reading> {
         let mut reading = Reading::default();
-        for domain in self.status()?.domains {
-            let part = self.domains().iter().find(|(_, name)| *name == domain.name);
-            if let Some((part, _)) = part.filter(|(part, _)| !is_beside(part)) {
-                let sum = reading.sums.entry(format!("{part}.hypercalls"));
-                *sum.or_default() += domain.hypercalls as f64;
-            }
-        }
         // The figures of the measured guest exclude merges and drops of rivals.
         for (part, name) in self.domains().iter().filter(|(part, _)| !is_beside(part)) {
             digest(part, &self.stat(name)?, &mut reading);
