@@ -129,60 +129,24 @@ fn dedicated_queue_survives_each_death() {
     assert!(end.ok(), "{end:?}");
 }
 
-/// Two devices, and a guest with a queue of each.
-const TWO: &str = r#"
-[driver]
-grants = "counted"
-
-[[nic]]
-name = "wire"
-kind = "soft"
-queues = "vmq"
-vmq_queues = 1
-addresses = ["10.0.0.1/24"]
-
-[[nic.app]]
-kind = "tcp-echo"
-port = 7
-
-[[nic]]
-name = "other"
-kind = "soft"
-descriptors = 64
-queues = "vmq"
-vmq_queues = 2
-addresses = ["10.0.0.9/24"]
-
-[[nic.app]]
-kind = "tcp-echo"
-port = 7
-
-[[guest]]
-name = "web"
-
-[[guest.vif]]
-pdev = "wire:1"
-endpoint = "stack"
-addresses = ["10.0.0.2/24"]
-
-[[guest.vif.app]]
-kind = "ping"
-to = "10.0.0.1"
-count = 1000000
-
-[[guest]]
-name = "data"
-
-[[guest.vif]]
-pdev = "other:2"
-endpoint = "stack"
-addresses = ["10.0.0.3/24"]
-
-[[guest.vif.app]]
-kind = "ping"
-to = "10.0.0.9"
-count = 1000000
-"#;
+/// Returns two NICs with devices, and a guest with a dedicated queue of each.
+fn with_two_devices() -> String {
+    let first = with_queue().replacen("kind = \"sim\"", SOFT, 1);
+    let (_, other) = first.split_once("[[nic]]").unwrap();
+    let mut other = format!("[[nic]]{other}");
+    for (from, to) in [
+        ("\"wire\"", "\"other\""),
+        ("wire:2", "other:1"),
+        ("\"web\"", "\"data\""),
+        ("10.0.0.1", "10.0.0.9"),
+        ("10.0.0.2", "10.0.0.3"),
+        ("queues = \"vmq\"", "descriptors = 64\nqueues = \"vmq\""),
+    ] {
+        assert!(other.contains(from), "{from}: {other}");
+        other = other.replace(from, to);
+    }
+    first + &other
+}
 
 /// Each NIC has a device domain, a link and queues of guests. The death of one device leaves the
 /// other ones alone, and all work again after that of the driver domain.
@@ -190,9 +154,7 @@ count = 1000000
 fn machine_has_several_devices() {
     const OTHER: &str = "device-other";
     let place = TestDir::with_machine();
-    let file = place.file("m.toml", TWO);
-    let running = place.start(&["up", &file]);
-    place.wait_for_output(&running, "is up");
+    let running = up(&place, &with_two_devices());
     let work = || {
         for guest in ["web", "data"] {
             wait_for_answers(&place, guest);

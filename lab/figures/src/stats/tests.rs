@@ -216,6 +216,13 @@ fn the_sign_is_decided_before_equality() {
     }
 }
 
+/// Checks the verdict on a ratio with this interval beside a paper's ratio that claims no equality.
+#[track_caller]
+fn assert_verdict((lo, hi): (f64, f64), paper: f64, verdict: ComparisonVerdict) {
+    let found = verdict_of(lo, hi, paper, false);
+    assert_eq!(found, verdict, "{lo} {hi} {paper}");
+}
+
 #[test]
 fn an_effect_absent_in_the_paper_has_a_side() {
     for (lo, hi, paper, verdict) in [
@@ -228,11 +235,7 @@ fn an_effect_absent_in_the_paper_has_a_side() {
         (1.6, 1.7, 0.97, ComparisonVerdict::Opposite),
         (0.9, 1.3, 1.0, ComparisonVerdict::Unresolved),
     ] {
-        assert_eq!(
-            verdict_of(lo, hi, paper, false),
-            verdict,
-            "{lo} {hi} {paper}"
-        );
+        assert_verdict((lo, hi), paper, verdict);
     }
 }
 
@@ -248,11 +251,7 @@ fn a_ratio_beside_a_papers_effect() {
         // The ratio is close enough to be equal, but on the other side of 1.
         (0.85, 0.88, 1.1, ComparisonVerdict::Opposite),
     ] {
-        assert_eq!(
-            verdict_of(lo, hi, paper, false),
-            verdict,
-            "{lo} {hi} {paper}"
-        );
+        assert_verdict((lo, hi), paper, verdict);
     }
     let once = |value| Estimate {
         value,
