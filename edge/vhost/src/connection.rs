@@ -51,7 +51,7 @@ pub(crate) struct VmmConnection {
 
 /// Answer to a request.
 enum RequestOutcome {
-    /// None, unless the front end has requested an acknowledgement.
+    /// The request succeeded. The front end gets an answer only if it requested one.
     Done,
     /// The request failed; the connection continues.
     Failed,

@@ -44,14 +44,14 @@ pub(crate) struct AdaptivePolling {
     /// The average pause.
     usual_ns: u64,
     /// Number of unsuccessful spins that are still tolerated.
-    trust: u8,
+    credit: u8,
     /// Pauses still to sleep through.
     rest: u32,
     next_rest: u32,
     /// Number of pauses to sleep through when a task keeps the CPU again.
-    away_rest: u32,
+    late_rest: u32,
     /// Number of consecutive offers that returned soon.
-    calm: u32,
+    prompt_returns: u32,
     /// Time at which the CPU was offered in this turn.
     offered_ns: Option<u64>,
 }
@@ -63,11 +63,11 @@ impl AdaptivePolling {
         Self {
             most_ns,
             usual_ns: PAUSE_MAX * most_ns,
-            trust: VAIN_SPINS_MAX,
+            credit: VAIN_SPINS_MAX,
             rest: 0,
             next_rest: REST_MIN,
-            away_rest: LATE_REST_MIN,
-            calm: 0,
+            late_rest: LATE_REST_MIN,
+            prompt_returns: 0,
             offered_ns: None,
         }
     }
@@ -90,16 +90,16 @@ impl AdaptivePolling {
         } else if window_ns > 0 && ns >= window_ns {
             self.in_vain();
         } else if window_ns > 0 {
-            self.trust = (self.trust + 1).min(CREDIT_MAX);
-            if self.trust == CREDIT_MAX {
+            self.credit = (self.credit + 1).min(CREDIT_MAX);
+            if self.credit == CREDIT_MAX {
                 self.next_rest = REST_MIN;
             }
         }
     }
 
     fn in_vain(&mut self) {
-        self.trust = self.trust.saturating_sub(1);
-        if self.trust == 0 {
+        self.credit = self.credit.saturating_sub(1);
+        if self.credit == 0 {
             self.begin_rest();
         }
     }
@@ -107,7 +107,7 @@ impl AdaptivePolling {
     fn begin_rest(&mut self) {
         self.rest = self.next_rest;
         self.next_rest = (2 * self.next_rest).min(REST_MAX);
-        self.trust = VAIN_SPINS_MAX;
+        self.credit = VAIN_SPINS_MAX;
     }
 
     /// Records that the CPU is offered to other tasks.
@@ -121,16 +121,16 @@ impl AdaptivePolling {
             return;
         };
         if now_ns.saturating_sub(offered_ns) > LATE_RETURN_NS {
-            self.rest = self.away_rest;
-            self.away_rest = (4 * self.away_rest).min(LATE_REST_MAX);
-            self.trust = VAIN_SPINS_MAX;
-            self.calm = 0;
+            self.rest = self.late_rest;
+            self.late_rest = (4 * self.late_rest).min(LATE_REST_MAX);
+            self.credit = VAIN_SPINS_MAX;
+            self.prompt_returns = 0;
             return;
         }
-        self.calm += 1;
-        if self.calm == PROMPT_RETURNS {
-            self.away_rest = LATE_REST_MIN;
-            self.calm = 0;
+        self.prompt_returns += 1;
+        if self.prompt_returns == PROMPT_RETURNS {
+            self.late_rest = LATE_REST_MIN;
+            self.prompt_returns = 0;
         }
     }
 }
