@@ -3,6 +3,7 @@
 use crate::test_dir::{TestDir, wait};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Runs one experiment at a time, as users do: each takes all CPUs.
@@ -268,10 +269,16 @@ fn mistakes_in_a_users_plan_have_their_place() {
     assert!(run.code == 2 && run.err.contains("gone.toml: "), "{run:?}");
 }
 
+/// Returns a counter of the kernel's pool of 2 MB pages.
+fn huge_pages(counter: &str) -> String {
+    let pool = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB");
+    fs::read_to_string(pool.join(counter)).unwrap_or_default()
+}
+
 /// A single test, because all runs share one pool of huge pages.
 #[test]
 fn peers_run_and_leave_nothing_behind() {
-    let pages = || fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+    let pages = || huge_pages("nr_hugepages");
     let _alone = alone();
     let place = TestDir::with_machine();
     let before = pages();
@@ -331,7 +338,8 @@ fn peers_run_and_leave_nothing_behind() {
             .any(|words| words.contains("virtio_user"))
             .then_some(())
     });
-    assert_ne!(pages(), before);
+    // Another program may have reserved enough pages before, so the pool does not always grow.
+    assert_ne!(pages(), huge_pages("free_hugepages"));
     let run = running.terminate();
     assert_eq!(run.code, 130, "{run:?}");
     assert_eq!((pages(), place.left()), (before, Vec::new()));
