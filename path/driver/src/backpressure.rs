@@ -1,44 +1,44 @@
-//! Backpressure: GSO packets wait in their sender's ring while the destination guest lacks buffers,
-//! because after a drop the sender would have to retransmit all of their segments. A sending TCP
-//! reacts at once to a full ring.
+//! Backpressure: GSO packets wait in the sender's ring while the destination guest lacks receive
+//! buffers. If the driver dropped them, the sender would have to retransmit all of their segments;
+//! to a full ring, a sending TCP reacts immediately.
 //!
 //! A slow guest must not delay a sender's packets to other guests. So a sender waits only if its
-//! whole last batch was for one guest, for at most `LONGEST_NS`, and at most half of the time.
-//! After a wait that was in vain, it does not wait for that guest again until the guest has had
-//! room. Senders of MTU-sized packets never wait: their protocols may ignore backpressure, and need
-//! drops instead.
+//! whole last batch was for one guest, for at most `MAX_WAIT_NS` per wait, and for at most half of
+//! the time. After a wait that timed out, the sender does not wait for the same guest until that
+//! guest has had buffers again. Senders of MTU-sized packets never wait: their protocols may ignore
+//! backpressure and need drops as a signal.
 
 use net::bridge::Verdict;
 
-/// The longest wait: several turns of a guest on a shared CPU.
-const LONGEST_NS: u64 = 500_000;
+/// Maximum duration of a wait: several turns of a guest on a shared CPU.
+const MAX_WAIT_NS: u64 = 500_000;
 
-/// The guests that wait, and the destinations for which they wait.
+/// Senders that wait, and the guests for which they wait.
 #[derive(Debug, Default)]
 pub struct Backpressure {
-    /// Waits of this round.
-    waiting: Vec<Waiting>,
+    /// All waits of this round.
+    waiting: Vec<SenderWait>,
 }
 
 /// One wait.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct SenderWait {
     from: usize,
     to: usize,
     since_ns: u64,
 }
 
-/// A guest as a sender.
+/// The backpressure state of a sending guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendingGuest {
-    /// The single destination of its last batch, if any.
+    /// The destination port of its last batch, if all frames had the same.
     to: Option<usize>,
-    /// Start of its wait.
+    /// Start of its current wait, if it waits.
     since_ns: Option<u64>,
     /// Earliest time of its next wait.
     not_before_ns: u64,
-    /// The port for which it has waited in vain.
-    in_vain: Option<usize>,
+    /// The port for which its last wait timed out.
+    timed_out_for: Option<usize>,
 }
 
 impl SendingGuest {
@@ -54,7 +54,7 @@ impl SendingGuest {
         };
     }
 
-    /// Returns the predicted destination of the next packets.
+    /// Returns the predicted destination port of the next packets.
     #[must_use]
     pub fn destination(&self) -> Option<usize> {
         self.to
@@ -63,10 +63,10 @@ impl SendingGuest {
     /// Forgets the removed port `port` as a destination.
     pub fn forget(&mut self, port: usize) {
         self.to = self.to.filter(|to| *to != port);
-        self.in_vain = self.in_vain.filter(|to| *to != port);
+        self.timed_out_for = self.timed_out_for.filter(|to| *to != port);
     }
 
-    /// Ends a wait.
+    /// Ends the current wait, if any. The next one may begin after the same time again.
     fn end_wait(&mut self, now_ns: u64) {
         if let Some(since) = self.since_ns.take() {
             self.not_before_ns = now_ns + now_ns.saturating_sub(since);
@@ -75,7 +75,7 @@ impl SendingGuest {
 }
 
 impl Backpressure {
-    /// Ends the waits of and for a removed port.
+    /// Ends all waits of a removed port, and all waits for it.
     pub fn remove(&mut self, port: usize) {
         self.waiting
             .retain(|wait| wait.from != port && wait.to != port);
@@ -86,8 +86,8 @@ impl Backpressure {
         self.waiting.clear();
     }
 
-    /// Returns whether the sender at `port` must wait, because its
-    /// [destination](SendingGuest::destination) has no room for a packet (`!has_room`).
+    /// Returns whether the sender at `port` must wait. `has_room` states whether its
+    /// [destination](SendingGuest::destination) has buffers for a packet.
     pub fn waits(
         &mut self,
         (port, sender): (usize, &mut SendingGuest),
@@ -99,20 +99,20 @@ impl Backpressure {
             return false;
         };
         if has_room {
-            sender.in_vain = sender.in_vain.filter(|vain| *vain != to);
+            sender.timed_out_for = sender.timed_out_for.filter(|port| *port != to);
             sender.end_wait(now_ns);
             return false;
         }
-        if sender.in_vain == Some(to) || now_ns < sender.not_before_ns {
+        if sender.timed_out_for == Some(to) || now_ns < sender.not_before_ns {
             return false;
         }
         let since_ns = *sender.since_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(since_ns) >= LONGEST_NS {
-            sender.in_vain = Some(to);
+        if now_ns.saturating_sub(since_ns) >= MAX_WAIT_NS {
+            sender.timed_out_for = Some(to);
             sender.end_wait(now_ns);
             return false;
         }
-        self.waiting.push(Waiting {
+        self.waiting.push(SenderWait {
             from: port,
             to,
             since_ns,
@@ -126,16 +126,16 @@ impl Backpressure {
         self.waiting.iter().any(|wait| wait.from == port)
     }
 
-    /// Iterates over the destinations of this round's waits.
+    /// Iterates over the destination ports of this round's waits.
     pub fn awaited(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|wait| wait.to)
     }
 
-    /// Returns the latest time at which the first wait of this round ends.
+    /// Returns the time at which the first wait of this round times out.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         let since = self.waiting.iter().map(|wait| wait.since_ns);
-        since.min().map(|since| since + LONGEST_NS)
+        since.min().map(|since| since + MAX_WAIT_NS)
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     const TO: Verdict = Verdict::Unicast(2);
     const US: u64 = 1000;
 
-    /// The sender at port 1.
+    /// A sender at port 1.
     #[derive(Default)]
     struct One {
         sender: SendingGuest,
@@ -175,7 +175,7 @@ mod tests {
             assert!(one.waits(false, now * US));
             assert!(one.all.is_waiting(1) && !one.all.is_waiting(2));
             assert_eq!(one.all.awaited().collect::<Vec<_>>(), [2]);
-            assert_eq!(one.all.due_ns(), Some(LONGEST_NS));
+            assert_eq!(one.all.due_ns(), Some(MAX_WAIT_NS));
         }
         one.all.begin();
         assert!(!one.waits(true, 10 * US));
@@ -183,15 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_short_and_vain_only_once() {
+    fn waits_time_out_and_do_not_repeat() {
         let mut one = one();
         assert!(one.waits(false, 0));
-        assert!(one.waits(false, LONGEST_NS - 1));
+        assert!(one.waits(false, MAX_WAIT_NS - 1));
         for now in [0, 1, 10, 1000] {
-            assert!(!one.waits(false, LONGEST_NS + now * LONGEST_NS));
+            assert!(!one.waits(false, MAX_WAIT_NS + now * MAX_WAIT_NS));
         }
-        // It still waits for other guests, and for this one again after this one has had room.
-        let later = 2000 * LONGEST_NS;
+        // The sender still waits for other guests. It waits for this guest again after this guest
+        // has had buffers.
+        let later = 2000 * MAX_WAIT_NS;
         one.sender.sent(&[Verdict::Unicast(3)]);
         assert!(one.waits(false, later));
         one.sender.sent(&[TO]);
@@ -199,7 +200,7 @@ mod tests {
         assert!(one.waits(false, later + 3 * US));
     }
 
-    /// The destination posts one buffer at the end of each long wait.
+    /// The destination posts one buffer every `drip` microseconds.
     #[test]
     fn senders_wait_at_most_half_of_the_time() {
         for drip in [1, 10, 100, 490] {

@@ -1,9 +1,9 @@
 //! Builds ports from a configuration.
 //!
-//! The driver's own frames hold, in this order: each NIC's pool, its rings, and its buffers for
-//! whole aggregates; with the grant mechanism `copy`, each guest's staging pages; at the end, the
-//! flow tables and the buffers of guests' queued frames. The monitor relies on this order to create
-//! AF_XDP sockets over the pools of NICs.
+//! The driver domain's frames contain, in this order: for each NIC, its pool, its rings, and its
+//! buffers for whole aggregates; with the grant mechanism `copy`, each guest's staging pages; at
+//! the end, the flow tables and the buffers of guests' queued frames. The monitor relies on this
+//! order when it creates AF_XDP sockets over the pools of NICs.
 
 use crate::dedicated::device::GuestDeviceQueue;
 use crate::dedicated::queue::DedicatedQueue;
@@ -35,7 +35,8 @@ use shmem::{Area, Span};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Runs a driver domain to which the monitor attaches guests. Returns only if it cannot continue.
+/// Runs a driver domain to which the monitor attaches guests. Returns only if the driver cannot
+/// continue.
 ///
 /// # Errors
 /// A device, a connection or a hypercall was rejected at the start, or sleeping failed.
@@ -43,7 +44,7 @@ pub fn run<W: Wait>(started: Started<DriverConfig, W>) -> Result<Infallible, Sta
     run_with(started, MonitorGuests::boxed)
 }
 
-/// Runs a driver domain with guests that `guests` adds and removes.
+/// Runs a driver domain whose guests are added and removed by `guests`.
 ///
 /// # Errors
 /// As [`run`].
@@ -73,7 +74,7 @@ pub fn run_joined<W: Wait>(
     driver.run_loop()
 }
 
-/// Creates a driver without connected guests, and returns it with its system.
+/// Creates a driver whose guests have not connected, and returns it with its platform.
 pub(crate) fn build<W: Wait>(
     started: Started<DriverConfig, W>,
     guests: impl FnOnce(VifSettings) -> Box<dyn Guests>,
@@ -98,8 +99,9 @@ pub(crate) fn build<W: Wait>(
     let switch = Switch::new(bridge(&config), queueing, ledger);
     let mailbox = DomainMailbox::new(domain_memory.mailbox.span());
     let shared = VifSettings::new(Rc::clone(&platform), calls, domain_memory.frames, &config);
-    let (system, guests) = (Rc::clone(&platform), guests(shared.clone()));
-    let mut driver = Driver::empty(switch, waiter, mailbox, system, guests, &config);
+    let guests = guests(shared.clone());
+    let own_platform = Rc::clone(&platform);
+    let mut driver = Driver::empty(switch, waiter, mailbox, own_platform, guests, &config);
     driver.flow_memory = flows;
     let own = OwnDomain {
         frames: domain_memory.frames,
@@ -141,8 +143,8 @@ fn rejected(why: String) -> StartError {
     refused("a port of the bridge", std::io::Error::other(why))
 }
 
-/// Returns a guest's dedicated queue of a wire, or `None` if the guest has exited and the monitor
-/// has created none.
+/// Returns a guest's dedicated queue of a wire. Returns `None` if the monitor has created none
+/// because the guest has exited.
 fn dedicated_queue(
     queue: config::domain::DedicatedQueueConfig,
     mtu: u32,
@@ -158,7 +160,7 @@ fn dedicated_queue(
     }
 }
 
-/// The driver's own frames, allocated in ascending order.
+/// Allocates the driver domain's frames in ascending order.
 struct FrameMemory {
     area: Area,
     used: usize,
@@ -174,7 +176,7 @@ impl FrameMemory {
         Ok(area)
     }
 
-    /// Takes the last bytes of the remaining area.
+    /// Takes `bytes` bytes from the end of the remaining area.
     fn take_last(&mut self, bytes: usize) -> Result<Area, StartError> {
         let few = StartError::Damaged("the driver domain has too few frames");
         let at = self.area.span().len().checked_sub(bytes);
@@ -202,7 +204,7 @@ fn nic_port(
     let (nic, pool) = devices::nic(config, area, rings, platform, own)?;
     let linearizer = memory.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linearizer = Linearizer::new(linearizer, LINEAR_BYTES as usize, lro.backend);
-    // Held buffers must leave the NIC enough buffers to receive into.
+    // Packets that LRO holds must leave the NIC enough buffers to receive into.
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
     let merger = LroStage::new(Side::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
@@ -221,8 +223,8 @@ fn bridge(config: &DriverConfig) -> Bridge {
     Bridge::new(BridgeSettings {
         ageing_ns: u64::from(config.mac_ageing_s) * 1_000_000_000,
         group_pps: config.broadcast_pps,
-        // The burst is worth a fifth of a second, so that the frames of many stations that wake up
-        // at once pass.
+        // The burst is a fifth of the rate per second, so that the frames of many stations that
+        // wake up simultaneously pass.
         group_burst: (config.broadcast_pps / 5).max(1),
         reports_to_all: config.reports_to_all,
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),

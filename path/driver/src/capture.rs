@@ -1,34 +1,34 @@
-//! Packet captures for `grantway capture`: the first bytes of each frame that enters or leaves the
-//! bridge by a port, and why it was dropped.
+//! Packet captures for `grantway capture`: records the first bytes of each frame that enters or
+//! leaves the bridge at a port, and why the frame was dropped, if it was.
 //!
-//! The driver records only while a client requests it, and the records are bounded. Forwarding
-//! never waits for a capture: a frame without room is counted and not recorded. The client repeats
-//! its request; a capture ends two seconds after the last request.
+//! The driver records only while a client requests it, and bounds the records. Forwarding never
+//! waits for a capture: a frame that exceeds the bounds is counted and not recorded. The client
+//! repeats its request; a capture ends two seconds after the last request.
 
-use crate::ports::is_of;
+use crate::ports::belongs_to;
 use net::packet::checksum::finish;
 use nic::{Checksum, Frame};
 use runtime::report::hex;
 use serde_json::{Value, json};
 
-/// Time after the last request at which a capture ends.
-const PATIENCE_NS: u64 = 2_000_000_000;
-/// Maximum bytes of recorded frames. Their text form has twice as many bytes, and must fit into an
-/// answer.
+/// Time from the last request to the end of the capture.
+const TIMEOUT_NS: u64 = 2_000_000_000;
+/// Maximum number of recorded bytes of all frames. Their text form has twice that number of bytes,
+/// and must fit into an answer.
 const BYTES_MAX: usize = 128 * 1024;
 /// Maximum number of recorded frames.
 const FRAMES_MAX: usize = 512;
-/// Maximum bytes of one frame: 64 KB of IP and its Ethernet header.
+/// Maximum number of bytes of one frame: a 64 KB IP packet with its Ethernet header.
 const FRAME_MAX: usize = 65_535 + 18;
 
 /// A capture request.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureRequest<'a> {
-    /// The client's id. Other clients cannot capture meanwhile.
+    /// The client's id. While a capture is active, requests of other clients fail.
     pub id: u64,
     /// The captured device or domain: a NIC, a guest, or one interface of a guest (`GUEST-N`).
     pub of: &'a str,
-    /// Bytes of each frame; 0: end the capture.
+    /// Number of bytes to record of each frame; 0: end the capture.
     pub snaplen: u32,
 }
 
@@ -50,7 +50,7 @@ struct RunningCapture {
     id: u64,
     of: String,
     snaplen: usize,
-    asked_ns: u64,
+    requested_ns: u64,
     frames: Vec<CapturedFrame>,
     bytes: usize,
     lost: u64,
@@ -64,41 +64,41 @@ struct CapturedFrame {
     direction: CaptureDirection,
     /// Length of the frame.
     len: usize,
-    /// Its first bytes.
+    /// The first bytes of the frame.
     data: Vec<u8>,
-    /// Why it was dropped, if it was.
+    /// Why the frame was dropped, if it was.
     dropped: Option<String>,
 }
 
 impl CaptureSet {
-    /// Returns the frames recorded since the last request, and records on until the next one.
+    /// Returns the frames recorded since the last request, and starts or continues the capture.
     ///
     /// # Errors
     /// Another client is capturing.
-    pub fn request(&mut self, wanted: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
-        self.end_if_forgotten(now_ns);
-        if let Some(running) = self.0.as_ref().filter(|running| running.id != wanted.id) {
+    pub fn request(&mut self, request: CaptureRequest<'_>, now_ns: u64) -> Result<Value, String> {
+        self.end_if_expired(now_ns);
+        if let Some(running) = self.0.as_ref().filter(|running| running.id != request.id) {
             return Err(format!("another client is capturing {}", running.of));
         }
         let (frames, lost) = match &mut self.0 {
             Some(running) => running.take(),
             None => (Vec::new(), 0),
         };
-        if wanted.snaplen == 0 {
+        if request.snaplen == 0 {
             self.0 = None;
         } else {
             let running = self.0.get_or_insert_with(|| {
                 Box::new(RunningCapture {
-                    id: wanted.id,
-                    of: wanted.of.to_owned(),
-                    snaplen: FRAME_MAX.min(wanted.snaplen as usize),
-                    asked_ns: now_ns,
+                    id: request.id,
+                    of: request.of.to_owned(),
+                    snaplen: FRAME_MAX.min(request.snaplen as usize),
+                    requested_ns: now_ns,
                     frames: Vec::new(),
                     bytes: 0,
                     lost: 0,
                 })
             });
-            running.asked_ns = now_ns;
+            running.requested_ns = now_ns;
         }
         let frames: Vec<Value> = frames.iter().map(CapturedFrame::json).collect();
         Ok(json!({ "frames": frames, "lost": lost }))
@@ -118,8 +118,8 @@ impl CaptureSet {
         self.0.as_ref().is_some_and(|running| running.sees(port))
     }
 
-    /// Records a frame that entered the bridge by a port. If the bridge drops it, `dropped` returns
-    /// why.
+    /// Records a frame that entered the bridge at a port. If the bridge drops it, `dropped` returns
+    /// the reason.
     pub fn received_at(
         &mut self,
         port: &str,
@@ -127,14 +127,14 @@ impl CaptureSet {
         dropped: Option<impl Fn() -> String>,
         now_ns: u64,
     ) {
-        self.end_if_forgotten(now_ns);
+        self.end_if_expired(now_ns);
         if self.sees(port) {
             let dropped = dropped.map(|why| why());
             self.see(port, CaptureDirection::In, frame, dropped, now_ns);
         }
     }
 
-    /// Records a frame that left by a port or was dropped there.
+    /// Records a frame that was sent to a port, or was dropped there.
     pub fn sent_by(&mut self, port: &str, frame: &Frame, dropped: Option<String>, now_ns: u64) {
         self.see(port, CaptureDirection::Out, frame, dropped, now_ns);
     }
@@ -158,7 +158,7 @@ impl CaptureSet {
             return;
         }
         let mut data = vec![0; most];
-        // If the memory is no longer accessible, record the snapshot alone.
+        // If the frame's memory is no longer accessible, only the snapshot is recorded.
         let known = frame.prefix(&mut data).unwrap_or(frame.header().len());
         data.truncate(known);
         running.bytes += data.len();
@@ -172,16 +172,16 @@ impl CaptureSet {
         });
     }
 
-    fn end_if_forgotten(&mut self, now_ns: u64) {
-        let asked_ns = self.0.as_ref().map(|running| running.asked_ns);
-        if asked_ns.is_some_and(|at| now_ns.saturating_sub(at) > PATIENCE_NS) {
+    fn end_if_expired(&mut self, now_ns: u64) {
+        let requested_ns = self.0.as_ref().map(|running| running.requested_ns);
+        if requested_ns.is_some_and(|at| now_ns.saturating_sub(at) > TIMEOUT_NS) {
             self.0 = None;
         }
     }
 }
 
-/// Returns a copy of a frame with its blank checksum computed, as its last hop would send it. A
-/// frame with pending segmentation gets the checksum of the whole.
+/// Returns a copy of a frame with its blank checksum computed, as the last hop would send it. For a
+/// frame with pending segmentation, the checksum covers the whole frame.
 fn with_checksum(frame: &Frame) -> Option<Frame> {
     if !matches!(frame.offload.checksum, Checksum::Blank { .. }) {
         return None;
@@ -193,7 +193,7 @@ fn with_checksum(frame: &Frame) -> Option<Frame> {
 
 impl RunningCapture {
     fn sees(&self, port: &str) -> bool {
-        is_of(port, &self.of)
+        belongs_to(port, &self.of)
     }
 
     fn take(&mut self) -> (Vec<CapturedFrame>, u64) {

@@ -1,5 +1,5 @@
-//! A NIC whose device is a separate domain: grants it the rings and the pool, and follows its
-//! deaths.
+//! A NIC whose device is a separate domain. The driver grants that domain the rings and the pool,
+//! and reconnects when it restarts.
 
 use abi::hypercall::Create;
 use abi::{PAGE, XenbusState};
@@ -14,25 +14,25 @@ use shmem::Area;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// This domain's own memory, and its hypercalls.
+/// This domain's memory and hypercalls.
 #[derive(Clone, Debug)]
 pub struct OwnDomain {
-    /// All of its frames.
+    /// All frames of this domain.
     pub frames: Area,
-    /// Its hypercalls.
+    /// The hypercalls of this domain.
     pub calls: Rc<RefCell<Calls>>,
 }
 
-/// The NIC, and its connection to the device.
+/// The NIC and its connection to the device.
 #[derive(Debug)]
 pub struct DevicePort {
     name: String,
     nic: RemoteNic,
     link: FrontendConnection,
-    /// Memory that the device may access, in the order of its I/O addresses.
+    /// Memory that the device may access, in the order of the I/O addresses.
     granted: [Area; 2],
     domain: OwnDomain,
-    /// Set from the layout of the rings to the end of the connection.
+    /// Grant table of the connection. Set from the layout of the rings until the connection ends.
     table: Option<OwnTable>,
 }
 
@@ -47,7 +47,7 @@ impl Bell for DeviceBell {
 }
 
 impl DevicePort {
-    /// Creates a port. `granted` are the memory of the queues and that of the pool.
+    /// Creates a port. `granted` has the memory of the queues and the memory of the pool.
     #[must_use]
     pub fn new(
         name: String,
@@ -70,9 +70,9 @@ impl DevicePort {
         print_line(format_args!("nic.{}: {what}", self.name));
     }
 
-    /// Advances the handshake as far as the device allows.
+    /// Advances the handshake as far as the device's state allows.
     fn advance(&mut self, buffers: &mut dyn Buffers) {
-        // Each pass makes one step, and there are fewer steps than passes.
+        // Each pass performs one step; a handshake has fewer steps than this loop has passes.
         for _ in 0..8 {
             let before = self.link.state;
             let Some(peer) = self.link.peer() else { return };
@@ -107,7 +107,8 @@ impl DevicePort {
         }
     }
 
-    /// Empties the queues, grants them and the pool, and returns the record for the device.
+    /// Empties the queues, grants the device the queues and the pool, and returns the record for
+    /// the device.
     fn lay_out(&mut self, peer: &PeerEnd) -> Result<ConnectRecord, String> {
         self.link.set_backend(peer.domain);
         let pages: usize = self.granted.iter().map(|area| area.len() / PAGE).sum();
@@ -131,9 +132,9 @@ impl DevicePort {
             io: false,
         };
         let grants: Vec<_> = (0..).zip(frames).map(grant).collect();
-        let mut made = Vec::new();
-        calls.borrow_mut().create_grants(&grants, &mut made);
-        if let Some(Err(why)) = made.into_iter().find(Result::is_err) {
+        let mut statuses = Vec::new();
+        calls.borrow_mut().create_grants(&grants, &mut statuses);
+        if let Some(Err(why)) = statuses.into_iter().find(Result::is_err) {
             return Err(format!("cannot grant a page: {}", why.name()));
         }
         let record = QueueRecord {
@@ -148,7 +149,8 @@ impl DevicePort {
         Ok(record.encode())
     }
 
-    /// Revokes all pages from the device, and only then takes its buffers back.
+    /// Revokes all pages from the device, and then takes its buffers back. The reverse order would
+    /// reuse buffers that the device can still write.
     fn close(&mut self, why: &str, buffers: &mut dyn Buffers) {
         self.table = None;
         self.nic.disconnect(buffers);

@@ -25,13 +25,13 @@ use std::rc::Rc;
 /// Capacity of a queue of a `sim` NIC, in frames.
 const QUEUE_FRAMES: usize = 1000;
 
-/// Creates the NIC that `config` describes, and its receive pool. All of its memory lies in `area`:
+/// Creates the NIC that `config` describes, and its receive pool. All of its buffers are in `area`:
 /// three quarters are the pool; one quarter is for frames queued by a rate limit, for a simulated
-/// station, and for sending by an AF_XDP socket. `rings` is the memory of its rings, of
-/// [`NicConfig::ring_pages`] pages. `domain` is this domain's own memory and its hypercalls.
+/// station, and for sending through an AF_XDP socket. `rings` is the memory of the NIC's rings:
+/// [`NicConfig::ring_pages`] pages. `domain` has this domain's memory and hypercalls.
 ///
 /// # Errors
-/// Its device was rejected or is invalid.
+/// The monitor rejects the device, or the device is invalid.
 pub fn nic(
     config: &NicConfig,
     area: Area,
@@ -39,7 +39,7 @@ pub fn nic(
     platform: &Rc<dyn Platform>,
     domain: &OwnDomain,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
-    // A half page at the end cannot be a buffer, because a socket's memory consists of pages.
+    // A half page at the end cannot be used, because a socket's memory consists of whole pages.
     let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
     let area = whole.unwrap_or(area);
     let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
@@ -135,18 +135,18 @@ fn wire_tap(
     })
 }
 
-/// Limits the rate of a NIC, unless its cable has the rate. `memory` returns buffers for frames
-/// that wait.
+/// Limits the rate of a NIC, unless its cable or its device enforces the rate. `memory` returns
+/// buffers for waiting frames.
 fn with_rate(
     nic: Box<dyn Nic>,
     config: &NicConfig,
     memory: impl FnOnce() -> Result<Pool, StartError>,
 ) -> Result<Box<dyn Nic>, StartError> {
-    let by_cable = matches!(
+    let limited_elsewhere = matches!(
         config.kind,
         NicKindConfig::Soft { .. } | NicKindConfig::Device { .. }
     );
-    let Some(mbps) = config.rate_mbps.filter(|_| !by_cable) else {
+    let Some(mbps) = config.rate_mbps.filter(|_| !limited_elsewhere) else {
         return Ok(nic);
     };
     let (rate, memory) = (bytes_per_s(mbps), Box::new(memory()?));
@@ -158,8 +158,8 @@ fn with_rate(
     )))
 }
 
-/// Creates a NIC whose device is the domain behind `link`. Its rings are in the first area of
-/// `granted`, and it receives into the second.
+/// Creates a NIC whose device is the domain behind `link`. The first area of `granted` contains its
+/// rings, the second its receive buffers.
 fn remote(
     config: &NicConfig,
     setup: RemoteSetup,
@@ -175,8 +175,8 @@ fn remote(
     Ok(Box::new(port))
 }
 
-/// Starts the PCI device at `place`, which is its number and the first slot of its registers. It
-/// accesses the areas of `memory`: the buffers, and then the queues.
+/// Starts the PCI device at `place`: its number, and the first slot of its registers. The device
+/// accesses both areas of `memory`: the buffers and the queues.
 fn vfio(
     config: &NicConfig,
     place: (u32, u32),
@@ -188,7 +188,7 @@ fn vfio(
     PciPort::start(config.name.clone(), place, setup, memory, &**platform)
 }
 
-/// Creates a NIC with a device in software: its rings are in `memory`, and it receives into `pool`
+/// Creates a NIC with a device in software. `memory` contains its rings; it receives into `pool`
 /// and into pages that guests have granted.
 fn soft(
     config: &NicConfig,
@@ -211,8 +211,9 @@ fn soft(
     Ok(SoftPort::new(config.name.clone(), nic))
 }
 
-/// Opens the AF_XDP socket of a device, whose rings have `entries` entries and start at slot
-/// `first` of the window. If the interface has been removed, returns a NIC without one.
+/// Opens the AF_XDP socket of a device. Its rings have `entries` entries and start at slot
+/// `rings_slot` of the window. If the interface has been removed, returns a NIC without an
+/// interface.
 fn socket(
     platform: &Rc<dyn Platform>,
     (device, (rings_slot, entries)): (u32, (u32, u32)),
@@ -233,8 +234,9 @@ fn socket(
     Ok(Box::new(nic))
 }
 
-/// Opens a TAP, which returns its devices and those of `queues` when its interface is removed. With
-/// `offloads`, frames have a virtio-net header and may have pending checksums and segmentation.
+/// Opens a TAP. When its interface is removed, the TAP returns `device` and the devices of `queues`
+/// to the monitor. With `vnet_header`, frames have a virtio-net header; with `checksum` and `tso`,
+/// they may have pending checksums and segmentation.
 fn tap(
     platform: &Rc<dyn Platform>,
     (device, queues): (u32, &[u32]),

@@ -1,10 +1,11 @@
-//! Guest ports whose rings need publishing. The driver does not touch the rings of other guests.
+//! List of the guest ports whose rings must be published. The driver does not access the rings of
+//! other guests.
 
-/// Guest ports whose rings need publishing, without duplicates.
+/// Guest ports whose rings must be published, without duplicates.
 #[derive(Debug, Default)]
 pub struct DirtyPorts {
     ports: Vec<usize>,
-    /// By port.
+    /// Whether each port is in the list, by port.
     marked: Vec<bool>,
 }
 
@@ -28,7 +29,7 @@ impl DirtyPorts {
         &self.ports
     }
 
-    /// Clears the list, after all rings have been published and their guests notified.
+    /// Clears the list. The caller has published all rings and notified their guests.
     pub fn clear(&mut self) {
         for port in self.ports.drain(..) {
             if let Some(marked) = self.marked.get_mut(port) {
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_named_once_until_it_was_notified() {
+    fn ports_are_listed_once_until_cleared() {
         let mut dirty = DirtyPorts::default();
         for port in [7, 2, 7, 7, 2] {
             dirty.mark(port);

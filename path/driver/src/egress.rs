@@ -1,30 +1,29 @@
-//! Assignment of the frames of a batch to egress ports. Most ports get no frame of a batch, and
-//! cost nothing.
+//! Groups the frames of a batch by egress port. Ports without frames cost no time.
 
-/// One batch. Its memory is reused.
+/// The frames of one batch by egress port. Batches reuse its memory.
 #[derive(Debug, Default)]
 pub struct EgressBatch {
-    /// By port, indices into the batch.
+    /// Indices into the batch, by port.
     frames: Vec<Vec<u32>>,
     /// Ports with frames, without duplicates.
     ports: Vec<usize>,
 }
 
 impl EgressBatch {
-    /// Adds `port`. Frames for a port that was not added are dropped.
+    /// Adds `port`. Frames for ports that were not added are dropped.
     pub fn make_room(&mut self, port: usize) {
         if self.frames.len() <= port {
             self.frames.resize(port + 1, Vec::new());
         }
     }
 
-    /// Adds frames of the batch that leave by `port`.
+    /// Adds frames of the batch, by index, for egress port `port`.
     #[inline]
     pub fn add(&mut self, port: usize, frames: impl IntoIterator<Item = u32>) {
         if let Some(pick) = self.frames.get_mut(port) {
-            let got_none = pick.is_empty();
+            let was_empty = pick.is_empty();
             pick.extend(frames);
-            if got_none && !pick.is_empty() {
+            if was_empty && !pick.is_empty() {
                 self.ports.push(port);
             }
         }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_named_once_with_all_of_its_frames() {
+    fn each_port_is_listed_once_with_its_frames() {
         let mut egress = EgressBatch::default();
         egress.make_room(2);
         egress.make_room(1);

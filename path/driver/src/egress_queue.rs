@@ -1,9 +1,9 @@
-//! The egress queue of one guest: frames that wait for receive buffers, or for tokens of
+//! The egress queue of one guest. Its frames wait for receive buffers, or for tokens of
 //! `rate_to_guest_mbps`.
 //!
-//! It is a [`FairQueue`] (FQ-CoDel) with a token bucket that counts bytes of frames. An aggregate
-//! counts as one frame. An aggregate longer than the burst is split at the burst. A frame that
-//! cannot be split passes when the bucket is full, and leaves a debt.
+//! It is a [`FairQueue`] (FQ-CoDel) with a token bucket that counts the bytes of frames. An
+//! aggregate counts as one frame. The queue splits an aggregate that is longer than the burst. A
+//! frame that is longer and cannot be split passes when the bucket is full, and leaves a debt.
 //!
 //! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
@@ -17,31 +17,31 @@ use nic::Frame;
 use nic::rate::TokenBucket;
 use serde_json::{Value, json};
 
-/// Longest wait of a frame. By then its sender has retransmitted it.
-const LONGEST_NS: u64 = 500_000_000;
-/// Time for a guest with too few posted buffers for an aggregate to post the rest. After it, the
-/// aggregate is split to fit.
-const WHOLE_NS: u64 = 500_000;
-/// Interval of early signals while a queue begins to fill: several round trips.
-const EARLY_NS: u64 = 10_000_000;
-/// Sleep time of the driver while frames wait for tokens.
-const PACE_NS: u64 = 250_000;
+/// Maximum wait of a frame. After this time, its sender has already retransmitted it.
+const MAX_WAIT_NS: u64 = 500_000_000;
+/// Time for which an aggregate waits until the guest has posted buffers for all of it. Afterwards
+/// the queue splits the aggregate to the posted buffers.
+const BUFFER_WAIT_NS: u64 = 500_000;
+/// Interval of early signals to senders while a queue begins to fill: several round trips.
+const EARLY_SIGNAL_INTERVAL_NS: u64 = 10_000_000;
+/// Minimum time that the driver sleeps while frames wait for tokens.
+const TOKEN_WAIT_NS: u64 = 250_000;
 
 /// A queued frame.
 #[derive(Debug)]
 pub struct Queued {
-    /// The part that is still to be sent.
+    /// The part of the frame that is not sent yet.
     pub frame: Frame,
-    /// The original frame with all buffers, if parts were split off.
+    /// The original frame with all of its buffers, if parts were split off.
     pub whole: Option<Frame>,
-    /// The port that owns the buffers; [`Queued::COPIED`]: the switch.
+    /// The port that owns the buffers, or [`Queued::COPIED`].
     pub owner: usize,
-    /// Number of buffers that it holds.
+    /// Number of buffers that the frame occupies.
     pub units: usize,
 }
 
 impl Queued {
-    /// The owner of frames in the switch's buffers.
+    /// Marks a frame whose buffers belong to the switch.
     pub const COPIED: usize = usize::MAX;
 
     /// Splits off a part of at most `bytes` bytes. Returns `None` if the frame cannot be split.
@@ -50,7 +50,7 @@ impl Queued {
         let (first, rest) = cut(&self.frame, bytes).ok()?;
         let before = std::mem::replace(&mut self.frame, rest);
         self.whole.get_or_insert(before);
-        // The pieces of parts belong to no pool.
+        // The buffers belong to the original frame, so the part has no units.
         Some(Box::new(Self {
             frame: first,
             whole: None,
@@ -78,33 +78,33 @@ impl QueuedPacket for Box<Queued> {
     }
 }
 
-/// Dropped packets by cause. Each packet of an aggregate counts.
+/// Number of dropped packets by cause. An aggregate counts as its packets.
 pub type QueueDrops = Counts<Cause, { Cause::COUNT }>;
 
 /// The receive buffers that a guest has posted.
 pub trait PostedBuffers {
     /// Returns the number of free buffers.
-    fn left(&self) -> u32;
-    /// Returns the number of buffers that a frame needs.
+    fn free(&self) -> u32;
+    /// Returns the number of buffers that `frame` needs.
     fn slots(&self, frame: &Frame) -> u32;
     /// Returns the length in bytes of the longest aggregate like `frame` that fits into the free
     /// buffers; 0 if not even one packet fits.
-    fn bytes(&self, frame: &Frame) -> usize;
+    fn longest_fit(&self, frame: &Frame) -> usize;
 }
 
-/// Reason why the first frame of a queue waits.
+/// Reason for which the first frame of a queue waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocked {
-    /// It does not wait: the queue is empty or may send.
+    /// It does not wait: the queue is empty, or the frame may be sent.
     #[default]
     Nothing,
-    /// For tokens, until this time.
+    /// It waits for tokens until this time.
     Tokens(u64),
-    /// For this many receive buffers, since this time.
+    /// It has waited for this number of receive buffers since this time.
     Buffers(u32, u64),
 }
 
-/// Queued frames for one guest, and its rate limit.
+/// Queue of frames for one guest, with its rate limit.
 #[derive(Debug, Default)]
 pub struct EgressQueue {
     /// The rate limit; `None`: unlimited.
@@ -114,16 +114,16 @@ pub struct EgressQueue {
     params: Params,
     queue: FairQueue<Box<Queued>>,
     blocked: Blocked,
-    /// Earliest time at which a frame may be late.
-    late_ns: u64,
+    /// Earliest time at which a frame may have waited for `MAX_WAIT_NS`.
+    next_expiry_ns: u64,
     /// Earliest time of the next early signal.
-    early_ns: u64,
+    next_signal_ns: u64,
     /// Packets dropped by the queue.
     pub drops: QueueDrops,
 }
 
 impl EgressQueue {
-    /// Replaces the limit, and starts with a full bucket.
+    /// Replaces the rate limit, and starts with a full bucket.
     pub fn set(&mut self, limit: Option<&FrameLimit>) {
         self.bucket = None;
         self.params = Params::default();
@@ -136,10 +136,10 @@ impl EgressQueue {
         self.blocked = Blocked::Nothing;
     }
 
-    /// Returns whether frames may bypass the queue: it is empty, and there is no limit.
+    /// Returns whether frames may bypass the queue: it is empty and has no rate limit.
     #[inline]
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn can_be_bypassed(&self) -> bool {
         self.bucket.is_none() && self.queue.is_empty()
     }
 
@@ -150,13 +150,14 @@ impl EgressQueue {
         self.queue.is_empty()
     }
 
-    /// Returns the number of buffers that queued frames hold.
+    /// Returns the number of buffers that queued frames occupy.
     #[must_use]
     pub fn units(&self) -> usize {
         self.queue.units()
     }
 
-    /// Returns whether frames of `bytes` bytes may pass at once: the queue is empty and has tokens.
+    /// Returns whether frames of `bytes` bytes may pass immediately: the queue is empty and has
+    /// enough tokens.
     #[inline]
     #[must_use]
     pub fn can_send_now(&self, now_ns: u64, bytes: impl FnOnce() -> usize) -> bool {
@@ -171,7 +172,7 @@ impl EgressQueue {
         bytes <= self.burst_bytes && has_tokens(bucket, now_ns, bytes)
     }
 
-    /// Takes the tokens of passing frames.
+    /// Takes the tokens of frames of `bytes` bytes that pass.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: impl FnOnce() -> usize) {
         if let Some(bucket) = &mut self.bucket {
@@ -181,10 +182,10 @@ impl EgressQueue {
         }
     }
 
-    /// Appends a frame of the flow with this hash from the port `in_port`.
+    /// Appends a frame from port `in_port`, whose flow has hash `hash`.
     pub fn push(&mut self, queued: Box<Queued>, (in_port, hash): (usize, u32), now_ns: u64) {
         if self.queue.is_empty() {
-            self.late_ns = now_ns.saturating_add(LONGEST_NS);
+            self.next_expiry_ns = now_ns.saturating_add(MAX_WAIT_NS);
         }
         self.queue.push(queued, (in_port, hash), now_ns);
     }
@@ -195,36 +196,37 @@ impl EgressQueue {
         self.queue.drop_from_longest(drop)
     }
 
-    /// Signals congestion to the longest flow, because `quarters` quarters of the queue are full
-    /// and senders must slow down before it drops in bulk. The fuller the queue, the more frequent
-    /// the signals.
+    /// Signals congestion to the longest flow if a signal is due, so that senders slow down before
+    /// the queue must drop in bulk. `quarters` is the number of quarters of the queue's limit that
+    /// are used: the fuller the queue, the more frequent the signals.
     pub fn signal_early(
         &mut self,
         now_ns: u64,
         quarters: usize,
         lost: &mut Vec<(Cause, Box<Queued>)>,
     ) {
-        if quarters > 0 && now_ns >= self.early_ns {
-            let often = (quarters * quarters) as u64;
-            self.early_ns = now_ns.saturating_add(EARLY_NS / often);
+        if quarters > 0 && now_ns >= self.next_signal_ns {
+            let rate_factor = (quarters * quarters) as u64;
+            self.next_signal_ns = now_ns.saturating_add(EARLY_SIGNAL_INTERVAL_NS / rate_factor);
             let drop = |cause, queued| lost.push((cause, queued));
             self.queue.signal_longest(drop);
         }
     }
 
-    /// Drops frames that have waited too long.
+    /// Drops frames that have waited for `MAX_WAIT_NS`.
     pub fn expire(&mut self, now_ns: u64, lost: &mut Vec<(Cause, Box<Queued>)>) {
-        if now_ns < self.late_ns {
+        if now_ns < self.next_expiry_ns {
             return;
         }
-        let before_ns = now_ns.saturating_sub(LONGEST_NS);
+        let before_ns = now_ns.saturating_sub(MAX_WAIT_NS);
         let drop = |cause, queued| lost.push((cause, queued));
         self.queue.expire(before_ns.saturating_add(1), drop);
         let oldest_ns = self.queue.oldest_ns().unwrap_or(now_ns);
-        self.late_ns = oldest_ns.saturating_add(LONGEST_NS);
+        self.next_expiry_ns = oldest_ns.saturating_add(MAX_WAIT_NS);
     }
 
-    /// Takes the next frame, or a part of it, if it has tokens and fits `room`.
+    /// Takes the next frame or a part of it, if the bucket has tokens for it and it fits the
+    /// buffers of `room`.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -236,7 +238,7 @@ impl EgressQueue {
             self.blocked = Blocked::Nothing;
             return None;
         };
-        let (len, slots, left) = (head.frame.len(), room.slots(&head.frame), room.left());
+        let (len, slots, left) = (head.frame.len(), room.slots(&head.frame), room.free());
         let gso = head.frame.offload.gso;
         let mut most = None;
         if let Some(bucket) = &self.bucket {
@@ -251,8 +253,8 @@ impl EgressQueue {
                 Blocked::Buffers(_, since_ns) => since_ns,
                 _ => now_ns,
             };
-            let is_late = now_ns.saturating_sub(since_ns) >= WHOLE_NS;
-            let bytes = gso.map_or(0, |_| room.bytes(&head.frame));
+            let is_late = now_ns.saturating_sub(since_ns) >= BUFFER_WAIT_NS;
+            let bytes = gso.map_or(0, |_| room.longest_fit(&head.frame));
             let wanted = if is_late { left + 1 } else { slots };
             self.blocked = Blocked::Buffers(wanted, since_ns);
             if !is_late || bytes == 0 {
@@ -273,10 +275,10 @@ impl EgressQueue {
         Some(taken)
     }
 
-    /// Returns the time at which there are tokens for `bytes` bytes and for those that pass
-    /// meanwhile.
+    /// Returns the time at which the bucket will have tokens for `bytes` bytes, but at least for
+    /// the bytes that may pass in [`TOKEN_WAIT_NS`].
     fn tokens_ns(&self, bucket: &TokenBucket, now_ns: u64, bytes: usize) -> u64 {
-        let paced = self.bytes_per_s / (1_000_000_000 / PACE_NS);
+        let paced = self.bytes_per_s / (1_000_000_000 / TOKEN_WAIT_NS);
         let wanted = u32::try_from(paced.max(bytes as u64)).unwrap_or(u32::MAX);
         bucket.ready_at(now_ns, wanted).unwrap_or(u64::MAX)
     }
@@ -287,13 +289,14 @@ impl EgressQueue {
         self.queue.drain()
     }
 
-    /// Returns what the first frame waits for.
+    /// Returns the reason for which the first frame waits.
     #[must_use]
     pub fn blocked(&self) -> Blocked {
         self.blocked
     }
 
-    /// Returns the time at which the queue is due even without an event; `None` if it is empty.
+    /// Returns the time at which the queue must be served even without an event; `None` if it is
+    /// empty.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         if self.queue.is_empty() {
@@ -302,15 +305,15 @@ impl EgressQueue {
         let due_ns = match self.blocked {
             Blocked::Nothing => now_ns,
             Blocked::Tokens(ready_ns) => ready_ns,
-            Blocked::Buffers(_, since_ns) => match since_ns.saturating_add(WHOLE_NS) {
+            Blocked::Buffers(_, since_ns) => match since_ns.saturating_add(BUFFER_WAIT_NS) {
                 whole_ns if whole_ns > now_ns => whole_ns,
-                _ => self.late_ns,
+                _ => self.next_expiry_ns,
             },
         };
-        Some(due_ns.min(self.late_ns))
+        Some(due_ns.min(self.next_expiry_ns))
     }
 
-    /// Counts a dropped frame.
+    /// Counts a frame dropped for `cause`.
     pub fn count_drop(&mut self, cause: Cause, frame: &Frame) {
         self.drops.add(cause, packets(frame) as u64);
     }

@@ -1,38 +1,39 @@
-//! Scheduling of guests: deficit round robin in bytes, rate limits as backpressure.
+//! Scheduling of guests: deficit round robin in bytes, and rate limits that cause backpressure.
 
 use config::domain::VifConfig;
 use config::domain::bytes_per_s;
 use net::fair::{DeficitRoundRobin, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
 
-/// If the average packet is longer than this, a guest sends GSO packets: no MTU is larger.
-const LARGE: u32 = 9_018;
+/// Length in bytes of a full packet at the largest MTU. If a guest's average packet is longer, the
+/// guest sends GSO packets.
+const MTU_PACKET_MAX: u32 = 9_018;
 
 /// The queue of guests with work, by port.
 #[derive(Debug)]
 pub struct Fairness {
     fair: DeficitRoundRobin,
-    /// Full frames per turn of a guest of weight 1.
+    /// Full frames that a guest of weight 1 may send per turn.
     budget: u32,
-    /// Recent average packet length by port, in bytes. It predicts the next packet's length, which
-    /// a ring does not announce.
-    usual: Vec<u32>,
-    /// By port, whether it is queued.
-    standing: Vec<bool>,
+    /// Recent average packet length in bytes, by port. It predicts the length of the next packets,
+    /// which a ring does not reveal.
+    average_bytes: Vec<u32>,
+    /// Whether each port's guest is queued, by port.
+    queued: Vec<bool>,
     /// Whether all queued guests wait for their rate limits.
-    limited: bool,
-    /// Time at which the first of them may continue.
+    all_limited: bool,
+    /// Time at which the first of these guests may send again.
     due_ns: Option<u64>,
 }
 
 /// One guest's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestShare {
-    /// Its port.
+    /// The guest's port.
     pub port: usize,
-    /// Packets that it may send now.
+    /// Number of packets that the guest may send now.
     pub packets: usize,
-    /// Whether its recent packets were GSO packets.
+    /// Whether the guest's recent packets were GSO packets.
     pub large: bool,
 }
 
@@ -43,9 +44,9 @@ impl Fairness {
         Self {
             fair: DeficitRoundRobin::new(),
             budget,
-            usual: Vec::new(),
-            standing: Vec::new(),
-            limited: false,
+            average_bytes: Vec::new(),
+            queued: Vec::new(),
+            all_limited: false,
             due_ns: None,
         }
     }
@@ -59,50 +60,55 @@ impl Fairness {
             .rate_mbps
             .map(|mbps| TokenBucket::new(bytes_per_s(mbps), vif.burst_bytes));
         self.fair.set(port, quantum, rate);
-        if self.usual.len() <= port {
-            self.usual.resize(port + 1, QUANTUM_MIN);
-            self.standing.resize(port + 1, false);
+        if self.average_bytes.len() <= port {
+            self.average_bytes.resize(port + 1, QUANTUM_MIN);
+            self.queued.resize(port + 1, false);
         }
     }
 
     /// Removes the guest at `port`.
     pub fn remove(&mut self, port: usize) {
         self.fair.remove(port);
-        self.stand(port, false);
-        if let Some(usual) = self.usual.get_mut(port) {
-            *usual = QUANTUM_MIN;
+        self.set_queued(port, false);
+        if let Some(average_bytes) = self.average_bytes.get_mut(port) {
+            *average_bytes = QUANTUM_MIN;
         }
     }
 
-    /// Begins a round. A guest that waited for its rate limit in the last round may have no more
-    /// work.
+    /// Begins a round. Forgets which guests waited for their rate limits, because they may have no
+    /// work any more.
     pub fn begin(&mut self) {
-        self.limited = false;
+        self.all_limited = false;
         self.due_ns = None;
     }
 
     /// Queues the guest at `port`, which has work.
     pub fn activate(&mut self, port: usize) {
-        self.stand(port, true);
+        self.set_queued(port, true);
         self.fair.activate(port);
     }
 
-    /// Returns the next turn, with at most `budget` packets. Returns `None` if no guest may send
-    /// now.
+    /// Returns the next guest's turn, of at most `budget` packets. Returns `None` if no guest may
+    /// send now.
     pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<GuestShare> {
         self.begin();
         match self.fair.next(now_ns) {
             Turn::Serve { vif, bytes } => {
-                let usual = self.usual.get(vif).copied().unwrap_or(QUANTUM_MIN).max(1);
-                let packets = (bytes.div_ceil(usual) as usize).clamp(1, budget.max(1));
+                let average_bytes = self
+                    .average_bytes
+                    .get(vif)
+                    .copied()
+                    .unwrap_or(QUANTUM_MIN)
+                    .max(1);
+                let packets = (bytes.div_ceil(average_bytes) as usize).clamp(1, budget.max(1));
                 Some(GuestShare {
                     port: vif,
                     packets,
-                    large: usual > LARGE,
+                    large: average_bytes > MTU_PACKET_MAX,
                 })
             }
             Turn::Wait(due_ns) => {
-                self.limited = true;
+                self.all_limited = true;
                 self.due_ns = due_ns;
                 None
             }
@@ -110,35 +116,35 @@ impl Fairness {
         }
     }
 
-    /// Ends the turn of the guest at `port`, which sent `packets` packets of `bytes` bytes in
-    /// total. `more` states whether it has more to send.
+    /// Ends the turn of the guest at `port`, which sent `packets` packets with `bytes` bytes in
+    /// total. `more` states whether the guest has more packets to send.
     pub fn served(&mut self, port: usize, packets: usize, bytes: u64, more: bool) {
-        if let Some(usual) = self.usual.get_mut(port)
+        if let Some(average_bytes) = self.average_bytes.get_mut(port)
             && packets > 0
         {
-            *usual = u32::try_from(bytes / packets as u64).unwrap_or(u32::MAX);
+            *average_bytes = u32::try_from(bytes / packets as u64).unwrap_or(u32::MAX);
         }
-        self.stand(port, more);
+        self.set_queued(port, more);
         self.fair
             .served(port, u32::try_from(bytes).unwrap_or(u32::MAX), more);
     }
 
-    /// Returns the time at which the first guest that waits for its rate limit may continue, if any
-    /// waits.
+    /// Returns the time at which the first guest that waits for its rate limit may send again, or
+    /// `None` if no guest waits.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// Returns whether the guest at `port` has work that waits for its rate limit.
+    /// Returns whether the guest at `port` has packets that wait for its rate limit.
     #[must_use]
     pub fn waits(&self, port: usize) -> bool {
-        self.limited && self.standing.get(port).copied().unwrap_or(false)
+        self.all_limited && self.queued.get(port).copied().unwrap_or(false)
     }
 
-    fn stand(&mut self, port: usize, stands: bool) {
-        if let Some(standing) = self.standing.get_mut(port) {
-            *standing = stands;
+    fn set_queued(&mut self, port: usize, is_queued: bool) {
+        if let Some(queued) = self.queued.get_mut(port) {
+            *queued = is_queued;
         }
     }
 }
@@ -156,26 +162,27 @@ mod tests {
         }
     }
 
-    /// Returns a queue with the guests of `vifs` at the ports starting at `first`.
-    fn line(vifs: &[VifConfig], first: usize) -> Fairness {
-        let mut line = Fairness::new(64);
+    /// Returns a queue with the guests of `vifs` at consecutive ports from `first`.
+    fn queue(vifs: &[VifConfig], first: usize) -> Fairness {
+        let mut queue = Fairness::new(64);
         for (port, vif) in (first..).zip(vifs) {
-            line.insert(port, vif);
+            queue.insert(port, vif);
         }
-        line
+        queue
     }
 
-    /// Returns the number of packets of `bytes` that each of two always busy guests may send.
+    /// Returns the bytes that each of two permanently busy guests may send, with packets of
+    /// `sizes`.
     fn compete(vifs: &[VifConfig], sizes: [u64; 2]) -> [u64; 2] {
-        let mut line = line(vifs, 1);
+        let mut queue = queue(vifs, 1);
         let mut bytes = [0; 2];
-        line.activate(1);
-        line.activate(2);
+        queue.activate(1);
+        queue.activate(2);
         for _ in 0..1000 {
-            let share = line.next(0, 64).expect("both have work");
+            let share = queue.next(0, 64).expect("both have work");
             let sent = share.packets as u64 * sizes[share.port - 1];
             bytes[share.port - 1] += sent;
-            line.served(share.port, share.packets, sent, true);
+            queue.served(share.port, share.packets, sent, true);
         }
         bytes
     }
@@ -188,18 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn removed_guest_gets_no_turn_and_leaves_no_debt() {
-        let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
-        line.activate(0);
-        line.served(0, 4, 1 << 20, true);
-        line.activate(1);
-        line.remove(0);
-        assert_eq!(line.next(0, 64).map(|share| share.port), Some(1));
-        line.served(1, 1, 60, false);
-        assert_eq!((line.next(0, 64), line.due_ns()), (None, None));
-        line.insert(0, &vif(1, None));
-        line.activate(0);
-        assert_eq!(line.next(0, 64).map(|share| share.port), Some(0));
+    fn removed_guest_has_no_turn_and_no_debt() {
+        let mut queue = queue(&[vif(1, Some(8.0)), vif(1, None)], 0);
+        queue.activate(0);
+        queue.served(0, 4, 1 << 20, true);
+        queue.activate(1);
+        queue.remove(0);
+        assert_eq!(queue.next(0, 64).map(|share| share.port), Some(1));
+        queue.served(1, 1, 60, false);
+        assert_eq!((queue.next(0, 64), queue.due_ns()), (None, None));
+        queue.insert(0, &vif(1, None));
+        queue.activate(0);
+        assert_eq!(queue.next(0, 64).map(|share| share.port), Some(0));
     }
 
     #[test]
@@ -208,40 +215,40 @@ mod tests {
         assert!(heavy.abs_diff(light) < heavy / 10, "{heavy} {light}");
     }
 
-    /// Returns the bytes that the first guest may send before it has to wait.
-    fn sent_at_once(line: &mut Fairness) -> u64 {
-        line.activate(0);
+    /// Returns the bytes that the guest at port 0 may send before it must wait.
+    fn sent_before_waiting(queue: &mut Fairness) -> u64 {
+        queue.activate(0);
         let mut sent = 0;
-        while let Some(share) = line.next(0, 64) {
+        while let Some(share) = queue.next(0, 64) {
             let bytes = share.packets as u64 * 1514;
             sent += bytes;
-            line.served(0, share.packets, bytes, true);
+            queue.served(0, share.packets, bytes, true);
         }
         sent
     }
 
     #[test]
     fn rate_limited_guest_waits_until_due() {
-        let mut line = line(&[vif(1, Some(8.0))], 0);
-        let sent = sent_at_once(&mut line);
+        let mut queue = queue(&[vif(1, Some(8.0))], 0);
+        let sent = sent_before_waiting(&mut queue);
         assert!(
             sent >= u64::from(BURST_BYTES) && sent < 2 * u64::from(BURST_BYTES),
             "{sent}"
         );
-        assert!(line.due_ns().is_some_and(|due| due > 0));
-        assert!(line.waits(0));
+        assert!(queue.due_ns().is_some_and(|due| due > 0));
+        assert!(queue.waits(0));
     }
 
     #[test]
-    fn a_burst_is_sent_at_once() {
+    fn bursts_are_sent_without_waiting() {
         for burst_bytes in [1, 20_000, 10_000_000] {
-            let mut line = Fairness::new(64);
+            let mut queue = Fairness::new(64);
             let limited = VifConfig {
                 burst_bytes,
                 ..vif(1, Some(8.0))
             };
-            line.insert(0, &limited);
-            let sent = sent_at_once(&mut line);
+            queue.insert(0, &limited);
+            let sent = sent_before_waiting(&mut queue);
             let burst = u64::from(burst_bytes);
             assert!(sent >= burst && sent < burst + 64 * 1514, "{sent}");
         }
@@ -249,24 +256,24 @@ mod tests {
 
     #[test]
     fn rate_limited_guest_delays_no_other() {
-        let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
-        line.activate(0);
-        line.served(0, 4, 1 << 20, true);
-        assert_eq!(line.next(0, 64), None);
-        assert!(line.waits(0), "it is in debt");
-        assert!(!line.waits(1), "it may send while the other waits");
-        line.activate(1);
-        assert_eq!(line.next(0, 64).map(|share| share.port), Some(1));
-        assert!(!line.waits(1));
+        let mut queue = queue(&[vif(1, Some(8.0)), vif(1, None)], 0);
+        queue.activate(0);
+        queue.served(0, 4, 1 << 20, true);
+        assert_eq!(queue.next(0, 64), None);
+        assert!(queue.waits(0), "it is in debt");
+        assert!(!queue.waits(1), "it may send while the other waits");
+        queue.activate(1);
+        assert_eq!(queue.next(0, 64).map(|share| share.port), Some(1));
+        assert!(!queue.waits(1));
     }
 
     #[test]
-    fn a_guest_that_gave_up_leaves_no_time_to_wait_for() {
-        let mut line = line(&[vif(1, Some(8.0))], 0);
-        line.activate(0);
-        line.served(0, 4, 1 << 20, true);
-        assert_eq!(line.next(0, 64), None);
-        line.begin();
-        assert_eq!((line.due_ns(), line.waits(0)), (None, false));
+    fn guest_without_work_leaves_no_deadline() {
+        let mut queue = queue(&[vif(1, Some(8.0))], 0);
+        queue.activate(0);
+        queue.served(0, 4, 1 << 20, true);
+        assert_eq!(queue.next(0, 64), None);
+        queue.begin();
+        assert_eq!((queue.due_ns(), queue.waits(0)), (None, false));
     }
 }

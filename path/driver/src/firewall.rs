@@ -1,5 +1,5 @@
-//! Firewall rules between configuration and bridge: their names, and which of them the kernel
-//! enforces before a frame reaches the driver.
+//! Firewall rules: converts those of the configuration for the bridge, and tracks the rules that
+//! the kernel enforces before a frame reaches the driver.
 
 use crate::ports::BridgePort;
 use config::domain::{NicConfig, VifConfig};
@@ -8,28 +8,28 @@ use net::bridge::{Bridge, Count, Direction, Prefix, Rule};
 use net::flows::FlowState;
 use serde_json::{Map, Value, json};
 
-/// Rules that the kernel enforces. The ports have the names of all rules.
+/// Rules that the kernel enforces. The names of all rules are in the ports.
 #[derive(Debug, Default)]
 pub struct KernelFirewall {
-    /// Rules that deny frames of a dedicated queue.
+    /// Deny rules for frames of dedicated queues.
     denying: Vec<DenyRule>,
 }
 
 /// A deny rule that the kernel enforces for a guest's dedicated queue.
 #[derive(Clone, Copy, Debug)]
 pub struct DenyRule {
-    /// The guest's port.
+    /// The port of the guest.
     pub queue: usize,
     /// The rule's number in the queue's [`abi::firewall::RuleLists`].
     pub number: u32,
-    /// The port with the rule.
+    /// The port to which the rule belongs.
     port: usize,
-    /// The rule's index at that port.
-    place: usize,
+    /// The rule's index at this port.
+    index: usize,
 }
 
 impl KernelFirewall {
-    /// Adds rules that the kernel also enforces, for a dedicated queue.
+    /// Adds rules of a dedicated queue that the kernel also enforces.
     pub fn add_denying(&mut self, rules: &[DenyRule]) {
         self.denying.extend(rules);
     }
@@ -45,8 +45,8 @@ impl KernelFirewall {
         &self.denying
     }
 
-    /// Returns the counts of a port's rules as JSON, or `None` if it has no rules. `kernel` has the
-    /// counts of [`Self::denying`].
+    /// Returns the counts of a port's rules as JSON, or `None` if the port has no rules. `kernel`
+    /// has the kernel's counts of the rules in [`Self::denying`].
     #[must_use]
     pub fn stat(
         &self,
@@ -57,9 +57,9 @@ impl KernelFirewall {
         let names = &port.common().rule_names;
         let counts = names.iter().zip(bridge.rule_counts(number)).enumerate();
         let all: Map<String, Value> = counts
-            .map(|(place, (name, mut count))| {
+            .map(|(index, (name, mut count))| {
                 for (rule, more) in self.denying.iter().zip(kernel) {
-                    if (rule.port, rule.place) == (number, place) {
+                    if (rule.port, rule.index) == (number, index) {
                         count.frames += more.frames;
                         count.bytes += more.bytes;
                     }
@@ -73,7 +73,8 @@ impl KernelFirewall {
 }
 
 /// Returns the deny rules that the kernel enforces for a guest's dedicated queue, with the numbers
-/// that the configuration assigns for the monitor. `wire` and `guest` are their ports.
+/// by which the configuration and the monitor identify them. `wire` and `guest` each are a port
+/// number and its configuration.
 #[must_use]
 pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<DenyRule> {
     let ((nic, wire), (vif, config)) = (wire, guest);
@@ -83,16 +84,16 @@ pub fn denying(wire: (usize, &NicConfig), guest: (usize, &VifConfig)) -> Vec<Den
         rule::for_direction(&config.rules, rule::RuleDirection::Out).map(|found| (vif, found));
     let numbered = (0..).zip(from_wire.chain(to_guest));
     let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
-    let denying = denying.map(|(number, (port, (place, _)))| DenyRule {
+    let denying = denying.map(|(number, (port, (index, _)))| DenyRule {
         queue: vif,
         number,
         port,
-        place,
+        index,
     });
     denying.collect()
 }
 
-/// Returns the names of rules.
+/// Returns the names of these rules.
 #[must_use]
 pub fn names(rules: &[rule::FirewallRule]) -> Vec<String> {
     rules.iter().map(|rule| rule.name.clone()).collect()
@@ -131,7 +132,7 @@ mod tests {
     use abi::machine::Device;
     use config::domain::DriverConfig;
 
-    /// XDP-20: the monitor and the driver use the same numbers for the rules.
+    /// XDP-20: the monitor and the driver use the same rule numbers.
     #[test]
     fn rule_numbers_match_the_monitor() {
         let rule = |of: &str, action: &str, direction: &str| {
@@ -170,23 +171,23 @@ mod tests {
         };
         let found = |wire: usize, port: usize| {
             let all = denying((wire, &config.nics[0]), (port, guest)).into_iter();
-            let all = all.map(|rule| (rule.queue, rule.number, rule.port, rule.place));
+            let all = all.map(|rule| (rule.queue, rule.number, rule.port, rule.index));
             all.collect::<Vec<_>>()
         };
         assert_eq!(found(0, 2), [(2, 1, 0, 2), (2, 3, 2, 2)]);
-        // Port numbers do not matter.
+        // Rule numbers do not depend on port numbers.
         assert_eq!(found(7, 0), [(0, 1, 7, 2), (0, 3, 0, 2)]);
     }
 
     #[test]
-    fn the_rules_of_a_removed_port_are_removed() {
+    fn removing_a_port_removes_its_rules() {
         let mut firewall = KernelFirewall::default();
         for port in [0, 1] {
             firewall.add_denying(&[DenyRule {
                 queue: port,
                 number: 0,
                 port,
-                place: 0,
+                index: 0,
             }]);
         }
         firewall.remove(0);

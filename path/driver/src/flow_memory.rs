@@ -1,8 +1,8 @@
-//! Memory of the flow tables ([`net::flows`]): places in the driver domain's own frames, which
-//! outlive its process.
+//! Memory of the flow tables ([`net::flows`]): places in the driver domain's frames, which outlive
+//! the driver's process.
 //!
-//! The next process finds the table of a port by the port's identity. A place with a table that no
-//! port has adopted is reused only when no other place is free.
+//! The next process finds a port's table by the port's identity. A place whose table no port has
+//! adopted is reused only if no other place is free.
 
 use config::domain::{DriverConfig, NicConfig, VifConfig, flow_table_pages};
 use net::flows::Flows;
@@ -10,13 +10,13 @@ use shmem::Span;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 
-/// Time for which a new table picks up connections that are older than itself.
-const PICK_UP_NS: u64 = 30_000_000_000;
+/// Time during which a new table adopts connections that are older than the table.
+const ADOPTION_NS: u64 = 30_000_000_000;
 
-/// Places for tables.
+/// Places for flow tables.
 #[derive(Debug, Default)]
 pub struct FlowMemory {
-    /// Each place with the port that uses it.
+    /// Each place, and the port that uses it.
     places: Vec<(Span, Option<usize>)>,
 }
 
@@ -37,42 +37,52 @@ impl FlowMemory {
         }
     }
 
-    /// Returns the table of a port: the previous process's, or an empty one.
+    /// Returns the flow table of a port: the table of the previous process if it had one, otherwise
+    /// an empty table.
     ///
     /// # Errors
-    /// All places are taken.
+    /// All places are in use.
     pub fn table(&mut self, port: usize, identity: u64, now_ns: u64) -> Result<Flows, String> {
         let free = || {
             self.places
                 .iter()
                 .enumerate()
-                .filter(|(_, (_, of))| of.is_none())
+                .filter(|(_, (_, user))| user.is_none())
         };
         let adopted = free().find_map(|(n, (span, _))| {
             let flows = Flows::adopt(*span, identity, now_ns)?;
             Some((n, flows))
         });
-        let begun = || {
+        let created = || {
             let mut unused = free().filter(|(_, (span, _))| Flows::is_free(*span));
             let (n, (span, _)) = unused.next().or_else(|| free().next())?;
-            let flows = Flows::new(*span, identity, random(), now_ns.saturating_add(PICK_UP_NS))?;
+            let flows = Flows::new(
+                *span,
+                identity,
+                random(),
+                now_ns.saturating_add(ADOPTION_NS),
+            )?;
             Some((n, flows))
         };
-        let (n, flows) = adopted.or_else(begun).ok_or_else(|| {
+        let (n, flows) = adopted.or_else(created).ok_or_else(|| {
             let all = self.places.len();
             format!("all {all} flow tables are in use; raise `flow_tables` in [driver]")
         })?;
-        if let Some((_, of)) = self.places.get_mut(n) {
-            *of = Some(port);
+        if let Some((_, user)) = self.places.get_mut(n) {
+            *user = Some(port);
         }
         Ok(flows)
     }
 
-    /// Frees the table of a port.
-    pub fn give_up(&mut self, port: usize, flows: Flows) {
+    /// Frees the flow table of a port.
+    pub fn release(&mut self, port: usize, flows: Flows) {
         flows.give_up();
-        for (_, of) in self.places.iter_mut().filter(|(_, of)| *of == Some(port)) {
-            *of = None;
+        for (_, user) in self
+            .places
+            .iter_mut()
+            .filter(|(_, user)| *user == Some(port))
+        {
+            *user = None;
         }
     }
 }
@@ -81,23 +91,23 @@ fn place_bytes(config: &DriverConfig) -> usize {
     flow_table_pages(config.flows) as usize * abi::PAGE
 }
 
-/// Returns two unpredictable words. The standard library seeds its maps from the kernel.
+/// Returns two unpredictable words: the standard library seeds its hashers with random numbers of
+/// the kernel.
 fn random() -> [u64; 2] {
     [(); 2].map(|()| RandomState::new().hash_one(0))
 }
 
-/// Returns the identity of a NIC's port, which is the same in every driver domain that serves the
-/// NIC.
+/// Returns the identity of a NIC's port. It is the same in each driver process that serves the NIC.
 #[must_use]
-pub fn of_nic(nic: &NicConfig) -> u64 {
+pub fn nic_identity(nic: &NicConfig) -> u64 {
     identity(&("nic", &nic.name))
 }
 
-/// Returns the identity of an interface's port, which is the same in every driver domain that
-/// serves the interface. It includes the connection, in which interfaces with the same name or MAC
-/// differ.
+/// Returns the identity of an interface's port. It is the same in each driver process that serves
+/// the interface. It includes the connection, which distinguishes interfaces with the same name or
+/// MAC.
 #[must_use]
-pub fn of_vif(vif: &VifConfig) -> u64 {
+pub fn vif_identity(vif: &VifConfig) -> u64 {
     identity(&(vif.conn, &vif.name, vif.mac))
 }
 

@@ -1,20 +1,20 @@
-//! Answers to queries for the flows of ports.
+//! Answers requests for the flows of ports.
 
-use crate::ports::{BridgePorts, is_of};
+use crate::ports::{BridgePorts, belongs_to};
 use config::rule::IpProtocol;
 use net::bridge::{Bridge, Direction};
 use net::flows::{FlowStatus, Flows};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of flows in one answer, which must fit into the mailbox.
+/// Maximum number of flows in one answer. The answer must fit into the mailbox.
 const FLOWS_MAX: usize = 1000;
 
-/// Returns the flows of a NIC, of a guest or of one interface of a guest, starting at number
-/// `first`.
+/// Returns the flows of a NIC, of a guest, or of one interface of a guest, starting with flow
+/// number `first`.
 ///
 /// # Errors
-/// No port of `of` has a flow table.
+/// No port of `of` has a flow table, because none has stateful rules.
 pub fn flows(
     ports: &BridgePorts,
     bridge: &Bridge,
@@ -22,7 +22,7 @@ pub fn flows(
     first: u32,
     now_ns: u64,
 ) -> Result<Value, String> {
-    let selected = ports.iter().filter(|(_, port)| is_of(port.name(), of));
+    let selected = ports.iter().filter(|(_, port)| belongs_to(port.name(), of));
     let mut tables = selected.filter_map(|(number, port)| {
         let flows = bridge.flows(number)?;
         Some((port.name(), flows))
@@ -79,7 +79,7 @@ fn end(address: IpAddr, port: u16) -> String {
     SocketAddr::new(address, port).to_string()
 }
 
-/// Returns the counters of a port's flows.
+/// Returns the counters of a port's flows as JSON.
 #[must_use]
 pub fn stat(flows: &Flows, now_ns: u64) -> Value {
     let totals = flows.totals();

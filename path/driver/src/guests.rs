@@ -1,4 +1,5 @@
-//! Guests that are added and removed while the driver runs.
+//! Source of guests that are added and removed while the driver runs, and the guards of their
+//! ports.
 
 use crate::firewall;
 use crate::vifs::memory::{GuestAccess, GuestMemory, VifSettings};
@@ -9,21 +10,24 @@ use net::packet::Mac;
 use shmem::Span;
 use std::fmt::Debug;
 
-/// Source of changes to the set of guests. By default there are no changes.
+/// Source of changes to the set of guests. The default implementation reports no changes.
 pub trait Guests: Debug {
     /// Returns the changes since the last call, in order.
     fn changes(&mut self) -> Vec<GuestChange> {
         Vec::new()
     }
 
-    /// Reports why an added guest was rejected. No further change concerns it.
+    /// Reports that the driver has rejected an added guest, and why. No further change concerns
+    /// this guest.
     fn refused(&mut self, _conn: ConnId, _why: &str) {}
 
-    /// Returns access to the memory of a guest that the monitor has attached. `staging` is memory
-    /// of this domain for a guest that is known at the start ([`VifConfig::staging_pages`]).
+    /// Returns access to the memory of a guest that the monitor has attached. `staging` is this
+    /// domain's memory for a guest of the start-up configuration ([`VifConfig::staging_pages`]);
+    /// empty for other guests.
     ///
     /// # Errors
-    /// The monitor attaches no guests here, or this guest is unsupported; the reason as text.
+    /// Returns the reason as text if the monitor attaches no guests here, or if this guest is
+    /// unsupported.
     fn access(&self, vif: &VifConfig, staging: Span) -> Result<Box<dyn GuestAccess>, String>;
 }
 
@@ -32,7 +36,7 @@ pub trait Guests: Debug {
 pub enum GuestChange {
     /// A guest was added.
     Added {
-        /// Its interface. None of its memory is in this domain's window yet.
+        /// Its interface. This domain's window does not contain any of its memory yet.
         vif: Box<VifConfig>,
         /// Access to its memory.
         access: Box<dyn GuestAccess>,
@@ -41,7 +45,7 @@ pub enum GuestChange {
     Removed(ConnId),
 }
 
-/// The guests that the monitor attaches to a driver domain.
+/// Guests that the monitor attaches to this driver domain.
 #[derive(Debug)]
 pub(crate) struct MonitorGuests(VifSettings);
 
@@ -57,9 +61,9 @@ impl Guests for MonitorGuests {
     }
 }
 
-/// Returns the bridge's port for a guest with all its guards, whether the guest is in the driver's
-/// configuration or attached later. Rate limits that cause backpressure instead of drops are in
-/// `fairness`.
+/// Returns the configuration of a guest's bridge port with all its guards, both for guests of the
+/// driver's configuration and for guests attached later. It excludes the rate limit of frames from
+/// the guest, which causes backpressure instead of drops and is enforced by [`crate::fairness`].
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::PortConfig {
     let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
@@ -103,11 +107,11 @@ mod tests {
     use std::rc::Rc;
     use vif::netif::{BackRecord, Features, FrontRecord};
 
-    /// Access to no guest, so that none passes its first state.
+    /// Access that fails for every guest, so that no handshake passes its first state.
     #[derive(Debug)]
     struct NoAccess;
 
-    /// A system that never waits and reports these connections as changed.
+    /// A waiter that never sleeps, and reports these connections as changed.
     #[derive(Debug, Default)]
     struct FixedChanges(Rc<RefCell<Vec<ConnId>>>);
 
@@ -150,11 +154,11 @@ mod tests {
             _: &FrontRecord,
             _: &Rc<Ledger>,
         ) -> Result<OpenedMemory, String> {
-            Err("never asked".into())
+            Err("no guest connects in these tests".into())
         }
     }
 
-    /// Changes to return, call by call, and the guests that the driver has rejected.
+    /// Changes to return, one list per call, and the guests that the driver has rejected.
     #[derive(Debug, Default)]
     struct ScriptedChanges {
         changes: RefCell<Vec<Vec<GuestChange>>>,
@@ -220,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A guest's guards depend only on its description, not on how the guest is added.
+    /// A guest's guards depend only on its description, and not on the way in which it is added.
     #[test]
     fn description_sets_the_bridge_guards() {
         let address = |text: &str| text.parse().unwrap();
@@ -251,7 +255,7 @@ mod tests {
             ..bridge::PortConfig::nic()
         };
         assert_eq!(guest_port(&described), guarded);
-        // One guest is attached, the other is known from the start.
+        // One driver attaches the guest, the other has it in its configuration.
         let described = serde_json::to_string(&described).unwrap();
         let script = Rc::new(ScriptedChanges::default());
         let access = |_| Box::new(Script(Rc::clone(&script))) as Box<dyn Guests>;
@@ -263,7 +267,7 @@ mod tests {
         let mut first = started();
         first.config.vifs = vec![serde_json::from_str(&described).unwrap()];
         let (mut early, _) = build(first, access).unwrap();
-        // Another guest cannot claim the address of its gateway.
+        // Another guest cannot claim one of its MACs.
         let mut other = vif(2, 2);
         other.extra_macs = vec![[2, 0, 0, 0, 0, 9]];
         let other = serde_json::to_string(&other).unwrap();
@@ -284,13 +288,13 @@ mod tests {
             (conns.collect::<Vec<_>>(), script.refused.take())
         };
         assert_eq!(step(vec![added(7, 1), added(3, 2)]), (vec![7, 3], vec![]));
-        // Another guest has this MAC.
+        // Another guest has the same MAC.
         assert_eq!(step(vec![added(4, 2)]), (vec![7, 3], vec![ConnId(4)]));
         assert_eq!(
             step(vec![GuestChange::Removed(ConnId(7))]),
             (vec![3], vec![])
         );
-        // A removed guest frees its port and its MAC; a rejected one occupied neither.
+        // A removed guest frees its port and its MAC; a rejected guest occupies neither.
         let next = vec![GuestChange::Removed(ConnId(9)), added(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
     }
@@ -316,7 +320,7 @@ mod tests {
         polled.sort_unstable();
         polled.dedup();
         assert_eq!(polled, [ConnId(7), ConnId(150)]);
-        // A guest that could not advance is retried.
+        // The driver retries a guest that could not advance.
         changed.borrow_mut().clear();
         let vif = driver.vifs_mut().find(|vif| vif.conn() == ConnId(9));
         vif.unwrap().trouble = "refused".to_owned();
@@ -324,8 +328,8 @@ mod tests {
         assert_eq!(system.polled.take(), [ConnId(9), ConnId(9)]);
     }
 
-    /// Returns the same request from a newer manager, with a key that the driver does not know.
-    fn newer(request: &Request) -> Request {
+    /// Returns the request as a from_newer_manager manager would send it, with a key unknown to the driver.
+    fn from_newer_manager(request: &Request) -> Request {
         let with_key = |vif: &str| vif.replacen('{', r#"{"quarantine":true,"#, 1);
         match request {
             Request::Attach { vif } => Request::Attach { vif: with_key(vif) },
@@ -354,11 +358,11 @@ mod tests {
         assert_eq!(
             state,
             XenbusState::InitWait,
-            "the guest can continue at once"
+            "the guest can continue immediately"
         );
-        // Repeated, as by a restarted manager that does not know the answer.
+        // A restarted manager repeats the request, because it does not know the answer.
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
-        // The rules change while the guest is connected, and are removed again.
+        // The manager adds a rule while the guest is attached, and then removes it.
         let change = |conn, rules: Vec<FirewallRule>| {
             let vif = VifConfig {
                 rules,
@@ -382,12 +386,12 @@ mod tests {
                 Request::Attach { vif: "{}".into() },
                 "not a valid interface",
             ),
-            // A newer manager's key may restrict the guest.
+            // A from_newer_manager manager's key may restrict the guest.
             (
-                newer(&attach(6, 2, 0)),
+                from_newer_manager(&attach(6, 2, 0)),
                 "older than the manager (unknown field `quarantine`)",
             ),
-            (newer(&change(5, vec![])), "`grantway upgrade`"),
+            (from_newer_manager(&change(5, vec![])), "`grantway upgrade`"),
         ] {
             let refused = driver.answer(&wrong).unwrap_err();
             assert!(refused.contains(why), "{refused}");
@@ -400,7 +404,7 @@ mod tests {
             assert_eq!(driver.answer(&detach(conn)), done("detached", conn));
             assert_eq!(driver.answer(&detach(conn)), done("detached", conn));
         }
-        let left: Vec<_> = driver.vifs_mut().map(|vif| vif.conn()).collect();
-        assert_eq!(left, [ConnId(5)]);
+        let remaining: Vec<_> = driver.vifs_mut().map(|vif| vif.conn()).collect();
+        assert_eq!(remaining, [ConnId(5)]);
     }
 }

@@ -1,7 +1,7 @@
-//! Delivery of frames that a device has received directly into a guest's pages: merges them in
-//! place, gets the bridge's verdicts, and delivers the frames that are for this guest. Common to
-//! both kinds of dedicated queues, [`crate::vmq`] and [`crate::dedicated`], which differ in how
-//! buffers are lent.
+//! Delivery of frames that a device has received directly into a guest's pages: merges the frames
+//! in place, gets the bridge's verdicts, and delivers the frames for this guest. Both kinds of
+//! dedicated queues use it: [`crate::vmq`] and [`crate::dedicated`]. They differ in how the guest
+//! lends its buffers.
 
 use crate::merge::QueueLro;
 use crate::switch::Switch;
@@ -17,28 +17,28 @@ use vif::grants::GrantMechanism;
 use vif::netback::{DeliveryReport, Netback, Returned};
 use vif::netif::{MAX_SLOTS, transport};
 
-/// How the buffers of the frames are lent.
+/// How a guest lends the buffers of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferLending {
-    /// In the netback's batch, and answered in order.
+    /// For one batch of the netback, which answers the requests in order.
     Posted {
-        /// Whether headers are written into the guest's pages only after the verdict.
+        /// Whether the driver writes the headers into the guest's pages only after the verdict.
         header_last: bool,
     },
-    /// Lent to the device across batches, and answered in any order.
+    /// To the device, across batches. The netback answers the requests in any order.
     Lent,
 }
 
-/// Ports of the NIC and of the guest whose pages hold the frames.
+/// Ports of the NIC and of the guest whose pages contain the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InPlacePorts {
-    /// The NIC.
+    /// The NIC's port.
     pub nic: usize,
-    /// The guest.
+    /// The guest's port.
     pub guest: usize,
 }
 
-/// State for delivering frames in place.
+/// Batch of frames in a guest's pages, with LRO and counters.
 #[derive(Debug)]
 pub struct InPlace {
     /// The batch; empty between batches.
@@ -47,12 +47,12 @@ pub struct InPlace {
     lro_stage: QueueLro,
     /// Number of frames received into a guest's pages.
     direct: u64,
-    /// Number of these that the bridge forwarded elsewhere.
+    /// Number of these frames whose verdict was another destination.
     misdirected: u64,
 }
 
 impl InPlace {
-    /// Creates the state without frames.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new(lro: &LroConfig) -> Self {
         Self {
@@ -74,13 +74,13 @@ impl InPlace {
         self.lro_stage.add_to(sums);
     }
 
-    /// Returns whether frames for this guest are merged.
+    /// Returns whether the driver merges frames for this guest.
     #[must_use]
     pub fn merges_for(&self, vif: &VifPort) -> bool {
         self.lro_stage.is_active() && vif.takes_merged()
     }
 
-    /// Returns the number of frames that the bridge forwarded elsewhere.
+    /// Returns the number of frames whose verdict was another destination. They are not delivered.
     #[must_use]
     pub fn misdirected(&self) -> u64 {
         self.misdirected
@@ -99,7 +99,7 @@ impl InPlace {
         .collect()
     }
 
-    /// Delivers the batch. [`VifPort::delivered`] counts the result.
+    /// Delivers the batch. The caller passes the report to [`VifPort::delivered`].
     pub fn deliver(
         &mut self,
         switch: &mut Switch,
@@ -112,7 +112,7 @@ impl InPlace {
         self.frames
             .iter_mut()
             .for_each(|frame| fill_in_checksum(frame, buffers));
-        // If headers are written late, merging needs the verdicts first. Otherwise frames are
+        // If headers are written last, merging must follow the verdicts. Otherwise frames are
         // merged first, so that a merged frame needs only one verdict.
         let header_last = buffers == BufferLending::Posted { header_last: true };
         if header_last {
@@ -138,7 +138,7 @@ impl InPlace {
         };
         switch.ledger.at(Hop::Lro, || match buffers {
             BufferLending::Posted { .. } => lro_stage.merge(netback, now_ns, frames),
-            // The guest must accept packets of as many slots as merging may produce.
+            // Merging may produce packets of `MAX_SLOTS` slots, so the guest must accept these.
             BufferLending::Lent if netback.negotiated().to_guest.max_slots >= MAX_SLOTS => {
                 lro_stage.merge_any(now_ns, frames);
             }
@@ -146,8 +146,8 @@ impl InPlace {
         });
     }
 
-    /// Gets the verdict on each frame. Keeps the frames for the guest and writes their headers.
-    /// Rejects the buffers of the others.
+    /// Gets the verdict on each frame. Keeps the frames for the guest in the batch, and writes
+    /// their headers if these are written last. Drops the other frames.
     fn decide(
         &mut self,
         switch: &mut Switch,
@@ -161,18 +161,18 @@ impl InPlace {
         let before = switch.ledger.enter(Hop::Bridge);
         switch.decide(ports.nic, now_ns, &mut self.frames, &mut self.verdicts);
         switch.ledger.enter(Hop::Netback);
-        let is_for_it =
+        let is_for_guest =
             |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == ports.guest);
-        if self.verdicts.first().is_some_and(is_for_it) {
+        if self.verdicts.first().is_some_and(is_for_guest) {
             let name = switch.ports.name(ports.guest).unwrap_or("");
-            let lies = || format!("lies in a page of {name}");
-            switch.trace.step(Hop::Netback, lies);
+            let received = || format!("lies in a page of {name}");
+            switch.trace.step(Hop::Netback, received);
         }
         if switch.capture.is_on()
             && let Some(port) = switch.ports.get(ports.guest)
         {
             let all = self.frames.iter().zip(&self.verdicts);
-            for (frame, _) in all.filter(|(_, verdict)| is_for_it(verdict)) {
+            for (frame, _) in all.filter(|(_, verdict)| is_for_guest(verdict)) {
                 switch.capture.sent_by(port.name(), frame, None, now_ns);
             }
         }
@@ -180,7 +180,7 @@ impl InPlace {
             let mut verdicts = self.verdicts.iter();
             self.frames.retain_mut(|frame| {
                 match verdicts.next() {
-                    Some(verdict) if is_for_it(verdict) => match buffers {
+                    Some(verdict) if is_for_guest(verdict) => match buffers {
                         BufferLending::Posted { header_last: true } => {
                             return netback.put_header(frame);
                         }
@@ -197,7 +197,7 @@ impl InPlace {
         switch.trace.end();
     }
 
-    /// Answers the guest's requests with the frames that were kept.
+    /// Answers the guest's requests with the remaining frames.
     fn respond(&self, switch: &mut Switch, guest: usize, buffers: BufferLending) -> DeliveryReport {
         let mut report = DeliveryReport::default();
         let Some(netback) = switch.ports.vif_mut(guest).and_then(VifPort::netback) else {
@@ -220,21 +220,22 @@ impl InPlace {
     }
 }
 
-/// Computes a checksum that the guest would not find. Delivery of the frame reports a failure.
+/// Computes a pending checksum if its place is not where the guest expects it. The delivery of the
+/// frame reports failures.
 fn fill_in_checksum(frame: &mut Frame, buffers: BufferLending) {
     if transport::is_placed(frame) || finish_in_place(frame).is_err() {
         return;
     }
-    // Late headers are written after the verdict.
+    // A header that is written last follows the verdict.
     if buffers != (BufferLending::Posted { header_last: true })
         && let Some(first) = frame.pieces.first()
     {
-        // The next use of a revoked page detects it.
+        // If the page is revoked, its next use detects this.
         let _ = first.span.write(frame.header());
     }
 }
 
-/// Drops a frame and returns its buffers to the guest.
+/// Drops a frame, and returns its buffers to the guest.
 fn refuse<G: GrantMechanism>(netback: &mut Netback<G>, frame: &Frame, buffers: BufferLending) {
     for piece in &frame.pieces {
         match buffers {

@@ -9,23 +9,23 @@
 //! | [`fairness`] | scheduling of guests |
 //! | [`backpressure`] | backpressure on senders of GSO packets |
 //! | [`ports`] | the bridge's ports, by their numbers |
-//! | [`port_common`] | state that NICs and guests have alike |
-//! | [`nics`] | ports that are devices |
-//! | [`linearizer`] | copies of aggregates in one buffer |
+//! | [`port_common`] | state that every port has |
+//! | [`nics`] | ports of NICs |
+//! | [`linearizer`] | copies each aggregate into one buffer |
 //! | [`switch`] | forwards a batch of frames from a port over the bridge |
-//! | [`egress`] | assigns the frames of a batch to egress ports |
+//! | [`egress`] | groups the frames of a batch by egress port |
 //! | [`queueing`], [`egress_queue`] | frames that wait for a guest's buffers or rate limit |
 //! | [`dynamic_threshold`] | limits on the buffers of queues |
 //! | [`software_offload`] | segmentation and checksums for a port that lacks them |
 //! | [`path_mtu`] | errors to senders of packets that exceed a NIC's MTU |
 //! | [`fast_path`] | small frames from guest to guest |
-//! | [`vmq`] | dedicated queues of a NIC: assignment, frames straight into guest pages |
-//! | [`dedicated`] | queues of one guest each: kernel or device write into the guest's pages |
+//! | [`vmq`] | a NIC's dedicated queues: assignment, receiving straight into guest pages |
+//! | [`dedicated`] | queues of one guest each: the kernel or a device writes into its pages |
 //! | [`in_place`] | frames in a guest's pages: merging, verdicts, delivery |
 //! | [`merge`] | large receive offload of frames in guests' pages |
-//! | [`vifs`] | ports that are guests: handshake, netback, doorbell |
-//! | [`guests`] | guests that are added and removed |
-//! | [`resegment`] | aggregates split to a guest's receive credit |
+//! | [`vifs`] | ports of guests: handshake, netback, doorbell |
+//! | [`guests`] | adds and removes guests |
+//! | [`resegment`] | splits aggregates to a guest's receive credit |
 //! | [`grants`] | a netback's access to guest pages |
 //! | [`dirty_ports`] | guest ports whose rings need publishing |
 //! | [`notify`] | publishes rings and notifies guests |
@@ -42,7 +42,7 @@
 //! | [`soft`] | logs the events of a NIC with a device in software |
 //! | [`xdp`] | AF_XDP sockets that the monitor has created |
 //! | [`steering`] | steers frames to a NIC's queues, through the monitor |
-//! | [`firewall`] | rules between configuration and bridge |
+//! | [`firewall`] | converts rules of the configuration for the bridge |
 //! | [`flow_report`] | answers to queries for the flows of ports |
 //! | [`flow_memory`] | flow tables, in memory that outlives the process |
 //! | [`traffic`] | traffic counters of a port |

@@ -1,31 +1,31 @@
-//! Linearizer: copies each aggregate into one buffer before the bridge, as the papers' Xen must. If
-//! no buffer is free, the chain continues unchanged.
+//! The linearizer copies each aggregate into one buffer before the bridge, as Xen must in the
+//! papers. If no buffer is free, the aggregate remains a chain of buffers.
 
 use config::lro::AggregateDelivery;
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use serde_json::{Map, Value};
 use shmem::Area;
 
-/// First id of these buffers. It keeps them distinct from the NIC's.
-const FIRST: u32 = 1 << 30;
+/// Id of the first large buffer. It distinguishes these buffers from the NIC's.
+const FIRST_LARGE: u32 = 1 << 30;
 
-/// One NIC's large buffers.
+/// The linearizer of one NIC, with its large buffers.
 #[derive(Debug)]
 pub struct Linearizer {
     pool: Pool,
     backend: AggregateDelivery,
-    /// Aggregates copied.
+    /// Number of aggregates copied.
     copied: u64,
-    /// Aggregates not copied for lack of a buffer.
+    /// Number of aggregates not copied because no buffer was free.
     exhausted: u64,
 }
 
 impl Linearizer {
-    /// Creates buffers of `bytes` bytes in `area`.
+    /// Creates a linearizer with buffers of `bytes` bytes in `area`.
     #[must_use]
     pub fn new(area: Area, bytes: usize, backend: AggregateDelivery) -> Self {
         Self {
-            pool: Pool::new(area, bytes).numbered_from(FIRST),
+            pool: Pool::new(area, bytes).numbered_from(FIRST_LARGE),
             backend,
             copied: 0,
             exhausted: 0,
@@ -43,8 +43,8 @@ impl Linearizer {
         self.backend == AggregateDelivery::Linearize
     }
 
-    /// Copies every chain in `frames` into one buffer, and returns the chain's buffers to `small`
-    /// at once.
+    /// Copies each chain in `frames` into one buffer, and immediately returns the chain's buffers
+    /// to `small`.
     pub fn copy(&mut self, frames: &mut [Frame], small: &mut Pool) {
         if !self.is_on() {
             return;
@@ -60,7 +60,7 @@ impl Linearizer {
         }
     }
 
-    /// Returns both pools combined, for returning buffers.
+    /// Combines both pools, for freeing buffers of either.
     pub fn with<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
         Both {
             small,
@@ -68,7 +68,7 @@ impl Linearizer {
         }
     }
 
-    /// Returns state and counters.
+    /// Returns the state and the counters.
     #[must_use]
     pub fn stat(&self) -> Map<String, Value> {
         let backend = serde_json::to_value(self.backend).unwrap_or_default();
@@ -98,7 +98,7 @@ impl Buffers for Both<'_> {
     }
 
     fn put(&mut self, id: BufferId) {
-        if id.0 < FIRST {
+        if id.0 < FIRST_LARGE {
             self.small.put(id);
         } else {
             self.large.put(id);
@@ -106,7 +106,7 @@ impl Buffers for Both<'_> {
     }
 
     fn keep(&mut self, id: BufferId) -> bool {
-        match id.0 < FIRST {
+        match id.0 < FIRST_LARGE {
             true => self.small.keep(id),
             false => self.large.keep(id),
         }
@@ -144,7 +144,7 @@ mod tests {
         ];
         linear.copy(&mut frames, &mut small);
         let lengths: Vec<_> = frames.iter().map(|f| f.pieces.len()).collect();
-        assert_eq!(lengths, [1, 1, 1, 5], "only two large buffers");
+        assert_eq!(lengths, [1, 1, 1, 5], "there are only two large buffers");
         assert_eq!(small.available(), 64 - 1 - 5);
         assert_eq!((linear.copied, linear.exhausted), (2, 1));
         for (frame, length) in frames.iter().zip([30_000, 1500, 5000, 9000]) {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn scatter_leaves_chains_alone() {
+    fn scatter_mode_does_not_copy_chains() {
         let mut small = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
         let area = Area::anonymous(BYTES).unwrap();
         let mut linear = Linearizer::new(area, BYTES, AggregateDelivery::Scatter);

@@ -1,9 +1,9 @@
 //! Large receive offload of dedicated queues: merges frames in place, in the guest's posted pages
 //! (Ram's thesis, 5.1, "LRO DD").
 //!
-//! Responses keep the order of the requests (except with `specs/netif.md`, NETIF-27: see
-//! [`QueueLro::merge_any`]), so only frames in consecutive buffers can merge: a run of one stream.
-//! Interleaved streams are left to the guest. Nothing is held across batches, because the guest's
+//! Responses have the order of the requests (except with `specs/netif.md`, NETIF-27: see
+//! [`QueueLro::merge_any`]). So only runs can merge: frames of one stream in consecutive buffers.
+//! The guest may merge interleaved streams. No frame is held across batches, because the guest's
 //! buffers return at the end of each batch.
 
 use config::domain::LroConfig;
@@ -15,21 +15,22 @@ use serde_json::Value;
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
-/// Longest wait: longer than any batch, because the end of a batch flushes the engine.
+/// Maximum time that the engine holds packets, in microseconds. It exceeds the time of any batch,
+/// because the end of the batch flushes the engine.
 const HOLD_US: u32 = 10_000;
 
-/// The LRO engine for all queues of one NIC. Empty between batches.
+/// The LRO engine for all queues of one NIC; empty between batches.
 #[derive(Debug)]
 pub struct QueueLro {
     merger: LroStage,
-    /// Scratch lists for a run, its current frame, and the output.
+    /// Scratch lists for a run, for its current frame, and for the output.
     run: Vec<Frame>,
     one: Vec<Frame>,
     merged: Vec<Frame>,
 }
 
-/// Returns the engine's settings: every packet keeps its buffer, and the engine holds aggregates
-/// until it is flushed.
+/// Returns the engine's settings: each packet keeps its buffer, and the engine holds aggregates
+/// until the end of the batch.
 fn settings(lro: &LroConfig) -> LroConfig {
     LroConfig {
         buffers: FormKey::Skb,
@@ -39,7 +40,7 @@ fn settings(lro: &LroConfig) -> LroConfig {
 }
 
 impl QueueLro {
-    /// Creates an engine that merges if `lro` enables it in the driver domain.
+    /// Creates an engine that merges if `lro` enables merging in the driver domain.
     #[must_use]
     pub fn new(lro: &LroConfig) -> Self {
         Self {
@@ -61,25 +62,26 @@ impl QueueLro {
         self.merger.is_active()
     }
 
-    /// Returns settings and counters as JSON.
+    /// Returns the settings and counters as JSON.
     #[must_use]
     pub fn stat(&self) -> Value {
         self.merger.stat()
     }
 
-    /// Adds its counters to a domain's sums.
+    /// Adds the counters to a domain's sums.
     pub fn add_to(&self, sums: &mut Sums) {
         self.merger.add_to(sums);
     }
 
-    /// Merges the frames of a batch in buffers that are answered in any order.
+    /// Merges the frames of a batch whose buffers the netback answers in any order.
     pub fn merge_any(&mut self, now_ns: u64, frames: &mut Vec<Frame>) {
         self.merger.pass(now_ns, false, frames, &mut self.merged);
         self.merger.drain(now_ns, &mut self.merged);
         frames.append(&mut self.merged);
     }
 
-    /// Merges the frames of a batch, in the order of their buffers in `netback`'s batch.
+    /// Merges the frames of a batch whose buffers are in `netback`'s batch, and preserves their
+    /// order.
     pub fn merge<G: GrantMechanism>(
         &mut self,
         netback: &Netback<G>,
@@ -90,11 +92,11 @@ impl QueueLro {
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {
             let (flow, mut last) = (TcpFlow::of(&first), last_buffer(&first));
-            if flow.is_some() && netback.may_begin(buffer(&first)) {
+            if flow.is_some() && netback.may_begin(first_buffer(&first)) {
                 self.run.push(first);
                 while self.run.len() < slots
                     && let Some(next) = rest.next_if(|next| {
-                        netback.may_follow(last, buffer(next)) && TcpFlow::of(next) == flow
+                        netback.may_follow(last, first_buffer(next)) && TcpFlow::of(next) == flow
                     })
                 {
                     last = last_buffer(&next);
@@ -109,8 +111,8 @@ impl QueueLro {
         frames.append(&mut self.merged);
     }
 
-    /// Merges a run of one stream. With `once`, merges only into the first frame, because no other
-    /// frame has a slot for its segment size.
+    /// Merges a run of one stream. With `once`, merges only into the first frame, because only the
+    /// first frame has a slot for its segment size.
     fn merge_run(&mut self, once: bool, now_ns: u64) {
         let Self {
             merger,
@@ -137,13 +139,13 @@ impl QueueLro {
     }
 }
 
-/// Returns the buffer at the start of a frame.
-fn buffer(frame: &Frame) -> BufferId {
+/// Returns the first buffer of a frame.
+fn first_buffer(frame: &Frame) -> BufferId {
     let first = frame.pieces.first();
     first.map_or(BufferId::NONE, |piece| piece.buffer)
 }
 
-/// Returns the buffer at the end of a frame.
+/// Returns the last buffer of a frame.
 fn last_buffer(frame: &Frame) -> BufferId {
     let last = frame.pieces.last();
     last.map_or(BufferId::NONE, |piece| piece.buffer)

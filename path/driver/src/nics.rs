@@ -1,4 +1,4 @@
-//! Ports that are devices of the driver domain.
+//! Ports of NICs, which are devices of the driver domain.
 
 use crate::dynamic_threshold::QueueShare;
 use crate::linearizer::Linearizer;
@@ -19,13 +19,13 @@ use serde_json::Value;
 /// Counters of pure acknowledgements sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PureAcks {
-    /// All.
+    /// All acknowledgements.
     pub all: u64,
-    /// Those with selective acknowledgements.
+    /// Acknowledgements with SACK options.
     pub selective: u64,
 }
 
-/// A NIC, its pool, and its moderation.
+/// The port of a NIC: the NIC, its pool, and its moderation.
 pub struct NicPort {
     /// Its name, for display.
     pub name: String,
@@ -35,22 +35,22 @@ pub struct NicPort {
     pub traffic: PortTraffic,
     /// Results of sent frames.
     pub sent: TxTotals,
-    /// Acknowledgements sent.
+    /// Pure acknowledgements sent.
     pub acks: PureAcks,
     /// Large receive offload of received frames.
     pub lro: LroStage,
-    /// Whether the driver polls the NIC only after every guest has connected once, because a
-    /// capture file does not repeat its first frames.
+    /// Whether the driver polls the NIC only after all guests have connected once. Set for capture
+    /// files, which do not repeat their first frames.
     pub waits_for_guests: bool,
     nic: Box<dyn Nic>,
     pool: Pool,
     linearizer: Linearizer,
-    /// Buffers of frames in guests' queues.
+    /// The pool's buffers that frames in guests' queues use.
     queued: QueueShare,
     moderator: Moderator,
-    /// Scratch list of a poll; empty between polls.
+    /// Scratch list for received frames; empty between polls.
     arrived: Vec<Frame>,
-    /// State of the shared queue after the last [`NicPort::take`].
+    /// Result of polling the shared queue in the last [`NicPort::take`].
     poll_result: PollResult,
 }
 
@@ -59,9 +59,9 @@ pub struct NicPort {
 pub enum PollResult {
     /// Not polled, because of moderation.
     Nothing,
-    /// It may hold more frames.
+    /// It may contain more frames.
     Some,
-    /// It is empty, and no frame is held.
+    /// It is empty, and large receive offload holds no frames.
     All,
 }
 
@@ -112,7 +112,7 @@ impl NicPort {
         self.nic.dedicated(number)
     }
 
-    /// Returns the state of the shared queue after the last [`NicPort::take`].
+    /// Returns the result of polling the shared queue in the last [`NicPort::take`].
     #[must_use]
     pub fn poll_result(&self) -> PollResult {
         match self.poll_result {
@@ -122,7 +122,7 @@ impl NicPort {
         }
     }
 
-    /// Makes the next poll due at once, because a dedicated queue holds more frames.
+    /// Makes the next poll due immediately, because a dedicated queue contains more frames.
     pub fn has_more(&mut self) {
         self.moderator.has_more();
     }
@@ -133,7 +133,7 @@ impl NicPort {
         self.nic.caps()
     }
 
-    /// Returns the NIC's own counters.
+    /// Returns the counters of the NIC's device.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.nic.counters()
@@ -161,8 +161,8 @@ impl NicPort {
         self.linearizer.set(config.backend);
     }
 
-    /// Polls for frames if a poll is due, and appends the flushed ones to `out`. Returns the number
-    /// that arrived or the number that were flushed, whichever is larger.
+    /// Polls the NIC if a poll is due, and appends the frames to forward to `out`. Returns the
+    /// number of frames received or the number forwarded, whichever is larger.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -170,22 +170,22 @@ impl NicPort {
         out: &mut Vec<Frame>,
         ledger: &Ledger,
     ) -> usize {
-        let look = self.moderator.due(now_ns);
+        let is_due = self.moderator.due(now_ns);
         self.poll_result = PollResult::Nothing;
         if !self.lro.is_active() {
-            return match look {
-                true => self.look(now_ns, budget, out, ledger),
+            return match is_due {
+                true => self.poll(now_ns, budget, out, ledger),
                 false => 0,
             };
         }
         let mut arrived = std::mem::take(&mut self.arrived);
-        let taken = match look {
-            true => self.look(now_ns, budget, &mut arrived, ledger),
+        let taken = match is_due {
+            true => self.poll(now_ns, budget, &mut arrived, ledger),
             false => 0,
         };
-        // With ticks, every poll counts. Otherwise an empty poll does not count, because any
-        // guest's notification causes one.
-        let polled = look && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
+        // With ticks, every poll counts as one for the flush policy. Otherwise empty polls do not
+        // count, because any guest's notification causes one.
+        let polled = is_due && matches!(self.moderator.policy(), ModerationPolicy::Tick { .. });
         ledger.at(Hop::Lro, || {
             self.lro.pass(now_ns, polled, &mut arrived, out);
         });
@@ -196,7 +196,7 @@ impl NicPort {
         taken.max(out.len())
     }
 
-    fn look(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
+    fn poll(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let before = out.len();
         let taken = ledger.at(Hop::Nic, || {
             let taken = self.nic.rx(now_ns, budget, &mut self.pool, out);
@@ -214,7 +214,7 @@ impl NicPort {
         taken
     }
 
-    /// Returns the buffers of taken frames.
+    /// Returns the buffers of taken frames to the pool.
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         ledger.at(Hop::Nic, || {
             for frame in &mut *frames {
@@ -224,21 +224,21 @@ impl NicPort {
         });
     }
 
-    /// Returns the buffers of queued frames, and the pool's capacity.
+    /// Returns the number of buffers that queued frames use, and the pool's capacity.
     #[must_use]
     pub fn queue_share(&self) -> (QueueShare, usize) {
         (self.queued, self.pool.capacity())
     }
 
-    /// Keeps a frame of the batch for a queue. Returns false if its memory does not belong to the
-    /// NIC.
+    /// Keeps the buffers of a frame of the batch for a queue. Returns false if the frame's memory
+    /// does not belong to the NIC.
     pub fn keep_queued(&mut self, frame: &Frame) -> bool {
         let kept = frame.keep(&mut self.linearizer.with(&mut self.pool));
         self.queued.add(if kept { frame.pieces.len() } else { 0 });
         kept
     }
 
-    /// Returns the buffers of a kept frame.
+    /// Returns the buffers of a kept frame to the pool.
     pub fn release_queued(&mut self, frame: &mut Frame, units: usize) {
         self.queued.remove(units);
         frame.recycle(&mut self.linearizer.with(&mut self.pool));

@@ -1,4 +1,4 @@
-//! Publishes guests' rings, and notifies sleeping guests.
+//! Publishes the rings of guests, and notifies sleeping guests.
 
 use crate::nics::NicPort;
 use crate::switch::Switch;
@@ -7,7 +7,7 @@ use nic::moderation::Wake;
 use runtime::ledger::Hop;
 use std::sync::atomic::{Ordering, fence};
 
-/// Notification of guests, with interrupt moderation.
+/// Notifies guests, with interrupt moderation.
 #[derive(Debug)]
 pub struct GuestNotifier {
     /// Minimum interval between notifications while a NIC has more frames.
@@ -25,7 +25,8 @@ impl GuestNotifier {
         }
     }
 
-    /// Publishes the rings of all dirty ports. Notifies their guests, now or in a later turn.
+    /// Publishes the rings of all dirty ports, and notifies their guests in this turn or a later
+    /// one.
     pub fn publish(&mut self, switch: &mut Switch, now_ns: u64) {
         let before = switch.ledger.enter(Hop::Ring);
         let mut published = false;
@@ -52,7 +53,7 @@ impl GuestNotifier {
         switch.ledger.enter(before);
     }
 
-    /// Returns whether notifications may wait for further frames from a NIC.
+    /// Returns whether notifications may wait until a NIC's further frames have been delivered.
     fn may_wait(&self, switch: &mut Switch, now_ns: u64) -> bool {
         let has_more = |(_, nic): (usize, &NicPort)| nic.wake(now_ns) == Wake::Now;
         now_ns.saturating_sub(self.last_notify_ns) < self.period_ns

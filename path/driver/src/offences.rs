@@ -1,34 +1,35 @@
-//! Reports of guests' forgeries: the first frame of each kind, with the configuration key that
-//! permits it.
+//! Reports forgeries of guests: the first frame of each kind, with the configuration key that
+//! permits such frames.
 
 use crate::ports::BridgePorts;
 use net::bridge::{Bridge, DropReason, ForgedIdentity, Offence};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
-/// Prints new forgeries on the console, which is part of the log.
+/// Prints the new forgeries to the console, which is part of the log.
 pub(crate) fn report(bridge: &mut Bridge, ports: &BridgePorts) {
     for (number, offence) in bridge.new_offences() {
         let name = ports.name(number).unwrap_or("?");
-        let what = sentence(&offence, ports);
+        let what = describe(&offence, ports);
         runtime::start::print_line(format_args!("{name}: {what}"));
     }
 }
 
-/// Returns the forgeries of a port's guest by reason, or `None` if there are none.
+/// Returns the forgeries of a port's guest by reason as JSON, or `None` if the guest has forged
+/// nothing.
 pub(crate) fn stat(number: usize, bridge: &Bridge, ports: &BridgePorts) -> Option<Value> {
     let offences = bridge.offences(number).iter();
     let all: Map<String, Value> = offences
         .map(|offence| {
-            let what = sentence(offence, ports);
+            let what = describe(offence, ports);
             (offence.reason.name().to_owned(), what.into())
         })
         .collect();
     (!all.is_empty()).then_some(Value::Object(all))
 }
 
-/// Describes the drop, its reason, and the key that permits such frames.
-fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
+/// Describes a drop as text, with its reason and the key that permits such frames.
+fn describe(offence: &Offence, ports: &BridgePorts) -> String {
     let owner = offence.owner.and_then(|port| ports.name(port));
     match (offence.reason, offence.claim) {
         (DropReason::ForgedSource, ForgedIdentity::Mac(mac)) => match owner {
@@ -62,7 +63,7 @@ fn sentence(offence: &Offence, ports: &BridgePorts) -> String {
     }
 }
 
-/// Describes a claim of an address by ARP or neighbour discovery.
+/// Describes the drop of a packet that claims an address by ARP or neighbour discovery.
 fn claimed(address: IpAddr, owner: Option<&str>) -> String {
     let protocol = match address {
         IpAddr::V4(_) => "ARP",
@@ -88,23 +89,23 @@ mod tests {
     use crate::testing::vif_port;
 
     #[test]
-    fn a_drop_names_the_key_that_allows_it() {
+    fn reports_name_the_key_that_permits_the_frame() {
         let mut ports = BridgePorts::default();
         ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         let owner = ports.name(0).unwrap().to_owned();
         let mac = ForgedIdentity::Mac(net::packet::Mac([2, 0, 0, 0, 0, 7]));
         let v4 = ForgedIdentity::Address("10.0.0.7".parse().unwrap());
         let v6 = ForgedIdentity::Address("fd00::7".parse().unwrap());
-        let is_another_s_mac = format!("a MAC of {owner}:");
-        let is_another_s = format!("claims fd00::7, the address of {owner}");
-        for (reason, claim, owner, says) in [
+        let names_owner_of_mac = format!("a MAC of {owner}:");
+        let names_owner_of_address = format!("claims fd00::7, the address of {owner}");
+        for (reason, claim, owner, expected) in [
             (
                 DropReason::ForgedSource,
                 mac,
                 None,
                 "extra_macs = [\"02:00:00:00:00:07\"]",
             ),
-            (DropReason::ForgedSource, mac, Some(0), &is_another_s_mac),
+            (DropReason::ForgedSource, mac, Some(0), &names_owner_of_mac),
             (
                 DropReason::ForgedAddress,
                 v4,
@@ -124,7 +125,7 @@ mod tests {
                 None,
                 "ARP that claims 10.0.0.7, which is not",
             ),
-            (DropReason::ForgedNd, v6, Some(0), &is_another_s),
+            (DropReason::ForgedNd, v6, Some(0), &names_owner_of_address),
             (
                 DropReason::ForgedRouter,
                 ForgedIdentity::Role,
@@ -143,8 +144,8 @@ mod tests {
                 claim,
                 owner,
             };
-            let said = sentence(&offence, &ports);
-            assert!(said.contains(says), "{said}");
+            let text = describe(&offence, &ports);
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Errors to the senders of packets that exceed a NIC's MTU (`too_long`). Without these errors a
-//! sender does not learn its path MTU, and its packets are lost.
+//! ICMP errors to the senders of packets that exceed a NIC's MTU (`too_long`). Without these
+//! errors, a sender does not learn the path MTU, and its packets are lost.
 //!
-//! An error is created while its packet's memory is valid, and sent at the end of the round,
-//! because its egress port may be in the middle of a batch.
+//! The driver creates an error while the packet's memory is valid. It sends the error at the end of
+//! the round, because the egress port of the error may be processing a batch.
 
 use crate::ports::{BridgePort, BridgePorts};
 use net::packet::ETHERNET_BYTES;
@@ -10,21 +10,22 @@ use net::packet::too_big::TooBig;
 use nic::{Caps, Frame};
 use serde_json::{Value, json};
 
-/// Maximum number of errors that wait for the end of the round.
+/// Maximum number of errors that wait for the end of a round.
 const WAITING_MAX: usize = 64;
 
-/// Pending errors. Each port has a rate limit and counts.
+/// Pending errors. The rate limits and the counters are in the ports.
 #[derive(Debug, Default)]
 pub struct PathMtu {
-    /// The port of each error, and its frame.
+    /// Egress port of each error, and its frame.
     waiting: Vec<(usize, Vec<u8>)>,
-    /// Errors of removed ports that were sent, and those that their limits suppressed.
-    past: (u64, u64),
+    /// Numbers of errors created for removed ports and of errors that these ports' rate limits
+    /// suppressed.
+    removed_ports: (u64, u64),
 }
 
 impl PathMtu {
-    /// Creates errors for those of `frames` that are too long for a port with these `caps`. The
-    /// frames arrived by port number `in_port`.
+    /// Creates errors for the frames of `frames` that are too long for a port with capabilities
+    /// `caps`. `port` is port `in_port`, from which the frames were received.
     #[cold]
     pub fn report<'a>(
         &mut self,
@@ -46,13 +47,13 @@ impl PathMtu {
         }
     }
 
-    /// Discards the pending errors of a port that is about to be removed.
+    /// Discards the pending errors to a port that is about to be removed.
     pub fn remove(&mut self, number: usize, ports: &BridgePorts) {
         self.waiting.retain(|(to, _)| *to != number);
         if let Some(port) = ports.get(number) {
             let too_big = &port.common().too_big;
-            self.past.0 += too_big.sent;
-            self.past.1 += too_big.limited;
+            self.removed_ports.0 += too_big.sent;
+            self.removed_ports.1 += too_big.limited;
         }
     }
 
@@ -63,12 +64,12 @@ impl PathMtu {
         self.waiting.is_empty()
     }
 
-    /// Takes the pending errors.
+    /// Removes and returns the pending errors, with their egress ports.
     pub fn take(&mut self) -> Vec<(usize, Vec<u8>)> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Returns the numbers of errors created and of errors suppressed by the limits, as JSON.
+    /// Returns the numbers of errors created and of errors suppressed by the rate limits, as JSON.
     #[must_use]
     pub fn stat(&self, ports: &BridgePorts) -> Value {
         let sum = |of: fn(&TooBig) -> u64| {
@@ -76,8 +77,8 @@ impl PathMtu {
             all.sum::<u64>()
         };
         json!({
-            "sent": self.past.0 + sum(|it| it.sent),
-            "limited": self.past.1 + sum(|it| it.limited),
+            "sent": self.removed_ports.0 + sum(|it| it.sent),
+            "limited": self.removed_ports.1 + sum(|it| it.limited),
         })
     }
 }

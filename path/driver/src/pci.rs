@@ -1,9 +1,9 @@
-//! A NIC whose device is a PCI device behind an IOMMU. The monitor has mapped its registers and its
-//! memory; its interrupt is an eventfd.
+//! A NIC whose device is a PCI device behind an IOMMU. The monitor has mapped the device's
+//! registers and memory; the device's interrupt is an eventfd.
 //!
-//! A device that fails closes only this NIC, which is started again later.
+//! If the device fails, only this NIC closes; the driver restarts it later.
 
-use crate::xdp::ask;
+use crate::xdp::device_control;
 use abi::pci::{IO_BASE, PciControl, PciKind, Structure, StructureLayout};
 use abi::{PAGE, pci};
 use nic::dma::IoAddr;
@@ -19,12 +19,13 @@ use shmem::{Area, Span};
 use std::fs::File;
 use std::io::{self, Read};
 
-/// How long after an interrupt the device's status is read, at most. Reading it is expensive.
-const CHECK_NS: u64 = 100_000_000;
-/// The delay of the first restart of a closed NIC, and the longest one. Each delay is twice the
-/// previous one.
-const RESTART_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
-/// Time between two polls of a reset.
+/// Minimum interval between reads of the device's status, which follow interrupts. A read is
+/// expensive.
+const STATUS_CHECK_INTERVAL_NS: u64 = 100_000_000;
+/// Delay of the first restart of a closed NIC, and maximum delay. Each delay is twice the previous
+/// one.
+const RESTART_DELAYS_NS: [u64; 2] = [1_000_000_000, 64_000_000_000];
+/// Interval of polling a reset.
 const RESET_POLL_NS: u64 = 100_000;
 
 /// The NIC, which may be closed.
@@ -32,23 +33,23 @@ const RESET_POLL_NS: u64 = 100_000;
 pub struct PciPort {
     name: String,
     setup: PciSetup,
-    /// Areas of its pool and of its queues, in the order of their I/O addresses.
+    /// Areas of the pool and of the queues, in the order of their I/O addresses.
     memory: [Area; 2],
     /// `None` if the monitor has no device for this NIC.
     device: Option<PciDevice>,
-    /// `None` until the device was started for the first time.
+    /// `None` until the device has started for the first time.
     nic: Option<Box<dyn AnyPciNic>>,
     restarts: NicRestarts,
 }
 
-/// When a closed NIC is started again.
+/// Restart schedule of a NIC.
 #[derive(Debug)]
 struct NicRestarts {
-    /// When to start it, if it is closed.
+    /// Time of the next restart, if the NIC is closed.
     due_ns: Option<u64>,
-    /// The delay of the next restart.
+    /// Delay of the next restart.
     delay_ns: u64,
-    /// When the device was started.
+    /// Time at which the device last started.
     started_ns: u64,
 }
 
@@ -58,19 +59,20 @@ struct PciDevice {
     reset: DeviceReset,
     window: RegisterWindow,
     interrupt: File,
-    /// When the status was last read, and when it is due.
+    /// Time at which the driver last read the status.
     checked_ns: u64,
-    check_ns: Option<u64>,
+    /// Time of the next read, if one is due.
+    next_check_ns: Option<u64>,
 }
 
-/// Progress of the reset of each kind of device.
+/// Progress of a device's reset, by kind of device.
 #[derive(Debug)]
 enum DeviceReset {
     VirtioNet(<VirtioNet<RegisterWindow> as Kind>::Reset),
     Intel82574(<Intel82574<RegisterWindow> as Kind>::Reset),
 }
 
-/// Returns the properties of a NIC with queues of `descriptors` entries.
+/// Returns the set-up of a NIC with queues of `descriptors` entries.
 pub fn setup(descriptors: u32, mtu: usize) -> PciSetup {
     PciSetup {
         entries: u16::try_from(descriptors).unwrap_or(u16::MAX),
@@ -80,11 +82,11 @@ pub fn setup(descriptors: u32, mtu: usize) -> PciSetup {
 }
 
 impl PciPort {
-    /// Starts a device. `place` is its number, and the first slot of its registers; `memory` are
-    /// the areas of its pool and of its queues, in the order of their I/O addresses.
+    /// Starts a device. `place` is the device's number and the first slot of its registers;
+    /// `memory` has the areas of the pool and of the queues, in the order of their I/O addresses.
     ///
-    /// A device that an earlier driver domain has used may be missing or fail: then the NIC is
-    /// closed.
+    /// If an earlier driver domain has used the device, and the device is now missing or fails, the
+    /// NIC is closed and no error is returned.
     ///
     /// # Errors
     /// The monitor has mapped no registers, or the device cannot be used.
@@ -112,11 +114,11 @@ impl PciPort {
             window: window(place, platform)?,
             interrupt: File::from(interrupt),
             checked_ns: 0,
-            check_ns: None,
+            next_check_ns: None,
         });
         if let Err(why) = port.first_start() {
             let has_served = PciControl::HasServed.encode();
-            if ask(REGISTERS, place.0, has_served, platform)? == 0 {
+            if device_control(REGISTERS_NAME, place.0, has_served, platform)? == 0 {
                 let what = format!("nic.{}", port.name);
                 return Err(refused(&what, io::Error::other(why)));
             }
@@ -125,7 +127,7 @@ impl PciPort {
         Ok(port)
     }
 
-    /// Starts the device before the driver domain serves any NIC.
+    /// Starts the device at start-up, before the driver domain serves any NIC.
     fn first_start(&mut self) -> Result<(), StartupError> {
         while !self.try_start(shmem::time::monotonic_ns())? {
             std::thread::yield_now();
@@ -137,7 +139,8 @@ impl PciPort {
         print_line(format_args!("nic.{}: {what}", self.name));
     }
 
-    /// Continues to reset the device, and then starts it. Returns whether it is started.
+    /// Continues the reset of the device, and starts the device after the reset. Returns whether
+    /// the device has started.
     fn try_start(&mut self, now_ns: u64) -> Result<bool, StartupError> {
         let Some(device) = &mut self.device else {
             return Ok(true);
@@ -153,11 +156,11 @@ impl PciPort {
         Ok(true)
     }
 
-    /// Records that the NIC is closed.
+    /// Records and logs that the NIC is closed.
     fn close(&mut self, why: impl std::fmt::Display, now_ns: u64) {
         let delay_s = self.restarts.close(now_ns) / 1_000_000_000;
         self.log(format_args!(
-            "{why}; the NIC is closed, and is started again in {delay_s} s"
+            "{why}; the NIC is closed, and restarts in {delay_s} s"
         ));
     }
 }
@@ -166,21 +169,21 @@ impl NicRestarts {
     fn new() -> Self {
         Self {
             due_ns: None,
-            delay_ns: RESTART_NS[0],
+            delay_ns: RESTART_DELAYS_NS[0],
             started_ns: 0,
         }
     }
 
-    /// Records that the device was started.
+    /// Records that the device has started.
     fn open(&mut self, now_ns: u64) {
         (self.due_ns, self.started_ns) = (None, now_ns);
     }
 
     /// Records that the NIC is closed, or that a restart has failed. Returns the delay of the next
-    /// restart. The delays start from the shortest one again if the NIC was open for the longest
-    /// delay.
+    /// restart. If the NIC was open for at least the maximum delay, the delays start from the
+    /// minimum again.
     fn close(&mut self, now_ns: u64) -> u64 {
-        let [first, most] = RESTART_NS;
+        let [first, most] = RESTART_DELAYS_NS;
         let was_open = self.due_ns.is_none();
         if was_open && now_ns.saturating_sub(self.started_ns) >= most {
             self.delay_ns = first;
@@ -192,33 +195,34 @@ impl NicRestarts {
     }
 }
 
-const REGISTERS: &str = "the registers of a PCI device";
+const REGISTERS_NAME: &str = "the registers of a PCI device";
 
 /// Returns the kind of a device.
 fn kind(device: u32, platform: &dyn Platform) -> Result<PciKind, StartError> {
-    let word = ask(REGISTERS, device, PciControl::Kind.encode(), platform)?;
+    let word = device_control(REGISTERS_NAME, device, PciControl::Kind.encode(), platform)?;
     PciKind::from_wire(word).ok_or(StartError::Damaged("a PCI device of an unknown kind"))
 }
 
-/// Returns the registers of a device, and waits until they are mapped.
+/// Waits until the registers of a device are mapped, and returns them.
 fn window(
     (device, slot): (u32, u32),
     platform: &dyn Platform,
 ) -> Result<RegisterWindow, StartError> {
-    let ask = |control: PciControl| ask(REGISTERS, device, control.encode(), platform);
+    let control_word =
+        |control: PciControl| device_control(REGISTERS_NAME, device, control.encode(), platform);
     let of = |structure: Structure| {
-        let layout = StructureLayout::decode(ask(PciControl::Layout(structure))?);
+        let layout = StructureLayout::decode(control_word(PciControl::Layout(structure))?);
         let span = registers(structure.slot(slot), layout, platform);
         span.ok_or(StartError::Damaged("a PCI device's registers do not fit"))
     };
     Ok(RegisterWindow {
         common: of(Structure::Common)?,
         notify: of(Structure::Notify)?,
-        multiplier: ask(PciControl::NotifyMultiplier)? as u32,
+        multiplier: control_word(PciControl::NotifyMultiplier)? as u32,
     })
 }
 
-/// Returns the place of a structure of registers in the window.
+/// Returns the range of a register structure in the window.
 fn registers(slot: u32, layout: StructureLayout, platform: &dyn Platform) -> Option<Span> {
     let slots = platform.window();
     let slots = slots.at(slot as usize * PAGE, pci::WINDOW_SLOTS as usize * PAGE)?;
@@ -233,7 +237,7 @@ impl DeviceReset {
         }
     }
 
-    /// Continues to reset the device. Returns whether it is reset.
+    /// Continues the reset of the device. Returns whether the reset is complete.
     fn advance(&mut self, window: &RegisterWindow, now_ns: u64) -> Result<bool, StartupError> {
         match self {
             Self::VirtioNet(reset) => advance::<VirtioNet<_>>(reset, window, now_ns),
@@ -242,7 +246,7 @@ impl DeviceReset {
     }
 }
 
-/// Continues a reset, which begins anew after an error.
+/// Continues a reset. After an error, the next call begins a new reset.
 fn advance<D: Kind>(
     reset: &mut D::Reset,
     registers: &D::Registers,
@@ -256,7 +260,7 @@ fn advance<D: Kind>(
 }
 
 impl PciDevice {
-    /// Starts the device, which was reset. It accesses `memory`: the pool and the queues.
+    /// Starts the device after its reset. The device accesses the pool and the queues.
     fn start(
         &self,
         setup: PciSetup,
@@ -275,17 +279,17 @@ impl PciDevice {
         })
     }
 
-    /// Returns whether to read the device's status: some time after an interrupt, which also
-    /// reports that the device has failed.
+    /// Returns whether to read the device's status now. An interrupt may report that the device has
+    /// failed, so a read follows each interrupt, at most once per [`STATUS_CHECK_INTERVAL_NS`].
     fn is_check_due(&mut self, now_ns: u64) -> bool {
-        // Without an interrupt, the eventfd has nothing to read.
+        // Reading the eventfd fails if no interrupt has occurred.
         let is_interrupted = self.interrupt.read(&mut [0; 8]).is_ok();
-        if is_interrupted && self.check_ns.is_none() {
-            self.check_ns = Some(self.checked_ns.saturating_add(CHECK_NS));
+        if is_interrupted && self.next_check_ns.is_none() {
+            self.next_check_ns = Some(self.checked_ns.saturating_add(STATUS_CHECK_INTERVAL_NS));
         }
-        let is_due = self.check_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        let is_due = self.next_check_ns.is_some_and(|due_ns| due_ns <= now_ns);
         if is_due {
-            (self.checked_ns, self.check_ns) = (now_ns, None);
+            (self.checked_ns, self.next_check_ns) = (now_ns, None);
         }
         is_due
     }
@@ -348,9 +352,9 @@ impl Nic for PciPort {
         if self.restarts.due_ns.is_some() {
             return self.restarts.due_ns;
         }
-        let of_nic = self.nic.as_ref().and_then(|nic| nic.next_due(now_ns));
-        let of_check = self.device.as_ref().and_then(|device| device.check_ns);
-        of_nic.into_iter().chain(of_check).min()
+        let nic_due = self.nic.as_ref().and_then(|nic| nic.next_due(now_ns));
+        let check_due = self.device.as_ref().and_then(|device| device.next_check_ns);
+        nic_due.into_iter().chain(check_due).min()
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {
@@ -373,7 +377,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Lets `count` restarts fail, each when it is due. Returns the delays in seconds.
+    /// Makes `count` restarts fail, each when it is due. Returns the delays in seconds.
     fn fail(restarts: &mut NicRestarts, count: usize) -> Vec<u64> {
         let delays = std::iter::repeat_with(|| {
             let now_ns = restarts.due_ns.unwrap();
@@ -384,7 +388,7 @@ mod tests {
 
     /// D-28.
     #[test]
-    fn delays_of_restarts_double_while_they_fail() {
+    fn restart_delays_double_while_restarts_fail() {
         let mut restarts = NicRestarts::new();
         restarts.open(5 * SECOND_NS);
         assert_eq!(restarts.close(100 * SECOND_NS), SECOND_NS);
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_restart_after_a_long_quiet_time() {
+    fn restart_delays_reset_after_a_long_open_time() {
         let mut restarts = NicRestarts::new();
         restarts.close(0);
         assert_eq!(fail(&mut restarts, 2), [2, 4]);

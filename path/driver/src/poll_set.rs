@@ -1,30 +1,30 @@
 //! Selection of the ports to poll in a round.
 //!
-//! While there is work, the driver polls quiet guests only every 20 µs. A poll reads a cache line
-//! in a page of the guest: with 63 idle guests, a busy guest's small frames would otherwise wait
-//! for 63 of these reads.
+//! While some guests have work, the driver polls quiet guests only every 20 µs. A poll reads a
+//! cache line in a page of the guest. If the driver polled 63 idle guests in every round, a busy
+//! guest's small frames would wait for 63 of these reads.
 
 use vif::ring::RingWatch;
 
-/// Number of consecutive vain polls after which a guest is quiet. High enough that a guest that
-/// answers its frames never becomes quiet between two of them.
-const QUIET: u8 = 64;
+/// Number of consecutive empty polls after which a guest is quiet. High enough that a guest that
+/// answers each of its frames does not become quiet between two frames.
+const QUIET_AFTER_POLLS: u8 = 64;
 /// Maximum time between polls of a quiet guest.
-const PATIENCE_NS: u64 = 20_000;
+const QUIET_POLL_INTERVAL_NS: u64 = 20_000;
 
 /// State of one port.
 #[derive(Clone, Copy, Debug)]
 struct PollState {
-    /// A check whether its guest has sent something.
+    /// Check whether the guest may have sent something.
     watch: RingWatch,
-    /// Number of consecutive vain polls.
-    empty: u8,
+    /// Number of consecutive empty polls.
+    empty_polls: u8,
 }
 
 impl PollState {
     const NEW: Self = Self {
         watch: RingWatch::NONE,
-        empty: 0,
+        empty_polls: 0,
     };
 }
 
@@ -33,29 +33,30 @@ impl PollState {
 pub struct PollSet {
     /// All ports in the set.
     all: Vec<usize>,
-    /// By port. Compact, so that a round over many idle guests stays in the cache.
+    /// State of each port, by port number. Compact, so that a round over many idle guests stays in
+    /// the cache.
     states: Vec<PollState>,
     /// Ports that are not quiet.
-    lively: Vec<usize>,
+    active: Vec<usize>,
     /// Time of the last round that polled all ports.
     all_ns: u64,
     next: Vec<usize>,
 }
 
 impl PollSet {
-    /// Adds `port`, which starts as not quiet, from the next round on.
+    /// Adds `port` from the next round on. A new port is not quiet.
     pub fn insert(&mut self, port: usize) {
         if self.states.len() <= port {
             self.states.resize(port + 1, PollState::NEW);
         }
-        for ports in [&mut self.all, &mut self.lively, &mut self.next] {
+        for ports in [&mut self.all, &mut self.active, &mut self.next] {
             ports.push(port);
         }
     }
 
     /// Removes `port`.
     pub fn remove(&mut self, port: usize) {
-        for ports in [&mut self.all, &mut self.lively, &mut self.next] {
+        for ports in [&mut self.all, &mut self.active, &mut self.next] {
             ports.retain(|other| *other != port);
         }
         if let Some(state) = self.states.get_mut(port) {
@@ -70,8 +71,7 @@ impl PollSet {
         }
     }
 
-    /// Returns whether the guest at `port` has certainly sent nothing, and records a vain poll if
-    /// so.
+    /// Returns true, and records an empty poll, if the guest at `port` has certainly sent nothing.
     #[inline]
     pub fn is_idle(&mut self, port: usize) -> bool {
         let state = self.states.get(port);
@@ -88,33 +88,36 @@ impl PollSet {
         std::mem::take(&mut self.next)
     }
 
-    /// Records whether polling the guest at `port` found work. Ports never recorded never become
-    /// quiet.
+    /// Records whether polling the guest at `port` found work. A port without records, such as a
+    /// NIC, never becomes quiet.
     #[inline]
     pub fn found(&mut self, port: usize, work: bool) {
-        let Some(PollState { empty, .. }) = self.states.get_mut(port) else {
+        let Some(PollState { empty_polls, .. }) = self.states.get_mut(port) else {
             return;
         };
         let before = std::mem::replace(
-            empty,
+            empty_polls,
             match work {
                 true => 0,
-                false => empty.saturating_add(1).min(QUIET),
+                false => empty_polls.saturating_add(1).min(QUIET_AFTER_POLLS),
             },
         );
-        match (before == QUIET, *empty == QUIET) {
-            (true, false) => self.lively.push(port),
-            (false, true) => self.lively.retain(|lively| *lively != port),
+        match (
+            before == QUIET_AFTER_POLLS,
+            *empty_polls == QUIET_AFTER_POLLS,
+        ) {
+            (true, false) => self.active.push(port),
+            (false, true) => self.active.retain(|active| *active != port),
             _ => {}
         }
     }
 
-    /// Ends the round that [began](PollSet::begin) with `polled` at `now_ns`. `work` states whether
-    /// it found work; if it did not, the next round polls all ports.
+    /// Ends the round that polled the ports in `polled`, which [`PollSet::begin`] returned. `work`
+    /// states whether the round found work; if it did not, the next round polls all ports.
     pub fn end(&mut self, mut polled: Vec<usize>, work: bool, now_ns: u64) {
         polled.clear();
-        if work && now_ns.saturating_sub(self.all_ns) < PATIENCE_NS {
-            polled.extend(&self.lively);
+        if work && now_ns.saturating_sub(self.all_ns) < QUIET_POLL_INTERVAL_NS {
+            polled.extend(&self.active);
         } else {
             self.all_ns = now_ns;
             polled.extend(&self.all);
@@ -148,47 +151,57 @@ mod tests {
         let mut set = PollSet::default();
         let all: Vec<usize> = (0..PORTS).collect();
         all.iter().for_each(|port| set.insert(*port));
-        for _ in 0..QUIET {
+        for _ in 0..QUIET_AFTER_POLLS {
             assert_eq!(
                 round(&mut set, &BUSY, 1000),
                 all,
-                "not quiet for long enough"
+                "all ports are still active"
             );
         }
-        assert_eq!(round(&mut set, &BUSY, PATIENCE_NS - 1), BUSY);
-        assert_eq!(round(&mut set, &BUSY, PATIENCE_NS), BUSY);
-        assert_eq!(round(&mut set, &BUSY, PATIENCE_NS), all, "it is time");
-        assert_eq!(round(&mut set, &BUSY, 2 * PATIENCE_NS), BUSY);
-        // A guest in which a poll found work is polled in every round again.
-        assert_eq!(round(&mut set, &[0, 9, 33], 2 * PATIENCE_NS), all);
-        assert_eq!(round(&mut set, &BUSY, 2 * PATIENCE_NS), [0, 9, 33]);
-        // A round without work makes the next one poll all.
-        round(&mut set, &[], 2 * PATIENCE_NS);
-        assert_eq!(round(&mut set, &[], 2 * PATIENCE_NS), all);
+        assert_eq!(round(&mut set, &BUSY, QUIET_POLL_INTERVAL_NS - 1), BUSY);
+        assert_eq!(round(&mut set, &BUSY, QUIET_POLL_INTERVAL_NS), BUSY);
+        assert_eq!(
+            round(&mut set, &BUSY, QUIET_POLL_INTERVAL_NS),
+            all,
+            "the interval is over"
+        );
+        assert_eq!(round(&mut set, &BUSY, 2 * QUIET_POLL_INTERVAL_NS), BUSY);
+        // A guest that has work again is polled in every round again.
+        assert_eq!(
+            round(&mut set, &[0, 9, 33], 2 * QUIET_POLL_INTERVAL_NS),
+            all
+        );
+        assert_eq!(
+            round(&mut set, &BUSY, 2 * QUIET_POLL_INTERVAL_NS),
+            [0, 9, 33]
+        );
+        // After a round without work, the next round polls all ports.
+        round(&mut set, &[], 2 * QUIET_POLL_INTERVAL_NS);
+        assert_eq!(round(&mut set, &[], 2 * QUIET_POLL_INTERVAL_NS), all);
     }
 
     #[test]
     fn removed_port_is_not_polled_and_its_number_resets() {
         let mut set = PollSet::default();
         (0..3).for_each(|port| set.insert(port));
-        for _ in 0..QUIET {
+        for _ in 0..QUIET_AFTER_POLLS {
             round(&mut set, &[0, 1], 0);
         }
         set.remove(1);
         set.remove(2);
         assert_eq!(round(&mut set, &[0], 0), [0]);
-        assert_eq!(round(&mut set, &[], 2 * PATIENCE_NS), [0]);
+        assert_eq!(round(&mut set, &[], 2 * QUIET_POLL_INTERVAL_NS), [0]);
         set.insert(2);
-        assert_eq!(round(&mut set, &[0], 2 * PATIENCE_NS), [0, 2]);
+        assert_eq!(round(&mut set, &[0], 2 * QUIET_POLL_INTERVAL_NS), [0, 2]);
         assert_eq!(
-            round(&mut set, &[0], 2 * PATIENCE_NS),
+            round(&mut set, &[0], 2 * QUIET_POLL_INTERVAL_NS),
             [0, 2],
-            "not quiet yet"
+            "a new port is not quiet yet"
         );
     }
 
     #[test]
-    fn no_port_is_no_trouble() {
+    fn unknown_ports_are_ignored() {
         let mut set = PollSet::default();
         set.found(3, true);
         let polled = set.begin();

@@ -1,5 +1,5 @@
-//! The bridge's ports: a slab that holds NICs and guests and allocates their numbers. A port keeps
-//! its number until it is removed. Numbers have no other meaning.
+//! The bridge's ports: a slab of NICs and guests that allocates port numbers. A port keeps its
+//! number until it is removed. Numbers have no other meaning.
 
 use crate::nics::NicPort;
 use crate::port_common::PortCommon;
@@ -39,7 +39,7 @@ impl BridgePort {
     }
 
     /// Returns the state that every port has, and the known routers of the stations behind the
-    /// port. None are known behind a NIC, where the senders may themselves be routers.
+    /// port. For a NIC no routers are known, because the senders behind it may be routers.
     pub fn common_and_gateways(&mut self) -> (&mut PortCommon, &[IpAddr]) {
         match self {
             Self::Nic(nic) => (&mut nic.common, &[]),
@@ -65,7 +65,7 @@ impl BridgePort {
         }
     }
 
-    /// Takes a snapshot of the drops of its frames.
+    /// Returns a snapshot of the port's drop counters.
     #[must_use]
     pub fn drop_snapshot(&self) -> DropSnapshot {
         match self {
@@ -77,7 +77,8 @@ impl BridgePort {
         }
     }
 
-    /// Returns the number of frames made by splitting larger ones for lack of room.
+    /// Returns the number of frames made by splitting larger frames that exceeded the guest's
+    /// receive credit.
     #[must_use]
     pub fn split(&self) -> u64 {
         match self {
@@ -86,7 +87,8 @@ impl BridgePort {
         }
     }
 
-    /// Passes on up to `budget` frames and appends the flushed ones to `out`. Returns the number of
+    /// Takes up to `budget` frames from the device or guest, and appends the frames to forward to
+    /// `out`. Large receive offload may hold frames back or flush held ones. Returns the number of
     /// frames handled. The port owns the frames until [`BridgePort::done`].
     pub fn take(
         &mut self,
@@ -101,7 +103,7 @@ impl BridgePort {
         }
     }
 
-    /// Ends the use of the frames of the last [`BridgePort::take`].
+    /// Returns the frames of the last [`BridgePort::take`] to the device or guest.
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         match self {
             Self::Nic(nic) => nic.done(frames, ledger),
@@ -112,7 +114,7 @@ impl BridgePort {
         }
     }
 
-    /// Sends those of `frames` whose indices are in `pick`.
+    /// Sends the frames of `frames` whose indices are in `pick`.
     pub fn send(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         match self {
             Self::Nic(nic) => nic.send(now_ns, frames, pick, ledger),
@@ -258,7 +260,7 @@ impl BridgePorts {
         })
     }
 
-    /// Returns the name of an interface behind which packets are forwarded, if there is one.
+    /// Returns the name of an interface whose guest forwards packets, if any does.
     #[must_use]
     pub fn forwarding(&self) -> Option<&str> {
         let (_, vif) = self.vifs().find(|(_, vif)| vif.forwards)?;
@@ -274,8 +276,8 @@ impl BridgePorts {
     }
 }
 
-/// Returns whether a port is `of`, or an interface of guest `of`.
-pub(crate) fn is_of(port: &str, of: &str) -> bool {
+/// Returns whether `port` is the name of port `of`, or of an interface of guest `of`.
+pub(crate) fn belongs_to(port: &str, of: &str) -> bool {
     let (kind, name) = port.split_once('.').unwrap_or(("", port));
     name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_keeps_its_number_when_others_go_and_come() {
+    fn port_numbers_survive_changes_of_other_ports() {
         let mut ports = BridgePorts::default();
         for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
             let port = BridgePort::Vif(Box::new(vif_port(name)));
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nics_may_stand_among_guests() {
+    fn nics_and_guests_share_one_number_space() {
         let mut ports = BridgePorts::default();
         ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         ports.insert(BridgePort::Nic(Box::new(nic_port("b"))));

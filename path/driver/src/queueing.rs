@@ -1,14 +1,14 @@
-//! Egress queues of all guests, and ownership of the queued buffers.
+//! Egress queues of all guests. They own the buffers of queued frames.
 //!
-//! A frame is sent directly to its guest if the guest's queue is empty and the guest has receive
-//! buffers and tokens for it. Otherwise it joins the guest's [`EgressQueue`]. A frame from a NIC
-//! stays in the NIC's buffers. A frame from a guest is copied, so that its sender gets its pages
-//! back at once.
+//! A frame bypasses the queue if the queue is empty and the guest has receive buffers and tokens
+//! for the frame. Otherwise the frame joins the guest's [`EgressQueue`]. A queued frame from a NIC
+//! stays in the NIC's buffers. A queued frame from a guest is copied, so that the sender gets its
+//! pages back immediately.
 //!
-//! Dynamic thresholds divide the buffers (Choudhury and Hahne 1998): a queue may hold twice the
-//! number of free buffers in the part of a supply that queues may use. A full queue drops from its
-//! longest flow; before it is full, it signals congestion early. Queues never hold the last quarter
-//! of a NIC's buffers, so that the NIC can receive.
+//! Dynamic thresholds divide the buffers among the queues (Choudhury and Hahne 1998): a queue may
+//! occupy up to twice the number of buffers that are free. Queues share three quarters of a pool;
+//! the last quarter of a NIC's pool remains for receiving. A full queue drops from its longest
+//! flow; before it is full, it signals congestion.
 //!
 //! [`EgressQueue`]: crate::egress_queue::EgressQueue
 
@@ -27,10 +27,10 @@ use nic::{Frame, Pool};
 use runtime::ledger::Ledger;
 use shmem::Area;
 
-/// Maximum number of frames sent to a guest at once.
+/// Maximum number of queued frames sent to a guest in one batch.
 const BATCH: usize = 64;
 
-/// Context of sending.
+/// State of the switch that sending needs.
 pub struct SendContext<'a> {
     /// All ports.
     pub ports: &'a mut BridgePorts,
@@ -38,20 +38,20 @@ pub struct SendContext<'a> {
     pub software_offload: &'a mut SoftwareOffloads,
     /// Active packet captures.
     pub capture: &'a mut CaptureSet,
-    /// Ports whose rings need publishing.
+    /// Ports whose rings must be published.
     pub dirty: &'a mut DirtyPorts,
     /// Errors to senders of frames that are too long.
     pub errors: &'a mut PathMtu,
     /// Ledger to charge.
     pub ledger: &'a Ledger,
-    /// The time.
+    /// The current time.
     pub now_ns: u64,
 }
 
 /// The queues of all guests.
 #[derive(Debug)]
 pub struct Queueing {
-    /// Buffers for frames of guests.
+    /// Buffers for queued frames from guests.
     pool: Pool,
     share: QueueShare,
     /// Ports with queued frames.
@@ -66,7 +66,7 @@ pub struct Queueing {
 }
 
 impl Queueing {
-    /// Creates empty queues. Queued frames of guests lie in `area`.
+    /// Creates empty queues. `area` is the memory for copies of queued frames from guests.
     #[must_use]
     pub fn new(area: Area) -> Self {
         Self {
@@ -81,14 +81,14 @@ impl Queueing {
         }
     }
 
-    /// Returns a frame of these bytes in one of the queues' buffers, or `None` if no buffer is
+    /// Returns a frame with these bytes in a buffer of the queues' pool, or `None` if no buffer is
     /// free.
     #[must_use]
     pub fn frame(&mut self, bytes: &[u8]) -> Option<Frame> {
         Frame::from_bytes(bytes, &mut self.pool).ok()
     }
 
-    /// Returns the buffer of a frame from [`Queueing::frame`].
+    /// Frees the buffer of a frame from [`Queueing::frame`].
     pub fn recycle(&mut self, frame: &mut Frame) {
         frame.recycle(&mut self.pool);
     }
@@ -100,8 +100,8 @@ impl Queueing {
         self.waiting.is_empty()
     }
 
-    /// Sends or queues those of `frames` whose indices are in `pick`, from `in_port` to port
-    /// `number`. Returns whether some of them are or were queued.
+    /// Sends or queues the frames of `frames` whose indices are in `pick`, from port `in_port` to
+    /// port `number`. Returns whether any of them was queued.
     #[inline]
     pub fn send(
         &mut self,
@@ -119,9 +119,11 @@ impl Queueing {
         match (port, pick) {
             (_, []) => {}
             (BridgePort::Vif(vif), _) => match vif.caps().map(PortOffloads::of_guest) {
-                // The port counts them.
+                // The port counts them as frames that it could not send.
                 None => vif.send(frames, pick, ledger),
-                Some(takes) if vif.egress.is_open() && chosen().all(|frame| takes.takes(frame)) => {
+                Some(takes)
+                    if vif.egress.can_be_bypassed() && chosen().all(|frame| takes.takes(frame)) =>
+                {
                     vif.send_while_posted(frames, pick, ledger, &mut rest);
                 }
                 Some(takes) => {
@@ -165,19 +167,19 @@ impl Queueing {
         waits
     }
 
-    /// Sends as many queued frames as possible. Returns whether there were any.
+    /// Sends as many queued frames as possible. Returns whether it sent any.
     pub fn drain_all(&mut self, context: &mut SendContext<'_>) -> bool {
         let mut moved = false;
         let mut at = 0;
         while let Some(&number) = self.waiting.get(at) {
             moved |= self.drain(context, number);
-            // A port whose queue is empty has left the list.
+            // `drain` removes a port from the list if the port's queue is empty.
             at += usize::from(self.waiting.get(at) == Some(&number));
         }
         moved
     }
 
-    /// Drops the queued frames of the guest at `number`, which has disconnected.
+    /// Drops the queued frames for the guest at `number`, which has disconnected.
     pub fn forget(&mut self, context: &mut SendContext<'_>, number: usize) {
         if let Some(vif) = context.ports.vif_mut(number) {
             let all: Vec<_> = vif.egress.drain().collect();
@@ -189,15 +191,15 @@ impl Queueing {
         self.waiting.retain(|waiting| *waiting != number);
     }
 
-    /// Returns the time at which the first queue is due even without an event.
+    /// Returns the time at which the first queue must be served even without an event.
     #[must_use]
     pub fn due_ns(&self, ports: &BridgePorts, now_ns: u64) -> Option<u64> {
         let waiting = self.waiting.iter().filter_map(|port| ports.vif(*port));
         waiting.filter_map(|vif| vif.egress.due_ns(now_ns)).min()
     }
 
-    /// Requests notifications of new receive buffers from guests whose frames wait for them, before
-    /// the driver sleeps.
+    /// Before the driver sleeps, requests notifications of new receive buffers from the guests
+    /// whose frames wait for buffers.
     pub fn arm(&self, ports: &mut BridgePorts) {
         for number in &self.waiting {
             if let Some(vif) = ports.vif_mut(*number)
@@ -208,7 +210,8 @@ impl Queueing {
         }
     }
 
-    /// Returns whether the guest has posted the buffers that a queued frame waits for.
+    /// Returns whether a queue can send its first frame, because the guest has posted the buffers
+    /// for which the frame waits.
     pub fn has_work(&self, ports: &mut BridgePorts) -> bool {
         self.waiting.iter().any(|number| {
             let vif = ports.vif_mut(*number);
@@ -227,8 +230,9 @@ impl Queueing {
         (in_port, number): (usize, usize),
         frame: &Frame,
     ) {
-        let kept = self.keep(context, (in_port, number), frame);
-        // The driver's own frames concern what the guest has sent.
+        let kept = self.retain(context, (in_port, number), frame);
+        // The driver creates a frame itself in response to a frame of this guest, so the guest
+        // counts as its sender.
         let is_port = context.ports.get(in_port).is_some();
         let sender = if is_port { in_port } else { number };
         let Some(vif) = context.ports.vif_mut(number) else {
@@ -245,9 +249,9 @@ impl Queueing {
         vif.egress.push(queued, (sender, hash), context.now_ns);
     }
 
-    /// Returns a frame for the queue of the guest at `number` in memory that stays valid, or `None`
-    /// if there is no room.
-    fn keep(
+    /// Returns a frame for the queue of the guest at `number`, in memory that remains valid.
+    /// Returns `None` if the queue may not occupy the buffers.
+    fn retain(
         &mut self,
         context: &mut SendContext<'_>,
         (in_port, number): (usize, usize),
@@ -282,8 +286,9 @@ impl Queueing {
         }))
     }
 
-    /// Frees `units` buffers of a NIC, or of these queues, by dropping from the queue of the guest
-    /// at `number`. Returns `None` if that is not enough.
+    /// Drops frames from the queue of the guest at `number` until the queue may occupy `units` more
+    /// buffers of `nic`'s pool, or of the queues' pool. Returns `None` if the queue becomes empty
+    /// before.
     fn make_room(
         &mut self,
         context: &mut SendContext<'_>,
@@ -312,7 +317,7 @@ impl Queueing {
         }
     }
 
-    /// Sends as many queued frames of the guest at `number` as possible. Returns whether there were
+    /// Sends as many queued frames to the guest at `number` as possible. Returns whether it sent
     /// any.
     fn drain(&mut self, context: &mut SendContext<'_>, number: usize) -> bool {
         let mut moved = false;
@@ -328,7 +333,7 @@ impl Queueing {
             vif.egress.expire(context.now_ns, &mut self.lost);
             vif.take_queued(context.now_ns, BATCH, &mut self.batch, &mut self.lost);
             self.drop_lost(context, number);
-            // The check above handles a link that has ended meanwhile.
+            // If the link has ended meanwhile, the check above handles it in the next pass.
             let is_up = |vif: &VifPort| vif.caps().is_some();
             if self.batch.is_empty() && context.ports.vif(number).is_none_or(is_up) {
                 break;
@@ -346,17 +351,18 @@ impl Queueing {
         moved
     }
 
-    /// Sends the batch.
+    /// Sends the frames of `batch`.
     fn deliver(&mut self, context: &mut SendContext<'_>, number: usize) {
         let batch = self.batch.iter_mut();
         self.frames.extend(batch.map(|queued| queued.frame.take()));
         self.pick.extend(0..self.frames.len() as u32);
         if let Some(port) = context.ports.get_mut(number) {
             context.dirty.mark(number);
-            // Captured frames are sent one by one, so that the counters show the result of each.
+            // Captured frames are sent one by one, so that the drop counters show the result of
+            // each frame.
             let captured = context.capture.sees(port.name());
-            let at_once = if captured { 1 } else { BATCH };
-            for pick in self.pick.chunks(at_once) {
+            let batch_size = if captured { 1 } else { BATCH };
+            for pick in self.pick.chunks(batch_size) {
                 let before = captured.then(|| port.drop_snapshot());
                 send_by(
                     port,
@@ -384,7 +390,7 @@ impl Queueing {
         }
     }
 
-    /// Counts and releases the drops of the queue of the guest at `number`.
+    /// Counts and releases the frames that the queue of the guest at `number` has dropped.
     fn drop_lost(&mut self, context: &mut SendContext<'_>, number: usize) {
         while let Some((cause, queued)) = self.lost.pop() {
             if let Some(vif) = context.ports.vif_mut(number) {
@@ -405,7 +411,7 @@ impl Queueing {
     }
 }
 
-/// Returns the buffers of a frame that has left the queue to their owner.
+/// Returns the buffers of a frame that is no longer queued to their owner.
 fn release(
     ports: &mut BridgePorts,
     (pool, share): (&mut Pool, &mut QueueShare),
@@ -426,7 +432,7 @@ fn release(
     }
 }
 
-/// Sends those of `frames` whose indices are in `pick` by a port, with software offloads.
+/// Sends the frames of `frames` whose indices are in `pick` through a port, with software offloads.
 fn send_by(
     port: &mut BridgePort,
     software_offload: &mut SoftwareOffloads,
@@ -445,7 +451,7 @@ fn send_by(
                 port.send(now_ns, frames, pick, ledger);
             });
         }
-        // A port that cannot send now counts the frames.
+        // A port that cannot send now only counts the frames.
         None => port.send(now_ns, frames, pick, ledger),
     }
 }

@@ -1,4 +1,4 @@
-//! Report of the driver's counters.
+//! The driver's counters as JSON.
 
 use crate::dedicated::DedicatedReceiver;
 use crate::dedicated::queue::DedicatedQueue;
@@ -17,8 +17,8 @@ use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Returns all counters of the driver: of its ports, bridge and queues, of the dedicated queues of
-/// NICs and of AF_XDP wires, and of its hypercalls, if it counts them.
+/// Returns all counters of the driver as JSON: of the ports, the bridge and the queues, of the
+/// dedicated queues of NICs and wires, and of the hypercalls, if the platform counts them.
 #[must_use]
 pub fn stat(
     switch: &Switch,
@@ -46,7 +46,7 @@ pub fn stat(
                 let mut value = vif_stat(vif, &mut drops);
                 if let Some(queue) = &vif.queue {
                     value["queue"] = queue.stat();
-                    value["queue"]["denied"] = denied_before(switch, &denied, number).into();
+                    value["queue"]["denied"] = denied_frames(switch, &denied, number).into();
                 }
                 let mut receivers = dedicated.iter();
                 if let Some(receiver) = receivers.find(|receiver| receiver.ports.guest == number) {
@@ -101,7 +101,7 @@ pub fn stat(
     stat
 }
 
-/// Returns hypercalls by kind.
+/// Returns the hypercall counters by kind as JSON.
 fn hypercalls(counts: &[HypercallCount]) -> Value {
     let count = |of: &HypercallCount| {
         let counts = json!({ "calls": of.calls, "operations": of.operations });
@@ -110,7 +110,8 @@ fn hypercalls(counts: &[HypercallCount]) -> Value {
     Value::Object(counts.iter().map(count).collect())
 }
 
-/// Returns the kernel's denials by rule.
+/// Returns the kernel's counts of denied frames, in the order of
+/// [`crate::firewall::KernelFirewall::denying`].
 fn denied(switch: &Switch) -> Vec<Count> {
     let mut all = BTreeMap::new();
     for (number, vif) in switch.ports.vifs() {
@@ -123,8 +124,8 @@ fn denied(switch: &Switch) -> Vec<Count> {
     rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }
 
-/// Returns the number of frames for a port's dedicated queue that the kernel has denied.
-fn denied_before(switch: &Switch, denied: &[Count], port: usize) -> u64 {
+/// Returns the number of frames that the kernel has denied for the dedicated queue of a port.
+fn denied_frames(switch: &Switch, denied: &[Count], port: usize) -> u64 {
     let counts = switch.firewall.denying().iter().zip(denied);
     let of_port = counts.filter(|(rule, _)| rule.queue == port);
     of_port.map(|(_, count)| count.frames).sum()
@@ -167,7 +168,7 @@ mod tests {
     use vif::InterfaceCounters;
 
     #[test]
-    fn no_two_layers_share_the_name_of_a_reason() {
+    fn drop_reasons_are_unique_across_layers() {
         let mut netback = DropTable::default();
         netback.add_vif("netback", &InterfaceCounters::default());
         let netback = Value::from(netback);

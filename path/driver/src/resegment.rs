@@ -1,6 +1,6 @@
-//! Resegmenting to RX credit: splits aggregates to the slots that a guest accepts per packet, and
-//! to its posted buffers. If one part of an aggregate is lost, only the packets of that part must
-//! be retransmitted.
+//! Resegmenting to receive credit: splits aggregates to the number of slots that a guest accepts
+//! per packet, and to the guest's posted buffers. If one part of an aggregate is lost, the sender
+//! must retransmit only the packets of this part.
 
 use net::packet::segment::split;
 use nic::Frame;
@@ -12,13 +12,13 @@ use vif::netback::{DeliveryReport, Netback};
 pub struct Resegmenter {
     fit: Vec<Frame>,
     pick: Vec<u32>,
-    /// Frames made by splitting larger ones.
+    /// Number of frames made by splitting larger frames.
     pub split: u64,
 }
 
 impl Resegmenter {
-    /// Like [`Netback::to_guest_while_posted`], but delivers aggregates above the guest's slot
-    /// limit in parts.
+    /// Like [`Netback::to_guest_while_posted`], but splits aggregates that exceed the guest's slot
+    /// limit, and delivers their parts.
     pub fn to_guest_while_posted<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
@@ -43,7 +43,8 @@ impl Resegmenter {
         (self.to_guest(netback, frames, pick), handled)
     }
 
-    /// Like [`Netback::to_guest`], but delivers frames that are too large for the guest in parts.
+    /// Like [`Netback::to_guest`], but splits aggregates that exceed the guest's slot limit or its
+    /// posted buffers, and delivers their parts.
     pub fn to_guest<G: GrantMechanism>(
         &mut self,
         netback: &mut Netback<G>,
@@ -51,7 +52,7 @@ impl Resegmenter {
         pick: &[u32],
     ) -> DeliveryReport {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
-        // Only aggregates can be split.
+        // Frames that are not aggregates cannot be split.
         if !chosen().any(|frame| frame.offload.gso.is_some()) {
             return netback.to_guest(frames, pick);
         }
@@ -67,7 +68,8 @@ impl Resegmenter {
             let first = self.fit.len();
             let slots = netback.slots_for(frame);
             let fits = frame.offload.gso.is_none() || slots <= left && !is_long(frame);
-            // The netback counts a frame that cannot be split as one without buffers.
+            // The netback drops a frame that cannot be split, and counts it as a frame without
+            // buffers.
             if fits || split(frame, netback.bytes_for(left), &mut self.fit).is_err() {
                 self.fit.push(frame.clone());
             } else {
@@ -80,20 +82,21 @@ impl Resegmenter {
         self.pick.clear();
         self.pick.extend(0..self.fit.len() as u32);
         let report = netback.to_guest(&self.fit, &self.pick);
-        // Parts must not outlive the frames whose memory they reference.
+        // The parts reference memory of `frames`, which may be invalid after this call.
         self.fit.clear();
         report
     }
 }
 
-/// Returns the number of receive buffers that a frame needs; if it is split at the guest's slot
-/// limit, those of all its parts.
+/// Returns the number of receive buffers that a frame needs. If the frame must be split at the
+/// guest's slot limit, this is the sum for all parts.
 pub fn slots_for<G: GrantMechanism>(netback: &Netback<G>, frame: &Frame) -> u32 {
     let slots = netback.slots_for(frame);
-    let at_once = u32::from(netback.peer().max_slots).max(1);
+    let max_slots = u32::from(netback.peer().max_slots).max(1);
     match frame.offload.gso {
-        // Each part is slightly shorter than the maximum, and may have an extra info.
-        Some(_) if slots > at_once => slots + 2 * slots.div_ceil(at_once),
+        // Each part is slightly shorter than the limit, and may have an additional slot for an
+        // extra info.
+        Some(_) if slots > max_slots => slots + 2 * slots.div_ceil(max_slots),
         _ => slots,
     }
 }

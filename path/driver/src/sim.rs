@@ -1,7 +1,7 @@
-//! The wire of `sim` and `soft` NICs: a cable in memory, with a TCP/IP station at its far end.
+//! The wire of `sim` and `soft` NICs: a cable in memory with a TCP/IP station at the far end.
 //!
-//! Both ends are in the driver domain. The station has no thread: it works whenever the driver
-//! polls the NIC.
+//! Both ends are in the driver domain. The station has no thread: it runs when the driver polls the
+//! NIC.
 
 use nic::sim::SimNic;
 use nic::vmq::Vmq;
@@ -17,8 +17,8 @@ pub struct SimWire<N> {
 }
 
 impl<N> SimWire<N> {
-    /// Puts `station` behind `far`, the other end of the cable of `near`. It uses buffers of
-    /// `pool`.
+    /// Connects `station` to `far`, the other end of the cable of `near`. The station uses buffers
+    /// of `pool`.
     #[must_use]
     pub fn new(near: N, far: SimNic, station: StackEndpoint, pool: Pool) -> Self {
         let far = FarEnd::new(far, station, pool);

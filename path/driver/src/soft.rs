@@ -1,11 +1,11 @@
-//! A NIC with a device in software, which shares this process. Its events are logged.
+//! A NIC with a device in software, which runs in this process. The driver logs its events.
 
 use nic::dma::{SoftNic, Wire};
 use nic::vmq::Vmq;
 use nic::{Buffers, Frame, Middleware, Nic as _};
 use runtime::start::print_line;
 
-/// The NIC, and its name in the log.
+/// The NIC and its name in the log.
 #[derive(Debug)]
 pub struct SoftPort<W> {
     name: String,
@@ -13,7 +13,7 @@ pub struct SoftPort<W> {
 }
 
 impl<W> SoftPort<W> {
-    /// Names a NIC.
+    /// Creates the port of a NIC with this name.
     #[must_use]
     pub fn new(name: String, nic: SoftNic<W>) -> Self {
         Self { name, nic }

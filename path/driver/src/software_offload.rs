@@ -1,4 +1,4 @@
-//! Software offloads for one egress port: segmentation and checksums that the port lacks.
+//! Software offloads for an egress port: segmentation and checksums that the port lacks.
 
 use abi::counts::Counts;
 use net::packet::checksum::{FinishError, finish};
@@ -6,13 +6,13 @@ use net::packet::segment::{SegmentError, segment};
 use nic::{Caps, Frame};
 use vif::netif::transport;
 
-/// Maximum number of segments held at a time. The segments of one packet are bounded; those of a
-/// whole batch would be too many.
-const AT_ONCE: usize = 512;
+/// Number of frames at which they are sent before the rest of the batch is segmented. It bounds the
+/// memory for segments: the segments of a whole batch would be too many.
+const FLUSH_FRAMES: usize = 512;
 
 abi::named_enum! {
-    /// Reason why a frame is not sent. The port receives only frames that fit it, so a drop here is
-    /// the frame's fault.
+    /// Reason for which a frame is not sent. Frames that the port cannot send are adapted first, so
+    /// each of these drops is caused by the frame, and not by the port.
     pub enum TxError: u8 {
         /// The frame, or a segment of it, is longer than the port accepts.
         TooLong = "outbox.too_long",
@@ -23,18 +23,18 @@ abi::named_enum! {
     }
 }
 
-/// Description of the frames that a port accepts unchanged.
+/// Frames that a port accepts unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct PortOffloads {
     /// Capabilities of the port.
     pub caps: Caps,
-    /// Whether the port's other end expects a blank checksum behind the outer IP header, as a
-    /// netfront does, and not at the offset in the metadata.
+    /// Whether the receiver locates a blank checksum by parsing the headers, as a netfront does,
+    /// and does not use the offset in the metadata.
     pub finds_checksum: bool,
 }
 
 impl PortOffloads {
-    /// Returns what a guest's netfront accepts, given its netback's capabilities.
+    /// Returns the frames that a netfront accepts, from the capabilities of its port.
     #[must_use]
     pub const fn of_guest(caps: Caps) -> Self {
         Self {
@@ -57,17 +57,18 @@ pub struct SoftwareOffloads {
     fit: Vec<Frame>,
     pick: Vec<u32>,
     segments: Vec<Frame>,
-    /// Dropped frames.
+    /// Number of dropped frames by reason.
     pub tx_errors: Counts<TxError, { TxError::COUNT }>,
-    /// Segments made by software.
+    /// Number of segments made by software.
     pub segmented: u64,
-    /// Checksums computed by software.
+    /// Number of checksums computed by software.
     pub checksummed: u64,
 }
 
 impl SoftwareOffloads {
-    /// Passes those of `frames` whose indices are in `pick` to `send`, in order and adapted to the
-    /// port: in one call, unless segmentation makes too many.
+    /// Adapts the frames of `frames` whose indices are in `pick` to the port, and passes them to
+    /// `send` in order. Calls `send` once, unless segmentation produces more than `FLUSH_FRAMES`
+    /// frames.
     pub fn deliver(
         &mut self,
         frames: &[Frame],
@@ -83,7 +84,7 @@ impl SoftwareOffloads {
         self.fit.clear();
         for frame in chosen() {
             self.adapt(frame, takes);
-            if self.fit.len() >= AT_ONCE {
+            if self.fit.len() >= FLUSH_FRAMES {
                 self.flush(&mut send);
             }
         }
@@ -105,8 +106,8 @@ impl SoftwareOffloads {
         if takes.takes(frame) {
             self.fit.push(frame.clone());
         } else if frame.offload.gso.is_some() {
-            // Segments even if the port only lacks checksums, because each segment has a separate
-            // checksum.
+            // If the port lacks only checksums, the frame is still segmented, because each segment
+            // has a separate checksum.
             self.segment(frame, caps);
         } else if caps.is_too_long(frame) {
             self.tx_errors.count(TxError::TooLong);

@@ -1,4 +1,4 @@
-//! Steering of a NIC's frames to queues through the monitor, which alone holds the NIC's MAC table.
+//! Steering of a NIC's frames to queues. Only the monitor has access to the NIC's MAC table.
 
 use abi::hypercall::TapControl;
 use nic::vmq::{QueueId, Steering, VmqError};
@@ -32,7 +32,8 @@ impl MonitorSteering {
     fn device_control(&self, what: TapControl) -> Result<u64, VmqError> {
         let answer = self.platform.device_control(self.device, what.encode());
         answer.map_err(|why| match why.kind() {
-            // The monitor has no answer from netd, or this domain asks too often.
+            // The monitor has no answer from netd, or this domain exceeds its rate limit for
+            // requests.
             io::ErrorKind::WouldBlock => VmqError::Unanswered,
             _ => VmqError::Refused(why.raw_os_error().unwrap_or(0)),
         })

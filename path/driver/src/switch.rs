@@ -1,7 +1,8 @@
-//! The switch: forwards a batch of frames from a port over the bridge to the egress ports.
+//! The switch forwards a batch of frames from a port over the bridge to the egress ports.
 //!
-//! One pass takes a batch, decides about it, sorts it by egress port, adapts it to each port, sends
-//! it and returns it. A frame stays longer only in large receive offload or in its guest's queue.
+//! In one pass, the switch takes a batch from a port, gets the bridge's verdicts, groups the frames
+//! by egress port, adapts them to each port, sends them, and returns the batch to the port. Only
+//! large receive offload and egress queues hold frames longer.
 
 use crate::capture::CaptureSet;
 use crate::dirty_ports::DirtyPorts;
@@ -19,46 +20,46 @@ use runtime::trace::{Trace, dropped};
 use std::rc::Rc;
 use std::slice;
 
-/// Ingress port of the driver's own frames.
+/// Ingress port number of frames that the driver creates.
 const NO_PORT: usize = usize::MAX;
 
-/// Ports, the bridge between them, and the state of a batch.
+/// The ports, the bridge between them, and the state of a batch.
 #[derive(Debug)]
 pub struct Switch {
-    /// All ports, with the bridge's numbers.
+    /// All ports, by the bridge's port numbers.
     pub ports: BridgePorts,
-    /// Forwarding table, guards and rules.
+    /// The bridge, with its forwarding table, guards and rules.
     pub bridge: Bridge,
-    /// Rules that the kernel enforces.
+    /// Firewall rules that the kernel enforces.
     pub firewall: KernelFirewall,
     /// Software offloads.
     pub software_offload: SoftwareOffloads,
     /// Egress ports of the current batch's frames; empty between batches.
     pub egress: EgressBatch,
-    /// The trace of a frame, if active.
+    /// Trace of a frame, if active.
     pub trace: Trace,
     /// Active packet captures.
     pub capture: CaptureSet,
-    /// Ports whose rings need publishing.
+    /// Ports whose rings must be published.
     pub dirty: DirtyPorts,
     /// Egress queues of guests.
     pub queueing: Queueing,
-    /// Errors to senders of frames that exceed a NIC's MTU.
+    /// Pending errors to senders of frames that exceed a NIC's MTU.
     pub errors: PathMtu,
-    /// Ledger to charge.
+    /// The ledger to charge.
     pub ledger: Rc<Ledger>,
-    /// Scratch buffer for a batch, empty between batches.
+    /// Scratch list for a batch; empty between batches.
     frames: Vec<Frame>,
-    /// One verdict for each frame of the last batch.
+    /// Verdict on each frame of the last batch.
     verdicts: Vec<Verdict>,
 }
 
 /// Size of a port's batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchStats {
-    /// Frames that the port handled.
+    /// Number of frames that the port handled.
     pub packets: usize,
-    /// Bytes for which these frames count.
+    /// Number of bytes for which these frames count towards rate limits and turns.
     pub bytes: u64,
 }
 
@@ -83,10 +84,10 @@ impl Switch {
         }
     }
 
-    /// Adds a port to the bridge with the guards in `guarded`; returns its number.
+    /// Adds a port to the bridge with the guards of `guarded`; returns the port's number.
     ///
     /// # Errors
-    /// The bridge rejects it; nothing has changed.
+    /// The reason for which the bridge rejects the port, as text. Nothing has changed.
     pub fn add(&mut self, port: BridgePort, guarded: &bridge::PortConfig) -> Result<usize, String> {
         let number = self.ports.insert(port);
         if let Err(error) = self.bridge.add(number, guarded) {
@@ -97,7 +98,7 @@ impl Switch {
         Ok(number)
     }
 
-    /// Removes a port with its state, and drops its queued frames.
+    /// Removes a port and its state, and drops its queued frames.
     pub fn remove(&mut self, number: usize, now_ns: u64) {
         self.forget_queue(number, now_ns);
         self.bridge.remove(number);
@@ -108,10 +109,10 @@ impl Switch {
 
     /// Forwards a batch of up to `budget` frames from a port.
     ///
-    /// A frame to be segmented counts as its segments; one that software segments counts as at
-    /// least that many full frames. The work is per packet, so a guest that requests tiny segments
-    /// gains nothing.
-    pub fn carry(&mut self, in_port: usize, now_ns: u64, budget: usize) -> BatchStats {
+    /// A frame with pending segmentation counts as its segments. If software segments frames, the
+    /// batch counts as at least one full frame per segment. The work is per packet, so a guest that
+    /// requests tiny segments gains nothing.
+    pub fn forward_from(&mut self, in_port: usize, now_ns: u64, budget: usize) -> BatchStats {
         self.verdicts.clear();
         let Some(port) = self.ports.get_mut(in_port) else {
             return BatchStats::default();
@@ -119,7 +120,8 @@ impl Switch {
         let mut frames = std::mem::take(&mut self.frames);
         let packets = port.take(now_ns, budget, &mut frames, &self.ledger);
         let mut bytes = 0;
-        // Held frames may be flushed although none arrived, and arrived frames may be held.
+        // The numbers may differ: large receive offload may flush held frames, and hold received
+        // ones.
         if !frames.is_empty() {
             let segmented = self.software_offload.segmented;
             bytes = frames.iter().map(|frame| frame.wire_bytes() as u64).sum();
@@ -135,20 +137,20 @@ impl Switch {
         BatchStats { packets, bytes }
     }
 
-    /// Records the destination of the last batch of the guest at `number`.
+    /// Records the destinations of the last batch for the backpressure on the guest at `number`.
     pub fn note_destination(&mut self, number: usize) {
         if let Some(vif) = self.ports.vif_mut(number) {
             vif.sender.sent(&self.verdicts);
         }
     }
 
-    /// Returns the bridge's verdicts on the last batch; empty if there was none.
+    /// Returns the bridge's verdicts on the last batch; empty if the last batch was empty.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
     }
 
-    /// Gets the verdict on each frame of a batch, and sends the frames.
+    /// Gets the verdict on each frame of a batch from port `in_port`, and sends the frames.
     pub fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
         let before = self.ledger.enter(Hop::Bridge);
         let mut verdicts = std::mem::take(&mut self.verdicts);
@@ -166,7 +168,8 @@ impl Switch {
         self.ledger.enter(before);
     }
 
-    /// Gets the verdict on each frame of a batch. [`Trace::end`] must follow.
+    /// Gets the verdict on each frame of a batch, and traces and captures the verdicts. The caller
+    /// must then call [`Trace::end`].
     pub fn decide(
         &mut self,
         in_port: usize,
@@ -250,8 +253,8 @@ impl Switch {
                 continue;
             };
             context.dirty.mark(number);
-            // Traced and captured frames are sent alone, so that the counters show the result of
-            // each.
+            // Traced and captured frames are sent one by one, so that the drop counters show the
+            // result of each frame.
             let captured = context.capture.sees(port.name());
             let alone = match all {
                 all if captured => all.len(),
@@ -281,7 +284,7 @@ impl Switch {
                         false => after.since(&before, port.name()),
                     });
                 }
-                // A queued frame is captured when it leaves the queue.
+                // A queued frame is captured when the queue sends or drops it.
                 if captured
                     && !queued
                     && let Some(frame) = frames.get(*pick as usize)
@@ -296,7 +299,7 @@ impl Switch {
         egress.clear();
     }
 
-    /// Sends the errors caused by this round's frames; returns whether there were any.
+    /// Sends the errors that this round's frames have caused; returns whether there were any.
     pub fn send_errors(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let errors = self.errors.take();
@@ -311,7 +314,7 @@ impl Switch {
         !errors.is_empty()
     }
 
-    /// Sends as many queued frames as possible; returns whether there were any.
+    /// Sends as many queued frames as possible; returns whether it sent any.
     pub fn drain_queues(&mut self, now_ns: u64) -> bool {
         let before = self.ledger.enter(Hop::Netback);
         let (queueing, mut context) = self.queues(now_ns);
@@ -320,7 +323,7 @@ impl Switch {
         moved
     }
 
-    /// Drops the queue of the guest at `port`.
+    /// Drops the queued frames for the guest at `port`.
     pub fn forget_queue(&mut self, port: usize, now_ns: u64) {
         let (queueing, mut context) = self.queues(now_ns);
         queueing.forget(&mut context, port);
@@ -340,13 +343,13 @@ impl Switch {
     }
 }
 
-/// Describes the egress ports of a frame as text.
+/// Describes the egress ports of a frame.
 fn forwarded(to: impl IntoIterator<Item = usize>, ports: &BridgePorts) -> String {
     let names = to.into_iter().map(|port| ports.name(port).unwrap_or("?"));
     format!("forwarded to {}", names.collect::<Vec<_>>().join(", "))
 }
 
-/// Describes a drop as text, with the rule that denied the frame, if any.
+/// Describes a drop, with the rule that denied the frame, if any.
 fn denial(reason: DropReason, rule: Option<(usize, usize)>, ports: &BridgePorts) -> String {
     let why = dropped(reason);
     let port = |(number, rule)| Some((ports.get(number)?, rule));

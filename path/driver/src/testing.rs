@@ -1,5 +1,5 @@
-//! Test fixtures: unconnected ports, and a switch between guests that are connected only by their
-//! rings.
+//! Test fixtures: unconnected ports, and a switch whose guests are connected only by rings, without
+//! a monitor.
 
 use crate::linearizer::Linearizer;
 use crate::nics::NicPort;
@@ -29,22 +29,23 @@ use std::rc::Rc;
 use vif::netif::{Features, FrontRecord};
 use vif::testing::{BACKEND, FakeGrants, Rig, sizes};
 
-/// A system with one other domain, which the test controls.
+/// A platform with one other domain, which the test controls.
 #[derive(Debug)]
 pub(crate) struct System {
     peer: RefCell<PeerEnd>,
-    /// States that this end has set.
+    /// States that the driver has set.
     pub(crate) states: RefCell<Vec<XenbusState>>,
-    /// Connections whose other end this end has read.
+    /// Connections whose other end the driver has read.
     pub(crate) polled: RefCell<Vec<ConnId>>,
     /// Number of doorbells created.
     pub(crate) doorbells: Cell<u32>,
-    /// Number of times that any of them was rung.
+    /// Number of times that the driver has rung any of them.
     pub(crate) rings: Rc<Cell<u32>>,
     pub(crate) window: Area,
 }
 
-/// Entries of a guest's grant table, and their slots of the window. The sub-tables follow.
+/// Number of entries of a guest's grant table, and of their slots in the window. The slots of the
+/// sub-tables follow.
 pub(crate) const ENTRIES: u32 = 64;
 
 impl System {
@@ -65,7 +66,7 @@ impl System {
     }
 
     /// Sets the other end's state and record.
-    pub(crate) fn peer_is(&self, state: XenbusState, record: &ConnectRecord) {
+    pub(crate) fn set_peer(&self, state: XenbusState, record: &ConnectRecord) {
         let mut peer = self.peer.borrow_mut();
         (peer.state, peer.record) = (state, *record);
     }
@@ -101,13 +102,13 @@ impl Platform for System {
     }
 }
 
-/// Returns the port of a guest that has not connected.
+/// Returns the port of an unconnected guest.
 pub(crate) fn vif_port(name: &str) -> VifPort {
     let page = Area::anonymous(PAGE).unwrap().span();
     vif_port_on(System::new(), page, name, [2; 6])
 }
 
-/// Like [`vif_port`], on a system of the test, with its call page and the guest's MAC.
+/// Like [`vif_port`], on this platform, with this call page and MAC.
 pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 6]) -> VifPort {
     let shared = VifSettings {
         platform: system,
@@ -131,18 +132,18 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
     port
 }
 
-/// Returns the near end of a cable.
+/// Returns the port of a NIC at the near end of a cable.
 pub(crate) fn nic_port(name: &str) -> NicPort {
     let (near, _) = SimCable::default().ends();
     nic_port_of(name, Box::new(near))
 }
 
-/// Returns the port of the test's NIC.
+/// Returns the port of this NIC.
 pub(crate) fn nic_port_of(name: &str, nic: Box<dyn Nic>) -> NicPort {
     nic_port_with(name, nic, 2)
 }
 
-/// Like [`nic_port_of`], with this many buffers.
+/// Like [`nic_port_of`], with a pool of `buffers` buffers.
 pub(crate) fn nic_port_with(name: &str, nic: Box<dyn Nic>, buffers: usize) -> NicPort {
     let area = Area::anonymous(buffers * 2048).unwrap();
     NicPort::new(
@@ -164,7 +165,7 @@ pub(crate) fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// Returns a frame of `len` bytes, unique by number.
+/// Returns a frame of `len` bytes whose contents depend on `number`.
 pub(crate) fn frame(to: [u8; 6], from: [u8; 6], len: usize, number: u64) -> Vec<u8> {
     let mut bytes = vif::testing::packet(len, number);
     bytes[..6].copy_from_slice(&to);
@@ -172,7 +173,7 @@ pub(crate) fn frame(to: [u8; 6], from: [u8; 6], len: usize, number: u64) -> Vec<
     bytes
 }
 
-/// A switch whose first ports are guests, followed by an unconnected wire.
+/// A switch whose first ports are guests. An unconnected wire follows.
 pub(crate) struct Machine {
     pub(crate) switch: Switch,
     /// The guest's end of each guest port.
@@ -211,35 +212,35 @@ impl Machine {
         }
     }
 
-    /// Sends these bytes from guest `n`.
+    /// Sends a frame with these bytes from guest `n`.
     pub(crate) fn send(&mut self, n: usize, bytes: &[u8]) {
         assert!(self.guests[n].send(bytes, nic::Offload::default()));
     }
 
-    /// Runs a turn for a guest, on the slow path.
-    pub(crate) fn carry(&mut self, n: usize) -> BatchStats {
-        self.carry_at(n, 0)
+    /// Runs a turn for guest `n` on the slow path, at time 0.
+    pub(crate) fn forward_from(&mut self, n: usize) -> BatchStats {
+        self.forward_from_at(n, 0)
     }
 
-    /// Like [`Machine::carry`], at this time.
-    pub(crate) fn carry_at(&mut self, n: usize, now_ns: u64) -> BatchStats {
-        let stats = self.switch.carry(n, now_ns, 64);
+    /// Like [`Machine::forward_from`], at `now_ns`.
+    pub(crate) fn forward_from_at(&mut self, n: usize, now_ns: u64) -> BatchStats {
+        let stats = self.switch.forward_from(n, now_ns, 64);
         self.publish();
         stats
     }
 
-    /// Drains the egress queues, as a turn does.
+    /// Drains the egress queues as a turn does.
     pub(crate) fn drain(&mut self, now_ns: u64) {
         self.switch.drain_queues(now_ns);
         self.publish();
     }
 
-    /// Ends a turn.
+    /// Ends a turn: publishes the rings and notifies the guests.
     pub(crate) fn publish(&mut self) {
         self.notifier.publish(&mut self.switch, 0);
     }
 
-    /// Returns the frames that guest `n` has received.
+    /// Returns up to 64 frames that guest `n` has received.
     pub(crate) fn received(&mut self, n: usize) -> Vec<Vec<u8>> {
         self.guests[n].receive(64)
     }
@@ -249,7 +250,7 @@ impl Machine {
     }
 }
 
-/// Connects a guest that uses all of a port's features.
+/// Connects a guest that uses all features of the port.
 pub(crate) fn join(port: &mut VifPort, n: usize) -> Rig {
     let rig = Rig::with_record(sizes(), Features::ALL, port.record());
     let record = FrontRecord {

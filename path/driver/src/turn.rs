@@ -1,9 +1,9 @@
 //! The driver's main loop.
 //!
-//! A turn takes a batch from every port of the poll set, lets the switch forward it, publishes all
-//! rings, executes one full fence, and rings the doorbells of the guests that need it. The driver
-//! sleeps only after a turn without work. Between taking and returning a batch, only the switch
-//! handles it.
+//! In each turn, the driver takes a batch from every port of the poll set, passes it to the switch,
+//! publishes all rings, executes one full fence, and rings the doorbells of the guests that must be
+//! woken. The driver sleeps only after a turn without work. Between taking and returning a batch,
+//! only the switch handles it.
 
 mod attach;
 mod members;
@@ -39,9 +39,9 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Time after its start during which a driver domain does not poll NICs, unless all guests connect
-/// earlier. Most guests need a few milliseconds.
-const GUESTS_COME_NS: u64 = 10_000_000;
+/// Time after the start during which the driver does not poll NICs, unless all guests connect
+/// earlier. Most guests connect within a few milliseconds.
+const GUEST_CONNECT_WAIT_NS: u64 = 10_000_000;
 
 /// The driver domain.
 #[derive(Debug)]
@@ -59,15 +59,17 @@ pub struct Driver<W> {
     fairness: Fairness,
     backpressure: Backpressure,
     poll_set: PollSet,
-    /// Whether all guests have been connected at some time since the start.
-    all_came: bool,
-    /// Time at which the NICs stop waiting for the guests; the first turn sets it.
-    nics_wait_ns: Option<u64>,
-    /// Whether a guest may need announcing.
+    /// Whether all guests have been connected simultaneously at some time since the start.
+    all_connected_once: bool,
+    /// Time at which the driver begins to poll NICs even if guests are missing; the first turn sets
+    /// it.
+    nics_wait_until_ns: Option<u64>,
+    /// Whether a connected guest may not have been announced yet.
     may_announce: bool,
-    /// Why a NIC has failed, if one has. The next driver domain gets another device.
+    /// Why a NIC has failed, if one has. The driver then exits, and the next driver domain gets
+    /// another device.
     failure: Option<&'static str>,
-    switches: RuntimeSettings,
+    settings: RuntimeSettings,
     waiter: W,
     mailbox: DomainMailbox,
     idle: Idle,
@@ -95,11 +97,11 @@ impl<W: Wait> Driver<W> {
             fairness: Fairness::new(POLL_BUDGET as u32),
             backpressure: Backpressure::default(),
             poll_set: PollSet::default(),
-            all_came: false,
-            nics_wait_ns: None,
+            all_connected_once: false,
+            nics_wait_until_ns: None,
             may_announce: false,
             failure: None,
-            switches: RuntimeSettings { lro: config.lro },
+            settings: RuntimeSettings { lro: config.lro },
             waiter,
             mailbox,
             idle: Idle::new(config.spin_us)
@@ -162,12 +164,12 @@ impl<W: Wait> Driver<W> {
         let mut guests = 0;
         self.fairness.begin();
         self.backpressure.begin();
-        if !self.all_came {
+        if !self.all_connected_once {
             let mut vifs = self.switch.ports.vifs();
-            self.all_came = vifs.all(|(_, vif)| !vif.is_awaited());
+            self.all_connected_once = vifs.all(|(_, vif)| !vif.is_awaited());
             drop(vifs);
-            let until_ns = now_ns.saturating_add(GUESTS_COME_NS);
-            self.nics_wait_ns.get_or_insert(until_ns);
+            let until_ns = now_ns.saturating_add(GUEST_CONNECT_WAIT_NS);
+            self.nics_wait_until_ns.get_or_insert(until_ns);
             self.announce(now_ns);
         }
         if !self.switch.queueing.is_empty() {
@@ -176,13 +178,13 @@ impl<W: Wait> Driver<W> {
         let nics_wait = self.nics_wait(now_ns).is_some();
         let polled = self.poll_set.begin();
         for &number in &polled {
-            // The only access to an idle guest's memory.
+            // This check is the only access to an idle guest's memory.
             if self.poll_set.is_idle(number) {
                 continue;
             }
             match self.switch.ports.get(number) {
                 Some(BridgePort::Nic(nic))
-                    if nics_wait || nic.waits_for_guests && !self.all_came => {}
+                    if nics_wait || nic.waits_for_guests && !self.all_connected_once => {}
                 Some(BridgePort::Nic(_)) => moved |= self.serve_nic(number, now_ns),
                 Some(BridgePort::Vif(vif)) => {
                     let work = vif.has_work();
@@ -199,7 +201,7 @@ impl<W: Wait> Driver<W> {
             let Some(share) = self.fairness.next(now_ns, POLL_BUDGET) else {
                 break;
             };
-            let most = self.packets_with_room(&share, now_ns);
+            let most = self.packets_to_serve(&share, now_ns);
             if most == 0 {
                 self.fairness.served(share.port, 0, 0, true);
                 continue;
@@ -222,17 +224,18 @@ impl<W: Wait> Driver<W> {
         moved
     }
 
-    /// Returns the time until which the driver does not poll NICs, if it does not now. Frames that
-    /// arrived without a driver domain stay in the NIC until their guests have connected.
+    /// Returns the time until which the driver does not poll NICs, or `None` if it polls them now.
+    /// Meanwhile frames that arrived before the driver domain started stay in the NIC until their
+    /// guests have connected.
     fn nics_wait(&self, now_ns: u64) -> Option<u64> {
-        let until_ns = self.nics_wait_ns.filter(|_| !self.all_came);
+        let until_ns = self.nics_wait_until_ns.filter(|_| !self.all_connected_once);
         until_ns.filter(|&until_ns| now_ns < until_ns)
     }
 
-    /// Returns the number of packets that a guest may send in its turn: of GSO packets, only as
-    /// many as their destination has room for. 0: the guest waits.
+    /// Returns the number of packets that a guest may send in its turn; 0: the guest waits. For GSO
+    /// packets, the number is limited to those for which the destination has buffers.
     #[inline]
-    fn packets_with_room(&mut self, share: &GuestShare, now_ns: u64) -> usize {
+    fn packets_to_serve(&mut self, share: &GuestShare, now_ns: u64) -> usize {
         if !share.large {
             return share.packets;
         }
@@ -248,15 +251,16 @@ impl<W: Wait> Driver<W> {
         let sender = (share.port, &mut vif.sender);
         match self.backpressure.waits(sender, room > 0, now_ns) {
             true => 0,
-            // The guest must not wait, so its batch is sent although there is no room.
+            // The guest must not wait, so its whole batch is sent although the destination lacks
+            // buffers.
             false if room == 0 => share.packets,
             false => room,
         }
     }
 
     /// Takes one batch from a NIC and from each of its dedicated queues; returns whether any frames
-    /// arrived. Revoked queues are read before the shared queue because they hold older frames;
-    /// assigned queues after it.
+    /// arrived. Reads queues that are being revoked before the shared queue, because they contain
+    /// older frames, and assigned queues after it.
     fn serve_nic(&mut self, number: usize, now_ns: u64) -> bool {
         let Self {
             switch,
@@ -271,7 +275,7 @@ impl<W: Wait> Driver<W> {
         if let Some(queues) = &mut queues {
             moved |= queues.drain(switch, now_ns, budget) > 0;
         }
-        moved |= switch.carry(number, now_ns, budget).packets > 0;
+        moved |= switch.forward_from(number, now_ns, budget).packets > 0;
         if let Some(queues) = &mut queues {
             queues.count(switch.verdicts());
             moved |= queues.serve(switch, now_ns, budget) > 0;
@@ -290,10 +294,10 @@ impl<W: Wait> Driver<W> {
         let Self {
             switch, fast_path, ..
         } = self;
-        match fast_path.carry(switch, number, now_ns, budget) {
+        match fast_path.forward_from(switch, number, now_ns, budget) {
             Some(small) if small.more && small.stats.packets < budget => {
                 let left = budget - small.stats.packets;
-                let rest = switch.carry(number, now_ns, left);
+                let rest = switch.forward_from(number, now_ns, left);
                 switch.note_destination(number);
                 BatchStats {
                     packets: small.stats.packets + rest.packets,
@@ -302,7 +306,7 @@ impl<W: Wait> Driver<W> {
             }
             Some(small) => small.stats,
             None => {
-                let stats = switch.carry(number, now_ns, budget);
+                let stats = switch.forward_from(number, now_ns, budget);
                 switch.note_destination(number);
                 stats
             }
@@ -317,7 +321,7 @@ impl<W: Wait> Driver<W> {
     }
 
     fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {
-        let Some(rest) = self.rest(now_ns) else {
+        let Some(conditions) = self.wake_conditions(now_ns) else {
             return Ok(());
         };
         self.waiter.arm();
@@ -334,8 +338,8 @@ impl<W: Wait> Driver<W> {
         }
         switch.queueing.arm(&mut switch.ports);
         self.waiter.fence();
-        // Guests that wait for their rate limits or for other guests are known to have work. The
-        // others may have sent something since they were polled.
+        // Guests that wait for their rate limits or for other guests already have work, so these
+        // are skipped. The other guests may have sent something since the driver polled them.
         let Self {
             switch,
             backpressure,
@@ -356,9 +360,13 @@ impl<W: Wait> Driver<W> {
             self.wake();
             return Ok(());
         }
-        // The turn itself took time.
-        let now_ns = rest.until_ns.map_or(0, |_| shmem::time::monotonic_ns());
-        let timeout = rest.until_ns.map(|until| until.saturating_sub(now_ns));
+        // The turn took time, so the timeout starts from the current time.
+        let now_ns = conditions
+            .until_ns
+            .map_or(0, |_| shmem::time::monotonic_ns());
+        let timeout = conditions
+            .until_ns
+            .map(|until| until.saturating_sub(now_ns));
         let Self {
             waiter,
             switch,
@@ -366,13 +374,15 @@ impl<W: Wait> Driver<W> {
             ..
         } = self;
         idle.sleeps(shmem::time::monotonic_ns);
-        let slept = switch.ledger.sleep(|| waiter.sleep(rest.bell, timeout));
+        let slept = switch
+            .ledger
+            .sleep(|| waiter.sleep(conditions.source, timeout));
         self.wake();
         slept
     }
 
-    /// Returns the conditions under which the driver may rest, or `None` if it must not.
-    fn rest(&self, now_ns: u64) -> Option<WakeConditions> {
+    /// Returns the conditions that wake the driver, or `None` if it must not sleep.
+    fn wake_conditions(&self, now_ns: u64) -> Option<WakeConditions> {
         let ports = &self.switch.ports;
         let queues = self.queues.iter().filter_map(|of| of.due_ns(now_ns));
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
@@ -382,8 +392,8 @@ impl<W: Wait> Driver<W> {
             .chain(self.backpressure.due_ns())
             .chain(self.nics_wait(now_ns));
         let due = due.chain(self.switch.queueing.due_ns(ports, now_ns));
-        let mut rest = WakeConditions {
-            bell: WakeSource::All,
+        let mut conditions = WakeConditions {
+            source: WakeSource::All,
             until_ns: due.min(),
         };
         let wait = self.nics_wait(now_ns).map(Wake::At);
@@ -391,15 +401,16 @@ impl<W: Wait> Driver<W> {
             let until = match wait.unwrap_or_else(|| nic.wake(now_ns)) {
                 Wake::Now => return None,
                 Wake::At(at) => {
-                    // The NIC's descriptor may be ready, but is ignored until that time.
-                    rest.bell = WakeSource::Doorbell;
+                    // The NIC's descriptor may be readable, but the driver ignores it until that
+                    // time.
+                    conditions.source = WakeSource::Doorbell;
                     Some(at)
                 }
                 Wake::Event(due) => due,
             };
-            rest.until_ns = rest.until_ns.into_iter().chain(until).min();
+            conditions.until_ns = conditions.until_ns.into_iter().chain(until).min();
         }
-        Some(rest)
+        Some(conditions)
     }
 
     fn wake(&mut self) {
@@ -407,7 +418,7 @@ impl<W: Wait> Driver<W> {
         self.vifs_mut().for_each(VifPort::disarm);
     }
 
-    /// Handles changed connections, and requests from the mailbox.
+    /// Handles changed connections and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
         if pending == PendingWork::NONE {
@@ -444,19 +455,19 @@ impl<W: Wait> Driver<W> {
             Request::Detach { conn } => self.detach(ConnId(*conn)),
             Request::Change { vif } => self.change(vif),
             Request::Capture { id, of, snaplen } => {
-                let wanted = CaptureRequest {
+                let request = CaptureRequest {
                     id: *id,
                     of,
                     snaplen: *snaplen,
                 };
                 self.switch
                     .capture
-                    .request(wanted, shmem::time::monotonic_ns())
+                    .request(request, shmem::time::monotonic_ns())
             }
             Request::Set { key, value } => {
                 let forwarding = self.switch.ports.forwarding();
-                self.switches.set(key, value, forwarding)?;
-                let lro = &self.switches.lro;
+                self.settings.set(key, value, forwarding)?;
+                let lro = &self.settings.lro;
                 for nic in self.switch.ports.nics_mut() {
                     nic.set_lro(lro);
                 }
@@ -472,8 +483,8 @@ impl<W: Wait> Driver<W> {
     }
 }
 
-/// Conditions that end an idle driver's rest.
+/// Conditions that wake a sleeping driver.
 struct WakeConditions {
-    bell: WakeSource,
+    source: WakeSource,
     until_ns: Option<u64>,
 }

@@ -1,5 +1,5 @@
-//! AF_XDP sockets of a driver domain. The monitor has created socket and rings, and provides their
-//! layout and the kernel's counters.
+//! AF_XDP sockets of a driver domain. The monitor has created the socket and the rings, and
+//! provides the layout of the rings and the kernel's counters.
 
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
@@ -16,27 +16,28 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Timeout for an answer from netd when a socket starts. Shorter than the start-up timeout.
-const PATIENCE_NS: u64 = 3_000_000_000;
-/// Retry interval while netd is not running and the answer is immediate.
-const AGAIN: Duration = Duration::from_millis(5);
+/// Timeout for an answer from netd when a socket starts. It is shorter than the start-up timeout.
+const ANSWER_TIMEOUT_NS: u64 = 3_000_000_000;
+/// Retry interval while the monitor answers immediately that netd is not running.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A socket and its layout.
+/// A socket and the place of its rings.
 pub struct SocketLayout {
     /// Device number.
     pub device: u32,
-    /// The device.
+    /// Descriptor of the socket.
     pub fd: OwnedFd,
-    /// First slot of the window for its rings.
+    /// First slot of the rings in the window.
     pub rings_slot: u32,
-    /// Entries of each ring.
+    /// Number of entries of each ring.
     pub entries: u32,
 }
 
-/// Returns the NIC over `umem`, whose first `send_bytes` bytes are for sending.
+/// Returns the NIC of a socket with the memory `umem`, whose first `send_bytes` bytes are for
+/// sending.
 ///
 /// # Errors
-/// The monitor has mapped no rings, or rings of another layout.
+/// The monitor has mapped no rings, or rings with an unexpected layout.
 pub fn nic(
     socket: SocketLayout,
     umem: Span,
@@ -71,7 +72,7 @@ pub fn nic(
     let counters = kernel_counters(device, platform, &Counter::ALL);
     let own = Rc::clone(platform);
     let is_sound = Box::new(move || {
-        // If rejected, the next domain starts with a new socket.
+        // If the monitor rejects this, the next driver domain starts with a new socket.
         let _ = own.device_control(device, XdpControl::Sound.encode());
     });
     XdpNic::new(parts, counters, is_sound).ok_or(StartError::Damaged(
@@ -79,7 +80,7 @@ pub fn nic(
     ))
 }
 
-/// Returns the layouts of a device's rings. An answer also means that the rings are mapped.
+/// Returns the layouts of a device's rings. When the monitor has answered, the rings are mapped.
 ///
 /// # Errors
 /// The monitor rejects the request; `what` names it.
@@ -91,42 +92,43 @@ pub(crate) fn layouts<const N: usize>(
 ) -> Result<[RingLayout; N], StartError> {
     let mut layouts = [RingLayout::decode(0); N];
     for (layout, ring) in layouts.iter_mut().zip(rings) {
-        let word = ask(what, device, XdpControl::Layout(ring).encode(), platform)?;
+        let word = device_control(what, device, XdpControl::Layout(ring).encode(), platform)?;
         *layout = RingLayout::decode(word);
     }
     Ok(layouts)
 }
 
-/// Makes a control call to a device, and returns the answer.
+/// Makes a control call for a device, and returns the answer.
 ///
 /// # Errors
 /// The monitor rejects the request; `what` names it.
-pub(crate) fn ask(
+pub(crate) fn device_control(
     what: &str,
     device: u32,
     request: [u64; 2],
     platform: &dyn Platform,
 ) -> Result<u64, StartError> {
-    let end_ns = monotonic_ns().saturating_add(PATIENCE_NS);
+    let end_ns = monotonic_ns().saturating_add(ANSWER_TIMEOUT_NS);
     loop {
         let answer = platform.device_control(device, request);
-        // The core does not wait for a netd that has no CPU or is being restarted.
-        let is_silent = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
-        if !is_silent || monotonic_ns() >= end_ns {
+        // The core does not wait for netd while netd has no CPU or restarts, so the driver retries.
+        let is_unanswered = matches!(&answer, Err(why) if why.kind() == ErrorKind::WouldBlock);
+        if !is_unanswered || monotonic_ns() >= end_ns {
             return answer.map_err(|why| refused(what, why));
         }
-        // The only sleep that a domain may use.
-        futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
+        // A futex wait is the only sleep that a domain may use.
+        futex::wait(&AtomicU32::new(0), 0, Some(RETRY_INTERVAL));
     }
 }
 
-/// Returns the area of `count` rings of `entries` entries, starting at slot `first` of the window.
+/// Returns the memory of `count` rings of `entries` entries each, starting at slot `first` of the
+/// window.
 pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Option<Span> {
     let bytes = count * Ring::slots(entries) as usize * PAGE;
     window.at(first as usize * PAGE, bytes)
 }
 
-/// Returns some of the kernel's counters of a device.
+/// Returns a function that reads the counters `which` of a device from the kernel.
 pub(crate) fn kernel_counters(
     device: u32,
     platform: &Rc<dyn Platform>,
@@ -161,11 +163,11 @@ mod tests {
     use std::cell::Cell;
     use std::io;
 
-    /// A monitor that cannot reach netd for this many requests.
+    /// A monitor that cannot reach netd for the first requests; the cell has their number.
     #[derive(Debug)]
-    struct Silent(Cell<u32>);
+    struct UnreachableNetd(Cell<u32>);
 
-    impl Platform for Silent {
+    impl Platform for UnreachableNetd {
         fn peer(&self, _: ConnId) -> io::Result<Option<PeerEnd>> {
             Ok(None)
         }
@@ -192,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn a_netd_that_has_no_cpu_for_a_while_is_waited_for() {
+    fn start_waits_until_netd_answers() {
         let rings = [Ring::Receive, Ring::Fill];
-        let silent = Silent(Cell::new(3));
+        let silent = UnreachableNetd(Cell::new(3));
         let found = layouts("rings", 1, rings, &silent).unwrap();
         assert_eq!(found, [RingLayout::decode(7); 2]);
     }

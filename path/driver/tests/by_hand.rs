@@ -1,4 +1,4 @@
-//! The program `driver`, started manually instead of by the monitor.
+//! Starts the program `driver` manually instead of by the monitor.
 
 #[test]
 fn says_who_must_start_it() {

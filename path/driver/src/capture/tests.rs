@@ -5,11 +5,11 @@ use net::packet::checksum::Sum;
 use nic::{BufferId, Gso, GsoKind, Piece};
 use shmem::Area;
 
-const ME: u64 = 7;
+const CLIENT: u64 = 7;
 
-fn ask(machine: &mut Machine, of: &str, snaplen: u32, now_ns: u64) -> Result<Value, String> {
+fn request(machine: &mut Machine, of: &str, snaplen: u32, now_ns: u64) -> Result<Value, String> {
     let request_of = CaptureRequest {
-        id: ME,
+        id: CLIENT,
         of,
         snaplen,
     };
@@ -20,7 +20,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the recorded frames: port, whether inbound, length, first bytes, drop reason.
+/// Returns the recorded frames of an answer: port, whether inbound, length, first bytes, drop
+/// reason.
 fn captured(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
     let frames = answer["frames"].as_array().unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -43,21 +44,21 @@ fn name(machine: &Machine, n: usize) -> String {
 }
 
 #[test]
-fn only_the_guests_frames_are_captured() {
+fn only_frames_of_the_guest_are_captured() {
     let mut machine = Machine::new(3);
     let (of, port) = (
         name(&machine, 1),
         machine.switch.ports.name(1).unwrap().to_owned(),
     );
-    let none = ask(&mut machine, &of, 40, 0).unwrap();
+    let none = request(&mut machine, &of, 40, 0).unwrap();
     assert!(captured(&none).is_empty());
     let (to, from) = (frame(mac(1), mac(0), 600, 1), frame(mac(2), mac(1), 60, 2));
     machine.send(0, &to);
     machine.send(0, &frame(mac(2), mac(0), 300, 3));
-    machine.carry(0);
+    machine.forward_from(0);
     machine.send(1, &from);
-    machine.carry(1);
-    let got = ask(&mut machine, &of, 40, 1).unwrap();
+    machine.forward_from(1);
+    let got = request(&mut machine, &of, 40, 1).unwrap();
     assert_eq!(
         captured(&got),
         [
@@ -65,48 +66,48 @@ fn only_the_guests_frames_are_captured() {
             (port, true, 60, hex(&from[..40]), None),
         ]
     );
-    // All frames have still arrived.
+    // The guests have still received all frames.
     assert_eq!(machine.received(1), [to]);
     assert_eq!(machine.received(2).len(), 2);
-    assert!(captured(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());
+    assert!(captured(&request(&mut machine, &of, 0, 2).unwrap()).is_empty());
     assert!(!machine.switch.capture.is_on());
 }
 
 #[test]
-fn a_frame_that_is_dropped_says_why() {
+fn captured_drops_have_their_reason() {
     let mut machine = Machine::new(2);
     let of = name(&machine, 0);
-    ask(&mut machine, &of, 2000, 0).unwrap();
+    request(&mut machine, &of, 2000, 0).unwrap();
     let forged = frame(mac(1), mac(1), 100, 0);
     machine.send(0, &forged);
-    machine.carry(0);
-    let got = captured(&ask(&mut machine, &of, 0, 0).unwrap());
+    machine.forward_from(0);
+    let got = captured(&request(&mut machine, &of, 0, 0).unwrap());
     let [(_, true, 100, data, Some(why))] = &got[..] else {
         panic!("{got:?}")
     };
     assert_eq!(*data, hex(&forged));
     assert!(why.contains(DropReason::ForgedSource.name()), "{why}");
-    // The text names the rule that denied a frame.
-    ask(&mut machine, &of, 2000, 0).unwrap();
+    // The reason names the rule that denied a frame.
+    request(&mut machine, &of, 2000, 0).unwrap();
     machine.switch.bridge.set_rules(1, &[Rule::any(false)]);
     let port = machine.switch.ports.get_mut(1).unwrap();
     port.common_and_gateways().0.rule_names = vec!["closed".into()];
     machine.send(0, &frame(mac(1), mac(0), 100, 0));
-    machine.carry(0);
-    let got = captured(&ask(&mut machine, &of, 0, 0).unwrap());
+    machine.forward_from(0);
+    let got = captured(&request(&mut machine, &of, 0, 0).unwrap());
     let [(.., Some(why))] = &got[..] else {
         panic!("{got:?}")
     };
     let of = name(&machine, 1);
     assert!(why.ends_with(&format!("(rule closed of {of})")), "{why}");
     machine.switch.bridge.set_rules(1, &[]);
-    // Outbound frames, for a guest that has no buffers left and a full queue.
-    ask(&mut machine, &of, 60, 0).unwrap();
+    // Outbound frames are dropped when the guest has no buffers and its queue is full.
+    request(&mut machine, &of, 60, 0).unwrap();
     for number in 0..2000 {
         machine.send(0, &frame(mac(1), mac(0), 900, number));
-        machine.carry(0);
+        machine.forward_from(0);
         machine.guests[0].front.reap().unwrap();
-        let got = captured(&ask(&mut machine, &of, 60, 0).unwrap());
+        let got = captured(&request(&mut machine, &of, 60, 0).unwrap());
         for (_, is_in, len, _, why) in &got {
             assert!(!is_in && *len == 900);
             if why
@@ -117,14 +118,14 @@ fn a_frame_that_is_dropped_says_why() {
             }
         }
     }
-    panic!("the queue accepted every frame");
+    panic!("the queue drops no frame");
 }
 
 #[test]
 fn blank_checksum_is_computed_in_the_capture() {
     let mut capture = CaptureSet::default();
     let request_of = |snaplen| CaptureRequest {
-        id: ME,
+        id: CLIENT,
         of: "wire",
         snaplen,
     };
@@ -137,7 +138,7 @@ fn blank_checksum_is_computed_in_the_capture() {
     let buffer = BufferId::NONE;
     let mut blank = Frame::new(Piece { span, buffer }, bytes.len()).unwrap();
     blank.offload.checksum = Checksum::Blank { start, offset };
-    // The same for a frame with pending segmentation.
+    // A frame with pending segmentation gets the checksum of the whole frame.
     for gso in [None, Some(1448)] {
         let kind = GsoKind::Tcp4;
         blank.offload.gso = gso.map(|size| Gso { kind, size });
@@ -154,29 +155,29 @@ fn blank_checksum_is_computed_in_the_capture() {
 }
 
 #[test]
-fn records_are_bounded_and_the_rest_is_counted() {
+fn excess_frames_are_counted_instead_of_recorded() {
     let mut machine = Machine::new(2);
     let of = name(&machine, 0);
-    ask(&mut machine, &of, u32::MAX, 0).unwrap();
+    request(&mut machine, &of, u32::MAX, 0).unwrap();
     for number in 0..1000 {
         machine.send(0, &frame(mac(1), mac(0), 1500, number));
-        machine.carry(0);
+        machine.forward_from(0);
         machine.guests[0].front.reap().unwrap();
         machine.received(1);
     }
-    let got = ask(&mut machine, &of, 100, 0).unwrap();
+    let got = request(&mut machine, &of, 100, 0).unwrap();
     let kept = captured(&got).len();
     assert!(kept <= BYTES_MAX / 1500 && kept > 50, "{kept}");
     assert_eq!(got["lost"], 1000 - kept);
     assert!(got.to_string().len() < abi::layout::mailbox::OUT_MAX);
-    // Small frames are bounded by their number.
+    // For small frames, their number is the bound.
     for number in 0..1000 {
         machine.send(0, &frame(mac(1), mac(0), 60, number));
-        machine.carry(0);
+        machine.forward_from(0);
         machine.guests[0].front.reap().unwrap();
         machine.received(1);
     }
-    let got = ask(&mut machine, &of, 100, 0).unwrap();
+    let got = request(&mut machine, &of, 100, 0).unwrap();
     assert_eq!(
         (captured(&got).len(), &got["lost"]),
         (FRAMES_MAX, &(1000 - FRAMES_MAX).into())
@@ -188,38 +189,38 @@ fn records_are_bounded_and_the_rest_is_counted() {
 fn capture_has_one_client_and_times_out() {
     let mut machine = Machine::new(2);
     let of = name(&machine, 0);
-    ask(&mut machine, &of, 60, 0).unwrap();
+    request(&mut machine, &of, 60, 0).unwrap();
     let other = CaptureRequest {
-        id: ME + 1,
+        id: CLIENT + 1,
         of: &of,
         snaplen: 60,
     };
     let why = machine
         .switch
         .capture
-        .request(other, PATIENCE_NS)
+        .request(other, TIMEOUT_NS)
         .unwrap_err();
     assert_eq!(why, format!("another client is capturing {of}"));
     machine
         .switch
         .capture
-        .request(other, PATIENCE_NS + 1)
+        .request(other, TIMEOUT_NS + 1)
         .unwrap();
-    assert!(ask(&mut machine, &of, 60, PATIENCE_NS + 1).is_err());
+    assert!(request(&mut machine, &of, 60, TIMEOUT_NS + 1).is_err());
     // Without further requests, the next frame ends the capture.
     let mut capture = CaptureSet::default();
     capture.request(other, 0).unwrap();
     let passes = None::<fn() -> String>;
-    capture.received_at("nic.wire", &Frame::empty(), passes, PATIENCE_NS + 1);
+    capture.received_at("nic.wire", &Frame::empty(), passes, TIMEOUT_NS + 1);
     assert!(!capture.is_on());
 }
 
 #[test]
-fn capture_names_a_nic_guest_or_interface() {
+fn capture_selects_a_nic_guest_or_interface() {
     let sees = |of: &str, port| {
         let mut capture = CaptureSet::default();
         let request_of = CaptureRequest {
-            id: ME,
+            id: CLIENT,
             of,
             snaplen: 1,
         };

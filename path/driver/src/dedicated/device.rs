@@ -1,18 +1,18 @@
-//! A guest's dedicated queue of a device in another domain: the device writes received frames into
+//! A guest's dedicated queue of a device in another domain. The device writes received frames into
 //! the guest's posted pages (`specs/dma.md`).
 //!
-//! The guest grants the pages of its receive pool for I/O. This domain tells the monitor once per
-//! connection which device may access them; after that, no frame takes a hypercall. The driver can
-//! only name I/O addresses: a page that the guest has not granted for I/O, or has revoked, is out
-//! of the device's reach.
+//! The guest grants the pages of its receive pool for I/O. Once per connection, this domain
+//! requests that the monitor share these pages with the device; after that, frames need no
+//! hypercall. The driver can only pass I/O addresses to the device: the device cannot access a page
+//! that the guest has not granted for I/O, or has revoked.
 //!
-//! | the guest | the link to the device | frames for the guest's MAC use |
+//! | guest | link to the device | frames for the guest's MAC use |
 //! |---|---|---|
-//! | is connected | is up | the dedicated queue |
-//! | is not connected | is up | the shared queue |
-//! | any | is down | none |
+//! | connected | up | the dedicated queue |
+//! | not connected | up | the shared queue |
+//! | any | down | no queue |
 
-use super::lending::{Lending, RETRY_NS, UNSUITABLE};
+use super::lending::{Lending, RETRY_INTERVAL_NS, UNSUITABLE};
 use abi::hypercall::Share;
 use abi::{ConnId, GrantStatus, Handle, Slot};
 use config::domain::{DeviceQueueConfig, FRAME_EXTRA_BYTES};
@@ -26,24 +26,25 @@ use std::rc::Rc;
 use vif::grants::GrantMechanism;
 use vif::netback::{Netback, Returned};
 
-/// Longest time between two attempts to start the queue of a device that does not respond.
-const RETRY_MAX_NS: u64 = 10_000_000;
+/// Maximum interval of attempts to start the queue of a device that does not respond.
+const RETRY_INTERVAL_MAX_NS: u64 = 10_000_000;
 
-/// One guest's queue.
+/// A guest's dedicated queue of a device.
 #[derive(Debug)]
 pub struct GuestDeviceQueue {
     config: DeviceQueueConfig,
     mac: [u8; 6],
     queue: RemoteQueue,
     calls: Rc<RefCell<Calls>>,
-    /// The table of the connected guest.
+    /// The grant table of the connected guest.
     table: Option<Handle>,
-    /// The link's connection for which the monitor was asked to share the table with the device.
-    asked: Option<u32>,
-    /// Contiguous bytes that a frame needs.
+    /// The connection to the device for which this domain has requested that the monitor share the
+    /// table.
+    shared_on: Option<u32>,
+    /// Number of contiguous bytes that a frame needs.
     frame_bytes: usize,
     lending: Lending,
-    /// Time until the next poll without a frame.
+    /// Interval of polling without a frame.
     retry_ns: u64,
     /// Why the guest cannot use the queue, as text.
     trouble: String,
@@ -66,22 +67,22 @@ impl GuestDeviceQueue {
             queue,
             calls,
             table: None,
-            asked: None,
+            shared_on: None,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
-            retry_ns: RETRY_NS,
+            retry_ns: RETRY_INTERVAL_NS,
             trouble: String::new(),
         }
     }
 
-    /// Takes notice of a guest that has connected, with its table of counted grants.
+    /// Records that the guest has connected, with its table of counted grants.
     pub fn connected(&mut self, table: Handle) {
         self.table = Some(table).filter(|table| *table != Handle(0));
-        self.asked = None;
-        self.retry_ns = RETRY_NS;
+        self.shared_on = None;
+        self.retry_ns = RETRY_INTERVAL_NS;
         self.trouble.clear();
     }
 
-    /// Returns the time at which the next poll is due even without a frame.
+    /// Returns the time at which the driver must poll the queue even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let waits = self.table.is_some() && self.trouble.is_empty();
@@ -105,7 +106,8 @@ impl GuestDeviceQueue {
         })
     }
 
-    /// Lends the device the guest's posted buffers, and starts the queue if it can be started.
+    /// Lends the guest's posted buffers to the device. Starts the queue first, if it has not
+    /// started and can start.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         self.follow_link(netback);
         if !self.queue.is_started() && !self.start(netback) {
@@ -124,33 +126,38 @@ impl GuestDeviceQueue {
         }
     }
 
-    /// Returns buffers that a dead device had. The guest's pages may be shared with the next one.
+    /// If the device's connection has ended, returns the buffers that were lent to the device. The
+    /// guest's pages can then be shared with the next device.
     fn follow_link<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
-        if self.asked.is_some_and(|at| at != self.queue.connection()) {
-            self.asked = None;
-            self.retry_ns = RETRY_NS;
+        if self
+            .shared_on
+            .is_some_and(|at| at != self.queue.connection())
+        {
+            self.shared_on = None;
+            self.retry_ns = RETRY_INTERVAL_NS;
             self.trouble.clear();
         }
         self.queue
             .follow_link(|id| netback.return_buffer(id, Returned::Unused));
     }
 
-    /// Starts the queue if the device is ready. Returns whether it did.
+    /// Starts the queue if the guest and the device are ready. Returns whether it has started the
+    /// queue.
     fn start<G: GrantMechanism>(&mut self, netback: &Netback<G>) -> bool {
         let Some(table) = self.table.filter(|_| self.trouble.is_empty()) else {
             return false;
         };
         if !self.queue.is_ready() {
-            self.retry_ns = (2 * self.retry_ns).min(RETRY_MAX_NS);
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_INTERVAL_MAX_NS);
             return false;
         }
-        self.retry_ns = RETRY_NS;
+        self.retry_ns = RETRY_INTERVAL_NS;
         if !netback.can_post_to_device(self.frame_bytes) {
             self.fail(UNSUITABLE);
             return false;
         }
         let connection = self.queue.connection();
-        if self.asked.replace(connection) != Some(connection)
+        if self.shared_on.replace(connection) != Some(connection)
             && let Err(why) = self.share(table)
         {
             self.fail(&format!(
@@ -168,7 +175,8 @@ impl GuestDeviceQueue {
         print_line(format_args!("dedicated queue {}: {why}", self.config.queue));
     }
 
-    /// Has the monitor map the guest's pages that are granted for I/O in the device's window.
+    /// Requests that the monitor map the guest's pages that are granted for I/O in the device's
+    /// window.
     fn share(&self, table: Handle) -> Result<(), GrantStatus> {
         self.calls.borrow_mut().share_table(&Share {
             table,
@@ -177,8 +185,8 @@ impl GuestDeviceQueue {
         })
     }
 
-    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
-    /// the number of buffers that the device has completed.
+    /// Appends up to `budget` frames that the device has written into the guest's pages to `out`.
+    /// Returns the number of buffers that the device has completed.
     pub fn receive<G: GrantMechanism>(
         &mut self,
         budget: usize,
@@ -191,8 +199,8 @@ impl GuestDeviceQueue {
             .receive(netback, |failed| queue.receive(budget, out, failed))
     }
 
-    /// Stops the queue, because the guest's connection ends. The device loses the guest's pages
-    /// with the guest's table.
+    /// Stops the queue, because the guest's connection ends. The monitor unmaps the guest's pages
+    /// from the device when the guest's table is released.
     pub fn end(&mut self) {
         self.queue.stop();
         self.table = None;

@@ -1,6 +1,6 @@
-//! Dedicated queues that each belong to one guest: delivers their frames in place, in the guest's
-//! pages to which the kernel ([`socket`]) or a device in another domain ([`device`]) has written
-//! them. [`queue`] is a queue of either kind.
+//! Dedicated queues that each belong to one guest. The kernel ([`socket`]) or a device in another
+//! domain ([`device`]) writes frames into the guest's pages; the driver delivers them in place.
+//! [`queue`] is a queue of either kind.
 
 pub mod device;
 mod lending;
@@ -16,17 +16,17 @@ use runtime::ledger::Hop;
 use vif::netback::DeliveryReport;
 use vif::netif::MAX_SLOTS;
 
-/// The receiving end of one guest's dedicated queue.
+/// Receives the frames of one guest's dedicated queue.
 #[derive(Debug)]
 pub struct DedicatedReceiver {
-    /// Ports of the wire and the guest.
+    /// Ports of the wire and of the guest.
     pub ports: InPlacePorts,
-    /// Frames in the guest's pages.
+    /// Batch of frames in the guest's pages.
     pub in_place: InPlace,
 }
 
 impl DedicatedReceiver {
-    /// Creates the receiving end of a queue between the ports of `ports`.
+    /// Creates the receiver of a queue between these ports.
     #[must_use]
     pub fn new(ports: InPlacePorts, lro: &LroConfig) -> Self {
         Self {
@@ -40,8 +40,9 @@ impl DedicatedReceiver {
         self.in_place.set_lro(&bounded(lro));
     }
 
-    /// Delivers the queue's received frames, after the shared queue of the wire, and lends the
-    /// kernel or the device newly posted buffers. Returns the number of frames.
+    /// Delivers the received frames of the queue, and lends newly posted buffers to the kernel or
+    /// the device. The caller has served the wire's shared queue before. Returns the number of
+    /// received buffers.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let InPlacePorts { nic, guest } = self.ports;
         let Some((wire, vif)) = switch.ports.nic_and_vif(nic, guest) else {
@@ -63,7 +64,8 @@ impl DedicatedReceiver {
             taken
         });
         if taken == 0 {
-            // Serving may have detected a corrupt ring, or returned buffers of a dead device.
+            // The calls above may have detected a corrupt ring, or returned buffers of a dead
+            // device.
             if netback.fatal().is_some() || netback.is_dirty() {
                 vif.delivered(&DeliveryReport::default());
                 switch.dirty.mark(guest);
@@ -76,7 +78,7 @@ impl DedicatedReceiver {
         if taken >= budget {
             wire.has_more();
         }
-        // Charges the netback from here on, so that its own changes of hop need no time stamps.
+        // The rest is charged to the netback, so that changes of hop within it need no time stamps.
         let before = switch.ledger.enter(Hop::Netback);
         let report =
             self.in_place

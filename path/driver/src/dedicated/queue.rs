@@ -1,4 +1,4 @@
-//! A guest's dedicated queue, of either kind.
+//! A guest's dedicated queue of either kind.
 
 use super::device::GuestDeviceQueue;
 use super::socket::SocketQueue;
@@ -9,17 +9,17 @@ use serde_json::Value;
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
-/// One guest's queue.
+/// A guest's dedicated queue.
 #[derive(Debug)]
 pub enum DedicatedQueue {
-    /// A queue of an AF_XDP wire, whose frames the kernel writes.
+    /// A queue of an AF_XDP wire. The kernel writes its frames.
     Socket(Box<SocketQueue>),
-    /// A queue of a device in another domain, which writes the frames.
+    /// A queue of a device in another domain. The device writes its frames.
     Device(Box<GuestDeviceQueue>),
 }
 
 impl DedicatedQueue {
-    /// Takes notice of a guest that has connected, with its table of counted grants.
+    /// Records that the guest has connected, with its table of counted grants.
     pub fn connected(&mut self, table: Handle) {
         match self {
             Self::Socket(_) => {}
@@ -27,16 +27,16 @@ impl DedicatedQueue {
         }
     }
 
-    /// Records that the rule of this number may deny frames before the queue.
+    /// Adds a rule, by number, by which the kernel may deny frames for this queue.
     pub fn count_denied(&mut self, rule: u32) {
         match self {
             Self::Socket(queue) => queue.count_denied(rule),
-            // No rule applies before it.
+            // No rules apply to frames of a device.
             Self::Device(_) => {}
         }
     }
 
-    /// Returns the denials before the queue by rule number.
+    /// Returns the counts of frames that the kernel has denied, by rule number.
     #[must_use]
     pub fn denied(&self) -> Vec<(u32, Count)> {
         match self {
@@ -45,7 +45,7 @@ impl DedicatedQueue {
         }
     }
 
-    /// Returns the time at which the next poll is due even without a frame.
+    /// Returns the time at which the driver must poll the queue even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         match self {
@@ -63,7 +63,7 @@ impl DedicatedQueue {
         }
     }
 
-    /// Lends the guest's posted buffers to the device or the kernel.
+    /// Lends the guest's posted buffers to the kernel or the device.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         match self {
             Self::Socket(queue) => queue.post_to_device(netback),
@@ -71,7 +71,7 @@ impl DedicatedQueue {
         }
     }
 
-    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
+    /// Appends up to `budget` frames that were received into the guest's pages to `out`. Returns
     /// the number of completed buffers.
     pub fn receive<G: GrantMechanism>(
         &mut self,
@@ -85,7 +85,7 @@ impl DedicatedQueue {
         }
     }
 
-    /// Ends the use of the queue by the connected guest.
+    /// Ends the use of the queue, because the guest's connection ends.
     pub fn end(&mut self) {
         match self {
             Self::Socket(queue) => queue.end(),

@@ -1,20 +1,20 @@
-//! A guest's dedicated queue of an AF_XDP wire: the kernel writes received frames into the guest's
+//! A guest's dedicated queue of an AF_XDP wire. The kernel writes received frames into the guest's
 //! posted pages (`specs/xdp.md`).
 //!
-//! The assignment of queues to guests is fixed. A queue exists as long as the guest's first
+//! The assignment of queues to guests is fixed. A queue is open only during the guest's first
 //! connection:
 //!
 //! | state | frames for the guest's MAC use | the guest's requests |
 //! |---|---|---|
 //! | waiting | the shared queue | belong to the netback |
-//! | open | the queue | most are with the kernel; some stay for copied frames |
+//! | open | the queue | most are lent to the kernel; some remain for copied frames |
 //! | over | the shared queue | belong to the netback again, until the driver domain restarts |
 //!
-//! Posted chunks cannot be taken back from a fill ring. So a queue ends with its socket: the driver
-//! closes the descriptor; the monitor steers frames elsewhere, waits until none is in transit, and
-//! unmaps the rings. Only then does the guest get its buffers back.
+//! Chunks cannot be removed from a fill ring. So the driver ends a queue by closing its socket. The
+//! monitor then steers frames elsewhere, waits until no frame is in transit, and unmaps the rings.
+//! Then the guest gets its buffers back.
 
-use super::lending::{Lending, RETRY_NS, UNSUITABLE};
+use super::lending::{Lending, RETRY_INTERVAL_NS, UNSUITABLE};
 use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
@@ -41,7 +41,7 @@ enum QueueState {
     Over,
 }
 
-/// One guest's queue.
+/// A guest's dedicated queue of an AF_XDP wire.
 #[derive(Debug)]
 pub struct SocketQueue {
     config: DedicatedQueueConfig,
@@ -49,10 +49,11 @@ pub struct SocketQueue {
     /// The data path; `None` in state over.
     queue: Option<DedicatedXdpQueue>,
     state: QueueState,
-    /// Contiguous bytes that a frame needs.
+    /// Number of contiguous bytes that a frame needs.
     frame_bytes: usize,
     lending: Lending,
-    /// Rules by which the kernel denies frames, by number, with their final counts.
+    /// Rules by which the kernel denies frames, by number, with their counts. The counts are set
+    /// when the queue ends.
     denied: Vec<(u32, Count)>,
     /// Why the guest cannot use the queue, as text.
     trouble: String,
@@ -62,7 +63,7 @@ impl SocketQueue {
     /// Opens the queue of a device whose descriptor is `fd`.
     ///
     /// # Errors
-    /// The monitor has mapped no rings, or rings of another layout.
+    /// The monitor has mapped no rings, or rings with an unexpected layout.
     pub fn new(
         config: DedicatedQueueConfig,
         fd: OwnedFd,
@@ -103,21 +104,21 @@ impl SocketQueue {
         })
     }
 
-    /// Records that the rule of this number may deny frames in the kernel.
+    /// Adds a rule, by number, by which the kernel may deny frames.
     pub fn count_denied(&mut self, rule: u32) {
         self.denied.push((rule, Count::default()));
     }
 
-    /// Returns the kernel's denials by rule number.
+    /// Returns the counts of frames that the kernel has denied, by rule number.
     #[must_use]
     pub fn denied(&self) -> Vec<(u32, Count)> {
         match self.queue {
-            Some(_) if !self.denied.is_empty() => self.ask_denied(),
+            Some(_) if !self.denied.is_empty() => self.read_denied(),
             _ => self.denied.clone(),
         }
     }
 
-    fn ask_denied(&self) -> Vec<(u32, Count)> {
+    fn read_denied(&self) -> Vec<(u32, Count)> {
         let rules = || self.denied.iter().map(|(rule, _)| *rule);
         let requests = |rule| {
             [
@@ -137,28 +138,28 @@ impl SocketQueue {
         rules().map(count).collect()
     }
 
-    /// Reads the final denials of each rule, before the kernel's program is removed.
-    fn count_last(&mut self) {
+    /// Reads the final counts of denied frames, before the monitor removes the kernel's program.
+    fn read_final_denied(&mut self) {
         if self.denied.is_empty() {
             return;
         }
-        // After the answer the kernel counts no further denials, and the bridge denies frames
-        // instead.
+        // After the answer, the kernel denies no frames, and the bridge applies the rules instead.
         let (device, requests) = (self.config.device, XdpControl::Stop.encode());
         if let Err(why) = self.platform.device_control(device, requests) {
-            self.trouble = format!("the last denials of the rules are not counted: {why}");
+            self.trouble = format!("the last frames that the kernel denied are not counted: {why}");
         }
-        self.denied = self.ask_denied();
+        self.denied = self.read_denied();
     }
 
-    /// Returns the time at which the next poll is due even without a frame.
+    /// Returns the time at which the driver must poll the queue even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let starved = self
             .queue
             .as_ref()
             .is_some_and(|queue| queue.outstanding() == 0);
-        (self.state == QueueState::Open && starved).then(|| now_ns.saturating_add(RETRY_NS))
+        (self.state == QueueState::Open && starved)
+            .then(|| now_ns.saturating_add(RETRY_INTERVAL_NS))
     }
 
     /// Returns state and counters as JSON.
@@ -183,7 +184,7 @@ impl SocketQueue {
         })
     }
 
-    /// Lends the kernel the guest's posted buffers, and starts the queue once the kernel has some.
+    /// Lends the guest's posted buffers to the kernel. Opens the queue when the kernel has some.
     pub fn post_to_device<G: GrantMechanism>(&mut self, netback: &mut Netback<G>) {
         if self.state == QueueState::Over
             || self.state == QueueState::Waiting && !self.may_open(netback)
@@ -226,8 +227,8 @@ impl SocketQueue {
         }
     }
 
-    /// Appends up to `budget` frames that were received into the guest's pages to `out`; returns
-    /// the number of ring entries taken.
+    /// Appends up to `budget` frames that the kernel has written into the guest's pages to `out`.
+    /// Returns the number of ring entries taken.
     pub fn receive<G: GrantMechanism>(
         &mut self,
         budget: usize,
@@ -241,25 +242,25 @@ impl SocketQueue {
             .receive(netback, |failed| queue.receive(budget, out, failed))
     }
 
-    /// Ends the queue. After that the kernel no longer writes to the guest's pages.
+    /// Ends the queue. Afterwards, the kernel does not write to the guest's pages.
     pub fn end(&mut self) {
         if self.queue.is_none() {
             return;
         }
-        self.count_last();
-        // The monitor checks that the descriptor is closed.
+        self.read_final_denied();
+        // Dropping the queue closes the descriptor, which the monitor requires.
         self.queue = None;
         self.state = QueueState::Over;
         let ended = self.platform.end(self.config.device);
         if let Err(why) = ended {
-            // The monitor then takes the pages away from the kernel one by one.
+            // The monitor then revokes the pages from the kernel one by one.
             self.trouble = format!("the queue did not end: {why}");
         }
     }
 }
 
-/// Returns the position within the queue's memory of the buffer at `offset` of a guest's frame, if
-/// it lies there.
+/// Returns the position in the queue's memory of the buffer at `offset` in page frame `frame`, if
+/// the frame belongs to this memory.
 fn chunk(config: &DedicatedQueueConfig, frame: u32, offset: u16) -> Option<usize> {
     let page = frame.checked_sub(config.first_frame);
     let page = page.filter(|&page| page < config.frames)?;

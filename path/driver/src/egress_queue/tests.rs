@@ -9,8 +9,8 @@ use std::slice;
 use std::sync::OnceLock;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The longest frame: 64 KB of IP, and Ethernet.
-const LONGEST: u32 = 65_549;
+/// Length of the longest frame: a 64 KB IP packet with its Ethernet header.
+const FRAME_MAX: u32 = 65_549;
 
 fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
     let mut queue = EgressQueue::default();
@@ -22,10 +22,10 @@ fn limit(bytes_per_s: u64, burst_bytes: u32) -> EgressQueue {
 }
 
 /// A guest with unlimited receive buffers.
-struct Plenty;
+struct UnlimitedBuffers;
 
-impl PostedBuffers for Plenty {
-    fn left(&self) -> u32 {
+impl PostedBuffers for UnlimitedBuffers {
+    fn free(&self) -> u32 {
         u32::MAX
     }
 
@@ -33,12 +33,12 @@ impl PostedBuffers for Plenty {
         1
     }
 
-    fn bytes(&self, _: &Frame) -> usize {
+    fn longest_fit(&self, _: &Frame) -> usize {
         usize::MAX
     }
 }
 
-/// Returns a queued frame of this length.
+/// Returns a queued frame of `bytes` bytes.
 fn queued(bytes: u32) -> Box<Queued> {
     static MEMORY: OnceLock<Area> = OnceLock::new();
     let area = MEMORY.get_or_init(|| Area::anonymous(32 * PAGE).unwrap());
@@ -55,7 +55,7 @@ fn queued(bytes: u32) -> Box<Queued> {
     })
 }
 
-/// Pushes frames at `now_ns`, and returns the number of bytes that pass.
+/// Pushes frames of these lengths at `now_ns`. Returns the number of bytes that pass.
 fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
     for bytes in frames {
         queue.push(queued(*bytes), (0, 0), now_ns);
@@ -63,7 +63,7 @@ fn offer(queue: &mut EgressQueue, now_ns: u64, frames: &[u32]) -> u64 {
     let mut lost = Vec::new();
     queue.expire(now_ns, &mut lost);
     let mut bytes = 0;
-    while let Some(queued) = queue.take(now_ns, &Plenty, &mut lost) {
+    while let Some(queued) = queue.take(now_ns, &UnlimitedBuffers, &mut lost) {
         bytes += queued.frame.len() as u64;
     }
     for (cause, queued) in lost {
@@ -78,22 +78,22 @@ fn dropped(queue: &EgressQueue) -> u64 {
 }
 
 /// Returns the maximum number of bytes that may pass within `ns`.
-fn most(bytes_per_s: u64, burst: u32, ns: u64) -> u128 {
+fn max_bytes(bytes_per_s: u64, burst: u32, ns: u64) -> u128 {
     let accrued = u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND_NS);
-    // The bucket may have started with a fraction of a byte.
+    // The bucket may have contained a fraction of a byte at the start.
     accrued + u128::from(burst) + 1
 }
 
-/// Batches, each with the time since the previous one.
+/// Returns batches of frame lengths, each with the time since the previous batch.
 fn batches() -> impl Strategy<Value = Vec<(u64, Vec<u32>)>> {
     let waits = prop_oneof![0u64..1000, 0u64..20_000_000, 0u64..3 * SECOND_NS];
-    let frames = prop::collection::vec(14..LONGEST, 0..20);
+    let frames = prop::collection::vec(14..FRAME_MAX, 0..20);
     prop::collection::vec((waits, frames), 1..60)
 }
 
 proptest! {
     #[test]
-    fn eq_6_no_window_has_more_than_its_time_and_a_burst(
+    fn eq_6_no_interval_exceeds_its_tokens_and_a_burst(
         bytes_per_s in 1_000u64..2_000_000_000,
         burst in 1u32..1_000_000,
         batches in batches(),
@@ -109,19 +109,19 @@ proptest! {
             let mut sum = 0;
             for (end, bytes) in &passed[first..] {
                 sum += u128::from(*bytes);
-                let most = most(bytes_per_s, burst.max(LONGEST), end - begin);
+                let most = max_bytes(bytes_per_s, burst.max(FRAME_MAX), end - begin);
                 prop_assert!(sum <= most, "{sum} of {most}");
             }
         }
         prop_assert!(dropped(&limit) <= offered);
     }
 
-    /// If frames arrive faster than the rate, they leave at the rate.
+    /// If senders exceed the rate, frames pass at the rate.
     #[test]
-    fn the_rate_is_reached(
+    fn excess_frames_pass_at_the_rate(
         bytes_per_s in 10_000u64..1_000_000_000,
-        burst in LONGEST..1_000_000,
-        bytes in 60u32..LONGEST,
+        burst in FRAME_MAX..1_000_000,
+        bytes in 60u32..FRAME_MAX,
         over in 2u64..10,
     ) {
         let mut limit = limit(bytes_per_s, burst);
@@ -130,15 +130,15 @@ proptest! {
         for n in 0..frames {
             passed += u128::from(offer(&mut limit, n * gap, &[bytes]));
         }
-        let accrued = most(bytes_per_s, 0, (frames - 1) * gap);
+        let accrued = max_bytes(bytes_per_s, 0, (frames - 1) * gap);
         prop_assert!(passed + 2 >= accrued, "{passed} of {accrued}");
     }
 
-    /// After a pause of any length, one burst may pass and no more, whatever the earlier traffic.
+    /// After a long pause, exactly one burst passes, regardless of the earlier traffic.
     #[test]
-    fn a_pause_leaves_neither_debt_nor_more_than_a_burst(
+    fn exactly_one_burst_passes_after_a_pause(
         bytes_per_s in 1_000u64..1_000_000_000,
-        burst in LONGEST..1_000_000,
+        burst in FRAME_MAX..1_000_000,
         batches in batches(),
         pause_s in 2_000u64..1_000_000_000,
     ) {
@@ -153,7 +153,7 @@ proptest! {
         let mut left = burst;
         let mut frames = Vec::new();
         while left > 0 {
-            let bytes = left.min(LONGEST);
+            let bytes = left.min(FRAME_MAX);
             frames.push(bytes);
             left -= bytes;
         }
@@ -162,31 +162,31 @@ proptest! {
         prop_assert_eq!(passed, u64::from(burst));
     }
 
-    /// If the clock jumps forward or back, no more than a burst passes at once.
+    /// If the clock jumps forward or back, at most one burst passes in a batch.
     #[test]
-    fn times_may_jump(
+    fn clock_jumps_release_at_most_a_burst(
         bytes_per_s in 1_000u64..1_000_000_000,
-        burst in LONGEST..1_000_000,
+        burst in FRAME_MAX..1_000_000,
         times in prop::collection::vec(any::<u64>(), 1..50),
     ) {
         let mut limit = limit(bytes_per_s, burst);
         for at in times {
-            let bytes = offer(&mut limit, at, &[LONGEST; 40]);
+            let bytes = offer(&mut limit, at, &[FRAME_MAX; 40]);
             prop_assert!(bytes <= burst.into());
         }
     }
 }
 
 #[test]
-fn queued_frames_pass_when_the_limit_ends() {
+fn queued_frames_pass_when_the_limit_is_removed() {
     let mut limit = limit(1, 100);
     assert_eq!(offer(&mut limit, 0, &[60, 60, 40]), 60, "in order");
     limit.set(None);
     assert_eq!(
-        offer(&mut limit, 0, &[LONGEST]),
-        60 + 40 + u64::from(LONGEST)
+        offer(&mut limit, 0, &[FRAME_MAX]),
+        60 + 40 + u64::from(FRAME_MAX)
     );
-    assert!(limit.is_open() && dropped(&limit) == 0);
+    assert!(limit.can_be_bypassed() && dropped(&limit) == 0);
 }
 
 #[test]
@@ -194,7 +194,10 @@ fn eq_5_frames_are_dropped_after_half_a_second() {
     let mut limit = limit(1, 100);
     assert_eq!(offer(&mut limit, 0, &[100, 60]), 100);
     let due_ns = limit.due_ns(0).unwrap();
-    assert_eq!(due_ns, LONGEST_NS, "sooner than the tokens");
+    assert_eq!(
+        due_ns, MAX_WAIT_NS,
+        "the frame expires before its tokens arrive"
+    );
     offer(&mut limit, due_ns - 1, &[]);
     assert!(!limit.is_empty());
     offer(&mut limit, due_ns, &[]);
@@ -203,7 +206,7 @@ fn eq_5_frames_are_dropped_after_half_a_second() {
 }
 
 #[test]
-fn a_rate_is_never_nothing() {
+fn rates_are_at_least_one_byte_per_second() {
     for (mbps, bytes) in [
         (1e-9, 1),
         (0.008, 1000),
@@ -216,13 +219,14 @@ fn a_rate_is_never_nothing() {
     assert_eq!(
         offer(&mut limit, 0, &[60]),
         60,
-        "longer than the burst: a debt"
+        "a frame longer than the burst leaves a debt"
     );
     assert!(!limit.can_send_now(59 * SECOND_NS, || 60));
     assert_eq!(offer(&mut limit, 60 * SECOND_NS, &[60]), 60);
 }
 
-/// Returns a machine of three guests. The second has a limit: 10 000 bytes per second, burst 3000.
+/// Returns a machine of three guests. The second guest has a limit of 10 000 bytes per second with
+/// a burst of 3000 bytes.
 fn machine() -> Machine {
     let mut machine = Machine::new(3);
     let limit = FrameLimit {
@@ -237,7 +241,7 @@ fn machine() -> Machine {
 const MS: u64 = 1_000_000;
 
 #[test]
-fn limited_frames_wait_and_delay_no_other() {
+fn limited_frames_wait_without_delaying_others() {
     let mut machine = machine();
     let free = machine.guests[0].front.buffers().available();
     let to = |n: usize| -> Vec<_> {
@@ -248,7 +252,7 @@ fn limited_frames_wait_and_delay_no_other() {
         machine.send(0, sent.0);
         machine.send(0, sent.1);
     }
-    assert_eq!(machine.carry(0).packets, 10);
+    assert_eq!(machine.forward_from(0).packets, 10);
     assert_eq!(machine.received(1), to(1)[..3]);
     assert_eq!(machine.received(2), to(2));
     // The sender gets its pages back.
@@ -259,7 +263,7 @@ fn limited_frames_wait_and_delay_no_other() {
         (queue.units(), queue.stat(0)["bytes"].as_u64()),
         (2, Some(2000))
     );
-    assert_eq!(queue.due_ns(0), Some(100 * MS), "a thousand bytes");
+    assert_eq!(queue.due_ns(0), Some(100 * MS), "the time for 1000 bytes");
     machine.drain(99 * MS);
     assert!(machine.received(1).is_empty());
     machine.drain(100 * MS);
@@ -268,42 +272,42 @@ fn limited_frames_wait_and_delay_no_other() {
     assert_eq!(machine.received(1), to(1)[4..]);
     assert!(machine.switch.queueing.is_empty());
     assert_eq!(machine.port(1).traffic.out_packets, 5);
-    // Frames from the limited guest are not limited.
+    // The limit does not apply to frames from the guest.
     let sent: Vec<_> = (0..9).map(|n| frame(mac(2), mac(1), 1400, n)).collect();
     sent.iter().for_each(|bytes| machine.send(1, bytes));
-    assert_eq!(machine.carry(1).packets, 9);
+    assert_eq!(machine.forward_from(1).packets, 9);
     assert_eq!(machine.received(2), sent);
 }
 
-/// Both paths take tokens from the same bucket, and frames of both keep their order.
+/// Both paths take tokens from the same bucket, and keep the order of their frames.
 #[test]
-fn small_frames_wait_for_the_rate_behind_each_other() {
+fn limited_small_frames_wait_in_order() {
     let (mut machine, mut fast) = (machine(), FastPath::default());
     let small: Vec<_> = (0..35).map(|n| frame(mac(1), mac(0), 100, n)).collect();
     let other = frame(mac(2), mac(0), 100, 9);
     small[..20].iter().for_each(|bytes| machine.send(0, bytes));
     machine.send(0, &other);
-    assert!(fast.carry(&mut machine.switch, 0, 0, 64).is_some());
+    assert!(fast.forward_from(&mut machine.switch, 0, 0, 64).is_some());
     machine.publish();
     assert_eq!(machine.received(1), small[..20]);
     assert_eq!(machine.received(2), slice::from_ref(&other));
     small[20..].iter().for_each(|bytes| machine.send(0, bytes));
     machine.send(0, &other);
-    fast.carry(&mut machine.switch, 0, 0, 64);
+    fast.forward_from(&mut machine.switch, 0, 0, 64);
     machine.publish();
     assert_eq!(machine.received(1), small[20..30]);
     assert_eq!(machine.received(2), [other]);
     let more = frame(mac(1), mac(0), 100, 99);
     machine.send(0, &more);
-    fast.carry(&mut machine.switch, 0, 60 * MS, 64);
-    machine.carry_at(0, 60 * MS);
+    fast.forward_from(&mut machine.switch, 0, 60 * MS, 64);
+    machine.forward_from_at(0, 60 * MS);
     let mut all = small[30..].to_vec();
     all.push(more);
     assert_eq!(machine.received(1), all);
     assert_eq!(dropped(&machine.port(1).egress), 0);
 }
 
-/// Returns a TCP aggregate with `payload` bytes in packets of 1000 each, for the limited guest.
+/// Returns a TCP aggregate for the limited guest, with `payload` bytes in packets of 1000 bytes.
 fn aggregate(payload: usize) -> (Vec<u8>, nic::Offload) {
     let mut tcp = vif::testing::ipv4_tcp(payload, 1);
     tcp[..6].copy_from_slice(&mac(1));
@@ -322,26 +326,25 @@ fn aggregate(payload: usize) -> (Vec<u8>, nic::Offload) {
     (tcp, offload)
 }
 
-/// An aggregate counts as one frame with one header, whatever its number of packets.
+/// An aggregate counts as one frame with one header, regardless of its number of packets.
 #[test]
-fn an_aggregate_counts_once() {
+fn aggregates_count_as_one_frame() {
     let mut machine = machine();
     let (tcp, offload) = aggregate(2900);
     assert!(machine.guests[0].send(&tcp, offload));
     assert!(machine.guests[0].send(&tcp, offload));
-    machine.carry(0);
+    machine.forward_from(0);
     assert_eq!(machine.port(1).traffic.out_bytes, tcp.len() as u64);
     assert_eq!(machine.port(1).egress.stat(0)["bytes"], tcp.len() as u64);
 }
 
-/// An aggregate longer than the burst is split, so that it does not leave the bucket empty for
-/// long.
+/// The queue splits an aggregate longer than the burst, so that the aggregate leaves no large debt.
 #[test]
-fn an_aggregate_is_cut_to_the_burst() {
+fn aggregates_are_split_at_the_burst() {
     let mut machine = machine();
     let (tcp, offload) = aggregate(7500);
     assert!(machine.guests[0].send(&tcp, offload));
-    machine.carry(0);
+    machine.forward_from(0);
     let mut lengths = vec![machine.received(1)];
     for ms in 1..500 {
         machine.drain(ms * MS);
@@ -352,13 +355,13 @@ fn an_aggregate_is_cut_to_the_burst() {
     assert_eq!(dropped(&machine.port(1).egress), 0);
 }
 
-/// Traces and captures show that a frame waits, and its final result.
+/// A trace shows that a frame waits; a capture shows its final result.
 #[test]
-fn a_frame_that_waits_has_a_fate() {
+fn waiting_frames_are_traced_and_captured() {
     let mut machine = machine();
     let bytes = frame(mac(1), mac(0), 2900, 1);
     machine.send(0, &bytes);
-    machine.carry(0);
+    machine.forward_from(0);
     let capture = crate::capture::CaptureRequest {
         id: 1,
         of: "g1",
@@ -369,7 +372,7 @@ fn a_frame_that_waits_has_a_fate() {
     machine.switch.trace.request();
     machine.send(0, &bytes);
     machine.send(0, &bytes);
-    machine.carry(0);
+    machine.forward_from(0);
     assert!(
         captured(&mut machine)["frames"]
             .as_array()

@@ -1,17 +1,18 @@
-//! The fast path through the driver domain ([`nic::small_frame`]): small frames from guest to
-//! guest, the most frequent kind at high packet rates.
+//! The fast path through the driver domain: it forwards small frames from guest to guest
+//! ([`nic::small_frame`]), the most frequent kind at high packet rates.
 //!
-//! A [`Frame`] may have many pieces, a bare header, and pending merging, segmentation or checksums.
-//! A small frame is a struct of 80 bytes: a copy of its head and an address, without pending work.
-//! So the two are different types all the way from the source ring to the destination ring.
+//! A [`Frame`] may have many pieces, a separate header, and pending merging, segmentation or
+//! checksums. A small frame is a struct of 80 bytes without pending work: a copy of the frame's
+//! head, and an address. So the two are different types all the way from the source ring to the
+//! destination ring.
 //!
-//! The path is selected for a whole batch. The fast path requires: from the netback, that the
-//! frames at the head of the ring are small; from the bridge, that each leaves by one port, with
-//! nothing to learn, count or inspect (BR-21); from the egress ports, that each is a connected
-//! guest with room for the longest frame. Otherwise the whole batch takes the slow path,
-//! [`Switch::forward`], which decides and counts. The fast path only forwards. It is separate from
-//! [`Switch::carry`], whose batches consist of [`Frame`]s: building those is most of the cost that
-//! this path saves.
+//! The driver selects the path for a whole batch. The fast path has three requirements. The frames
+//! at the head of the ring are small (netback). Each frame has one egress port, and the bridge has
+//! nothing to learn, count or inspect (BR-21). Each egress port is a connected guest that accepts
+//! the longest frame. Otherwise the whole batch takes the slow path, [`Switch::forward`], which
+//! decides and counts. The fast path only forwards. It is separate from [`Switch::forward_from`], whose
+//! batches consist of [`Frame`]s, because building [`Frame`]s is most of the cost that the fast
+//! path saves.
 
 mod sender_load;
 
@@ -23,16 +24,16 @@ use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
 use sender_load::SenderLoad;
 
-/// Posted buffers of a guest that a sender of many small frames leaves to other senders. Frames of
-/// this path do not wait for buffers, so a flood would otherwise displace most frames of others,
-/// ARP replies included.
-const SPARED: u32 = 8;
+/// Number of a guest's posted buffers that a sender of many small frames leaves to other senders.
+/// Frames of this path do not wait for buffers, so a flood would otherwise displace most frames of
+/// other senders, including ARP replies.
+const RESERVED_BUFFERS: u32 = 8;
 
 /// Number of a guest's batches that skip the fast path after a batch that needed the slow path. A
 /// guest that sends to a wire usually continues to do so, and a failed attempt costs a copy of each
-/// frame's head. With 31, one batch in 32 pays for an attempt, and a guest that starts to send to
-/// another guest uses the fast path within 32 batches.
-const SKIPS: u8 = 31;
+/// frame's head. With 31 skips, one batch in 32 pays for an attempt, and a guest that starts to
+/// send to another guest uses the fast path after at most 31 batches.
+const SKIPPED_BATCHES: u8 = 31;
 
 /// Scratch lists of the fast path.
 #[derive(Debug, Default)]
@@ -41,23 +42,23 @@ pub struct FastPath {
     small: SmallBatch,
     /// Destination port of each frame.
     routes: Vec<u16>,
-    /// Scratch list for a batch on the slow path; empty between batches.
+    /// Scratch list for a batch that takes the slow path; empty between batches.
     frames: Vec<Frame>,
 }
 
 /// A forwarded batch of small frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallFrameBatch {
-    /// Size of the batch.
+    /// Number of packets and bytes of the batch.
     pub stats: BatchStats,
-    /// Whether the guest had more requests.
+    /// Whether the guest's ring had more requests.
     pub more: bool,
 }
 
 impl FastPath {
     /// Forwards a batch of up to `budget` small frames from the guest at `in_port`. Returns `None`
-    /// if none was taken and the slow path must handle the ring.
-    pub fn carry(
+    /// if it took no frame and the slow path must handle the ring.
+    pub fn forward_from(
         &mut self,
         switch: &mut Switch,
         in_port: usize,
@@ -75,13 +76,13 @@ impl FastPath {
         }
         let before = switch.ledger.enter(Hop::Netback);
         let taken = vif.take_small_frames(budget, &mut self.small);
-        let spared = match vif.small_frame_rate.add(now_ns, self.small.len()) {
+        let reserved = match vif.small_frame_rate.add(now_ns, self.small.len()) {
             SenderLoad::Low => 0,
-            SenderLoad::High => SPARED,
+            SenderLoad::High => RESERVED_BUFFERS,
         };
-        if !self.small.is_empty() && !self.send(switch, (in_port, spared), now_ns) {
+        if !self.small.is_empty() && !self.send(switch, (in_port, reserved), now_ns) {
             if let Some(vif) = switch.ports.vif_mut(in_port) {
-                vif.fast_path_skips = SKIPS;
+                vif.fast_path_skips = SKIPPED_BATCHES;
             }
             self.take_slow_path(switch, in_port, now_ns);
         }
@@ -102,9 +103,14 @@ impl FastPath {
         })
     }
 
-    /// Sends each frame to its guest if all of them qualify for the fast path. Otherwise returns
-    /// false and sends nothing. Leaves each guest's last `spared` posted buffers.
-    fn send(&mut self, switch: &mut Switch, (in_port, spared): (usize, u32), now_ns: u64) -> bool {
+    /// Sends each frame to its guest if all frames qualify for the fast path. Otherwise returns
+    /// false and sends nothing. Does not use the last `reserved` posted buffers of each guest.
+    fn send(
+        &mut self,
+        switch: &mut Switch,
+        (in_port, reserved): (usize, u32),
+        now_ns: u64,
+    ) -> bool {
         let Self { small, routes, .. } = self;
         switch.ledger.enter(Hop::Bridge);
         let routed = switch.bridge.routes(small, in_port, now_ns, routes);
@@ -147,7 +153,7 @@ impl FastPath {
             for (number, pick) in egress.all() {
                 if let Some(vif) = ports.vif_mut(number) {
                     vif.egress.charge(now_ns, || bytes(pick));
-                    vif.send_small_frames(small, pick, spared);
+                    vif.send_small_frames(small, pick, reserved);
                     dirty.mark(number);
                 }
             }
@@ -156,7 +162,7 @@ impl FastPath {
         fits
     }
 
-    /// Forwards the batch as full frames.
+    /// Forwards the batch on the slow path, as [`Frame`]s.
     fn take_slow_path(&mut self, switch: &mut Switch, in_port: usize, now_ns: u64) {
         for small in self.small.iter() {
             match small.to_frame() {
@@ -169,11 +175,12 @@ impl FastPath {
     }
 }
 
-/// Returns whether the next batch skips the fast path, and counts it if so.
+/// Returns whether the next batch skips the fast path. If so, decrements the number of batches that
+/// still skip it.
 #[inline]
-fn skips(left: &mut u8) -> bool {
-    let skips = *left > 0;
-    *left = left.saturating_sub(1);
+fn skips(remaining: &mut u8) -> bool {
+    let skips = *remaining > 0;
+    *remaining = remaining.saturating_sub(1);
     skips
 }
 

@@ -1,19 +1,19 @@
-//! The rate of a guest's small frames.
+//! The rate at which a guest sends small frames.
 
-/// Window of the rate, in nanoseconds.
+/// Length of a measurement window, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000;
-/// Frames in recent windows above which the load is high.
-const MANY: usize = 128;
+/// Number of frames in recent windows above which the load is high.
+const HIGH_LOAD_FRAMES: usize = 128;
 
-/// Recent small frames of a guest.
+/// Number of small frames that a guest has sent recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmallFrameRate {
     since_ns: u64,
-    /// Frames of this window, half of those of the window before, and so on.
+    /// Number of frames in this window, plus half of the number in the previous window, and so on.
     frames: usize,
 }
 
-/// The load that a sender causes.
+/// The load that a guest's small frames cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SenderLoad {
     Low,
@@ -21,7 +21,7 @@ pub(super) enum SenderLoad {
 }
 
 impl SmallFrameRate {
-    /// Counts a batch, and returns the load.
+    /// Counts the frames of a batch, and returns the load.
     #[inline]
     pub(super) fn add(&mut self, now_ns: u64, frames: usize) -> SenderLoad {
         let windows = now_ns.saturating_sub(self.since_ns) / WINDOW_NS;
@@ -30,7 +30,7 @@ impl SmallFrameRate {
             self.frames >>= windows.min(usize::BITS as u64 - 1);
         }
         self.frames = self.frames.saturating_add(frames);
-        match self.frames > MANY {
+        match self.frames > HIGH_LOAD_FRAMES {
             true => SenderLoad::High,
             false => SenderLoad::Low,
         }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_flood_is_high_in_every_window() {
+    fn steady_flood_is_high_load_in_every_window() {
         let mut rate = SmallFrameRate::default();
         rate.add(0, 300);
         for ms in 1..100 {
@@ -52,14 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_it() {
+    fn pause_ends_the_high_load() {
         let mut rate = SmallFrameRate::default();
         assert_eq!(rate.add(0, 10_000), SenderLoad::High);
         assert_eq!(rate.add(20 * WINDOW_NS, 1), SenderLoad::Low);
     }
 
     #[test]
-    fn thirty_frames_per_window_are_low() {
+    fn thirty_frames_per_window_are_low_load() {
         let mut rate = SmallFrameRate::default();
         for ms in 0..100 {
             assert_eq!(rate.add(ms * WINDOW_NS, 30), SenderLoad::Low);

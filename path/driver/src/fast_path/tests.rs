@@ -5,13 +5,13 @@ const SMALL: usize = 100;
 
 /// Runs a turn for guest 0; returns the batch of the fast path.
 fn turn(fast: &mut FastPath, machine: &mut Machine) -> Option<SmallFrameBatch> {
-    let small = fast.carry(&mut machine.switch, 0, 0, 64);
+    let small = fast.forward_from(&mut machine.switch, 0, 0, 64);
     machine.publish();
     small
 }
 
 #[test]
-fn small_frames_between_guests_take_it() {
+fn small_frames_between_guests_use_the_fast_path() {
     let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
     assert_eq!(turn(&mut fast, &mut machine), None, "no frame is waiting");
     for number in 0..6 {
@@ -41,32 +41,33 @@ fn small_frames_between_guests_take_it() {
 }
 
 #[test]
-fn a_batch_takes_one_path_as_a_whole() {
+fn one_unsuitable_frame_diverts_the_whole_batch() {
     let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
     let to_one = frame(mac(1), mac(0), SMALL, 1);
     let to_all = frame([0xff; 6], mac(0), SMALL, 2);
     machine.send(0, &to_one);
     machine.send(0, &to_all);
-    // Forwarded in order, but by the slow path, which alone supports several destinations.
+    // The frames are forwarded in order by the slow path, because only the slow path supports
+    // several destinations.
     assert_eq!(
         turn(&mut fast, &mut machine).map(|small| small.stats.packets),
         Some(2)
     );
     assert_eq!(machine.received(1), [to_one.clone(), to_all.clone()]);
     assert_eq!(machine.received(2), [to_all]);
-    // The next batches skip the fast path, then one tries again.
-    for untried in 0..SKIPS {
+    // The next batches skip the fast path. Then a batch tries it again.
+    for untried in 0..SKIPPED_BATCHES {
         machine.send(0, &to_one);
         assert_eq!(turn(&mut fast, &mut machine), None, "{untried}");
-        assert_eq!(machine.carry(0).packets, 1);
+        assert_eq!(machine.forward_from(0).packets, 1);
     }
     machine.send(0, &to_one);
     assert!(turn(&mut fast, &mut machine).is_some());
-    assert_eq!(machine.received(1).len(), usize::from(SKIPS) + 1);
+    assert_eq!(machine.received(1).len(), usize::from(SKIPPED_BATCHES) + 1);
 }
 
 #[test]
-fn eq_7_a_flood_leaves_buffers_to_other_senders() {
+fn eq_7_flood_leaves_buffers_for_other_senders() {
     let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
     let sent = frame(mac(1), mac(0), SMALL, 0);
     let mut flood = |machine: &mut Machine| {
@@ -80,11 +81,11 @@ fn eq_7_a_flood_leaves_buffers_to_other_senders() {
     let first = flood(&mut machine);
     while !machine.received(1).is_empty() {}
     let drops = flood(&mut machine);
-    assert_eq!(drops - first, 1280 - 120, "of 128 posted buffers, 8 remain");
+    assert_eq!(drops - first, 1280 - 120, "8 of 128 posted buffers remain");
     let other = frame(mac(1), mac(2), SMALL, 1);
     machine.send(2, &other);
-    let carried = fast.carry(&mut machine.switch, 2, 0, 64);
-    assert!(carried.is_some(), "by the fast path");
+    let carried = fast.forward_from(&mut machine.switch, 2, 0, 64);
+    assert!(carried.is_some(), "the frame uses the fast path");
     machine.publish();
     let got = [machine.received(1), machine.received(1)].concat();
     assert_eq!(got.last(), Some(&other));
@@ -92,22 +93,22 @@ fn eq_7_a_flood_leaves_buffers_to_other_senders() {
 }
 
 #[test]
-fn a_large_frame_ends_it() {
+fn large_frame_ends_the_fast_path_batch() {
     let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
     let sent = [SMALL, 5000, SMALL].map(|len| frame(mac(1), mac(0), len, len as u64));
     sent.iter().for_each(|bytes| machine.send(0, bytes));
     let small = turn(&mut fast, &mut machine).unwrap();
     assert!(small.more && small.stats.packets == 1, "{small:?}");
     assert_eq!(turn(&mut fast, &mut machine), None);
-    assert_eq!(machine.carry(0).packets, 2);
+    assert_eq!(machine.forward_from(0).packets, 2);
     assert_eq!(machine.received(1), sent);
 }
 
 #[test]
-fn to_a_guest_that_is_not_there_the_slow_path_counts() {
+fn frames_to_a_closed_guest_are_counted_by_slow_path() {
     let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
     machine.guests[1].raw_tx().set_req_prod(u32::MAX);
-    machine.carry(1);
+    machine.forward_from(1);
     machine.send(0, &frame(mac(1), mac(0), SMALL, 1));
     assert!(turn(&mut fast, &mut machine).is_some());
     assert_eq!(machine.port(1).not_connected, 1);
@@ -115,12 +116,15 @@ fn to_a_guest_that_is_not_there_the_slow_path_counts() {
 }
 
 #[test]
-fn a_frame_that_is_followed_takes_the_slow_path() {
+fn traced_frame_takes_the_slow_path() {
     let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
     machine.switch.trace.request();
     machine.send(0, &frame(mac(1), mac(0), SMALL, 1));
     assert_eq!(turn(&mut fast, &mut machine), None);
-    assert_eq!(machine.carry(0).packets, 1);
+    assert_eq!(machine.forward_from(0).packets, 1);
     machine.send(0, &frame(mac(1), mac(0), SMALL, 2));
-    assert!(turn(&mut fast, &mut machine).is_some(), "one is followed");
+    assert!(
+        turn(&mut fast, &mut machine).is_some(),
+        "only one frame is traced"
+    );
 }

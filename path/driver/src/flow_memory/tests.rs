@@ -16,10 +16,10 @@ fn memory(config: &DriverConfig) -> Span {
     Area::anonymous(FlowMemory::bytes(config)).unwrap().span()
 }
 
-/// FW-10: each port of the next process gets its previous table, in any order of added ports, and a
-/// new port takes none of these tables.
+/// FW-10: in the next process, each port gets its previous table, in any order of adding the ports.
+/// A new port gets none of these tables.
 #[test]
-fn ports_find_their_tables_again() {
+fn next_process_adopts_the_tables_of_its_ports() {
     let config = config(3);
     let span = memory(&config);
     let mut before = FlowMemory::new(span, &config);
@@ -35,7 +35,7 @@ fn ports_find_their_tables_again() {
 }
 
 #[test]
-fn a_table_that_was_given_up_leaves_its_place() {
+fn released_table_frees_its_place() {
     let config = config(1);
     let mut memory = FlowMemory::new(memory(&config), &config);
     let flows = memory.table(0, 10, NOW).unwrap();
@@ -43,13 +43,13 @@ fn a_table_that_was_given_up_leaves_its_place() {
     assert!(refused.contains("raise `flow_tables`"), "{refused}");
     let place = memory.places[0].0;
     assert!(!Flows::is_free(place));
-    memory.give_up(0, flows);
+    memory.release(0, flows);
     assert!(Flows::is_free(place));
     memory.table(1, 11, NOW).unwrap();
 }
 
 #[test]
-fn a_place_is_as_large_as_the_machine_reserves() {
+fn places_fill_the_pages_that_config_reserves() {
     let config = config(2);
     assert_eq!(FlowMemory::bytes(&config), 2 * 2 * abi::PAGE);
     let memory = FlowMemory::new(memory(&config), &config);

@@ -1,5 +1,5 @@
-//! Common parts of all mechanisms, also those of other programs: ranges in a guest's pages, and
-//! copies to mapped pages.
+//! Common parts of all grant mechanisms, including those of other programs: ranges in a guest's
+//! pages, and copies to mapped pages.
 
 use abi::{DomId, GrantStatus, Slot};
 use nic::frame::HOT;
@@ -11,20 +11,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use vif::grants::{CopySource, GrantAccess};
 
-/// Common parameters of every mechanism: the granter, and its part of the window.
+/// Parameters that every mechanism needs: the granter, and its part of the window.
 #[derive(Clone, Debug)]
 pub struct GranterWindow {
-    /// Hypercalls of this domain.
+    /// This domain's hypercalls.
     pub calls: Rc<RefCell<Calls>>,
-    /// The guest.
+    /// The guest that grants.
     pub domain: DomId,
-    /// Grant window of this domain.
+    /// This domain's grant window.
     pub window: Area,
     /// First slot of this guest's grants.
     pub first: Slot,
-    /// Number of slots for this guest's grants. Higher indices are unusable.
+    /// Number of slots for this guest's grants. Entries of its table beyond this number are
+    /// unusable.
     pub slots: u32,
-    /// Ledger of this domain.
+    /// This domain's ledger.
     pub ledger: Rc<Ledger>,
 }
 
@@ -36,7 +37,7 @@ pub fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStat
         .ok_or(GrantStatus::BadCopyArg)
 }
 
-/// Prefetches the start of a copy's destination. The processor predicts the rest.
+/// Prefetches the start of a copy's destination. The processor's prefetcher fetches the rest.
 #[inline]
 pub fn fetch_start(dst: Span) {
     dst.take(HOT).prefetch_write();
@@ -66,8 +67,8 @@ pub fn copy_to(dst: Span, source: CopySource, frames: &[Frame]) -> GrantStatus {
     }
 }
 
-/// Copies each small frame to the range of its access, if usable. Prefetches the ranges, because
-/// none was prefetched before.
+/// Copies each small frame to the range of its access, if the access is usable. Prefetches the
+/// ranges first, because the caller has not.
 pub fn fetch_and_copy_small_frames(
     ledger: &Ledger,
     accesses: &mut [GrantAccess],
@@ -81,7 +82,7 @@ pub fn fetch_and_copy_small_frames(
     });
 }
 
-/// Copies each small frame to the range of its access, if usable.
+/// Copies each small frame to the range of its access, if the access is usable.
 #[inline]
 pub(super) fn copy_small_frames(accesses: &mut [GrantAccess], small: &[SmallFrame], pick: &[u32]) {
     for (access, index) in accesses.iter_mut().zip(pick) {

@@ -1,6 +1,7 @@
-//! Counted grants: the monitor maps the guest's pages once, and this domain counts its uses of
-//! them, without a hypercall (`shmem::grant_use` has the protocol). Without `COUNTED` these are
-//! unchecked grants, which neither count nor check uses, and so show the cost of counting.
+//! Counted grants: the monitor maps the guest's pages once, and this domain counts its uses of them
+//! without a hypercall (`shmem::grant_use` has the protocol). Without `COUNTED`, these are
+//! unchecked grants, which neither count nor check uses: the difference in speed is the cost of
+//! counting.
 
 use super::access::{GranterWindow, copy_small_frames, copy_to, fetch_start};
 use abi::counted::{Translation, status_bytes, translation_bytes};
@@ -15,38 +16,39 @@ use shmem::grant_use::{self, EntryWords, TableWords};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
-/// The grants of one guest, with both sub-tables. Without `COUNTED`, batches do not read the
-/// sub-tables.
+/// The grants of one guest, with the translation and the status sub-table. Without `COUNTED`,
+/// batches do not read the sub-tables.
 #[derive(Debug)]
 struct GrantTable<const COUNTED: bool> {
     guest: GranterWindow,
     entries: TableWords,
-    /// The guest's part of the window, entry by entry.
+    /// The guest's part of the window: one page per entry.
     pages: Span,
 }
 
 impl<const COUNTED: bool> GrantTable<COUNTED> {
-    /// Returns the words of an entry.
+    /// Returns the words of an entry in both sub-tables.
     #[inline]
     fn words(&self, gref: GrantRef) -> Option<EntryWords> {
         self.entries.words(gref.index())
     }
 
-    /// Counts a use if the entry permits it. A call of [`GrantTable::undisturbed`] must follow.
+    /// Counts a use if the entry permits it. The caller must then call [`GrantTable::undisturbed`].
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
         grant_use::claim(words.translation, words.status, gref, write).then_some(words.status)
     }
 
-    /// Returns whether a claimed use is still permitted.
+    /// Returns whether the entry still permits a claimed use.
     #[inline]
-    fn holds(&self, gref: GrantRef, write: bool) -> bool {
+    fn permits(&self, gref: GrantRef, write: bool) -> bool {
         self.words(gref)
             .is_some_and(|words| grant_use::holds(words.translation, gref, write))
     }
 
-    /// Begins a batch. Returns the argument for [`GrantTable::undisturbed`].
+    /// Begins a batch. Returns the number of announced revocations, for
+    /// [`GrantTable::undisturbed`].
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
@@ -55,8 +57,8 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Returns whether no revocation has been announced since [`GrantTable::announced`] returned
-    /// `before`.
+    /// Returns whether the monitor has announced no revocation since [`GrantTable::announced`]
+    /// returned `before`.
     #[inline]
     fn undisturbed(&self, before: u64) -> bool {
         if !COUNTED {
@@ -72,7 +74,7 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         self.part(access.gref, access.offset, access.len)
     }
 
-    /// Returns the `len` bytes starting at `offset` of the page of entry `gref`.
+    /// Returns the range of `len` bytes at `offset` in the page of entry `gref`.
     #[inline]
     fn part(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
         if usize::from(offset) + usize::from(len) > PAGE {
@@ -83,9 +85,9 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
             .ok_or(GrantStatus::BadRef)
     }
 
-    /// Makes every access of a batch usable or records an error in it, and records its counted use
-    /// in `uses`. `fetch` prefetches each range. Neighbouring accesses to one page, such as its two
-    /// halves, count once.
+    /// Sets the result of each access of a batch to its range or to an error, and adds the counted
+    /// uses to `uses`. `fetch` prefetches each range. Consecutive accesses to the same page, for
+    /// instance to both halves, share one use.
     #[inline(always)]
     fn begin(
         &self,
@@ -105,8 +107,8 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
                 fetch(span);
             }
             if COUNTED {
-                // An uncounted use stays rejected, even if the page is granted by the time of the
-                // re-check.
+                // An access whose use was not counted remains rejected, even if the page is granted
+                // again before the re-check.
                 let Some(place) = places.next() else {
                     access.result = Err(GrantStatus::BadRef);
                     continue;
@@ -125,18 +127,18 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Invalidates accesses whose uses are no longer permitted.
+    /// Rejects accesses whose uses are no longer permitted.
     #[cold]
     fn recheck(&self, accesses: &mut [GrantAccess], write: bool) {
         for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-            if !self.holds(access.gref, write) {
+            if !self.permits(access.gref, write) {
                 access.result = Err(GrantStatus::BadRef);
             }
         }
     }
 
-    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and records its
-    /// counted use in `uses`. `fetch` prefetches each range.
+    /// Claims the page of each copy of a batch, or sets the status of the copy to `BadRef`. Adds
+    /// the counted uses to `uses`. `fetch` prefetches each range.
     #[inline(always)]
     fn begin_copies(&self, copies: &mut [CopyOut], uses: &mut Uses, fetch: impl Fn(Span)) {
         let before = self.announced();
@@ -162,10 +164,10 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
         }
     }
 
-    /// Invalidates copies whose uses are no longer permitted.
+    /// Rejects copies whose uses are no longer permitted.
     #[cold]
     fn recheck_copies(&self, copies: &mut [CopyOut]) {
-        for op in copies.iter_mut().filter(|op| !self.holds(op.gref, true)) {
+        for op in copies.iter_mut().filter(|op| !self.permits(op.gref, true)) {
             op.status = GrantStatus::BadRef;
         }
     }
@@ -175,14 +177,15 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
     }
 }
 
-/// The mechanism, for one guest. Dropping it ends all its uses.
+/// The grant mechanism for one guest. Dropping it ends all of its uses.
 ///
-/// Without `COUNTED` nothing is checked, and only uses of kept pages are counted. Access to an
-/// ungranted page then faults, and a granted page can be revoked only by force.
+/// Without `COUNTED`, the mechanism checks nothing, and counts only the uses of
+/// [kept](CountedGrants::keep) pages. An access to an ungranted page then faults, and the monitor
+/// can revoke a granted page only by force.
 #[derive(Debug)]
 pub struct CountedGrants<const COUNTED: bool> {
     table: GrantTable<COUNTED>,
-    /// Uses that last as long as the connection, by the rings.
+    /// Uses of the rings' pages, which last as long as the connection.
     kept: Uses,
     /// Uses of the batch being read.
     reading: Uses,
@@ -190,16 +193,17 @@ pub struct CountedGrants<const COUNTED: bool> {
     writing: Uses,
     /// Uses of pages that a device may write now.
     posted: Uses,
-    /// Ends the table after all uses.
+    /// The table's binding. Dropped last, after all uses have ended.
     _own: OwnTable,
 }
 
 impl<const COUNTED: bool> CountedGrants<COUNTED> {
-    /// Binds the guest's table `handle`: maps its pages at the guest's slots, and its sub-tables
-    /// starting at slot `tables`.
+    /// Binds the guest's table `handle`: the monitor maps the granted pages at the guest's slots,
+    /// and the sub-tables at the slots from `tables`.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// The status with which the monitor rejects the binding, or `BadSlot` if the slots are outside
+    /// the window.
     pub fn bind(guest: GranterWindow, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
         let entries = guest.slots;
         let (translation, status) = (translation_bytes(entries), status_bytes(entries));
@@ -235,15 +239,16 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         })
     }
 
-    /// Returns a page that stays in use while the mechanism exists.
+    /// Returns a page that remains in use as long as the mechanism exists.
     ///
     /// # Errors
-    /// `BadRef`: the page is not granted, or not for writing.
+    /// `BadRef`: the page is not granted, or is granted read-only.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         self.keep_page(gref, |_| ())
     }
 
-    /// Like [`CountedGrants::keep`], but calls `claimed` once the use is counted.
+    /// Like [`CountedGrants::keep`], but calls `claimed` between counting the use and checking the
+    /// entry again.
     fn keep_page(
         &mut self,
         gref: GrantRef,
@@ -253,15 +258,16 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         let status = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
         self.kept.0.push(Some(status));
         claimed(page);
-        // Unchecked grants also execute this fence: a connection has only a dozen of these pages.
+        // Unchecked grants also execute this fence. It costs little, because a connection has only
+        // a dozen of these pages.
         grant_use::full_fence();
-        match self.table.holds(gref, true) {
+        match self.table.permits(gref, true) {
             true => Ok(page),
             false => Err(GrantStatus::BadRef),
         }
     }
 
-    /// First half of [`Grants::hold`]: counts a use for each permitted access.
+    /// First half of [`GrantMechanism::hold`]: counts a use for each permitted access.
     fn claim_each(&self, accesses: &mut [GrantAccess]) {
         for access in accesses {
             access.result = self.table.place(access);
@@ -271,7 +277,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         }
     }
 
-    /// Second half of [`Grants::hold`]: releases claimed uses that are no longer permitted.
+    /// Second half of [`GrantMechanism::hold`]: releases claimed uses that are no longer permitted.
     fn hold_claimed(&mut self, accesses: &mut [GrantAccess], frames: &mut Vec<u32>) {
         if COUNTED {
             grant_use::full_fence();
@@ -288,7 +294,7 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
         }
     }
 
-    /// Like [`Grants::write`]; `fetch` prefetches each page.
+    /// Like [`GrantMechanism::write`]; `fetch` prefetches the destination of each copy.
     #[inline]
     fn copy_out(&mut self, copies: &mut [CopyOut], frames: &[Frame], fetch: impl Fn(Span)) {
         let Self { table, writing, .. } = self;
@@ -308,15 +314,15 @@ impl<const COUNTED: bool> CountedGrants<COUNTED> {
     }
 }
 
-/// A counted use.
+/// The status word in which a use is counted.
 type Use = &'static AtomicU32;
 
-/// Uses that end together. An access that shares its use with a neighbour has an empty entry.
+/// Uses that end together. The entry of an access that shares the previous access's use is `None`.
 #[derive(Debug, Default)]
 struct Uses(Vec<Option<Use>>);
 
 impl Uses {
-    /// Adds `count` entries.
+    /// Adds `count` empty entries, and returns them.
     #[inline]
     fn places(&mut self, count: usize) -> &mut [Option<Use>] {
         let first = self.0.len();

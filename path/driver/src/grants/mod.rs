@@ -1,8 +1,8 @@
-//! A netback's access to the pages that a guest granted, by the mechanism [`counted`]: the monitor
-//! maps the guest's pages once; each use is counted, without a hypercall.
+//! A netback's access to the pages that a guest has granted. The mechanism is [`counted`]: the
+//! monitor maps the guest's pages once, and this domain counts each use without a hypercall.
 //!
-//! Every mechanism maps page `index` of a guest's grant table at slot `first + index` of the
-//! window, so that adjacent pages of the guest's pool are adjacent in the window and share one
+//! Every mechanism maps the page of entry `index` of a guest's grant table at slot `first + index`
+//! of the window. So adjacent pages of the guest's pool are adjacent in the window and share one
 //! mapping.
 
 mod access;

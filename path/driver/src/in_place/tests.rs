@@ -6,14 +6,14 @@ use std::slice;
 
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 9];
 const FRAME: usize = 1519;
-/// The guest whose pages hold the frames.
+/// The guest whose pages contain the frames.
 const GUEST: usize = 1;
 
 fn in_place() -> InPlace {
     InPlace::new(&LroConfig::default())
 }
 
-/// Acts as the device: receives these frames into the guest's posted buffers.
+/// Acts as the device: receives these frames into the guest's posted buffers. Returns the buffers.
 fn received(in_place: &mut InPlace, machine: &mut Machine, frames: &[Vec<u8>]) -> Vec<BufferId> {
     let vif = machine.switch.ports.vif_mut(GUEST).unwrap();
     let netback = vif.netback().unwrap();
@@ -62,14 +62,14 @@ fn frames_for_the_guest_stay_in_place() {
 }
 
 #[test]
-fn a_blank_checksum_inside_a_tunnel_is_filled_in() {
+fn tunnelled_blank_checksum_is_computed() {
     let (mut machine, mut in_place) = (Machine::new(2), in_place());
     let mut sent = vec![
         frame(mac(GUEST), STATION, 600, 1),
         frame(mac(GUEST), STATION, 61, 2),
     ];
     received(&mut in_place, &mut machine, &sent);
-    // The checksum field of the second frame does not adjoin the first byte that it covers.
+    // The checksum field of each frame is in an inner header, at `start + offset`.
     for (frame, bytes, (start, offset)) in [(0, 600, (84, 16)), (1, 61, (50, 6))] {
         in_place.frames[frame].offload.checksum = Checksum::Blank { start, offset };
         let (start, offset) = (usize::from(start), usize::from(offset));
@@ -83,7 +83,7 @@ fn a_blank_checksum_inside_a_tunnel_is_filled_in() {
     assert_eq!(machine.received(GUEST), sent);
 }
 
-/// A queue was reassigned, and frames for the previous guest lie in this guest's pages.
+/// After a queue was reassigned, frames for the previous guest may lie in this guest's pages.
 #[test]
 fn attack_36_misdirected_frames_are_not_delivered() {
     let (mut machine, mut in_place) = (Machine::new(3), in_place());
@@ -91,7 +91,7 @@ fn attack_36_misdirected_frames_are_not_delivered() {
     let others = [
         frame(mac(0), STATION, 500, 2),
         frame(mac(2), STATION, 1400, 3),
-        // The frames for no port and for all ports use the shared queue.
+        // Frames to an unknown station and broadcasts belong in the shared queue.
         frame([2, 0, 0, 0, 7, 7], STATION, 500, 4),
         frame([0xff; 6], STATION, 500, 5),
     ];
@@ -105,7 +105,7 @@ fn attack_36_misdirected_frames_are_not_delivered() {
         assert!(machine.received(n).is_empty(), "{n}");
     }
     assert!(in_place.misdirected() >= 6, "{}", in_place.misdirected());
-    // Their buffers returned with an error, and are reused.
+    // The buffers of these frames have returned to the guest with an error, and are reused.
     received(&mut in_place, &mut machine, slice::from_ref(&own));
     assert_eq!(deliver(&mut in_place, &mut machine).delivered, 1);
     assert_eq!(machine.received(GUEST), [own]);
@@ -117,7 +117,7 @@ fn removed_guest_receives_nothing() {
     let sent = frame(mac(GUEST), STATION, 100, 1);
     received(&mut in_place, &mut machine, &[sent]);
     machine.guests[GUEST].raw_tx().set_req_prod(u32::MAX);
-    machine.carry(GUEST);
+    machine.forward_from(GUEST);
     assert_eq!(
         deliver(&mut in_place, &mut machine),
         DeliveryReport::default()

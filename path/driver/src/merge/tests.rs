@@ -1,5 +1,5 @@
-//! Merging in a guest's posted buffers: the guest receives the same packets, in order, merged where
-//! they are consecutive.
+//! Tests of merging in a guest's posted buffers. The guest receives the same packets in the same
+//! order, merged where they are consecutive.
 
 use super::*;
 use net::packet::segment::segment;
@@ -32,7 +32,7 @@ fn rig(meta: bool) -> Rig {
 }
 
 /// Acts as the device: receives these packets into the guest's posted buffers.
-fn arrive(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) -> Vec<Frame> {
+fn receive_into_guest(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) -> Vec<Frame> {
     let receive = |bytes: &Vec<u8>| {
         let buffer = netback.post(FRAME).unwrap();
         buffer.span.take(bytes.len()).write(bytes).unwrap();
@@ -45,9 +45,10 @@ fn arrive(netback: &mut Netback<FakeGrants>, packets: &[Vec<u8>]) -> Vec<Frame> 
     packets.iter().map(receive).collect()
 }
 
-/// Merges and delivers a batch; returns the packets of each frame that the guest receives.
+/// Merges and delivers a batch. Returns the number of packets in each frame that the guest
+/// receives.
 fn delivered(rig: &mut Rig, merger: &mut QueueLro, packets: &[Vec<u8>]) -> Vec<usize> {
-    let mut frames = arrive(&mut rig.back, packets);
+    let mut frames = receive_into_guest(&mut rig.back, packets);
     merger.merge(&rig.back, 1, &mut frames);
     for frame in &frames {
         rig.back.accept(frame);
@@ -73,12 +74,15 @@ fn delivered(rig: &mut Rig, merger: &mut QueueLro, packets: &[Vec<u8>]) -> Vec<u
             }
         }
         for bytes in &cut {
-            assert!(Some(bytes) == originals.next(), "byte for byte, in order");
+            assert!(
+                Some(bytes) == originals.next(),
+                "a packet differs or is out of order"
+            );
         }
         cut.len()
     });
     let lengths = lengths.collect();
-    assert!(originals.next().is_none(), "all of them");
+    assert!(originals.next().is_none(), "a packet is missing");
     rig.front.receive_done(&mut got);
     rig.front.publish();
     lengths
@@ -97,7 +101,7 @@ fn run_merges_up_to_the_guests_slot_limit() {
     for meta in [true, false] {
         let (mut rig, mut merger) = (rig(meta), merger());
         assert_eq!(delivered(&mut rig, &mut merger, &stream(1, 0, 10)), [10]);
-        // The next frame begins after 40 slots.
+        // A frame has at most 40 slots.
         let two = delivered(&mut rig, &mut merger, &stream(1, 10, 60));
         assert_eq!(two, [40, 20], "meta {meta}");
         let requests = rig.back.counters().meta_requests;
@@ -115,7 +119,7 @@ fn interleaved_streams_are_not_merged() {
         let blocks = [stream(1, 100, 5), stream(2, 100, 4), stream(3, 7, 1)].concat();
         let expected: &[usize] = match meta {
             true => &[5, 4, 1],
-            // Only the first packet of the batch has a left-out request behind it.
+            // Only the first packet of the batch has an additional request for the segment size.
             false => &[5, 1, 1, 1, 1, 1],
         };
         assert_eq!(delivered(&mut rig, &mut merger, &blocks), expected);
@@ -123,7 +127,7 @@ fn interleaved_streams_are_not_merged() {
 }
 
 #[test]
-fn a_gap_in_a_stream_ends_a_frame() {
+fn gap_in_a_stream_ends_the_frame() {
     let gap = [stream(1, 0, 4), stream(1, 6, 5)].concat();
     let (mut with, mut without) = (rig(true), rig(false));
     assert_eq!(delivered(&mut with, &mut merger(), &gap), [4, 5]);
@@ -143,7 +147,7 @@ fn only_plain_tcp_forms_runs() {
     };
     let flow_of = |bytes: &[u8]| {
         let mut rig = rig(true);
-        TcpFlow::of(&arrive(&mut rig.back, &[bytes.to_vec()])[0])
+        TcpFlow::of(&receive_into_guest(&mut rig.back, &[bytes.to_vec()])[0])
     };
     assert!(flow_of(&plain).is_some());
     for (at, byte) in [
@@ -160,12 +164,12 @@ fn only_plain_tcp_forms_runs() {
         let other = flow_of(&changed(at, plain[at] ^ 1));
         assert!(other.is_some() && other != flow_of(&plain), "byte {at}");
     }
-    // One byte too short for the ports.
+    // The header is one byte too short for the ports.
     assert_eq!(flow_of(&plain[..37]), None);
 }
 
 #[test]
-fn nothing_is_merged_while_it_is_switched_off() {
+fn merging_can_be_disabled() {
     let mut merger = merger();
     assert!(merger.is_active());
     merger.set(&LroConfig {

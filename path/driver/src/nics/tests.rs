@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 const BUFFERS: usize = 128;
 
-/// A NIC whose wire is a list.
+/// A NIC that receives the frames of a list.
 struct Wire(Rc<RefCell<Vec<Vec<u8>>>>);
 
 impl Nic for Wire {
@@ -62,14 +62,14 @@ impl Rig {
         }
     }
 
-    fn arrive(&mut self, packets: u32) {
+    fn queue_packets(&mut self, packets: u32) {
         let numbers = self.next..self.next + packets;
         self.wire.borrow_mut().extend(numbers.map(|n| packet(1, n)));
         self.next += packets;
     }
 
-    /// Runs one turn; returns the number of packets that passed, and the number of frames that held
-    /// them.
+    /// Runs one turn. Returns the number of forwarded packets, and the number of frames that
+    /// contained them.
     fn turn(&mut self, now_ns: u64) -> (usize, usize) {
         self.port.take(now_ns, 64, &mut self.frames, &self.ledger);
         let bytes = payloads(&self.frames).len();
@@ -87,7 +87,7 @@ fn packets_are_counted_before_merging() {
             ..config(FlushConfig::Poll)
         };
         let mut rig = Rig::new(ModerationPolicy::Event, &lro);
-        rig.arrive(20);
+        rig.queue_packets(20);
         assert_eq!(rig.turn(0), (20, 1));
         assert_eq!(rig.port.traffic.in_packets, 20);
         assert_eq!(rig.port.buffers_free(), BUFFERS);
@@ -99,14 +99,14 @@ fn packets_are_counted_before_merging() {
 }
 
 #[test]
-fn the_driver_sleeps_no_longer_than_packets_may_wait() {
+fn driver_wakes_when_a_held_packet_is_due() {
     let mut rig = Rig::new(ModerationPolicy::Event, &config(FlushConfig::After(50)));
-    rig.arrive(3);
+    rig.queue_packets(3);
     assert_eq!(rig.turn(1_000), (0, 0));
     assert_eq!(
         rig.port.buffers_free(),
         BUFFERS - 3,
-        "held from turn to turn"
+        "LRO holds the packets across turns"
     );
     let Wake::Event(Some(due)) = rig.port.wake(2_000) else {
         panic!("{:?}", rig.port.wake(2_000));
@@ -123,9 +123,9 @@ fn only_due_frames_are_flushed_between_ticks() {
         ModerationPolicy::Tick { us: 100 },
         &config(FlushConfig::After(30)),
     );
-    rig.arrive(2);
+    rig.queue_packets(2);
     assert_eq!(rig.turn(0), (0, 0));
-    rig.arrive(2);
+    rig.queue_packets(2);
     let Wake::At(due) = rig.port.wake(0) else {
         panic!("{:?}", rig.port.wake(0));
     };
@@ -133,7 +133,7 @@ fn only_due_frames_are_flushed_between_ticks() {
     assert_eq!(
         rig.turn(due),
         (2, 1),
-        "frames that arrived since wait for the tick"
+        "the later packets wait for the next tick"
     );
     assert_eq!(rig.port.wake(due), Wake::At(100_000));
     assert_eq!(rig.turn(100_000), (0, 0));
@@ -141,31 +141,31 @@ fn only_due_frames_are_flushed_between_ticks() {
 }
 
 #[test]
-fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
+fn tick_without_packets_counts_as_a_poll() {
     let mut rig = Rig::new(
         ModerationPolicy::Tick { us: 50 },
         &config(FlushConfig::Polls(2)),
     );
-    rig.arrive(2);
+    rig.queue_packets(2);
     assert_eq!(rig.turn(0), (0, 0));
     assert_eq!(rig.turn(50_000), (2, 1));
 }
 
 #[test]
-fn switching_while_packets_are_held_loses_none() {
+fn changing_lro_settings_loses_no_held_packet() {
     let mut rig = Rig::new(ModerationPolicy::Event, &config(FlushConfig::After(5000)));
-    rig.arrive(5);
+    rig.queue_packets(5);
     assert_eq!(rig.turn(0), (0, 0));
     rig.port.set_lro(&LroConfig {
         at: Placement::None,
         ..config(FlushConfig::Poll)
     });
-    rig.arrive(2);
+    rig.queue_packets(2);
     assert_eq!(rig.turn(1), (7, 3));
     assert_eq!(rig.port.buffers_free(), BUFFERS);
-    rig.arrive(2);
+    rig.queue_packets(2);
     assert_eq!(rig.turn(2), (2, 2));
     rig.port.set_lro(&config(FlushConfig::Poll));
-    rig.arrive(2);
+    rig.queue_packets(2);
     assert_eq!(rig.turn(3), (2, 1));
 }

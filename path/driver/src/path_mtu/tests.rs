@@ -6,12 +6,12 @@ use nic::{Gso, GsoKind, Offload};
 use serde_json::json;
 
 /// A station behind the wire, which accepts frames of 1518 bytes.
-const BEYOND: [u8; 6] = [2, 0, 0, 0, 9, 9];
+const STATION: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
 /// Returns a packet of `len` bytes from guest 0 to the station behind the wire. Routers must not
 /// fragment it.
 fn packet(v6: bool, protocol: u8, len: usize) -> Vec<u8> {
-    let mut bytes = [BEYOND, mac(0)].concat();
+    let mut bytes = [STATION, mac(0)].concat();
     let payload = (len - 40) as u16;
     let head = match v6 {
         false => {
@@ -28,7 +28,7 @@ fn packet(v6: bool, protocol: u8, len: usize) -> Vec<u8> {
         }
     };
     bytes.extend(head);
-    // A TCP header without options, or a UDP header and further bytes.
+    // A TCP header without options, or a UDP header with payload.
     let at = bytes.len();
     bytes.resize(14 + len, 0);
     bytes[at + 12] = 5 << 4;
@@ -43,11 +43,14 @@ fn machine(gateways: &[&str]) -> Machine {
     machine
 }
 
-/// Returns the frames that guest 0 receives in a turn in which it sends these bytes.
+/// Sends these bytes from guest 0, and returns the frames that it receives in the same turn.
 fn answers(machine: &mut Machine, bytes: &[u8], offload: Offload, now_ns: u64) -> Vec<Vec<u8>> {
     assert!(machine.guests[0].send(bytes, offload));
-    machine.carry_at(0, now_ns);
-    assert!(machine.received(0).is_empty(), "not within its own batch");
+    machine.forward_from_at(0, now_ns);
+    assert!(
+        machine.received(0).is_empty(),
+        "the error follows the batch"
+    );
     machine.switch.send_errors(now_ns);
     machine.publish();
     machine.guests[0].front.reap().unwrap();
@@ -55,7 +58,7 @@ fn answers(machine: &mut Machine, bytes: &[u8], offload: Offload, now_ns: u64) -
 }
 
 #[test]
-fn a_guest_learns_the_mtu_of_a_wire() {
+fn guest_learns_the_mtu_of_the_wire() {
     for v6 in [false, true] {
         let mut machine = machine(&["fd00::fe", "10.0.0.1"]);
         let sent = packet(v6, 17, 4000);
@@ -63,7 +66,7 @@ fn a_guest_learns_the_mtu_of_a_wire() {
         let [error] = got.as_slice() else {
             panic!("{got:?}");
         };
-        assert_eq!((&error[..6], &error[6..12]), (&mac(0)[..], &BEYOND[..]));
+        assert_eq!((&error[..6], &error[6..12]), (&mac(0)[..], &STATION[..]));
         let router = [&[0xfd][..], &[0; 14], &[0xfe]].concat();
         let (at, source, icmp) = match v6 {
             false => (34, (&error[26..30], &[10, 0, 0, 1][..]), [3, 4]),
@@ -71,7 +74,7 @@ fn a_guest_learns_the_mtu_of_a_wire() {
         };
         assert_eq!(source.0, source.1);
         assert_eq!(error[at..at + 2], icmp);
-        // The wire's longest frame, without a tag.
+        // The wire's longest frame without Ethernet header.
         assert_eq!(error[at + 6..at + 8], 1504_u16.to_be_bytes());
         let quote = error.len() - at - 8;
         assert_eq!(error[at + 8..], sent[14..14 + quote]);
@@ -115,13 +118,13 @@ fn oversized_segments_are_counted_and_reported() {
         ),
         (1, 0)
     );
-    // Only the aggregate is long; its segments are not.
+    // The aggregate exceeds the MTU, but its segments do not.
     assert!(answers(&mut machine, &sent, offload(1460), 0).is_empty());
     assert_eq!(machine.switch.software_offload.segmented, 7);
 }
 
 #[test]
-fn a_flood_gets_few_answers() {
+fn errors_to_a_flood_are_rate_limited() {
     let mut machine = machine(&[]);
     let sent = packet(false, 17, 4000);
     let mut count = |now_ns| -> usize {
@@ -140,7 +143,7 @@ fn a_flood_gets_few_answers() {
 }
 
 #[test]
-fn a_removed_port_leaves_no_state() {
+fn removed_port_leaves_no_errors_or_limits() {
     let mut machine = machine(&[]);
     let sent = packet(false, 17, 4000);
     for _ in 0..50 {
@@ -149,7 +152,7 @@ fn a_removed_port_leaves_no_state() {
     // The error for this packet is still pending when the port is removed.
     let now_ns = 1_000_000_000;
     assert!(machine.guests[0].send(&sent, Offload::default()));
-    machine.carry_at(0, now_ns);
+    machine.forward_from_at(0, now_ns);
     assert!(!machine.switch.errors.is_empty());
     let Switch { errors, ports, .. } = &mut machine.switch;
     let before = errors.stat(ports);
@@ -159,7 +162,11 @@ fn a_removed_port_leaves_no_state() {
         // Another guest gets the number of the port.
         *port.common_and_gateways().0 = PortCommon::default();
     }
-    assert_eq!(errors.stat(ports), before, "the counts stay");
+    assert_eq!(
+        errors.stat(ports),
+        before,
+        "the totals include removed ports"
+    );
     let mut got = 0;
     for _ in 0..50 {
         got += answers(&mut machine, &sent, Offload::default(), now_ns).len();
@@ -167,10 +174,9 @@ fn a_removed_port_leaves_no_state() {
     assert_eq!(got, 20, "the next port has a full burst");
 }
 
-/// An error waits for the guest's buffers like any other frame, and its own buffer is freed
-/// afterwards.
+/// An error waits for the guest's buffers like any other frame, and its buffer is freed afterwards.
 #[test]
-fn errors_wait_for_buffers_and_leave_none_behind() {
+fn errors_wait_for_buffers_and_free_their_own() {
     let mut machine = machine(&[]);
     let sent = packet(true, 17, 4000);
     let mut got = 0;

@@ -6,15 +6,15 @@ use nic::{Caps, Checksum, Gso, GsoKind, Nic};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
-/// Buffers of the wire's pool.
+/// Number of buffers in the wire's pool.
 const BUFFERS: usize = 256;
-/// Buffers that a guest posts.
+/// Number of buffers that a guest posts.
 const POSTED: usize = 128;
 
-/// A station beyond the wire.
+/// A station behind the wire.
 const FAR: [u8; 6] = [2, 0, 0, 0, 9, 9];
 
-/// Two guests and a wire, and the wire's far end.
+/// Returns a machine with two guests and a wire, and the wire's far end.
 fn machine() -> (Machine, SimNic) {
     let cable = SimCable {
         caps: Caps {
@@ -55,8 +55,8 @@ fn number_of(bytes: &[u8]) -> usize {
     usize::from_be_bytes(bytes[14..22].try_into().unwrap())
 }
 
-/// Delivers frames by the wire.
-fn come(machine: &mut Machine, far: &mut SimNic, frames: &[Vec<u8>], now_ns: u64) {
+/// Sends frames from the wire's far end, and lets the switch forward them.
+fn send_from_wire(machine: &mut Machine, far: &mut SimNic, frames: &[Vec<u8>], now_ns: u64) {
     let mut pool = Pool::new(Area::anonymous(64 << 11).unwrap(), 2048);
     for bytes in frames {
         let frame = Frame::from_bytes(bytes, &mut pool).unwrap();
@@ -64,14 +64,14 @@ fn come(machine: &mut Machine, far: &mut SimNic, frames: &[Vec<u8>], now_ns: u64
         frame.clone().recycle(&mut pool);
     }
     let wire = machine.wire;
-    while machine.carry_at(wire, now_ns).packets > 0 {}
+    while machine.forward_from_at(wire, now_ns).packets > 0 {}
 }
 
 fn burst(guest: usize, numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     numbers.map(|number| bytes_of(guest, number)).collect()
 }
 
-/// Returns the frames that a guest receives until no more arrive.
+/// Returns all frames that a guest receives, including queued ones.
 fn all_received(machine: &mut Machine, guest: usize, now_ns: u64) -> Vec<Vec<u8>> {
     let mut got = Vec::new();
     loop {
@@ -88,13 +88,17 @@ fn all_received(machine: &mut Machine, guest: usize, now_ns: u64) -> Vec<Vec<u8>
 fn eq_7_frames_wait_for_buffers_and_keep_their_order() {
     let (mut machine, mut far) = machine();
     let sent = burst(1, 0..POSTED + 30);
-    come(&mut machine, &mut far, &sent, 0);
+    send_from_wire(&mut machine, &mut far, &sent, 0);
     let port = machine.port(1);
     assert_eq!(
         (port.traffic.out_packets, port.egress.units()),
         (POSTED as u64, 30)
     );
-    assert_eq!(free(&machine), BUFFERS - 30, "nothing was copied");
+    assert_eq!(
+        free(&machine),
+        BUFFERS - 30,
+        "the queue copies no frame of a NIC"
+    );
     let stat = port.egress.stat(3 * MS);
     assert_eq!(
         (&stat["frames"], &stat["oldest_ns"]),
@@ -106,54 +110,58 @@ fn eq_7_frames_wait_for_buffers_and_keep_their_order() {
 }
 
 #[test]
-fn eq_8_a_full_queue_leaves_the_wire_its_buffers() {
+fn eq_8_full_queue_leaves_buffers_for_receiving() {
     let (mut machine, mut far) = machine();
     for round in 0..20 {
         let numbers = round * 50..(round + 1) * 50;
-        come(
+        send_from_wire(
             &mut machine,
             &mut far,
             &burst(1, numbers.clone()),
             round as u64 * MS,
         );
         let others = burst(0, numbers);
-        come(&mut machine, &mut far, &others, round as u64 * MS);
-        assert_eq!(machine.received(0), others, "no other guest waits");
+        send_from_wire(&mut machine, &mut far, &others, round as u64 * MS);
+        assert_eq!(
+            machine.received(0),
+            others,
+            "frames for other guests do not wait"
+        );
         assert!(free(&machine) >= BUFFERS / 4);
     }
     let egress = &machine.port(1).egress;
     assert_eq!(
         egress.units(),
         BUFFERS * 3 / 4 * 2 / 3,
-        "twice the buffers that remain free"
+        "two thirds of the share for queues"
     );
     let dropped = (egress.drops.get(Cause::Full) + egress.drops.get(Cause::Codel)) as usize;
     assert_eq!(dropped, 1000 - POSTED - egress.units());
-    // A second queue gets room, too.
-    come(&mut machine, &mut far, &burst(0, 0..POSTED + 80), 20 * MS);
+    // A second queue gets buffers, too.
+    send_from_wire(&mut machine, &mut far, &burst(0, 0..POSTED + 80), 20 * MS);
     assert_eq!(
         machine.port(0).egress.units(),
         43,
         "two thirds of the remaining buffers"
     );
-    // The rest is dropped.
+    // All queued frames expire.
     machine.drain(21 * MS + 500 * MS);
     assert_eq!(free(&machine), BUFFERS);
     assert!(machine.switch.queueing.is_empty());
     assert_eq!(machine.port(0).egress.drops.get(Cause::Late), 43);
 }
 
-/// The wire sends a flood in which every frame begins a flow.
+/// The wire sends a flood in which each frame belongs to a new flow.
 #[test]
-fn eq_2_a_flood_of_flows_passes_no_other_sender() {
+fn eq_2_flood_of_flows_does_not_delay_other_senders() {
     let (mut machine, mut far) = machine();
     let flood: Vec<Vec<u8>> = (0..POSTED + 120)
         .map(|flow| frame(mac(1), [2, 0, 0, 9, 9, flow as u8], 1000, 0))
         .collect();
-    come(&mut machine, &mut far, &flood, 0);
+    send_from_wire(&mut machine, &mut far, &flood, 0);
     let other = frame(mac(1), mac(0), 900, 0);
     machine.send(0, &other);
-    machine.carry(0);
+    machine.forward_from(0);
     assert!(machine.port(1).egress.units() > 100);
     let got = all_received(&mut machine, 1, 0);
     let place = got.iter().position(|got| *got == other).unwrap();
@@ -161,13 +169,13 @@ fn eq_2_a_flood_of_flows_passes_no_other_sender() {
 }
 
 #[test]
-fn eq_8_a_queue_that_fills_up_signals_early() {
+fn eq_8_filling_queue_signals_early() {
     let (mut machine, mut far) = machine();
-    // At most 128 frames wait; a quarter of that is 32.
-    come(&mut machine, &mut far, &burst(1, 0..POSTED + 32), 0);
+    // The limit of the queue is 128 frames; a quarter of this is 32.
+    send_from_wire(&mut machine, &mut far, &burst(1, 0..POSTED + 32), 0);
     assert_eq!(machine.port(1).egress.drops, QueueDrops::default());
     for ms in 1..40 {
-        come(&mut machine, &mut far, &burst(1, 0..1), ms * MS);
+        send_from_wire(&mut machine, &mut far, &burst(1, 0..1), ms * MS);
     }
     let drops = machine.port(1).egress.drops;
     assert_eq!((drops.get(Cause::Full), drops.get(Cause::Late)), (0, 0));
@@ -177,11 +185,11 @@ fn eq_8_a_queue_that_fills_up_signals_early() {
 #[test]
 fn eq_9_removed_guest_frees_its_buffers() {
     let (mut machine, mut far) = machine();
-    come(&mut machine, &mut far, &burst(1, 0..POSTED + 20), 0);
+    send_from_wire(&mut machine, &mut far, &burst(1, 0..POSTED + 20), 0);
     for number in 0..10 {
         machine.send(0, &frame(mac(1), mac(0), 900, number));
     }
-    machine.carry(0);
+    machine.forward_from(0);
     assert_eq!(machine.port(1).egress.units(), 30);
     machine.switch.forget_queue(1, 0);
     assert_eq!(
@@ -192,11 +200,11 @@ fn eq_9_removed_guest_frees_its_buffers() {
     assert_eq!(machine.switch.queueing.pool.available(), 256);
 }
 
-/// The guest's link ends while frames wait for it.
+/// The guest's link closes while frames are queued for it.
 #[test]
-fn eq_9_a_link_that_ends_drops_its_queue() {
+fn eq_9_closing_link_drops_its_queue() {
     let (mut machine, mut far) = machine();
-    come(&mut machine, &mut far, &burst(1, 0..POSTED + 60), 0);
+    send_from_wire(&mut machine, &mut far, &burst(1, 0..POSTED + 60), 0);
     machine.guests[1].raw_rx().set_req_prod(u32::MAX);
     machine.drain(MS);
     assert!(machine.switch.queueing.is_empty());
@@ -204,13 +212,13 @@ fn eq_9_a_link_that_ends_drops_its_queue() {
 }
 
 #[test]
-fn eq_7_a_broadcast_waits_in_shared_buffers() {
+fn eq_7_queued_broadcasts_share_buffers() {
     let (mut machine, mut far) = machine();
     let all = frame([0xff; 6], FAR, 500, 7);
-    come(&mut machine, &mut far, &burst(0, 0..POSTED), 0);
-    come(&mut machine, &mut far, &burst(1, 0..POSTED), 0);
-    come(&mut machine, &mut far, std::slice::from_ref(&all), 0);
-    assert_eq!(free(&machine), BUFFERS - 1, "both frames share one buffer");
+    send_from_wire(&mut machine, &mut far, &burst(0, 0..POSTED), 0);
+    send_from_wire(&mut machine, &mut far, &burst(1, 0..POSTED), 0);
+    send_from_wire(&mut machine, &mut far, std::slice::from_ref(&all), 0);
+    assert_eq!(free(&machine), BUFFERS - 1, "both queues share one buffer");
     for guest in [0, 1] {
         assert_eq!(machine.received(guest).len(), 64);
     }
@@ -222,7 +230,7 @@ fn eq_7_a_broadcast_waits_in_shared_buffers() {
     }
 }
 
-/// Returns an aggregate of this many packets of 1000 bytes.
+/// Returns an aggregate of `packets` packets of 1000 bytes.
 fn aggregate(packets: usize, pool: &mut Pool) -> Frame {
     let mut bytes = vif::testing::ipv4_tcp(packets * 1000, 1);
     bytes[..6].copy_from_slice(&mac(1));
@@ -243,23 +251,27 @@ fn aggregate(packets: usize, pool: &mut Pool) -> Frame {
 #[test]
 fn eq_7_aggregate_is_split_to_posted_buffers() {
     let (mut machine, mut far) = machine();
-    come(&mut machine, &mut far, &burst(1, 0..POSTED - 10), 0);
+    send_from_wire(&mut machine, &mut far, &burst(1, 0..POSTED - 10), 0);
     let mut pool = Pool::new(Area::anonymous(64 << 11).unwrap(), 2048);
     let whole = aggregate(40, &mut pool);
     far.tx(0, &[whole], &[0]);
     let wire = machine.wire;
-    machine.carry_at(wire, 0);
-    assert_eq!(machine.port(1).egress.units(), 20, "it is not cut at once");
+    machine.forward_from_at(wire, 0);
+    assert_eq!(
+        machine.port(1).egress.units(),
+        20,
+        "the aggregate is not split immediately"
+    );
     let due_ns = machine.port(1).egress.due_ns(0).unwrap();
     machine.drain(due_ns - 1);
     assert_eq!(machine.port(1).egress.stat(0)["bytes"], 40_054);
     machine.drain(due_ns);
-    let left = machine.port(1).egress.stat(0)["bytes"].as_u64().unwrap();
-    assert!((20_000..30_000).contains(&left), "{left}");
+    let queued_bytes = machine.port(1).egress.stat(0)["bytes"].as_u64().unwrap();
+    assert!((20_000..30_000).contains(&queued_bytes), "{queued_bytes}");
     assert_eq!(
         free(&machine),
         BUFFERS - 20,
-        "its buffers are held until the last part is sent"
+        "all buffers remain in use until the last part is sent"
     );
     let got = all_received(&mut machine, 1, due_ns + 1);
     let payload: usize = got.iter().skip(POSTED - 10).map(|got| got.len() - 54).sum();
@@ -268,17 +280,17 @@ fn eq_7_aggregate_is_split_to_posted_buffers() {
 }
 
 proptest! {
-    /// For any sequence of arrivals and departures, each frame is received once and in order,
-    /// waits, or is counted as dropped, and every buffer returns.
+    /// For any sequence of sending and receiving, each frame is received once and in order, is
+    /// queued, or is counted as dropped, and each buffer returns.
     #[test]
-    fn eq_1_every_frame_is_received_waits_or_is_counted(
+    fn eq_1_frames_are_received_queued_or_counted(
         steps in prop::collection::vec((0usize..60, 0usize..3, 0u64..40), 1..40),
     ) {
         let (mut machine, mut far) = machine();
         let (mut sent, mut got, mut now) = (0, 0, 0);
         let mut last = None;
         for (count, takes, wait) in steps {
-            come(&mut machine, &mut far, &burst(1, sent..sent + count), now);
+            send_from_wire(&mut machine, &mut far, &burst(1, sent..sent + count), now);
             sent += count;
             now += wait * MS;
             for _ in 0..takes {

@@ -30,9 +30,9 @@ fn sizes_with(rx_pages: u32) -> Sizes {
     }
 }
 
-/// Delivers frames to a guest with posted buffers; returns the lengths of received frames and the
-/// number of lost packets.
-fn given(resegmenter: &mut Resegmenter, rig: &mut Rig, frames: &[Frame]) -> (Vec<usize>, u64) {
+/// Delivers frames to a guest with posted buffers. Returns the lengths of the received frames and
+/// the number of lost packets.
+fn deliver(resegmenter: &mut Resegmenter, rig: &mut Rig, frames: &[Frame]) -> (Vec<usize>, u64) {
     let before = rig.back.counters().to_guest_drops.total();
     let pick: Vec<u32> = (0..frames.len() as u32).collect();
     resegmenter.to_guest(&mut rig.back, frames, &pick);
@@ -48,30 +48,30 @@ fn fitting_frames_are_delivered_whole() {
     let mut resegmenter = Resegmenter::default();
     let frames = [aggregate(&memory, 40), aggregate(&memory, 2)];
     let lengths = vec![54 + 40 * SIZE, 54 + 2 * SIZE];
-    assert_eq!(given(&mut resegmenter, &mut rig, &frames), (lengths, 0));
+    assert_eq!(deliver(&mut resegmenter, &mut rig, &frames), (lengths, 0));
     assert_eq!(resegmenter.split, 0);
 }
 
 #[test]
 fn aggregate_is_split_to_the_posted_buffers() {
     let memory = TestMemory::new(32);
-    // 16 buffers of 2048 bytes, one of which is for the extra info: 30 720 bytes.
+    // 16 buffers of 2048 bytes, one of which is for the extra info, so 30 720 bytes are for data.
     let mut rig = Rig::new(sizes_with(8));
     let mut resegmenter = Resegmenter::default();
-    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
+    let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 21 * SIZE]);
     assert_eq!(
         (lost, resegmenter.split),
         (19, 2),
-        "packets, not aggregates"
+        "losses are counted in packets"
     );
-    // The buffers are posted again.
-    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 20)]);
+    // The guest has posted the buffers again.
+    let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 20)]);
     assert_eq!((lengths, lost), (vec![54 + 20 * SIZE], 0));
 }
 
 #[test]
-fn a_guest_that_takes_short_chains_gets_more_of_them() {
+fn aggregate_is_split_at_the_slot_limit() {
     let memory = TestMemory::new(32);
     let stock = BackRecord {
         max_slots: MAX_SLOTS_STOCK,
@@ -79,7 +79,7 @@ fn a_guest_that_takes_short_chains_gets_more_of_them() {
     };
     let mut rig = Rig::with_record(sizes(), Features::ALL, stock);
     let mut resegmenter = Resegmenter::default();
-    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
+    let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!(lengths, [54 + 25 * SIZE, 54 + 15 * SIZE]);
     assert_eq!((lost, resegmenter.split), (0, 2));
 }
@@ -91,17 +91,18 @@ fn split_aggregates_keep_their_order() {
     let mut resegmenter = Resegmenter::default();
     let small = frame_at(&memory, 40 * 4096, &ipv4_tcp(100, 7), usize::MAX);
     let frames = [small.clone(), aggregate(&memory, 21), small];
-    let (lengths, lost) = given(&mut resegmenter, &mut rig, &frames);
-    // One slot, then 14 for data and one for the extra info; none is left.
+    let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &frames);
+    // The small frame uses one slot; the aggregate uses 14 slots for data and one for the extra
+    // info. No slot is left.
     assert_eq!(lengths, [154, 54 + 19 * SIZE]);
     assert_eq!(lost, 2 + 1);
 }
 
 #[test]
-fn two_buffers_are_two_packets() {
+fn each_of_two_buffers_takes_one_packet() {
     let memory = TestMemory::new(32);
     let mut rig = Rig::new(sizes_with(1));
     let mut resegmenter = Resegmenter::default();
-    let (lengths, lost) = given(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
+    let (lengths, lost) = deliver(&mut resegmenter, &mut rig, &[aggregate(&memory, 40)]);
     assert_eq!((lengths, lost), (vec![54 + SIZE; 2], 38));
 }

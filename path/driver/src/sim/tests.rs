@@ -1,4 +1,4 @@
-//! TCP over a NIC with a device in software, in one thread and with a virtual clock.
+//! Tests of TCP over a NIC with a device in software, in one thread and with a virtual clock.
 
 use super::SimWire;
 use crate::soft::SoftPort;
@@ -28,7 +28,7 @@ fn pool() -> Pool {
     Pool::new(memory(1024 * BUFFER_BYTES as usize), BUFFER_BYTES as usize)
 }
 
-/// Returns the description of a station that receives a stream, and sends one for a second.
+/// Returns the description of a station that receives a stream, and sends a stream for one second.
 fn description(own: &str, other: &str) -> StackConfig {
     StackConfig {
         addresses: vec![format!("{own}/24").parse().unwrap()],
@@ -45,15 +45,15 @@ fn description(own: &str, other: &str) -> StackConfig {
     }
 }
 
-/// Returns a counter of a station's first program.
+/// Returns a counter of a station's first application.
 fn number(report: &Value, key: &str) -> u64 {
     report["apps"][0][key].as_u64().unwrap()
 }
 
-/// A guest's station that checks each frame that it receives.
+/// A guest's station. It checks the metadata and the checksum of each received TCP packet.
 struct Checked {
     station: StackEndpoint,
-    /// Memory for a copy of a frame.
+    /// Memory for a copy of the received frame.
     copy: Span,
     valid: u64,
 }
@@ -79,7 +79,7 @@ impl Nic for Checked {
             if bytes[12..14] == [8, 0] && bytes[23] == 6 {
                 assert_eq!(frame.offload.checksum, Checksum::Valid);
                 self.valid += 1;
-                // The station verifies only frames that the device has not verified.
+                // The station verifies checksums only of frames that the device has not verified.
                 self.copy.write(&bytes).unwrap();
                 let piece = Piece {
                     span: self.copy,
@@ -98,8 +98,8 @@ impl Nic for Checked {
     }
 }
 
-/// Streams pass in both directions, and both ends find every checksum correct: of frames to the
-/// guest the sender's, of frames to the wire the device's.
+/// Streams pass in both directions, and both ends find all checksums correct. The sender computes
+/// the checksums of frames to the guest, the device those of frames to the wire.
 #[test]
 fn tcp_passes_a_software_device_with_valid_checksums() {
     let cable = SimCable {
@@ -132,12 +132,12 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
     let (mut frames, mut pick, mut pool_of_guest) = (Vec::new(), Vec::new(), pool());
     for step in 0..60_000 {
         let now_ns = step * STEP_NS;
-        let of_nic = &mut pool_of_nic;
+        let nic_buffers = &mut pool_of_nic;
         carry(
             &mut wire,
             &mut guest,
             now_ns,
-            of_nic,
+            nic_buffers,
             &mut frames,
             &mut pick,
         );
@@ -180,9 +180,9 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
     assert!(count("interrupts") > 100 && count("interrupts") < guest.valid);
 }
 
-/// The configuration reserves enough memory for the rings, and no page more.
+/// The configuration reserves exactly the pages that the rings need.
 #[test]
-fn rings_fill_their_pages() {
+fn config_reserves_exact_pages_for_rings() {
     for (descriptors, queues, mtu) in [(64, 0, 576), (256, 8, 1500), (4096, 64, 9000)] {
         let config = NicConfig {
             name: "wire".into(),

@@ -4,18 +4,18 @@ use nic::{BufferId, Checksum, Gso, GsoKind, Piece};
 use shmem::Area;
 
 const HEADERS: usize = 54;
-const NOTHING: Caps = Caps {
+const NO_OFFLOADS: Caps = Caps {
     checksum: false,
     tso: false,
     max_frame: 1514,
 };
-const EVERYTHING: Caps = Caps {
+const ALL_OFFLOADS: Caps = Caps {
     checksum: true,
     tso: true,
     max_frame: 1514,
 };
 
-/// Returns TCP over IPv4 with `payload` bytes and a blank checksum.
+/// Returns a TCP/IPv4 frame with `payload` bytes and a blank checksum.
 fn tcp(area: Area, payload: usize, sequence: u32) -> Frame {
     let len = HEADERS + payload;
     let mut bytes = vec![0; len];
@@ -60,18 +60,17 @@ fn area() -> Area {
     Area::anonymous(64 << 10).unwrap()
 }
 
-/// A frame that was passed to the port: sequence number, length, pending offloads, and whether the
-/// checksum is valid.
+/// Properties of a frame that was passed to the port.
 #[derive(Debug, PartialEq)]
-struct Given {
+struct SentFrame {
     sequence: u32,
     len: usize,
     blank: bool,
     gso: bool,
-    right: bool,
+    is_valid: bool,
 }
 
-fn given(frame: &Frame) -> Given {
+fn sent_frame(frame: &Frame) -> SentFrame {
     let bytes = frame.to_vec().unwrap();
     let pseudo = pseudo_v4(
         [10, 0, 0, 1].into(),
@@ -81,29 +80,30 @@ fn given(frame: &Frame) -> Given {
     );
     let mut sum = Sum::new(pseudo);
     sum.add_bytes(&bytes[34..]);
-    Given {
+    SentFrame {
         sequence: u32::from_be_bytes(bytes[38..42].try_into().unwrap()),
         len: bytes.len(),
         blank: matches!(frame.offload.checksum, Checksum::Blank { .. }),
         gso: frame.offload.gso.is_some(),
-        right: sum.folded() == 0xffff,
+        is_valid: sum.folded() == 0xffff,
     }
 }
 
-/// Delivers all of `frames` to a NIC; returns the port's frames, call by call.
+/// Delivers the frames of `frames` whose indices are in `pick` to a NIC. Returns the frames that
+/// the NIC receives, call by call.
 fn deliver(
     software_offload: &mut SoftwareOffloads,
     frames: &[Frame],
     pick: &[u32],
     caps: Caps,
-) -> Vec<Vec<Given>> {
+) -> Vec<Vec<SentFrame>> {
     let mut calls = Vec::new();
     let takes = PortOffloads {
         caps,
         finds_checksum: false,
     };
     software_offload.deliver(frames, pick, takes, |frames, pick| {
-        let chosen = pick.iter().map(|&n| given(&frames[n as usize]));
+        let chosen = pick.iter().map(|&n| sent_frame(&frames[n as usize]));
         calls.push(chosen.collect());
     });
     calls
@@ -113,16 +113,16 @@ fn deliver(
 fn supported_frames_pass_unchanged() {
     let frames = [tcp(area(), 100, 1), aggregate(area(), 4000, 1000)];
     let mut software_offload = SoftwareOffloads::default();
-    let calls = deliver(&mut software_offload, &frames, &[1, 0], EVERYTHING);
-    assert_eq!(calls, [[given(&frames[1]), given(&frames[0])]]);
+    let calls = deliver(&mut software_offload, &frames, &[1, 0], ALL_OFFLOADS);
+    assert_eq!(calls, [[sent_frame(&frames[1]), sent_frame(&frames[0])]]);
     assert_eq!(
         (software_offload.segmented, software_offload.checksummed),
         (0, 0)
     );
 }
 
-/// Otherwise the port would send packets that exceed its network's MTU, and a NIC may stall on
-/// them.
+/// If the port accepted these segments, it would send packets that exceed the network's MTU, and a
+/// NIC might stall.
 #[test]
 fn oversized_segments_are_dropped_for_tso_ports() {
     let mut software_offload = SoftwareOffloads::default();
@@ -132,23 +132,28 @@ fn oversized_segments_are_dropped_for_tso_ports() {
         aggregate(area(), 20_000, 1460),
         aggregate(area(), 1000, 65_535),
     ];
-    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2, 3], EVERYTHING);
-    assert_eq!(calls, [[given(&frames[2]), given(&frames[3])]]);
+    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2, 3], ALL_OFFLOADS);
+    assert_eq!(calls, [[sent_frame(&frames[2]), sent_frame(&frames[3])]]);
     assert_eq!(software_offload.tx_errors.get(TxError::TooLong), 2);
 }
 
 #[test]
 fn unsupported_checksum_is_computed() {
     let mut software_offload = SoftwareOffloads::default();
-    let calls = deliver(&mut software_offload, &[tcp(area(), 101, 1)], &[0], NOTHING);
+    let calls = deliver(
+        &mut software_offload,
+        &[tcp(area(), 101, 1)],
+        &[0],
+        NO_OFFLOADS,
+    );
     let [call] = &calls[..] else {
         panic!("{calls:?}")
     };
-    assert!(call[0].right && !call[0].blank, "{call:?}");
+    assert!(call[0].is_valid && !call[0].blank, "{call:?}");
     assert_eq!(software_offload.checksummed, 1);
 }
 
-/// Returns a tunnelled frame: 50 bytes of outer headers before the frame of [`tcp`].
+/// Returns a tunnelled frame: the frame of [`tcp`] after 50 bytes of outer headers.
 fn tunnelled(area: Area, payload: usize) -> Frame {
     let inner = tcp(area, payload, 1).to_vec().unwrap();
     let mut bytes = vec![0; 50];
@@ -168,14 +173,14 @@ fn tunnelled(area: Area, payload: usize) -> Frame {
 }
 
 #[test]
-fn guests_get_no_blank_checksum_inside_a_tunnel() {
+fn tunnelled_blank_checksum_is_computed_for_guests() {
     for (finds_checksum, filled_in) in [(false, 0), (true, 1)] {
         let mut software_offload = SoftwareOffloads::default();
         let takes = PortOffloads {
-            caps: EVERYTHING,
+            caps: ALL_OFFLOADS,
             finds_checksum,
         };
-        let mut right = Vec::new();
+        let mut is_valid = Vec::new();
         let frames = [tunnelled(area(), 301), tcp(area(), 10, 1)];
         software_offload.deliver(&frames, &[0, 1], takes, |frames, pick| {
             for frame in pick.iter().map(|&n| &frames[n as usize]) {
@@ -185,14 +190,14 @@ fn guests_get_no_blank_checksum_inside_a_tunnel() {
                 let pseudo = pseudo_v4(ips[0], ips[1], 6, inner.len() - 34);
                 let mut sum = Sum::new(pseudo);
                 sum.add_bytes(&inner[34..]);
-                right.push((frame.offload.checksum, sum.folded() == 0xffff));
+                is_valid.push((frame.offload.checksum, sum.folded() == 0xffff));
             }
         });
         let inside = match finds_checksum {
             true => (Checksum::Unknown, true),
             false => (frames[0].offload.checksum, false),
         };
-        assert_eq!(right, [inside, (frames[1].offload.checksum, false)]);
+        assert_eq!(is_valid, [inside, (frames[1].offload.checksum, false)]);
         assert_eq!(software_offload.checksummed, filled_in);
         assert_eq!(software_offload.tx_errors, Counts::default());
     }
@@ -206,16 +211,19 @@ fn aggregates_are_segmented_in_order() {
         tcp(area(), 10, 9000),
     ];
     let mut software_offload = SoftwareOffloads::default();
-    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2], NOTHING);
+    let calls = deliver(&mut software_offload, &frames, &[0, 1, 2], NO_OFFLOADS);
     let [call] = &calls[..] else {
         panic!("{calls:?}")
     };
-    let sequences: Vec<u32> = call.iter().map(|given| given.sequence).collect();
+    let sequences: Vec<u32> = call.iter().map(|sent_frame| sent_frame.sequence).collect();
     assert_eq!(sequences, [1, 1000, 2000, 3000, 9000]);
-    let lens: Vec<usize> = call.iter().map(|given| given.len - HEADERS).collect();
+    let lens: Vec<usize> = call
+        .iter()
+        .map(|sent_frame| sent_frame.len - HEADERS)
+        .collect();
     assert_eq!(lens, [10, 1000, 1000, 500, 10]);
     assert!(
-        call.iter().all(|g| g.right && !g.blank && !g.gso),
+        call.iter().all(|g| g.is_valid && !g.blank && !g.gso),
         "{call:?}"
     );
     assert_eq!(
@@ -228,7 +236,7 @@ fn aggregates_are_segmented_in_order() {
 fn aggregate_is_segmented_without_checksum_offload() {
     let caps = Caps {
         checksum: false,
-        ..EVERYTHING
+        ..ALL_OFFLOADS
     };
     let mut software_offload = SoftwareOffloads::default();
     let calls = deliver(
@@ -238,7 +246,10 @@ fn aggregate_is_segmented_without_checksum_offload() {
         caps,
     );
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), 2);
-    assert!(calls[0].iter().all(|given| given.right), "{calls:?}");
+    assert!(
+        calls[0].iter().all(|sent_frame| sent_frame.is_valid),
+        "{calls:?}"
+    );
     assert_eq!(software_offload.tx_errors, Counts::default());
 }
 
@@ -256,7 +267,7 @@ fn unsendable_frames_are_counted_by_reason() {
         &mut software_offload,
         &[long, wrong, field],
         &[0, 1, 2],
-        NOTHING,
+        NO_OFFLOADS,
     );
     assert!(calls.is_empty(), "{calls:?}");
     let counts = TxError::ALL.map(|error| software_offload.tx_errors.get(error));
@@ -264,7 +275,7 @@ fn unsendable_frames_are_counted_by_reason() {
 }
 
 #[test]
-fn very_many_segments_do_not_pile_up() {
+fn segments_of_a_batch_are_sent_in_parts() {
     let area = area();
     let frames: Vec<Frame> = (0..8).map(|_| aggregate(area, 512, 1)).collect();
     let mut software_offload = SoftwareOffloads::default();
@@ -272,9 +283,9 @@ fn very_many_segments_do_not_pile_up() {
         &mut software_offload,
         &frames,
         &[0, 1, 2, 3, 4, 5, 6, 7],
-        NOTHING,
+        NO_OFFLOADS,
     );
     assert_eq!(software_offload.segmented, 8 * 512);
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), 8 * 512);
-    assert!(calls.iter().all(|call| call.len() < 2 * AT_ONCE));
+    assert!(calls.iter().all(|call| call.len() < 2 * FLUSH_FRAMES));
 }

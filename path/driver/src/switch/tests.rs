@@ -4,7 +4,7 @@ use abi::XenbusState;
 use net::queue::Cause;
 use std::slice;
 
-const EVERYBODY: [u8; 6] = [0xff; 6];
+const BROADCAST: [u8; 6] = [0xff; 6];
 
 #[test]
 fn frame_reaches_only_its_destination() {
@@ -15,7 +15,7 @@ fn frame_reaches_only_its_destination() {
         .collect();
     sent.iter().for_each(|bytes| machine.send(0, bytes));
     let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
-    assert_eq!(machine.carry(0), BatchStats { packets: 5, bytes });
+    assert_eq!(machine.forward_from(0), BatchStats { packets: 5, bytes });
     assert_eq!(machine.received(1), sent);
     assert!(machine.received(0).is_empty() && machine.received(2).is_empty());
     assert_eq!(
@@ -34,9 +34,9 @@ fn frame_reaches_only_its_destination() {
 #[test]
 fn broadcast_reaches_each_guest_once() {
     let mut machine = Machine::new(4);
-    let bytes = frame(EVERYBODY, mac(2), 300, 7);
+    let bytes = frame(BROADCAST, mac(2), 300, 7);
     machine.send(2, &bytes);
-    machine.carry(2);
+    machine.forward_from(2);
     for n in [0, 1, 3] {
         assert_eq!(machine.received(n), slice::from_ref(&bytes), "{n}");
     }
@@ -49,7 +49,7 @@ fn broadcast_reaches_each_guest_once() {
 fn bridge_drops_are_counted_and_answered() {
     let mut machine = Machine::new(2);
     machine.send(0, &frame(mac(1), mac(1), 100, 0));
-    assert_eq!(machine.carry(0).packets, 1);
+    assert_eq!(machine.forward_from(0).packets, 1);
     assert!(machine.received(1).is_empty());
     let drops = machine.switch.bridge.drops(0).unwrap();
     assert_eq!(drops.get(DropReason::ForgedSource), 1);
@@ -57,20 +57,21 @@ fn bridge_drops_are_counted_and_answered() {
 }
 
 #[test]
-fn a_sleeper_is_notified_once_per_turn() {
+fn sleeping_guest_is_notified_once_per_turn() {
     let mut machine = Machine::new(2);
     assert!(!machine.guests[1].front.prepare_sleep(false));
     for number in 0..3 {
         machine.send(0, &frame(mac(1), mac(0), 100, number));
     }
-    machine.carry(0);
+    machine.forward_from(0);
     assert_eq!(machine.systems[1].rings.get(), 1);
     machine.publish();
     assert_eq!(machine.systems[1].rings.get(), 1);
 }
 
-/// XSA-392: one guest stops receiving while another sends to it continuously. Queued frames are
-/// bounded, the sender gets its buffers back at once, and a third guest receives all of its frames.
+/// XSA-392: one guest stops receiving while another guest sends to it continuously. Queued frames
+/// are bounded, the sender gets its buffers back immediately, and a third guest receives all of its
+/// frames.
 #[test]
 fn attack_09_stalled_guest_blocks_no_other() {
     let mut machine = Machine::new(3);
@@ -83,7 +84,7 @@ fn attack_09_stalled_guest_blocks_no_other() {
             sent += 1;
         }
         machine.send(0, &other);
-        assert_eq!(machine.carry(0).packets, 4);
+        assert_eq!(machine.forward_from(0).packets, 4);
         machine.guests[0].front.reap().unwrap();
         assert_eq!(machine.guests[0].front.buffers().available(), free);
         assert_eq!(machine.received(2), slice::from_ref(&other), "{number}");
@@ -98,13 +99,13 @@ fn attack_09_stalled_guest_blocks_no_other() {
     assert!(dropped > 500 && waiting > 100, "{dropped} {waiting}");
 }
 
-/// A guest sends broadcasts, and frames to an unknown station, continuously. Each port has a
-/// separate budget for these: other guests receive no more than the budget, and another guest's
-/// broadcast passes.
+/// A guest continuously sends broadcasts, and frames to an unknown station. Each port has a
+/// separate budget for these frames: other guests receive no more than the budget, and another
+/// guest's broadcast passes.
 #[test]
 fn attack_33_broadcast_storm_is_bounded() {
     let mut machine = Machine::new(3);
-    let storm = frame(EVERYBODY, mac(0), 60, 1);
+    let storm = frame(BROADCAST, mac(0), 60, 1);
     let unknown = frame([2, 0, 0, 0, 8, 8], mac(0), 60, 2);
     let mut got = 0;
     const SENT: u64 = 20_000;
@@ -113,7 +114,7 @@ fn attack_33_broadcast_storm_is_bounded() {
             machine.send(0, &storm);
             machine.send(0, &unknown);
         }
-        machine.carry(0);
+        machine.forward_from(0);
         machine.guests[0].front.reap().unwrap();
         got += machine.received(1).len() as u64;
         machine.received(2);
@@ -126,13 +127,14 @@ fn attack_33_broadcast_storm_is_bounded() {
         "no frame to the unknown station reached a guest"
     );
     assert!(beyond > SENT / 4, "{beyond}");
-    let other = frame(EVERYBODY, mac(1), 60, 3);
+    let other = frame(BROADCAST, mac(1), 60, 3);
     machine.send(1, &other);
-    machine.carry(1);
+    machine.forward_from(1);
     assert_eq!(machine.received(2), [other]);
 }
 
-/// Rate limits and turns count a packet's segments; otherwise tiny segments would evade them.
+/// Rate limits and turns count a packet's segments, so that packets with tiny segments do not evade
+/// them.
 #[test]
 fn gso_packet_costs_as_much_as_its_segments() {
     let mut machine = Machine::new(2);
@@ -151,7 +153,7 @@ fn gso_packet_costs_as_much_as_its_segments() {
     };
     for (size, wire) in [(1000, 1054), (500, 2 * 554), (10, 100 * 64)] {
         assert!(machine.guests[0].send(&bytes, offload(size)));
-        assert_eq!(machine.carry(0).bytes, wire, "{size}");
+        assert_eq!(machine.forward_from(0).bytes, wire, "{size}");
     }
 }
 
@@ -159,13 +161,13 @@ fn gso_packet_costs_as_much_as_its_segments() {
 #[test]
 fn attack_23_interface_closed_mid_batch() {
     let mut machine = Machine::new(3);
-    let bytes = frame(EVERYBODY, mac(0), 200, 1);
+    let bytes = frame(BROADCAST, mac(0), 200, 1);
     for _ in 0..3 {
         machine.send(0, &bytes);
     }
-    // Guest 1 has corrupted its ring, which is detected when the batch is sent to it.
+    // Guest 1 corrupts its ring. The driver detects this when it sends the batch.
     machine.guests[1].raw_rx().set_req_prod(u32::MAX);
-    assert_eq!(machine.carry(0).packets, 3);
+    assert_eq!(machine.forward_from(0).packets, 3);
     assert_eq!(machine.port(1).state(), XenbusState::Closed);
     assert!(!machine.port(1).trouble.is_empty());
     assert_eq!(
@@ -173,11 +175,12 @@ fn attack_23_interface_closed_mid_batch() {
         [bytes.clone(), bytes.clone(), bytes.clone()]
     );
     assert_eq!(machine.guests[0].front.reap(), Ok(3));
-    // From now on frames for it are counted.
+    // From now on, frames for guest 1 are only counted.
     machine.send(0, &frame(mac(1), mac(0), 100, 2));
-    machine.carry(0);
+    machine.forward_from(0);
     assert_eq!(machine.port(1).not_connected, 1);
-    // The sender's link ends in the middle of its batch: its sent frames still reach others.
+    // The sender's link closes during its batch. The frames that it has sent still reach other
+    // guests.
     machine.send(2, &bytes_of(2));
     let mut frames = Vec::new();
     let Switch { ports, ledger, .. } = &mut machine.switch;
@@ -194,5 +197,5 @@ fn attack_23_interface_closed_mid_batch() {
 }
 
 fn bytes_of(n: usize) -> Vec<u8> {
-    frame(EVERYBODY, mac(n), 150, 5)
+    frame(BROADCAST, mac(n), 150, 5)
 }

@@ -1,9 +1,9 @@
-//! Guests that are added and removed while the driver runs, by the platform's events or by requests
-//! of the manager.
+//! Adds and removes guests while the driver runs, on events of the platform or requests of the
+//! manager.
 
 use super::Driver;
 use crate::firewall;
-use crate::flow_memory::of_vif;
+use crate::flow_memory::vif_identity;
 use crate::guests::GuestChange;
 use crate::vifs::{VifPort, port_name};
 use abi::{ConnId, XenbusState};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use shmem::Span;
 
 impl<W: Wait> Driver<W> {
-    /// Handles added and removed guests.
+    /// Adds and removes the ports of guests that the platform has added and removed.
     pub(crate) fn serve_changes(&mut self) {
         for change in self.guests.changes() {
             match change {
@@ -36,8 +36,9 @@ impl<W: Wait> Driver<W> {
         }
     }
 
-    /// Advances only guests whose connection has changed and guests that could not advance before,
-    /// because each check is a call and there may be hundreds of guests.
+    /// Advances the handshakes of guests whose connection has changed and of guests that could not
+    /// advance before. It skips all others, because each check is a call and there may be hundreds
+    /// of guests.
     pub(crate) fn advance(&mut self) {
         let Self { waiter, switch, .. } = self;
         for vif in switch.ports.vifs_mut() {
@@ -51,12 +52,13 @@ impl<W: Wait> Driver<W> {
         self.watch_all();
     }
 
-    /// Announces newly connected guests to all stations that may need it. Without the announcement,
-    /// a domain that has resolved the address in vain retries only after a second, and one that has
-    /// cached another MAC for it uses that MAC for half a minute.
+    /// Announces newly connected guests to all stations. Without the announcement, a domain whose
+    /// ARP request was unanswered retries only after a second, and a domain that has cached another
+    /// MAC for the address uses that MAC for half a minute.
     pub(super) fn announce(&mut self, now_ns: u64) {
-        // After a start, guests connect one by one, and later ones would miss the announcement.
-        let too_early = self.nics_wait_ns.is_none() || self.nics_wait(now_ns).is_some();
+        // After a start, guests connect one by one, and those that connect later would miss the
+        // announcement.
+        let too_early = self.nics_wait_until_ns.is_none() || self.nics_wait(now_ns).is_some();
         if too_early || !std::mem::take(&mut self.may_announce) {
             return;
         }
@@ -74,10 +76,11 @@ impl<W: Wait> Driver<W> {
         }
     }
 
-    /// Adds an interface, which `vif` describes as in a configuration. Idempotent: for an existing
-    /// interface it repeats the answer, which the requester may have missed.
+    /// Adds the interface that `vif` describes in the form of a configuration. Idempotent: for an
+    /// existing interface, it repeats its answer, because the manager may have missed the first
+    /// one.
     pub(super) fn attach(&mut self, vif: &str) -> Result<Value, String> {
-        let vif = described(vif)?;
+        let vif = parse_vif(vif)?;
         let conn = ConnId(vif.conn);
         match self.vif_of(conn) {
             Some((_, port)) if port.name == port_name(&vif) => {}
@@ -102,8 +105,8 @@ impl<W: Wait> Driver<W> {
         Ok(json!({ "attached": conn.0 }))
     }
 
-    /// Removes an interface. Afterwards no page that the guest has granted is in use or mapped
-    /// here.
+    /// Removes an interface. Afterwards, the driver neither uses nor maps any page that the guest
+    /// has granted.
     pub(super) fn detach(&mut self, conn: ConnId) -> Result<Value, String> {
         let number = self.vif_of(conn).map(|(number, _)| number);
         if let Some(number) = number
@@ -112,22 +115,23 @@ impl<W: Wait> Driver<W> {
             if vif.queue.is_some() {
                 return Err(format!("{} has a dedicated queue of a NIC", vif.name));
             }
-            vif.leave()?;
+            vif.disconnect()?;
             self.remove_port(number);
         }
         Ok(json!({ "detached": conn.0 }))
     }
 
-    /// Changes the rules and limits of an interface, and discards the counts of its previous rules.
+    /// Replaces the rules and limits of an interface, and discards the counts of its previous
+    /// rules.
     pub(super) fn change(&mut self, vif: &str) -> Result<Value, String> {
-        let vif = described(vif)?;
+        let vif = parse_vif(vif)?;
         let Some((number, port)) = self.vif_of(ConnId(vif.conn)) else {
             return Err(format!("connection {} belongs to no guest", vif.conn));
         };
         if port.queue.is_some() {
             return Err(format!("{} has a dedicated queue of a NIC", vif.name));
         }
-        self.keep_flows(number, &vif.rules, of_vif(&vif))?;
+        self.update_flow_table(number, &vif.rules, vif_identity(&vif))?;
         let rules = firewall::rules(&vif.rules);
         self.switch.bridge.set_rules(number, &rules);
         self.fairness.insert(number, &vif);
@@ -141,15 +145,16 @@ impl<W: Wait> Driver<W> {
         Ok(json!({ "changed": vif.conn }))
     }
 
-    /// Returns the port of a connection, and its number.
+    /// Returns the port of a connection and the port's number.
     fn vif_of(&self, conn: ConnId) -> Option<(usize, &VifPort)> {
         let mut vifs = self.switch.ports.vifs();
         vifs.find(|(_, vif)| vif.conn() == conn)
     }
 }
 
-/// Parses an interface's description. Rejects unknown keys, because they may restrict the guest.
-fn described(vif: &str) -> Result<VifConfig, String> {
+/// Parses an interface's description. Rejects unknown keys, because they may be restrictions that
+/// this driver would not enforce.
+fn parse_vif(vif: &str) -> Result<VifConfig, String> {
     serde_json::from_str(vif).map_err(|error| {
         let error = error.to_string();
         match error.split_once(", expected") {

@@ -1,5 +1,5 @@
-//! Adding and removing of a driver's ports. Start-up adds the ports of the configuration in the
-//! same way.
+//! Adds and removes the driver's ports. Start-up adds the ports of the configuration by the same
+//! functions.
 
 use super::Driver;
 use crate::dedicated::DedicatedReceiver;
@@ -21,8 +21,8 @@ use runtime::platform::Wait;
 use std::rc::Rc;
 
 impl<W: Wait> Driver<W> {
-    /// Adds a NIC and returns the number of its port. NICs are added before guests, so that guests
-    /// can get their queues.
+    /// Adds a NIC and returns the number of its port. The caller adds NICs before guests, so that
+    /// guests can get their queues.
     pub(crate) fn add_nic(&mut self, nic: &NicConfig, port: NicPort) -> Result<usize, String> {
         let guarded = bridge::PortConfig {
             addresses: nic.addresses.clone(),
@@ -30,16 +30,16 @@ impl<W: Wait> Driver<W> {
             rules: firewall::rules(&nic.rules),
             ..bridge::PortConfig::nic()
         };
-        let rules = (&nic.rules[..], flow_memory::of_nic(nic));
+        let rules = (&nic.rules[..], flow_memory::nic_identity(nic));
         let number = self.add_port(BridgePort::Nic(Box::new(port)), &guarded, rules)?;
-        if let Some(mut queues) = NicQueues::new(number, nic, &self.switches.lro) {
+        if let Some(mut queues) = NicQueues::new(number, nic, &self.settings.lro) {
             queues.recover(&mut self.switch.ports);
             self.queues.push(queues);
         }
         Ok(number)
     }
 
-    /// Adds a guest, whose memory is accessed through `access`; returns the number of its port.
+    /// Adds a guest and returns the number of its port. `access` accesses the guest's memory.
     pub(crate) fn add_guest(
         &mut self,
         vif: &VifConfig,
@@ -47,7 +47,7 @@ impl<W: Wait> Driver<W> {
     ) -> Result<usize, String> {
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(&self.switch.ledger));
         let port = VifPort::new(vif, platform, ledger, access);
-        let rules = (&vif.rules[..], flow_memory::of_vif(vif));
+        let rules = (&vif.rules[..], flow_memory::vif_identity(vif));
         let number = self.add_port(BridgePort::Vif(Box::new(port)), &guest_port(vif), rules)?;
         self.fairness.insert(number, vif);
         for queues in &mut self.queues {
@@ -56,12 +56,12 @@ impl<W: Wait> Driver<W> {
         Ok(number)
     }
 
-    /// Returns the driver's end of a queue of the device behind the wire at a port.
+    /// Returns the driver's end of a queue of the device behind the wire at port `wire`.
     pub(crate) fn device_queue(&mut self, wire: usize, number: u32) -> Option<RemoteQueue> {
         self.switch.ports.nic_mut(wire)?.dedicated(number)
     }
 
-    /// Assigns a dedicated queue of the wire at one port to the guest at another.
+    /// Assigns a dedicated queue of `wire` to `guest`, each a port number and its configuration.
     pub(crate) fn add_dedicated(
         &mut self,
         wire: (usize, &NicConfig),
@@ -81,11 +81,11 @@ impl<W: Wait> Driver<W> {
         }
         vif.queue = Some(queue);
         self.switch.firewall.add_denying(&denying);
-        let receiver = DedicatedReceiver::new(ports, &self.switches.lro);
+        let receiver = DedicatedReceiver::new(ports, &self.settings.lro);
         self.dedicated.push(receiver);
     }
 
-    /// Removes a port from the driver's lists, and drops the frames held for it.
+    /// Removes a port from the driver's lists, and drops its queued frames.
     pub(super) fn remove_port(&mut self, number: usize) {
         for queues in &mut self.queues {
             queues.remove_guest(&mut self.switch.ports, number);
@@ -105,8 +105,8 @@ impl<W: Wait> Driver<W> {
     /// Gives a port a flow table if its rules are stateful, and frees its table if they are not.
     ///
     /// # Errors
-    /// No table is left; nothing has changed.
-    pub(super) fn keep_flows(
+    /// All tables are in use; nothing has changed.
+    pub(super) fn update_flow_table(
         &mut self,
         number: usize,
         rules: &[FirewallRule],
@@ -129,11 +129,11 @@ impl<W: Wait> Driver<W> {
 
     fn drop_flows(&mut self, number: usize) {
         if let Some(flows) = self.switch.bridge.set_flows(number, None) {
-            self.flow_memory.give_up(number, flows);
+            self.flow_memory.release(number, flows);
         }
     }
 
-    /// Adds a port to the tables common to both kinds; returns its number.
+    /// Adds a port to the tables that NICs and guests share; returns its number.
     fn add_port(
         &mut self,
         mut port: BridgePort,
@@ -142,7 +142,7 @@ impl<W: Wait> Driver<W> {
     ) -> Result<usize, String> {
         port.common_and_gateways().0.rule_names = firewall::names(rules);
         let number = self.switch.add(port, guarded)?;
-        if let Err(why) = self.keep_flows(number, rules, identity) {
+        if let Err(why) = self.update_flow_table(number, rules, identity) {
             self.switch.remove(number, shmem::time::monotonic_ns());
             return Err(why);
         }

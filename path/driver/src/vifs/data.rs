@@ -17,7 +17,8 @@ use vif::ring::RingWatch;
 const HEADERS_MIN: usize = 54;
 
 impl VifPort {
-    /// Takes frames that the guest has sent. The port owns them until [`VifPort::done`].
+    /// Takes up to `budget` frames that the guest has sent. The port owns them until
+    /// [`VifPort::done`].
     pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let Some(link) = &mut self.link else { return 0 };
         let taken = ledger.at(Hop::Netback, || {
@@ -36,7 +37,7 @@ impl VifPort {
         }
     }
 
-    /// Takes the small frames at the head of the guest's ring, like [`VifPort::take`].
+    /// Takes up to `budget` small frames from the head of the guest's ring, like [`VifPort::take`].
     pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> SmallFramesTaken {
         out.clear();
         let Some(netback) = self.netback() else {
@@ -62,17 +63,17 @@ impl VifPort {
         netback.map_or(0, Netback::longest_small_frame)
     }
 
-    /// Like [`VifPort::send`], for small frames up to that length. Leaves the last `spared` buffers
-    /// that the guest has posted.
-    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32], spared: u32) {
+    /// Like [`VifPort::send`], for small frames up to [`VifPort::longest_small_frame`]. Does not
+    /// use the last `reserved` posted buffers of the guest.
+    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32], reserved: u32) {
         let Some(netback) = self.netback() else {
             return;
         };
-        let report = netback.small_frames_to_guest(small, pick, spared);
+        let report = netback.small_frames_to_guest(small, pick, reserved);
         self.delivered(&report);
     }
 
-    /// Answers the taken requests.
+    /// Answers the requests of the taken frames.
     pub fn done(&mut self, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
             ledger.at(Hop::Netback, || link.queues.last_sender().from_guest_done());
@@ -80,20 +81,22 @@ impl VifPort {
         }
     }
 
-    /// Sends frames to the guest. While the guest is not connected, only counts them.
+    /// Sends frames to the guest. While the guest is not connected, only counts the frames.
     pub fn send(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         let Some(link) = &mut self.link else {
             self.not_connected += pick.len() as u64;
             return;
         };
-        let room = &mut self.room;
-        let give = |queue: &mut GuestNetback, own: &[u32]| room.to_guest(queue, frames, own);
-        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, give));
+        let resegmenter = &mut self.resegmenter;
+        let to_queue =
+            |queue: &mut GuestNetback, own: &[u32]| resegmenter.to_guest(queue, frames, own);
+        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
         self.delivered(&report);
     }
 
-    /// Sends frames until one lacks posted buffers; appends the indices of that frame and the
-    /// following ones to `rest`. The guest must be connected and accept the frames unchanged.
+    /// Sends frames up to the first frame for which the guest lacks buffers. Appends the indices of
+    /// this frame and the following ones to `rest`. The guest must be connected and accept the
+    /// frames unchanged.
     #[inline]
     pub fn send_while_posted(
         &mut self,
@@ -103,22 +106,22 @@ impl VifPort {
         rest: &mut Vec<u32>,
     ) {
         let Some(link) = &mut self.link else { return };
-        let room = &mut self.room;
-        let give = |queue: &mut GuestNetback, own: &[u32]| {
-            let (report, handled) = room.to_guest_while_posted(queue, frames, own);
+        let resegmenter = &mut self.resegmenter;
+        let to_queue = |queue: &mut GuestNetback, own: &[u32]| {
+            let (report, handled) = resegmenter.to_guest_while_posted(queue, frames, own);
             rest.extend(own.iter().skip(handled));
             report
         };
-        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, give));
+        let report = ledger.at(Hop::Netback, || link.queues.deliver(frames, pick, to_queue));
         self.delivered(&report);
     }
 
-    /// Returns whether the guest has posted buffers for all of these frames.
+    /// Returns whether the guest has posted enough buffers for all of these frames.
     pub fn has_room<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) -> bool {
         let Some(posted) = self.posted_room() else {
             return false;
         };
-        let mut left = posted.left();
+        let mut left = posted.free();
         frames.into_iter().all(|frame| {
             let rest = left.checked_sub(posted.slots(frame));
             left = rest.unwrap_or(left);
@@ -126,7 +129,8 @@ impl VifPort {
         })
     }
 
-    /// Removes up to `most` queued frames that can be sent now, whole or in parts.
+    /// Moves up to `most` queued frames or parts of frames that can be sent now to `batch`. Appends
+    /// frames that the queue drops to `lost`.
     pub fn take_queued(
         &mut self,
         now_ns: u64,
@@ -139,14 +143,14 @@ impl VifPort {
             while batch.len() < most
                 && let Some(queued) = egress.take(now_ns, &room, lost)
             {
-                room.left = room.left.saturating_sub(room.slots(&queued.frame));
+                room.free = room.free.saturating_sub(room.slots(&queued.frame));
                 batch.push(queued);
             }
         }
         self.egress = egress;
     }
 
-    /// Returns the number of posted buffers, up to `want`.
+    /// Returns the number of posted buffers, at most `want`.
     pub fn posted(&mut self, want: u32) -> u32 {
         let Some(link) = &mut self.link else { return 0 };
         let posted = link.queues.iter_mut().map(|netback| netback.posted(want));
@@ -159,17 +163,17 @@ impl VifPort {
     }
 
     fn posted_room(&mut self) -> Option<PostedRoom<'_>> {
-        let (left, caps) = (self.posted(u32::MAX), self.caps()?);
+        let (free, caps) = (self.posted(u32::MAX), self.caps()?);
         let netback = self.link.as_ref()?.queues.first();
         Some(PostedRoom {
             netback,
             caps,
-            left,
+            free,
         })
     }
 
-    /// Returns the netback, for a NIC that writes to the guest's pages. Returns `None` unless the
-    /// guest is connected and has one queue. [`VifPort::delivered`] counts the results.
+    /// Returns the netback of a guest that is connected with one queue, for a NIC that writes to
+    /// the guest's pages. The caller passes the results to [`VifPort::delivered`].
     #[inline]
     pub fn netback(&mut self) -> Option<&mut GuestNetback> {
         self.link.as_mut()?.queues.only_mut()
@@ -180,7 +184,7 @@ impl VifPort {
         Some((self.queue.as_mut()?, self.link.as_mut()?.queues.only_mut()?))
     }
 
-    /// Counts delivered frames.
+    /// Counts delivered frames. Closes the link if the netback has detected a fatal error.
     pub fn delivered(&mut self, report: &DeliveryReport) {
         let Some(link) = &self.link else { return };
         let fatal = link.queues.iter().find_map(Netback::fatal);
@@ -210,7 +214,7 @@ impl VifPort {
         self.caps().is_some_and(|caps| caps.tso && caps.checksum)
     }
 
-    /// Publishes the rings; returns whether there was anything to publish.
+    /// Publishes the rings if they have changed; returns whether they have.
     pub fn publish(&mut self) -> bool {
         let Some(link) = &mut self.link else {
             return false;
@@ -222,14 +226,14 @@ impl VifPort {
         true
     }
 
-    /// Returns whether the guest must be notified before it runs out of receive buffers.
+    /// Returns whether the guest is so short of receive buffers that it must be notified now.
     pub fn is_short(&mut self) -> bool {
         self.link
             .as_mut()
             .is_some_and(|link| link.queues.iter_mut().any(Netback::is_short))
     }
 
-    /// Wakes the guest if it sleeps and something was published.
+    /// Notifies the guest of published rings if it has requested notifications.
     pub fn notify(&mut self) {
         if let Some(link) = &mut self.link {
             let doorbell = &self.doorbell;
@@ -241,14 +245,14 @@ impl VifPort {
         }
     }
 
-    /// Returns the number of GSO packets of 64 KB, up to `packets`, for which the guest has
-    /// buffers. Returns `packets` while the guest is not connected, so that senders do not wait for
-    /// it.
+    /// Returns the number of 64 KB GSO packets for which the guest has buffers, at most `packets`.
+    /// Returns `packets` while the guest is not connected, so that senders do not wait for it.
     pub fn room_for_segments(&mut self, packets: usize) -> usize {
         let Some(link) = &mut self.link else {
             return packets;
         };
-        // The queue of the packets is not known yet, so the queue with the most buffers counts.
+        // The queue of the packets is not known yet, so the queue with the most buffers determines
+        // the result.
         let room = link.queues.iter_mut().map(|netback| {
             let slots = netback.slots_of_longest();
             let wanted = slots.saturating_mul(packets as u32);
@@ -257,14 +261,14 @@ impl VifPort {
         room.max().unwrap_or(0)
     }
 
-    /// Requests notifications, including those of new receive buffers, before the driver sleeps.
+    /// Before the driver sleeps, requests notifications of frames and of new receive buffers.
     pub fn arm_for_buffers(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues.iter_mut().for_each(|netback| netback.arm(true));
         }
     }
 
-    /// Requests notifications before the driver sleeps.
+    /// Before the driver sleeps, requests notifications of frames.
     pub fn arm(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues
@@ -273,22 +277,22 @@ impl VifPort {
         }
     }
 
-    /// Disables notifications: the driver is awake.
+    /// Disables notifications, because the driver is awake.
     pub fn disarm(&mut self) {
         if let Some(link) = &mut self.link {
             link.queues.iter_mut().for_each(Netback::disarm);
         }
     }
 
-    /// Returns a check whether the guest may have sent something since its rings were empty. Valid
-    /// until [`VifPort::take`] or [`VifPort::advance`].
+    /// Returns a check whether the guest may have sent something. It is valid until the next
+    /// [`VifPort::take`] or [`VifPort::advance`].
     #[must_use]
     pub fn watch(&self) -> RingWatch {
         let link = self.link.as_ref();
         link.map_or(RingWatch::NONE, |link| link.queues.watch())
     }
 
-    /// Returns whether the guest has sent something.
+    /// Returns whether the guest has sent frames that the driver has not taken.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.link
@@ -297,17 +301,18 @@ impl VifPort {
     }
 }
 
-/// The posted buffers of a guest. Of several queues the one with the fewest counts, because a
-/// packet's queue is not known yet.
+/// The posted buffers of a guest. If the guest has several queues, the queue with the fewest
+/// buffers determines the number, because a packet's queue is not known yet.
 struct PostedRoom<'a> {
     netback: &'a GuestNetback,
     caps: Caps,
-    left: u32,
+    free: u32,
 }
 
 impl PostedRoom<'_> {
-    /// Returns the number of buffers that each packet of an aggregate needs if software segments it
-    /// for the guest, or `None` if it stays whole.
+    /// Returns the number of buffers that each packet of an aggregate needs, if software must
+    /// segment the aggregate for the guest. Returns `None` if the guest accepts the frame
+    /// unchanged.
     fn slots_of_packet(&self, frame: &Frame) -> Option<u32> {
         let gso = frame.offload.gso.filter(|_| !self.caps.takes(frame))?;
         let bytes = usize::from(gso.size) + SNAPSHOT;
@@ -316,8 +321,8 @@ impl PostedRoom<'_> {
 }
 
 impl PostedBuffers for PostedRoom<'_> {
-    fn left(&self) -> u32 {
-        self.left
+    fn free(&self) -> u32 {
+        self.free
     }
 
     fn slots(&self, frame: &Frame) -> u32 {
@@ -327,14 +332,14 @@ impl PostedBuffers for PostedRoom<'_> {
         }
     }
 
-    fn bytes(&self, frame: &Frame) -> usize {
+    fn longest_fit(&self, frame: &Frame) -> usize {
         let size = frame.offload.gso.map_or(0, |gso| usize::from(gso.size));
         match self.slots_of_packet(frame) {
-            Some(slots) => match (self.left / slots.max(1)) as usize {
+            Some(slots) => match (self.free / slots.max(1)) as usize {
                 0 => 0,
                 packets => packets.saturating_mul(size) + HEADERS_MIN,
             },
-            None => match self.netback.bytes_for(self.left) {
+            None => match self.netback.bytes_for(self.free) {
                 bytes if bytes < SNAPSHOT + size => 0,
                 bytes => bytes,
             },
@@ -350,10 +355,10 @@ mod tests {
     use shmem::Area;
 
     #[test]
-    fn removed_guest_sends_no_foreign_frames() {
-        let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
+    fn unconnected_guest_sends_no_stale_small_frames() {
+        let stale = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
         let mut batch = SmallBatch::default();
-        batch.push(of_another).unwrap();
+        batch.push(stale).unwrap();
         let mut port = vif_port("");
         assert_eq!(
             port.take_small_frames(64, &mut batch),

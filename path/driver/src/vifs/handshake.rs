@@ -1,11 +1,11 @@
-//! The handshake of a guest's port, and the end of its link.
+//! The handshake of a guest's port: creates and closes the link.
 //!
-//! | own state | the frontend is | action |
+//! | state of this end | state of the frontend | action and new state |
 //! |---|---|---|
-//! | Initialising | any state | writes the backend's record: InitWait |
-//! | InitWait | Initialised | maps the rings: Connected |
-//! | Connected | Closing, Closed, Initialising, Unknown | unmaps everything: Closed |
-//! | Closed | Initialising | writes the backend's record again: InitWait |
+//! | Initialising | any | write the backend's record: InitWait |
+//! | InitWait | Initialised | map the rings: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | unmap everything: Closed |
+//! | Closed | Initialising | write the backend's record again: InitWait |
 
 use super::memory::{OpenedMemory, OpenedQueue};
 use super::queues::{GuestNetback, GuestQueues};
@@ -18,15 +18,16 @@ use vif::netback::Netback;
 use vif::netif::{BackRecord, FrontRecord, Negotiated};
 
 impl VifPort {
-    /// Advances the handshake as far as the other end allows.
+    /// Advances the handshake as far as the state of the other end allows.
     pub fn advance(&mut self) {
-        // Each pass makes one step, and there are fewer steps than passes.
+        // Each pass performs one step; a handshake has fewer steps than this loop has passes.
         for _ in 0..8 {
             let before = self.state;
             let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             self.is_abandoned = peer.state == XenbusState::Unknown;
-            // A dead guest does not return, so a queue over its memory ends, whether in use or not.
+            // A dead guest does not reconnect, so its dedicated queue ends even if it is not in
+            // use.
             if self.is_abandoned
                 && let Some(queue) = &mut self.queue
             {
@@ -45,7 +46,8 @@ impl VifPort {
                     }
                     Err(trouble) => self.close(&trouble),
                 },
-                // Initialising: the guest has closed and reconnected unnoticed.
+                // In state Initialising, the guest has closed and restarted the handshake since the
+                // last check.
                 (S::Connected, S::Closing | S::Closed | S::Initialising)
                 | (S::InitWait, S::Closing | S::Closed) => self.close(""),
                 (S::Connected, S::Unknown) => self.close("the guest has died"),
@@ -57,7 +59,7 @@ impl VifPort {
         }
     }
 
-    /// Returns the record for the guest.
+    /// Returns the record with which this end offers its features to the guest.
     #[must_use]
     pub fn record(&self) -> BackRecord {
         self.access.record(self.queue.is_some())
@@ -66,22 +68,22 @@ impl VifPort {
     fn set(&mut self, state: XenbusState, record: &ConnectRecord) {
         match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
-            Err(error) => self.trouble = format!("{state:?} was refused: {error}"),
+            Err(error) => self.trouble = format!("the monitor rejects state {state:?}: {error}"),
         }
     }
 
     /// Connects to a guest without a handshake. `record` is the guest's record, `mechanism`
-    /// accesses its pages, and `page` locates the pages of the rings.
+    /// accesses the guest's pages, and `page` returns the pages of the rings.
     ///
     /// # Errors
-    /// The reason why the record is invalid.
+    /// The reason for which the record is invalid, as text.
     pub fn join(
         &mut self,
         record: &ConnectRecord,
         mechanism: Box<dyn GrantMechanism>,
         page: impl FnMut(GrantRef) -> Option<Span>,
     ) -> Result<(), String> {
-        let (front, negotiated) = self.agree(record)?;
+        let (front, negotiated) = self.negotiate(record)?;
         let pages: Option<Vec<_>> = front.references().map(page).collect();
         let pages = pages.ok_or("a page of a ring is inaccessible")?;
         let opened = OpenedMemory::new(mechanism, pages, Box::new(()));
@@ -97,7 +99,7 @@ impl VifPort {
     }
 
     /// Returns the guest's record, and the features negotiated with it.
-    fn agree(&self, record: &ConnectRecord) -> Result<(FrontRecord, Negotiated), String> {
+    fn negotiate(&self, record: &ConnectRecord) -> Result<(FrontRecord, Negotiated), String> {
         let front = FrontRecord::decode(record).map_err(|error| error.to_string())?;
         if front.mac != self.mac {
             return Err("the guest claims another MAC address than the one assigned to it".into());
@@ -108,9 +110,9 @@ impl VifPort {
     }
 
     fn connect(&mut self, peer: &PeerEnd) -> Result<(), String> {
-        let (front, negotiated) = self.agree(&peer.record)?;
+        let (front, negotiated) = self.negotiate(&peer.record)?;
         if self.frontend.replace(peer.domain) != Some(peer.domain) {
-            // Another guest has the same connection now; the old doorbell was its predecessor's.
+            // The connection belongs to another guest now, and the doorbell to its predecessor.
             self.doorbell = None;
         }
         if self.doorbell.is_none() {
@@ -152,11 +154,11 @@ impl VifPort {
         Ok(())
     }
 
-    /// Disconnects the guest permanently: ends the link and releases all of the guest's grants.
+    /// Disconnects the guest permanently: closes the link and releases all of the guest's grants.
     ///
     /// # Errors
-    /// The other end could not be notified; the guest's memory is still released.
-    pub fn leave(&mut self) -> Result<(), String> {
+    /// The other end could not be notified. The guest's memory is released nevertheless.
+    pub fn disconnect(&mut self) -> Result<(), String> {
         if self.state != XenbusState::Closed {
             self.close("");
         }
@@ -166,10 +168,10 @@ impl VifPort {
         }
     }
 
-    /// Closes the link in any state.
+    /// Closes the link, in any state, and logs `trouble` unless it is empty.
     pub(super) fn close(&mut self, trouble: &str) {
         if let Some(link) = self.link.take() {
-            // The queue ends first, because its pages must return to the guest.
+            // The dedicated queue ends first, because its pages must return to the guest.
             if let Some(queue) = &mut self.queue {
                 queue.end();
             }
@@ -185,7 +187,8 @@ impl VifPort {
     }
 }
 
-/// Creates the netback of one queue. All rings have the parameters of the record's first queue.
+/// Creates the netback of one queue. The record's parameters of the first queue apply to all
+/// queues.
 fn netback(
     negotiated: Negotiated,
     front: &FrontRecord,

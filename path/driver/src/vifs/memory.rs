@@ -1,4 +1,4 @@
-//! Access to a guest's memory: the grant mechanism, and the pages of the rings.
+//! Access to a guest's memory: sets up the grant mechanism, and maps the pages of the rings.
 
 use crate::grants::GranterWindow;
 use crate::grants::counted::CountedGrants;
@@ -18,39 +18,39 @@ use vif::netback::MulticastFilter;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
 use vif::ring::Journal;
 
-/// Common parameters of all guest ports.
+/// Parameters that all guest ports share.
 #[derive(Clone, Debug)]
 pub struct VifSettings {
-    /// The system of this domain.
+    /// The platform of this domain.
     pub platform: Rc<dyn Platform>,
-    /// The hypercalls of this domain, for grants.
+    /// This domain's hypercalls, for grants.
     pub calls: Rc<RefCell<Calls>>,
-    /// This domain's own frames.
+    /// This domain's frames.
     pub frames: Area,
-    /// Grant mechanism.
+    /// The grant mechanism.
     pub grants: GrantMode,
-    /// Maximum features offered to guests.
+    /// The most offloads that this domain offers to guests.
     pub offloads: Offloads,
-    /// log2 of the largest ring offered to guests, in pages.
+    /// Size of the largest ring offered to guests, as log2 of its pages.
     pub ring_order: u8,
-    /// Ring format, if guests accept it.
+    /// The ring format offered to guests.
     pub ring_format: RingFormat,
-    /// Place of the segment size of a packet to a guest.
+    /// The slot that carries the segment size of a packet to a guest.
     pub meta: Meta,
 }
 
-/// Accessible memory of a guest.
+/// A guest's memory, ready for access.
 #[derive(Debug)]
 pub struct OpenedMemory {
-    /// Its first or only queue.
+    /// Memory of the first or only queue.
     pub first: OpenedQueue,
-    /// Further ones, of two ring pages each.
+    /// Memory of the other queues, each with two ring pages.
     pub others: Vec<OpenedQueue>,
-    /// Its multicast filter, if offered.
+    /// The guest's multicast filter, if this domain offers one.
     pub groups: Option<MulticastFilter>,
-    /// Its flow steering, if offered.
+    /// The guest's flow steering, if this domain offers it.
     pub hashing: Option<Hashing>,
-    /// Unmaps the pages when it is dropped. The mechanisms must be dropped first.
+    /// Unmaps the pages when dropped. The mechanisms must be dropped before.
     pub held: Box<dyn Debug>,
 }
 
@@ -59,15 +59,15 @@ pub struct OpenedMemory {
 pub struct OpenedQueue {
     /// The grant mechanism.
     pub mechanism: Box<dyn GrantMechanism>,
-    /// Pages of both rings and of the event channel, as the guest's record lists them.
+    /// Pages of both rings and of the event channel, in the order of the guest's record.
     pub pages: Vec<Span>,
-    /// Journals of the ring from the guest and of the ring to it, if a backend takes over from a
-    /// dead one.
+    /// Journals of the ring from the guest and of the ring to the guest, if this backend takes over
+    /// from a dead one.
     pub journals: Option<[Journal; 2]>,
 }
 
 impl OpenedMemory {
-    /// Returns a guest with one queue, whose rings no other backend has served.
+    /// Returns the memory of a guest with one queue, whose rings no other backend has served.
     #[must_use]
     pub fn new(mechanism: Box<dyn GrantMechanism>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
         let first = OpenedQueue {
@@ -85,17 +85,18 @@ impl OpenedMemory {
     }
 }
 
-/// Access to one guest's memory. No method is called per packet; [`GrantMechanism`] has the methods
-/// for that.
+/// Access to one guest's memory. The driver calls these methods only for the handshake; per packet,
+/// it calls the methods of [`GrantMechanism`].
 pub trait GuestAccess: Debug {
-    /// Returns the record for the guest. `has_queue` states whether it has a dedicated queue.
+    /// Returns the backend's record for the guest. `has_queue` states whether the guest has a
+    /// dedicated queue.
     fn record(&self, has_queue: bool) -> BackRecord;
 
-    /// Sets up the grant mechanism, charged to `ledger`, and maps the pages of both rings and of
-    /// the event channel.
+    /// Sets up the grant mechanism, which charges its time to `ledger`, and maps the pages of both
+    /// rings and of the event channel.
     ///
     /// # Errors
-    /// The missing feature of the guest or the system, as text.
+    /// The reason as text: for instance, a feature that the guest or the platform lacks.
     fn open(
         &mut self,
         peer: &PeerEnd,
@@ -104,20 +105,20 @@ pub trait GuestAccess: Debug {
     ) -> Result<OpenedMemory, String>;
 }
 
-/// One guest's part of the grant window.
+/// Access to one guest's memory through the guest's part of the grant window.
 #[derive(Debug)]
 pub struct GuestMemory {
     shared: VifSettings,
-    /// Slot of entry 0 of its table.
+    /// Slot of entry 0 of the guest's grant table.
     first: Slot,
-    /// Number of entries.
+    /// Number of entries of the table.
     slots: u32,
-    /// First slot of the sub-tables of its grants.
+    /// First slot of the table's sub-tables.
     tables: Slot,
 }
 
 impl VifSettings {
-    /// Creates the parameters from the configuration. `frames` are all of this domain's own frames.
+    /// Creates the parameters from the configuration. `frames` has all frames of this domain.
     #[must_use]
     pub fn new(
         platform: Rc<dyn Platform>,
@@ -137,7 +138,7 @@ impl VifSettings {
         }
     }
 
-    /// Returns the part of the window from slot `first` on that belongs to the guest `peer`.
+    /// Returns the guest's part of the window: `slots` slots from slot `first`.
     #[must_use]
     pub fn window_of(
         &self,
@@ -155,7 +156,7 @@ impl VifSettings {
         }
     }
 
-    /// Returns the record for a guest, with or without a dedicated queue.
+    /// Returns the backend's record for a guest, with or without a dedicated queue.
     #[must_use]
     pub fn record(&self, has_queue: bool) -> BackRecord {
         let base = match self.offloads {
@@ -170,7 +171,7 @@ impl VifSettings {
                 self.ring_format == RingFormat::Native,
                 Features::NATIVE_RINGS,
             ),
-            // A device returns buffers in the order in which it receives frames.
+            // A device returns buffers in the order of its frames, and not in posting order.
             (has_queue, Features::RX_ANY_ORDER),
         ];
         let offered = offers.into_iter().filter(|(is_offered, _)| *is_offered);
@@ -204,7 +205,7 @@ impl GuestAccess for GuestMemory {
 }
 
 impl GuestMemory {
-    /// Returns the part for the guest behind `vif`.
+    /// Returns the access to the memory of the guest behind `vif`.
     #[must_use]
     pub fn new(vif: &VifConfig, shared: &VifSettings) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Ports that are guests. The handshake (`handshake`) creates and ends the link, which transfers
-//! frames (`data`) by one queue or by several (`queues`), optionally with the guest's flow steering
+//! Ports of guests. The handshake (`handshake`) creates and closes the link. The link transfers
+//! frames (`data`) over one queue or several (`queues`), optionally with flow steering by the guest
 //! ([`hashing`]).
 
 mod data;
@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use vif::InterfaceCounters;
 
-/// One guest's port.
+/// The port of one guest.
 #[derive(Debug)]
 pub struct VifPort {
     /// Its name, for display.
@@ -35,19 +35,19 @@ pub struct VifPort {
     pub common: PortCommon,
     /// Traffic counters.
     pub traffic: PortTraffic,
-    /// The guest as a sender that may wait for others' buffers.
+    /// The guest's backpressure state as a sender.
     pub sender: SendingGuest,
     /// Number of batches that still skip the fast path.
     pub fast_path_skips: u8,
-    /// Recent small frames of the guest.
+    /// The rate at which the guest sends small frames.
     pub small_frame_rate: SmallFrameRate,
-    /// Whether packets are forwarded behind the interface.
+    /// Whether the guest forwards packets of other stations.
     pub forwards: bool,
-    /// Frames for the guest that arrived while it was not connected.
+    /// Number of frames dropped because the guest was not connected.
     pub not_connected: u64,
-    /// Its egress queue and rate limit.
+    /// The egress queue to the guest, with its rate limit.
     pub egress: EgressQueue,
-    /// Why the last connection ended, as text; empty if none did.
+    /// Why the last connection ended or failed, as text; empty without an error.
     pub trouble: String,
     conn: ConnId,
     mac: [u8; 6],
@@ -55,29 +55,29 @@ pub struct VifPort {
     ledger: Rc<Ledger>,
     access: Box<dyn GuestAccess>,
     state: XenbusState,
-    /// Whether the guest was dead at the last check.
+    /// Whether the guest was dead when the driver last read its state.
     is_abandoned: bool,
     doorbell: Option<Box<dyn Doorbell>>,
-    /// Owner of that doorbell.
+    /// The domain to which the doorbell belongs.
     frontend: Option<DomId>,
     link: Option<ConnectedVif>,
-    /// Counters of earlier links.
+    /// Sum of the counters of earlier links.
     past: InterfaceCounters,
-    room: Resegmenter,
-    /// Its dedicated queue of a wire, if any.
+    resegmenter: Resegmenter,
+    /// The guest's dedicated queue of a wire, if any.
     pub queue: Option<DedicatedQueue>,
-    /// Routers of its guest.
+    /// The guest's routers.
     pub gateways: Vec<IpAddr>,
-    /// Addresses to announce when it connects.
+    /// Addresses to announce when the guest connects.
     pub announced: Vec<IpAddr>,
-    /// Whether the rings have changed since they were last published.
+    /// Whether the driver has changed the rings since it last published them.
     touched: bool,
 }
 
 /// State that exists while the guest is connected.
 struct ConnectedVif {
     queues: GuestQueues,
-    /// Dropped after the netbacks: fields are dropped in this order.
+    /// Keeps the pages mapped. Rust drops it after the netbacks, in the order of the fields.
     held: Box<dyn std::fmt::Debug>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn port_name(vif: &VifConfig) -> String {
 }
 
 impl VifPort {
-    /// Creates a port for a guest's interface, whose memory `access` accesses.
+    /// Creates a port for a guest's interface. `access` accesses the guest's memory.
     #[must_use]
     pub fn new(
         vif: &VifConfig,
@@ -127,7 +127,7 @@ impl VifPort {
             frontend: None,
             link: None,
             past: InterfaceCounters::default(),
-            room: Resegmenter::default(),
+            resegmenter: Resegmenter::default(),
             queue: None,
             gateways: vif.gateways.clone(),
             announced: match vif.announces {
@@ -138,7 +138,7 @@ impl VifPort {
         }
     }
 
-    /// Returns its connection.
+    /// Returns the guest's connection.
     #[must_use]
     pub fn conn(&self) -> ConnId {
         self.conn
@@ -150,19 +150,19 @@ impl VifPort {
         self.mac
     }
 
-    /// Returns its state.
+    /// Returns the state of the driver's end of the connection.
     #[must_use]
     pub fn state(&self) -> XenbusState {
         self.state
     }
 
-    /// Returns whether the guest is not connected but may connect.
+    /// Returns whether the guest is not connected yet, but may connect.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.state != XenbusState::Connected && !self.is_abandoned
     }
 
-    /// Returns the counters of all links.
+    /// Returns the sum of the counters of all links.
     #[must_use]
     pub fn counters(&self) -> InterfaceCounters {
         let mut all = self.past;
@@ -172,10 +172,11 @@ impl VifPort {
         all
     }
 
-    /// Returns the number of frames made by splitting larger ones for lack of room.
+    /// Returns the number of frames made by splitting larger frames that exceeded the guest's
+    /// receive credit.
     #[must_use]
     pub fn split(&self) -> u64 {
-        self.room.split
+        self.resegmenter.split
     }
 
     /// Returns the guest's capabilities, or `None` while it is not connected.
@@ -189,7 +190,7 @@ impl VifPort {
         })
     }
 
-    /// Returns the ledger of this port's domain.
+    /// Returns this domain's ledger.
     #[must_use]
     pub fn ledger(&self) -> Rc<Ledger> {
         Rc::clone(&self.ledger)

@@ -1,9 +1,9 @@
-//! The queues of a connected guest. A guest has one, unless its frontend has several rings in each
-//! direction (`multi-queue-num-queues`, Xen); each queue then has a separate netback.
+//! The queues of a connected guest. A guest has one queue, unless its frontend has several rings in
+//! each direction (`multi-queue-num-queues`, Xen). Each queue has a separate netback.
 //!
-//! The driver takes frames from one queue after the other. Frames to the guest use the queue that
-//! their flow's hash or the guest's flow steering selects, so that no flow is reordered. The fast
-//! path, devices that write to the guest's pages and dedicated queues require a single queue.
+//! The driver takes frames from the queues in turn. The hash of a flow or the guest's flow steering
+//! selects the queue for frames to the guest, so that no flow is reordered. The fast path, devices
+//! that write to the guest's pages, and dedicated queues require a guest with a single queue.
 
 use super::hashing::Hashing;
 use net::packet::flow::flow_hash;
@@ -14,18 +14,18 @@ use vif::grants::GrantMechanism;
 use vif::netback::{DeliveryReport, Netback};
 use vif::ring::RingWatch;
 
-/// A netback of this domain.
+/// The netback of a guest's queue.
 pub(crate) type GuestNetback = Netback<Box<dyn GrantMechanism>>;
 
-/// One netback for each queue.
+/// The queues of one guest, each with a netback.
 pub(super) struct GuestQueues {
     first: GuestNetback,
     others: Vec<GuestNetback>,
-    /// The queue from which frames were last taken.
+    /// The queue from which the driver last took frames.
     taken: usize,
-    /// Frames for each queue while a batch is divided.
+    /// Scratch lists of the frames for each queue; empty between batches.
     shares: Vec<Vec<u32>>,
-    /// The guest's flow steering, if offered.
+    /// The guest's flow steering, if this domain offers it.
     hashing: Option<Hashing>,
 }
 
@@ -54,13 +54,13 @@ impl GuestQueues {
         self.others.is_empty().then_some(&self.first)
     }
 
-    /// Like [`GuestQueues::only`], mutable.
+    /// Like [`GuestQueues::only`], but returns a mutable reference.
     #[inline]
     pub(super) fn only_mut(&mut self) -> Option<&mut GuestNetback> {
         self.others.is_empty().then_some(&mut self.first)
     }
 
-    /// Returns the first netback. All have negotiated the same features.
+    /// Returns the first netback. All netbacks have negotiated the same features.
     pub(super) fn first(&self) -> &GuestNetback {
         &self.first
     }
@@ -74,7 +74,7 @@ impl GuestQueues {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// Returns the next queue in turn that has sent something.
+    /// Returns the next queue, in round-robin order, from which the guest has sent frames.
     #[inline]
     pub(super) fn next_sender(&mut self) -> &mut GuestNetback {
         if !self.others.is_empty() {
@@ -87,7 +87,7 @@ impl GuestQueues {
         self.last_sender()
     }
 
-    /// Returns the queue from which frames were last taken.
+    /// Returns the queue from which the driver last took frames.
     #[inline]
     pub(super) fn last_sender(&mut self) -> &mut GuestNetback {
         match self.taken.checked_sub(1) {
@@ -96,36 +96,36 @@ impl GuestQueues {
         }
     }
 
-    /// Delivers the frames of `pick` that pass the guest's multicast filter: calls `give` for each
-    /// queue with its frames. Returns the sum of its reports.
+    /// Delivers the frames of `pick` that pass the guest's multicast filter: calls `deliver` for
+    /// each queue with the frames for this queue. Returns the sum of the reports.
     #[inline]
     pub(super) fn deliver(
         &mut self,
         frames: &[Frame],
         pick: &[u32],
-        mut give: impl FnMut(&mut GuestNetback, &[u32]) -> DeliveryReport,
+        mut deliver: impl FnMut(&mut GuestNetback, &[u32]) -> DeliveryReport,
     ) -> DeliveryReport {
         let matching = self.first.match_multicast(frames, pick);
         let pick = matching.as_deref().unwrap_or(pick);
         if self.others.is_empty() {
-            return give(&mut self.first, pick);
+            return deliver(&mut self.first, pick);
         }
         let mut all = DeliveryReport::default();
         self.divide(frames, pick, |queue, own| {
-            let report = give(queue, own);
+            let report = deliver(queue, own);
             all.delivered += report.delivered;
             all.bytes += report.bytes;
         });
         all
     }
 
-    /// Divides the frames of `pick` among several queues: calls `give` for each queue with its
-    /// frames.
+    /// Divides the frames of `pick` among several queues: calls `deliver` for each queue with the
+    /// frames for this queue.
     pub(super) fn divide(
         &mut self,
         frames: &[Frame],
         pick: &[u32],
-        mut give: impl FnMut(&mut GuestNetback, &[u32]),
+        mut deliver: impl FnMut(&mut GuestNetback, &[u32]),
     ) {
         let count = self.shares.len().max(1);
         for &index in pick {
@@ -139,13 +139,14 @@ impl GuestQueues {
         let queues = std::iter::once(&mut self.first).chain(&mut self.others);
         for (queue, own) in queues.zip(&mut self.shares) {
             if !own.is_empty() {
-                give(queue, own);
+                deliver(queue, own);
                 own.clear();
             }
         }
     }
 
-    /// Notifies the guest of published rings, by `ring` with each queue's number.
+    /// Calls `ring` with the number of each queue whose published rings the guest must be notified
+    /// of.
     #[inline]
     pub(super) fn notify(&mut self, mut ring: impl FnMut(usize, NotifiedRings)) {
         for (number, queue) in self.iter_mut().enumerate() {
@@ -155,14 +156,14 @@ impl GuestQueues {
         }
     }
 
-    /// Returns a check whether the guest has sent something. Several queues have no common word to
-    /// check.
+    /// Returns a check whether the guest may have sent something. For several queues, the check
+    /// never reports an idle guest, because the queues have no common word.
     #[inline]
     pub(super) fn watch(&self) -> RingWatch {
         self.only().map_or(RingWatch::NONE, Netback::watch)
     }
 
-    /// Returns the counters of all queues.
+    /// Returns the sum of the counters of all queues.
     pub(super) fn counters(&self) -> InterfaceCounters {
         let mut all = InterfaceCounters::default();
         for queue in self.iter() {
@@ -171,7 +172,7 @@ impl GuestQueues {
         all
     }
 
-    /// Ends all queues.
+    /// Ends all queues and releases their grants.
     pub(super) fn end(self) {
         for queue in std::iter::once(self.first).chain(self.others) {
             drop(queue.into_grants());
@@ -191,7 +192,7 @@ mod tests {
 
     const COUNT: usize = 3;
 
-    /// Returns the guest's ends and the driver's ends of several queues.
+    /// Returns the guest's ends and the driver's ends of `COUNT` queues.
     fn guest() -> (Vec<Rig>, GuestQueues) {
         let rigs: Vec<Rig> = (0..COUNT).map(|_| Rig::new(sizes())).collect();
         let mut ends = rigs.iter().map(end);
@@ -212,7 +213,7 @@ mod tests {
         Netback::new(*rig.front.negotiated(), &tx, &rx, event, grants).unwrap()
     }
 
-    /// Takes one turn's frames.
+    /// Takes up to four frames in one turn.
     fn take(queues: &mut GuestQueues) -> usize {
         let mut frames = Vec::new();
         let taken = queues.next_sender().from_guest(4, &mut frames).unwrap();
@@ -222,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_taken_from_one_after_the_other() {
+    fn queues_are_served_in_turn() {
         let (mut rigs, mut queues) = guest();
         for _ in 0..8 {
             assert!(rigs[2].send(&packet(60, 1), nic::Offload::default()));
         }
         assert!(rigs[0].send(&packet(60, 2), nic::Offload::default()));
-        // Eight frames of one queue do not keep the other waiting.
+        // A backlog of eight frames in one queue does not delay the other queue.
         assert_eq!([(); 4].map(|()| take(&mut queues)), [4, 1, 4, 0]);
         assert_eq!((rigs[0].front.reap(), rigs[2].front.reap()), (Ok(1), Ok(8)));
         assert_eq!(queues.counters().from_guest, 9);
@@ -241,7 +242,7 @@ mod tests {
         let bytes: Vec<_> = (0..32).map(|n| packet(60, n / 2)).collect();
         let at = |(n, bytes): (usize, &Vec<u8>)| frame_at(&source, n * 64, bytes, 60);
         let frames: Vec<_> = bytes.iter().enumerate().map(at).collect();
-        // Odd frames belong to another port.
+        // The frames with odd numbers are for another port.
         let pick: Vec<u32> = (0..32).filter(|n| n % 2 == 0).collect();
         for _ in 0..2 {
             let mut given = BTreeSet::new();
@@ -264,27 +265,27 @@ mod tests {
     }
 
     #[test]
-    fn netif_29_a_guest_chooses_the_queue_of_a_flow() {
+    fn netif_29_guest_selects_the_queue_of_a_flow() {
         let (_rigs, mut queues) = guest();
         let memory = shmem::Area::anonymous(abi::PAGE).unwrap().span();
         let choice = Hashing::over(memory);
         queues.hashing = Some(choice);
         let source = TestMemory::new(1);
         let frames = [frame_at(&source, 0, &vif::testing::ipv4_tcp(100, 1), 154)];
-        let mut goes_to = |wanted: u32| {
+        let mut delivered_with_table_entry = |queue_number: u32| {
             choice.set_on(true);
             choice.set_types(net::packet::toeplitz::HashTypes::ALL);
             choice.set_entries(1);
-            choice.set_table(0, &[wanted]);
+            choice.set_table(0, &[queue_number]);
             queues.divide(&frames, &[0], |queue, own| {
                 assert_eq!(queue.to_guest(&frames, own).delivered, 1);
             });
             let given = queues.iter().map(|queue| queue.counters().to_guest);
             given.collect::<Vec<_>>()
         };
-        assert_eq!(goes_to(2), [0, 0, 1]);
-        assert_eq!(goes_to(0), [1, 0, 1]);
-        assert_eq!(goes_to(1), [1, 1, 1]);
+        assert_eq!(delivered_with_table_entry(2), [0, 0, 1]);
+        assert_eq!(delivered_with_table_entry(0), [1, 0, 1]);
+        assert_eq!(delivered_with_table_entry(1), [1, 1, 1]);
     }
 
     #[test]
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_queue_is_watched_by_its_word() {
+    fn only_a_single_queue_can_be_watched() {
         let rig = Rig::new(sizes());
         let one = GuestQueues::new(end(&rig), Vec::new(), None);
         assert!(one.only().is_some() && one.watch().is_idle());

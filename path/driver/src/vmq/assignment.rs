@@ -1,5 +1,5 @@
-//! Assigns a NIC's dedicated queues to the guests with the most frames in the shared queue. A guest
-//! loses its queue to another guest that needs it much more.
+//! Assigns a NIC's dedicated queues to the guests with the most frames in the shared queue. Revokes
+//! a guest's queue if another guest has many more frames.
 
 use crate::nics::{NicPort, PollResult};
 use crate::ports::BridgePorts;
@@ -10,30 +10,30 @@ use nic::vmq::{QueueId, VmqError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Polling interval of a draining queue without other work.
-const DRAIN_NS: u64 = 1_000_000;
-/// Interval of assigning free queues if queues are never taken back for other guests.
-const ALLOC_NS: u64 = 100_000_000;
-/// A guest gets another's queue if it has more than twice as many frames as the other, plus this
-/// number.
+/// Polling interval of a draining queue when the driver has no other work.
+const DRAIN_POLL_INTERVAL_NS: u64 = 1_000_000;
+/// Interval of assigning free queues if queues are never revoked for other guests.
+const FREE_QUEUE_INTERVAL_NS: u64 = 100_000_000;
+/// A guest gets the queue of another guest if it has more than twice the other guest's frames plus
+/// this number.
 const SWAP_FRAMES: u64 = 32;
-/// Longest wait of a new queue for older frames in the shared queue, before the new queue would
-/// overflow.
-const JOIN_NS: u64 = 5_000_000;
+/// Maximum time that a new queue waits for older frames in the shared queue. It is short enough
+/// that the new queue does not overflow meanwhile.
+const JOIN_TIMEOUT_NS: u64 = 5_000_000;
 
-/// The queues of one NIC, and their guests.
+/// The assignment of one NIC's queues to guests.
 #[derive(Debug)]
 pub struct Assignment {
     /// The port of the NIC.
     nic: usize,
-    held: Vec<AssignedQueue>,
-    /// By port.
+    assigned: Vec<AssignedQueue>,
+    /// Demand of each guest, by port.
     guests: Vec<Demand>,
-    /// Whether the NIC has rules for arriving frames.
+    /// Whether the NIC has rules for received frames.
     has_rules: bool,
-    /// Bytes of buffers that a frame needs.
+    /// Number of buffer bytes that a frame needs.
     frame_bytes: usize,
-    /// Interval of reassigning queues; 0: never.
+    /// Interval of reassigning queues; 0: never reassign.
     rebalance_ns: u64,
     next_ns: u64,
     given: u64,
@@ -41,44 +41,45 @@ pub struct Assignment {
     trouble: String,
 }
 
-/// How frames from a NIC reach the pages of a guest.
+/// The direction in which frames from a NIC reach a guest's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Arrival {
-    /// Directly and whole, because no rules apply.
+    /// The NIC writes whole frames, because no rules apply.
     Whole,
-    /// Directly, but their headers last, after the rules are evaluated.
+    /// The NIC writes the payload; the driver writes the header after it has applied the rules.
     HeaderLast,
-    /// By the shared queue and a copy, after the rules are evaluated.
+    /// The driver copies frames from the shared queue after it has applied the rules.
     #[default]
     Copied,
 }
 
 impl Arrival {
-    /// Returns how frames reach a guest from a NIC with or without rules. Frames for a guest with a
-    /// rate limit are copied, because only frames outside its pages can be dropped.
+    /// Returns the direction in which frames from a NIC, with or without rules, reach a guest. Frames for
+    /// a guest with a rate limit are copied, because the driver can drop only frames outside the
+    /// guest's pages.
     fn of(has_rules: bool, vif: &VifConfig) -> Self {
         match vif.firewall {
             _ if vif.to_guest.is_some() => Self::Copied,
-            _ if !has_rules && !asks(&vif.rules, rule::RuleDirection::Out) => Self::Whole,
+            _ if !has_rules && !has_rule_for(&vif.rules, rule::RuleDirection::Out) => Self::Whole,
             FirewallPlace::Split => Self::HeaderLast,
             FirewallPlace::Shared => Self::Copied,
         }
     }
 }
 
-/// Returns whether any rule applies to frames that pass a port this way.
-fn asks(rules: &[FirewallRule], way: rule::RuleDirection) -> bool {
-    rules.iter().any(|rule| rule.is_for(way))
+/// Returns whether any rule applies to frames in this direction.
+fn has_rule_for(rules: &[FirewallRule], direction: rule::RuleDirection) -> bool {
+    rules.iter().any(|rule| rule.is_for(direction))
 }
 
-/// The demand of a port that may get a queue.
+/// The demand of a guest that may get a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     arrival: Arrival,
-    /// Frames since the last assignment.
-    now: u64,
+    /// Number of frames since the last assignment.
+    current: u64,
     /// Smoothed number of frames.
-    usual: u64,
+    average: u64,
 }
 
 /// An assigned queue.
@@ -86,12 +87,12 @@ struct Demand {
 pub struct AssignedQueue {
     /// The queue.
     pub queue: QueueId,
-    /// Port of the guest; `None`: it was removed or lost the queue, or belonged to another driver
-    /// domain.
+    /// Port of the guest. `None` if the guest was removed, if its queue was revoked because its
+    /// rules changed, or if an earlier driver domain assigned the queue.
     pub port: Option<usize>,
     /// Phase of the queue's reassignment.
     pub phase: AssignmentPhase,
-    /// Whether headers are written last.
+    /// Whether the driver writes headers last.
     pub split: bool,
     given_ns: u64,
 }
@@ -100,25 +101,25 @@ pub struct AssignedQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AssignmentPhase {
-    /// Older frames for its guest may be in the shared queue.
+    /// Older frames for the guest may be in the shared queue.
     Joining,
-    /// In use by its guest.
+    /// The guest uses the queue.
     Active,
-    /// Draining.
+    /// The queue is revoked and drains.
     Leaving,
 }
 
 impl Assignment {
-    /// Creates the assignment for the NIC at port `nic`, without guests; `None` if it has no
-    /// queues.
+    /// Creates the assignment of the NIC at port `nic`, without guests. Returns `None` if the NIC
+    /// has no queues.
     #[must_use]
     pub fn new(nic: usize, config: &NicConfig) -> Option<Self> {
         let vmq = config.vmq?;
         Some(Self {
             nic,
-            held: Vec::new(),
+            assigned: Vec::new(),
             guests: Vec::new(),
-            has_rules: asks(&config.rules, rule::RuleDirection::In),
+            has_rules: has_rule_for(&config.rules, rule::RuleDirection::In),
             frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
@@ -141,53 +142,53 @@ impl Assignment {
         }
     }
 
-    /// Updates the rules or limits of the guest at `port`. If its frames must now arrive
-    /// differently, takes its queue back, so that it gets a new one.
+    /// Updates the rules or limits of the guest at `port`. If its frames must now reach it in
+    /// another way, revokes its queue, so that it can get a new one.
     pub fn change(&mut self, ports: &mut BridgePorts, port: usize, vif: &VifConfig) {
         let arrival = Arrival::of(self.has_rules, vif);
         match self.guests.get_mut(port) {
             Some(guest) if guest.arrival != arrival => guest.arrival = arrival,
             _ => return,
         }
-        self.take_back_from(ports, port);
+        self.revoke_queue_of(ports, port);
     }
 
-    /// Removes the guest at `port`. The frames that remain in its queue are forwarded like frames
-    /// of the shared queue.
+    /// Removes the guest at `port` and revokes its queue. Frames that remain in the queue are
+    /// forwarded like frames of the shared queue.
     pub fn remove_guest(&mut self, ports: &mut BridgePorts, port: usize) {
         if let Some(guest) = self.guests.get_mut(port) {
             *guest = Demand::default();
         }
-        self.take_back_from(ports, port);
+        self.revoke_queue_of(ports, port);
     }
 
-    /// Returns the bytes of buffers that a frame needs.
+    /// Returns the number of buffer bytes that a frame needs.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
-    /// Returns the number of assigned queues.
+    /// Returns the number of assigned queues, including those that drain.
     #[must_use]
-    pub fn held_queues(&self) -> usize {
-        self.held.len()
+    pub fn assigned_queues(&self) -> usize {
+        self.assigned.len()
     }
 
-    /// Returns one of the assigned queues.
+    /// Returns assigned queue number `at`.
     #[must_use]
-    pub fn held(&self, at: usize) -> Option<AssignedQueue> {
-        self.held.get(at).copied()
+    pub fn assigned(&self, at: usize) -> Option<AssignedQueue> {
+        self.assigned.get(at).copied()
     }
 
-    /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
-    /// the shared queue.
+    /// Takes over the queues of an earlier driver domain, which then drain. Their frames are
+    /// forwarded like frames of the shared queue.
     pub fn recover(&mut self, ports: &mut BridgePorts) {
         let nic = ports.nic_mut(self.nic);
         let Some((vmq, _)) = nic.and_then(NicPort::vmq) else {
             return;
         };
         let queues = vmq.avail_queues() as u32;
-        self.held.extend((0..queues).map(|queue| AssignedQueue {
+        self.assigned.extend((0..queues).map(|queue| AssignedQueue {
             queue: QueueId(queue),
             port: None,
             phase: AssignmentPhase::Leaving,
@@ -203,70 +204,72 @@ impl Assignment {
     #[inline]
     pub fn count(&mut self, port: usize, frames: u64) {
         if let Some(guest) = self.guests.get_mut(port) {
-            guest.now += frames;
+            guest.current += frames;
         }
     }
 
-    /// Returns the time at which a queue is due for a poll even without a frame.
+    /// Returns the time at which the driver must poll a queue even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let leaving = self
-            .held
+            .assigned
             .iter()
-            .any(|held| held.phase == AssignmentPhase::Leaving);
-        leaving.then(|| now_ns.saturating_add(DRAIN_NS))
+            .any(|assigned| assigned.phase == AssignmentPhase::Leaving);
+        leaving.then(|| now_ns.saturating_add(DRAIN_POLL_INTERVAL_NS))
     }
 
-    /// Returns the queues of the guests as JSON.
+    /// Returns the assignment and its counters as JSON.
     #[must_use]
     pub fn stat(&self, ports: &BridgePorts) -> Value {
-        let held = self.held.iter().map(|held| {
+        let assigned = self.assigned.iter().map(|assigned| {
             json!({
-                "queue": held.queue.0,
-                "guest": held.port.and_then(|port| ports.name(port)).unwrap_or(""),
-                "phase": held.phase,
-                "split": held.split,
+                "queue": assigned.queue.0,
+                "guest": assigned.port.and_then(|port| ports.name(port)).unwrap_or(""),
+                "phase": assigned.phase,
+                "split": assigned.split,
             })
         });
         json!({
-            "queues": held.collect::<Vec<_>>(),
+            "queues": assigned.collect::<Vec<_>>(),
             "given": self.given,
             "taken_back": self.taken_back,
             "trouble": self.trouble,
         })
     }
 
-    /// Activates a joining queue once the shared queue has no older frames for its guest, according
-    /// to `poll_result`, or after a timeout.
+    /// Activates a joining queue if `poll_result` shows that the shared queue has no older frames
+    /// for its guest, or after a timeout.
     pub fn activate(&mut self, at: usize, poll_result: PollResult, now_ns: u64) {
-        if let Some(held) = self.held.get_mut(at) {
-            let late = now_ns.saturating_sub(held.given_ns) > JOIN_NS;
-            if held.phase == AssignmentPhase::Joining && (poll_result == PollResult::All || late) {
-                held.phase = AssignmentPhase::Active;
+        if let Some(assigned) = self.assigned.get_mut(at) {
+            let late = now_ns.saturating_sub(assigned.given_ns) > JOIN_TIMEOUT_NS;
+            if assigned.phase == AssignmentPhase::Joining
+                && (poll_result == PollResult::All || late)
+            {
+                assigned.phase = AssignmentPhase::Active;
             }
         }
     }
 
-    /// If due, assigns free queues, and takes back queues that other guests need more or that their
-    /// guests can no longer use.
+    /// Assigns free queues, and revokes queues that other guests need more or that their guests can
+    /// no longer use.
     pub fn rebalance(&mut self, ports: &mut BridgePorts, now_ns: u64, budget: usize) {
         let period_ns = match self.rebalance_ns {
-            0 => ALLOC_NS,
+            0 => FREE_QUEUE_INTERVAL_NS,
             period => period,
         };
         self.next_ns = now_ns.saturating_add(period_ns);
         for guest in &mut self.guests {
-            guest.usual = (guest.usual + std::mem::take(&mut guest.now)) / 2;
+            guest.average = (guest.average + std::mem::take(&mut guest.current)) / 2;
         }
         let Some(caps) = ports.nic(self.nic).map(NicPort::caps) else {
             return;
         };
-        // Unusable queues first, because their MACs may belong to other guests by now.
-        for held in self.holders() {
-            let able = held
+        // Unusable queues are revoked first, because their MACs may belong to other guests now.
+        for assigned in self.not_revoked() {
+            let is_usable = assigned
                 .port
-                .is_some_and(|port| self.is_able(ports, port, caps));
-            if !able && let Err(error) = self.take_back(ports, held.queue) {
+                .is_some_and(|port| self.can_have_queue(ports, port, caps));
+            if !is_usable && let Err(error) = self.revoke(ports, assigned.queue) {
                 self.report_trouble(ports, error);
             }
         }
@@ -278,31 +281,32 @@ impl Assignment {
         {
             match self.assign(ports, port, now_ns, budget) {
                 Ok(()) => free -= 1,
-                // A queue that is being taken back may still receive frames for the MAC.
+                // A queue that drains may still receive frames for the MAC.
                 Err(VmqError::MacTaken) => {}
                 Err(error) => return self.report_trouble(ports, error),
             }
         }
-        // The least busy holders first.
-        let mut holders = self.holders();
-        holders.retain(|held| held.port.is_some());
-        holders.sort_by_key(|held| self.usual(held.port));
-        for held in holders {
-            let enough = 2 * self.usual(held.port) + SWAP_FRAMES;
+        // The guest with the fewest frames loses its queue first.
+        let mut active = self.not_revoked();
+        active.retain(|assigned| assigned.port.is_some());
+        active.sort_by_key(|assigned| self.average(assigned.port));
+        for assigned in active {
+            let enough = 2 * self.average(assigned.port) + SWAP_FRAMES;
             let needed_more =
-                |port: &usize| self.rebalance_ns > 0 && self.usual(Some(*port)) > enough;
+                |port: &usize| self.rebalance_ns > 0 && self.average(Some(*port)) > enough;
             if candidates.next_if(needed_more).is_some()
-                && let Err(error) = self.take_back(ports, held.queue)
+                && let Err(error) = self.revoke(ports, assigned.queue)
             {
                 return self.report_trouble(ports, error);
             }
         }
     }
 
-    /// Returns the queues that are not being taken back.
-    fn holders(&self) -> Vec<AssignedQueue> {
-        let held = self.held.iter();
-        held.filter(|held| held.phase != AssignmentPhase::Leaving)
+    /// Returns the queues that are not revoked.
+    fn not_revoked(&self) -> Vec<AssignedQueue> {
+        let assigned = self.assigned.iter();
+        assigned
+            .filter(|assigned| assigned.phase != AssignmentPhase::Leaving)
             .copied()
             .collect()
     }
@@ -313,14 +317,14 @@ impl Assignment {
         now_ns >= self.next_ns
     }
 
-    /// Frees a drained queue, which another guest can then get.
+    /// Frees queue number `at` if it has drained. Another guest can then get it.
     pub fn free_if_drained(&mut self, ports: &mut BridgePorts, at: usize) {
-        if let Some(&AssignedQueue { queue, .. }) = self.held.get(at)
+        if let Some(&AssignedQueue { queue, .. }) = self.assigned.get(at)
             && let Some(nic) = ports.nic_mut(self.nic)
             && let Some((vmq, _)) = nic.vmq()
             && vmq.free_queue(queue).is_ok()
         {
-            self.held.remove(at);
+            self.assigned.remove(at);
             self.next_ns = 0;
         }
     }
@@ -331,13 +335,13 @@ impl Assignment {
             .map_or(Arrival::Copied, |guest| guest.arrival)
     }
 
-    fn usual(&self, port: Option<usize>) -> u64 {
+    fn average(&self, port: Option<usize>) -> u64 {
         let guest = port.and_then(|port| self.guests.get(port));
-        guest.map_or(0, |guest| guest.usual)
+        guest.map_or(0, |guest| guest.average)
     }
 
-    /// Returns whether frames can be written directly into the pages of the guest at `port`.
-    fn is_able(&self, ports: &BridgePorts, port: usize, caps: Caps) -> bool {
+    /// Returns whether the NIC can write frames directly into the pages of the guest at `port`.
+    fn can_have_queue(&self, ports: &BridgePorts, port: usize, caps: Caps) -> bool {
         let can_post = || {
             let vif = ports.vif(port);
             vif.is_some_and(|vif| vif.can_post(self.frame_bytes, caps))
@@ -345,14 +349,18 @@ impl Assignment {
         self.arrival(port) != Arrival::Copied && can_post()
     }
 
-    /// Returns the ports of eligible guests without a queue, the busiest first.
+    /// Returns the ports of eligible guests without a queue, in descending order of their frames.
     fn candidates(&self, ports: &BridgePorts, caps: Caps) -> Vec<usize> {
-        let without = |port: usize| self.held.iter().all(|held| held.port != Some(port));
+        let without = |port: usize| {
+            self.assigned
+                .iter()
+                .all(|assigned| assigned.port != Some(port))
+        };
         let guests = ports.vifs().map(|(port, _)| port);
         let mut found: Vec<usize> = guests
-            .filter(|&port| self.is_able(ports, port, caps) && without(port))
+            .filter(|&port| self.can_have_queue(ports, port, caps) && without(port))
             .collect();
-        found.sort_by_key(|&port| std::cmp::Reverse(self.usual(Some(port))));
+        found.sort_by_key(|&port| std::cmp::Reverse(self.average(Some(port))));
         found
     }
 
@@ -376,7 +384,7 @@ impl Assignment {
             .and_then(|()| vmq.enable_queue(queue));
         let phase = match given {
             Ok(()) => AssignmentPhase::Joining,
-            // It is unknown whether the guest's frames use the queue.
+            // The NIC may already steer the guest's frames to this queue.
             Err(_) if vmq.is_draining(queue) => AssignmentPhase::Leaving,
             Err(_) => {
                 vmq.free_queue(queue)?;
@@ -384,7 +392,7 @@ impl Assignment {
             }
         };
         self.given += u64::from(given.is_ok());
-        self.held.push(AssignedQueue {
+        self.assigned.push(AssignedQueue {
             queue,
             port: Some(port),
             phase,
@@ -394,35 +402,45 @@ impl Assignment {
         given
     }
 
-    /// Takes the queue from the guest at `port`. Its frames are then read into the driver's
-    /// buffers. A failure is retried at the next assignment.
-    fn take_back_from(&mut self, ports: &mut BridgePorts, port: usize) {
+    /// Revokes the queue of the guest at `port`. The driver then reads the frames of the queue into
+    /// its own buffers. After a failure, the next assignment retries.
+    fn revoke_queue_of(&mut self, ports: &mut BridgePorts, port: usize) {
         let mut queue = None;
-        for held in self.held.iter_mut().filter(|held| held.port == Some(port)) {
-            held.port = None;
-            queue = queue.or((held.phase != AssignmentPhase::Leaving).then_some(held.queue));
+        for assigned in self
+            .assigned
+            .iter_mut()
+            .filter(|assigned| assigned.port == Some(port))
+        {
+            assigned.port = None;
+            queue =
+                queue.or((assigned.phase != AssignmentPhase::Leaving).then_some(assigned.queue));
         }
         if let Some(queue) = queue
-            && let Err(error) = self.take_back(ports, queue)
+            && let Err(error) = self.revoke(ports, queue)
         {
             self.report_trouble(ports, error);
         }
     }
 
-    fn take_back(&mut self, ports: &mut BridgePorts, queue: QueueId) -> Result<(), VmqError> {
+    fn revoke(&mut self, ports: &mut BridgePorts, queue: QueueId) -> Result<(), VmqError> {
         if let Some(nic) = ports.nic_mut(self.nic)
             && let Some((vmq, _)) = nic.vmq()
         {
             vmq.disable_queue(queue)?;
         }
         self.taken_back += 1;
-        for held in self.held.iter_mut().filter(|held| held.queue == queue) {
-            held.phase = AssignmentPhase::Leaving;
+        for assigned in self
+            .assigned
+            .iter_mut()
+            .filter(|assigned| assigned.queue == queue)
+        {
+            assigned.phase = AssignmentPhase::Leaving;
         }
         Ok(())
     }
 
-    /// Reports an error once. The operation is retried at the next assignment.
+    /// Logs an error, unless it is the same as the last one. The next assignment retries the
+    /// operation.
     fn report_trouble(&mut self, ports: &BridgePorts, error: VmqError) {
         let trouble = error.to_string();
         if trouble != self.trouble {
@@ -435,7 +453,7 @@ impl Assignment {
     }
 }
 
-/// Returns the bytes of buffers that a frame of a NIC needs.
+/// Returns the number of buffer bytes that a frame of this NIC needs.
 fn frame_bytes(config: &NicConfig) -> usize {
     let ip = match config.kind {
         NicKindConfig::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),

@@ -1,20 +1,20 @@
-//! Dedicated queues of a NIC, whose frames are read directly into pages that the guest has posted
-//! (Ram's thesis, chapter 3).
+//! Dedicated queues of a NIC. The driver reads their frames directly into pages that the guest has
+//! posted (Ram's thesis, chapter 3).
 //!
-//! A queue passes from guest to guest in four phases, which the guests do not notice:
+//! A queue is reassigned from one guest to another in four phases, which the guests do not notice:
 //!
-//! | phase | frames for the guest's MAC use | the queue is read into |
+//! | phase | frames for the guest's MAC use | the driver reads the queue into |
 //! |---|---|---|
-//! | joining | the queue; older frames are in the shared queue | nothing: the older frames are read first |
-//! | active | the queue | the guest's posted pages; the driver's buffers if it has posted none |
-//! | leaving | the shared queue; older frames are in the queue | the driver's buffers: the frames are forwarded like frames of the shared queue |
+//! | joining | the queue; older frames are in the shared queue | nothing: it reads the older frames first |
+//! | active | the queue | the guest's posted pages, or its own buffers if the guest has posted none |
+//! | leaving | the shared queue; older frames are in the queue | its own buffers, and forwards the frames like frames of the shared queue |
 //! | free | | |
 //!
-//! A queue is free, and can be assigned to another guest, once the NIC reports that no stale frame
-//! can remain in it. The bridge decides about every frame in a guest's page by its snapshot; a
-//! frame for another destination is not delivered to this guest. With firewall rules between the
-//! NIC and the guest, a frame's header is written into the guest's page only after the verdict, or
-//! the guest gets no queue.
+//! A queue becomes free, and can be assigned to another guest, when the NIC reports that it cannot
+//! contain stale frames any more. The bridge decides about every frame in a guest's page by the
+//! frame's snapshot; a frame for another destination is not delivered to this guest. If firewall
+//! rules apply between the NIC and the guest, the driver writes a frame's header into the guest's
+//! page only after the verdict, or assigns the guest no queue.
 
 pub mod assignment;
 pub mod posting;
@@ -38,15 +38,16 @@ pub struct NicQueues {
     /// The port of the NIC.
     pub nic: usize,
     assignment: Assignment,
-    /// Frames in the guest's pages.
+    /// Batch of frames in a guest's pages.
     pub in_place: InPlace,
-    /// Frames of a batch in the driver's buffers; empty between batches.
+    /// Batch of frames in the driver's buffers; empty between batches.
     bounced: Vec<Frame>,
     bounced_packets: u64,
 }
 
 impl NicQueues {
-    /// Creates the queues of the NIC at port `nic`, without guests; `None` if it has none.
+    /// Creates the queues of the NIC at port `nic`, without guests. Returns `None` if the NIC has
+    /// none.
     #[must_use]
     pub fn new(nic: usize, config: &NicConfig, lro: &LroConfig) -> Option<Self> {
         Some(Self {
@@ -58,8 +59,8 @@ impl NicQueues {
         })
     }
 
-    /// Takes over the queues of an earlier driver domain. Their frames are forwarded like frames of
-    /// the shared queue.
+    /// Takes over the queues of an earlier driver domain, which then drain. Their frames are
+    /// forwarded like frames of the shared queue.
     pub fn recover(&mut self, ports: &mut BridgePorts) {
         self.assignment.recover(ports);
     }
@@ -79,7 +80,7 @@ impl NicQueues {
         self.assignment.remove_guest(ports, port);
     }
 
-    /// Counts frames of the shared queue.
+    /// Counts the frames of the shared queue by guest.
     pub fn count(&mut self, verdicts: &[Verdict]) {
         for verdict in verdicts {
             if let Verdict::Unicast(port) = verdict {
@@ -88,7 +89,7 @@ impl NicQueues {
         }
     }
 
-    /// Returns the time at which the queues are due for a poll even without a frame.
+    /// Returns the time at which the driver must poll the queues even without a frame.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         self.assignment.due_ns(now_ns)
@@ -105,23 +106,23 @@ impl NicQueues {
         stat
     }
 
-    /// Reads the remaining frames of revoked queues, which are older than the shared queue's frames
-    /// for the same guests. Returns their number.
+    /// Reads the remaining frames of revoked queues, which are older than the frames for the same
+    /// guests in the shared queue. Returns the number of frames read.
     pub fn drain(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let mut frames = 0;
-        for at in (0..self.assignment.held_queues()).rev() {
-            if let Some(held) = self.assignment.held(at)
-                && held.phase == AssignmentPhase::Leaving
+        for at in (0..self.assignment.assigned_queues()).rev() {
+            if let Some(assigned) = self.assignment.assigned(at)
+                && assigned.phase == AssignmentPhase::Leaving
             {
-                frames += self.poll(switch, held, now_ns, budget);
+                frames += self.poll(switch, assigned, now_ns, budget);
                 self.assignment.free_if_drained(&mut switch.ports, at);
             }
         }
         frames
     }
 
-    /// Reads the guests' queues and reassigns them, after the shared queue has been read. Returns
-    /// the number of frames.
+    /// Reassigns queues if due, and reads the active queues. The caller has read the shared queue
+    /// before. Returns the number of frames read.
     pub fn serve(&mut self, switch: &mut Switch, now_ns: u64, budget: usize) -> usize {
         let Self { assignment, .. } = self;
         if assignment.is_due(now_ns) {
@@ -134,22 +135,22 @@ impl NicQueues {
             _ => return 0,
         };
         let mut frames = 0;
-        for at in 0..self.assignment.held_queues() {
+        for at in 0..self.assignment.assigned_queues() {
             self.assignment.activate(at, poll_result, now_ns);
-            if let Some(held) = self.assignment.held(at)
-                && held.phase == AssignmentPhase::Active
+            if let Some(assigned) = self.assignment.assigned(at)
+                && assigned.phase == AssignmentPhase::Active
             {
-                frames += self.poll(switch, held, now_ns, budget);
+                frames += self.poll(switch, assigned, now_ns, budget);
             }
         }
         frames
     }
 
-    /// Reads one batch from one queue.
+    /// Reads one batch from a queue, and forwards it. Returns the number of frames read.
     fn poll(
         &mut self,
         switch: &mut Switch,
-        held: AssignedQueue,
+        assigned: AssignedQueue,
         now_ns: u64,
         budget: usize,
     ) -> usize {
@@ -159,8 +160,9 @@ impl NicQueues {
             phase,
             split,
             ..
-        } = held;
-        // Frames must not overtake older queued ones, so they join the egress queue.
+        } = assigned;
+        // If the guest's egress queue has frames, new frames must not overtake them, so the driver
+        // reads them into its buffers and queues them.
         let waits = |port: &usize| {
             switch
                 .ports

@@ -1,33 +1,34 @@
-//! Receive buffers for the frames of a queue.
+//! Receive buffers for the frames of a dedicated queue.
 
 use nic::vmq::{Backend, Freed};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
 use vif::grants::GrantMechanism;
 use vif::netback::Netback;
 
-/// Ids of a guest's posted buffers have this bit.
-const POSTED: u32 = 1 << 31;
+/// Marks the ids of a guest's posted buffers.
+const POSTED_BIT: u32 = 1 << 31;
 
-/// Buffers for a queue's frames: those that the guest has posted, or this domain's if the guest has
-/// posted no (more) buffers or must not be written to. Once a batch has used a buffer of this
-/// domain, it uses no more of the guest's, which keeps frames in order. If a frame may need several
-/// buffers, the whole batch uses only one of the two kinds, so that a frame never lies in both.
+/// Buffers for a batch of a queue's frames. It uses the buffers that the guest has posted. It uses
+/// this domain's buffers if the guest has posted none or too few, or if frames must not be written
+/// to the guest. After the first buffer of this domain, a batch uses no buffers of the guest, which
+/// keeps frames in order. If a frame may need several buffers, the whole batch uses only one kind
+/// of buffers, so that no frame uses both.
 pub struct BatchPosting<'a, G> {
     netback: Option<&'a mut Netback<G>>,
     pool: &'a mut Pool,
-    /// Bytes that a frame needs.
+    /// Number of buffer bytes that a frame needs.
     bytes: usize,
     /// Whether a frame may need several buffers.
     chains: bool,
-    /// Whether the batch uses this domain's buffers from now on.
+    /// Whether the rest of the batch uses this domain's buffers.
     bounced: bool,
     to_guest: &'a mut Vec<Frame>,
     to_pool: &'a mut Vec<Frame>,
 }
 
 impl<'a, G: GrantMechanism> BatchPosting<'a, G> {
-    /// Creates buffers for frames of at most `bytes` bytes: frames in `netback`'s buffers are
-    /// appended to `to_guest`, frames in `pool` to `to_pool`.
+    /// Creates the buffers of a batch with frames of at most `bytes` bytes. Received frames in
+    /// `netback`'s buffers are appended to `to_guest`, frames in `pool`'s buffers to `to_pool`.
     pub fn new(
         mut netback: Option<&'a mut Netback<G>>,
         pool: &'a mut Pool,
@@ -59,11 +60,11 @@ impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
         };
         match posted {
             Some(Buffer { id, span }) => Some(Buffer {
-                id: BufferId(id.0 | POSTED),
+                id: BufferId(id.0 | POSTED_BIT),
                 span,
             }),
-            // The batch ends here. The next one has enough of the guest's buffers for a whole
-            // frame, or uses none.
+            // The batch ends here. The next batch starts with enough buffers of the guest for a
+            // whole frame, or uses only this domain's buffers.
             None if self.chains && !self.bounced => None,
             None => {
                 self.bounced = true;
@@ -73,10 +74,10 @@ impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
     }
 
     fn free(&mut self, buffer: BufferId, why: Freed) {
-        if buffer.0 & POSTED == 0 {
+        if buffer.0 & POSTED_BIT == 0 {
             self.pool.put(buffer);
         } else if let Some(netback) = &mut self.netback {
-            netback.put_back(BufferId(buffer.0 & !POSTED), why == Freed::Fault);
+            netback.put_back(BufferId(buffer.0 & !POSTED_BIT), why == Freed::Fault);
         }
     }
 
@@ -84,10 +85,10 @@ impl<G: GrantMechanism> Backend for BatchPosting<'_, G> {
         let posted = frame
             .pieces
             .iter()
-            .any(|piece| piece.buffer.0 & POSTED != 0);
+            .any(|piece| piece.buffer.0 & POSTED_BIT != 0);
         if posted {
             for piece in &mut frame.pieces {
-                piece.buffer.0 &= !POSTED;
+                piece.buffer.0 &= !POSTED_BIT;
             }
             self.to_guest.push(frame);
         } else {
@@ -104,10 +105,10 @@ mod tests {
     use vif::netif::Features;
     use vif::testing::{FakeGrants, Rig, back_record, sizes};
 
-    /// Length of the longest frame with pending segmentation, which needs 33 buffers.
+    /// Length of the longest frame with pending segmentation. It needs 33 buffers.
     const LONGEST: usize = 65_554;
 
-    /// A guest that has posted `posted` buffers.
+    /// Returns a guest that has posted `posted` buffers.
     fn rig(posted: u32) -> Rig {
         let sizes = Sizes {
             rx_pages: posted / 2,
@@ -117,7 +118,8 @@ mod tests {
         Rig::with_record(sizes, Features::ALL, back_record(features))
     }
 
-    /// Takes buffers until none are left; returns the number of the guest's and of the driver's.
+    /// Takes buffers until none is left. Returns the number of the guest's buffers and the number
+    /// of the driver's.
     fn given(rig: &mut Rig, bytes: usize) -> (usize, usize) {
         let mut pool = Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048);
         let (mut to_guest, mut to_pool) = (Vec::new(), Vec::new());
@@ -126,7 +128,7 @@ mod tests {
             BatchPosting::<FakeGrants>::new(netback, &mut pool, bytes, &mut to_guest, &mut to_pool);
         let all: Vec<Buffer> = std::iter::from_fn(|| posting.alloc()).collect();
         let (guests, ours): (Vec<&Buffer>, Vec<&Buffer>) =
-            all.iter().partition(|buffer| buffer.id.0 & POSTED != 0);
+            all.iter().partition(|buffer| buffer.id.0 & POSTED_BIT != 0);
         let given = (guests.len(), ours.len());
         for buffer in &all {
             posting.free(buffer.id, Freed::Unused);
@@ -147,10 +149,10 @@ mod tests {
         );
     }
 
-    /// A guest's frames arrive whatever the guest has posted: an invalid request is consumed, and
-    /// the driver does not wait for missing buffers.
+    /// The driver consumes invalid requests and does not wait for missing buffers, so it receives a
+    /// guest's frames regardless of what the guest has posted.
     #[test]
-    fn invalid_buffers_are_not_waited_for() {
+    fn batch_does_not_wait_for_invalid_buffers() {
         use vif::netif::RxRequest;
         let mut rig = rig(40);
         let raw = rig.raw_rx();
@@ -163,6 +165,10 @@ mod tests {
             raw.request(at, nowhere.encode());
         }
         assert_eq!(given(&mut rig, LONGEST), (5, 0));
-        assert_eq!(given(&mut rig, LONGEST), (0, 64), "they are used up");
+        assert_eq!(
+            given(&mut rig, LONGEST),
+            (0, 64),
+            "the guest's buffers are used up"
+        );
     }
 }

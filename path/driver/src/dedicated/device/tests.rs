@@ -1,4 +1,4 @@
-//! A queue with a mock monitor and a connected guest; the device does nothing.
+//! Tests of a queue with a mock monitor and a connected guest. The device does nothing.
 
 use super::*;
 use abi::PAGE;
@@ -34,8 +34,8 @@ impl Bell for Silent {
     fn ring(&self) {}
 }
 
-/// Runs `act` with a queue whose monitor answers calls with `status`, the NIC of its device, and
-/// that NIC's pool. Returns the words of all calls.
+/// Runs `act` with a queue, the NIC of its device, and the NIC's pool. The monitor answers all
+/// calls with `status`. Returns the words of the calls.
 fn calls_of(
     status: GrantStatus,
     act: impl FnOnce(&mut GuestDeviceQueue, &mut RemoteNic, &mut Pool),
@@ -59,7 +59,7 @@ fn calls_of(
     std::mem::take(&mut made.lock().unwrap())
 }
 
-/// A guest that accepts its buffers back in any order if `any_order`.
+/// Returns a connected guest. `any_order` states whether it accepts its buffers back in any order.
 fn guest(any_order: bool) -> Rig {
     let front = match any_order {
         true => Features::ALL.with(Features::RX_ANY_ORDER),
@@ -73,8 +73,8 @@ fn connect(nic: &mut RemoteNic) {
     nic.connect(Rc::new(Silent));
 }
 
-/// D-32, D-34: the table is shared once with each device, not by frame or by buffer, and buffers
-/// return when a device dies.
+/// D-32, D-34: the driver requests sharing of the table once per device, and not per frame or
+/// buffer. Buffers return when the device dies.
 #[test]
 fn table_is_shared_once_with_each_device() {
     let share = Share {
@@ -88,7 +88,8 @@ fn table_is_shared_once_with_each_device() {
         queue.connected(TABLE);
         queue.post_to_device(&mut rig.back);
         assert_eq!(queue.due_ns(5), None, "the link is down");
-        // The guest posts 128 buffers once, and the driver leaves 32 of them in the ring.
+        // The guest posts 128 buffers, and does not repost returned ones. The driver leaves 32 of
+        // them in the ring.
         for posted in [64, 32] {
             connect(nic);
             for _ in 0..3 {
@@ -104,8 +105,8 @@ fn table_is_shared_once_with_each_device() {
     assert_eq!(calls, [share.encode(); 2]);
 }
 
-/// A guest whose pages cannot be shared, or that cannot accept its buffers in any order, uses the
-/// shared queue.
+/// A guest uses the shared queue if its pages cannot be shared, or if it does not accept its
+/// buffers back in any order.
 #[test]
 fn unsuitable_guest_uses_the_shared_queue() {
     let cases = [
@@ -127,8 +128,8 @@ fn unsuitable_guest_uses_the_shared_queue() {
             queue.connected(TABLE);
             assert_eq!(
                 queue.due_ns(5),
-                Some(5 + RETRY_NS),
-                "another guest may be suitable"
+                Some(5 + RETRY_INTERVAL_NS),
+                "the next connection may be suitable"
             );
         });
         assert_eq!(calls.len(), count, "{why}");
@@ -137,7 +138,7 @@ fn unsuitable_guest_uses_the_shared_queue() {
 
 /// D-33: the driver polls a device that does not reset a stopped queue at growing intervals.
 #[test]
-fn silent_device_is_polled_less_and_less() {
+fn polls_of_a_silent_device_back_off() {
     calls_of(GrantStatus::Okay, |queue, nic, _| {
         let mut rig = guest(true);
         connect(nic);
@@ -149,15 +150,19 @@ fn silent_device_is_polled_less_and_less() {
             queue.post_to_device(&mut rig.back);
             queue.due_ns(0).unwrap()
         };
-        assert_eq!([poll(), poll()], [2 * RETRY_NS, 4 * RETRY_NS]);
+        assert_eq!(
+            [poll(), poll()],
+            [2 * RETRY_INTERVAL_NS, 4 * RETRY_INTERVAL_NS]
+        );
         let last = (0..20).map(|_| poll()).last();
-        assert_eq!(last, Some(RETRY_MAX_NS));
+        assert_eq!(last, Some(RETRY_INTERVAL_MAX_NS));
     });
 }
 
-/// D-35: a refusal concerns one device; the table is shared with the next one.
+/// D-35: if sharing with a device is rejected, the driver still requests sharing with the next
+/// device.
 #[test]
-fn next_device_is_tried_after_a_refusal() {
+fn sharing_is_retried_with_the_next_device() {
     let calls = calls_of(GrantStatus::NoSpace, |queue, nic, pool| {
         let mut rig = guest(true);
         queue.connected(TABLE);
@@ -173,8 +178,7 @@ fn next_device_is_tried_after_a_refusal() {
     assert_eq!(calls.len(), 2);
 }
 
-/// A queue that was stopped for one connection of the guest starts again only when the device has
-/// stopped it.
+/// After the guest reconnects, a stopped queue starts again only when the device has stopped it.
 #[test]
 fn queue_of_a_closed_connection_waits_for_the_device() {
     calls_of(GrantStatus::Okay, |queue, nic, _| {

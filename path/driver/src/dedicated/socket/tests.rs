@@ -1,4 +1,4 @@
-//! A queue with a mock monitor. The mock kernel denies frames continuously.
+//! Tests of a queue with a mock monitor. The mock kernel denies frames continuously.
 
 use super::*;
 use abi::hypercall::HypercallKind;
@@ -16,16 +16,16 @@ const ENTRIES: u32 = 32;
 const RULES: [u32; 3] = [0, 3, 700];
 const BYTES: u64 = 60;
 
-/// A guest's queue as seen by kernel and monitor.
-struct TestWorld {
+/// State of a guest's queue in the mock kernel and monitor.
+struct MockKernel {
     descriptor: i32,
-    /// Frames denied by each rule.
+    /// Number of frames that each rule has denied.
     denied: u64,
     stopped: bool,
     ended: bool,
 }
 
-impl TestWorld {
+impl MockKernel {
     fn serve(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<u64, Errno> {
         if !self.stopped {
             self.denied += 1;
@@ -50,7 +50,7 @@ impl TestWorld {
             }
             .encode()),
             XdpControl::Stop => {
-                // Frames in transit.
+                // Frames in transit are still denied.
                 self.denied += 5;
                 self.stopped = true;
                 Ok(0)
@@ -71,21 +71,21 @@ impl TestWorld {
     }
 }
 
-/// XDP-20: the counts of rules include the last denied frame before a queue ends.
+/// XDP-20: the counts of rules include the last frame denied before a queue ends.
 #[test]
-fn denials_are_counted_to_the_end() {
+fn counts_include_the_last_denied_frame() {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let window = Area::anonymous(2 * Ring::slots(ENTRIES) as usize * PAGE).unwrap();
     let fd: OwnedFd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    // A number that no other descriptor gets after this one is closed.
+    // No other descriptor gets this number after the queue has closed it.
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 800).unwrap();
-    let world = Arc::new(Mutex::new(TestWorld {
+    let kernel = Arc::new(Mutex::new(MockKernel {
         descriptor: fd.as_raw_fd(),
         denied: 0,
         stopped: false,
         ended: false,
     }));
-    let shared = Arc::clone(&world);
+    let shared = Arc::clone(&kernel);
     let answering = FakeMonitor::start(page, move |kind, ops| {
         shared.lock().unwrap().answers(kind, ops)
     });
@@ -105,11 +105,11 @@ fn denials_are_counted_to_the_end() {
     assert_eq!(queue.denied().len(), RULES.len());
     queue.end();
     drop(answering);
-    let world = world.lock().unwrap();
-    assert!(world.ended);
+    let kernel = kernel.lock().unwrap();
+    assert!(kernel.ended);
     let last = Count {
-        frames: world.denied,
-        bytes: world.denied * BYTES,
+        frames: kernel.denied,
+        bytes: kernel.denied * BYTES,
     };
     assert_eq!(queue.denied(), RULES.map(|rule| (rule, last)));
     assert_eq!(queue.trouble, "");

@@ -1,4 +1,4 @@
-//! Revocations that are announced in the middle of a batch, and counting of uses.
+//! Tests of revocations that are announced during a batch, and of the counting of uses.
 
 use super::*;
 use abi::DomId;
@@ -11,7 +11,7 @@ use vif::grants::CopySource;
 
 const ENTRIES: u32 = 8;
 
-/// A table as the guest and the monitor see it, with entries 1, 2 and 3 granted.
+/// The guest's and the monitor's view of a grant table, in which entries 1, 2 and 3 are granted.
 #[derive(Clone, Copy)]
 struct Granter {
     area: Area,
@@ -19,7 +19,7 @@ struct Granter {
 }
 
 impl Granter {
-    /// Announces a revocation, as the monitor does.
+    /// Announces a revocation as the monitor does.
     fn announce(self, gref: u32) {
         let words = self.entries.words(gref).unwrap();
         let entry = Translation(words.translation.load(Ordering::Relaxed));
@@ -37,7 +37,7 @@ impl Granter {
     }
 }
 
-/// Returns the mechanism over such a table.
+/// Returns the mechanism bound to a table, and the view of that table.
 fn bound<const COUNTED: bool>() -> (CountedGrants<COUNTED>, Granter) {
     let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
     let (translation, status) = (area.page(ENTRIES).unwrap(), area.page(ENTRIES + 1).unwrap());
@@ -88,28 +88,28 @@ fn revoked_use_invalidates_only_its_accesses() {
     let (new, granter) = bound::<true>();
     let table = &new.table;
     let grefs = [1, 1, 7, 2, 2, 1, 7, 1, 3];
-    let left = [true, true, false, false, false, true, false, true, true];
+    let permitted = [true, true, false, false, false, true, false, true, true];
     let mut accesses = grefs.map(access);
     let mut uses = Uses::default();
-    let looked = Cell::new(0);
-    // The revocation is announced before the last claim.
+    let fetched = Cell::new(0);
+    // The monitor announces the revocation before the last claim.
     let fetch = |_| {
-        looked.set(looked.get() + 1);
-        if looked.get() == grefs.len() {
+        fetched.set(fetched.get() + 1);
+        if fetched.get() == grefs.len() {
             granter.announce(2);
         }
     };
     table.begin(&mut accesses, false, &mut uses, fetch);
-    assert_eq!(usable(accesses), left);
+    assert_eq!(usable(accesses), permitted);
     assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
     uses.release();
     assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
-    // An entry whose revocation was announced before a batch is not claimed.
+    // A batch does not claim an entry whose revocation was announced before.
     table.begin(&mut accesses, false, &mut uses, |_| ());
-    assert_eq!(usable(accesses), left);
+    assert_eq!(usable(accesses), permitted);
     assert_eq!(granter.uses([1, 2, 3, 7]), [1, 0, 1, 0]);
     uses.release();
-    // The revocation of another entry disturbs no batch.
+    // The revocation of another entry does not affect the accesses.
     let mut others = [1, 1].map(access);
     table.begin(&mut others, true, &mut uses, |_| granter.announce(3));
     assert_eq!(usable(others), [true; 2]);
@@ -121,7 +121,7 @@ fn revoked_use_invalidates_only_its_accesses() {
 }
 
 #[test]
-fn revoked_copy_is_skipped_and_others_are_made() {
+fn revoked_copies_are_skipped_and_others_executed() {
     let (mut new, granter) = bound::<true>();
     let source = Area::anonymous(PAGE).unwrap().span().take(4);
     source.write(b"abcd").unwrap();
@@ -135,7 +135,7 @@ fn revoked_copy_is_skipped_and_others_are_made() {
     let places = [(1, 0), (2, 0), (2, 4), (7, 0), (3, 0), (3, 4), (1, 8)];
     let mut copies = places.map(copy);
     let last = granter.page(1).sub(8, 4).unwrap();
-    // The revocation is announced after the last claim.
+    // The monitor announces the revocation after the last claim.
     let fetch = |span| {
         if span == last {
             assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
@@ -161,13 +161,17 @@ fn revoked_copy_is_skipped_and_others_are_made() {
     assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
 }
 
-fn keeps<const COUNTED: bool>() {
+fn check_keep<const COUNTED: bool>() {
     let (mut new, granter) = bound::<COUNTED>();
     assert_eq!(new.keep(GrantRef(1)), Ok(granter.page(1)));
     let lost = new.keep_page(GrantRef(2), |_| granter.announce(2));
     assert_eq!(lost, Err(GrantStatus::BadRef));
     let kept = new.keep_page(GrantRef(3), |_| granter.announce(1));
-    assert_eq!(kept, Ok(granter.page(3)), "another's revocation");
+    assert_eq!(
+        kept,
+        Ok(granter.page(3)),
+        "the revocation concerns another page"
+    );
     for gref in [1, 2, 7, ENTRIES] {
         assert_eq!(new.keep(GrantRef(gref)), Err(GrantStatus::BadRef));
     }
@@ -178,12 +182,12 @@ fn keeps<const COUNTED: bool>() {
 
 #[test]
 fn page_is_kept_if_its_use_is_permitted() {
-    keeps::<true>();
-    keeps::<false>();
+    check_keep::<true>();
+    check_keep::<false>();
 }
 
 #[test]
-fn a_page_that_lost_its_use_is_not_held_for_a_device() {
+fn revoked_page_is_not_held_for_a_device() {
     let (mut new, granter) = bound::<true>();
     let (mut accesses, mut frames) = ([1, 2, 7, 3].map(access), Vec::new());
     new.claim_each(&mut accesses);
@@ -216,7 +220,7 @@ fn uses_end_with_their_batch() {
     assert_eq!(granter.uses([1, 2]), [2; 2]);
     new.post_end();
     assert_eq!(granter.uses([1, 2]), [0; 2]);
-    // The end of the connection also ends the use.
+    // Dropping the mechanism also ends the uses.
     new.post_begin(&mut accesses);
     new.read_begin(&mut accesses);
     new.keep(GrantRef(3)).unwrap();
@@ -226,7 +230,7 @@ fn uses_end_with_their_batch() {
 }
 
 #[test]
-fn neighbours_in_one_page_count_once() {
+fn consecutive_accesses_to_a_page_count_once() {
     let (mut new, granter) = bound::<true>();
     let mut accesses = [1, 1, 2, 1, 7, 1, 7, 7, 2].map(access);
     new.read_begin(&mut accesses);
@@ -237,14 +241,14 @@ fn neighbours_in_one_page_count_once() {
         };
         assert_eq!(access.result, expected, "{n}");
     }
-    // An ungranted entry does not separate neighbours.
+    // An access to an ungranted entry does not interrupt a sequence of accesses.
     assert_eq!(granter.uses([1, 2, 3]), [2, 2, 0]);
     new.read_end();
     assert_eq!(granter.uses([1, 2, 3]), [0, 0, 0]);
 }
 
 #[test]
-fn small_frames_are_written_only_where_granted() {
+fn small_frames_are_written_only_to_granted_pages() {
     let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
     source.fill(7).unwrap();
     let mut small = nic::SmallBatch::default();
@@ -269,7 +273,7 @@ fn small_frames_are_written_only_where_granted() {
     let mut expected = [7; 16];
     (expected[0], expected[15]) = (0, 0);
     assert_eq!(bytes, expected);
-    // A frame that does not fit is not written at all.
+    // No part of a frame that does not fit is written.
     let mut short = [at((1, 89))];
     new.write_small_frames(&mut short, &small, &[0]);
     assert_eq!(short[0].result, Err(GrantStatus::BadPage));

@@ -1,4 +1,4 @@
-//! A guest's port with a mock guest, and with a mock monitor that counts bound tables.
+//! Tests of a guest's port with a mock guest and a mock monitor, which counts bound tables.
 
 use super::*;
 use crate::testing::{ENTRIES, System, frame, join, mac, vif_port_on};
@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::netif::Features;
 
-/// State of the monitor's thread.
+/// State of the mock monitor's thread.
 #[derive(Default)]
 struct Monitor {
     bound: AtomicU32,
     calls: AtomicU32,
 }
 
-/// This reference and all later ones are not granted.
-const NONE: u32 = 40;
+/// First grant reference that is not granted, like all higher references.
+const UNGRANTED: u32 = 40;
 /// The guest's table of counted grants.
 const TABLE: Handle = Handle(3);
 
@@ -45,20 +45,21 @@ impl Monitor {
     }
 }
 
-struct TestWorld {
-    /// Dropped first, because its link ends the table by a call that needs an answer.
+struct TestSetup {
+    /// Dropped first, because the port releases the table by a call that the mock monitor must
+    /// answer.
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
     _answering: FakeMonitor,
 }
 
-impl TestWorld {
+impl TestSetup {
     fn new() -> Self {
         let call = Area::anonymous(2 * PAGE).unwrap().span();
         let system = System::new();
         let tables = system.window.page(ENTRIES).unwrap();
-        for gref in 1..NONE {
+        for gref in 1..UNGRANTED {
             let entry = Translation::valid(gref, 0, false).0;
             tables.store_u64(gref as usize * 8, entry).unwrap();
         }
@@ -80,14 +81,14 @@ impl TestWorld {
         }
     }
 
-    /// Sets the guest's state and record.
-    fn guest_is(&mut self, state: XenbusState, record: &ConnectRecord) -> XenbusState {
-        self.system.peer_is(state, record);
+    /// Sets the guest's state and record. Returns the resulting state of the port.
+    fn set_guest(&mut self, state: XenbusState, record: &ConnectRecord) -> XenbusState {
+        self.system.set_peer(state, record);
         self.port.advance();
         self.port.state()
     }
 
-    /// Returns the number of pages that are in use; none is without a bound table.
+    /// Returns the number of pages in use. Checks that no page is in use without a bound table.
     fn used(&self) -> u32 {
         let at = ENTRIES as usize * PAGE + translation_bytes(ENTRIES);
         let uses = self.system.window.at(at, ENTRIES as usize * 4).unwrap();
@@ -103,7 +104,7 @@ impl TestWorld {
     }
 }
 
-/// Returns a record with rings of these sizes, each page with a separate reference starting at
+/// Returns a record with rings of these sizes. Their pages have consecutive references, starting at
 /// `first`.
 fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
     let grefs = |from: u32, count| (from..from + count).map(GrantRef).collect();
@@ -122,66 +123,66 @@ fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
 #[test]
 fn handshake_connects_closes_and_restarts() {
     use XenbusState as S;
-    let mut world = TestWorld::new();
+    let mut setup = TestSetup::new();
     let record = front(1, 1, 1).encode();
     for _ in 0..3 {
-        assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
-        assert_eq!(world.used(), 3);
-        assert_eq!(world.guest_is(S::Connected, &record), S::Connected);
-        assert_eq!(world.guest_is(S::Closing, &NO_RECORD), S::Closed);
-        assert_eq!(world.used(), 0);
-        assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+        assert_eq!(setup.set_guest(S::Initialised, &record), S::Connected);
+        assert_eq!(setup.used(), 3);
+        assert_eq!(setup.set_guest(S::Connected, &record), S::Connected);
+        assert_eq!(setup.set_guest(S::Closing, &NO_RECORD), S::Closed);
+        assert_eq!(setup.used(), 0);
+        assert_eq!(setup.set_guest(S::Initialising, &NO_RECORD), S::InitWait);
     }
-    assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
-    assert_eq!(world.guest_is(S::Unknown, &NO_RECORD), S::Closed);
+    assert_eq!(setup.set_guest(S::Initialised, &record), S::Connected);
+    assert_eq!(setup.set_guest(S::Unknown, &NO_RECORD), S::Closed);
     assert_eq!(
-        (world.used(), &*world.port.trouble),
+        (setup.used(), &*setup.port.trouble),
         (0, "the guest has died")
     );
 }
 
-/// CVE-2022-50257: if one ring page is not granted, none stays in use.
+/// CVE-2022-50257: if one ring page is not granted, no ring page remains in use.
 #[test]
 fn attack_14_partly_granted_rings_stay_unused() {
     use XenbusState as S;
-    for bad in [NONE, u32::MAX] {
+    for bad in [UNGRANTED, u32::MAX] {
         for place in 0..4 {
-            let mut world = TestWorld::new();
+            let mut setup = TestSetup::new();
             let mut record = front(2, 1, 1);
             match place {
                 0 | 1 => record.tx_ring[place] = GrantRef(bad),
                 2 => record.rx_ring[0] = GrantRef(bad),
                 _ => record.event = GrantRef(bad),
             }
-            assert_eq!(world.guest_is(S::Initialised, &record.encode()), S::Closed);
-            assert_eq!(world.used(), 0, "{bad} {place}");
+            assert_eq!(setup.set_guest(S::Initialised, &record.encode()), S::Closed);
+            assert_eq!(setup.used(), 0, "{bad} {place}");
             assert!(
-                world.port.trouble.contains("a ring"),
+                setup.port.trouble.contains("a ring"),
                 "{}",
-                world.port.trouble
+                setup.port.trouble
             );
-            // The guest may try again.
-            assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+            // The guest may connect again.
+            assert_eq!(setup.set_guest(S::Initialising, &NO_RECORD), S::InitWait);
             let record = front(2, 1, 1).encode();
-            assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
+            assert_eq!(setup.set_guest(S::Initialised, &record), S::Connected);
         }
     }
 }
 
-/// XSA-379, XSA-486, XSA-501; CVE-2026-86565: the negotiated parameters hold until the link ends,
-/// however the record changes. A different size, mechanism or MAC, or an invalid record, causes no
-/// mapping or unmapping, and resizes no table.
+/// XSA-379, XSA-486, XSA-501; CVE-2026-86565: the negotiated parameters apply until the link
+/// closes, even if the guest changes its record. A different size, mechanism or MAC, or an invalid
+/// record, causes no mapping or unmapping, and does not resize a table.
 #[test]
 fn attack_19_27_rewritten_record_changes_nothing() {
     use XenbusState as S;
-    let mut world = TestWorld::new();
+    let mut setup = TestSetup::new();
     let record = front(1, 2, 1);
     assert_eq!(
-        world.guest_is(S::Initialised, &record.encode()),
+        setup.set_guest(S::Initialised, &record.encode()),
         S::Connected
     );
-    let negotiated = format!("{:?}", world.port.netback().unwrap().negotiated());
-    let calls = world.calls();
+    let negotiated = format!("{:?}", setup.port.netback().unwrap().negotiated());
+    let calls = setup.calls();
     for other in [
         front(2, 1, 1).encode(),
         front(1, 1, 20).encode(),
@@ -209,18 +210,18 @@ fn attack_19_27_rewritten_record_changes_nothing() {
         NO_RECORD,
     ] {
         for state in [S::Initialised, S::Connected] {
-            assert_eq!(world.guest_is(state, &other), S::Connected);
+            assert_eq!(setup.set_guest(state, &other), S::Connected);
         }
     }
     assert_eq!(
-        format!("{:?}", world.port.netback().unwrap().negotiated()),
+        format!("{:?}", setup.port.netback().unwrap().negotiated()),
         negotiated
     );
-    assert_eq!((world.calls(), world.used()), (calls, 4));
+    assert_eq!((setup.calls(), setup.used()), (calls, 4));
 }
 
-/// CVE-2026-86565: the guest reconnects with rings of another size while a device still writes into
-/// buffers of the previous rings.
+/// CVE-2026-86565: the guest reconnects while a device still writes into buffers of the previous
+/// rings.
 #[test]
 fn attack_27_resized_queue_has_no_old_buffers() {
     let mut port = vif_port_on(
@@ -231,19 +232,22 @@ fn attack_27_resized_queue_has_no_old_buffers() {
     );
     let _first = join(&mut port, 0);
     let netback = port.netback().unwrap();
-    let late: Vec<_> = std::iter::from_fn(|| netback.post(1519)).take(40).collect();
-    assert_eq!(late.len(), 40);
+    let old_buffers: Vec<_> = std::iter::from_fn(|| netback.post(1519)).take(40).collect();
+    assert_eq!(old_buffers.len(), 40);
     port.close("another size");
     assert!(port.netback().is_none());
 
     let mut second = join(&mut port, 0);
     let netback = port.netback().unwrap();
     let own = [netback.post(1519).unwrap(), netback.post(1519).unwrap()];
-    assert_eq!(own.map(|buffer| buffer.id), [late[0].id, late[1].id]);
-    // Buffers of the previous link return. The new link has a separate table, although ids are
-    // equal.
+    assert_eq!(
+        own.map(|buffer| buffer.id),
+        [old_buffers[0].id, old_buffers[1].id]
+    );
+    // Buffers of the previous link return. Their ids are equal to ids of the new link, which has a
+    // separate table.
     let bytes = frame(mac(0), mac(1), 200, 1);
-    for buffer in &late {
+    for buffer in &old_buffers {
         buffer.span.take(bytes.len()).write(&bytes).unwrap();
         let piece = nic::Piece {
             span: buffer.span,
@@ -256,19 +260,19 @@ fn attack_27_resized_queue_has_no_old_buffers() {
     netback.publish();
     assert!(
         second.receive(64).is_empty(),
-        "nothing of the previous link"
+        "a frame of the previous link was delivered"
     );
 }
 
-/// CVE-2019-14818: a guest that connects and disconnects endlessly leaks nothing.
+/// CVE-2019-14818: a guest that connects and disconnects repeatedly leaks nothing.
 #[test]
 fn attack_26_reconnecting_guest_leaks_nothing() {
     use XenbusState as S;
-    let mut world = TestWorld::new();
+    let mut setup = TestSetup::new();
     let records = [
         front(1, 1, 1).encode(),
         front(2, 2, 1).encode(),
-        front(1, 1, NONE - 1).encode(),
+        front(1, 1, UNGRANTED - 1).encode(),
         [0xff; abi::RECORD_BYTES],
         FrontRecord {
             mac: mac(5),
@@ -278,22 +282,22 @@ fn attack_26_reconnecting_guest_leaks_nothing() {
     ];
     let ends = [S::Closing, S::Closed, S::Initialising];
     for round in 0..600 {
-        let now = world.guest_is(S::Initialised, &records[round % records.len()]);
+        let now = setup.set_guest(S::Initialised, &records[round % records.len()]);
         assert!([S::Connected, S::Closed].contains(&now));
-        world.guest_is(ends[round % ends.len()], &NO_RECORD);
-        assert_eq!(world.used(), 0, "round {round}");
-        assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+        setup.set_guest(ends[round % ends.len()], &NO_RECORD);
+        assert_eq!(setup.used(), 0, "round {round}");
+        assert_eq!(setup.set_guest(S::Initialising, &NO_RECORD), S::InitWait);
     }
     assert_eq!(
-        world.system.doorbells.get(),
+        setup.system.doorbells.get(),
         1,
         "one doorbell for all connections"
     );
-    // Each step of the handshake is one call, without a loop.
-    assert!(world.system.states.borrow().len() <= 1 + 600 * 3);
+    // Each step of the handshake sets the state only once.
+    assert!(setup.system.states.borrow().len() <= 1 + 600 * 3);
 }
 
-/// CVE-2026-45890: an invalid record is rejected before anything is mapped.
+/// CVE-2026-45890: the driver rejects an invalid record before it maps any page.
 #[test]
 fn attack_24_invalid_record_is_rejected_unmapped() {
     use XenbusState as S;
@@ -327,26 +331,26 @@ fn attack_24_invalid_record_is_rejected_unmapped() {
             "",
         ),
     ] {
-        let mut world = TestWorld::new();
-        assert_eq!(world.guest_is(S::Initialised, &record), S::Closed);
-        let trouble = &world.port.trouble;
+        let mut setup = TestSetup::new();
+        assert_eq!(setup.set_guest(S::Initialised, &record), S::Closed);
+        let trouble = &setup.port.trouble;
         assert!(
             !trouble.is_empty() && trouble.contains(why),
             "{trouble}, not {why}"
         );
-        assert_eq!((world.used(), world.calls()), (0, 0), "{trouble}");
+        assert_eq!((setup.used(), setup.calls()), (0, 0), "{trouble}");
     }
 }
 
 #[test]
 fn unbound_table_is_rejected() {
-    let mut world = TestWorld::new();
+    let mut setup = TestSetup::new();
     let record = FrontRecord {
         table: Handle(7),
         ..front(1, 1, 1)
     };
-    let state = world.guest_is(XenbusState::Initialised, &record.encode());
-    assert_eq!((state, world.used()), (XenbusState::Closed, 0));
-    let trouble = &world.port.trouble;
+    let state = setup.set_guest(XenbusState::Initialised, &record.encode());
+    assert_eq!((state, setup.used()), (XenbusState::Closed, 0));
+    let trouble = &setup.port.trouble;
     assert!(trouble.contains("cannot be bound"), "{trouble}");
 }

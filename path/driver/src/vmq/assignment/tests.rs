@@ -8,13 +8,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Returns the driver's configuration in the machine that `text` describes.
+/// Returns the driver domain's configuration for the machine that `text` describes.
 fn driver_config(text: &str) -> DriverConfig {
     let machine = config::parse("f", text).unwrap().machine().unwrap();
     serde_json::from_str(&machine.domains[0].config).unwrap()
 }
 
-/// A guest with a limit gets no queue, because frames in its pages cannot be dropped.
+/// A guest with a rate limit gets no queue, because the driver cannot drop frames in its pages.
 #[test]
 fn rate_limited_guest_gets_no_queue() {
     let guest = |name: &str, more: &str| {
@@ -41,26 +41,26 @@ fn rate_limited_guest_gets_no_queue() {
     assert_eq!(arrivals, [whole, copied, header, copied]);
 }
 
-/// Steering of MACs, and whether every change is rejected.
+/// State of the mock steering: the queue of each MAC, and whether it rejects all changes.
 #[derive(Debug, Default)]
 struct Table {
-    led: BTreeMap<[u8; 6], QueueId>,
-    is_closed: bool,
+    queues: BTreeMap<[u8; 6], QueueId>,
+    rejects_changes: bool,
 }
 
 /// A NIC without traffic, with three queues.
 #[derive(Clone, Debug, Default)]
-struct Silent(Rc<RefCell<Table>>);
+struct MockNic(Rc<RefCell<Table>>);
 
-impl Steering for Silent {
+impl Steering for MockNic {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
         let mut table = self.0.borrow_mut();
-        if table.is_closed {
+        if table.rejects_changes {
             return Err(VmqError::Refused(2));
         }
         match queue {
-            Some(queue) => table.led.insert(mac, queue),
-            None => table.led.remove(&mac),
+            Some(queue) => table.queues.insert(mac, queue),
+            None => table.queues.remove(&mac),
         };
         Ok(0)
     }
@@ -70,7 +70,7 @@ impl Steering for Silent {
     }
 }
 
-impl Receive for Silent {
+impl Receive for MockNic {
     fn queues(&self) -> usize {
         3
     }
@@ -90,9 +90,9 @@ impl Receive for Silent {
     fn release(&mut self, _queue: QueueId, _buffers: &mut dyn Buffers) {}
 }
 
-struct SilentNic(MultiQueue<Silent, Silent>);
+struct MockNicPort(MultiQueue<MockNic, MockNic>);
 
-impl Nic for SilentNic {
+impl Nic for MockNicPort {
     fn caps(&self) -> Caps {
         Caps::default()
     }
@@ -116,53 +116,60 @@ impl Nic for SilentNic {
     }
 }
 
-/// VMQ-5, VMQ-14: this holds even if the NIC rejects the changes.
+/// VMQ-5, VMQ-14: the driver never writes a revoked queue's frames into the guest's pages, even if
+/// the NIC rejects the change.
 #[test]
-fn revoked_queue_writes_no_more_guest_pages() {
+fn revoked_queue_does_not_write_guest_pages() {
     let text = "[[nic]]\nname = \"wire\"\nkind = \"sim\"\nqueues = \"vmq\"\n\
                 addresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
                 endpoint = \"sink\"\n";
     let plain = driver_config(text);
     let ruled = driver_config(&format!("{text}[[guest.vif.rule]]\naction = \"deny\"\n"));
-    for goes in [false, true] {
-        let nic = Silent::default();
+    for is_removed in [false, true] {
+        let nic = MockNic::default();
         let steered = MultiQueue::new(nic.clone(), nic.clone());
-        let port = nic_port_of("wire", Box::new(SilentNic(steered)));
+        let port = nic_port_of("wire", Box::new(MockNicPort(steered)));
         let mut ports = BridgePorts::default();
         ports.insert(BridgePort::Nic(Box::new(port)));
         ports.insert(BridgePort::Vif(Box::new(vif_port("a"))));
         let mut queues = Assignment::new(0, &plain.nics[0]).unwrap();
         queues.add_guest(1, &plain.vifs[0]);
         queues.assign(&mut ports, 1, 0, 64).unwrap();
-        let held = queues.held(0).unwrap();
-        assert_eq!((held.port, held.split), (Some(1), false));
+        let assigned = queues.assigned(0).unwrap();
+        assert_eq!((assigned.port, assigned.split), (Some(1), false));
 
-        nic.0.borrow_mut().is_closed = true;
-        if goes {
+        nic.0.borrow_mut().rejects_changes = true;
+        if is_removed {
             queues.remove_guest(&mut ports, 1);
             queues.add_guest(1, &ruled.vifs[0]);
         } else {
             queues.change(&mut ports, 1, &ruled.vifs[0]);
         }
-        let held = queues.held(0).unwrap();
-        assert_eq!((held.port, held.phase), (None, AssignmentPhase::Joining));
+        let assigned = queues.assigned(0).unwrap();
         assert_eq!(
-            nic.0.borrow().led.len(),
+            (assigned.port, assigned.phase),
+            (None, AssignmentPhase::Joining)
+        );
+        assert_eq!(
+            nic.0.borrow().queues.len(),
             1,
             "the MAC is still steered to the queue"
         );
         let taken = queues.assign(&mut ports, 1, 0, 64);
-        assert_eq!((taken, queues.held_queues()), (Err(VmqError::MacTaken), 1));
+        assert_eq!(
+            (taken, queues.assigned_queues()),
+            (Err(VmqError::MacTaken), 1)
+        );
         queues.rebalance(&mut ports, 0, 64);
-        assert_eq!(queues.held(0).unwrap().phase, AssignmentPhase::Joining);
+        assert_eq!(queues.assigned(0).unwrap().phase, AssignmentPhase::Joining);
 
-        nic.0.borrow_mut().is_closed = false;
+        nic.0.borrow_mut().rejects_changes = false;
         queues.rebalance(&mut ports, 0, 64);
-        assert_eq!(queues.held(0).unwrap().phase, AssignmentPhase::Leaving);
-        assert!(nic.0.borrow().led.is_empty());
+        assert_eq!(queues.assigned(0).unwrap().phase, AssignmentPhase::Leaving);
+        assert!(nic.0.borrow().queues.is_empty());
         queues.assign(&mut ports, 1, 0, 64).unwrap();
-        let next = queues.held(1).unwrap();
+        let next = queues.assigned(1).unwrap();
         assert_eq!((next.port, next.split), (Some(1), true));
-        assert_ne!(next.queue, held.queue);
+        assert_ne!(next.queue, assigned.queue);
     }
 }
