@@ -1,10 +1,10 @@
-//! The device's end of its connection to the driver domain.
+//! The device's end of the connection to the driver domain.
 //!
-//! | own state | the driver domain is | action |
+//! | state of this end | state of the driver domain | action and new state |
 //! |---|---|---|
-//! | Initialising | any state | InitWait |
-//! | InitWait | Initialised | binds the granted pages: Connected |
-//! | Connected | Closing, Closed, Initialising, Unknown | unbinds the pages: Closed |
+//! | Initialising | any | InitWait |
+//! | InitWait | Initialised | bind the granted pages: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | unbind the pages: Closed |
 //! | Closed | Initialising | InitWait |
 
 use abi::counted::{status_bytes, table_slots, translation_bytes};
@@ -18,48 +18,49 @@ use shmem::grant_use::TableWords;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The device's only connection.
+/// The device has only one connection.
 const CONNECTION: ConnId = ConnId(0);
 
-/// Properties of the device that a driver domain must match.
+/// Limits of the device, which a driver domain must observe.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
-    /// Entries of each queue.
+    /// Number of entries of each queue.
     pub descriptors: u32,
-    /// The largest number of granted pages.
+    /// Maximum number of granted pages.
     pub pages: u32,
-    /// Slots of the window where the monitor maps guests' pages: the first, and their number.
+    /// Slots of the window at which the monitor maps guests' pages: the first slot and the number
+    /// of slots.
     pub guests: (u32, u32),
-    /// The largest number of dedicated queues.
+    /// Maximum number of dedicated queues.
     pub queues: u32,
 }
 
-/// The granted memory of a connected driver domain.
+/// Memory that a connected driver domain has granted.
 #[derive(Debug)]
 pub struct DriverGrants {
-    /// The memory of the I/O pages.
+    /// The granted pages.
     pub memory: GrantedMemory,
-    /// Where the queues are in it.
+    /// The places of the queues in this memory.
     pub queues: QueueRecord,
     _table: OwnTable,
 }
 
-/// The connection.
+/// The device's end of the connection.
 #[derive(Debug)]
 pub struct DriverLink {
     platform: Rc<dyn Platform>,
     calls: Rc<RefCell<Calls>>,
     limits: QueueLimits,
     state: XenbusState,
-    /// The last driver domain, and its doorbell.
+    /// The last driver domain; the doorbell belongs to it.
     driver: Option<DomId>,
     doorbell: Option<Box<dyn Doorbell>>,
-    /// Set while frames may flow.
+    /// Set while the driver domain is connected.
     granted: Option<DriverGrants>,
 }
 
 impl DriverLink {
-    /// Creates the connection.
+    /// Creates the device's end of the connection.
     #[must_use]
     pub fn new(platform: Rc<dyn Platform>, calls: Rc<RefCell<Calls>>, limits: QueueLimits) -> Self {
         Self {
@@ -79,17 +80,17 @@ impl DriverLink {
         self.granted.as_ref()
     }
 
-    /// Raises an interrupt.
+    /// Raises an interrupt in the driver domain.
     pub fn interrupt(&self) {
         if let Some(doorbell) = &self.doorbell {
             doorbell.ring();
         }
     }
 
-    /// Advances the handshake as far as the driver domain allows. Calls `connected` with the queues
-    /// of a driver domain that has connected.
+    /// Advances the handshake as far as the state of the driver domain allows. When the driver
+    /// domain connects, calls `connected` with its queues.
     pub fn advance(&mut self, mut connected: impl FnMut(&QueueRecord)) {
-        // Each pass makes one step, and there are fewer steps than passes.
+        // Each pass performs one step; a handshake has fewer steps than this loop has passes.
         for _ in 0..8 {
             let before = self.state;
             let Ok(Some(peer)) = self.platform.peer(CONNECTION) else {
@@ -109,7 +110,7 @@ impl DriverLink {
                         self.close();
                     }
                 },
-                // Initialising: the driver domain was restarted unnoticed.
+                // In state Initialising, the driver domain has restarted since the last check.
                 (S::Connected, S::Closing | S::Closed | S::Initialising | S::Unknown)
                 | (S::InitWait, S::Closing | S::Closed) => self.close(),
                 _ => {}
@@ -123,7 +124,7 @@ impl DriverLink {
     fn set(&mut self, state: XenbusState) {
         match self.platform.set_state(CONNECTION, state, &NO_RECORD) {
             Ok(()) => self.state = state,
-            Err(error) => print_line(format_args!("the state {state:?} was rejected: {error}")),
+            Err(error) => print_line(format_args!("the monitor rejects state {state:?}: {error}")),
         }
     }
 
@@ -152,8 +153,8 @@ impl DriverLink {
             return Err(format!("{pages} pages are too many or none"));
         }
         if self.driver.replace(peer.domain) != Some(peer.domain) {
-            // The old doorbell must be dropped before the new one is attached, which has the same
-            // number.
+            // The old doorbell must be dropped before the new one is attached, because both have
+            // the same number.
             self.doorbell = None;
         }
         if self.doorbell.is_none() {

@@ -1,5 +1,5 @@
-//! Large receive offload in the device, by the engine of the other domains. Its rules are those of
-//! a driver domain that forwards: an aggregate can be segmented again into the same packets.
+//! Large receive offload in the device. It uses the same engine as the other domains, with the
+//! rules for forwarding: an aggregate can be segmented into the original packets again.
 
 use config::domain::{LroConfig, Rings};
 use config::lro::{FlushConfig, Placement, RulesKey};
@@ -10,15 +10,15 @@ use runtime::lro::{LroStage, Side};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Flows tracked at once.
+/// Maximum number of flows that the engine tracks.
 const FLOWS: u32 = 256;
 
-/// The merger of a device.
+/// The device's stage for merging received frames.
 #[derive(Debug)]
 pub struct LroMerger {
-    /// The engine, shared with the device, which reports its counters.
+    /// The engine. The device shares it to report its counters.
     stage: Rc<RefCell<LroStage>>,
-    /// Memory of held frames and of those that pass.
+    /// Memory of held frames and of frames being passed.
     pool: Pool,
     // Scratch lists; empty between calls.
     frames: Vec<Frame>,
@@ -26,8 +26,8 @@ pub struct LroMerger {
 }
 
 impl LroMerger {
-    /// Creates a merger that holds frames in `pool`, at most as long as the interrupt of `rings`
-    /// is delayed; without a delay only until the device has taken all frames of a turn.
+    /// Creates a merger that holds frames in `pool` for at most the interrupt delay of `rings`.
+    /// Without a delay, it holds frames only until the end of the device's turn.
     #[must_use]
     pub fn new(rings: Rings, pool: Pool) -> Self {
         let flush = match rings.interrupt_us {
@@ -41,7 +41,7 @@ impl LroMerger {
             flows: FLOWS,
             ..LroConfig::default()
         };
-        // The other half is for frames that pass.
+        // The other half is for frames being passed.
         let stage = LroStage::new(Side::Physical, &config, pool.capacity() / 2);
         Self {
             stage: Rc::new(RefCell::new(stage)),
@@ -57,7 +57,7 @@ impl LroMerger {
         Rc::clone(&self.stage)
     }
 
-    /// Passes the frames in the pool through the engine.
+    /// Passes the copied frames through the engine.
     fn pass_copied(&mut self, now_ns: u64, out: &mut Vec<Arrival>) {
         let mut stage = self.stage.borrow_mut();
         stage.pass(now_ns, false, &mut self.frames, &mut self.out);
@@ -65,10 +65,10 @@ impl LroMerger {
         self.finish(out);
     }
 
-    /// Copies finished frames out of the pool.
+    /// Copies the frames that the engine has finished from the pool to `out`.
     fn finish(&mut self, out: &mut Vec<Arrival>) {
         for frame in &mut self.out {
-            // Own memory is always accessible.
+            // The pool is this domain's memory, so it is always accessible.
             if let Ok(bytes) = frame.to_vec() {
                 out.push(Arrival {
                     bytes,
@@ -92,7 +92,8 @@ impl Merger for LroMerger {
                     }
                     self.frames.push(frame);
                 }
-                // The pool is full: all frames before this one pass first.
+                // The pool is full. All earlier frames are flushed before this frame, to keep the
+                // order.
                 Err(_) => {
                     self.pass_copied(now_ns, out);
                     self.flush(now_ns, out);

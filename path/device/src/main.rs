@@ -1,4 +1,4 @@
-//! The device of a NIC, which stands where hardware stands. `grantwayd` starts it.
+//! The device domain: the device of a NIC, in software. `grantwayd` starts it.
 
 #[global_allocator]
 static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();

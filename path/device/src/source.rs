@@ -1,35 +1,36 @@
 //! A generator as the wire behind a device.
 
-use crate::line::Line;
+use crate::rate::LinkRate;
 use config::domain::FrameSource;
 use nic::dma::Wire;
 
-/// Source MAC and EtherType of all frames: a locally administered address, and an experimental
-/// type (IEEE 802, 9.2.4).
-const SOURCE: [u8; 14] = [0, 0, 0, 0, 0, 0, 0x02, 0x67, 0, 0, 0, 0xff, 0x88, 0xb5];
+/// Header of all frames: a destination MAC that is set later, a locally administered source MAC,
+/// and an experimental EtherType (IEEE 802, 9.2.4).
+const HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0x02, 0x67, 0, 0, 0, 0xff, 0x88, 0xb5];
 
-/// A wire that delivers equal frames as fast as its rate allows, and discards sent ones.
+/// A wire that delivers identical frames as fast as its rate allows, and discards sent frames.
 #[derive(Debug)]
 pub struct SourceWire {
     frame: Vec<u8>,
-    inbound: Line,
-    /// The time of the last call.
+    inbound: LinkRate,
+    /// Time of the last call of [`Wire::receive`].
     now_ns: u64,
-    /// Frames delivered, and frames discarded.
+    /// Number of frames delivered.
     generated: u64,
+    /// Number of sent frames, which are discarded.
     discarded: u64,
 }
 
 impl SourceWire {
-    /// Creates a wire that carries `bytes_per_s`; `None`: as fast as the device receives.
+    /// Creates a wire with a rate of `bytes_per_s`; `None`: as fast as the device receives.
     #[must_use]
     pub fn new(source: FrameSource, bytes_per_s: Option<u64>) -> Self {
-        let mut frame = SOURCE.to_vec();
+        let mut frame = HEADER.to_vec();
         frame[..6].copy_from_slice(&source.to.0);
         frame.resize(frame.len().max(source.size as usize), 0);
         Self {
             frame,
-            inbound: Line::new(bytes_per_s),
+            inbound: LinkRate::new(bytes_per_s),
             now_ns: 0,
             generated: 0,
             discarded: 0,
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_kept() {
+    fn frames_are_limited_to_the_rate() {
         const START_NS: u64 = 1_000_000_000;
         let mut wire = wire(Some(1_000_000));
         let mut received = 0;
@@ -99,7 +100,7 @@ mod tests {
             received += std::iter::from_fn(|| wire.receive(now_ns)).count();
             assert!(wire.due_ns(0).unwrap() > now_ns, "{now_ns}");
         }
-        // 100 bytes take 100 µs; the first call may make up for 200 µs.
+        // A frame of 100 bytes takes 100 µs. The burst allows 200 µs more at the first call.
         assert_eq!(received, 13);
     }
 }

@@ -1,26 +1,26 @@
 //! A TAP as the wire behind a device.
 
-use crate::line::Line;
+use crate::rate::LinkRate;
 use nic::dma::Wire;
 use rustix::io::{Errno, read, write};
 use std::os::fd::OwnedFd;
 
-/// A TAP without offloads: each read or write of its descriptor is one complete frame.
+/// A TAP without offloads: each read or write of the descriptor transfers one complete frame.
 pub struct TapWire {
-    /// `None` after the interface was removed.
+    /// Descriptor of the TAP; `None` after the interface was removed.
     fd: Option<OwnedFd>,
     /// Called once, when the interface has been removed.
     on_removed: Option<Box<dyn FnOnce()>>,
-    /// One byte more than the longest frame has, so that a longer one is not cut to an acceptable
-    /// one.
+    /// Read buffer, one byte longer than the longest frame. So a longer frame remains too long, and
+    /// is not truncated to an acceptable length.
     buffer: Vec<u8>,
-    inbound: Line,
-    outbound: Line,
-    /// The time of the last call.
+    inbound: LinkRate,
+    outbound: LinkRate,
+    /// Time of the last call.
     now_ns: u64,
     /// Whether the TAP may have a frame to read.
     may_read: bool,
-    /// Sent frames that the TAP has not accepted.
+    /// Number of sent frames that the TAP has not accepted.
     lost: u64,
 }
 
@@ -34,8 +34,8 @@ impl std::fmt::Debug for TapWire {
 
 impl TapWire {
     /// Creates a wire from the descriptor of a TAP; `None`: the interface was removed. Each
-    /// direction carries `bytes_per_s`, and frames of at most `longest` bytes. Calls `on_removed`
-    /// when the interface has been removed and the descriptor is closed.
+    /// direction has a rate of `bytes_per_s`; frames have at most `longest` bytes. Calls
+    /// `on_removed` when the interface is removed, after it has closed the descriptor.
     #[must_use]
     pub fn new(
         fd: Option<OwnedFd>,
@@ -48,21 +48,22 @@ impl TapWire {
             fd,
             on_removed: Some(on_removed),
             buffer: vec![0; longest + 1],
-            inbound: Line::new(bytes_per_s),
-            outbound: Line::new(bytes_per_s),
+            inbound: LinkRate::new(bytes_per_s),
+            outbound: LinkRate::new(bytes_per_s),
             now_ns: 0,
             lost: 0,
         }
     }
 
-    /// Sets the time for [`Wire::has_room`].
+    /// Sets the current time, which [`Wire::has_room`] uses.
     pub fn advance(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
     fn read(&mut self) -> Option<Vec<u8>> {
         match read(self.fd.as_ref()?, &mut self.buffer) {
-            // No larger than the frame: the device bounds waiting frames by their lengths.
+            // The copy is no larger than the frame, because the device bounds waiting frames by
+            // their lengths.
             Ok(len) => self.buffer.get(..len).map(<[u8]>::to_vec),
             Err(Errno::AGAIN | Errno::INTR) => None,
             Err(_) => {
@@ -121,7 +122,8 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::rc::Rc;
 
-    /// Returns a wire over a socket, which keeps frame boundaries like a TAP, and its other end.
+    /// Returns a wire whose descriptor is a datagram socket, and the socket's other end. Like a
+    /// TAP, the socket preserves frame boundaries.
     fn wire(bytes_per_s: Option<u64>) -> (TapWire, UnixDatagram) {
         let (near, far) = UnixDatagram::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -134,13 +136,17 @@ mod tests {
     fn frames_pass_both_ways() {
         let (mut wire, far) = wire(None);
         assert_eq!(wire.receive(5), None);
-        assert_eq!(wire.due_ns(0), None, "only the descriptor ends the wait");
+        assert_eq!(
+            wire.due_ns(0),
+            None,
+            "the device waits only for the descriptor"
+        );
         for len in [60, 1518, 1519, 1600] {
             far.send(&vec![7; len]).unwrap();
             let frame = wire.receive(6).unwrap();
             assert_eq!(frame.len(), len.min(1519));
             assert!(frame.capacity() < frame.len() + 64);
-            assert!(wire.due_ns(0).is_some(), "another frame may be there");
+            assert!(wire.due_ns(0).is_some(), "the TAP may have another frame");
         }
         assert!(wire.has_room(1518));
         wire.send(7, vec![9; 64]);
@@ -154,7 +160,7 @@ mod tests {
         const START_NS: u64 = 1_000_000_000;
         let (mut wire, far) = wire(Some(1_000_000));
         let mut received = 0;
-        // 100 bytes take 100 µs; the first call may make up for 200 µs.
+        // A frame of 100 bytes takes 100 µs. The burst allows 200 µs more at the first call.
         for now_ns in (START_NS..=START_NS + 1_000_000).step_by(10_000) {
             while far.send(&[7; 100]).is_ok() {}
             received += std::iter::from_fn(|| wire.receive(now_ns)).count();
@@ -171,7 +177,7 @@ mod tests {
 
     #[test]
     fn removed_interface_is_reported_once() {
-        // Reading a directory fails, as reading the TAP of a removed interface does.
+        // Reading a directory fails, like reading the TAP of a removed interface.
         let broken = std::fs::File::open("/").unwrap();
         let removed = Rc::new(Cell::new(0));
         let count = Rc::clone(&removed);

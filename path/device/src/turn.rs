@@ -20,8 +20,8 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Bytes of the header of the longest frame: Ethernet, and a VLAN tag.
-const HEADER: usize = 18;
+/// Bytes of the longest frame header: Ethernet with a VLAN tag.
+const HEADER_MAX: usize = 18;
 
 /// The device domain.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ pub struct DeviceDomain<W> {
     link: DriverLink,
     waiter: W,
     mailbox: DomainMailbox,
-    /// The engine that merges received frames, if the device does.
+    /// The LRO engine, if the device merges received frames.
     lro: Option<Rc<RefCell<LroStage>>>,
     has_logged_fault: bool,
 }
 
-/// Runs the device domain. Returns only if it cannot continue.
+/// Runs the device domain. Returns only if the device cannot continue.
 ///
 /// # Errors
 /// A hypercall was rejected at the start, or sleeping failed.
@@ -58,14 +58,14 @@ fn assemble<W>(
         waiter,
         config,
     } = started;
-    let longest = config.mtu as usize + HEADER;
+    let longest = config.mtu as usize + HEADER_MAX;
     let wire = DeviceWire::new(&config, longest, &domain_memory.frames, &platform)?;
     let rings = config.rings;
     let interrupts = Interrupts {
         delay_ns: u64::from(rings.interrupt_us) * 1000,
         frames: rings.interrupt_frames as usize,
     };
-    // It has no queues before a driver domain connects.
+    // The device has no queues before a driver domain connects.
     let nowhere = IoAddr::of_page(0);
     let mut device = SoftDevice::new(wire, rings.descriptors, &[], nowhere, longest, interrupts);
     let mut lro = None;
@@ -91,8 +91,8 @@ fn assemble<W>(
     Ok((device, platform))
 }
 
-/// Returns the memory of frames that are merged, behind the buffers of a station, or `None` if the
-/// device merges none.
+/// Returns the memory for merging frames, which follows the buffers of a station. Returns `None` if
+/// the device does not merge.
 fn merge_pool(config: &DeviceConfig, frames: Area) -> Result<Option<Pool>, StartError> {
     if config.lro_buffers == 0 {
         return Ok(None);
@@ -134,7 +134,8 @@ impl<W: Wait> DeviceDomain<W> {
         }
     }
 
-    /// Sleeps until the driver domain rings or something is due.
+    /// Sleeps until the driver domain rings the doorbell, the wire has a frame, or a timeout is
+    /// due.
     fn sleep(&mut self) -> std::io::Result<()> {
         let Self {
             device,
@@ -149,7 +150,8 @@ impl<W: Wait> DeviceDomain<W> {
         let now_ns = monotonic_ns();
         let due_ns = device.due_ns(now_ns).into_iter();
         let due_ns = due_ns.chain(device.wire().next_work(now_ns)).min();
-        // The wire's descriptor stays ready while a frame waits for the line.
+        // The wire's descriptor remains readable while the next frame waits for the rate limit, so
+        // the device waits only for the doorbell.
         let source = match device.wire().due_ns(0) {
             None => WakeSource::All,
             Some(_) => WakeSource::Doorbell,
@@ -163,7 +165,7 @@ impl<W: Wait> DeviceDomain<W> {
         slept
     }
 
-    /// Handles a changed connection, and requests from the mailbox.
+    /// Handles a changed connection and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
         if pending == PendingWork::NONE {

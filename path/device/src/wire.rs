@@ -14,23 +14,23 @@ use shmem::Area;
 use stack::cable::{self, FarEnd};
 use std::rc::Rc;
 
-/// A wire.
+/// A wire of any kind.
 #[derive(Debug)]
 pub enum DeviceWire {
-    /// A cable in memory, and the station at its far end.
+    /// A cable in memory, with a station at the far end.
     Cable(Box<(SimNic, FarEnd)>),
     /// A TAP.
     Tap(TapWire),
-    /// A generator.
+    /// A generator of frames.
     Source(SourceWire),
 }
 
 impl DeviceWire {
-    /// Opens the wire of a device. Frames have at most `longest` bytes; a station's buffers are in
-    /// `memory`.
+    /// Opens the wire of the device. Frames have at most `longest` bytes. `memory` has the buffers
+    /// of a station.
     ///
     /// # Errors
-    /// Its TAP was rejected, or the memory does not suffice.
+    /// The monitor rejects the TAP, or `memory` is too small.
     pub fn new(
         config: &DeviceConfig,
         longest: usize,
@@ -61,7 +61,7 @@ impl DeviceWire {
         }
     }
 
-    /// Begins a turn, in which the station at the far end works, if there is one.
+    /// Begins a turn at `now_ns`. Runs the station at the far end, if the wire has one.
     pub fn work(&mut self, now_ns: u64) {
         match self {
             Self::Cable(cable) => _ = cable.1.work(now_ns),
@@ -79,7 +79,7 @@ impl DeviceWire {
         }
     }
 
-    /// Returns the counters of the station at the far end, if there is one.
+    /// Returns the counters of the station at the far end, or `None` if the wire has no station.
     #[must_use]
     pub fn station(&self) -> Option<Vec<(&'static str, u64)>> {
         match self {

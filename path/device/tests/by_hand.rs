@@ -1,6 +1,6 @@
-//! The program `device`, started manually instead of by the monitor.
+//! Starts the program `device` manually instead of by the monitor.
 
 #[test]
-fn says_who_must_start_it() {
+fn start_by_hand_is_rejected() {
     testing::rejects_a_start_by_hand(env!("CARGO_BIN_EXE_device"));
 }

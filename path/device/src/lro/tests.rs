@@ -1,4 +1,4 @@
-//! Streams through the device's merger.
+//! Tests of the device's merger.
 
 use super::*;
 use net::packet::segment::segment;
@@ -23,7 +23,7 @@ fn merger(interrupt_us: u32, buffers: usize) -> LroMerger {
     LroMerger::new(rings, Pool::new(area, BUFFER))
 }
 
-fn arrivals(packets: &[Vec<u8>]) -> Vec<Arrival> {
+fn received(packets: &[Vec<u8>]) -> Vec<Arrival> {
     let arrival = |bytes: &Vec<u8>| Arrival {
         bytes: bytes.clone(),
         valid: true,
@@ -36,8 +36,8 @@ fn stream(flow: u8, count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|n| packet(flow, n)).collect()
 }
 
-/// Returns the packets of an arrival as they were on the wire.
-fn cut(arrival: &Arrival) -> Vec<Vec<u8>> {
+/// Returns the packets of a frame as they were on the wire.
+fn segment_again(arrival: &Arrival) -> Vec<Vec<u8>> {
     let Some(merged) = arrival.merged else {
         return vec![arrival.bytes.clone()];
     };
@@ -51,19 +51,19 @@ fn cut(arrival: &Arrival) -> Vec<Vec<u8>> {
     parts.iter().map(|part| part.to_vec().unwrap()).collect()
 }
 
-/// D-39: two streams are merged, each in order, within the delay of the interrupt, and the same
-/// packets can be cut from the results.
+/// D-39: the device merges two streams, each in order, within the interrupt delay. The results can
+/// be segmented into the same packets again.
 #[test]
-fn streams_are_merged_and_can_be_cut_again() {
+fn merged_streams_can_be_segmented_again() {
     let mut merger = merger(50, 256);
     let packets = [stream(1, 20), stream(2, 20)].concat();
     let mut out = Vec::new();
-    merger.pass(1000, &mut arrivals(&packets), &mut out);
+    merger.pass(1000, &mut received(&packets), &mut out);
     assert!(out.is_empty() && merger.due_ns().is_some_and(|at_ns| at_ns <= 51_000));
     merger.flush(51_000, &mut out);
     assert_eq!((out.len(), merger.due_ns()), (2, None));
-    let found: Vec<_> = out.iter().flat_map(cut).collect();
-    assert!(found == packets, "byte for byte");
+    let found: Vec<_> = out.iter().flat_map(segment_again).collect();
+    assert!(found == packets, "the packets differ");
     let stat = merger.stage().borrow().stat();
     assert_eq!(
         (&stat["segments"], &stat["aggregates"]),
@@ -71,33 +71,33 @@ fn streams_are_merged_and_can_be_cut_again() {
     );
 }
 
-/// D-39: without moderation, the end of a turn ends all aggregates.
+/// D-39: without interrupt moderation, the end of a turn flushes all aggregates.
 #[test]
-fn nothing_is_held_without_moderation() {
+fn no_frame_is_held_without_moderation() {
     let mut merger = merger(0, 256);
     let mut out = Vec::new();
-    merger.pass(1000, &mut arrivals(&stream(1, 5)), &mut out);
+    merger.pass(1000, &mut received(&stream(1, 5)), &mut out);
     assert_eq!((out.len(), merger.due_ns()), (1, None));
 }
 
-/// A device whose memory for merging is full passes on what it holds, in order.
+/// If the memory for merging is full, the device flushes the held frames in order.
 #[test]
-fn full_memory_delays_and_loses_nothing() {
+fn full_memory_flushes_without_loss() {
     let mut merger = merger(50, 8);
     let packets = stream(1, 50);
     let mut out = Vec::new();
-    merger.pass(1000, &mut arrivals(&packets), &mut out);
+    merger.pass(1000, &mut received(&packets), &mut out);
     merger.flush(2000, &mut out);
-    let found: Vec<_> = out.iter().flat_map(cut).collect();
-    assert!(found == packets, "byte for byte");
+    let found: Vec<_> = out.iter().flat_map(segment_again).collect();
+    assert!(found == packets, "the packets differ");
     assert!(out.len() < packets.len() / 2, "{}", out.len());
 }
 
-/// A damaged packet is not merged.
+/// A packet with an invalid checksum is not merged.
 #[test]
-fn damaged_packet_stays_as_it_is() {
+fn damaged_packet_is_not_merged() {
     let mut merger = merger(50, 256);
-    let mut all = arrivals(&stream(1, 3));
+    let mut all = received(&stream(1, 3));
     all[1].valid = false;
     all[1].bytes[HEADERS + 5] ^= 1;
     let damaged = all[1].bytes.clone();
