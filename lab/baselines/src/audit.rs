@@ -1,4 +1,4 @@
-//! Audit of classic grants. It collects every grant in use and every mapping, and checks that the
+//! Audit of classic grants. It collects all grants in use and all mappings, and checks that the
 //! usage records of granters and users agree.
 
 use crate::entry::{self, Active};
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Adds every domain's numbers to those that other mechanisms reported. Returns the number of uses
-/// and mappings without a counterpart.
+/// Adds each domain's grants and mappings to those that other mechanisms have reported. Returns the
+/// number of uses and mappings without a counterpart.
 pub(crate) fn audit(
     usage: &GrantUsage,
     grants: &GrantAccounts,
@@ -37,7 +37,7 @@ pub(crate) fn audit(
         memories.push((id, Arc::clone(&account.memory)));
     }
     drop(locked);
-    // Domains can change their tables at any time, so reading them needs no lock.
+    // Domains can change their tables at any time, so a lock would not help.
     for (id, memory) in memories {
         if let Some(GrantAudit {
             granted, in_use, ..
@@ -50,7 +50,7 @@ pub(crate) fn audit(
     leaked
 }
 
-/// Returns the frames that a domain's table grants.
+/// Returns the frames that a domain's grant table permits other domains to access.
 fn offered(memory: &SharedDomainMemory) -> impl Iterator<Item = u32> {
     let frame_count = memory.frame_count;
     (0..memory.grant_entries)
@@ -69,13 +69,14 @@ fn in_use_of(index: usize, active: &Active) -> InUse {
     }
 }
 
-/// Compares granters' entries with users' windows and copies.
+/// Compares the entries of granters with the windows and copies of users. Returns the number of
+/// differences.
 fn leaked(locked: &Locked<'_>) -> u64 {
     let Locked { accounts, parts } = locked;
-    // Uses by window slots: (granter, entry, user) → readers, writers.
+    // Uses by window slots: (granter, entry, user) → (readers, writers).
     let mut by_windows: BTreeMap<(DomId, u32, DomId), [u32; 2]> = BTreeMap::new();
     let mut copying: BTreeMap<DomId, u32> = BTreeMap::new();
-    let mut wrong = 0;
+    let mut differences = 0;
     for (user, part) in parts.all() {
         let mut taken = 0;
         for pin in part.pages.pins() {
@@ -90,9 +91,9 @@ fn leaked(locked: &Locked<'_>) -> u64 {
                 .and_then(|granter| granter.active.get(pin.index as usize))
                 .copied()
                 .unwrap_or_default();
-            wrong += u64::from(active.user != user.0 || active.frame != pin.frame);
+            differences += u64::from(active.user != user.0 || active.frame != pin.frame);
         }
-        wrong += u64::from(part.pages.taken.abs_diff(taken));
+        differences += u64::from(part.pages.taken.abs_diff(taken));
         copying.insert(user, part.copying);
     }
     for (granter, part) in parts.all() {
@@ -104,26 +105,26 @@ fn leaked(locked: &Locked<'_>) -> u64 {
             let [readers, writers] = by_windows
                 .remove(&(granter, index as u32, user))
                 .unwrap_or_default();
-            wrong += u64::from(active.maps_read.abs_diff(readers));
-            wrong += u64::from(active.maps_write.abs_diff(writers));
+            differences += u64::from(active.maps_read.abs_diff(readers));
+            differences += u64::from(active.maps_write.abs_diff(writers));
             let copies = active.copies_read.saturating_add(active.copies_write);
             match copying.get_mut(&user) {
                 Some(left) if *left >= copies => *left -= copies,
-                _ => wrong += u64::from(copies),
+                _ => differences += u64::from(copies),
             }
         }
-        wrong += u64::from(part.pinned.abs_diff(pinned));
+        differences += u64::from(part.pinned.abs_diff(pinned));
     }
-    // The windows again, this time according to the accounts.
+    // Compares the windows with the accounts' records of them.
     for (user, account) in accounts.all() {
         let held = account.window.held();
-        let shown = held.filter(|(_, holds)| *holds == WindowSlot::Page).count() as u32;
+        let page_slots = held.filter(|(_, holds)| *holds == WindowSlot::Page).count() as u32;
         let taken = parts.get(user).map_or(0, |part| part.pages.taken);
-        wrong += u64::from(taken.abs_diff(shown));
+        differences += u64::from(taken.abs_diff(page_slots));
     }
-    // Count window slots whose grant is not in use, and copies without a grant.
+    // The rest are window slots whose grant is not in use, and copies without a grant.
     let unmatched = by_windows.values().flatten().chain(copying.values());
-    wrong + unmatched.map(|&n| u64::from(n)).sum::<u64>()
+    differences + unmatched.map(|&n| u64::from(n)).sum::<u64>()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Calls of one domain. Each call is decoded once into typed operations, which are then executed.
+//! Hypercalls of one domain. Each call is decoded once into typed operations, and then executed.
 
 use crate::copy::Copier;
 use crate::flip::Exchanges;
@@ -11,9 +11,10 @@ use monitor::grant::GrantAccounts;
 use monitor::grant::mechanism::{GrantResult, OtherCall};
 use monitor::space::{AddressSpace, SpaceError};
 
-/// Serves the calls of one domain. The buffers are reused, so decoding does not allocate memory.
+/// Serves the hypercalls of one domain. It reuses its buffers, so decoding does not allocate
+/// memory.
 #[derive(Debug)]
-pub(crate) struct Classic {
+pub(crate) struct ClassicCaller {
     id: DomId,
     mapper: Mapper,
     copier: Copier,
@@ -23,7 +24,7 @@ pub(crate) struct Classic {
     transfers: Vec<TransferOp>,
 }
 
-impl Classic {
+impl ClassicCaller {
     pub(crate) fn new(id: DomId) -> Self {
         Self {
             id,
@@ -36,7 +37,7 @@ impl Classic {
         }
     }
 
-    /// Executes a call of the domain. Returns `None` for an unknown call.
+    /// Executes a hypercall of the domain. Returns `None` for an unknown call.
     pub(crate) fn call(
         &mut self,
         (usage, flips): (&GrantUsage, &Exchanges),
@@ -45,21 +46,21 @@ impl Classic {
         call: &OtherCall<'_>,
     ) -> Result<Option<GrantResult>, SpaceError> {
         let id = self.id;
-        let keeping = UsageTables { grants, usage };
+        let tables = UsageTables { grants, usage };
         let words = call.ops.iter().copied();
         let mut statuses = Vec::new();
         match call.kind {
             HypercallKind::GrantCopy => {
                 let ops = fill(&mut self.copies, words.map(CopyOp::decode));
-                self.copier.run(keeping, id, ops, &mut statuses);
+                self.copier.run(tables, id, ops, &mut statuses);
             }
             HypercallKind::GrantMap => {
                 let ops = fill(&mut self.maps, words.map(MapOp::decode));
-                self.mapper.map(keeping, space, ops, &mut statuses)?;
+                self.mapper.map(tables, space, ops, &mut statuses)?;
             }
             HypercallKind::GrantUnmap => {
-                let ops = fill(&mut self.unmaps, words.map(unmap));
-                self.mapper.unmap(keeping, space, ops, &mut statuses)?;
+                let ops = fill(&mut self.unmaps, words.map(decode_unmap));
+                self.mapper.unmap(tables, space, ops, &mut statuses)?;
             }
             HypercallKind::GrantTransfer => {
                 let ops = fill(&mut self.transfers, words.map(TransferOp::decode));
@@ -76,8 +77,8 @@ impl Classic {
         Ok(Some(GrantResult::Batch(statuses)))
     }
 
-    /// Handles the death of a granter. Its memory leaves the domain's address space as soon as none
-    /// of its pages is mapped.
+    /// Handles the death of a granter. Removes its memory from the domain's address space as soon
+    /// as none of its pages is mapped.
     pub(crate) fn granter_died(
         &mut self,
         grants: &GrantAccounts,
@@ -87,7 +88,7 @@ impl Classic {
         self.mapper.granter_died(grants, space, granter)
     }
 
-    /// Ends every use by the domain. Its process and agent have exited.
+    /// Ends all uses by the domain, whose process and agent have exited.
     pub(crate) fn tear_down(&mut self, grants: &GrantAccounts, usage: &GrantUsage) {
         self.mapper.tear_down(UsageTables { grants, usage });
     }
@@ -113,8 +114,8 @@ fn fill<T>(buffer: &mut Vec<T>, operations: impl Iterator<Item = T>) -> &[T] {
     buffer
 }
 
-/// As in [`Map::decode`], the slot is the low half of its word.
-fn unmap([slot, ..]: [u64; 3]) -> UnmapOp {
+/// Decodes an unmapping. As in [`MapOp::decode`], the slot is the low half of the word.
+fn decode_unmap([slot, ..]: [u64; 3]) -> UnmapOp {
     let slot = Slot(slot as u32);
     UnmapOp { slot }
 }

@@ -1,5 +1,5 @@
-//! `GNTTABOP_copy`: copies bytes between pages. Each page either belongs to the caller or is
-//! granted to it.
+//! `GNTTABOP_copy`: copies bytes between pages. Each page belongs to the caller or is granted to
+//! it.
 
 use crate::entry::{PinPurpose, PinnedGrant};
 use crate::usage::{Locked, UsageTables};
@@ -7,26 +7,26 @@ use abi::classic::{CopyOp, CopyOperand};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
 
-/// One end of a validated copy.
+/// The source or destination of a validated copy.
 #[derive(Clone, Copy, Debug)]
 struct CopyEnd {
     at: Span,
     pin: Option<PinnedGrant>,
 }
 
-/// Executes copies for one caller. Holds the pins of a batch in a buffer that is reused.
+/// Executes copies for one caller. It reuses its buffer for the pins of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Copier {
     jobs: Vec<Option<(CopyEnd, CopyEnd)>>,
 }
 
 impl Copier {
-    /// Executes a batch in order and stores one status per operation in `status`.
+    /// Executes a batch in order, and stores one status per operation in `status`.
     ///
-    /// Pins all pages of the batch, then copies without holding a lock, then unpins the pages.
+    /// Pins all pages of the batch, copies without holding a lock, and unpins the pages.
     pub(crate) fn run(
         &mut self,
-        keeping: UsageTables<'_>,
+        tables: UsageTables<'_>,
         caller: DomId,
         ops: &[CopyOp],
         status: &mut Vec<GrantStatus>,
@@ -34,7 +34,7 @@ impl Copier {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut locked = keeping.lock();
+            let mut locked = tables.lock();
             for (op, status) in ops.iter().zip(status.iter_mut()) {
                 self.jobs.push(match begin(&mut locked, caller, op) {
                     Ok(job) => Some(job),
@@ -53,7 +53,7 @@ impl Copier {
                 };
             }
         }
-        let mut locked = keeping.lock();
+        let mut locked = tables.lock();
         for (src, dst) in self.jobs.drain(..).flatten() {
             end(&mut locked, caller, src);
             end(&mut locked, caller, dst);

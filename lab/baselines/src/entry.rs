@@ -1,8 +1,8 @@
-//! Entries of a classic grant table: the record of an entry in use, and how an entry is captured
-//! and consumed.
+//! Entries of a classic grant table: capture and consumption of entries, and the record of an entry
+//! in use.
 //!
-//! A domain can rewrite its entries at any time. Therefore only the monitor's private record
-//! ([`Active`]) counts, which one compare-and-swap captures at the first use.
+//! A domain can rewrite its entries at any time. Therefore the monitor relies only on its private
+//! record ([`Active`]), which it captures at the first use by one compare-and-swap.
 
 use abi::classic::GrantEntry;
 use abi::layout::info;
@@ -10,15 +10,15 @@ use abi::{DomId, GrantStatus, Slot};
 use monitor::memory::SharedDomainMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum number of times that an entry is read while its domain keeps rewriting it.
+/// Maximum number of attempts to capture an entry that its domain rewrites concurrently.
 const ENTRY_TRIES: u32 = 8;
 
-/// Purpose of a pin.
+/// Purpose for which a page is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PinPurpose {
-    /// A mapping in the user's window, until it is unmapped.
+    /// A mapping in the user's window. It ends when the page is unmapped.
     Map,
-    /// A copy, for one batch.
+    /// A copy. It ends with its batch.
     Copy,
 }
 
@@ -31,7 +31,8 @@ pub(crate) struct PinnedGrant {
     pub(crate) write: bool,
 }
 
-/// An entry in use, with the contents that it had at the start of the first use.
+/// An entry in use, with its contents at the start of the first use, and the number of uses of each
+/// kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Active {
     pub(crate) frame: u32,
@@ -68,8 +69,8 @@ pub(crate) fn of(memory: &SharedDomainMemory, index: u32) -> Option<&'static Ato
     memory.info.span().u64(at)
 }
 
-/// Reads an entry, checks that `user` may use it for this purpose, and marks it as in use. To the
-/// granter this is one atomic step.
+/// Reads an entry, checks that `user` may use it, and marks it as in use. For the granter, this is
+/// one atomic step.
 pub(crate) fn capture(
     entry: &AtomicU64,
     user: DomId,
@@ -80,7 +81,7 @@ pub(crate) fn capture(
     let mark = GrantEntry::READING | if write { GrantEntry::WRITING } else { 0 };
     let mut now = GrantEntry(entry.load(Ordering::Acquire));
     for _ in 0..ENTRY_TRIES {
-        // Any other flag marks an unsupported type of grant (transfer, transitive, sub-page).
+        // Other flags denote unsupported types of grants (transfer, transitive, sub-page).
         let kind = now.flags() & !(IN_USE | GrantEntry::READONLY);
         if kind != GrantEntry::PERMIT_ACCESS || now.domain() != user {
             return Err(GrantStatus::BadRef);
@@ -100,8 +101,8 @@ pub(crate) fn capture(
     Err(GrantStatus::Again)
 }
 
-/// Reads an entry that accepts a page from `from` and consumes it. To the granter this is one
-/// atomic step. Returns the slot for the page.
+/// Reads an entry that accepts a page from `from`, and consumes it. For the granter, this is one
+/// atomic step. Returns the slot that the entry specifies for the page.
 pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
     let mut now = GrantEntry(entry.load(Ordering::Acquire));
     for _ in 0..ENTRY_TRIES {

@@ -4,8 +4,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `entry` | entries of a classic table: capture and consumption |
-//! | `usage` | every domain's entries in use and mapped pages, behind one lock |
-//! | `pages` | slots of a window that show an individually mapped page |
+//! | `usage` | entries in use and mapped pages of all domains, behind one lock |
+//! | `pages` | slots of a window with individually mapped pages |
 //! | `copy`, `map` | classic grants: a hypercall per use |
 //! | `flip` | exchanges: page flipping |
 //! | `caller` | the calls of one domain |
@@ -14,12 +14,13 @@
 //! A domain can rewrite entries of its table at any time ([`abi::classic::GrantEntry`]). The
 //! monitor relies only on its private record of the entries *in use*: it reads an entry once,
 //! checks it, and captures it by a compare-and-swap that sets the in-use flags. Until the last use
-//! ends, anything that the domain writes to the entry has no effect.
+//! ends, changes of the entry by the domain have no effect.
 //!
-//! The order of locks is: an exchange's `op` (held while an agent changes address spaces), the
-//! accounts, the usage, the registry of exchanges, an exchange's `state`. All but the first are
-//! held only for bookkeeping, never while bytes are copied or an address space changes. Code pins
-//! under the lock, acts without it, and then commits or rolls back under the lock.
+//! Locks are acquired in this order: an exchange's `op` (held while an agent changes address
+//! spaces), the accounts, the usage, the registry of exchanges, an exchange's `state`. All except
+//! `op` are held only for bookkeeping, and not while bytes are copied or an address space changes.
+//! A batch pins pages under the locks, executes without them, and then commits or rolls back under
+//! the locks.
 
 mod audit;
 mod caller;
@@ -32,7 +33,7 @@ mod usage;
 
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle};
-use caller::Classic;
+use caller::ClassicCaller;
 use flip::Exchanges;
 use monitor::grant::mechanism::{GrantResult, Mechanism, OtherCall};
 use monitor::grant::{GrantAccounts, GrantAudit};
@@ -57,8 +58,8 @@ struct Baselines {
     grants: Arc<GrantAccounts>,
     usage: GrantUsage,
     flips: Exchanges,
-    /// Domains that have made a call. A caller's lock is acquired before any address space.
-    callers: RwLock<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
+    /// Domains that have made a call. A thread locks a caller before an address space.
+    callers: RwLock<BTreeMap<DomId, Arc<Mutex<ClassicCaller>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,9 +67,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Baselines {
-    fn caller(&self, id: DomId) -> Arc<Mutex<Classic>> {
-        // Only the read lock is taken, so that calls of different domains do not wait for each
-        // other.
+    fn caller(&self, id: DomId) -> Arc<Mutex<ClassicCaller>> {
+        // In most cases a read lock suffices, so that calls of different domains do not wait for
+        // each other.
         let made = self.callers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(caller) = made.get(&id) {
             return Arc::clone(caller);
@@ -76,10 +77,10 @@ impl Baselines {
         drop(made);
         let mut callers = self.callers_mut();
         let made = callers.entry(id);
-        Arc::clone(made.or_insert_with(|| Arc::new(Mutex::new(Classic::new(id)))))
+        Arc::clone(made.or_insert_with(|| Arc::new(Mutex::new(ClassicCaller::new(id)))))
     }
 
-    fn callers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<DomId, Arc<Mutex<Classic>>>> {
+    fn callers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<DomId, Arc<Mutex<ClassicCaller>>>> {
         self.callers.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,11 +125,11 @@ impl Mechanism for Baselines {
             let all = callers.iter();
             all.map(|(id, caller)| (*id, Arc::clone(caller))).collect()
         };
-        // The dead domain's grants can no longer be pinned, so a caller that does not know the
-        // domain's memory by now never will.
+        // The dead domain's grants can no longer be pinned. So only callers that already have the
+        // domain's memory in their address space must be handled.
         for (user, caller) in others {
             let mut caller = lock(&caller);
-            // If a change of the address space fails, the domain is killed.
+            // If the change fails, the user's domain is killed.
             let _ = self.grants.change(user, |space| {
                 let forgot = caller.granter_died(&self.grants, space, id);
                 forgot.map_err(SpaceError::fatal)

@@ -1,5 +1,5 @@
-//! `grantwayd-lab`: the core, with additional grant mechanisms that only comparisons use. It starts
-//! `driver-lab`, which uses them, instead of `driver`.
+//! `grantwayd-lab`: the core with additional grant mechanisms that only comparisons use. Instead of
+//! `driver`, it starts `driver-lab`, which uses these mechanisms.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: maps granted pages in a window and
+//! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: maps granted pages in a window, and
 //! unmaps them.
 
 use crate::entry::{PinPurpose, PinnedGrant};
@@ -9,21 +9,23 @@ use monitor::grant::GrantAccounts;
 use monitor::space::{AddressSpace, PageMap, SpaceError};
 use std::collections::BTreeMap;
 
-/// A granter's memory in an address space.
+/// A granter's memory in the caller's address space.
 #[derive(Debug, Default)]
 struct GranterMemory {
-    /// Its pages in the window.
+    /// Number of the granter's pages in the window.
     pages: u32,
-    /// True if the granter is dead. The descriptor is closed when the last page is unmapped.
-    doomed: bool,
+    /// Whether the granter is dead. If so, the address space drops the memory when the last page is
+    /// unmapped.
+    is_dead: bool,
 }
 
-/// Maps and unmaps pages for one caller, in its worker. The buffers are reused.
+/// Maps and unmaps pages for one caller, in the caller's worker. It reuses its buffers.
 #[derive(Debug)]
 pub(crate) struct Mapper {
     caller: DomId,
-    known: BTreeMap<DomId, GranterMemory>,
-    /// Index, slot and pin of each operation of the current batch. Empty between batches.
+    /// Granters whose memory is in the address space.
+    granters: BTreeMap<DomId, GranterMemory>,
+    /// Index, slot and pin of each operation of the current batch; empty between batches.
     pinned: Vec<(usize, Slot, PinnedGrant)>,
     maps: Vec<PageMap>,
     slots: Vec<Slot>,
@@ -34,23 +36,22 @@ impl Mapper {
     pub(crate) fn new(caller: DomId) -> Self {
         Self {
             caller,
-            known: BTreeMap::new(),
+            granters: BTreeMap::new(),
             pinned: Vec::new(),
             maps: Vec::new(),
             slots: Vec::new(),
         }
     }
 
-    /// Maps a batch and stores one status per operation in `status`. An invalid operation does not
-    /// affect the others. If the address space cannot be changed, no page is mapped, and the valid
-    /// operations have the status [`GrantStatus::NoSpace`].
+    /// Maps the pages of a batch, and stores one status per operation in `status`. An invalid
+    /// operation does not affect the others. If the address space cannot be changed, no page is
+    /// mapped, and all valid operations have the status [`GrantStatus::NoSpace`].
     ///
     /// # Errors
-    /// [`SpaceError::Lost`]: the caller must be killed and then torn down. The pins remain until
-    /// then.
+    /// [`SpaceError::Lost`]: the domain must be killed and torn down, which releases the pins.
     pub(crate) fn map(
         &mut self,
-        keeping: UsageTables<'_>,
+        tables: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         ops: &[MapOp],
         status: &mut Vec<GrantStatus>,
@@ -58,7 +59,7 @@ impl Mapper {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut locked = keeping.lock();
+            let mut locked = tables.lock();
             for (at, op) in ops.iter().enumerate() {
                 match reserve(&mut locked, self.caller, op) {
                     Ok(pin) => self.pinned.push((at, op.slot, pin)),
@@ -70,12 +71,12 @@ impl Mapper {
                 }
             }
         }
-        let done = match self.map_pinned(keeping, space) {
+        let done = match self.map_pinned(tables, space) {
             Err(lost @ SpaceError::Lost(_)) => return Err(lost),
             Err(SpaceError::Refused(_)) => false,
             Ok(()) => true,
         };
-        let mut locked = keeping.lock();
+        let mut locked = tables.lock();
         for (at, slot, pin) in self.pinned.drain(..) {
             if let Some(status) = status.get_mut(at) {
                 *status = if done {
@@ -88,8 +89,8 @@ impl Mapper {
                 if let Some(part) = locked.part(self.caller) {
                     part.pages.map(slot, pin);
                 }
-                if let Some(known) = self.known.get_mut(&pin.granter) {
-                    known.pages += 1;
+                if let Some(granters) = self.granters.get_mut(&pin.granter) {
+                    granters.pages += 1;
                 }
             } else {
                 locked.free(self.caller, slot);
@@ -99,11 +100,11 @@ impl Mapper {
         Ok(())
     }
 
-    /// Maps the batch's pages in the window. The address space already knows the granters'
-    /// memories.
+    /// Maps the pinned pages of the batch in the window. Adds the memories of new granters to the
+    /// address space first.
     fn map_pinned(
         &mut self,
-        keeping: UsageTables<'_>,
+        tables: UsageTables<'_>,
         space: &mut dyn AddressSpace,
     ) -> Result<(), SpaceError> {
         self.maps.clear();
@@ -114,7 +115,7 @@ impl Mapper {
             let Some(&(_, slot, pin)) = self.pinned.get(at) else {
                 break;
             };
-            self.learn(keeping, space, pin.granter)?;
+            self.add_granter(tables, space, pin.granter)?;
             self.maps.push(PageMap {
                 slot,
                 memory: u32::from(pin.granter.0),
@@ -125,14 +126,14 @@ impl Mapper {
         space.map(&self.maps)
     }
 
-    /// Passes a granter's memory to the address space, unless it already has it.
-    fn learn(
+    /// Adds a granter's memory to the address space, unless the address space already has it.
+    fn add_granter(
         &mut self,
         UsageTables { grants, .. }: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         granter: DomId,
     ) -> Result<(), SpaceError> {
-        if self.known.contains_key(&granter) {
+        if self.granters.contains_key(&granter) {
             return Ok(());
         }
         let memory = grants
@@ -143,7 +144,7 @@ impl Mapper {
         let added = space.add_memory(u32::from(granter.0), rw, ro);
         match added {
             Ok(()) => {
-                self.known.insert(granter, GranterMemory::default());
+                self.granters.insert(granter, GranterMemory::default());
                 Ok(())
             }
             Err(why) => {
@@ -153,14 +154,14 @@ impl Mapper {
         }
     }
 
-    /// Unmaps a batch and stores one status per operation in `status`. When this function returns,
-    /// no access through an unmapped slot is possible.
+    /// Unmaps the pages of a batch, and stores one status per operation in `status`. When this
+    /// function returns, no access through an unmapped slot is possible.
     ///
     /// # Errors
-    /// On any error the caller must be killed and then torn down. The pins remain until then.
+    /// On any error, the domain must be killed and torn down, which releases the pins.
     pub(crate) fn unmap(
         &mut self,
-        keeping: UsageTables<'_>,
+        tables: UsageTables<'_>,
         space: &mut dyn AddressSpace,
         ops: &[UnmapOp],
         status: &mut Vec<GrantStatus>,
@@ -169,7 +170,7 @@ impl Mapper {
         status.resize(ops.len(), GrantStatus::GeneralError);
         self.slots.clear();
         {
-            let mut locked = keeping.lock();
+            let mut locked = tables.lock();
             for (at, op) in ops.iter().enumerate() {
                 let part = locked.part(self.caller);
                 if let Some(pin) = part.and_then(|part| part.pages.begin_unmap(op.slot)) {
@@ -185,23 +186,23 @@ impl Mapper {
         }
         space.unmap(&self.slots)?;
         {
-            let mut locked = keeping.lock();
+            let mut locked = tables.lock();
             for (at, slot, pin) in self.pinned.drain(..) {
                 locked.free(self.caller, slot);
                 locked.unpin(pin, PinPurpose::Map);
-                if let Some(known) = self.known.get_mut(&pin.granter) {
-                    known.pages = known.pages.saturating_sub(1);
+                if let Some(granters) = self.granters.get_mut(&pin.granter) {
+                    granters.pages = granters.pages.saturating_sub(1);
                 }
                 if let Some(status) = status.get_mut(at) {
                     *status = GrantStatus::Okay;
                 }
             }
         }
-        self.forget_doomed(keeping.grants, space)
+        self.forget_dead_granters(tables.grants, space)
     }
 
-    /// Handles the death of a granter. Its memory leaves this address space as soon as none of its
-    /// pages is mapped.
+    /// Handles the death of a granter. Removes its memory from this address space as soon as none
+    /// of its pages is mapped.
     ///
     /// # Errors
     /// See [`Mapper::unmap`].
@@ -211,46 +212,46 @@ impl Mapper {
         space: &mut dyn AddressSpace,
         granter: DomId,
     ) -> Result<(), SpaceError> {
-        if let Some(known) = self.known.get_mut(&granter) {
-            known.doomed = true;
+        if let Some(granters) = self.granters.get_mut(&granter) {
+            granters.is_dead = true;
         }
-        self.forget_doomed(grants, space)
+        self.forget_dead_granters(grants, space)
     }
 
-    fn forget_doomed(
+    fn forget_dead_granters(
         &mut self,
         grants: &GrantAccounts,
         space: &mut dyn AddressSpace,
     ) -> Result<(), SpaceError> {
         while let Some(granter) = self
-            .known
+            .granters
             .iter()
-            .find_map(|(&id, known)| (known.doomed && known.pages == 0).then_some(id))
+            .find_map(|(&id, granters)| (granters.is_dead && granters.pages == 0).then_some(id))
         {
             space.remove_memory(u32::from(granter.0))?;
-            self.known.remove(&granter);
+            self.granters.remove(&granter);
             grants.lock().release_memory(granter);
         }
         Ok(())
     }
 
-    /// Ends every mapping of the caller, in steps, and then its usage. The caller's
-    /// process and agent have exited.
-    pub(crate) fn tear_down(&mut self, keeping: UsageTables<'_>) {
-        /// Slots released each time that the lock is held.
+    /// Ends all mappings of the caller in steps, and then its usage. The caller's process and agent
+    /// have exited.
+    pub(crate) fn tear_down(&mut self, tables: UsageTables<'_>) {
+        /// Number of slots released while the lock is held.
         const BUDGET: u32 = 512;
         let mut from = Some(0);
         while let Some(at) = from {
-            from = keeping.lock().release(self.caller, at, BUDGET);
+            from = tables.lock().release(self.caller, at, BUDGET);
         }
-        for (granter, _) in std::mem::take(&mut self.known) {
-            keeping.grants.lock().release_memory(granter);
+        for (granter, _) in std::mem::take(&mut self.granters) {
+            tables.grants.lock().release_memory(granter);
         }
-        keeping.lock().clear(self.caller);
+        tables.lock().clear(self.caller);
     }
 }
 
-/// Checks one map operation, pins the page, and reserves the slot.
+/// Checks a map operation, pins the page, and reserves the slot.
 fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &MapOp) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;

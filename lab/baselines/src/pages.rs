@@ -1,4 +1,4 @@
-//! Slots of one domain's window, and the individually mapped pages that they show.
+//! The slots of one domain's window, and the pages that are individually mapped there.
 
 use crate::entry::PinnedGrant;
 use abi::Slot;
@@ -6,44 +6,45 @@ use abi::Slot;
 /// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SlotState {
-    /// No individually mapped page.
+    /// The slot has no individually mapped page.
     #[default]
-    Nothing,
-    /// A page that is being mapped or unmapped. It is pinned, and only the domain's worker uses it.
+    Empty,
+    /// A page is being mapped or unmapped. It is pinned, and only the domain's worker changes the
+    /// slot.
     Busy(PinnedGrant),
-    /// A mapped page.
+    /// A page is mapped.
     Mapped(PinnedGrant),
 }
 
 impl SlotState {
-    /// Returns the grant of the page, mapped or in transition.
+    /// Returns the pinned grant of the page, whether the page is mapped or in transition.
     pub(crate) fn pin(&self) -> Option<&PinnedGrant> {
         match self {
-            Self::Nothing => None,
+            Self::Empty => None,
             Self::Busy(pin) | Self::Mapped(pin) => Some(pin),
         }
     }
 }
 
-/// Slots per chunk.
-const PIECE: usize = 512;
+/// Number of slots per chunk.
+const CHUNK_SLOTS: usize = 512;
 
-type Piece = [SlotState; PIECE];
+type Chunk = [SlotState; CHUNK_SLOTS];
 
-/// Pages of one window. Chunks without pages take no memory.
+/// The individually mapped pages of one window. Chunks without pages use no memory.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    pieces: Vec<Option<Box<Piece>>>,
-    /// Number of slots with a page, counted separately so that the audit can compare.
+    chunks: Vec<Option<Box<Chunk>>>,
+    /// Number of slots with a page. It is counted separately, so that the audit can compare it.
     pub(crate) taken: u32,
 }
 
 impl Pages {
     /// Creates an empty window of `slots` slots.
     pub(crate) fn new(slots: u32) -> Self {
-        let pieces = (slots as usize).div_ceil(PIECE);
+        let chunks = (slots as usize).div_ceil(CHUNK_SLOTS);
         Self {
-            pieces: std::iter::repeat_with(|| None).take(pieces).collect(),
+            chunks: std::iter::repeat_with(|| None).take(chunks).collect(),
             taken: 0,
         }
     }
@@ -51,14 +52,14 @@ impl Pages {
     /// Returns the state of a slot.
     pub(crate) fn get(&self, slot: Slot) -> SlotState {
         let at = slot.0 as usize;
-        let piece = self.pieces.get(at / PIECE).and_then(Option::as_ref);
-        let shown = piece.and_then(|piece| piece.get(at % PIECE));
+        let chunk = self.chunks.get(at / CHUNK_SLOTS).and_then(Option::as_ref);
+        let shown = chunk.and_then(|chunk| chunk.get(at % CHUNK_SLOTS));
         shown.copied().unwrap_or_default()
     }
 
-    /// Returns every pinned grant.
+    /// Returns all pinned grants.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &PinnedGrant> {
-        let slots = self.pieces.iter().flatten().flat_map(|piece| piece.iter());
+        let slots = self.chunks.iter().flatten().flat_map(|chunk| chunk.iter());
         slots.filter_map(SlotState::pin)
     }
 
@@ -73,7 +74,8 @@ impl Pages {
         self.set(slot, SlotState::Mapped(pin));
     }
 
-    /// Starts to unmap a page and returns its grant, or `None` if no page is mapped there.
+    /// Starts to unmap a page, and returns its grant. Returns `None` if no page is mapped at the
+    /// slot.
     pub(crate) fn begin_unmap(&mut self, slot: Slot) -> Option<PinnedGrant> {
         let SlotState::Mapped(pin) = self.get(slot) else {
             return None;
@@ -84,30 +86,31 @@ impl Pages {
 
     /// Frees a reserved slot.
     pub(crate) fn free(&mut self, slot: Slot) {
-        self.set(slot, SlotState::Nothing);
+        self.set(slot, SlotState::Empty);
         self.taken = self.taken.saturating_sub(1);
     }
 
-    /// Frees slots chunk by chunk, starting at the chunk that contains `from`, until it has visited
-    /// `budget` slots. Returns their grants, and where to continue if slots remain.
+    /// Frees slots chunk by chunk, starting at the chunk that contains slot `from`, until it has
+    /// visited `budget` slots. Returns the slots with their grants, and the slot at which to
+    /// continue if slots remain.
     pub(crate) fn clear(
         &mut self,
         from: u32,
         budget: u32,
     ) -> (Vec<(Slot, PinnedGrant)>, Option<u32>) {
         let mut pins = Vec::new();
-        let (mut at, mut looked) = (from as usize / PIECE, 0);
+        let (mut at, mut visited) = (from as usize / CHUNK_SLOTS, 0);
         let mut next = None;
-        while let Some(place) = self.pieces.get_mut(at) {
-            let first = (at * PIECE) as u32;
-            if looked >= budget {
+        while let Some(place) = self.chunks.get_mut(at) {
+            let first = (at * CHUNK_SLOTS) as u32;
+            if visited >= budget {
                 next = Some(first);
                 break;
             }
             at += 1;
-            if let Some(piece) = place.take() {
-                looked += PIECE as u32;
-                let slots = (first..).map(Slot).zip(piece.iter());
+            if let Some(chunk) = place.take() {
+                visited += CHUNK_SLOTS as u32;
+                let slots = (first..).map(Slot).zip(chunk.iter());
                 pins.extend(slots.filter_map(|(slot, shown)| Some((slot, *shown.pin()?))));
             }
         }
@@ -117,9 +120,9 @@ impl Pages {
 
     pub(crate) fn set(&mut self, slot: Slot, to: SlotState) {
         let at = slot.0 as usize;
-        if let Some(piece) = self.pieces.get_mut(at / PIECE) {
-            let piece = piece.get_or_insert_with(|| Box::new([SlotState::Nothing; PIECE]));
-            if let Some(place) = piece.get_mut(at % PIECE) {
+        if let Some(chunk) = self.chunks.get_mut(at / CHUNK_SLOTS) {
+            let chunk = chunk.get_or_insert_with(|| Box::new([SlotState::Empty; CHUNK_SLOTS]));
+            if let Some(place) = chunk.get_mut(at % CHUNK_SLOTS) {
                 *place = to;
             }
         }
@@ -131,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_cleared_in_chunks() {
+    fn windows_are_cleared_in_chunks() {
         let pin = |index| PinnedGrant {
             granter: abi::DomId(1),
             index,

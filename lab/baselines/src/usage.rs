@@ -1,8 +1,8 @@
-//! Usage of classic grants: each domain's entries in use, and the pages of other domains that
-//! it maps or copies.
+//! Usage of classic grants: for each domain, the entries in use, and the pages of other domains
+//! that it maps or copies.
 //!
-//! The usage is locked after the accounts. It changes only while both are locked, so no domain
-//! can die meanwhile.
+//! A thread locks the usage after the accounts. The usage changes only while both are locked, so no
+//! domain can die during a change.
 
 use crate::entry::{self, Active, PinPurpose, PinnedGrant};
 use crate::pages::Pages;
@@ -13,23 +13,23 @@ use shmem::Span;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One domain's usage.
+/// The usage of one domain.
 #[derive(Debug)]
 pub(crate) struct DomainUsage {
-    /// Entries in use, by index in the domain's table.
+    /// Record of each entry of the domain's table, by index.
     pub(crate) active: Vec<Active>,
-    /// Number of used entries in `active`. While it is above 0, the account stays open.
+    /// Number of entries in use. While it is above 0, the account remains open.
     pub(crate) pinned: u32,
-    /// Pages of other domains in the domain's window.
+    /// Pages of other domains in this domain's window.
     pub(crate) pages: Pages,
-    /// Pins of copies in progress.
+    /// Number of pins of copies in progress.
     pub(crate) copying: u32,
-    /// True if the domain is dead and no longer uses pages of other domains.
-    gone: bool,
+    /// Whether the domain is dead and no longer uses pages of other domains.
+    is_dead: bool,
 }
 
-/// Parts of all domains by id. A domain's part exists from the first time that it uses another
-/// domain's page, or another domain uses one of its pages.
+/// Usage of all domains, by id. A domain's usage is created when it first uses a page of another
+/// domain, or another domain first uses one of its pages.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<Option<DomainUsage>>);
 
@@ -47,7 +47,7 @@ impl Parts {
         all.filter_map(|(id, part)| Some((DomId(id as u16), part.as_ref()?)))
     }
 
-    /// Returns the part of a domain. Creates it for this account if necessary.
+    /// Returns the usage of a domain. If necessary, creates it from the domain's account.
     pub(crate) fn open(&mut self, id: DomId, account: &Account) -> Option<&mut DomainUsage> {
         let at = usize::from(id.0);
         if self.0.len() <= at {
@@ -59,21 +59,21 @@ impl Parts {
             pinned: 0,
             pages: Pages::new(account.window.slot_count()),
             copying: 0,
-            gone: false,
+            is_dead: false,
         }))
     }
 
-    fn close_if_over(&mut self, id: DomId) {
-        let is_over = self
+    fn remove_if_unused(&mut self, id: DomId) {
+        let is_unused = self
             .get(id)
-            .is_some_and(|part| part.gone && part.pinned == 0);
-        if is_over && let Some(place) = self.0.get_mut(usize::from(id.0)) {
+            .is_some_and(|part| part.is_dead && part.pinned == 0);
+        if is_unused && let Some(place) = self.0.get_mut(usize::from(id.0)) {
             *place = None;
         }
     }
 }
 
-/// The usage of all domains, behind a lock.
+/// The usage of all domains behind a lock.
 #[derive(Debug, Default)]
 pub(crate) struct GrantUsage(Mutex<Parts>);
 
@@ -82,13 +82,13 @@ impl GrantUsage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a domain has any usage.
+    /// Returns whether a domain has a usage record.
     pub(crate) fn names(&self, id: DomId) -> bool {
         self.parts().get(id).is_some()
     }
 }
 
-/// The accounts and the usage, which each batch of classic grants locks.
+/// The accounts and the usage. Each batch of classic grants locks both.
 #[derive(Clone, Copy)]
 pub(crate) struct UsageTables<'a> {
     pub(crate) grants: &'a GrantAccounts,
@@ -96,7 +96,7 @@ pub(crate) struct UsageTables<'a> {
 }
 
 impl<'a> UsageTables<'a> {
-    /// Locks accounts and usage.
+    /// Locks the accounts and the usage.
     pub(crate) fn lock(self) -> Locked<'a> {
         let accounts = self.grants.lock();
         let parts = self.usage.parts();
@@ -104,7 +104,7 @@ impl<'a> UsageTables<'a> {
     }
 }
 
-/// Accounts and usage, both locked.
+/// The accounts and the usage, both locked.
 pub(crate) struct Locked<'a> {
     pub(crate) accounts: MutexGuard<'a, Accounts>,
     pub(crate) parts: MutexGuard<'a, Parts>,
@@ -172,7 +172,7 @@ impl Locked<'_> {
     }
 
     /// Ends a use of a grant. The end of the last use clears the entry's in-use flags, and removes
-    /// the granter's part if the granter is dead.
+    /// the granter's usage if the granter is dead.
     pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: PinPurpose) {
         let account = self.accounts.account(pin.granter);
         let entry = account.and_then(|account| entry::of(&account.memory, pin.index));
@@ -183,8 +183,8 @@ impl Locked<'_> {
             return;
         };
         let count = active.count(purpose, pin.write);
-        // Every pin ends exactly once, because a window slot or a list of copies owns it. The audit
-        // would detect an error.
+        // Each pin ends exactly once, because one window slot or one list of copies owns it. The
+        // audit would detect an error.
         *count = count.saturating_sub(1);
         let ended = if !active.in_use() {
             part.pinned = part.pinned.saturating_sub(1);
@@ -196,31 +196,31 @@ impl Locked<'_> {
         };
         let is_last = !active.in_use() && part.pinned == 0;
         if let Some(entry) = entry.filter(|_| ended != 0) {
-            // Release ordering: a granter that sees the flags cleared may reuse the page, and must
-            // not see our accesses after that.
+            // Release ordering: a granter that reads cleared flags may reuse the page, so the
+            // monitor's accesses must precede the change of the flags.
             entry.fetch_and(!u64::from(ended), Ordering::AcqRel);
         }
         if is_last {
-            self.parts.close_if_over(pin.granter);
+            self.parts.remove_if_unused(pin.granter);
             self.accounts.release_memory(pin.granter);
         }
     }
 
-    /// Returns the page of a pin.
+    /// Returns the page of a pinned grant.
     pub(crate) fn page(&self, pin: PinnedGrant) -> Option<Span> {
         self.accounts.account(pin.granter)?.memory.frame(pin.frame)
     }
 
-    /// Returns the part of a domain with an open account.
+    /// Returns the usage of a domain with an open account.
     pub(crate) fn part(&mut self, id: DomId) -> Option<&mut DomainUsage> {
         let account = self.accounts.account(id)?;
         self.parts.open(id, account)
     }
 
-    /// Reserves a slot for a grant that is about to be mapped.
+    /// Reserves a slot for the page of a pinned grant, which the caller maps next.
     ///
     /// # Errors
-    /// `BadSlot` if the slot is not free. This function then ends the use of the grant.
+    /// `BadSlot`: the slot is not free. This function then ends the use of the grant.
     pub(crate) fn take(
         &mut self,
         id: DomId,
@@ -247,9 +247,9 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases up to `budget` slots of a dead domain's window, starting at `from`. Returns the
-    /// slot at which to continue, or `None` when all slots are free. The domain's process has
-    /// exited, so nothing can access the pages.
+    /// Releases about `budget` slots of a dead domain's window, starting at slot `from`. Returns
+    /// the slot at which to continue, or `None` if all slots are free. The domain's process has
+    /// exited, so it cannot access the pages.
     pub(crate) fn release(&mut self, id: DomId, from: u32, budget: u32) -> Option<u32> {
         let (pins, next) = self.parts.get_mut(id)?.pages.clear(from, budget);
         for (slot, pin) in pins {
@@ -261,17 +261,17 @@ impl Locked<'_> {
         next
     }
 
-    /// Records that a dead domain no longer uses any page. Its part is removed as soon as no domain
-    /// uses its grants.
+    /// Records that a dead domain no longer uses any page. Its usage record is removed as soon as
+    /// no domain uses its grants.
     pub(crate) fn clear(&mut self, id: DomId) {
         if let Some(part) = self.parts.get_mut(id) {
-            part.gone = true;
+            part.is_dead = true;
         }
-        self.parts.close_if_over(id);
+        self.parts.remove_if_unused(id);
     }
 }
 
-/// Returns a range of one slot, or an empty one if no window contains the slot.
+/// Returns the range of one slot, or an empty range if the slot number is too large for any window.
 pub(crate) fn only(slot: Slot) -> std::ops::Range<u32> {
     slot.0..slot.0.saturating_add(1)
 }

@@ -1,4 +1,4 @@
-//! Real monitors, with domains that use classic grants and make a hypercall per use.
+//! Runs real monitors with domains that use classic grants, with a hypercall per use.
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
     .encode()
 }
 
-/// Grants frame 3 of the first guest and maps it in the driver domain.
+/// Grants frame 3 of the first guest to the driver domain, and maps it there.
 fn with_mapping(daemon: &Daemon) {
     daemon.order("g0", grant(3, false, 0));
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
@@ -35,7 +35,7 @@ fn with_mapping(daemon: &Daemon) {
 }
 
 #[test]
-fn a_page_is_mapped_used_and_unmapped() {
+fn pages_are_mapped_used_and_unmapped() {
     let daemon = Daemon::up(&machine(1));
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
     daemon.order("g0", grant(3, false, 5));
@@ -120,7 +120,7 @@ fn bytes_are_copied_between_granted_pages() {
 }
 
 #[test]
-fn a_driver_killed_with_mappings_leaks_nothing() {
+fn driver_killed_with_mappings_leaks_nothing() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     let driver = daemon.domain_status("driver");
@@ -129,26 +129,28 @@ fn a_driver_killed_with_mappings_leaks_nothing() {
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
     let end = json!({ "do": "grant", "index": 0, "end": true });
-    assert_eq!(daemon.order("g0", end), false, "not in use any more");
+    assert_eq!(daemon.order("g0", end), false, "the entry is not in use");
     daemon.down();
 }
 
 #[test]
-fn memory_of_a_dead_guest_stays_until_unmapped() {
+fn memory_of_dead_guest_remains_until_unmapped() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
     eventually("the guest is dead", || {
         daemon.domain_status("g0")["alive"] == false
     });
-    eventually("its end is unknown", || daemon.other_end("driver").1 == 0);
+    eventually("the guest's end is unknown", || {
+        daemon.other_end("driver").1 == 0
+    });
     assert_eq!(daemon.domain_audit("g0")["owned"], 16);
     assert_eq!(
         daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
         7
     );
     let (status, _) = daemon.call("driver", HypercallKind::GrantMap, map(0, 1, true));
-    assert_eq!(status, -2, "the domain has ended");
+    assert_eq!(status, -2, "the granter is dead");
     assert_eq!(
         daemon.call("driver", HypercallKind::GrantUnmap, [0; 3]).0,
         0
@@ -158,7 +160,7 @@ fn memory_of_a_dead_guest_stays_until_unmapped() {
 }
 
 #[test]
-fn a_new_driver_waits_until_old_pages_are_unmapped() {
+fn new_driver_waits_until_old_pages_are_unmapped() {
     let mut plan = machine(1);
     plan.domains[0].restart_pause_ms = Some(5);
     let daemon = Daemon::up(&plan);
@@ -177,20 +179,24 @@ fn a_new_driver_waits_until_old_pages_are_unmapped() {
     );
     kill(driver()["pid"].as_i64().unwrap());
     let waits = "memory of its predecessor is still in use";
-    eventually("it is reported", || {
+    eventually("the wait is reported", || {
         driver()["state"].as_str().unwrap().contains(waits)
     });
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
     assert_eq!(daemon.call("g0", HypercallKind::GrantUnmap, [0; 3]).0, 0);
-    eventually("it restarts", || driver()["state"] == "running");
+    eventually("the driver restarts", || driver()["state"] == "running");
     daemon.logs("driver: started again");
-    assert_eq!(daemon.log().matches(waits).count(), 1, "once");
+    assert_eq!(
+        daemon.log().matches(waits).count(),
+        1,
+        "the wait is logged once"
+    );
     daemon.down();
 }
 
-/// The same machine serves counted grants. The slots of their table cannot be replaced by mappings.
+/// The same machine serves counted grants. Mappings cannot replace the slots of a grant table.
 #[test]
-fn slots_of_a_table_cannot_be_mapped_over() {
+fn mappings_cannot_replace_slots_of_a_table() {
     let daemon = Daemon::up(&machine(1));
     daemon.share();
     daemon.order("g0", grant(3, false, 1));
@@ -201,12 +207,12 @@ fn slots_of_a_table_cannot_be_mapped_over() {
 }
 
 #[test]
-fn an_unmap_timeout_kills_the_domain() {
+fn unmap_timeout_kills_the_domain() {
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
     daemon.stop_agent("driver");
     let unmap = json!({ "do": "call", "kind": HypercallKind::GrantUnmap as u32, "ops": [[0]] });
-    // The driver dies in this call.
+    // The monitor kills the driver during this call.
     daemon.order("driver", unmap);
     let state = daemon.gone("driver");
     assert_eq!(state, "killed: lost: the agent did not answer in time");

@@ -1,4 +1,4 @@
-//! Measures the hypercalls of classic grants on one core. Prints the figures and asserts nothing.
+//! Measures the hypercalls of classic grants on one core. Prints the figures, and asserts nothing.
 //! `cargo test --release -p baselines --test cost -- --ignored --nocapture`
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]

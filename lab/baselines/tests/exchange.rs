@@ -1,5 +1,5 @@
-//! Real monitors, with domains that exchange pages (`specs/grants.md`, F-1 … F-11). The page tables
-//! prevent each end from accessing the other's pages.
+//! Runs real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11). The page
+//! tables prevent each end from accessing the other end's pages.
 
 #[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PAGES: u32 = 4;
 
-/// An exchange between guest 0 and the driver: slots 0 … 3 of both.
+/// An exchange between guest 0 and the driver, at slots 0 … 3 of both.
 struct Pages<'a> {
     daemon: &'a Daemon,
     handle: Handle,
@@ -47,14 +47,14 @@ impl<'a> Pages<'a> {
             .order(domain, json!({ "do": "look-slot", "slot": slot }))
     }
 
-    /// Lets the guest accept a page at a slot, through the entry with the same number.
+    /// Makes the guest accept a page at a slot, through the entry with the same number.
     fn accept(&self, slot: u32) {
         let accept =
             json!({ "do": "grant", "accept": true, "index": slot, "to": 0, "frame": slot });
         self.daemon.order("g0", accept);
     }
 
-    /// Lets the driver swap the page at one of its slots with the page at a guest's slot.
+    /// Makes the driver swap the page at one of its slots for the page at a slot of the guest.
     fn transfer(&self, slot: u32, to: u32) -> i64 {
         let op = TransferOp {
             exchange: self.handle,
@@ -68,7 +68,7 @@ impl<'a> Pages<'a> {
 }
 
 #[test]
-fn flipped_pages_leave_no_access_behind() {
+fn flipped_pages_are_inaccessible_to_the_other_end() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     for domain in ["driver", "g0"] {
@@ -82,12 +82,12 @@ fn flipped_pages_leave_no_access_behind() {
         (pages.read_page("g0", 2), pages.read_page("driver", 1)),
         (json!(9), json!(0))
     );
-    // Each end writes to its pages.
+    // Each end writes to its new page.
     pages.fill("driver", 1, 5);
     assert_eq!(pages.read_page("g0", 2), 9);
     pages.fill("g0", 2, 6);
     assert_eq!(pages.read_page("driver", 1), 5);
-    // The entry is consumed, and the page of the previous transfer belongs only to the guest.
+    // The transfer has consumed the entry, and the transferred page belongs only to the guest.
     assert_eq!(pages.transfer(0, 2), -3);
     assert_eq!(pages.read_page("g0", 2), 6);
     // The other guest has no access to the exchange.
@@ -95,9 +95,10 @@ fn flipped_pages_leave_no_access_behind() {
     daemon.down();
 }
 
-/// A thousand transfers in a cycle: every page carries its bytes to the guest and returns empty.
+/// Transfers pages in a cycle, a thousand times: each page arrives at the guest with its bytes, and
+/// returns to the driver zeroed.
 #[test]
-fn pages_flip_in_cycles() {
+fn pages_are_flipped_in_cycles() {
     let daemon = Daemon::up(&machine(1));
     let pages = Pages::new(&daemon);
     for n in 0..1000u32 {
@@ -114,7 +115,7 @@ fn pages_flip_in_cycles() {
 }
 
 #[test]
-fn a_guest_with_a_silent_agent_dies() {
+fn guest_with_silent_agent_is_killed() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("driver", 1, 9);
@@ -123,8 +124,8 @@ fn a_guest_with_a_silent_agent_dies() {
     assert_eq!(pages.transfer(1, 2), -2);
     assert_eq!(pages.read_page("driver", 1), 9);
     daemon.gone("g0");
-    // The driver keeps its pages until it releases them, but cannot exchange them, because the
-    // other end is dead.
+    // The driver keeps its pages until it releases them. It cannot exchange them, because the other
+    // end is dead.
     assert_eq!(pages.transfer(1, 2), -4);
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
     let handle = [u64::from(pages.handle.0), 0, 0];
@@ -135,7 +136,7 @@ fn a_guest_with_a_silent_agent_dies() {
 }
 
 #[test]
-fn a_driver_with_a_silent_agent_dies() {
+fn driver_with_silent_agent_is_killed() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("driver", 1, 9);
@@ -159,7 +160,7 @@ fn a_driver_with_a_silent_agent_dies() {
 }
 
 #[test]
-fn a_dead_guest_leaves_no_pages_behind() {
+fn pages_of_a_dead_guest_are_released() {
     let daemon = Daemon::up(&machine(2));
     let pages = Pages::new(&daemon);
     pages.fill("g0", 2, 7);

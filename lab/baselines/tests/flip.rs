@@ -1,6 +1,7 @@
-//! Compares page flipping with a simple model, in random sequences of operations by granters and
-//! users, of silent agents and of deaths (F-1 … F-11). After each step the statuses, the entries
-//! and every visible byte match the model, no page is mapped twice, and the audit finds no loss.
+//! Compares page flipping with a simple model (F-1 … F-11), in random sequences of operations by
+//! granters and users, of silent agents, and of deaths. After each step, the statuses, the entries
+//! and all visible bytes match the model, no page is mapped twice, and the audit finds no
+//! differences.
 
 mod flip_model;
 #[path = "../../../tcb/monitor/tests/spy/mod.rs"]
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 fn op() -> impl Strategy<Value = Op> {
     let guest = || 1..3u16;
-    // The range includes one slot and one entry that do not exist.
+    // The range includes a nonexistent slot and a nonexistent entry.
     let slot = || 0..PAGES + 1;
     let entry = (0..3u16, slot(), prop_oneof![6 => Just(2u16), 1 => 0..32u16]).prop_map(
         |(to, slot, flags)| GrantEntry::transfer(DomId(to), Slot(slot)).with_flags(flags),
@@ -51,8 +52,8 @@ proptest! {
     }
 }
 
-/// Returns a rig in which the user has bound an exchange with guest 1. The guest accepts a page at
-/// each slot `n` through entry `n`.
+/// Returns a rig in which the user has bound an exchange with guest 1. Through entry `n`, the guest
+/// accepts a page at slot `n`.
 fn offered() -> Rig {
     let mut rig = Rig::new();
     for op in [Op::Create(1), Op::Bind(1)] {
@@ -77,22 +78,23 @@ fn write(of: u16, slot: u32, byte: u8) -> Op {
     Op::Write { of, slot, byte }
 }
 
-/// F-6: the granter receives the bytes, the user receives zeroes.
+/// F-6: the granter receives the bytes, and the user receives a zeroed page.
 #[test]
-fn the_user_receives_zeroed_pages() {
+fn user_receives_zeroed_pages() {
     let mut rig = offered();
     rig.step(&write(1, 2, 7));
     rig.step(&write(0, 1, 9));
     rig.step(&Op::Transfer(vec![(1, 1, 2)]));
     assert_eq!(rig.statuses, [S::Okay]);
-    assert_eq!((rig.sees(1, 2), rig.sees(0, 1)), (9, 0));
+    assert_eq!((rig.read_byte(1, 2), rig.read_byte(0, 1)), (9, 0));
     assert_eq!(rig.entry(1, 2).flags(), 2 | 4 | 8);
     rig.end();
 }
 
-/// F-4: an entry is valid for one transfer, whether the second is in the same batch or in another.
+/// F-4: an entry is valid for one transfer. A second transfer fails, in the same batch or in
+/// another one.
 #[test]
-fn an_entry_is_valid_for_one_transfer() {
+fn entry_is_valid_for_one_transfer() {
     let mut rig = offered();
     rig.step(&Op::Transfer(vec![(1, 0, 2), (1, 1, 2)]));
     assert_eq!(rig.statuses, [S::Okay, S::BadRef]);
@@ -104,34 +106,34 @@ fn an_entry_is_valid_for_one_transfer() {
     rig.end();
 }
 
-/// F-5: a batch can use a slot of either end only once, whatever the entries contain.
+/// F-5: a batch can use a slot of either end only once, regardless of the entries.
 #[test]
-fn a_slot_is_used_once_per_batch() {
+fn slot_is_used_once_per_batch() {
     let mut rig = offered();
     rig.step(&offer(0, 2));
     rig.step(&Op::Transfer(vec![(1, 0, 0), (1, 1, 2), (1, 0, 1)]));
     assert_eq!(rig.statuses, [S::Okay, S::BadSlot, S::BadSlot]);
-    // The user's error did not consume entry 1.
+    // The user's error has not consumed entry 1.
     rig.step(&Op::Transfer(vec![(1, 2, 1)]));
     assert_eq!(rig.statuses, [S::Okay]);
     rig.end();
 }
 
-/// F-3: a domain can use neither slots nor entries of other domains.
+/// F-3: a domain cannot use slots or entries of other domains.
 #[test]
 fn other_domains_slots_and_entries_are_rejected() {
     let mut rig = offered();
     rig.step(&Op::Create(2));
     rig.step(&Op::Bind(2));
-    // The first transfer sends guest 1 a page of the exchange with guest 2. The second uses a slot
-    // that does not belong to the user.
+    // The first transfer offers guest 1 a page of the exchange with guest 2. The second transfer
+    // uses a slot that does not belong to the user.
     rig.step(&Op::Transfer(vec![
         (1, PAGES, 0),
         (1, 99, 0),
         (2, PAGES, 0),
     ]));
     assert_eq!(rig.statuses, [S::BadSlot, S::BadSlot, S::BadRef]);
-    // The entry accepts the page of another domain.
+    // The entry accepts a page of another domain.
     rig.step(&Op::Offer {
         guest: 1,
         index: 0,
@@ -145,9 +147,10 @@ fn other_domains_slots_and_entries_are_rejected() {
     rig.end();
 }
 
-/// F-8: a domain whose agent does not answer dies; the other end keeps its pages and continues.
+/// F-8: a domain whose agent does not answer is killed. The other end keeps its pages and
+/// continues.
 #[test]
-fn a_domain_with_a_silent_agent_dies() {
+fn domain_with_silent_agent_is_killed() {
     for of in [1, 0] {
         let mut rig = offered();
         rig.step(&write(0, 0, 9));
@@ -156,14 +159,17 @@ fn a_domain_with_a_silent_agent_dies() {
         rig.step(&Op::Transfer(vec![(1, 0, 0)]));
         assert!(rig.is_dead(of) && !rig.is_dead(1 - of));
         match of {
-            1 => assert_eq!((&rig.statuses, rig.sees(0, 0)), (&vec![S::BadDomain], 9)),
-            _ => assert_eq!(rig.sees(1, 0), 9),
+            1 => assert_eq!(
+                (&rig.statuses, rig.read_byte(0, 0)),
+                (&vec![S::BadDomain], 9)
+            ),
+            _ => assert_eq!(rig.read_byte(1, 0), 9),
         }
         rig.end();
     }
 }
 
-/// F-2: a connection has at most two exchanges, which occupy free slots and existing pages.
+/// F-2: a connection has at most two exchanges. Each requires free, existing slots.
 #[test]
 fn exchanges_are_bounded() {
     let mut rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Compares grant tables with a simple model, in random batches of operations by domains, and of
-//! deaths. After each step the statuses, table words, windows and bytes match the model, and the
+//! Compares grant tables with a simple model, in random sequences of batches of operations, and of
+//! deaths. After each step, the statuses, table words, windows and bytes match the model, and the
 //! audit finds no leak.
 
 mod model;
@@ -14,12 +14,12 @@ pub(crate) const ENTRIES: u32 = 6;
 pub(crate) const FRAMES: u32 = 4;
 pub(crate) const SLOTS: u32 = 5;
 
-/// Operations.
+/// An operation of a domain.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     /// A domain grants a frame.
     Grant { of: DomId, index: u32, entry: u64 },
-    /// A domain ends a grant if it is not in use, as a well-behaved domain does.
+    /// A domain revokes a grant if it is not in use, as a well-behaved domain does.
     EndAccess { of: DomId, index: u32 },
     /// A domain fills one of its frames.
     Fill { of: DomId, frame: u32, byte: u8 },
@@ -33,7 +33,8 @@ pub(crate) enum Op {
     Unmap { of: DomId, ops: Vec<UnmapOp> },
     /// A batch of copies.
     Copy { of: DomId, ops: Vec<CopyOp> },
-    /// A domain dies, optionally in a map or unmap call that its agent never answers.
+    /// A domain dies. It optionally dies in a map (true) or unmap (false) call that its agent does
+    /// not answer.
     Kill { of: DomId, lost: Option<bool> },
 }
 
@@ -62,7 +63,7 @@ fn frame() -> impl Strategy<Value = u32> {
 fn entry() -> impl Strategy<Value = u64> {
     let access = (any_domain(), frame(), any::<bool>())
         .prop_map(|(to, frame, readonly)| GrantEntry::access(to, frame, readonly).0);
-    // Other flags: transfer, transitive, sub-page, and in-use flags that the domain itself sets.
+    // Other flags: transfer, transitive, sub-page, and in-use flags set by the domain.
     let odd = (any_domain(), frame(), any::<u16>()).prop_map(|(to, frame, flags)| {
         GrantEntry::access(to, frame, false)
             .with_flags(flags & 0x3f)
@@ -139,7 +140,7 @@ proptest! {
     }
 }
 
-/// Grants entry 0 of domain 1 to domain 0.
+/// Returns an operation by which entry 0 of domain 1 grants a frame to domain 0.
 fn granted(frame: u32, readonly: bool) -> Op {
     Op::Grant {
         of: DomId(1),
@@ -169,7 +170,7 @@ fn unmap(slot: u32) -> Op {
     }
 }
 
-/// Runs the given steps and compares each with the model.
+/// Runs these steps, and compares each with the model.
 fn run(ops: &[Op]) -> Rig {
     let mut rig = Rig::new();
     for op in ops {
@@ -192,7 +193,7 @@ fn rewriting_an_entry_in_use_has_no_effect() {
     assert_eq!(rig.mapped(DomId(0)), [(0, 2, false), (1, 2, false)]);
     rig.step(&unmap(0));
     rig.step(&unmap(1));
-    // The new contents take effect only now.
+    // The new contents take effect after the last use.
     rig.step(&map(0, false));
     assert_eq!(rig.mapped(DomId(0)), [(0, 3, true)]);
     rig.end();
@@ -217,7 +218,7 @@ fn copies(count: u16) -> Op {
     }
 }
 
-/// An entry stays marked until the last use of each kind ends, and is counted once.
+/// An entry remains marked until the last use of each kind ends, and counts as one entry in use.
 #[test]
 fn uses_of_all_kinds_are_counted_once() {
     let mut rig = run(&[granted(2, false), copies(2), map(0, true), map(1, false)]);
@@ -229,7 +230,7 @@ fn uses_of_all_kinds_are_counted_once() {
 }
 
 #[test]
-fn a_dead_granter_stays_mapped_until_unmapped() {
+fn dead_granter_remains_mapped_until_unmapped() {
     let mut rig = run(&[granted(2, false), map(0, false)]);
     let kill = Op::Kill {
         of: DomId(1),
@@ -245,7 +246,7 @@ fn a_dead_granter_stays_mapped_until_unmapped() {
 }
 
 #[test]
-fn a_user_that_dies_with_mappings_leaks_nothing() {
+fn user_killed_with_mappings_leaks_nothing() {
     let mut rig = run(&[granted(2, false), map(0, false)]);
     for (of, lost) in [(0, Some(true)), (1, None)] {
         let of = DomId(of);
@@ -256,8 +257,8 @@ fn a_user_that_dies_with_mappings_leaks_nothing() {
 }
 
 /// XSA-362, XSA-367: an index out of range, an unknown domain, an entry for another domain, an
-/// unused entry, writes to a read-only grant. The model gives the status of each, and checks that
-/// nothing is mapped or copied.
+/// unused entry, and writes to a read-only grant. The model has the status of each, and checks that
+/// no page is mapped or copied.
 #[test]
 fn attack_13_references_without_a_grant() {
     let for_another = Op::Grant {
@@ -294,7 +295,7 @@ fn attack_13_references_without_a_grant() {
     rig.end();
 }
 
-/// XSA-411: every other type of grant, and flags that stand for one.
+/// XSA-411: all other types of grants, and all flags that denote them.
 #[test]
 fn attack_20_other_grant_types_are_rejected() {
     let plain = GrantEntry::access(DomId(0), 2, false);

@@ -1,5 +1,5 @@
-//! Classic grants through the call page. A well-behaved domain receives correct results, and no
-//! input of a hostile domain makes the monitor panic, hang or miscount.
+//! Tests of classic grants through the call page. A well-behaved domain receives correct results,
+//! and no input of a hostile domain makes the monitor panic, hang or miscount.
 
 #[path = "../../../tcb/monitor/tests/rig/mod.rs"]
 mod rig;
@@ -17,7 +17,7 @@ use rig::{ENTRIES, Rig, SLOTS};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// Lets the other domain grant a frame to the caller.
+/// Makes the other domain grant a frame to the caller.
 fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
     let at = info::GRANT_TABLE + index as usize * 8;
     let entry = rig.memories[1].info.span().u64(at).unwrap();
@@ -26,7 +26,7 @@ fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
 }
 
 #[test]
-fn an_invalid_call_is_rejected_as_a_whole() {
+fn invalid_call_is_rejected_as_a_whole() {
     let mut rig = Rig::new(Some(mechanisms));
     for (kind, count) in [
         (HypercallKind::GrantCopy as u32, OPS_MAX as u32 + 1),
@@ -39,7 +39,7 @@ fn an_invalid_call_is_rejected_as_a_whole() {
     }
 }
 
-/// The words of the call name an existing connection, a number of pages, and a slot.
+/// A call is valid if its words are an existing connection, a number of pages, and a slot.
 #[test]
 fn exchanges_need_a_connection_of_the_caller() {
     use GrantStatus as S;
@@ -60,14 +60,14 @@ fn exchanges_need_a_connection_of_the_caller() {
         assert_eq!(rig.call(HypercallKind::ExchangeCreate as u32, 1), Ok(()));
         assert_eq!(rig.status(0), status, "{words:x?}");
     }
-    assert_ne!(rig.get(0, 1), 0, "its handle");
+    assert_ne!(rig.get(0, 1), 0, "the call returns the handle");
     rig.put(0, 0, rig.get(0, 1));
     assert_eq!(rig.call(HypercallKind::TableEnd as u32, 1), Ok(()));
     assert_eq!(rig.status(0), S::Okay);
 }
 
-/// XDP-4: neither grants nor other devices can use a slot that shows a device until the device is
-/// removed, however many grants exist. A device cannot use slots outside of its domain's window.
+/// XDP-4: until a device is removed, neither grants nor other devices can use its slots. A device
+/// cannot use slots outside of its domain's window.
 #[test]
 fn device_slots_reject_grants() {
     const NUMBER: u64 = 5;
@@ -113,7 +113,7 @@ fn device_slots_reject_grants() {
 }
 
 #[test]
-fn a_full_batch_is_copied() {
+fn full_batch_is_copied() {
     let mut rig = Rig::new(Some(mechanisms));
     grant(&rig, 3, 1, true);
     let text = b"granted bytes";
@@ -186,7 +186,7 @@ fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
         0..20u64,
-        // A grant of the other domain.
+        // An operand that denotes a grant of the other domain.
         (0..20u64).prop_map(|gref| 1 << 63 | 1 << 32 | gref),
         (0..20u64).prop_map(|gref| 1 << 32 | gref),
         // Two offsets and a length.

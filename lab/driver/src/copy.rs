@@ -1,4 +1,5 @@
-//! Grant mechanism `copy`: the monitor copies, with one hypercall per batch and without mappings.
+//! Grant mechanism `copy`: one hypercall per batch requests that the monitor copy the bytes. No
+//! page is mapped.
 
 use crate::window;
 use abi::classic::{CopyOp, CopyOperand};
@@ -11,29 +12,30 @@ use runtime::ledger::Hop;
 use shmem::{Area, Span};
 use vif::grants::{CopyOut, CopySource, GrantAccess, GrantMechanism};
 
-/// Snapshots per page.
-const HEADERS: usize = PAGE / SNAPSHOT;
+/// Number of header snapshots per page.
+const HEADERS_PER_PAGE: usize = PAGE / SNAPSHOT;
 
-/// The mechanism, for one guest.
+/// The grant mechanism for one guest.
 #[derive(Debug)]
 pub(crate) struct CopyGrants {
     guest: GranterWindow,
-    /// All frames of this domain: the local sources and destinations of the monitor's copies.
+    /// All frames of this domain. They contain the local sources and destinations of the monitor's
+    /// copies.
     frames: Area,
-    /// Destination pages of reads, one per access.
+    /// Destination pages of reads, one page per access.
     reads: Span,
-    /// Source pages of headers.
+    /// Pages from which the monitor copies headers.
     headers: Span,
     ops: Vec<CopyOp>,
-    /// For each of `ops`, the index of the caller's operation.
-    of: Vec<u32>,
+    /// Index of the caller's operation, for each entry of `ops`.
+    op_of: Vec<u32>,
     status: Vec<GrantStatus>,
 }
 
 impl CopyGrants {
-    /// Creates the mechanism. `frames` are all frames of this domain; `staging` is a page-aligned
-    /// part of them without other users: one eighth holds headers, the rest the bytes that are
-    /// read.
+    /// Creates the mechanism. `frames` has all frames of this domain. `staging` is a page-aligned
+    /// part of `frames` that nothing else uses: one eighth is for headers, the rest for the bytes
+    /// that are read.
     #[must_use]
     pub(crate) fn new(guest: GranterWindow, frames: Area, staging: Span) -> Self {
         let headers = (staging.len() / 8).next_multiple_of(PAGE);
@@ -43,13 +45,14 @@ impl CopyGrants {
             reads: staging.skip(headers),
             headers: staging.take(headers),
             ops: Vec::new(),
-            of: Vec::new(),
+            op_of: Vec::new(),
             status: Vec::new(),
         }
     }
 
-    /// Returns the monitor's name for a local byte, and the number of bytes left in its page.
-    fn own(&self, span: Span) -> Option<(CopyOperand, u16, usize)> {
+    /// Returns the operand that denotes the start of a local range, its offset in its page, and the
+    /// number of bytes up to the end of the page.
+    fn local_operand(&self, span: Span) -> Option<(CopyOperand, u16, usize)> {
         let offset = span.addr().checked_sub(self.frames.span().addr())?;
         if offset.checked_add(span.len())? > self.frames.len() {
             return None;
@@ -64,16 +67,16 @@ impl CopyGrants {
         ))
     }
 
-    /// Queues the copy of `source`, which is local memory, to a granted page. Splits it at local
-    /// page boundaries.
-    fn queue(&mut self, n: usize, op: &CopyOut, source: Span) -> Option<()> {
+    /// Queues copies of `source`, which is local memory, to a granted page. Splits `source` at page
+    /// boundaries.
+    fn queue_copies(&mut self, n: usize, op: &CopyOut, source: Span) -> Option<()> {
         let dst = CopyOperand::Granted {
             domain: self.guest.domain,
             gref: op.gref,
         };
         let (mut rest, mut dst_offset) = (source, op.offset);
         while !rest.is_empty() {
-            let (src, src_offset, room) = self.own(rest)?;
+            let (src, src_offset, room) = self.local_operand(rest)?;
             let len = rest.len().min(room);
             self.ops.push(CopyOp {
                 src,
@@ -82,14 +85,14 @@ impl CopyGrants {
                 dst_offset,
                 len: len as u16,
             });
-            self.of.push(n as u32);
+            self.op_of.push(n as u32);
             rest = rest.skip(len);
             dst_offset = dst_offset.checked_add(len as u16)?;
         }
         Some(())
     }
 
-    /// Copies the header bytes of an operation to memory from which the monitor can copy them.
+    /// Copies the header bytes of operation `n` to memory from which the monitor can copy them.
     fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
         let (from, len) = (usize::from(from), usize::from(len));
         let bytes = frames
@@ -116,13 +119,13 @@ impl GrantMechanism for CopyGrants {
     fn read_begin(&mut self, accesses: &mut [GrantAccess]) {
         let before = self.guest.ledger.enter(Hop::Copy);
         self.ops.clear();
-        self.of.clear();
+        self.op_of.clear();
         for (n, access) in accesses.iter_mut().enumerate() {
             access.result = Err(GrantStatus::NoSpace);
             let Some(page) = self.reads.sub(n * PAGE, usize::from(access.len)) else {
                 continue;
             };
-            let Some((dst, dst_offset, _)) = self.own(page) else {
+            let Some((dst, dst_offset, _)) = self.local_operand(page) else {
                 continue;
             };
             self.ops.push(CopyOp {
@@ -135,10 +138,10 @@ impl GrantMechanism for CopyGrants {
                 dst_offset,
                 len: access.len,
             });
-            self.of.push(n as u32);
+            self.op_of.push(n as u32);
         }
         self.run();
-        for (n, status) in self.of.iter().zip(&self.status) {
+        for (n, status) in self.op_of.iter().zip(&self.status) {
             if let Some(access) = accesses.get_mut(*n as usize) {
                 let page = self.reads.sub(*n as usize * PAGE, usize::from(access.len));
                 access.result = match (status, page) {
@@ -156,11 +159,11 @@ impl GrantMechanism for CopyGrants {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.guest.ledger.enter(Hop::Copy);
-        // The space for headers limits the number of copies per hypercall.
-        let at_once = (self.headers.len() / PAGE * HEADERS).max(1);
-        for batch in copies.chunks_mut(at_once) {
+        // The memory for headers limits the number of copies per hypercall.
+        let copies_max = (self.headers.len() / PAGE * HEADERS_PER_PAGE).max(1);
+        for batch in copies.chunks_mut(copies_max) {
             self.ops.clear();
-            self.of.clear();
+            self.op_of.clear();
             for (n, op) in batch.iter_mut().enumerate() {
                 op.status = GrantStatus::BadCopyArg;
                 let source = match op.source {
@@ -171,14 +174,15 @@ impl GrantMechanism for CopyGrants {
                     }
                 };
                 if let Some(source) = source {
-                    // A piece outside this domain's frames leaves the status unchanged.
-                    if self.queue(n, op, source).is_some() {
+                    // If the source is outside this domain's frames, the operation keeps the status
+                    // `BadCopyArg`.
+                    if self.queue_copies(n, op, source).is_some() {
                         op.status = GrantStatus::Okay;
                     }
                 }
             }
             self.run();
-            for (n, status) in self.of.iter().zip(&self.status) {
+            for (n, status) in self.op_of.iter().zip(&self.status) {
                 if let Some(op) = batch.get_mut(*n as usize)
                     && *status != GrantStatus::Okay
                 {

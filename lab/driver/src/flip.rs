@@ -1,10 +1,10 @@
-//! Grant mechanism `flip`, page exchange as in Xen 2: a frame is delivered together with its page.
-//! In return this domain gets the guest's old page, zeroed, for a later frame. Frames from guests
-//! are mapped, as in Xen 2 ([`MappedGrants`]).
+//! Grant mechanism `flip`, the page exchange of Xen 2: this domain delivers a frame by transferring
+//! the frame's page to the guest. In return, it gets a zeroed page of the guest for a later frame.
+//! As in Xen 2, frames from guests are read through mappings ([`MappedGrants`]).
 //!
 //! A frame is first copied into a page of the exchange, because its buffer belongs to the NIC,
-//! holds other frames as well, and may be for several guests. The copy costs little compared with
-//! the change of two page tables.
+//! contains other frames, and may be for several guests. The copy costs little compared with the
+//! change of two page tables.
 
 use crate::mapping::{MappedGrants, MappingPeriod};
 use crate::window;
@@ -18,28 +18,31 @@ use runtime::ledger::Hop;
 use shmem::Span;
 use vif::grants::{CopyOut, GrantAccess, GrantMechanism};
 
-/// The mechanism, for one guest. Dropping it ends its part in the exchange.
+/// The grant mechanism for one guest. Dropping it releases this domain's end of the exchange.
 #[derive(Debug)]
 pub(crate) struct FlipGrants {
     guest: GranterWindow,
     map: MappedGrants,
     exchange: OwnTable,
-    /// First slot of the exchange, and its number of pages.
+    /// First slot of the exchange.
     first: Slot,
+    /// Number of pages of the exchange.
     pages: u32,
-    /// Slot of the next page to transfer, relative to the first.
+    /// Slot of the next page to transfer, relative to the first slot.
     next: u32,
-    /// The current batch: the copies in each filled page, and the transfers.
+    /// Range of the caller's copies in each filled page of the batch.
     filled: Vec<(usize, usize)>,
+    /// Transfers of the filled pages.
     ops: Vec<TransferOp>,
     status: Vec<GrantStatus>,
 }
 
 impl FlipGrants {
-    /// Binds the guest's exchange of `pages` pages, starting at slot `first`.
+    /// Binds the guest's exchange of `pages` pages. The monitor maps them at the slots from
+    /// `first`.
     ///
     /// # Errors
-    /// The monitor's status.
+    /// The status with which the monitor rejects the binding.
     pub(crate) fn bind(
         guest: GranterWindow,
         exchange: Handle,
@@ -50,8 +53,8 @@ impl FlipGrants {
             granter: guest.domain,
             table: exchange,
             first,
-            // An exchange has no sub-tables. If the guest names a table instead, the monitor finds
-            // no room for its sub-tables here.
+            // An exchange has no sub-tables. If the guest names a grant table instead, the monitor
+            // rejects the binding, because these slots are too few for sub-tables.
             tables: first,
             entries: pages,
         })?;
@@ -68,12 +71,14 @@ impl FlipGrants {
         })
     }
 
-    /// Returns a page of the exchange: zero except for its current contents.
+    /// Returns the page at a slot of the exchange. It is zeroed, apart from the bytes copied into
+    /// it.
     fn page(&self, slot: Slot) -> Span {
         self.guest.window.page(slot.0).unwrap_or(Span::EMPTY)
     }
 
-    /// Fills a page with the copies `from .. to`, which are all for one page of the guest.
+    /// Executes the copies `from .. to`, which are all for one page of the guest, into a page of
+    /// the exchange.
     fn fill(&mut self, copies: &mut [CopyOut], frames: &[Frame], (from, to): (usize, usize)) {
         let slot = Slot(self.first.0 + self.next);
         self.next = (self.next + 1) % self.pages;
@@ -92,12 +97,12 @@ impl FlipGrants {
                     gref: op.gref,
                 });
             }
-            // No page may keep an incomplete frame.
+            // Bytes of an incomplete frame must not remain in the page.
             _ => clear(page),
         }
     }
 
-    /// Transfers the filled pages.
+    /// Transfers the filled pages to the guest.
     fn transfer(&mut self, copies: &mut [CopyOut]) {
         self.status.clear();
         if !self.ops.is_empty() {
@@ -106,12 +111,12 @@ impl FlipGrants {
                 calls.batches(kind, ops, TransferOp::encode, &mut self.status);
             });
         }
-        let given = self.filled.iter().zip(&self.ops).zip(&self.status);
-        for ((&(from, to), op), &status) in given {
+        let transfers = self.filled.iter().zip(&self.ops).zip(&self.status);
+        for ((&(from, to), op), &status) in transfers {
             if status != GrantStatus::Okay {
                 clear(self.page(op.slot));
-                let refused = copies.get_mut(from..to).unwrap_or_default();
-                refused.iter_mut().for_each(|op| op.status = status);
+                let rejected = copies.get_mut(from..to).unwrap_or_default();
+                rejected.iter_mut().for_each(|op| op.status = status);
             }
         }
         self.filled.clear();
@@ -119,9 +124,9 @@ impl FlipGrants {
     }
 }
 
-/// Zeroes a page again.
+/// Zeroes a page.
 fn clear(page: Span) {
-    // Clearing fails only if the page is inaccessible, and then it cannot leak.
+    // This fails only if the page is inaccessible, and then its bytes cannot leak.
     let _ = page.fill(0);
 }
 

@@ -4,11 +4,12 @@
 //! | mechanism | reading (from the guest) | writing (to the guest) |
 //! |---|---|---|
 //! | [`copy`] | one hypercall copies the batch into the driver's pages | one hypercall copies the batch into the guest's pages |
-//! | `map` ([`mapping`]) | one hypercall maps the batch's pages, one unmaps them | the same, with copies in between |
-//! | `persistent` ([`mapping`]) | pages are mapped at first use and stay mapped for the connection | the same |
-//! | [`flip`] | as `map` | one hypercall exchanges the driver's pages that hold the batch for the guest's |
+//! | `map` ([`mapping`]) | one hypercall maps the pages of the batch, another one unmaps them | the same, with copies in between |
+//! | `persistent` ([`mapping`]) | pages are mapped at the first use and remain mapped until the connection ends | the same |
+//! | [`flip`] | as `map` | one hypercall exchanges the driver's pages with the batch for pages of the guest |
 //!
-//! [`memory`] selects the mechanism; guests with counted grants use the driver's own.
+//! [`memory`] selects the mechanism. For counted grants, it uses the mechanism of the crate
+//! `driver`.
 
 mod copy;
 mod flip;

@@ -1,5 +1,5 @@
-//! Grant mechanisms `map` and `persistent`: pages are mapped at their first use, and unmapped at
-//! the end of the batch, or of the connection.
+//! Grant mechanisms `map` and `persistent`: pages are mapped at the first use, and unmapped at the
+//! end of the batch (`map`) or of the connection (`persistent`).
 
 use crate::window::{self, copy_mapped};
 use abi::classic::{MapOp, UnmapOp};
@@ -19,30 +19,32 @@ enum PageState {
     Writable,
 }
 
-/// How long a page stays mapped.
+/// Time for which a page remains mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MappingPeriod {
-    /// To the end of the batch that uses it.
+    /// Until the end of the batch that uses the page.
     Batch,
-    /// To the end of the connection.
+    /// Until the end of the connection.
     Connection,
 }
 
-/// The mechanism, for one guest.
+/// The grant mechanism for one guest.
 #[derive(Debug)]
 pub(crate) struct MappedGrants {
     guest: GranterWindow,
     period: MappingPeriod,
     state: Vec<PageState>,
-    /// By entry: whether writing was denied for the connection. A retry would map and unmap the
-    /// page for every packet.
+    /// Whether the monitor has denied writing to the page of each entry, for the whole connection.
+    /// If this domain retried, it would map and unmap the page for every packet.
     denied: Vec<bool>,
-    wanted: Vec<MapOp>,
-    unwanted: Vec<UnmapOp>,
-    /// Pages to unmap at the end of this batch.
+    /// Pages to map.
+    to_map: Vec<MapOp>,
+    /// Read-only mappings to replace with writable ones.
+    to_replace: Vec<UnmapOp>,
+    /// Pages to unmap at the end of the batch.
     batch: Vec<UnmapOp>,
-    /// Pages to which a device writes. Separate from the batch, because frames may be written to
-    /// the same guest meanwhile.
+    /// Pages to which a device writes. They are separate from the batch, because this domain may
+    /// write frames to the same guest meanwhile.
     posted: Vec<UnmapOp>,
     status: Vec<GrantStatus>,
 }
@@ -57,16 +59,16 @@ impl MappedGrants {
             guest,
             period,
             state,
-            wanted: Vec::new(),
-            unwanted: Vec::new(),
+            to_map: Vec::new(),
+            to_replace: Vec::new(),
             batch: Vec::new(),
             posted: Vec::new(),
             status: Vec::new(),
         }
     }
 
-    /// Queues `gref` for mapping, unless it is mapped.
-    fn want(&mut self, gref: GrantRef, readonly: bool) {
+    /// Queues the page of `gref` for mapping, unless it is mapped.
+    fn queue(&mut self, gref: GrantRef, readonly: bool) {
         let Some(slot) = window::slot(&self.guest, gref) else {
             return;
         };
@@ -78,7 +80,7 @@ impl MappedGrants {
             PageState::Writable => return,
             PageState::ReadOnly if readonly => return,
             _ if !readonly && denied != Some(false) => return,
-            PageState::ReadOnly => self.unwanted.push(UnmapOp { slot }),
+            PageState::ReadOnly => self.to_replace.push(UnmapOp { slot }),
             PageState::Unmapped => {}
         }
         *state = if readonly {
@@ -86,7 +88,7 @@ impl MappedGrants {
         } else {
             PageState::Writable
         };
-        self.wanted.push(MapOp {
+        self.to_map.push(MapOp {
             domain: self.guest.domain,
             gref,
             slot,
@@ -94,24 +96,24 @@ impl MappedGrants {
         });
     }
 
-    /// Maps the queued entries. Marks entries that cannot be mapped.
-    fn map_wanted(&mut self) {
-        if self.wanted.is_empty() {
+    /// Maps the queued pages. Marks the entries whose pages cannot be mapped.
+    fn map_queued(&mut self) {
+        if self.to_map.is_empty() {
             return;
         }
         window::call(&self.guest, |calls| {
             self.status.clear();
-            unmap(calls, &self.unwanted, &mut self.status);
-            self.unwanted.clear();
+            unmap(calls, &self.to_replace, &mut self.status);
+            self.to_replace.clear();
             self.status.clear();
-            let (kind, wanted) = (HypercallKind::GrantMap, &self.wanted);
-            calls.batches(kind, wanted, MapOp::encode, &mut self.status);
+            let (kind, to_map) = (HypercallKind::GrantMap, &self.to_map);
+            calls.batches(kind, to_map, MapOp::encode, &mut self.status);
         });
-        let lasts = self.period == MappingPeriod::Connection;
-        for (map, status) in self.wanted.iter().zip(&self.status) {
+        let is_persistent = self.period == MappingPeriod::Connection;
+        for (map, status) in self.to_map.iter().zip(&self.status) {
             let index = map.gref.index() as usize;
             if *status == GrantStatus::Okay {
-                if !lasts {
+                if !is_persistent {
                     self.batch.push(UnmapOp { slot: map.slot });
                 }
                 continue;
@@ -119,7 +121,7 @@ impl MappedGrants {
             if let Some(state) = self.state.get_mut(index) {
                 *state = PageState::Unmapped;
             }
-            if lasts
+            if is_persistent
                 && *status == GrantStatus::PermissionDenied
                 && !map.readonly
                 && let Some(denied) = self.denied.get_mut(index)
@@ -127,7 +129,7 @@ impl MappedGrants {
                 *denied = true;
             }
         }
-        self.wanted.clear();
+        self.to_map.clear();
     }
 
     /// Unmaps pages.
@@ -148,7 +150,7 @@ impl MappedGrants {
         self.guest.ledger.enter(before);
     }
 
-    /// Ends a batch.
+    /// Unmaps the pages of the batch.
     fn end_batch(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         self.unmap(&mut batch);
@@ -167,9 +169,9 @@ impl MappedGrants {
     fn begin(&mut self, accesses: &mut [GrantAccess], readonly: bool) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for access in &*accesses {
-            self.want(access.gref, readonly);
+            self.queue(access.gref, readonly);
         }
-        self.map_wanted();
+        self.map_queued();
         for access in accesses {
             let slot = self.usable(access.gref, readonly);
             access.result = window::place(&self.guest, access, slot);
@@ -178,7 +180,7 @@ impl MappedGrants {
     }
 }
 
-/// Unmaps pages; appends one status per page to `status`.
+/// Unmaps pages. Appends one status per page to `status`.
 pub(crate) fn unmap(calls: &mut Calls, pages: &[UnmapOp], status: &mut Vec<GrantStatus>) {
     calls.batches(HypercallKind::GrantUnmap, pages, UnmapOp::encode, status);
 }
@@ -231,12 +233,12 @@ impl GrantMechanism for MappedGrants {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
-        debug_assert!(self.batch.is_empty(), "a batch of reads is open");
+        debug_assert!(self.batch.is_empty(), "a batch of reads has not ended");
         let before = self.guest.ledger.enter(Hop::Grant);
         for op in &*copies {
-            self.want(op.gref, false);
+            self.queue(op.gref, false);
         }
-        self.map_wanted();
+        self.map_queued();
         self.guest.ledger.enter(Hop::Copy);
         copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref, false));
         self.guest.ledger.enter(Hop::Grant);

@@ -1,4 +1,4 @@
-//! Access to a guest's memory by the mechanism that the configuration names.
+//! Access to a guest's memory by the grant mechanism that the configuration selects.
 
 use crate::copy::CopyGrants;
 use crate::flip::FlipGrants;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 use vif::grants::GrantMechanism;
 use vif::netif::{BackRecord, Features, FrontRecord};
 
-/// The guests that the monitor attaches.
+/// Guests that the monitor attaches to this driver domain.
 #[derive(Debug)]
 pub(crate) struct LabGuests(VifSettings);
 
@@ -48,17 +48,17 @@ impl Guests for LabGuests {
     }
 }
 
-/// One guest's part of this domain's memory.
+/// Access to the memory of one guest.
 #[derive(Debug)]
 pub(crate) struct LabMemory {
     shared: VifSettings,
-    /// Slot of entry 0 of its table.
+    /// Slot of entry 0 of the guest's grant table.
     first: Slot,
-    /// Number of entries.
+    /// Number of entries of the table.
     slots: u32,
-    /// First slot and number of exchanged pages.
+    /// First slot and number of the exchanged pages.
     exchange: (Slot, u32),
-    /// Pages of the copying mechanism.
+    /// Staging pages of the mechanism `copy`.
     staging: Span,
 }
 
@@ -114,7 +114,7 @@ impl LabMemory {
     }
 }
 
-/// Pages that the monitor has mapped for this domain, until it is dropped.
+/// Pages that the monitor has mapped for this domain. Dropping this unmaps them.
 #[derive(Debug)]
 struct MappedPages {
     calls: Rc<RefCell<Calls>>,
@@ -127,7 +127,7 @@ impl Drop for MappedPages {
     }
 }
 
-/// Maps the pages of both rings and of the event channel, in the record's order.
+/// Maps the pages of both rings and of the event channel, in the order of the guest's record.
 fn map_rings(
     guest: &GranterWindow,
     front: &FrontRecord,
@@ -147,15 +147,15 @@ fn map_rings(
         .calls
         .borrow_mut()
         .batches(kind, &maps, MapOp::encode, &mut status);
-    let done = maps.iter().zip(&status);
-    let done = done.filter(|(_, status)| **status == GrantStatus::Okay);
-    let done = MappedPages {
+    let mapped = maps.iter().zip(&status);
+    let mapped = mapped.filter(|(_, status)| **status == GrantStatus::Okay);
+    let mapped = MappedPages {
         calls: Rc::clone(&guest.calls),
-        slots: done.map(|(map, _)| UnmapOp { slot: map.slot }).collect(),
+        slots: mapped.map(|(map, _)| UnmapOp { slot: map.slot }).collect(),
     };
     if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
         return Err(format!("a ring cannot be mapped: {}", bad.name()));
     }
     let pages = maps.iter().filter_map(|map| guest.window.page(map.slot.0));
-    Ok((done, pages.collect()))
+    Ok((mapped, pages.collect()))
 }

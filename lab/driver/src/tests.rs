@@ -1,4 +1,4 @@
-//! The mechanisms with a mock monitor: a thread that answers the call page.
+//! Tests of the mechanisms with a mock monitor: a thread that answers calls through the call page.
 
 use crate::copy::CopyGrants;
 use crate::flip::FlipGrants;
@@ -28,29 +28,31 @@ use vif::netif::{Features, FrontRecord, MAX_SLOTS};
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
 const SLOTS: u32 = 16;
-/// This grant and all later ones are read-only.
+/// First grant reference that is read-only, like all higher references.
 const READ_ONLY: u32 = 8;
-/// This grant and all later ones do not exist.
-const NONE: u32 = 12;
-/// Number of exchanged pages, behind the slots for grants.
-const FLIPS: u32 = 3;
+/// First grant reference that is not granted, like all higher references.
+const UNGRANTED: u32 = 12;
+/// Number of exchanged pages. Their slots follow the slots for grants.
+const EXCHANGED_PAGES: u32 = 3;
 const EXCHANGE: Handle = Handle(4);
 
-/// State of the mock monitor, and its log of received calls, one line each.
+/// State of the mock monitor.
 #[derive(Debug, Default)]
-struct TestWorld {
+struct MockMonitor {
+    /// Mapped slots, and whether each is writable.
     mapped: BTreeMap<u32, bool>,
+    /// Received calls, one line per call.
     calls: Vec<String>,
     copied: Vec<CopyOp>,
     window: Option<Area>,
-    /// Transferred pages with their grants, and their contents at that time.
-    given: Vec<(u32, Vec<u8>)>,
+    /// Grant reference and contents of each transferred page.
+    transferred: Vec<(u32, Vec<u8>)>,
 }
 
-impl TestWorld {
+impl MockMonitor {
     fn serve(&mut self, kind: HypercallKind, words: [u64; 3]) -> GrantStatus {
         let allowed = |gref: GrantRef, write| match gref.index() {
-            NONE.. => GrantStatus::BadRef,
+            UNGRANTED.. => GrantStatus::BadRef,
             READ_ONLY.. if write => GrantStatus::PermissionDenied,
             _ => GrantStatus::Okay,
         };
@@ -89,15 +91,15 @@ impl TestWorld {
             HypercallKind::GrantTransfer => {
                 let op = TransferOp::decode(words);
                 assert_eq!(op.exchange, EXCHANGE);
-                let flips = FIRST + SLOTS..FIRST + SLOTS + FLIPS;
-                assert!(flips.contains(&op.slot.0), "{op:?}");
+                let exchange_slots = FIRST + SLOTS..FIRST + SLOTS + EXCHANGED_PAGES;
+                assert!(exchange_slots.contains(&op.slot.0), "{op:?}");
                 let status = allowed(op.gref, true);
                 if status == GrantStatus::Okay {
                     let page = self.window.unwrap().page(op.slot.0).unwrap();
                     let mut bytes = vec![0; PAGE];
                     page.read(&mut bytes).unwrap();
                     page.fill(0).unwrap();
-                    self.given.push((op.gref.0, bytes));
+                    self.transferred.push((op.gref.0, bytes));
                 }
                 status
             }
@@ -107,9 +109,9 @@ impl TestWorld {
     }
 }
 
-/// The monitor's side.
+/// The mock monitor with its thread, and the parameters of a guest.
 struct Monitor {
-    world: Arc<Mutex<TestWorld>>,
+    state: Arc<Mutex<MockMonitor>>,
     _answering: FakeMonitor,
     guest: GranterWindow,
 }
@@ -117,20 +119,20 @@ struct Monitor {
 impl Monitor {
     fn new() -> Self {
         let page = Area::anonymous(2 * PAGE).unwrap().span();
-        let window = Area::anonymous((FIRST + SLOTS + FLIPS) as usize * PAGE).unwrap();
-        let world = Arc::new(Mutex::new(TestWorld {
+        let window = Area::anonymous((FIRST + SLOTS + EXCHANGED_PAGES) as usize * PAGE).unwrap();
+        let state = Arc::new(Mutex::new(MockMonitor {
             window: Some(window),
-            ..TestWorld::default()
+            ..MockMonitor::default()
         }));
-        let shared = Arc::clone(&world);
+        let shared = Arc::clone(&state);
         let answering = FakeMonitor::start(page, move |kind, ops| {
-            let mut world = shared.lock().unwrap();
-            world.calls.push(format!("{kind:?} {}", ops.len()));
-            let served = ops.iter().map(|words| world.serve(kind, *words));
+            let mut state = shared.lock().unwrap();
+            state.calls.push(format!("{kind:?} {}", ops.len()));
+            let served = ops.iter().map(|words| state.serve(kind, *words));
             served.map(|status| (i64::from(status as i16), 0)).collect()
         });
         Self {
-            world,
+            state,
             _answering: answering,
             guest: GranterWindow {
                 calls: Rc::new(RefCell::new(Calls::over(page))),
@@ -144,11 +146,11 @@ impl Monitor {
     }
 
     fn mapped(&self) -> BTreeMap<u32, bool> {
-        self.world.lock().unwrap().mapped.clone()
+        self.state.lock().unwrap().mapped.clone()
     }
 
     fn take_calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.world.lock().unwrap().calls)
+        std::mem::take(&mut self.state.lock().unwrap().calls)
     }
 }
 
@@ -187,7 +189,7 @@ fn source() -> Span {
 fn map_maps_each_page_once_per_batch() {
     let monitor = Monitor::new();
     let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
-    let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
+    let read = read(&mut map, &[3, 4, 3, UNGRANTED, SLOTS, u32::MAX]);
     let at = |index: u32| span(&monitor.guest, Slot(FIRST + index), 8, 100).unwrap();
     assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
     assert!(read[3..].iter().all(Result::is_err), "{read:?}");
@@ -198,7 +200,7 @@ fn map_maps_each_page_once_per_batch() {
 }
 
 #[test]
-fn map_writes_where_it_may() {
+fn map_writes_only_to_writable_grants() {
     let monitor = Monitor::new();
     let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     let status = write(&mut map, &[1, READ_ONLY, 1, SLOTS], source());
@@ -221,7 +223,7 @@ fn map_keeps_device_pages_during_other_writes() {
         len: 100,
         result: Err(GrantStatus::GeneralError),
     };
-    for grefs in [&[1, READ_ONLY, 2], &[2, 3, NONE]] {
+    for grefs in [&[1, READ_ONLY, 2], &[2, 3, UNGRANTED]] {
         let mut posted: Vec<GrantAccess> = grefs.iter().map(access).collect();
         map.post_begin(&mut posted);
         let okay: Vec<bool> = posted.iter().map(|access| access.result.is_ok()).collect();
@@ -242,7 +244,7 @@ fn map_keeps_device_pages_during_other_writes() {
 }
 
 #[test]
-fn map_dropped_in_the_middle_of_a_batch_unmaps() {
+fn map_dropped_within_a_batch_unmaps_its_pages() {
     let monitor = Monitor::new();
     let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     read(&mut map, &[1, 2]);
@@ -251,7 +253,7 @@ fn map_dropped_in_the_middle_of_a_batch_unmaps() {
 }
 
 #[test]
-fn persistent_grants_ask_once_and_unmap_at_the_end() {
+fn persistent_pages_are_mapped_once_per_connection() {
     let monitor = Monitor::new();
     let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     assert!(read(&mut persistent, &[3, 4, 3]).iter().all(Result::is_ok));
@@ -296,9 +298,9 @@ fn read_only_page_costs_bounded_calls() {
 #[test]
 fn occupied_slot_is_rejected_and_unchanged() {
     let monitor = Monitor::new();
-    // Like the ring pages.
+    // A ring page occupies the slot.
     let ring = (FIRST + 1, true);
-    monitor.world.lock().unwrap().mapped.extend([ring]);
+    monitor.state.lock().unwrap().mapped.extend([ring]);
     let mut persistent = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     let mut map = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Batch);
     assert!(read(&mut persistent, &[1])[0].is_err());
@@ -319,8 +321,8 @@ fn copy_splits_at_pages_and_rejects_foreign_memory() {
     let across = frames.at(20 * PAGE - 10, 30).unwrap();
     assert_eq!(write(&mut copy, &[1], across), [GrantStatus::Okay]);
     let lens: Vec<(u16, u16)> = {
-        let world = monitor.world.lock().unwrap();
-        let ops = world.copied.iter();
+        let state = monitor.state.lock().unwrap();
+        let ops = state.copied.iter();
         ops.map(|op| (op.dst_offset, op.len)).collect()
     };
     assert_eq!(lens, [(16, 10), (26, 20)]);
@@ -336,30 +338,35 @@ fn copy_splits_at_pages_and_rejects_foreign_memory() {
 }
 
 #[test]
-fn copy_reads_every_access_into_a_page_of_its_own() {
+fn copy_reads_each_access_into_a_separate_page() {
     let monitor = Monitor::new();
     let frames = Area::anonymous(32 * PAGE).unwrap();
     let staging = frames.at(0, 16 * PAGE).unwrap();
     let mut copy = CopyGrants::new(monitor.guest.clone(), frames, staging);
-    let got = read(&mut copy, &[1, 1, NONE]);
+    let got = read(&mut copy, &[1, 1, UNGRANTED]);
     let at = |n: usize| staging.sub((2 + n) * PAGE, 100).unwrap();
     assert_eq!(got, [Ok(at(0)), Ok(at(1)), Err(GrantStatus::BadRef)]);
-    // More than the staging pages can hold.
+    // These accesses need more pages than the staging memory has.
     let got = read(&mut copy, &[1; 20]);
     assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
 }
 
 fn flip(monitor: &Monitor) -> FlipGrants {
-    let flip = FlipGrants::bind(monitor.guest.clone(), EXCHANGE, Slot(FIRST + SLOTS), FLIPS);
+    let flip = FlipGrants::bind(
+        monitor.guest.clone(),
+        EXCHANGE,
+        Slot(FIRST + SLOTS),
+        EXCHANGED_PAGES,
+    );
     assert_eq!(monitor.take_calls(), ["TableBind 1"]);
     flip.unwrap()
 }
 
-fn given(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
-    std::mem::take(&mut monitor.world.lock().unwrap().given)
+fn transferred(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
+    std::mem::take(&mut monitor.state.lock().unwrap().transferred)
 }
 
-/// Returns a page that holds `parts` starting at offset 16, and is otherwise zero.
+/// Returns the contents of a page with `parts` at offset 16 and zeros elsewhere.
 fn page_of(parts: &[&[u8]]) -> Vec<u8> {
     let mut page = vec![0; 16];
     page.extend(parts.concat());
@@ -379,8 +386,8 @@ fn flip_transfers_one_clean_page_per_buffer() {
         ["GrantTransfer 3", "GrantTransfer 3", "GrantTransfer 1"]
     );
     let expected: Vec<_> = (1..8).map(|gref| (gref, page_of(&[b"abcd"]))).collect();
-    assert_eq!(given(&monitor), expected);
-    // One buffer is one page.
+    assert_eq!(transferred(&monitor), expected);
+    // All copies to one buffer are transferred in one page.
     let copy = |gref, offset| CopyOut {
         source: CopySource::Span(source()),
         gref: GrantRef(gref),
@@ -392,19 +399,20 @@ fn flip_transfers_one_clean_page_per_buffer() {
     flip.write(&mut copies, &[]);
     assert_eq!(monitor.take_calls(), ["GrantTransfer 2"]);
     let expected = [(1, page_of(&[b"abcd", b"abcd"])), (2, page_of(&[b"abcd"]))];
-    assert_eq!(given(&monitor), expected);
+    assert_eq!(transferred(&monitor), expected);
     drop(flip);
     assert_eq!(monitor.take_calls(), ["TableEnd 1"]);
 }
 
-/// Bytes for one buffer do not appear in another buffer's page.
+/// Bytes of a failed transfer do not remain in the driver's page, so they do not reach another
+/// buffer.
 #[test]
-fn flip_clears_pages_that_stay() {
+fn flip_clears_pages_of_failed_transfers() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
     let status = write(&mut flip, &[READ_ONLY, 1], source());
     assert_eq!(status, [GrantStatus::PermissionDenied, GrantStatus::Okay]);
-    // Inaccessible bytes make the frame incomplete.
+    // A failed copy makes the frame incomplete.
     let copy = |source, offset, len| CopyOut {
         source,
         gref: GrantRef(1),
@@ -412,29 +420,29 @@ fn flip_clears_pages_that_stay() {
         len,
         status: GrantStatus::GeneralError,
     };
-    let nothing = CopySource::Header { frame: 9, from: 0 };
+    let invalid = CopySource::Header { frame: 9, from: 0 };
     for bad in [
-        copy(nothing, 100, 4),
+        copy(invalid, 100, 4),
         copy(CopySource::Span(source()), 4094, 4),
     ] {
         let mut copies = [copy(CopySource::Span(source()), 16, 4), bad];
         flip.write(&mut copies, &[]);
         assert_eq!(copies[1].status, GrantStatus::BadCopyArg);
     }
-    for slot in FIRST + SLOTS..FIRST + SLOTS + FLIPS {
+    for slot in FIRST + SLOTS..FIRST + SLOTS + EXCHANGED_PAGES {
         let mut bytes = vec![1; PAGE];
         let page = monitor.guest.window.page(slot).unwrap();
         page.read(&mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0), "slot {slot}");
     }
-    assert_eq!(given(&monitor), [(1, page_of(&[b"abcd"]))]);
+    assert_eq!(transferred(&monitor), [(1, page_of(&[b"abcd"]))]);
 }
 
 #[test]
 fn flip_reads_like_map_and_rejects_device_writes() {
     let monitor = Monitor::new();
     let mut flip = flip(&monitor);
-    let got = read(&mut flip, &[3, NONE]);
+    let got = read(&mut flip, &[3, UNGRANTED]);
     let at = span(&monitor.guest, Slot(FIRST + 3), 8, 100).unwrap();
     assert_eq!(got, [Ok(at), Err(GrantStatus::BadRef)]);
     assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
@@ -451,7 +459,7 @@ fn flip_reads_like_map_and_rejects_device_writes() {
 }
 
 #[test]
-fn small_frames_are_written_only_where_granted() {
+fn small_frames_are_written_only_to_granted_pages() {
     let monitor = Monitor::new();
     let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
     source.fill(7).unwrap();
@@ -467,7 +475,14 @@ fn small_frames_are_written_only_where_granted() {
     let mut grants = MappedGrants::new(monitor.guest.clone(), MappingPeriod::Connection);
     assert!(grants.in_reach());
     let page = monitor.guest.window.page(FIRST + 1).unwrap();
-    let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
+    let mut accesses = [
+        (1, 14),
+        (READ_ONLY, 90),
+        (UNGRANTED, 90),
+        (1, 0),
+        (SLOTS, 90),
+    ]
+    .map(access);
     grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
     let done = accesses.map(|access| access.result.is_ok());
     assert_eq!(done, [true, false, false, false, false]);
@@ -476,17 +491,17 @@ fn small_frames_are_written_only_where_granted() {
     let mut expected = [7; 16];
     (expected[0], expected[15]) = (0, 0);
     assert_eq!(bytes, expected);
-    // A frame that does not fit is not written at all.
+    // No part of a frame that does not fit is written.
     let mut short = [access((1, 89))];
     grants.write_small_frames(&mut short, &small, &[0]);
     assert_eq!(short[0].result, Err(GrantStatus::BadPage));
 }
 
-/// A system of which only the window is used.
+/// A platform of which only the window is used.
 #[derive(Debug)]
-struct OnlyWindow(Area);
+struct WindowOnlyPlatform(Area);
 
-impl Platform for OnlyWindow {
+impl Platform for WindowOnlyPlatform {
     fn peer(&self, _: ConnId) -> io::Result<Option<PeerEnd>> {
         Ok(None)
     }
@@ -504,7 +519,7 @@ impl Platform for OnlyWindow {
     }
 }
 
-/// Returns access to the memory of the guest, and the ledger.
+/// Returns the access to the guest's memory, and the ledger.
 fn opened(monitor: &Monitor, grants: GrantMode) -> (Box<dyn GuestAccess>, Rc<Ledger>) {
     let GranterWindow {
         calls,
@@ -513,7 +528,7 @@ fn opened(monitor: &Monitor, grants: GrantMode) -> (Box<dyn GuestAccess>, Rc<Led
         ..
     } = monitor.guest.clone();
     let guests = LabGuests::boxed(VifSettings {
-        platform: Rc::new(OnlyWindow(window)),
+        platform: Rc::new(WindowOnlyPlatform(window)),
         calls,
         frames: Area::anonymous(PAGE).unwrap(),
         grants,
@@ -536,7 +551,7 @@ fn opened(monitor: &Monitor, grants: GrantMode) -> (Box<dyn GuestAccess>, Rc<Led
     (guests.access(&vif, Span::EMPTY).unwrap(), ledger)
 }
 
-/// CVE-2022-50257: if one ring page cannot be mapped, none stays mapped.
+/// CVE-2022-50257: if one ring page cannot be mapped, no ring page remains mapped.
 #[test]
 fn attack_14_partly_mappable_rings_stay_unmapped() {
     let monitor = Monitor::new();
@@ -557,7 +572,7 @@ fn attack_14_partly_mappable_rings_stay_unmapped() {
         table: Handle(0),
     };
     for place in 0..4 {
-        for bad in [NONE, u32::MAX] {
+        for bad in [UNGRANTED, u32::MAX] {
             let mut grefs = [1, 2, 3, 4];
             grefs[place] = bad;
             let refused = access.open(&peer, &front(grefs), &ledger).unwrap_err();

@@ -1,4 +1,5 @@
-//! Ranges of a guest's part of the window, hypercalls, and copies to mapped pages.
+//! Helpers of the mechanisms: ranges in a guest's part of the window, hypercalls, and copies to
+//! mapped pages.
 
 use abi::{GrantRef, GrantStatus, PAGE, Slot};
 use driver::grants::{GranterWindow, copy_to, fetch_start};
@@ -7,7 +8,8 @@ use runtime::call::Calls;
 use shmem::Span;
 use vif::grants::{CopyOut, GrantAccess};
 
-/// Returns the slot of a reference, if it has one.
+/// Returns the slot of a grant reference, or `None` if the reference is invalid or exceeds the
+/// guest's part.
 pub(crate) fn slot(guest: &GranterWindow, gref: GrantRef) -> Option<Slot> {
     let index = gref.index();
     (index < guest.slots && gref.generation() == 0)
@@ -15,12 +17,12 @@ pub(crate) fn slot(guest: &GranterWindow, gref: GrantRef) -> Option<Slot> {
         .flatten()
 }
 
-/// Makes hypercalls. The monitor's time is not charged to this domain.
+/// Makes hypercalls by `call`. The ledger does not charge the monitor's time to this domain.
 pub(crate) fn call<T>(guest: &GranterWindow, call: impl FnOnce(&mut Calls) -> T) -> T {
     guest.ledger.call(|| call(&mut guest.calls.borrow_mut()))
 }
 
-/// Returns the range of an access to the page mapped at `slot`, or an error.
+/// Returns the range of an access in the page mapped at `slot`, or an error.
 pub(crate) fn place(
     guest: &GranterWindow,
     access: &GrantAccess,
@@ -29,7 +31,7 @@ pub(crate) fn place(
     span(guest, slot?, access.offset, access.len).ok_or(GrantStatus::BadCopyArg)
 }
 
-/// Returns a range within a slot.
+/// Returns the range of `len` bytes at `offset` in the page at `slot`.
 pub(crate) fn span(guest: &GranterWindow, slot: Slot, offset: u16, len: u16) -> Option<Span> {
     let at = (slot.0 as usize)
         .checked_mul(PAGE)?
@@ -37,7 +39,7 @@ pub(crate) fn span(guest: &GranterWindow, slot: Slot, offset: u16, len: u16) -> 
     guest.window.at(at, usize::from(len))
 }
 
-/// Executes a batch of copies to mapped pages. `slot` returns the slot of each page, or an error.
+/// Executes a batch of copies to mapped pages. `slot` returns the slot of a page, or an error.
 pub(crate) fn copy_mapped(
     guest: &GranterWindow,
     copies: &mut [CopyOut],

@@ -1,4 +1,5 @@
-//! Corrupts one usage record at a time. The audit must detect each error and its size.
+//! Corrupts one usage record at a time. The audit must report each corruption with the expected
+//! number of differences.
 
 use super::*;
 use crate::entry::{PinPurpose, PinnedGrant};
@@ -15,15 +16,16 @@ const FRAMES: u32 = 4;
 const ENTRIES: u32 = 8;
 const SLOTS: u32 = 8;
 
-/// The user maps the granter's entry 0 twice, for writing (slot 0) and for reading (slot 1), and
-/// entry 1 for reading (slot 2). A copy from entry 1 is in progress. A third domain is idle.
+/// Three domains. The user maps the granter's entry 0 twice, for writing (slot 0) and for reading
+/// (slot 1), and entry 1 for reading (slot 2). A copy from entry 1 is in progress. The third domain
+/// is idle.
 #[derive(Default)]
-struct World {
+struct Domains {
     grants: Arc<GrantAccounts>,
     usage: GrantUsage,
 }
 
-impl World {
+impl Domains {
     fn lock(&self) -> Locked<'_> {
         let Self { grants, usage } = self;
         UsageTables { grants, usage }.lock()
@@ -34,13 +36,13 @@ impl World {
     }
 }
 
-fn world() -> World {
-    let world = World::default();
+fn domains() -> Domains {
+    let domains = Domains::default();
     for id in [USER, GRANTER, IDLE] {
         let memory = Arc::new(SharedDomainMemory::create(id, FRAMES, ENTRIES, &[], None).unwrap());
-        world.grants.lock().insert(id, memory, SLOTS);
+        domains.grants.lock().insert(id, memory, SLOTS);
     }
-    let mut usage = world.lock();
+    let mut usage = domains.lock();
     let memory = &usage.accounts.account(GRANTER).unwrap().memory;
     let table = memory.info.span();
     for (index, frame) in [(0, 2), (1, 3)] {
@@ -49,13 +51,13 @@ fn world() -> World {
     }
     for (slot, (index, write)) in (0..).zip([(0, true), (0, false), (1, false)]) {
         let pin = usage.pin(USER, GRANTER, GrantRef(index), write, PinPurpose::Map);
-        put(&mut usage, slot, pin.unwrap());
+        map_page(&mut usage, slot, pin.unwrap());
     }
     let copied = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Copy);
     copied.unwrap();
     part(&mut usage, USER).copying += 1;
     drop(usage);
-    world
+    domains
 }
 
 fn part<'a>(usage: &'a mut Locked<'_>, id: DomId) -> &'a mut DomainUsage {
@@ -66,8 +68,8 @@ fn active<'a>(usage: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
     &mut part(usage, GRANTER).active[index]
 }
 
-/// Maps a page at a slot of the user's window and counts the slot.
-fn put(usage: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
+/// Maps a page at a slot of the user's window, and counts the slot.
+fn map_page(usage: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
     usage.take(USER, Slot(slot), pin).unwrap();
     part(usage, USER).pages.map(Slot(slot), pin);
 }
@@ -78,32 +80,32 @@ fn pin_in(usage: &mut Locked<'_>, slot: u32) -> PinnedGrant {
 }
 
 #[test]
-fn books_in_order_have_no_leak() {
-    assert_eq!(world().leaked(), 0);
-    assert_eq!(World::default().leaked(), 0);
+fn consistent_usage_has_no_difference() {
+    assert_eq!(domains().leaked(), 0);
+    assert_eq!(Domains::default().leaked(), 0);
 }
 
 type Corruption = fn(&mut Locked<'_>);
 
-/// Corruptions of usage records, each with the expected number of uses without a counterpart.
+/// Corruptions of usage records. Each has a description and the expected number of differences.
 const CORRUPTIONS: &[(&str, Corruption, u64)] = &[
     (
-        "free slots that are counted: here, and there",
+        "two free slots are counted: both differ from the usage and from the account",
         |t| part(t, USER).pages.taken += 2,
         4,
     ),
     (
-        "a slot not counted: here, and there",
+        "a slot is not counted: it differs from the usage and from the account",
         |t| part(t, USER).pages.taken -= 1,
         2,
     ),
     (
-        "an unmap without accounting: the slot, and its use",
-        |t| part(t, USER).pages.set(Slot(0), SlotState::Nothing),
+        "a slot is empty without an unmap: the slot and its use differ",
+        |t| part(t, USER).pages.set(Slot(0), SlotState::Empty),
         2,
     ),
     (
-        "a slot missing in the account",
+        "a slot is missing in the account",
         |t| {
             let window = t.accounts.window(USER).unwrap();
             window.unreserve(&[crate::usage::only(Slot(0))]);
@@ -111,108 +113,120 @@ const CORRUPTIONS: &[(&str, Corruption, u64)] = &[
         1,
     ),
     (
-        "a page mapped without a use",
+        "a page is mapped without a use",
         |t| {
             let pin = pin_in(t, 2);
-            put(t, 5, pin);
+            map_page(t, 5, pin);
         },
         1,
     ),
     (
-        "a page of an unknown domain: the page, and its use",
+        "a page of an unknown domain is mapped: the page and its use differ",
         |t| {
             let pin = PinnedGrant {
                 granter: DomId(9),
                 ..pin_in(t, 2)
             };
-            put(t, 5, pin);
+            map_page(t, 5, pin);
         },
         2,
     ),
     (
-        "a page of an unknown entry: the page, and its use",
+        "a page of an unknown entry is mapped: the page and its use differ",
         |t| {
             let pin = PinnedGrant {
                 index: ENTRIES,
                 ..pin_in(t, 2)
             };
-            put(t, 5, pin);
+            map_page(t, 5, pin);
         },
         2,
     ),
     (
-        "another frame in use than is mapped, twice",
+        "two mappings have another frame than the entry",
         |t| active(t, 0).frame += 1,
         2,
     ),
     (
-        "an entry used by another: two pages, their two uses there and the two here",
+        "another domain uses an entry: two pages and two uses of each domain differ",
         |t| active(t, 0).user = IDLE.0,
         6,
     ),
-    ("nonexistent readers", |t| active(t, 0).maps_read += 3, 3),
-    ("a nonexistent writer", |t| active(t, 0).maps_write += 1, 1),
-    ("a reader too few", |t| active(t, 1).maps_read -= 1, 1),
     (
-        "a copy without a domain: two counted here, one there",
+        "three readers do not exist",
+        |t| active(t, 0).maps_read += 3,
+        3,
+    ),
+    (
+        "a writer does not exist",
+        |t| active(t, 0).maps_write += 1,
+        1,
+    ),
+    (
+        "a reader is not counted",
+        |t| active(t, 1).maps_read -= 1,
+        1,
+    ),
+    (
+        "the entry has two copies, the user one",
         |t| active(t, 1).copies_read += 1,
         3,
     ),
     (
-        "a copy for writing without a domain",
+        "the entry has two copies, one for writing; the user has one",
         |t| active(t, 1).copies_write += 1,
         3,
     ),
     (
-        "a copy that ended only here",
+        "a copy has ended only in the entry",
         |t| active(t, 1).copies_read -= 1,
         1,
     ),
-    ("a copy without a grant", |t| part(t, USER).copying += 1, 1),
+    ("a copy has no grant", |t| part(t, USER).copying += 1, 1),
     (
-        "copies of a domain without uses",
+        "a domain without uses has copies",
         |t| part(t, IDLE).copying += 4,
         4,
     ),
     (
-        "entries counted as in use",
+        "two unused entries are counted as in use",
         |t| part(t, GRANTER).pinned += 2,
         2,
     ),
     (
-        "an entry in use that is not counted",
+        "an entry in use is not counted",
         |t| part(t, GRANTER).pinned -= 1,
         1,
     ),
 ];
 
 #[test]
-fn corrupted_books_are_counted() {
-    for (what, spoil, wrong) in CORRUPTIONS {
-        let world = world();
-        let mut usage = world.lock();
-        spoil(&mut usage);
+fn corrupted_usage_is_counted() {
+    for (what, corrupt, wrong) in CORRUPTIONS {
+        let domains = domains();
+        let mut usage = domains.lock();
+        corrupt(&mut usage);
         assert_eq!(leaked(&usage), *wrong, "{what}");
     }
 }
 
-/// A granter's account stays open while others use its grants.
+/// A granter's account remains open while other domains use its grants.
 #[test]
-fn an_account_in_use_stays_open() {
-    let world = world();
-    world.grants.lock().clear(GRANTER);
+fn account_in_use_remains_open() {
+    let domains = domains();
+    domains.grants.lock().clear(GRANTER);
     let mechanism = crate::mechanisms(&Arc::default());
     let audit = || {
         let counted = CountedTables::new(Arc::default());
-        world.grants.audit(&counted, Some(&*mechanism))
+        domains.grants.audit(&counted, Some(&*mechanism))
     };
     assert!(audit().0.contains_key(&GRANTER));
     for slot in 0..3 {
-        let pin = pin_in(&mut world.lock(), slot);
-        world.lock().free(USER, Slot(slot));
-        world.lock().unpin(pin, PinPurpose::Map);
+        let pin = pin_in(&mut domains.lock(), slot);
+        domains.lock().free(USER, Slot(slot));
+        domains.lock().unpin(pin, PinPurpose::Map);
     }
-    assert!(audit().0.contains_key(&GRANTER), "a copy is under way");
+    assert!(audit().0.contains_key(&GRANTER), "a copy is in progress");
     let frame = 3;
     let pin = PinnedGrant {
         granter: GRANTER,
@@ -220,15 +234,15 @@ fn an_account_in_use_stays_open() {
         frame,
         write: false,
     };
-    world.lock().unpin(pin, PinPurpose::Copy);
+    domains.lock().unpin(pin, PinPurpose::Copy);
     assert!(!audit().0.contains_key(&GRANTER));
 }
 
-/// An occupied slot keeps its page, and the rejected grant does not stay in use.
+/// An occupied slot keeps its page, and the rejected grant is not in use afterwards.
 #[test]
-fn an_occupied_slot_rejects_a_page() {
-    let world = world();
-    let mut usage = world.lock();
+fn occupied_slot_rejects_a_page() {
+    let domains = domains();
+    let mut usage = domains.lock();
     let pin = usage.pin(USER, GRANTER, GrantRef(1), false, PinPurpose::Map);
     let taken = usage.take(USER, Slot(0), pin.unwrap());
     assert_eq!(taken, Err(GrantStatus::BadSlot));
@@ -236,10 +250,10 @@ fn an_occupied_slot_rejects_a_page() {
     assert_eq!(leaked(&usage), 0);
 }
 
-/// The audit keeps the numbers that other mechanisms reported for a domain.
+/// The audit keeps the numbers that other mechanisms have reported for a domain.
 #[test]
-fn an_audit_adds_to_earlier_results() {
-    let world = world();
+fn audit_adds_to_results_of_other_mechanisms() {
+    let domains = domains();
     let other = GrantAudit {
         granted: [0].into(),
         mapped: [(IDLE, 1)].into(),
@@ -247,7 +261,7 @@ fn an_audit_adds_to_earlier_results() {
         ..GrantAudit::default()
     };
     let mut parts = BTreeMap::from([USER, GRANTER].map(|id| (id, other.clone())));
-    audit(&world.usage, &world.grants, &mut parts);
+    audit(&domains.usage, &domains.grants, &mut parts);
     let reported = [USER, GRANTER].map(|id| (parts[&id].granted.len(), parts[&id].mapped.len()));
     assert_eq!(reported, [(1, 3), (3, 1)]);
     assert!(parts.values().take(2).all(|part| part.collateral_used == 5));
@@ -256,9 +270,9 @@ fn an_audit_adds_to_earlier_results() {
 /// The audit reports each domain's mapped and granted frames.
 #[test]
 fn mapped_and_granted_frames_are_reported() {
-    let world = world();
+    let domains = domains();
     let mut parts = BTreeMap::new();
-    let leaks = audit(&world.usage, &world.grants, &mut parts);
+    let leaks = audit(&domains.usage, &domains.grants, &mut parts);
     assert_eq!(leaks, 0);
     let reported = |id| {
         parts

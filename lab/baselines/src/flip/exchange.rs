@@ -1,4 +1,4 @@
-//! One exchange: its pages, and which end has each of them.
+//! One exchange: its pages, and the assignment of the pages to its two ends.
 
 use abi::{ConnId, DomId, Handle, PAGE, Slot};
 use monitor::space::PageMap;
@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct ExchangeEnd {
     pub(crate) domain: DomId,
-    /// Slots of the end. `None` if the end has not bound its pages yet, or has released them.
+    /// Slots of the end's pages; empty if the end has not bound its pages yet or has released them.
     pub(crate) slots: Range<u32>,
-    /// True if the end has released the exchange.
-    pub(crate) done: bool,
-    /// Pages of the end, by slot.
+    /// Whether the end has released the exchange.
+    pub(crate) is_released: bool,
+    /// The end's pages, in the order of its slots.
     pages: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ impl ExchangeEnd {
         Self {
             domain,
             slots: 0..0,
-            done: false,
+            is_released: false,
             pages: pages.collect(),
         }
     }
@@ -44,27 +44,28 @@ pub(crate) struct ExchangeState {
 }
 
 impl ExchangeState {
-    /// Returns a domain's end, unless the domain has released the exchange.
+    /// Returns the end of a domain, unless the domain has released the exchange.
     pub(crate) fn end(&mut self, of: DomId) -> Option<&mut ExchangeEnd> {
         let ends = [&mut self.granter, &mut self.user];
-        ends.into_iter().find(|end| end.domain == of && !end.done)
+        ends.into_iter()
+            .find(|end| end.domain == of && !end.is_released)
     }
 }
 
-/// Pages that the two ends of one connection exchange.
+/// An exchange: pages that the two ends of one connection exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) handle: Handle,
     pub(crate) granter: DomId,
     /// The granter's connection.
     pub(crate) conn: ConnId,
-    /// Pages of each end.
+    /// Number of pages of each end.
     pub(crate) count: u32,
     pub(crate) region: Region,
     pub(crate) region_readonly: OwnedFd,
-    /// Held while agents change address spaces.
+    /// Locked while agents change address spaces.
     op: Mutex<()>,
-    /// Held only for bookkeeping.
+    /// Locked only for bookkeeping.
     state: Mutex<ExchangeState>,
 }
 
@@ -99,7 +100,7 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the mappings of an end for the pages at these slots.
+    /// Returns the mappings of the pages at these slots of an end.
     pub(crate) fn maps(
         &self,
         end: &mut ExchangeEnd,
@@ -117,7 +118,7 @@ impl Exchange {
     }
 
     /// Returns the number of pages of each end, and the number of pages that belong to neither end
-    /// or to both.
+    /// or to both ends.
     pub(crate) fn audit(&self) -> ([(DomId, u32); 2], u64) {
         let state = self.state();
         let owned = [&state.granter, &state.user].map(|end| (end.domain, end.slots.len() as u32));

@@ -1,5 +1,5 @@
-//! All exchanges. The granter creates an exchange, the user binds it, and either of them ends it.
-//! The monitor cleans up after a dead end.
+//! The registry of exchanges. The granter creates an exchange, the user binds it, and each end
+//! releases it. The monitor releases the end of a dead domain.
 
 use super::exchange::{Exchange, ExchangeState};
 use abi::hypercall::Bind;
@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::slice::from_ref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Maximum exchanges per connection. There can be two because the user may still hold the previous
-/// one.
+/// Maximum number of exchanges per connection. It is two, because the user may not have released
+/// the previous exchange yet.
 const EXCHANGES_PER_CONNECTION: usize = 2;
 
 /// All exchanges.
@@ -56,15 +56,15 @@ impl Exchanges {
         })
     }
 
-    /// Returns whether a domain has created an exchange for this connection.
+    /// Returns whether a domain has created an exchange for a connection.
     pub(crate) fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
         let exchanges = self.lock();
         let mut all = exchanges.values();
         all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
     }
 
-    /// Creates the granter's half of an exchange of `count` pages and maps them in its window
-    /// starting at slot `first`.
+    /// Creates an exchange with `count` pages per end, and maps the granter's pages in the
+    /// granter's window at the slots from `first`.
     ///
     /// # Errors
     /// `BadDomain`: an end is dead. `BadSlot`: a slot does not exist or is not free. `NoSpace`: the
@@ -85,8 +85,8 @@ impl Exchanges {
         }
         let exchange = {
             let mut exchanges = self.lock();
-            let same = |e: &&Arc<Exchange>| e.granter == granter && e.conn == conn;
-            if exchanges.values().filter(same).count() >= EXCHANGES_PER_CONNECTION {
+            let is_same = |e: &&Arc<Exchange>| e.granter == granter && e.conn == conn;
+            if exchanges.values().filter(is_same).count() >= EXCHANGES_PER_CONNECTION {
                 return Err(GrantStatus::NoSpace);
             }
             let handle = self.grants.next_handle()?;
@@ -96,34 +96,34 @@ impl Exchanges {
             exchange
         };
         let _op = exchange.op();
-        let shown = self.show(&exchange, granter, first);
-        if shown.is_err() {
-            self.end_is_gone(&exchange, granter);
+        let mapped = self.map_end(&exchange, granter, first);
+        if mapped.is_err() {
+            self.release_end(&exchange, granter);
         }
-        shown.map(|()| exchange.handle)
+        mapped.map(|()| exchange.handle)
     }
 
-    /// Binds the user's half and maps its pages in the user's window.
+    /// Binds the user's end of an exchange, and maps the user's pages in the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: the domain has no such exchange, or it is already bound. `BadSlot`: a slot does
-    /// not exist or is not free. `NoSpace`: the mapping failed.
+    /// `BadHandle`: the domain has no such exchange, or has already bound it. `BadSlot`: a slot
+    /// does not exist or is not free. `NoSpace`: the mapping failed.
     pub(crate) fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         {
             let ExchangeState { granter, user: own } = &*exchange.state();
-            let is_user = own.domain == user && !own.done && own.slots.is_empty();
-            let same = granter.domain == op.granter && exchange.count == op.entries;
-            if !is_user || !same || granter.done {
+            let is_user = own.domain == user && !own.is_released && own.slots.is_empty();
+            let is_same = granter.domain == op.granter && exchange.count == op.entries;
+            if !is_user || !is_same || granter.is_released {
                 return Err(GrantStatus::BadHandle);
             }
         }
-        self.show(&exchange, user, op.first)
+        self.map_end(&exchange, user, op.first)
     }
 
-    /// Maps an end's pages starting at slot `first`.
-    fn show(&self, exchange: &Exchange, of: DomId, first: Slot) -> Result<(), GrantStatus> {
+    /// Maps an end's pages in the end's window at the slots from `first`.
+    fn map_end(&self, exchange: &Exchange, of: DomId, first: Slot) -> Result<(), GrantStatus> {
         let last = first.0.checked_add(exchange.count);
         let slots = first.0..last.ok_or(GrantStatus::BadSlot)?;
         let holds = WindowSlot::Table(exchange.handle);
@@ -138,19 +138,19 @@ impl Exchanges {
             None => Vec::new(),
         };
         let fds = (exchange.region.fd(), exchange.region_readonly.as_fd());
-        let done = self.grants.change(of, |space| {
+        let changed = self.grants.change(of, |space| {
             enter(space, exchange.handle.memory(), fds, &maps)
         });
-        if done.is_err() {
+        if changed.is_err() {
             if let Some(end) = exchange.state().end(of) {
                 end.slots = 0..0;
             }
             self.grants.lock().unreserve(of, from_ref(&slots));
         }
-        done.map_err(|_| GrantStatus::NoSpace)
+        changed.map_err(|_| GrantStatus::NoSpace)
     }
 
-    /// Releases an exchange for one end, and unmaps its pages.
+    /// Releases the caller's end of an exchange, and unmaps its pages.
     ///
     /// # Errors
     /// `BadHandle`: the domain has no such exchange.
@@ -167,47 +167,50 @@ impl Exchanges {
                 gone.map_err(SpaceError::fatal)
             });
         }
-        self.end_is_gone(&exchange, caller);
+        self.release_end(&exchange, caller);
         Ok(())
     }
 
-    /// Ends a dead domain's part in every exchange. Its process has exited.
+    /// Releases the ends of a dead domain, whose process has exited.
     pub(crate) fn tear_down(&self, id: DomId) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         for exchange in all {
             let _op = exchange.op();
-            self.end_is_gone(&exchange, id);
+            self.release_end(&exchange, id);
         }
     }
 
-    /// Records that this end's address space no longer contains pages of the exchange. The caller
-    /// holds `op`.
-    fn end_is_gone(&self, exchange: &Exchange, of: DomId) {
-        let (slots, over) = {
+    /// Releases an end, whose address space no longer contains pages of the exchange. Removes the
+    /// exchange if neither end uses it. The caller holds `op`.
+    fn release_end(&self, exchange: &Exchange, of: DomId) {
+        let (slots, is_unused) = {
             let mut state = exchange.state();
             let Some(end) = state.end(of) else { return };
-            end.done = true;
+            end.is_released = true;
             let slots = std::mem::take(&mut end.slots);
-            (slots, state.granter.done && state.user.slots.is_empty())
+            (
+                slots,
+                state.granter.is_released && state.user.slots.is_empty(),
+            )
         };
         self.grants.lock().unreserve(of, from_ref(&slots));
-        if over {
+        if is_unused {
             self.lock().remove(&exchange.handle);
         }
     }
 
-    /// Returns the number of pages that each domain has through exchanges, and the number of pages
-    /// that belong to neither end or to both.
+    /// Returns the number of pages that each domain has in exchanges, and the number of pages that
+    /// belong to neither end or to both ends.
     pub(crate) fn audit(&self) -> (BTreeMap<DomId, u32>, u64) {
         let all: Vec<_> = self.lock().values().cloned().collect();
-        let (mut owned, mut wrong) = (BTreeMap::new(), 0);
+        let (mut owned, mut differences) = (BTreeMap::new(), 0);
         for exchange in all {
             let (ends, strays) = exchange.audit();
             for (id, pages) in ends {
                 *owned.entry(id).or_default() += pages;
             }
-            wrong += strays;
+            differences += strays;
         }
-        (owned, wrong)
+        (owned, differences)
     }
 }

@@ -1,4 +1,4 @@
-//! Batches of transfers, which swap pages between the two ends of an exchange.
+//! Batches of transfers. A transfer swaps two pages between the ends of an exchange.
 
 use super::exchange::{Exchange, ExchangeState};
 use super::registry::Exchanges;
@@ -24,10 +24,10 @@ impl Exchanges {
     /// Swaps pages between the caller and granters, and returns one status per operation.
     ///
     /// Statuses: `BadHandle`: the caller is not the user of such an exchange, or one end has
-    /// released it. `BadDomain`: the granter is dead, or dies because its agent does not answer.
-    /// `BadSlot`: the slot does not exist, or this batch already uses it. `BadRef`: the entry does
-    /// not accept the caller's page. If the caller's agent does not answer, the caller dies and the
-    /// rest of the batch is skipped.
+    /// released it. `BadDomain`: the granter is dead, or is killed because its agent does not
+    /// answer. `BadSlot`: the slot does not exist, or this batch already uses it. `BadRef`: the
+    /// entry does not accept a page of the caller. If the caller's agent does not answer, the
+    /// caller is killed, and the rest of the batch is skipped.
     pub(crate) fn transfer(&self, caller: DomId, ops: &[TransferOp]) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let mut lives = true;
@@ -46,8 +46,8 @@ impl Exchanges {
         statuses.collect()
     }
 
-    /// Executes consecutive transfers of one exchange. Returns their statuses and whether the
-    /// caller is still alive, or `None` if the exchange does not exist.
+    /// Executes consecutive transfers of one exchange. Returns the statuses, and whether the caller
+    /// is still alive. Returns `None` if the caller cannot use the exchange.
     fn transfer_in(
         &self,
         exchange: &Exchange,
@@ -60,7 +60,7 @@ impl Exchanges {
         let (maps, _memory) = {
             let accounts = self.grants.lock();
             let state = &mut *exchange.state();
-            if state.user.domain != caller || state.user.done || state.granter.done {
+            if state.user.domain != caller || state.user.is_released || state.granter.is_released {
                 return None;
             }
             for (at, (op, status)) in ops.iter().zip(&mut statuses).enumerate() {
@@ -72,8 +72,8 @@ impl Exchanges {
             let ExchangeState { granter, user } = state;
             let to_granter = exchange.maps(granter, moving.iter().map(|m| m.to));
             let to_user = exchange.maps(user, moving.iter().map(|m| m.from));
-            // Keep the granter's memory until its entries are written, because the granter may die
-            // meanwhile.
+            // The granter may die meanwhile, so this keeps its memory until the entries are
+            // written.
             let memory = accounts
                 .alive(exchange.granter)
                 .map(|a| Arc::clone(&a.memory));
@@ -81,12 +81,12 @@ impl Exchanges {
         };
         let mut lives = true;
         if !moving.is_empty() {
-            let done = self.carry_out(exchange.granter, caller, exchange, maps);
+            let done = self.swap_pages(exchange.granter, caller, exchange, maps);
             lives = done != Ok(false);
-            // On an error the granter is dead and no page was swapped, so no transfer is marked as
-            // completed.
+            // After an error, the granter is dead and no page was swapped, so no transfer is marked
+            // as completed.
             for m in moving.iter().filter(|_| done.is_ok()) {
-                // Release ordering: a granter that sees the mark also sees the page.
+                // Release ordering: a granter that reads the mark can access the page.
                 let mark = u64::from(GrantEntry::COMPLETED);
                 m.entry.fetch_or(mark, Ordering::Release);
                 if let Some(status) = statuses.get_mut(m.op) {
@@ -97,13 +97,14 @@ impl Exchanges {
         Some((statuses, lives))
     }
 
-    /// Changes both address spaces. The granter's is first: when the granter can no longer write to
-    /// the page, the page is zeroed and then mapped for the user. The caller holds `op`. Returns
-    /// whether the user is still alive. A user dies if its address space cannot be changed.
+    /// Changes both address spaces. The granter's address space is first: when the granter can no
+    /// longer write to a page, the page is zeroed and mapped for the user. The caller holds `op`.
+    /// Returns whether the user is still alive. The user is killed if its address space cannot be
+    /// changed.
     ///
     /// # Errors
-    /// The granter is dead, and no page was swapped.
-    fn carry_out(
+    /// The granter's address space cannot be changed. The granter is dead, and no page was swapped.
+    fn swap_pages(
         &self,
         granter: DomId,
         user: DomId,
@@ -128,7 +129,7 @@ impl Exchanges {
     }
 }
 
-/// Checks a transfer, consumes the entry that accepts it, and records it in both domains' usage.
+/// Checks a transfer, consumes the entry that accepts the page, and records the swap in both ends.
 fn begin(
     accounts: &Accounts,
     state: &mut ExchangeState,
@@ -143,12 +144,12 @@ fn begin(
     let entry = entry::of(&account.memory, op.gref.index());
     let entry = entry.filter(|_| op.gref.generation() == 0);
     let entry = entry.ok_or(GrantStatus::BadRef)?;
-    // A batch is small, so a linear search for each operation is cheap.
+    // A batch is small, so a linear search per operation is cheap.
     let from = user.domain;
     let own = user.page(op.slot);
     let own = own.filter(|_| moving.iter().all(|m| m.from != op.slot));
     let own = own.ok_or(GrantStatus::BadSlot)?;
-    // An entry is consumed even if it names a slot out of range.
+    // The entry is consumed even if its slot is out of range.
     let to = entry::commit(entry, from)?;
     let theirs = granter.page(to);
     let theirs = theirs.filter(|_| moving.iter().all(|m| m.to != to));

@@ -1,4 +1,4 @@
-//! The model: the page that each slot of either end shows, as one byte.
+//! The model of exchanges: for each slot of both ends, the byte that fills the page.
 
 use crate::spy::Spy;
 use abi::classic::{GrantEntry, TransferOp};
@@ -15,19 +15,19 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Pages of each end of an exchange.
+/// Number of pages of each end of an exchange.
 pub(crate) const PAGES: u32 = 3;
 const ENTRIES: u32 = 4;
 const FRAMES: u32 = 2;
 const SLOTS: u32 = 8;
 
-/// Operations. Guests are 1 and 2; domain 0 exchanges pages with both.
+/// An operation. The guests are domains 1 and 2; domain 0 exchanges pages with both.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest without an exchange creates one, at its slots starting at 0.
+    /// A guest without an exchange creates one, at its slots from 0.
     Create(u16),
-    /// The user binds the exchange: guest 1's at slots starting at 0, guest 2's at the slots after
-    /// them.
+    /// The user binds a guest's exchange: guest 1's at the slots from 0, guest 2's at the slots
+    /// behind them.
     Bind(u16),
     /// A guest writes an entry of its table.
     Offer {
@@ -37,29 +37,31 @@ pub(crate) enum Op {
     },
     /// A domain fills the page at a slot.
     Write { of: u16, slot: u32, byte: u8 },
-    /// A batch: guest, the user's slot, the guest's entry.
+    /// The user transfers a batch. Each operation has the guest, the user's slot, and the guest's
+    /// entry.
     Transfer(Vec<(u16, u32, u32)>),
     /// A domain releases a guest's exchange.
     End { of: u16, guest: u16 },
     /// A domain dies.
     Kill(u16),
-    /// The next change of a domain's address space fails. The agent either rejects it, or executes
-    /// it without an answer.
+    /// The next change of a domain's address space fails. The agent rejects it, or executes it
+    /// without an answer (`lost`).
     Fail { of: u16, lost: bool },
 }
 
-/// One guest's exchange in the model: the byte that fills each page, or `None` without a page.
+/// One guest's exchange in the model. Each end has the bytes that fill its pages, or `None` without
+/// pages.
 #[derive(Clone, Debug)]
 struct Model {
     handle: Handle,
     guest: Option<[u8; PAGES as usize]>,
     user: Option<[u8; PAGES as usize]>,
-    /// True if the guest released its pages. The user receives them when it binds the exchange.
+    /// Whether the guest has released its end.
     guest_done: bool,
     user_done: bool,
 }
 
-/// The monitor's code beside the model.
+/// The monitor's code and the model, which execute the same operations.
 pub(crate) struct Rig {
     grants: Arc<GrantAccounts>,
     flips: Box<dyn Mechanism>,
@@ -71,8 +73,8 @@ pub(crate) struct Rig {
     alive: [bool; 3],
 }
 
-/// Returns the file and the offset of the page at a slot.
-fn shown(spy: &Spy, slot: u32) -> Option<(&File, u64)> {
+/// Returns the file and the offset of the page that is mapped at a slot.
+fn page_at(spy: &Spy, slot: u32) -> Option<(&File, u64)> {
     let page = spy.fake.mapped.get(&Slot(slot))?;
     let file = spy.files.get(&page.memory)?;
     Some((file, u64::from(page.frame) * PAGE as u64))
@@ -125,10 +127,10 @@ impl Rig {
             .is_some()
     }
 
-    /// Returns the byte that fills a page.
-    pub(crate) fn sees(&self, of: u16, slot: u32) -> u8 {
+    /// Returns the byte that fills the page at a slot, as the domain reads it.
+    pub(crate) fn read_byte(&self, of: u16, slot: u32) -> u8 {
         let spy = self.spies[usize::from(of)].lock().unwrap();
-        let (file, at) = shown(&spy, slot).expect("a page");
+        let (file, at) = page_at(&spy, slot).expect("a page");
         let mut page = [0; PAGE];
         file.read_exact_at(&mut page, at).unwrap();
         assert!(
@@ -146,8 +148,7 @@ impl Rig {
         }
     }
 
-    /// Makes a call in the form in which the call page delivers it. Every guest has one connection,
-    /// with domain 0.
+    /// Makes a call in the form of the call page. Each guest has one connection, with domain 0.
     fn call(&self, of: u16, kind: HypercallKind, ops: &[[u64; 3]]) -> GrantResult {
         let ends = &|conn: ConnId| Ok(((DomId(of), conn), DomId(0)));
         let call = OtherCall {
@@ -209,7 +210,7 @@ impl Rig {
                 }) = true;
             }
         }
-        // Remove domains that did not answer.
+        // Kill the domains whose agents have not answered.
         for of in 0..3 {
             if self.is_dead(of) {
                 self.kill(of);
@@ -265,7 +266,7 @@ impl Rig {
             tables: Slot(0),
             entries: PAGES,
         };
-        let strange = Bind {
+        let other_size = Bind {
             entries: PAGES + 1,
             ..op
         };
@@ -273,11 +274,15 @@ impl Rig {
             let bound = self.flips.bind(DomId(id), op);
             bound.unwrap_or(Err(S::BadHandle))
         };
-        assert_eq!(bind(guest, &op), Err(S::BadHandle), "not the user");
         assert_eq!(
-            bind(0, &strange),
+            bind(guest, &op),
             Err(S::BadHandle),
-            "another number of pages"
+            "the guest is not the user"
+        );
+        assert_eq!(
+            bind(0, &other_size),
+            Err(S::BadHandle),
+            "the number of pages differs"
         );
         let fails = self.fails(0);
         let bound = bind(0, &op);
@@ -296,7 +301,7 @@ impl Rig {
     fn write(&mut self, of: u16, slot: u32, byte: u8) {
         {
             let spy = self.spies[usize::from(of)].lock().unwrap();
-            let Some((file, at)) = shown(&spy, slot) else {
+            let Some((file, at)) = page_at(&spy, slot) else {
                 return;
             };
             file.write_all_at(&[byte; PAGE], at).unwrap();
@@ -320,17 +325,17 @@ impl Rig {
         }
         let mut expected = Vec::new();
         let mut words: BTreeMap<(u16, u32), u64> = BTreeMap::new();
-        let mut user_fell = false;
+        let mut user_died = false;
         for run in ops.chunk_by(|a, b| a.0 == b.0) {
             let guest = run[0].0;
-            let fates = match self.exchanges.get(&guest) {
-                _ if user_fell => vec![S::BadHandle; run.len()],
+            let statuses = match self.exchanges.get(&guest) {
+                _ if user_died => vec![S::BadHandle; run.len()],
                 None => vec![S::BadHandle; run.len()],
                 Some(model) if model.guest_done || model.user_done => vec![S::BadHandle; run.len()],
                 Some(_) => {
                     let before = self.exchanges[&guest].clone();
-                    let fates = self.run(guest, run, &mut words);
-                    let moves = fates.contains(&S::Okay);
+                    let statuses = self.run(guest, run, &mut words);
+                    let moves = statuses.contains(&S::Okay);
                     let (guest_fails, user_fails) = (self.fails(guest), self.fails(0));
                     if moves && guest_fails {
                         self.exchanges.insert(guest, before);
@@ -341,21 +346,21 @@ impl Rig {
                                 status
                             }
                         };
-                        for (op, _) in run.iter().zip(&fates).filter(|(_, s)| **s == S::Okay) {
+                        for (op, _) in run.iter().zip(&statuses).filter(|(_, s)| **s == S::Okay) {
                             let word = words.get_mut(&(guest, op.2)).unwrap();
                             *word &= !u64::from(GrantEntry::COMPLETED);
                         }
-                        fates.into_iter().map(dead).collect()
+                        statuses.into_iter().map(dead).collect()
                     } else {
-                        user_fell |= moves && user_fails;
-                        fates
+                        user_died |= moves && user_fails;
+                        statuses
                     }
                 }
             };
-            expected.extend(fates);
+            expected.extend(statuses);
         }
-        if user_fell {
-            // No caller remains to receive the statuses, so compare everything else.
+        if user_died {
+            // The caller is dead and receives no statuses, so they are not compared.
             self.statuses = self.transfer_as(0, ops);
             return;
         }
@@ -366,24 +371,24 @@ impl Rig {
         }
     }
 
-    /// Runs a batch of one exchange in the model. Returns the statuses that apply if both agents
-    /// answer, and the entries after the batch.
+    /// Runs a batch of one exchange in the model. Returns the statuses for the case that both
+    /// agents answer. Sets the entries after the batch in `words`.
     fn run(
         &mut self,
         guest: u16,
         ops: &[(u16, u32, u32)],
         words: &mut BTreeMap<(u16, u32), u64>,
     ) -> Vec<S> {
-        let (mut gone, mut filled) = (BTreeSet::new(), BTreeSet::new());
-        let mut fates = Vec::new();
+        let (mut sent, mut filled) = (BTreeSet::new(), BTreeSet::new());
+        let mut statuses = Vec::new();
         for &(_, slot, index) in ops {
             let bound = self.exchanges[&guest].user.is_some();
             let own = slot
                 .checked_sub(first_of_user(guest))
                 .filter(|own| bound && *own < PAGES);
-            fates.push(if index >= ENTRIES {
+            statuses.push(if index >= ENTRIES {
                 S::BadRef
-            } else if own.is_none_or(|own| gone.contains(&own)) {
+            } else if own.is_none_or(|own| sent.contains(&own)) {
                 S::BadSlot
             } else {
                 let word = *words
@@ -398,7 +403,7 @@ impl Rig {
                     S::BadSlot
                 } else {
                     words.insert((guest, index), entry.with_flags(2 | 4 | 8).0);
-                    gone.insert(own);
+                    sent.insert(own);
                     filled.insert(entry.frame());
                     let model = self.exchanges.get_mut(&guest).unwrap();
                     let given = std::mem::take(&mut model.user.as_mut().unwrap()[own as usize]);
@@ -407,7 +412,7 @@ impl Rig {
                 }
             });
         }
-        fates
+        statuses
     }
 
     fn finish(&mut self, of: u16, guest: u16) {
@@ -428,11 +433,11 @@ impl Rig {
                 (model.guest, model.guest_done) = (None, true);
             }
         }
-        self.keep(guest, model);
+        self.insert_unless_released(guest, model);
     }
 
-    /// Removes an exchange that both ends have released.
-    fn keep(&mut self, guest: u16, model: Model) {
+    /// Inserts an exchange into the model, unless both ends have released it.
+    fn insert_unless_released(&mut self, guest: u16, model: Model) {
         if model.guest_done && model.user.is_none() {
             assert!(!self.flips.knows(model.handle));
         } else {
@@ -460,19 +465,19 @@ impl Rig {
                 } else if of == guest {
                     (model.guest, model.guest_done) = (None, true);
                 }
-                self.keep(guest, model);
+                self.insert_unless_released(guest, model);
             }
         }
     }
 
-    /// Compares all visible bytes with the model, and checks that no page is mapped twice.
+    /// Compares all visible bytes with the model. Checks that no page is mapped twice.
     fn compare(&self) {
-        let mut shown = BTreeSet::new();
+        let mut mapped_pages = BTreeSet::new();
         for (of, spy) in (0u16..).zip(&self.spies) {
             let spy = spy.lock().unwrap();
             for page in spy.fake.mapped.values() {
                 assert!(
-                    shown.insert((page.memory, page.frame)),
+                    mapped_pages.insert((page.memory, page.frame)),
                     "{page:?} is mapped twice"
                 );
                 assert!(page.writable);
@@ -486,7 +491,7 @@ impl Rig {
                     _ => continue,
                 };
                 for (slot, byte) in (first..).zip(pages.into_iter().flatten()) {
-                    assert_eq!(self.sees(of, slot), byte, "domain {of}, slot {slot}");
+                    assert_eq!(self.read_byte(of, slot), byte, "domain {of}, slot {slot}");
                     owned += 1;
                 }
             }
@@ -501,7 +506,7 @@ impl Rig {
         }
     }
 
-    /// Kills all domains and checks that nothing remains.
+    /// Kills all domains, and checks that no exchange remains.
     pub(crate) fn end(mut self) {
         for of in [1, 0, 2] {
             self.kill(of);

@@ -1,4 +1,4 @@
-//! The model: the semantics of grants, without the monitor's implementation.
+//! The model of grants. It has the semantics of the monitor in a separate, simple implementation.
 
 use crate::{DOMAINS, ENTRIES, FRAMES, Op, SLOTS};
 use abi::classic::{CopyOp, CopyOperand, GrantEntry, MapOp, UnmapOp};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
 
-/// An entry in use, in the model.
+/// An entry in use in the model.
 #[derive(Clone, Copy, Debug)]
 struct EntryUse {
     user: DomId,
@@ -26,7 +26,7 @@ struct EntryUse {
     writers: u32,
 }
 
-/// A use of an entry: granter, index, and whether it is for writing.
+/// A use of an entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pin {
     granter: DomId,
@@ -35,7 +35,7 @@ struct Pin {
     write: bool,
 }
 
-/// Returns the words of an operation.
+/// Encodes an unmapping.
 fn unmap_words(op: &UnmapOp) -> [u64; 3] {
     [op.slot.0.into(), 0, 0]
 }
@@ -135,7 +135,7 @@ impl Model {
         *self.words.entry(key).or_default() &= !u64::from(ended);
     }
 
-    /// Returns the number of distinct frames that a domain's table grants or that are in use.
+    /// Returns the number of distinct frames of a domain that its table grants or that are in use.
     fn granted(&self, id: DomId) -> u32 {
         let words = self.words.iter().filter(|((of, _), _)| *of == id);
         let entries = words.map(|(_, word)| GrantEntry(*word));
@@ -147,7 +147,7 @@ impl Model {
         frames.len() as u32
     }
 
-    /// Returns the number of distinct frames of other domains in a domain's window.
+    /// Returns the number of distinct frames in a domain's window.
     fn mapped(&self, id: DomId) -> u32 {
         let own = self.windows.iter().filter(|((of, _), _)| *of == id);
         let frames: BTreeSet<(DomId, u32)> = own.map(|(_, pin)| (pin.granter, pin.frame)).collect();
@@ -162,7 +162,7 @@ impl Model {
     }
 }
 
-/// The monitor's grant code over real memory, beside the model.
+/// The monitor's grant code with real memory, and the model. Both execute the same operations.
 pub(crate) struct Rig {
     pub(crate) grants: Arc<GrantAccounts>,
     mechanism: Box<dyn Mechanism>,
@@ -221,18 +221,18 @@ impl Rig {
 
     /// Returns the contents of a domain's address space: slot, frame, writable.
     pub(crate) fn mapped(&self, of: DomId) -> Vec<(u32, u32, bool)> {
-        let living = self.callers[usize::from(of.0)].as_ref();
-        let mapped = living.map(|living| living.space.lock().unwrap().mapped.clone());
+        let caller = self.callers[usize::from(of.0)].as_ref();
+        let mapped = caller.map(|caller| caller.space.lock().unwrap().mapped.clone());
         let mapped = mapped.unwrap_or_default().into_values();
         mapped
             .map(|map| (map.slot.0, map.frame, map.writable))
             .collect()
     }
 
-    /// Executes one step in the monitor and in the model, and compares them.
+    /// Executes one operation in the monitor and in the model, and compares them.
     pub(crate) fn step(&mut self, op: &Op) {
         match op {
-            // A dead domain does nothing.
+            // A dead domain executes no operation.
             Op::Grant { of, .. }
             | Op::EndAccess { of, .. }
             | Op::Fill { of, .. }
@@ -267,18 +267,18 @@ impl Rig {
     }
 
     fn with_space(&mut self, of: DomId, change: impl FnOnce(&mut FakeSpace)) {
-        let living = self.callers[usize::from(of.0)].as_mut().unwrap();
-        change(&mut living.space.lock().unwrap());
+        let caller = self.callers[usize::from(of.0)].as_mut().unwrap();
+        change(&mut caller.space.lock().unwrap());
     }
 
-    /// Makes a call in the form in which the call page delivers it.
+    /// Makes a call in the form of the call page.
     fn call(
         &mut self,
         of: DomId,
         kind: HypercallKind,
         ops: &[[u64; 3]],
     ) -> Result<Vec<S>, SpaceError> {
-        let ends = &|_| unreachable!("no call for a connection");
+        let ends = &|_| unreachable!("the call has no connection");
         let caller = of;
         let call = OtherCall {
             caller,
@@ -299,7 +299,8 @@ impl Rig {
         self.grants.audit(&counted, Some(&*self.mechanism))
     }
 
-    /// Runs a batch of mappings in the model. Returns the statuses and the reserved slots.
+    /// Runs a batch of mappings in the model. Returns the statuses, and the reserved slots with
+    /// their pins.
     fn model_map(&mut self, of: DomId, ops: &[MapOp]) -> (Vec<S>, Vec<(u32, Pin)>) {
         let mut expected = Vec::new();
         let mut pins = Vec::new();
@@ -373,7 +374,7 @@ impl Rig {
         assert_eq!(statuses, expected, "{of} copies {ops:?}");
     }
 
-    /// Pins the two pages of a copy.
+    /// Pins both pages of a copy in the model, and returns them.
     #[expect(clippy::type_complexity)]
     fn copy_pages(
         &mut self,
@@ -413,7 +414,7 @@ impl Rig {
         let len = usize::from(op.len);
         let overlaps = src == dst && from.abs_diff(to) < len;
         if overlaps {
-            // The resulting bytes are unspecified in this case.
+            // The result of an overlapping copy is unspecified, so the model adopts it.
             let page = self.memories[usize::from(dst.0.0)].frame(dst.1).unwrap();
             let mut bytes = vec![0; PAGE];
             page.read(&mut bytes).unwrap();
@@ -425,19 +426,19 @@ impl Rig {
         }
     }
 
-    /// Runs the work of the monitor after a domain's death. With `lost`, the agent first stops
-    /// answering in a map (true) or unmap (false) call.
+    /// Kills a domain, and runs the monitor's cleanup. With `lost`, the agent first stops answering
+    /// in a map (true) or unmap (false) call.
     fn kill(&mut self, of: DomId, lost: Option<bool>) {
         match lost {
             Some(true) => self.lose_map(of),
             Some(false) => self.lose_unmap(of),
             None => {}
         }
-        assert_eq!(self.audit().1, 0, "in between");
+        assert_eq!(self.audit().1, 0, "before the death");
         self.grants.lock().fence(of);
         self.model.alive[usize::from(of.0)] = false;
         let usable = self.grants.lock().alive(of).is_some();
-        assert!(!usable, "its grants can be used anew");
+        assert!(!usable, "the grants of a dead domain can be pinned");
         self.callers[usize::from(of.0)] = None;
         self.grants.lock().set_space(of, None);
         self.mechanism.tear_down(of);
@@ -447,15 +448,15 @@ impl Rig {
                 self.model.unpin(pin);
             }
         }
-        // The monitor keeps the memory exactly as long as an address space has descriptors of it.
+        // The monitor keeps the memory exactly while an address space has descriptors of it.
         let number = u32::from(of.0);
         let mut left = self.callers.iter().flatten();
-        let held = left.any(|living| living.space.lock().unwrap().memories.contains(&number));
-        assert_eq!(self.grants.lock().knows(of), held);
-        assert_eq!(self.audit().1, 0, "while its memory is held");
+        let is_mapped = left.any(|caller| caller.space.lock().unwrap().memories.contains(&number));
+        assert_eq!(self.grants.lock().knows(of), is_mapped);
+        assert_eq!(self.audit().1, 0, "after the cleanup");
     }
 
-    /// Maps everything that can be mapped. The agent executes the call but does not answer.
+    /// Maps all grants of all domains. The agent executes the call, but does not answer.
     fn lose_map(&mut self, of: DomId) {
         let all = (0..DOMAINS).flat_map(|granter| (0..ENTRIES).map(move |gref| (granter, gref)));
         let ops: Vec<MapOp> = all
@@ -475,7 +476,7 @@ impl Rig {
         assert!(matches!(outcome, Ok(_) | Err(SpaceError::Lost(_))));
     }
 
-    /// Unmaps a mapped slot. The agent executes the call but does not answer.
+    /// Unmaps a mapped slot. The agent executes the call, but does not answer.
     fn lose_unmap(&mut self, of: DomId) {
         let mapped = |slot: &u32| self.model.windows.contains_key(&(of, *slot));
         let Some(slot) = (0..SLOTS).find(mapped) else {
@@ -487,8 +488,8 @@ impl Rig {
         assert!(matches!(outcome, Err(SpaceError::Lost(_))));
     }
 
-    /// Returns the flags that the domain itself has written to an entry.
-    fn model_flags(&self, of: DomId, index: u32) -> u64 {
+    /// Returns the contents of an entry in the model.
+    fn model_word(&self, of: DomId, index: u32) -> u64 {
         self.model.words.get(&(of, index)).copied().unwrap_or(0)
     }
 
@@ -496,11 +497,11 @@ impl Rig {
         let (accounts, leaked) = self.audit();
         assert_eq!(leaked, 0);
         for id in (0..DOMAINS).map(DomId) {
-            let wanted = self.is_alive(id) || self.model.is_mapped_by_others(id);
-            assert_eq!(accounts.contains_key(&id), wanted, "account of {id}");
+            let is_expected = self.is_alive(id) || self.model.is_mapped_by_others(id);
+            assert_eq!(accounts.contains_key(&id), is_expected, "account of {id}");
             for index in 0..ENTRIES {
                 let word = self.entry(id, index).load(Ordering::Relaxed);
-                let model = self.model_flags(id, index);
+                let model = self.model_word(id, index);
                 assert_eq!(word, model, "entry {index} of {id}");
             }
             for frame in 0..FRAMES {
@@ -529,7 +530,7 @@ impl Rig {
                 })
                 .collect();
             let audit = accounts.get(&id).cloned().unwrap_or_default();
-            if wanted {
+            if is_expected {
                 assert_eq!(
                     audit.granted.len() as u32,
                     self.model.granted(id),
@@ -551,10 +552,10 @@ impl Rig {
     }
 
     fn compare_window(&self, id: DomId) {
-        let Some(living) = &self.callers[usize::from(id.0)] else {
+        let Some(caller) = &self.callers[usize::from(id.0)] else {
             return;
         };
-        let mapped: Vec<_> = living
+        let mapped: Vec<_> = caller
             .space
             .lock()
             .unwrap()
@@ -572,7 +573,7 @@ impl Rig {
         assert_eq!(mapped, model, "window of {id}");
     }
 
-    /// Kills all domains and checks that nothing remains.
+    /// Kills all domains, and checks that nothing remains.
     pub(crate) fn end(mut self) {
         for id in (0..DOMAINS).map(DomId) {
             self.step(&Op::Kill { of: id, lost: None });
