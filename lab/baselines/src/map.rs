@@ -2,7 +2,7 @@
 //! unmaps them.
 
 use crate::entry::{PinPurpose, PinnedGrant};
-use crate::usage::{Locked, UsageTables, only};
+use crate::usage::{Locked, UsageTables, single_slot};
 use abi::classic::{MapOp, UnmapOp};
 use abi::{DomId, GrantStatus, Slot};
 use monitor::grant::GrantAccounts;
@@ -255,7 +255,7 @@ impl Mapper {
 fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &MapOp) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;
-    if !account.window.is_free(&only(op.slot)) {
+    if !account.window.is_free(&single_slot(op.slot)) {
         return Err(GrantStatus::BadSlot);
     }
     let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, PinPurpose::Map)?;

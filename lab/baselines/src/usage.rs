@@ -227,7 +227,7 @@ impl Locked<'_> {
         slot: Slot,
         pin: PinnedGrant,
     ) -> Result<(), GrantStatus> {
-        if !(self.accounts).reserve(id, WindowSlot::Page, &[only(slot)]) {
+        if !(self.accounts).reserve(id, WindowSlot::Page, &[single_slot(slot)]) {
             self.unpin(pin, PinPurpose::Map);
             return Err(GrantStatus::BadSlot);
         }
@@ -240,7 +240,7 @@ impl Locked<'_> {
     /// Frees a reserved slot.
     pub(crate) fn free(&mut self, id: DomId, slot: Slot) {
         if let Some(window) = self.accounts.window(id) {
-            window.unreserve(&[only(slot)]);
+            window.unreserve(&[single_slot(slot)]);
         }
         if let Some(part) = self.parts.get_mut(id) {
             part.pages.free(slot);
@@ -254,7 +254,7 @@ impl Locked<'_> {
         let (pins, next) = self.parts.get_mut(id)?.pages.clear(from, budget);
         for (slot, pin) in pins {
             if let Some(window) = self.accounts.window(id) {
-                window.unreserve(&[only(slot)]);
+                window.unreserve(&[single_slot(slot)]);
             }
             self.unpin(pin, PinPurpose::Map);
         }
@@ -272,6 +272,6 @@ impl Locked<'_> {
 }
 
 /// Returns the range of one slot, or an empty range if the slot number is too large for any window.
-pub(crate) fn only(slot: Slot) -> std::ops::Range<u32> {
+pub(crate) fn single_slot(slot: Slot) -> std::ops::Range<u32> {
     slot.0..slot.0.saturating_add(1)
 }

@@ -6,7 +6,7 @@
 //! | [`copy`] | one hypercall copies the batch into the driver's pages | one hypercall copies the batch into the guest's pages |
 //! | `map` ([`mapping`]) | one hypercall maps the pages of the batch, another one unmaps them | the same, with copies in between |
 //! | `persistent` ([`mapping`]) | pages are mapped at the first use and remain mapped until the connection ends | the same |
-//! | [`flip`] | as `map` | one hypercall exchanges the driver's pages with the batch for pages of the guest |
+//! | [`flip`] | as `map` | one hypercall exchanges pages of the driver, which contain the batch, for pages of the guest |
 //!
 //! [`memory`] selects the mechanism. For counted grants, it uses the mechanism of the crate
 //! `driver`.

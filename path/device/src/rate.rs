@@ -2,8 +2,8 @@
 
 use shmem::rate::TokenBucket;
 
-/// Burst of a direction, as a fraction of a second: the bytes of 1/5000 s may pass late after a
-/// pause of the device.
+/// The burst of a direction is the number of bytes that its rate allows in 1/5000 s. After a pause
+/// of the device, these bytes may pass without waiting.
 const BURSTS_PER_S: u64 = 5_000;
 
 /// One direction of a wire. A frame may start when the previous frame has passed; each frame leaves

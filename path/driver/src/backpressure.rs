@@ -1,6 +1,6 @@
 //! Backpressure: GSO packets wait in the sender's ring while the destination guest lacks receive
-//! buffers. If the driver dropped them, the sender would have to retransmit all of their segments;
-//! to a full ring, a sending TCP reacts immediately.
+//! buffers. If the driver dropped these packets, the sender would have to retransmit all of their
+//! segments. A sending TCP reacts immediately to a full ring.
 //!
 //! A slow guest must not delay a sender's packets to other guests. So a sender waits only if its
 //! whole last batch was for one guest, for at most `MAX_WAIT_NS` per wait, and for at most half of
@@ -20,7 +20,7 @@ pub struct Backpressure {
     waiting: Vec<SenderWait>,
 }
 
-/// One wait.
+/// The wait of one sender.
 #[derive(Clone, Copy, Debug)]
 struct SenderWait {
     from: usize,
@@ -144,25 +144,25 @@ mod tests {
     use super::*;
     use net::bridge::DropReason;
 
-    const TO: Verdict = Verdict::Unicast(2);
+    const TO_PORT_2: Verdict = Verdict::Unicast(2);
     const US: u64 = 1000;
 
     /// A sender at port 1.
     #[derive(Default)]
-    struct One {
+    struct TestSender {
         sender: SendingGuest,
         all: Backpressure,
     }
 
-    impl One {
+    impl TestSender {
         fn waits(&mut self, has_room: bool, now_ns: u64) -> bool {
             self.all.waits((1, &mut self.sender), has_room, now_ns)
         }
     }
 
-    fn one() -> One {
-        let mut one = One::default();
-        one.sender.sent(&[TO, TO]);
+    fn one() -> TestSender {
+        let mut one = TestSender::default();
+        one.sender.sent(&[TO_PORT_2, TO_PORT_2]);
         one
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let later = 2000 * MAX_WAIT_NS;
         one.sender.sent(&[Verdict::Unicast(3)]);
         assert!(one.waits(false, later));
-        one.sender.sent(&[TO]);
+        one.sender.sent(&[TO_PORT_2]);
         assert!(!one.waits(true, later + US));
         assert!(one.waits(false, later + 3 * US));
     }
@@ -235,8 +235,8 @@ mod tests {
     fn sender_to_several_guests_never_waits() {
         let mut one = one();
         for batch in [
-            &[TO, Verdict::Unicast(3)][..],
-            &[TO, Verdict::Drop(DropReason::Firewall)],
+            &[TO_PORT_2, Verdict::Unicast(3)][..],
+            &[TO_PORT_2, Verdict::Drop(DropReason::Firewall)],
             &[],
         ] {
             one.sender.sent(batch);

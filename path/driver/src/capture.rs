@@ -114,8 +114,10 @@ impl CaptureSet {
     /// Returns whether frames of a port are recorded.
     #[inline]
     #[must_use]
-    pub fn sees(&self, port: &str) -> bool {
-        self.0.as_ref().is_some_and(|running| running.sees(port))
+    pub fn captures(&self, port: &str) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|running| running.captures(port))
     }
 
     /// Records a frame that entered the bridge at a port. If the bridge drops it, `dropped` returns
@@ -128,18 +130,18 @@ impl CaptureSet {
         now_ns: u64,
     ) {
         self.end_if_expired(now_ns);
-        if self.sees(port) {
+        if self.captures(port) {
             let dropped = dropped.map(|why| why());
-            self.see(port, CaptureDirection::In, frame, dropped, now_ns);
+            self.record(port, CaptureDirection::In, frame, dropped, now_ns);
         }
     }
 
     /// Records a frame that was sent to a port, or was dropped there.
     pub fn sent_by(&mut self, port: &str, frame: &Frame, dropped: Option<String>, now_ns: u64) {
-        self.see(port, CaptureDirection::Out, frame, dropped, now_ns);
+        self.record(port, CaptureDirection::Out, frame, dropped, now_ns);
     }
 
-    fn see(
+    fn record(
         &mut self,
         port: &str,
         direction: CaptureDirection,
@@ -147,7 +149,7 @@ impl CaptureSet {
         dropped: Option<String>,
         now_ns: u64,
     ) {
-        let Some(running) = self.0.as_mut().filter(|running| running.sees(port)) else {
+        let Some(running) = self.0.as_mut().filter(|running| running.captures(port)) else {
             return;
         };
         let finished = with_checksum(frame);
@@ -192,7 +194,7 @@ fn with_checksum(frame: &Frame) -> Option<Frame> {
 }
 
 impl RunningCapture {
-    fn sees(&self, port: &str) -> bool {
+    fn captures(&self, port: &str) -> bool {
         belongs_to(port, &self.of)
     }
 

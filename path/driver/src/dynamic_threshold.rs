@@ -15,7 +15,7 @@ impl QueueShare {
         more <= free && has.saturating_add(more) <= free.saturating_mul(2)
     }
 
-    /// Returns the fraction of its limit that a queue with `has` buffers uses, in quarters.
+    /// Returns the used part of the limit of a queue with `has` buffers, in quarters (0 to 4).
     #[must_use]
     pub fn quarters(self, capacity: usize, has: usize) -> usize {
         let free = (capacity - capacity / 4).saturating_sub(self.used);

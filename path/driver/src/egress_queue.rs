@@ -3,7 +3,8 @@
 //!
 //! It is a [`FairQueue`] (FQ-CoDel) with a token bucket that counts the bytes of frames. An
 //! aggregate counts as one frame. The queue splits an aggregate that is longer than the burst. A
-//! frame that is longer and cannot be split passes when the bucket is full, and leaves a debt.
+//! frame that is longer than the burst but cannot be split passes when the bucket is full, and
+//! leaves a debt.
 //!
 //! A queued frame stays in its receive buffers; [`crate::queueing`] tracks their owners.
 
@@ -19,8 +20,8 @@ use serde_json::{Value, json};
 
 /// Maximum wait of a frame. After this time, its sender has already retransmitted it.
 const MAX_WAIT_NS: u64 = 500_000_000;
-/// Time for which an aggregate waits until the guest has posted buffers for all of it. Afterwards
-/// the queue splits the aggregate to the posted buffers.
+/// Time that an aggregate waits for the guest to post enough buffers. Afterwards the queue splits
+/// the aggregate to the buffers that are posted.
 const BUFFER_WAIT_NS: u64 = 500_000;
 /// Interval of early signals to senders while a queue begins to fill: several round trips.
 const EARLY_SIGNAL_INTERVAL_NS: u64 = 10_000_000;
@@ -100,7 +101,7 @@ pub enum Blocked {
     Nothing,
     /// It waits for tokens until this time.
     Tokens(u64),
-    /// It has waited for this number of receive buffers since this time.
+    /// It waits for this number of receive buffers, since this time.
     Buffers(u32, u64),
 }
 
@@ -275,8 +276,8 @@ impl EgressQueue {
         Some(taken)
     }
 
-    /// Returns the time at which the bucket will have tokens for `bytes` bytes, but at least for
-    /// the bytes that may pass in [`TOKEN_WAIT_NS`].
+    /// Returns the time at which the bucket will have tokens for `bytes` bytes, or for the bytes
+    /// that may pass in [`TOKEN_WAIT_NS`] if these are more.
     fn tokens_ns(&self, bucket: &TokenBucket, now_ns: u64, bytes: usize) -> u64 {
         let paced = self.bytes_per_s / (1_000_000_000 / TOKEN_WAIT_NS);
         let wanted = u32::try_from(paced.max(bytes as u64)).unwrap_or(u32::MAX);

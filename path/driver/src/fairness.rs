@@ -75,8 +75,8 @@ impl Fairness {
         }
     }
 
-    /// Begins a round. Forgets which guests waited for their rate limits, because they may have no
-    /// work any more.
+    /// Begins a round. Forgets which guests waited for their rate limits, because these guests may
+    /// have no work any more.
     pub fn begin(&mut self) {
         self.all_limited = false;
         self.due_ns = None;

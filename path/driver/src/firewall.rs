@@ -1,5 +1,5 @@
-//! Firewall rules: converts those of the configuration for the bridge, and tracks the rules that
-//! the kernel enforces before a frame reaches the driver.
+//! Firewall rules: converts the rules of the configuration for the bridge, and tracks the rules
+//! that the kernel enforces before a frame reaches the driver.
 
 use crate::ports::BridgePort;
 use config::domain::{NicConfig, VifConfig};

@@ -61,9 +61,10 @@ impl Guests for MonitorGuests {
     }
 }
 
-/// Returns the configuration of a guest's bridge port with all its guards, both for guests of the
-/// driver's configuration and for guests attached later. It excludes the rate limit of frames from
-/// the guest, which causes backpressure instead of drops and is enforced by [`crate::fairness`].
+/// Returns the configuration of a guest's bridge port, with all guards. Guests in the driver's
+/// configuration and guests attached later have the same guards. It excludes the rate limit of
+/// frames from the guest, which causes backpressure instead of drops and is enforced by
+/// [`crate::fairness`].
 pub(crate) fn guest_port(vif: &VifConfig) -> bridge::PortConfig {
     let macs = [&[vif.mac], &vif.extra_macs[..]].concat();
     let prefix = |cidr: &Cidr| bridge::Prefix::new(cidr.address, cidr.prefix);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(system.polled.take(), [ConnId(9), ConnId(9)]);
     }
 
-    /// Returns the request as a from_newer_manager manager would send it, with a key unknown to the driver.
+    /// Returns the request as a newer manager would send it, with a key unknown to the driver.
     fn from_newer_manager(request: &Request) -> Request {
         let with_key = |vif: &str| vif.replacen('{', r#"{"quarantine":true,"#, 1);
         match request {
@@ -386,7 +387,7 @@ mod tests {
                 Request::Attach { vif: "{}".into() },
                 "not a valid interface",
             ),
-            // A from_newer_manager manager's key may restrict the guest.
+            // A newer manager's key may restrict the guest.
             (
                 from_newer_manager(&attach(6, 2, 0)),
                 "older than the manager (unknown field `quarantine`)",

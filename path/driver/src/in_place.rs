@@ -47,7 +47,7 @@ pub struct InPlace {
     lro_stage: QueueLro,
     /// Number of frames received into a guest's pages.
     direct: u64,
-    /// Number of these frames whose verdict was another destination.
+    /// Number of these frames that the bridge assigned to other destinations.
     misdirected: u64,
 }
 
@@ -80,7 +80,8 @@ impl InPlace {
         self.lro_stage.is_active() && vif.takes_merged()
     }
 
-    /// Returns the number of frames whose verdict was another destination. They are not delivered.
+    /// Returns the number of frames that the bridge assigned to other destinations. They are not
+    /// delivered.
     #[must_use]
     pub fn misdirected(&self) -> u64 {
         self.misdirected

@@ -62,7 +62,7 @@ impl Linearizer {
 
     /// Combines both pools, for freeing buffers of either.
     pub fn with<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
-        Both {
+        BothPools {
             small,
             large: &mut self.pool,
         }
@@ -83,12 +83,12 @@ impl Linearizer {
     }
 }
 
-struct Both<'a> {
+struct BothPools<'a> {
     small: &'a mut Pool,
     large: &'a mut Pool,
 }
 
-impl Buffers for Both<'_> {
+impl Buffers for BothPools<'_> {
     fn take(&mut self) -> Option<Buffer> {
         self.small.take()
     }

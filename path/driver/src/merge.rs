@@ -17,7 +17,7 @@ use vif::netback::Netback;
 
 /// Maximum time that the engine holds packets, in microseconds. It exceeds the time of any batch,
 /// because the end of the batch flushes the engine.
-const HOLD_US: u32 = 10_000;
+const HOLD_MAX_US: u32 = 10_000;
 
 /// The LRO engine for all queues of one NIC; empty between batches.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct QueueLro {
 fn settings(lro: &LroConfig) -> LroConfig {
     LroConfig {
         buffers: FormKey::Skb,
-        flush: FlushConfig::After(HOLD_US),
+        flush: FlushConfig::After(HOLD_MAX_US),
         ..*lro
     }
 }

@@ -28,7 +28,7 @@ use runtime::ledger::Ledger;
 use shmem::Area;
 
 /// Maximum number of queued frames sent to a guest in one batch.
-const BATCH: usize = 64;
+const BATCH_MAX: usize = 64;
 
 /// State of the switch that sending needs.
 pub struct SendContext<'a> {
@@ -210,8 +210,8 @@ impl Queueing {
         }
     }
 
-    /// Returns whether a queue can send its first frame, because the guest has posted the buffers
-    /// for which the frame waits.
+    /// Returns whether any queue can now send its first frame, because its guest has posted enough
+    /// buffers.
     pub fn has_work(&self, ports: &mut BridgePorts) -> bool {
         self.waiting.iter().any(|number| {
             let vif = ports.vif_mut(*number);
@@ -331,7 +331,7 @@ impl Queueing {
                 return moved;
             };
             vif.egress.expire(context.now_ns, &mut self.lost);
-            vif.take_queued(context.now_ns, BATCH, &mut self.batch, &mut self.lost);
+            vif.take_queued(context.now_ns, BATCH_MAX, &mut self.batch, &mut self.lost);
             self.drop_lost(context, number);
             // If the link has ended meanwhile, the check above handles it in the next pass.
             let is_up = |vif: &VifPort| vif.caps().is_some();
@@ -360,8 +360,8 @@ impl Queueing {
             context.dirty.mark(number);
             // Captured frames are sent one by one, so that the drop counters show the result of
             // each frame.
-            let captured = context.capture.sees(port.name());
-            let batch_size = if captured { 1 } else { BATCH };
+            let captured = context.capture.captures(port.name());
+            let batch_size = if captured { 1 } else { BATCH_MAX };
             for pick in self.pick.chunks(batch_size) {
                 let before = captured.then(|| port.drop_snapshot());
                 send_by(
@@ -395,7 +395,7 @@ impl Queueing {
         while let Some((cause, queued)) = self.lost.pop() {
             if let Some(vif) = context.ports.vif_mut(number) {
                 vif.egress.count_drop(cause, &queued.frame);
-                if context.capture.sees(&vif.name) {
+                if context.capture.captures(&vif.name) {
                     let why = runtime::trace::dropped(cause);
                     context
                         .capture

@@ -28,8 +28,8 @@ abi::named_enum! {
 pub struct PortOffloads {
     /// Capabilities of the port.
     pub caps: Caps,
-    /// Whether the receiver locates a blank checksum by parsing the headers, as a netfront does,
-    /// and does not use the offset in the metadata.
+    /// Whether the receiver ignores the checksum offset in the metadata, and locates a blank
+    /// checksum by parsing the headers, as a netfront does.
     pub finds_checksum: bool,
 }
 

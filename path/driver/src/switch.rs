@@ -255,7 +255,7 @@ impl Switch {
             context.dirty.mark(number);
             // Traced and captured frames are sent one by one, so that the drop counters show the
             // result of each frame.
-            let captured = context.capture.sees(port.name());
+            let captured = context.capture.captures(port.name());
             let alone = match all {
                 all if captured => all.len(),
                 [0, ..] if trace.is_running() => 1,

@@ -73,9 +73,9 @@ impl System {
 }
 
 #[derive(Debug)]
-struct Counted(Rc<Cell<u32>>);
+struct CountingDoorbell(Rc<Cell<u32>>);
 
-impl Doorbell for Counted {
+impl Doorbell for CountingDoorbell {
     fn ring(&self) {
         self.0.set(self.0.get() + 1);
     }
@@ -94,7 +94,7 @@ impl Platform for System {
 
     fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
         self.doorbells.set(self.doorbells.get() + 1);
-        Ok(Box::new(Counted(Rc::clone(&self.rings))))
+        Ok(Box::new(CountingDoorbell(Rc::clone(&self.rings))))
     }
 
     fn window(&self) -> Area {

@@ -259,8 +259,8 @@ impl<W: Wait> Driver<W> {
     }
 
     /// Takes one batch from a NIC and from each of its dedicated queues; returns whether any frames
-    /// arrived. Reads queues that are being revoked before the shared queue, because they contain
-    /// older frames, and assigned queues after it.
+    /// arrived. Reads revoked queues before the shared queue, because they contain older frames,
+    /// and assigned queues after the shared queue.
     fn serve_nic(&mut self, number: usize, now_ns: u64) -> bool {
         let Self {
             switch,
@@ -338,8 +338,8 @@ impl<W: Wait> Driver<W> {
         }
         switch.queueing.arm(&mut switch.ports);
         self.waiter.fence();
-        // Guests that wait for their rate limits or for other guests already have work, so these
-        // are skipped. The other guests may have sent something since the driver polled them.
+        // The check skips guests that wait for their rate limits or for other guests, because these
+        // always have work. The other guests may have sent something since the driver polled them.
         let Self {
             switch,
             backpressure,

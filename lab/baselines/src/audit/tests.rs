@@ -108,7 +108,7 @@ const CORRUPTIONS: &[(&str, Corruption, u64)] = &[
         "a slot is missing in the account",
         |t| {
             let window = t.accounts.window(USER).unwrap();
-            window.unreserve(&[crate::usage::only(Slot(0))]);
+            window.unreserve(&[crate::usage::single_slot(Slot(0))]);
         },
         1,
     ),

@@ -72,7 +72,7 @@ impl Exchanges {
             let ExchangeState { granter, user } = state;
             let to_granter = exchange.maps(granter, moving.iter().map(|m| m.to));
             let to_user = exchange.maps(user, moving.iter().map(|m| m.from));
-            // The granter may die meanwhile, so this keeps its memory until the entries are
+            // The granter may die meanwhile, so the batch keeps its memory until the entries are
             // written.
             let memory = accounts
                 .alive(exchange.granter)

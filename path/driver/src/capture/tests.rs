@@ -217,7 +217,7 @@ fn capture_has_one_client_and_times_out() {
 
 #[test]
 fn capture_selects_a_nic_guest_or_interface() {
-    let sees = |of: &str, port| {
+    let captures = |of: &str, port| {
         let mut capture = CaptureSet::default();
         let request_of = CaptureRequest {
             id: CLIENT,
@@ -225,10 +225,14 @@ fn capture_selects_a_nic_guest_or_interface() {
             snaplen: 1,
         };
         capture.request(request_of, 0).unwrap();
-        capture.sees(port)
+        capture.captures(port)
     };
-    assert!(sees("wire", "nic.wire") && !sees("wire", "nic.wire-1"));
-    assert!(sees("web", "vif.web-0") && sees("web", "vif.web-12") && sees("web-0", "vif.web-0"));
-    assert!(!sees("web", "vif.web-2-0") && sees("web-2", "vif.web-2-0"));
-    assert!(!sees("web-1", "vif.web-0") && !sees("w", "nic.w-0"));
+    assert!(captures("wire", "nic.wire") && !captures("wire", "nic.wire-1"));
+    assert!(
+        captures("web", "vif.web-0")
+            && captures("web", "vif.web-12")
+            && captures("web-0", "vif.web-0")
+    );
+    assert!(!captures("web", "vif.web-2-0") && captures("web-2", "vif.web-2-0"));
+    assert!(!captures("web-1", "vif.web-0") && !captures("w", "nic.w-0"));
 }

@@ -7,10 +7,10 @@ use vif::netback::{DeviceBuffer, Netback, Returned};
 /// Number of requests that remain in the guest's ring for copied frames, if the guest's pool is
 /// large enough.
 const REQUESTS_FOR_COPIES: usize = 64;
-/// Minimum number of buffers lent at a time, unless no buffer is lent.
+/// Minimum number of buffers lent at a time while other buffers are lent.
 const BATCH_MIN: usize = 16;
-/// Polling interval while a queue waits for buffers of the guest, which sends no notifications of
-/// new buffers, or for the device.
+/// Polling interval while a queue waits for the device, or for buffers of the guest. The guest
+/// sends no notifications of new buffers.
 pub(super) const RETRY_INTERVAL_NS: u64 = 100_000;
 /// Reason for which a guest's buffers cannot be lent.
 pub(super) const UNSUITABLE: &str = "the frontend requires its buffers back in posting order, or \

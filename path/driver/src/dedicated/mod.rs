@@ -31,13 +31,13 @@ impl DedicatedReceiver {
     pub fn new(ports: InPlacePorts, lro: &LroConfig) -> Self {
         Self {
             ports,
-            in_place: InPlace::new(&bounded(lro)),
+            in_place: InPlace::new(&limit_segments(lro)),
         }
     }
 
     /// Changes the settings of large receive offload.
     pub fn set_lro(&mut self, lro: &LroConfig) {
-        self.in_place.set_lro(&bounded(lro));
+        self.in_place.set_lro(&limit_segments(lro));
     }
 
     /// Delivers the received frames of the queue, and lends newly posted buffers to the kernel or
@@ -96,7 +96,7 @@ impl DedicatedReceiver {
 }
 
 /// Limits merged packets to the slots that a guest accepts.
-fn bounded(lro: &LroConfig) -> LroConfig {
+fn limit_segments(lro: &LroConfig) -> LroConfig {
     LroConfig {
         segments: lro.segments.min(MAX_SLOTS.into()),
         ..*lro

@@ -51,14 +51,14 @@ fn number(report: &Value, key: &str) -> u64 {
 }
 
 /// A guest's station. It checks the metadata and the checksum of each received TCP packet.
-struct Checked {
+struct CheckedStation {
     station: StackEndpoint,
     /// Memory for a copy of the received frame.
     copy: Span,
     valid: u64,
 }
 
-impl Nic for Checked {
+impl Nic for CheckedStation {
     fn caps(&self) -> Caps {
         self.station.caps()
     }
@@ -124,7 +124,7 @@ fn tcp_passes_a_software_device_with_valid_checksums() {
     let station = StackEndpoint::new([2; 6], MTU, &description("10.0.0.1", "10.0.0.2"));
     let mut wire = SimWire::new(soft, far, station, pool());
     let own = description("10.0.0.2", "10.0.0.1");
-    let mut guest = Checked {
+    let mut guest = CheckedStation {
         station: StackEndpoint::with_offloads([4; 6], MTU, &own, true, false),
         copy: memory(2048).span(),
         valid: 0,

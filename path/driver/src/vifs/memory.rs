@@ -29,7 +29,7 @@ pub struct VifSettings {
     pub frames: Area,
     /// The grant mechanism.
     pub grants: GrantMode,
-    /// The most offloads that this domain offers to guests.
+    /// Offloads that this domain offers to guests.
     pub offloads: Offloads,
     /// Size of the largest ring offered to guests, as log2 of its pages.
     pub ring_order: u8,

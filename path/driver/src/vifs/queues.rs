@@ -145,8 +145,8 @@ impl GuestQueues {
         }
     }
 
-    /// Calls `ring` with the number of each queue whose published rings the guest must be notified
-    /// of.
+    /// Calls `ring` with the number and the rings of each queue about which the guest must be
+    /// notified.
     #[inline]
     pub(super) fn notify(&mut self, mut ring: impl FnMut(usize, NotifiedRings)) {
         for (number, queue) in self.iter_mut().enumerate() {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 const DRAIN_POLL_INTERVAL_NS: u64 = 1_000_000;
 /// Interval of assigning free queues if queues are never revoked for other guests.
 const FREE_QUEUE_INTERVAL_NS: u64 = 100_000_000;
-/// A guest gets the queue of another guest if it has more than twice the other guest's frames plus
-/// this number.
+/// A guest gets the queue of a guest that has `n` frames if it has more than `2 * n` plus this
+/// number of frames.
 const SWAP_FRAMES: u64 = 32;
 /// Maximum time that a new queue waits for older frames in the shared queue. It is short enough
 /// that the new queue does not overflow meanwhile.
@@ -41,7 +41,7 @@ pub struct Assignment {
     trouble: String,
 }
 
-/// The direction in which frames from a NIC reach a guest's pages.
+/// The way in which frames from a NIC reach a guest's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Arrival {
     /// The NIC writes whole frames, because no rules apply.
@@ -54,7 +54,7 @@ enum Arrival {
 }
 
 impl Arrival {
-    /// Returns the direction in which frames from a NIC, with or without rules, reach a guest. Frames for
+    /// Returns the way in which frames from a NIC, with or without rules, reach a guest. Frames for
     /// a guest with a rate limit are copied, because the driver can drop only frames outside the
     /// guest's pages.
     fn of(has_rules: bool, vif: &VifConfig) -> Self {

@@ -8,11 +8,11 @@ use vif::netback::Netback;
 /// Marks the ids of a guest's posted buffers.
 const POSTED_BIT: u32 = 1 << 31;
 
-/// Buffers for a batch of a queue's frames. It uses the buffers that the guest has posted. It uses
-/// this domain's buffers if the guest has posted none or too few, or if frames must not be written
-/// to the guest. After the first buffer of this domain, a batch uses no buffers of the guest, which
-/// keeps frames in order. If a frame may need several buffers, the whole batch uses only one kind
-/// of buffers, so that no frame uses both.
+/// Buffers for a batch of a queue's frames. The batch uses the buffers that the guest has posted.
+/// If the guest has posted too few, or if frames must not be written to the guest, it uses this
+/// domain's buffers. After the first buffer of this domain, a batch uses no buffers of the guest,
+/// which keeps frames in order. If a frame may need several buffers, the whole batch uses only one
+/// kind of buffers, so that no frame uses both.
 pub struct BatchPosting<'a, G> {
     netback: Option<&'a mut Netback<G>>,
     pool: &'a mut Pool,

@@ -28,9 +28,9 @@ const CONFIG: DeviceQueueConfig = DeviceQueueConfig {
 const TABLE: Handle = Handle(33);
 
 #[derive(Debug)]
-struct Silent;
+struct SilentBell;
 
-impl Bell for Silent {
+impl Bell for SilentBell {
     fn ring(&self) {}
 }
 
@@ -70,7 +70,7 @@ fn guest(any_order: bool) -> Rig {
 
 fn connect(nic: &mut RemoteNic) {
     nic.lay_out().unwrap();
-    nic.connect(Rc::new(Silent));
+    nic.connect(Rc::new(SilentBell));
 }
 
 /// D-32, D-34: the driver requests sharing of the table once per device, and not per frame or
