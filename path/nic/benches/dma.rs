@@ -1,5 +1,5 @@
-//! Measures the driver's part of receiving by descriptor rings: it posts buffers, checks
-//! completions, takes snapshots and returns buffers. The device's part is excluded.
+//! Measures the driver's time to receive frames from descriptor rings: posting buffers, checking
+//! completions, taking snapshots and returning buffers. The measurement excludes the device's time.
 //!
 //! `cargo bench -p nic`
 
@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 const BUFFER: usize = 2048;
 const BUFFERS: usize = 1024;
 
-/// A wire on which the same frame arrives again and again.
+/// A wire on which the same frame arrives repeatedly.
 #[derive(Debug)]
 struct Repeated {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl Wire for Repeated {
     fn send(&mut self, _now_ns: u64, _bytes: Vec<u8>) {}
 
     fn receive(&mut self, _now_ns: u64) -> Option<Vec<u8>> {
-        // Refilled once it has been found empty.
+        // The next batch arrives after the device has found the wire empty.
         let Some(left) = self.left.checked_sub(1) else {
             self.left = BATCH;
             return None;
@@ -56,7 +56,8 @@ struct Loop {
 }
 
 impl Loop {
-    /// With `maps`, each buffer is mapped while it is posted, like a guest's.
+    /// Creates a driver and a device. With `maps`, each buffer is mapped only while it is posted,
+    /// like a guest's buffer.
     fn new(len: usize, maps: bool) -> Option<Self> {
         let area = |bytes| Area::anonymous(bytes).ok();
         let (rings, buffers) = (area(2 * queue_bytes(ENTRIES))?, area(BUFFERS * BUFFER)?);
@@ -88,7 +89,7 @@ impl Loop {
         })
     }
 
-    /// Receives a batch, and returns the driver's time.
+    /// Receives a batch, and returns the time that the driver spent.
     fn turn(&mut self) -> Duration {
         let Self {
             table,

@@ -1,17 +1,17 @@
-//! Receive buffers of devices, and the pieces of frames that lie in them.
+//! Receive buffers of devices, and the pieces of frames stored in them.
 
 use shmem::{Area, Span};
 
-/// Id of a buffer within the [`Buffers`] it was taken from.
+/// Id of a buffer, unique within the [`Buffers`] that supplied it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);
 
 impl BufferId {
-    /// Marks memory that belongs to no pool and need not be returned.
+    /// Id of memory that belongs to no pool and is never returned.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// A buffer that was taken from a supply.
+/// A buffer taken from a supply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Its id.
@@ -25,12 +25,12 @@ pub struct Buffer {
 pub struct Piece {
     /// Its bytes. A peer may change them at any time.
     pub span: Span,
-    /// The buffer that holds it, if it must be returned.
+    /// The buffer that holds the bytes, or [`BufferId::NONE`].
     pub buffer: BufferId,
 }
 
-/// A supply of buffers of two sizes: small ones for frames of an MTU, large ones (whole pages) for
-/// the rest of longer frames.
+/// A supply of buffers of two sizes: small buffers, which hold a frame of one MTU, and large
+/// buffers (whole pages), which hold the rest of longer frames.
 pub trait Buffers {
     /// Takes a buffer for the start of a frame.
     fn take(&mut self) -> Option<Buffer>;
@@ -44,8 +44,7 @@ pub trait Buffers {
     fn keep(&mut self, _id: BufferId) -> bool {
         false
     }
-    /// Removes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a
-    /// piece.
+    /// Takes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a piece.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
         let taken = (0..most).map_while(|_| self.take());
         out.extend(taken.map(|Buffer { id, span }| Piece { span, buffer: id }));
@@ -56,8 +55,8 @@ pub trait Buffers {
     }
 }
 
-/// A pool of small buffers over one area of memory. The last returned buffer is taken first, so the
-/// buffers in use stay in the cache.
+/// A pool of small buffers over one area of memory. It hands out the most recently returned buffer
+/// first, so the buffers in use stay in the cache.
 #[derive(Debug)]
 pub struct Pool {
     area: Area,
@@ -65,12 +64,12 @@ pub struct Pool {
     /// Id of the first buffer.
     first: u32,
     free: Vec<u32>,
-    /// Number of owners of each buffer; 0: free.
+    /// Number of owners of each buffer; 0 if the buffer is free.
     owners: Vec<u16>,
 }
 
 impl Pool {
-    /// Creates a pool of as many buffers of `bytes` bytes as fit into `area`.
+    /// Creates a pool that divides `area` into buffers of `bytes` bytes.
     #[must_use]
     pub fn new(area: Area, bytes: usize) -> Self {
         let count = area
@@ -87,7 +86,7 @@ impl Pool {
         }
     }
 
-    /// Numbers the pool's buffers from `first`, to distinguish them from those of another pool.
+    /// Sets the id of the pool's first buffer, so that its ids differ from those of another pool.
     #[must_use]
     pub fn numbered_from(self, first: u32) -> Self {
         Self { first, ..self }

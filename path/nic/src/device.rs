@@ -9,17 +9,18 @@ use crate::frame::Frame;
 use crate::offload::Checksum;
 use crate::vmq::Vmq;
 
-/// Offloads and limits of a device. Its user performs missing offloads in software before
-/// [`Nic::tx`].
+/// Offloads and limits of a device. The caller of [`Nic::tx`] first performs missing offloads in
+/// software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
-    /// The device completes [`crate::Checksum::Blank`] in sent frames, and may receive frames with
-    /// it.
+    /// Whether the device completes [`crate::Checksum::Blank`] in sent frames, and may return
+    /// received frames with it.
     pub checksum: bool,
-    /// The device segments sent frames with [`crate::Gso`], and may receive frames with it.
+    /// Whether the device segments sent frames with [`crate::Gso`], and may return received frames
+    /// with it.
     pub tso: bool,
     /// Maximum packet length in bytes, including the Ethernet header but not a VLAN tag
-    /// ([`Frame::tag_bytes`]). Applies to each segment of a frame with [`crate::Gso`].
+    /// ([`Frame::tag_bytes`]). It limits each segment of a frame with [`crate::Gso`].
     pub max_frame: usize,
 }
 
@@ -35,7 +36,7 @@ impl Caps {
         is_cut && !self.is_too_long(frame) && (self.checksum || !blank)
     }
 
-    /// Returns whether the frame, or a segment of it, exceeds the maximum length.
+    /// Returns whether the frame, or one of its segments, exceeds the maximum length.
     #[must_use]
     #[inline]
     pub fn is_too_long(&self, frame: &Frame) -> bool {
@@ -50,20 +51,21 @@ pub struct TxReport {
     pub sent: u32,
     /// Bytes in the sent frames.
     pub bytes: u64,
-    /// Frames dropped because the device had no room.
+    /// Frames dropped because the device's queue was full.
     pub full: u32,
     /// Frames dropped because their memory was no longer accessible.
     pub fault: u32,
     /// Frames dropped because the device rejected them (too long, an unsupported offload, an
     /// error).
     pub refused: u32,
-    /// Frames at the end of the batch that were not sent because a [`Notified`] device expects room
-    /// soon. The caller keeps them and sends them again, before any others.
+    /// Frames at the end of the batch that were not sent because the queue of a [`Notified`] device
+    /// is full for a short time. The caller keeps them and sends them again, before all other
+    /// frames.
     pub waiting: u32,
 }
 
 impl TxReport {
-    /// Returns the report of a device that has rejected all frames of `pick`.
+    /// Returns the report of a device that rejects all frames of `pick`.
     #[must_use]
     pub fn all_refused(pick: &[u32]) -> Self {
         Self {
@@ -84,7 +86,7 @@ impl std::ops::AddAssign for TxReport {
     }
 }
 
-/// A device.
+/// A network device, real or simulated.
 pub trait Nic {
     /// Returns its offloads and limits.
     fn caps(&self) -> Caps;
@@ -103,34 +105,34 @@ pub trait Nic {
     /// frames; the device holds no reference to them after the call. Never blocks.
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport;
 
-    /// Returns the monotonic time in nanoseconds at which to call [`Nic::rx`], for devices without
-    /// a descriptor that signals frames (a source, a token bucket, a simulated cable); `None`:
-    /// never.
+    /// Returns the monotonic time in nanoseconds at which to call [`Nic::rx`]. Devices without a
+    /// descriptor that signals frames (a source, a token bucket, a simulated cable) need this call.
+    /// `None` means that no call is due.
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         let _ = now_ns;
         None
     }
 
-    /// Returns whether the last [`Nic::rx`] ran out of buffers. Another call is useless until some
-    /// are returned.
+    /// Returns whether the last [`Nic::rx`] ran out of buffers. Another call has no effect until
+    /// the caller returns buffers.
     fn starved(&self) -> bool {
         false
     }
 
-    /// Returns why the device has failed permanently, or `None` if it works. The domain of a failed
-    /// device should exit.
+    /// Returns why the device has failed permanently, or `None` if it works. A domain whose device
+    /// has failed should exit.
     fn failure(&self) -> Option<&'static str> {
         None
     }
 
-    /// Puts back the buffers that the device holds for its next frames. The caller does this before
-    /// it drops their supply.
+    /// Returns the buffers that the device holds for its next frames to their supply. The caller
+    /// must do this before it drops the supply.
     fn release(&mut self, buffers: &mut dyn Buffers) {
         let _ = buffers;
     }
 
-    /// Continues the handshake with a device in another domain, whose connection may have changed.
-    /// `buffers` are those of [`Nic::rx`].
+    /// Continues the handshake with a device in another domain after its connection may have
+    /// changed. `buffers` is the supply of [`Nic::rx`].
     fn connection_changed(&mut self, buffers: &mut dyn Buffers) {
         let _ = buffers;
     }
@@ -146,15 +148,16 @@ pub trait Nic {
         None
     }
 
-    /// Returns the driver's end of dedicated queue `number`, from 1, if the device is in another
-    /// domain and has this queue. It is called before the device connects.
+    /// Returns the driver's end of dedicated queue `number` (the first is 1). Returns `None` if the
+    /// device is not in another domain or has no such queue. The caller must call this before the
+    /// device connects.
     fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
         let _ = number;
         None
     }
 
-    /// Returns the device's fast path, if it has one. Small frames may also pass [`Nic::rx`] and
-    /// [`Nic::tx`].
+    /// Returns the device's fast path, if it has one. [`Nic::rx`] and [`Nic::tx`] also accept small
+    /// frames.
     fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         None
     }
@@ -166,33 +169,33 @@ pub trait Nic {
 }
 
 /// A device whose peer is a program that notifies it. The device suppresses notifications while its
-/// user is awake. Its descriptors are edge-triggered: a user that ignores one misses nothing and is
-/// not woken twice.
+/// user is awake. Its descriptors are edge-triggered, so a user may ignore an event: it loses
+/// nothing and is not woken again.
 pub trait Notified {
-    /// Serves the peer's requests that move no frame, and returns whether there were any. The user
-    /// calls this in each turn, even while it has nowhere to send frames.
+    /// Serves the peer's control requests, which move no frame, and returns whether it served any.
+    /// The user calls this in each turn, even while it cannot forward frames.
     fn serve(&mut self, now_ns: u64) -> bool;
 
-    /// Reports whether the user can forward frames. The device may show this to the peer as the
-    /// state of its link, with a delay: see [`Nic::next_due`].
+    /// Sets whether the user can forward frames. The device may report this to the peer as its link
+    /// state, after a delay: see [`Nic::next_due`].
     fn set_link(&mut self, is_up: bool, now_ns: u64);
 
-    /// Enables notifications: the user is about to sleep.
+    /// Enables notifications. The user calls this before it sleeps.
     fn arm(&mut self);
 
-    /// Suppresses notifications: the user is awake.
+    /// Suppresses notifications. The user calls this after it wakes.
     fn disarm(&mut self);
 
-    /// Returns whether the peer has sent frames, or has made room for waiting ones
-    /// ([`TxReport::waiting`]). A user that finds no work after [`Notified::arm`] and a full fence
-    /// misses no notification.
+    /// Returns whether the peer has sent frames, or has freed space for waiting frames
+    /// ([`TxReport::waiting`]). To miss no notification, the user calls [`Notified::arm`], executes
+    /// a full fence, and sleeps only if this then returns false.
     fn has_work(&mut self) -> bool;
 }
 
-/// A device with a fast path, on which a frame is only an address and a length.
+/// A device with a fast path, which passes a frame as an address and a length.
 pub trait SmallFrames {
-    /// Like [`Nic::rx`], for frames of one piece each without offloads, up to the first other
-    /// frame.
+    /// Receives frames like [`Nic::rx`], but stops before the first frame that has offloads or
+    /// several pieces.
     fn rx_small_frames(
         &mut self,
         now_ns: u64,
@@ -201,19 +204,19 @@ pub trait SmallFrames {
         out: &mut Vec<Piece>,
     ) -> usize;
 
-    /// Returns whether the last [`SmallFrames::rx_small_frames`] ended at a frame that only
+    /// Returns whether the last [`SmallFrames::rx_small_frames`] stopped at a frame that only
     /// [`Nic::rx`] returns.
     fn has_other(&self) -> bool {
         false
     }
 
-    /// Like [`Nic::tx`], for frames of one piece each without offloads, up to the maximum length.
+    /// Sends frames like [`Nic::tx`]. Each frame is one piece without offloads, and not longer than
+    /// the maximum.
     fn tx_small_frames(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 
-/// A device that wraps another one. A middleware overrides some calls and passes the others
-/// through. By default it hides dedicated queues and the fast path, because their frames would
-/// bypass it.
+/// A device that wraps another one. A middleware overrides some calls and forwards the others. By
+/// default it hides dedicated queues and the fast path, because their frames would bypass it.
 pub trait Middleware {
     /// The inner device.
     type Inner: Nic + ?Sized;

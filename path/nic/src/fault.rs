@@ -6,22 +6,22 @@ use crate::frame::Frame;
 use crate::seed::Seeded;
 use std::collections::VecDeque;
 
-/// Fault probabilities per frame, 0.0 … 1.0, the same in both directions.
+/// Fault probabilities per frame, from 0.0 to 1.0, equal in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// A frame is dropped.
+    /// Probability of dropping a frame.
     pub drop: f64,
-    /// A frame is duplicated.
+    /// Probability of duplicating a frame.
     pub duplicate: f64,
-    /// A frame is swapped with the next one.
+    /// Probability of swapping a frame with the next one.
     pub reorder: f64,
-    /// One bit of a frame's header snapshot is flipped.
+    /// Probability of flipping one bit of a frame's header snapshot.
     pub corrupt: f64,
     /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// Faults so far, in frames.
+/// Number of frames with each fault so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FaultCounts {
     dropped: u64,
@@ -58,7 +58,7 @@ impl<N: Nic> Faulty<N> {
         }
     }
 
-    /// Draws whether an event of this probability happens. Counts it if so.
+    /// Returns true with this probability, and then increments the counter.
     fn happens(&mut self, probability: f64, count: fn(&mut FaultCounts) -> &mut u64) -> bool {
         let happens = self.chance.chance(probability);
         *count(&mut self.done) += u64::from(happens);
@@ -73,13 +73,13 @@ impl<N: Nic> Faulty<N> {
         }
     }
 
-    /// Adds a frame to `line`, possibly corrupted, duplicated, or swapped with the last frame.
-    /// `copy` makes the duplicate, which is omitted if no buffer is free. Returns the frame if it
-    /// is to be dropped.
-    fn misbehave(
+    /// Appends a frame to `queue`, possibly corrupted, duplicated, or swapped with the last frame.
+    /// `copy` makes the duplicate, or returns `None` if no buffer is free. Returns the frame if the
+    /// caller must drop it.
+    fn inject_faults(
         &mut self,
         mut frame: Frame,
-        line: &mut VecDeque<Frame>,
+        queue: &mut VecDeque<Frame>,
         copy: impl FnOnce(&Frame) -> Option<Frame>,
     ) -> Option<Frame> {
         let Faults {
@@ -100,12 +100,12 @@ impl<N: Nic> Faulty<N> {
             false => None,
         };
         let earlier = match self.happens(reorder, |done| &mut done.reordered) {
-            true => line.pop_back(),
+            true => queue.pop_back(),
             false => None,
         };
-        line.push_back(frame);
-        line.extend(earlier);
-        line.extend(second);
+        queue.push_back(frame);
+        queue.extend(earlier);
+        queue.extend(second);
         None
     }
 }
@@ -133,7 +133,8 @@ impl<N: Nic> Middleware for Faulty<N> {
         self.inner.rx(now_ns, wanted, buffers, &mut arrived);
         let mut pending = std::mem::take(&mut self.pending);
         for frame in arrived.drain(..) {
-            let dropped = self.misbehave(frame, &mut pending, |frame| frame.copied(buffers).ok());
+            let dropped =
+                self.inject_faults(frame, &mut pending, |frame| frame.copied(buffers).ok());
             if let Some(mut frame) = dropped {
                 frame.recycle(buffers);
             }
@@ -150,9 +151,9 @@ impl<N: Nic> Middleware for Faulty<N> {
         let mut dropped = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
             if let Some(frame) =
-                self.misbehave(frame.clone(), &mut out, |frame| Some(frame.clone()))
+                self.inject_faults(frame.clone(), &mut out, |frame| Some(frame.clone()))
             {
-                // Reported as sent, so that the sender does not learn of the drop.
+                // The report counts it as sent, so that the sender does not detect the drop.
                 dropped += TxReport {
                     sent: 1,
                     bytes: frame.len() as u64,

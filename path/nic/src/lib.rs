@@ -1,28 +1,28 @@
-//! Frames, buffers and devices: the form of a packet in Grantway, and the devices that receive and
-//! send packets.
+//! Frames, buffers and devices: the representation of a packet in Grantway, and the devices that
+//! receive and send packets.
 //!
-//! The basic rule: *a peer can write to pages while this domain reads them*. So a [`Frame`] is a
-//! private snapshot of its header plus opaque payload pieces; every decision uses the snapshot, and
-//! the snapshot is what is sent.
+//! The basic rule: *a peer can write to pages while this domain reads them*. A [`Frame`] therefore
+//! consists of a private snapshot of its header and opaque payload pieces. Every decision uses the
+//! snapshot, and devices send the header from the snapshot.
 //!
 //! | module | job |
 //! |---|---|
 //! | [`frame`] | a frame in transit |
-//! | [`offload`] | checksums and segmentation, pending or done |
+//! | [`offload`] | pending and completed checksums and segmentation |
 //! | [`buffer`] | receive buffers of devices |
-//! | [`device`] | the traits [`Nic`], and [`Middleware`] for a device around another |
+//! | [`device`] | the traits [`Nic`], and [`Middleware`] for a device that wraps another |
 //! | [`small_frame`] | small frames, for the fast path |
 //! | [`sim`] | a cable in memory |
 //! | [`dma`] | NICs with descriptor rings and DMA; a device in software |
 //! | [`pcap`] | capture files: playback, and recording of a device's traffic ([`pcap::Tee`]) |
-//! | [`fault`] | a device that drops, duplicates, reorders and corrupts frames at random from a seed |
-//! | [`trace`] | a device that records the last frames |
-//! | [`limited`] | a device behind a token bucket |
+//! | [`fault`] | a device that drops, duplicates, reorders and corrupts random frames from a seed |
+//! | [`trace`] | a device that records its last frames |
+//! | [`limited`] | a device with a rate limit |
 //! | [`rate`] | token buckets |
 //! | [`moderation`] | interrupt moderation: when a NIC is polled |
 //! | [`vmq`] | NICs with a queue per guest |
 //! | [`prefetch`] | prefetching of a batch |
-//! | [`virtio`] | the header in front of a frame of a TAP or a virtqueue |
+//! | [`virtio`] | the header that precedes each frame of a TAP or a virtqueue |
 
 pub mod buffer;
 pub mod device;

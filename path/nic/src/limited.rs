@@ -1,8 +1,8 @@
-//! A device behind a token bucket: the rate of the NIC model.
+//! A device with a rate limit, which models the speed of a NIC.
 //!
-//! A NIC of a given speed receives and sends no faster than that. Received frames above the rate
-//! wait in the inner device. Sent frames above the rate are copied into a queue, which models the
-//! NIC's buffers, and are sent later.
+//! A token bucket per direction limits the rate. Received frames above the rate wait in the inner
+//! device. Sent frames above the rate are copied into a queue, which models the NIC's buffers, and
+//! are sent later.
 
 use crate::buffer::Buffers;
 use crate::device::{Middleware, Nic, TxReport};
@@ -11,8 +11,9 @@ use crate::frame::copy::CopyError;
 use crate::rate::TokenBucket;
 use std::collections::VecDeque;
 
-/// Length of a typical frame in bytes. The next poll waits until the bucket allows one.
-const USUAL: u32 = 1514;
+/// Length of a typical frame in bytes. The next poll waits until the bucket permits a frame of this
+/// length.
+const TYPICAL_FRAME_BYTES: u32 = 1514;
 
 /// A device with a rate limit per direction.
 pub struct Limited<N> {
@@ -22,11 +23,11 @@ pub struct Limited<N> {
     /// Memory of queued frames.
     memory: Box<dyn Buffers>,
     waiting: VecDeque<Frame>,
-    leaving: Vec<Frame>,
-    /// Whether the last poll ended at the limit, with frames possibly left in the device.
-    held_back: bool,
-    /// Results of queued frames that were sent since the last report.
-    late: TxReport,
+    sending: Vec<Frame>,
+    /// Whether the last poll stopped at the limit, so that the device may hold more frames.
+    rate_limited: bool,
+    /// Results of the frames that were sent from the queue.
+    deferred: TxReport,
     queued: u64,
 }
 
@@ -39,8 +40,8 @@ impl<N> std::fmt::Debug for Limited<N> {
 }
 
 impl<N: Nic> Limited<N> {
-    /// Puts `inner` behind buckets of `bytes_per_s` and `burst_bytes`, one per direction; `memory`
-    /// holds frames queued for sending.
+    /// Wraps `inner` with a bucket of `bytes_per_s` and `burst_bytes` per direction. `memory` holds
+    /// the frames queued for sending.
     #[must_use]
     pub fn new(inner: N, bytes_per_s: u64, burst_bytes: u32, memory: Box<dyn Buffers>) -> Self {
         Self {
@@ -49,29 +50,29 @@ impl<N: Nic> Limited<N> {
             tx: TokenBucket::new(bytes_per_s, burst_bytes),
             memory,
             waiting: VecDeque::new(),
-            leaving: Vec::new(),
-            held_back: false,
-            late: TxReport::default(),
+            sending: Vec::new(),
+            rate_limited: false,
+            deferred: TxReport::default(),
             queued: 0,
         }
     }
 
     /// Sends queued frames that are due.
-    fn send_late(&mut self, now_ns: u64) {
+    fn send_deferred(&mut self, now_ns: u64) {
         while let Some(frame) = self.waiting.front()
             && self.tx.take(now_ns, frame.len() as u32)
         {
-            self.leaving.extend(self.waiting.pop_front());
+            self.sending.extend(self.waiting.pop_front());
         }
-        if self.leaving.is_empty() {
+        if self.sending.is_empty() {
             return;
         }
-        let all: Vec<u32> = (0..self.leaving.len() as u32).collect();
-        self.late += self.inner.tx(now_ns, &self.leaving, &all);
-        for frame in &mut self.leaving {
+        let all: Vec<u32> = (0..self.sending.len() as u32).collect();
+        self.deferred += self.inner.tx(now_ns, &self.sending, &all);
+        for frame in &mut self.sending {
             frame.recycle(&mut *self.memory);
         }
-        self.leaving.clear();
+        self.sending.clear();
     }
 }
 
@@ -93,18 +94,18 @@ impl<N: Nic> Middleware for Limited<N> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.send_late(now_ns);
+        self.send_deferred(now_ns);
         let mut taken = 0;
-        self.held_back = false;
+        self.rate_limited = false;
         while taken < budget {
             let allowed = self.rx.available(now_ns);
             if allowed == 0 {
-                self.held_back = true;
+                self.rate_limited = true;
                 break;
             }
-            // A frame's length is known only after it is received, so the last one may leave a
-            // debt.
-            let chunk = (allowed.div_ceil(USUAL) as usize).min(budget - taken);
+            // A frame's length is known only after it is received, so the last frame may overdraw
+            // the bucket.
+            let chunk = (allowed.div_ceil(TYPICAL_FRAME_BYTES) as usize).min(budget - taken);
             let before = out.len();
             let count = self.inner.rx(now_ns, chunk, buffers, out);
             for frame in out.iter().skip(before) {
@@ -119,7 +120,7 @@ impl<N: Nic> Middleware for Limited<N> {
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        self.send_late(now_ns);
+        self.send_deferred(now_ns);
         let caps = self.inner.caps();
         let mut report = TxReport::default();
         let mut now = Vec::with_capacity(pick.len());
@@ -130,7 +131,7 @@ impl<N: Nic> Middleware for Limited<N> {
             if self.waiting.is_empty() && self.tx.take(now_ns, frame.len() as u32) {
                 now.push(index);
             } else if !caps.takes(frame) {
-                // Not worth queueing: the device would reject it later.
+                // The device would reject it later.
                 report.refused += 1;
             } else {
                 match frame.copied(&mut *self.memory) {
@@ -150,8 +151,8 @@ impl<N: Nic> Middleware for Limited<N> {
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        let receive = match self.held_back {
-            true => self.rx.ready_at(now_ns, USUAL),
+        let receive = match self.rate_limited {
+            true => self.rx.ready_at(now_ns, TYPICAL_FRAME_BYTES),
             false => self.inner.next_due(now_ns),
         };
         let send = self.waiting.front();
@@ -162,9 +163,9 @@ impl<N: Nic> Middleware for Limited<N> {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
         counters.push(("queued", self.queued));
-        counters.push(("queued_full", self.late.full.into()));
-        counters.push(("queued_fault", self.late.fault.into()));
-        counters.push(("queued_refused", self.late.refused.into()));
+        counters.push(("queued_full", self.deferred.full.into()));
+        counters.push(("queued_fault", self.deferred.fault.into()));
+        counters.push(("queued_refused", self.deferred.refused.into()));
         counters
     }
 }

@@ -1,8 +1,8 @@
-//! Interrupt moderation: when a NIC is polled for received frames.
+//! Interrupt moderation: decides when to poll a NIC for received frames.
 //!
 //! The names follow the thesis and drivers: a NIC with moderation delays its interrupt so that one
-//! serves many frames. Here the "interrupt" is the start of a poll, and the policy is applied
-//! outside the NIC, so that it works for every NIC.
+//! interrupt serves many frames. Here the "interrupt" is the start of a poll. The policy is
+//! independent of the NIC, so it works for every NIC.
 
 /// Moderation policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub enum ModerationPolicy {
 /// Condition for the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// No condition: poll again at once.
+    /// No condition: poll again immediately.
     Now,
-    /// This time. The device's descriptor is ignored until then.
+    /// Poll at this time, and ignore the device's descriptor until then.
     At(u64),
-    /// The device's descriptor, or this time if it is given and earlier.
+    /// Poll when the device's descriptor signals frames, at the latest at this time, if any.
     Event(Option<u64>),
 }
 
@@ -36,8 +36,8 @@ pub struct Moderator {
     policy: ModerationPolicy,
     /// Earliest time of the next poll.
     not_before_ns: u64,
-    /// Whether the last poll used its whole budget. More frames are then waiting, and a delay would
-    /// only add latency.
+    /// Whether the last poll left frames waiting, for example because it used its whole budget. A
+    /// delay would then only add latency.
     backlog: bool,
 }
 
@@ -58,7 +58,7 @@ impl Moderator {
         self.policy
     }
 
-    /// Changes the policy, from the next poll on.
+    /// Changes the policy. The new policy applies to the next poll.
     pub fn set_policy(&mut self, policy: ModerationPolicy) {
         self.policy = policy;
         self.not_before_ns = 0;
@@ -72,8 +72,8 @@ impl Moderator {
 
     /// Records a poll that received `taken` frames with a budget of `budget`.
     pub fn looked(&mut self, now_ns: u64, taken: usize, budget: usize) {
-        // A poll that continues a backlog belongs to the tick that began it. A poll that found
-        // nothing (another device caused it) was no interrupt, so the next frame need not wait.
+        // A poll that continues a backlog belongs to the tick that began it. An empty poll, which
+        // another device caused, does not count as an interrupt, so the next frame need not wait.
         if let ModerationPolicy::Tick { us } = self.policy
             && taken > 0
             && now_ns >= self.not_before_ns
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_worked_off_within_its_tick() {
+    fn a_backlog_is_drained_within_its_tick() {
         let mut m = Moderator::new(TICK);
         m.looked(1_000, 64, 64);
         assert!(m.due(1_001));
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_nothing_is_no_backlog() {
+    fn a_zero_budget_is_no_backlog() {
         let mut m = Moderator::new(TICK);
         m.looked(0, 0, 0);
         assert_eq!(m.wake(0, None), Wake::Event(None));
     }
 
     #[test]
-    fn a_look_that_found_nothing_holds_nothing_back() {
+    fn an_empty_poll_delays_no_frame() {
         let mut m = Moderator::new(TICK);
         m.looked(1_000, 0, 64);
         assert!(m.due(1_001));

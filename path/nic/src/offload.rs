@@ -1,14 +1,14 @@
-//! Offload metadata of a frame: the work that a device has still to do, and the work that one has
-//! done.
+//! Offload metadata of a frame: the work that a device must still do, and the work that a device
+//! has done.
 
 /// State of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Not checked.
+    /// The checksum was not verified.
     #[default]
     Unknown,
-    /// The field at `start + offset` holds only the pseudo-header's sum. A device or software must
-    /// still replace it by the sum from `start` to the end of the frame (virtio's NEEDS_CSUM,
+    /// The field at `start + offset` holds only the sum of the pseudo-header. A device or software
+    /// must replace it by the sum from `start` to the end of the frame (virtio's NEEDS_CSUM,
     /// netif's `csum_blank`).
     Blank {
         /// First byte that the checksum covers, from the start of the frame.
@@ -16,7 +16,7 @@ pub enum Checksum {
         /// Offset of the checksum field from `start`.
         offset: u16,
     },
-    /// Valid (netif's `data_validated`).
+    /// A device has verified the checksum (netif's `data_validated`).
     Valid,
 }
 
@@ -29,19 +29,19 @@ pub enum GsoKind {
     Tcp6,
 }
 
-/// How to segment a frame that exceeds the MTU.
+/// Parameters for segmenting a frame that exceeds the MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// The kind.
+    /// Kind of segmentation.
     pub kind: GsoKind,
-    /// Payload bytes of a segment.
+    /// Maximum payload bytes of a segment.
     pub size: u16,
 }
 
 /// Offload metadata of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The checksum's state.
+    /// State of the checksum.
     pub checksum: Checksum,
     /// Pending segmentation.
     pub gso: Option<Gso>,

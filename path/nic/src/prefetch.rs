@@ -1,17 +1,17 @@
-//! Prefetching of the cache lines of a batch.
+//! Prefetches the cache lines of a batch.
 
-/// Prefetch distance in bytes of frames. A line that another core has written last takes some
+/// Prefetch distance in bytes of frames. Loading a line that another core wrote last takes some
 /// hundred cycles; prefetching overlaps these waits.
-const AHEAD: usize = 2048;
+const PREFETCH_BYTES: usize = 2048;
 
 /// Returns the prefetch distance in frames of `size` bytes; at least one.
 #[must_use]
 pub fn frames_ahead(size: usize) -> usize {
-    (AHEAD / size.max(1)).max(1)
+    (PREFETCH_BYTES / size.max(1)).max(1)
 }
 
-/// Calls `fetch` for the frame that is `ahead` positions behind frame number `at` of a batch; at
-/// the first frame, for all frames up to that one.
+/// Calls `fetch` for the frame `ahead` positions after frame `at` of a batch. At the first frame,
+/// also calls it for all frames before that one.
 #[inline]
 pub fn fetch_ahead<T>(frames: &[T], at: usize, ahead: usize, fetch: impl Fn(&T)) {
     if at == 0 {

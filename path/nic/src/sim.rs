@@ -1,5 +1,5 @@
-//! A simulated cable with a device at each end. It has a rate, a delay and seeded loss; a device
-//! may have dedicated queues for guests.
+//! A simulated cable with a device at each end. The cable has a rate, a delay and seeded loss. A
+//! device may have dedicated queues for guests.
 
 mod rings;
 mod wire;
@@ -11,25 +11,25 @@ use crate::frame::Frame;
 use crate::frame::copy::CopyError;
 use crate::offload::Offload;
 use crate::vmq::{MultiQueue, Vmq};
-use rings::{InRings, MacTable, SimRings};
+use rings::{MacTable, SimReceiver, SimRings};
 use std::cell::RefCell;
 use std::rc::Rc;
 use wire::{FrameInFlight, OneWay};
 
-/// Properties of a cable, the same in both directions.
+/// Properties of a cable, equal in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct SimCable {
-    /// Bytes of frames per second; `None`: unlimited.
+    /// Rate in frame bytes per second; `None` means unlimited.
     pub bytes_per_s: Option<u64>,
-    /// Nanoseconds from one end to the other.
+    /// Delay from one end to the other in nanoseconds.
     pub delay_ns: u64,
-    /// Share of lost frames, 0.0 … 1.0.
+    /// Fraction of lost frames, from 0.0 to 1.0.
     pub loss: f64,
-    /// Seed of the losses.
+    /// Seed of the random losses.
     pub seed: u64,
-    /// Maximum bytes per direction, in transit or waiting at either end. The cable drops frames
-    /// that exceed it.
-    pub holds_bytes: usize,
+    /// Maximum bytes per direction that are in transit or wait to be received. The sending device
+    /// drops frames that exceed it.
+    pub capacity_bytes: usize,
     /// Offloads of both devices.
     pub caps: Caps,
 }
@@ -41,7 +41,7 @@ impl Default for SimCable {
             delay_ns: 0,
             loss: 0.0,
             seed: 0,
-            holds_bytes: 4 << 20,
+            capacity_bytes: 4 << 20,
             caps: Caps {
                 checksum: false,
                 tso: false,
@@ -55,8 +55,8 @@ impl SimCable {
     /// Returns the two ends.
     #[must_use]
     pub fn ends(self) -> (SimNic, SimNic) {
-        let there = Rc::new(RefCell::new(OneWay::new(self.seed)));
-        let back = Rc::new(RefCell::new(OneWay::new(self.seed.wrapping_add(1))));
+        let forward = Rc::new(RefCell::new(OneWay::new(self.seed)));
+        let reverse = Rc::new(RefCell::new(OneWay::new(self.seed.wrapping_add(1))));
         let end = |from: &Rc<_>, to: &Rc<_>| SimNic {
             cable: self,
             inbound: Rc::clone(from),
@@ -64,7 +64,7 @@ impl SimCable {
             no_buffer: 0,
             queues: None,
         };
-        (end(&back, &there), end(&there, &back))
+        (end(&reverse, &forward), end(&forward, &reverse))
     }
 }
 
@@ -82,16 +82,16 @@ pub struct SimNic {
 #[derive(Debug)]
 struct SimQueues {
     rings: Rc<RefCell<SimRings>>,
-    vmq: MultiQueue<MacTable, InRings>,
+    vmq: MultiQueue<MacTable, SimReceiver>,
 }
 
 impl SimNic {
-    /// Gives the device `queues` dedicated queues for guests. Each queue, including the shared one,
-    /// holds `depth` received frames; a frame for a full queue is lost.
+    /// Adds `queues` dedicated queues for guests. Each queue, including the shared one, holds up to
+    /// `depth` received frames; a frame for a full queue is lost.
     #[must_use]
     pub fn with_queues(mut self, queues: usize, depth: usize) -> Self {
         let rings = Rc::new(RefCell::new(SimRings::new(queues, depth)));
-        let receive = InRings {
+        let receive = SimReceiver {
             inbound: Rc::clone(&self.inbound),
             rings: Rc::clone(&rings),
         };
@@ -100,8 +100,8 @@ impl SimNic {
         self
     }
 
-    /// Returns the next frame of the shared queue. Without dedicated queues, that holds every
-    /// frame.
+    /// Returns the next frame of the shared queue, which holds every frame if there are no
+    /// dedicated queues.
     fn pop(&mut self, now_ns: u64) -> Option<FrameInFlight> {
         let mut inbound = self.inbound.borrow_mut();
         match &self.queues {
@@ -158,11 +158,11 @@ impl SimNic {
     }
 }
 
-/// An end of a cable without offloads, as the wire behind a device.
+/// An end of a cable without offloads can also be the wire of a software device.
 impl Wire for SimNic {
     fn has_room(&self, len: usize) -> bool {
         let held = self.outbound.borrow().held_bytes;
-        held.saturating_add(len) <= self.cable.holds_bytes
+        held.saturating_add(len) <= self.cable.capacity_bytes
     }
 
     fn send(&mut self, now_ns: u64, bytes: Vec<u8>) {
@@ -206,7 +206,7 @@ impl Nic for SimNic {
                     out.push(frame);
                     taken += 1;
                 }
-                // The frame is lost, as on a NIC without receive descriptors.
+                // The frame is lost, as on a NIC without posted descriptors.
                 Err(CopyError::NoBuffer | CopyError::Fault(_)) => self.no_buffer += 1,
             }
         }
@@ -223,7 +223,7 @@ impl Nic for SimNic {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         if let Some(queues) = &self.queues
-            && queues.rings.borrow().holds_any()
+            && queues.rings.borrow().has_frames()
         {
             return Some(now_ns);
         }

@@ -1,14 +1,14 @@
-//! Small frames, for the fast path: each lies in one piece and needs no offload.
+//! Small frames, for the fast path. Each has one piece and no pending offload.
 //!
-//! A [`Frame`] can have many pieces, a bare header and pending offloads. A small frame is only a
-//! private copy of its first bytes, an address and a length.
+//! A [`Frame`] can have many pieces, a bare header and pending offloads. A small frame consists
+//! only of a private copy of its first bytes, an address and a length.
 
 use crate::frame::Frame;
 use shmem::{Fault, Span};
 use std::ops::Deref;
 
-/// Bytes of a frame that the fast path copies: the Ethernet header and the fields that identify
-/// protocols.
+/// Number of leading bytes that the fast path copies: the Ethernet header and the fields that
+/// identify protocols.
 pub const HEAD: usize = 64;
 
 /// A frame in one piece without offloads, in transit through the driver domain.
@@ -24,7 +24,7 @@ impl SmallFrame {
         span: Span::EMPTY,
     };
 
-    /// Reads the frame in `span`; copies its head.
+    /// Stores the frame in `span`, with a copy of its head.
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
         if span.len() < HEAD {
@@ -35,7 +35,7 @@ impl SmallFrame {
         Ok(())
     }
 
-    /// Returns the copy of its first bytes, with zeros behind the frame's end.
+    /// Returns the copy of its first bytes, padded with zeros after the end of the frame.
     #[must_use]
     #[inline]
     pub const fn head(&self) -> &[u8; HEAD] {
@@ -50,10 +50,10 @@ impl SmallFrame {
         self.span.len()
     }
 
-    /// Writes the frame to `dst`: the private head, then the bytes behind it in memory.
+    /// Writes the frame to `dst`: the private head, then the rest from memory.
     ///
     /// # Errors
-    /// The memory is inaccessible, or `dst` is shorter.
+    /// The memory is inaccessible, or `dst` is shorter than the frame.
     #[inline]
     pub fn copy_to(&self, dst: Span) -> Result<(), Fault> {
         if dst.len() < self.len() {
@@ -68,7 +68,7 @@ impl SmallFrame {
         shmem::copy(rest, self.span.skip(HEAD))
     }
 
-    /// Returns the same frame for the slow path.
+    /// Converts the frame for the slow path.
     ///
     /// # Errors
     /// The memory is inaccessible.
@@ -77,11 +77,11 @@ impl SmallFrame {
     }
 }
 
-/// A batch of small frames, in order. Frames are read into the batch and never moved within it; a
-/// cleared batch keeps its memory.
+/// A batch of small frames, in order. A frame stays at its position until the batch is cleared, and
+/// a cleared batch keeps its memory.
 #[derive(Debug, Default)]
 pub struct SmallBatch {
-    room: Vec<SmallFrame>,
+    storage: Vec<SmallFrame>,
     count: usize,
 }
 
@@ -92,16 +92,16 @@ impl SmallBatch {
         self.count = 0;
     }
 
-    /// Appends the frame in `span`; copies its head.
+    /// Appends the frame in `span`, with a copy of its head.
     ///
     /// # Errors
-    /// The memory is inaccessible; nothing was appended.
+    /// The memory is inaccessible; the batch is unchanged.
     #[inline]
     pub fn push(&mut self, span: Span) -> Result<(), Fault> {
-        if self.count == self.room.len() {
-            self.room.push(SmallFrame::NONE);
+        if self.count == self.storage.len() {
+            self.storage.push(SmallFrame::NONE);
         }
-        let place = self.room.get_mut(self.count).ok_or(Fault)?;
+        let place = self.storage.get_mut(self.count).ok_or(Fault)?;
         place.read(span)?;
         self.count += 1;
         Ok(())
@@ -113,7 +113,7 @@ impl Deref for SmallBatch {
 
     #[inline]
     fn deref(&self) -> &[SmallFrame] {
-        self.room.get(..self.count).unwrap_or(&[])
+        self.storage.get(..self.count).unwrap_or(&[])
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_head_is_sent() {
+    fn the_copied_head_is_sent() {
         let mut batch = SmallBatch::default();
         for len in [1514, 14, 60, 63, 64, 65, 13] {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
@@ -142,14 +142,14 @@ mod tests {
             assert_eq!(small_frame.len(), len);
             assert_eq!(small_frame.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
             assert!(small_frame.head().iter().skip(len).all(|byte| *byte == 0));
-            // The peer overwrites its bytes.
+            // The peer overwrites its bytes after the copy.
             from.take(HEAD).fill(0xff).unwrap();
             let to = memory(&[0xee; 2048]);
             small_frame.copy_to(to).unwrap();
             let mut copied = vec![0; len + 1];
             to.read(&mut copied).unwrap();
             assert_eq!(copied[..len], bytes);
-            assert_eq!(copied[len], 0xee, "not a byte more");
+            assert_eq!(copied[len], 0xee, "the copy exceeds the frame");
             assert_eq!(small_frame.to_frame().unwrap().to_vec().unwrap(), bytes);
             assert!(small_frame.copy_to(to.take(len - 1)).is_err());
         }

@@ -6,15 +6,15 @@ use crate::frame::Frame;
 use crate::offload::Offload;
 use std::collections::VecDeque;
 
-/// Recorded header bytes.
-const HEADER: usize = 64;
+/// Number of recorded header bytes.
+const RECORDED_BYTES: usize = 64;
 
 /// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceDirection {
-    /// The device received it.
+    /// The device received the frame.
     Rx,
-    /// The device sent it.
+    /// The device sent the frame.
     Tx,
 }
 
@@ -25,19 +25,19 @@ pub struct Summary {
     pub at_ns: u64,
     /// Direction.
     pub direction: TraceDirection,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub len: usize,
-    /// Pieces of the frame.
+    /// Number of pieces of the frame.
     pub pieces: usize,
     /// Pending offloads.
     pub offload: Offload,
-    header: [u8; HEADER],
+    header: [u8; RECORDED_BYTES],
     header_len: usize,
 }
 
 impl Summary {
     fn of(at_ns: u64, direction: TraceDirection, frame: &Frame) -> Self {
-        let mut header = [0; HEADER];
+        let mut header = [0; RECORDED_BYTES];
         let mut header_len = 0;
         for (to, from) in header.iter_mut().zip(frame.header()) {
             *to = *from;
@@ -55,7 +55,7 @@ impl Summary {
         }
     }
 
-    /// Returns the first bytes of its snapshot.
+    /// Returns the first bytes of the frame's snapshot.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         self.header.get(..self.header_len).unwrap_or(&[])
@@ -86,7 +86,7 @@ impl<N: Nic> Traced<N> {
         self.last.iter()
     }
 
-    fn note(&mut self, summary: Summary) {
+    fn record(&mut self, summary: Summary) {
         if self.last.len() >= self.keep {
             self.last.pop_front();
         }
@@ -117,14 +117,14 @@ impl<N: Nic> Middleware for Traced<N> {
         let before = out.len();
         let taken = self.inner.rx(now_ns, budget, buffers, out);
         for frame in out.iter().skip(before) {
-            self.note(Summary::of(now_ns, TraceDirection::Rx, frame));
+            self.record(Summary::of(now_ns, TraceDirection::Rx, frame));
         }
         taken
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            self.note(Summary::of(now_ns, TraceDirection::Tx, frame));
+            self.record(Summary::of(now_ns, TraceDirection::Tx, frame));
         }
         self.inner.tx(now_ns, frames, pick)
     }

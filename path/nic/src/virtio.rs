@@ -5,7 +5,7 @@ use crate::Frame;
 use crate::frame::ETHERNET;
 use crate::offload::{Checksum, Gso, GsoKind, Offload};
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const BYTES: usize = 10;
 
 const F_NEEDS_CSUM: u8 = 1;
@@ -14,11 +14,11 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 
-/// Error for a header that does not fit its frame, or that uses an offload that was not negotiated.
+/// Error of a header that does not fit its frame, or uses an offload that was not negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedHeader;
 
-/// Decodes the header of a frame of `len` bytes; `checksum` and `tso` are the negotiated offloads.
+/// Decodes the header of a frame of `len` bytes. `checksum` and `tso` are the negotiated offloads.
 ///
 /// # Errors
 /// [`MalformedHeader`]: the header does not fit the frame, or uses an offload that was not
@@ -75,7 +75,8 @@ pub fn decode(
     })
 }
 
-/// Encodes the header of a frame whose headers end at `headers` (used only with a pending offload).
+/// Encodes the header of a frame whose protocol headers end at `headers`. Without a pending
+/// offload, `headers` is ignored.
 #[must_use]
 pub fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
     let (flags, start, offset) = match offload.checksum {
@@ -106,8 +107,8 @@ pub fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
     [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
 }
 
-/// Returns the length of the headers that the snapshot holds: the part that the kernel keeps
-/// contiguous. The kernel checks the value and corrects one that is too small.
+/// Returns the length of the frame's protocol headers, which the kernel keeps contiguous. The
+/// kernel checks the value and corrects a value that is too small.
 #[must_use]
 pub fn headers(frame: &Frame) -> u16 {
     let Checksum::Blank { start, offset } = frame.offload.checksum else {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_that_were_not_agreed_on_are_malformed() {
+    fn unnegotiated_offloads_are_malformed() {
         let blank = encode(
             Offload {
                 checksum: BLANK,
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_malformed() {
+    fn invalid_headers_are_malformed() {
         let blank = encode(
             Offload {
                 checksum: BLANK,
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(
             decode(&blank, 51, true, true),
             Err(MalformedHeader),
-            "the field lies behind the end"
+            "the field lies after the end"
         );
         assert!(decode(&blank, 52, true, true).is_ok());
         let mut early = blank;
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(
             decode(&early, 9000, true, true),
             Err(MalformedHeader),
-            "within the MAC header"
+            "the start lies within the MAC header"
         );
         let mut far = blank;
         far[6..10].fill(0xff);
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(
             decode(&unchecked, 9000, true, true),
             Err(MalformedHeader),
-            "segments need a checksum"
+            "segmentation needs a blank checksum"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Rings between a driver and a hostile device, and between a device and a hostile driver. Clauses
-//! of [specs/dma.md](../../../specs/dma.md).
+//! Tests rings between a driver and a hostile device, and between a device and a hostile driver.
+//! The clauses are those of [specs/dma.md](../../../specs/dma.md).
 
 mod common;
 
 use abi::PAGE;
-use common::{Cord, bytes};
+use common::{TestWire, bytes};
 use nic::dma::layout::{
     Completion, Descriptor, DeviceMemory, MappedMemory, Merged, OwnMemory, queue_bytes,
 };
@@ -21,7 +21,7 @@ const ENTRIES: u32 = 8;
 const BUFFER: usize = 512;
 const LONGEST: usize = 1200;
 
-/// A supply that rejects buffers which are not in use.
+/// A supply that panics if a buffer is taken or returned twice.
 #[derive(Debug)]
 struct Supply {
     pool: Pool,
@@ -45,7 +45,7 @@ impl Buffers for Supply {
     }
 }
 
-/// A receive queue, and a device that the test plays.
+/// A receive queue, and a device that the test controls.
 struct Rig {
     table: IoTable,
     base: IoAddr,
@@ -103,7 +103,7 @@ impl Rig {
         }
     }
 
-    /// Writes any completion into a slot, and publishes any index.
+    /// Writes an arbitrary completion into a slot, and publishes an arbitrary index.
     fn forge(&mut self, slot: u32, completion: Completion, completed: u32) {
         let memory = MappedMemory {
             io: &self.table,
@@ -124,8 +124,8 @@ impl Rig {
         self.queue.receive(table, budget, supply, frames)
     }
 
-    /// Returns the error that a forged completion of `index` causes after two buffers were posted
-    /// and one was completed.
+    /// Returns the error that a forged completion in slot 1 causes after three buffers were posted
+    /// and the first was completed.
     fn misuse(forged: Completion, completed: u32) -> nic::dma::DmaError {
         let mut rig = Self::new();
         rig.post(3);
@@ -140,7 +140,7 @@ impl Rig {
         error
     }
 
-    /// Withdraws everything, and checks that no buffer is lost.
+    /// Withdraws all buffers, and checks that none is lost.
     fn close(&mut self) {
         let Self {
             table,
@@ -155,7 +155,7 @@ impl Rig {
     }
 }
 
-/// D-10 to D-14: every violation has its name, and names queue and index.
+/// D-10 to D-14: each violation has its own error, which names the queue and the index.
 #[test]
 fn violations_name_the_queue_and_the_index() {
     let good = Completion {
@@ -219,9 +219,9 @@ fn violations_name_the_queue_and_the_index() {
     assert_eq!(text, "receive queue 3, index 0: completed twice");
 }
 
-/// D-13: parts of a frame that are too long together.
+/// D-13: the parts of a frame together exceed the maximum length.
 #[test]
-fn frame_that_never_ends_is_too_long() {
+fn endless_frame_is_too_long() {
     let mut rig = Rig::new();
     rig.post(8);
     for _ in 0..8 {
@@ -240,7 +240,7 @@ fn frame_that_never_ends_is_too_long() {
     rig.close();
 }
 
-/// D-15: an error completion drops its whole frame, and nothing else.
+/// D-15: an error completion drops its whole frame, and no other frame.
 #[test]
 fn frame_with_an_error_is_dropped() {
     let mut rig = Rig::new();
@@ -286,7 +286,7 @@ fn completion() -> impl Strategy<Value = Completion> {
     all.prop_map(
         |(index, len, header_len, (more, valid, error, merged))| Completion {
             index,
-            // A frame continues only behind a full buffer, mostly.
+            // Most frames continue only after a full buffer.
             len: if more && len < 500 {
                 BUFFER as u32
             } else {
@@ -325,7 +325,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// D-16: each buffer is in one place, and none is lost, for any words that the device writes.
+    /// D-16: whatever the device writes, each buffer has exactly one owner, and none is lost.
     #[test]
     fn hostile_device_loses_and_duplicates_no_buffer(
         ops in prop::collection::vec(op(), 1..80),
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Pages that a hostile driver posts, maps and unmaps.
+/// Number of pages that a hostile driver posts, maps and unmaps.
 const PAGES: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -378,7 +378,7 @@ enum DriverOp {
 }
 
 fn driver_op() -> impl Strategy<Value = DriverOp> {
-    // Also addresses before and behind the pages.
+    // Some addresses lie before or after the pages.
     let at = 0..(PAGES + 2) * PAGE;
     prop_oneof![
         2 => (0..PAGES).prop_map(DriverOp::Map),
@@ -390,17 +390,18 @@ fn driver_op() -> impl Strategy<Value = DriverOp> {
     ]
 }
 
-/// The device, a driver that posts any address, and the expected bytes of the driver's pages.
+/// The device, a driver that posts arbitrary addresses, and the expected contents of the driver's
+/// pages.
 struct Driven {
     table: IoTable,
-    device: SoftDevice<Cord>,
+    device: SoftDevice<TestWire>,
     queue: DriverQueue<OwnMemory, ()>,
-    cord: Cord,
+    test_wire: TestWire,
     pages: Area,
     first: IoAddr,
     expected: Vec<u8>,
     arrived: Vec<Vec<u8>>,
-    /// Bytes of the current frame that were stored.
+    /// Number of stored bytes of the current frame.
     stored: usize,
     mapped: [u32; PAGES],
 }
@@ -415,15 +416,15 @@ impl Driven {
         let first = table.add(pages);
         let transmit = base.add(queue_bytes(ENTRIES)).unwrap();
         let memory = OwnMemory::new(rings.span(), ENTRIES).unwrap();
-        let cord = Cord::default();
+        let test_wire = TestWire::default();
         let interrupts = Interrupts::default();
-        let wire = cord.clone();
+        let wire = test_wire.clone();
         let device = SoftDevice::new(wire, ENTRIES, &[base], transmit, 1518, interrupts);
         Self {
             table,
             device,
             queue: DriverQueue::new(QueueName::Receive(0), memory, ENTRIES, 0),
-            cord,
+            test_wire,
             pages,
             first,
             expected: vec![0; pages.len()],
@@ -467,7 +468,10 @@ impl Driven {
             }
             DriverOp::Arrive(len) => {
                 let frame = bytes(self.arrived.len() as u8 + 1, len);
-                self.cord.arriving.borrow_mut().push_back(frame.clone());
+                self.test_wire
+                    .arriving
+                    .borrow_mut()
+                    .push_back(frame.clone());
                 self.arrived.push(frame);
             }
             DriverOp::Work => self.work()?,
@@ -499,13 +503,13 @@ impl Driven {
         self.pages.span().read(&mut found).unwrap();
         prop_assert!(
             found == self.expected,
-            "a write outside the posted and mapped bytes"
+            "the device wrote outside the posted and mapped bytes"
         );
         Ok(())
     }
 }
 
-/// D-43: a descriptor without a buffer costs one frame, and its queue continues.
+/// D-43: a descriptor of an empty buffer loses one frame, and the queue continues to work.
 #[test]
 fn empty_buffer_completes_with_an_error() {
     let mut driven = Driven::new();
@@ -513,7 +517,7 @@ fn empty_buffer_completes_with_an_error() {
     for len in [0, 0, 600, 0, 600, 600] {
         driven.run(DriverOp::Post { at: PAGE, len }).unwrap();
     }
-    // The third frame ends at the fourth descriptor.
+    // The third frame is lost at the fourth descriptor.
     for len in [100, 100, 1200, 1200] {
         driven.run(DriverOp::Arrive(len)).unwrap();
     }
@@ -526,7 +530,8 @@ fn empty_buffer_completes_with_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// D-4, D-5, D-43: the device writes exactly the bytes that are posted and mapped at that time.
+    /// D-4, D-5, D-43: the device writes only bytes that are posted and mapped at the time of the
+    /// write.
     #[test]
     fn device_writes_only_posted_and_mapped_bytes(
         ops in prop::collection::vec(driver_op(), 1..60),

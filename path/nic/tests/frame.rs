@@ -1,4 +1,4 @@
-//! Reads of a frame's bytes: their source and their number.
+//! Tests from which memory a frame's bytes are read, and how often.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn pieces_of(bytes: &[u8], cuts: &[usize]) -> Vec<Piece> {
 }
 
 #[test]
-fn snapshot_counts_when_the_memory_changes() {
+fn header_is_sent_from_the_snapshot() {
     let memory = area_of(&bytes(1, 200));
     let piece = Piece {
         span: memory,
@@ -45,7 +45,7 @@ fn snapshot_counts_when_the_memory_changes() {
 }
 
 #[test]
-fn more_of_the_header_is_read_once() {
+fn snapshot_extension_rereads_no_byte() {
     let memory = area_of(&bytes(1, 200));
     let mut frame = Frame::new(
         Piece {
@@ -67,7 +67,7 @@ fn more_of_the_header_is_read_once() {
 }
 
 #[test]
-fn a_bare_header_has_no_piece_behind_it() {
+fn a_bare_header_has_no_piece() {
     let mut frame = Frame::with_header(&[7; 54]).unwrap();
     frame.push(Piece {
         span: area_of(&bytes(3, 100)),
@@ -82,7 +82,7 @@ fn a_bare_header_has_no_piece_behind_it() {
     let mut copied = [0; 154];
     to.read(&mut copied).unwrap();
     assert_eq!(&copied[..], &whole[..]);
-    // The snapshot continues behind the bare header.
+    // The snapshot continues after the bare header.
     frame.snapshot().unwrap();
     assert_eq!(frame.header(), &whole[..HOT]);
     frame.need(120).unwrap();
@@ -93,14 +93,14 @@ fn a_bare_header_has_no_piece_behind_it() {
 }
 
 #[test]
-fn a_bare_header_is_bounded() {
+fn a_bare_header_has_a_maximum_length() {
     assert!(Frame::with_header(&[0; SNAPSHOT]).is_some());
     assert!(Frame::with_header(&[0; SNAPSHOT + 1]).is_none());
     assert!(Frame::with_header(&[]).unwrap().is_empty());
 }
 
 #[test]
-fn recycling_gives_back_and_empties() {
+fn recycling_returns_buffers_and_clears_the_frame() {
     let mut buffers = pool(4, 64);
     let mut frame = Frame::from_bytes(&bytes(1, 200), &mut buffers).unwrap();
     assert_eq!((frame.pieces.len(), buffers.available()), (4, 0));
@@ -119,7 +119,7 @@ fn recycling_gives_back_and_empties() {
 }
 
 #[test]
-fn without_room_nothing_is_kept() {
+fn failed_copies_return_their_buffers() {
     let mut buffers = pool(3, 64);
     assert_eq!(
         Frame::from_bytes(&[0; 193], &mut buffers).unwrap_err(),
@@ -130,8 +130,8 @@ fn without_room_nothing_is_kept() {
     assert_eq!(frame.copied(&mut buffers).unwrap_err(), CopyError::NoBuffer);
     assert_eq!(buffers.available(), 1);
     // A supply of empty buffers.
-    struct Hollow;
-    impl Buffers for Hollow {
+    struct EmptyBuffers;
+    impl Buffers for EmptyBuffers {
         fn take(&mut self) -> Option<nic::Buffer> {
             Some(nic::Buffer {
                 id: BufferId(0),
@@ -144,7 +144,7 @@ fn without_room_nothing_is_kept() {
         fn put(&mut self, _: BufferId) {}
     }
     assert_eq!(
-        Frame::from_bytes(&[1], &mut Hollow).unwrap_err(),
+        Frame::from_bytes(&[1], &mut EmptyBuffers).unwrap_err(),
         CopyError::NoBuffer
     );
 }
@@ -188,14 +188,14 @@ fn a_copy_has_the_snapshot_and_the_offloads() {
     assert_eq!(copy.header(), frame.header());
     assert_eq!((copy.token, copy.offload), (77, frame.offload));
     memory.fill(0).unwrap();
-    // Its memory holds the same bytes: a fresh snapshot shows them.
+    // The copy's memory holds the same bytes, so a new snapshot reads them.
     let mut again = copy.clone();
     again.snapshot().unwrap();
     assert_eq!(again.to_vec().unwrap(), copy.to_vec().unwrap());
 }
 
 #[test]
-fn frame_counts_as_its_segments() {
+fn lengths_are_those_of_the_segments() {
     let mut bytes = vec![0; 54 + 3000];
     bytes[46] = 5 << 4;
     let mut frame = Frame::empty();
@@ -221,7 +221,7 @@ fn frame_counts_as_its_segments() {
         let found = (frame.longest_packet(), frame.wire_bytes());
         assert_eq!(found, (longest, wire), "{size}");
     }
-    // Neither of two tags counts towards the length.
+    // Neither of two VLAN tags counts towards the length.
     bytes[12..14].copy_from_slice(&[0x88, 0xa8]);
     bytes[16..18].copy_from_slice(&[0x81, 0x00]);
     bytes[54] = 5 << 4;
@@ -241,7 +241,7 @@ fn frame_counts_as_its_segments() {
     };
     let longest = tagged.longest_packet() - tagged.tag_bytes();
     assert_eq!(longest, 14 + 40 + 1460);
-    // A header behind the snapshot has no effect.
+    // A TCP header outside the snapshot has no effect.
     frame.offload.checksum = Checksum::Blank {
         start: 2000,
         offset: 16,
@@ -260,13 +260,13 @@ fn a_pool_accepts_only_outstanding_buffers() {
     buffers.put(BufferId::NONE);
     buffers.put(BufferId(2));
     assert_eq!(buffers.available(), 1);
-    // The buffer returned last is taken first.
+    // The pool hands out the last returned buffer first.
     assert_eq!(buffers.take(), Some(first));
 }
 
 proptest! {
     #[test]
-    fn every_way_to_read_a_frame_agrees(
+    fn all_reads_of_a_frame_return_the_same_bytes(
         len in 0usize..400,
         bare in 0usize..=SNAPSHOT,
         need in 0usize..200,

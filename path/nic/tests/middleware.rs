@@ -1,8 +1,8 @@
-//! Devices that wrap devices: faults, traces, limits.
+//! Tests devices that wrap devices: faults, traces, limits.
 
 mod common;
 
-use common::{Bench, bytes, contents, counter, pool};
+use common::{TestNic, bytes, contents, counter, pool};
 use nic::fault::{Faults, Faulty};
 use nic::frame::HOT;
 use nic::limited::Limited;
@@ -34,12 +34,12 @@ const NONE: Faults = Faults {
 };
 
 #[test]
-fn without_faults_nothing_changes() {
-    let bench = Bench {
+fn without_faults_frames_pass_unchanged() {
+    let inner = TestNic {
         due_ns: Some(8),
-        ..Bench::with(numbered(5))
+        ..TestNic::with(numbered(5))
     };
-    let mut nic = Faulty::new(bench.clone(), NONE);
+    let mut nic = Faulty::new(inner.clone(), NONE);
     let mut buffers = pool(16, 256);
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 2, &mut buffers, &mut out), 2);
@@ -47,9 +47,9 @@ fn without_faults_nothing_changes() {
     assert_eq!(contents(&out), numbered(5));
     let report = nic.tx(0, &out, &[4, 1]);
     assert_eq!((report.sent, report.bytes), (2, 200));
-    assert_eq!(bench.sent.borrow()[..], [bytes(4, 100), bytes(1, 100)]);
-    assert_eq!((nic.caps(), nic.next_due(0)), (bench.caps(), Some(8)));
-    assert_eq!(counter(&nic, "bench"), 1);
+    assert_eq!(inner.sent.borrow()[..], [bytes(4, 100), bytes(1, 100)]);
+    assert_eq!((nic.caps(), nic.next_due(0)), (inner.caps(), Some(8)));
+    assert_eq!(counter(&nic, "inner"), 1);
     for name in [
         "fault_dropped",
         "fault_duplicated",
@@ -62,8 +62,8 @@ fn without_faults_nothing_changes() {
 
 #[test]
 fn dropped_frames_return_their_buffers() {
-    let bench = Bench::with(numbered(5));
-    let mut nic = Faulty::new(bench.clone(), Faults { drop: 1.0, ..NONE });
+    let inner = TestNic::with(numbered(5));
+    let mut nic = Faulty::new(inner.clone(), Faults { drop: 1.0, ..NONE });
     let mut buffers = pool(5, 256);
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 0);
@@ -71,15 +71,15 @@ fn dropped_frames_return_their_buffers() {
     let sent = frames(2, &mut buffers);
     let report = nic.tx(0, &sent, &[0, 1]);
     assert_eq!((report.sent, report.bytes), (2, 200));
-    assert!(bench.sent.borrow().is_empty());
+    assert!(inner.sent.borrow().is_empty());
     assert_eq!(counter(&nic, "fault_dropped"), 7);
 }
 
 #[test]
-fn duplicates_follow_and_keep_within_the_budget() {
-    let bench = Bench::with(numbered(2));
+fn duplicates_follow_within_the_budget() {
+    let inner = TestNic::with(numbered(2));
     let mut nic = Faulty::new(
-        bench.clone(),
+        inner.clone(),
         Faults {
             duplicate: 1.0,
             ..NONE
@@ -92,28 +92,28 @@ fn duplicates_follow_and_keep_within_the_budget() {
     assert_eq!(nic.rx(0, 3, &mut buffers, &mut out), 1);
     assert_eq!(nic.next_due(5), None);
     assert_eq!(marks(&contents(&out)), [0, 0, 1, 1]);
-    // Queued frames return their buffers before their supply is dropped.
-    bench.arriving.borrow_mut().extend(numbered(1));
+    // The device returns the buffers of queued frames before their supply is dropped.
+    inner.arriving.borrow_mut().extend(numbered(1));
     assert_eq!(nic.rx(0, 1, &mut buffers, &mut out), 1);
     nic.release(&mut buffers);
     assert_eq!(
         (out.len(), nic.next_due(5), buffers.available()),
         (5, None, 4)
     );
-    // Each in separate memory.
+    // Duplicates have separate memory.
     out.iter_mut().for_each(|frame| frame.recycle(&mut buffers));
     assert_eq!(buffers.available(), 9);
     let sent = frames(2, &mut buffers);
     nic.tx(0, &sent, &[0, 1]);
-    assert_eq!(marks(&bench.sent.borrow()), [0, 0, 1, 1]);
+    assert_eq!(marks(&inner.sent.borrow()), [0, 0, 1, 1]);
     assert_eq!(counter(&nic, "fault_duplicated"), 5);
 }
 
 #[test]
-fn reordered_frames_change_places() {
-    let bench = Bench::with(numbered(3));
+fn reordered_frames_are_swapped() {
+    let inner = TestNic::with(numbered(3));
     let mut nic = Faulty::new(
-        bench.clone(),
+        inner.clone(),
         Faults {
             reorder: 1.0,
             ..NONE
@@ -125,12 +125,12 @@ fn reordered_frames_change_places() {
     assert_eq!(marks(&contents(&out)), [1, 2, 0]);
     let sent = frames(3, &mut buffers);
     nic.tx(0, &sent, &[0, 1, 2]);
-    assert_eq!(marks(&bench.sent.borrow()), [1, 2, 0]);
+    assert_eq!(marks(&inner.sent.borrow()), [1, 2, 0]);
     assert_eq!(counter(&nic, "fault_reordered"), 6);
 }
 
 #[test]
-fn one_header_bit_is_flipped_in_a_copy() {
+fn corruption_flips_one_header_bit() {
     let wrong_bits = |found: &[u8], expected: &[u8]| -> u32 {
         assert_eq!(found[HOT..], expected[HOT..]);
         found
@@ -139,9 +139,9 @@ fn one_header_bit_is_flipped_in_a_copy() {
             .map(|(a, b)| (a ^ b).count_ones())
             .sum()
     };
-    let bench = Bench::with(numbered(3));
+    let inner = TestNic::with(numbered(3));
     let mut nic = Faulty::new(
-        bench.clone(),
+        inner.clone(),
         Faults {
             corrupt: 1.0,
             ..NONE
@@ -156,7 +156,7 @@ fn one_header_bit_is_flipped_in_a_copy() {
     let sent = frames(3, &mut buffers);
     nic.tx(0, &sent, &[0, 1, 2]);
     assert_eq!(contents(&sent), numbered(3));
-    for (found, expected) in bench.sent.borrow().iter().zip(&numbered(3)) {
+    for (found, expected) in inner.sent.borrow().iter().zip(&numbered(3)) {
         assert_eq!(wrong_bits(found, expected), 1);
     }
     assert_eq!(counter(&nic, "fault_corrupted"), 6);
@@ -166,11 +166,11 @@ fn one_header_bit_is_flipped_in_a_copy() {
 
 #[test]
 fn a_trace_keeps_the_last_frames() {
-    let bench = Bench {
+    let inner = TestNic {
         due_ns: Some(8),
-        ..Bench::with([bytes(1, 100), bytes(2, 20)])
+        ..TestNic::with([bytes(1, 100), bytes(2, 20)])
     };
-    let mut nic = Traced::new(bench.clone(), 3);
+    let mut nic = Traced::new(inner.clone(), 3);
     let mut buffers = pool(9, 16);
     let mut out = frames(1, &mut buffers);
     out[0].offload.checksum = Checksum::Valid;
@@ -192,49 +192,50 @@ fn a_trace_keeps_the_last_frames() {
         (2, TraceDirection::Rx, 20)
     );
     assert_eq!(last[2].header(), bytes(2, 20));
-    assert_eq!((nic.caps(), nic.next_due(0)), (bench.caps(), Some(8)));
-    assert_eq!(counter(&nic, "bench"), 1);
-    assert_eq!(bench.sent.borrow().len(), 2);
+    assert_eq!((nic.caps(), nic.next_due(0)), (inner.caps(), Some(8)));
+    assert_eq!(counter(&nic, "inner"), 1);
+    assert_eq!(inner.sent.borrow().len(), 2);
 }
 
 #[test]
-fn a_trace_of_nothing_keeps_nothing() {
-    let mut nic = Traced::new(Bench::with(numbered(2)), 0);
+fn an_empty_trace_records_nothing() {
+    let mut nic = Traced::new(TestNic::with(numbered(2)), 0);
     nic.rx(0, 9, &mut pool(9, 256), &mut Vec::new());
     assert_eq!(nic.last().count(), 0);
 }
 
-/// 1 byte per µs.
+/// Rate of 1 byte per µs, in bytes per second.
 const RATE: u64 = 1_000_000;
 const US: u64 = 1000;
 
 #[test]
-fn receiving_keeps_to_the_rate() {
-    let bench = Bench::with(numbered(4));
-    let mut nic = Limited::new(bench.clone(), RATE, 150, Box::new(pool(4, 256)));
+fn receiving_respects_the_rate() {
+    let inner = TestNic::with(numbered(4));
+    let mut nic = Limited::new(inner.clone(), RATE, 150, Box::new(pool(4, 256)));
     let mut buffers = pool(9, 256);
     let mut out = Vec::new();
-    // 150 bytes are one and a half frames: two are received, half of one as a debt.
+    // 150 bytes are one and a half frames: two frames are received, and the second overdraws the
+    // bucket.
     assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 2);
-    assert_eq!(bench.arriving.borrow().len(), 2);
+    assert_eq!(inner.arriving.borrow().len(), 2);
     assert_eq!(nic.rx(50 * US, 9, &mut buffers, &mut out), 0);
-    // The next poll is worthwhile only when a full burst is available.
+    // The next poll is due only when a full burst is available.
     assert_eq!(nic.next_due(50 * US), Some(200 * US));
     assert_eq!(nic.rx(51 * US, 9, &mut buffers, &mut out), 1);
     assert_eq!(nic.rx(151 * US, 9, &mut buffers, &mut out), 1);
     assert_eq!(contents(&out), numbered(4));
-    // No frame is waiting: the device, not the limit, sets the time.
+    // If no frame is waiting, the device, not the limit, determines the time.
     assert_eq!(nic.rx(1000 * US, 9, &mut buffers, &mut out), 0);
     assert_eq!(nic.next_due(1000 * US), None);
 }
 
 #[test]
-fn the_budget_ends_a_look_before_the_limit_does() {
-    let bench = Bench {
+fn the_budget_ends_a_poll_before_the_limit() {
+    let inner = TestNic {
         due_ns: Some(3),
-        ..Bench::with(numbered(4))
+        ..TestNic::with(numbered(4))
     };
-    let mut nic = Limited::new(bench, RATE, 100_000, Box::new(pool(4, 256)));
+    let mut nic = Limited::new(inner, RATE, 100_000, Box::new(pool(4, 256)));
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 3, &mut pool(9, 256), &mut out), 3);
     assert_eq!(nic.next_due(0), Some(3));
@@ -242,36 +243,36 @@ fn the_budget_ends_a_look_before_the_limit_does() {
 
 #[test]
 fn sending_respects_rate_and_order() {
-    let bench = Bench::default();
-    let mut nic = Limited::new(bench.clone(), RATE, 200, Box::new(pool(2, 256)));
+    let inner = TestNic::default();
+    let mut nic = Limited::new(inner.clone(), RATE, 200, Box::new(pool(2, 256)));
     let mut buffers = pool(9, 256);
     let sent = frames(5, &mut buffers);
     let report = nic.tx(0, &sent, &[0, 1, 2, 3, 4, 77]);
     assert_eq!((report.sent, report.full, report.bytes), (4, 1, 400));
-    assert_eq!(marks(&bench.sent.borrow()), [0, 1]);
+    assert_eq!(marks(&inner.sent.borrow()), [0, 1]);
     assert_eq!(nic.next_due(0), Some(100 * US));
     assert_eq!(nic.rx(99 * US, 9, &mut buffers, &mut Vec::new()), 0);
-    assert_eq!(bench.sent.borrow().len(), 2);
+    assert_eq!(inner.sent.borrow().len(), 2);
     nic.rx(100 * US, 9, &mut buffers, &mut Vec::new());
-    assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
-    // A new frame is queued behind waiting ones.
+    assert_eq!(marks(&inner.sent.borrow()), [0, 1, 2]);
+    // A new frame is queued after waiting frames.
     nic.tx(150 * US, &sent, &[4]);
-    assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
+    assert_eq!(marks(&inner.sent.borrow()), [0, 1, 2]);
     nic.tx(200 * US, &sent, &[]);
     nic.tx(300 * US, &sent, &[]);
-    assert_eq!(bench.sent.borrow()[..], numbered(5));
+    assert_eq!(inner.sent.borrow()[..], numbered(5));
     assert_eq!(nic.next_due(300 * US), None);
     assert_eq!(
         (counter(&nic, "queued"), counter(&nic, "queued_full")),
         (3, 0)
     );
-    assert_eq!(counter(&nic, "bench"), 1);
+    assert_eq!(counter(&nic, "inner"), 1);
 }
 
 #[test]
 fn rejected_frames_are_not_queued() {
-    let bench = Bench::default();
-    let mut nic = Limited::new(bench.clone(), RATE, 100, Box::new(pool(1, 256)));
+    let inner = TestNic::default();
+    let mut nic = Limited::new(inner.clone(), RATE, 100, Box::new(pool(1, 256)));
     let mut buffers = pool(9, 256);
     let mut sent = frames(3, &mut buffers);
     sent[1].offload.checksum = Checksum::Blank {
@@ -280,17 +281,17 @@ fn rejected_frames_are_not_queued() {
     };
     let report = nic.tx(0, &sent, &[0, 1, 2]);
     assert_eq!((report.sent, report.refused, report.full), (2, 1, 0));
-    assert_eq!(nic.caps(), bench.caps());
+    assert_eq!(nic.caps(), inner.caps());
 }
 
 proptest! {
     #[test]
-    fn nothing_is_lost_or_made_up_by_a_limit(
+    fn limits_lose_and_invent_no_frame(
         burst in 1u32..2000,
         steps in prop::collection::vec((0u64..300, 0u8..5, 0u8..5), 1..60),
     ) {
-        let bench = Bench::default();
-        let mut nic = Limited::new(bench.clone(), RATE, burst, Box::new(pool(8, 64)));
+        let inner = TestNic::default();
+        let mut nic = Limited::new(inner.clone(), RATE, burst, Box::new(pool(8, 64)));
         let mut buffers = pool(64, 128);
         let (mut now, mut arrived, mut received) = (0, 0u64, 0u64);
         let (mut accepted, mut next) = (Vec::new(), 0u8);
@@ -298,14 +299,14 @@ proptest! {
         for (wait, receive, send) in steps {
             now += wait * US;
             let more = (0..receive).map(|_| { arrived += 1; bytes(0, 100) });
-            bench.arriving.borrow_mut().extend(more.collect::<Vec<_>>());
+            inner.arriving.borrow_mut().extend(more.collect::<Vec<_>>());
             nic.rx(now, 3, &mut buffers, &mut out);
             received += out.len() as u64;
             for mut frame in out.drain(..) {
                 prop_assert_eq!(frame.len(), 100);
                 frame.recycle(&mut buffers);
             }
-            prop_assert_eq!(received + bench.arriving.borrow().len() as u64, arrived);
+            prop_assert_eq!(received + inner.arriving.borrow().len() as u64, arrived);
             prop_assert!(received * 100 <= now / US + u64::from(burst) + 100);
             for _ in 0..send {
                 let mut frame = [Frame::from_bytes(&[next; 100], &mut buffers).unwrap()];
@@ -317,7 +318,7 @@ proptest! {
                 next = next.wrapping_add(1);
                 frame[0].recycle(&mut buffers);
             }
-            let left = marks(&bench.sent.borrow());
+            let left = marks(&inner.sent.borrow());
             prop_assert!(left.len() as u64 * 100 <= now / US + u64::from(burst) + 100);
         }
         now += 1_000_000 * US;
@@ -326,6 +327,6 @@ proptest! {
             now += 1_000_000 * US;
             nic.tx(now, &[], &[]);
         }
-        prop_assert_eq!(marks(&bench.sent.borrow()), accepted);
+        prop_assert_eq!(marks(&inner.sent.borrow()), accepted);
     }
 }

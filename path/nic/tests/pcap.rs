@@ -1,8 +1,8 @@
-//! Capture files: read, written, rejected.
+//! Tests reading, writing and rejecting capture files.
 
 mod common;
 
-use common::{Bench, bytes, contents, counter, pool};
+use common::{TestNic, bytes, contents, counter, pool};
 use nic::pcap::{FRAME_BYTES, FrameReader, FrameWriter, Pace, PcapError, PcapNic, Tee};
 use nic::{Frame, Nic};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ impl Write for Shared {
     }
 }
 
-/// A file that fails after this number of writes.
+/// A file that becomes full after this number of writes.
 #[derive(Debug)]
 struct Full(usize);
 
@@ -65,17 +65,22 @@ fn file_of(frames: &[(u32, u32, Vec<u8>)]) -> Vec<u8> {
     file
 }
 
-/// More than any test writes.
-const MUCH: u64 = 1 << 30;
+/// Size limit that exceeds the output of every test.
+const LARGE_LIMIT: u64 = 1 << 30;
 
-fn untold(_: &PcapError) {}
+fn ignore_error(_: &PcapError) {}
 
 fn play(file: &[u8], pace: Pace) -> PcapNic<&[u8], NoFile> {
-    PcapNic::new(Some(FrameReader::new(file).unwrap()), None, pace, untold)
+    PcapNic::new(
+        Some(FrameReader::new(file).unwrap()),
+        None,
+        pace,
+        ignore_error,
+    )
 }
 
 #[test]
-fn a_file_is_played_as_fast_as_it_is_taken() {
+fn a_file_is_played_at_the_receiver_s_speed() {
     let frames: Vec<_> = (0..5).map(|n| (n, 0, bytes(n as u8, 100))).collect();
     let file = file_of(&frames);
     let mut nic = play(&file, Pace::Fast);
@@ -179,7 +184,7 @@ fn non_ethernet_captures_are_rejected() {
 }
 
 #[test]
-fn a_broken_file_plays_up_to_the_break_and_says_where() {
+fn a_broken_file_plays_up_to_the_reported_frame() {
     let good = file_of(&[(0, 0, bytes(0, 60)), (0, 1, bytes(1, 60))]);
     let mut buffers = pool(16, 2048);
 
@@ -201,7 +206,7 @@ fn a_broken_file_plays_up_to_the_break_and_says_where() {
 }
 
 #[test]
-fn a_pipe_that_is_empty_is_not_at_its_end() {
+fn an_empty_pipe_is_not_at_its_end() {
     struct Pipe(Vec<Result<Vec<u8>, io::ErrorKind>>);
     impl Read for Pipe {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
@@ -222,7 +227,7 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
         Err(io::ErrorKind::ConnectionReset),
     ]);
     let reader = FrameReader::new(pipe).unwrap();
-    let mut nic: PcapNic<_, NoFile> = PcapNic::new(Some(reader), None, Pace::Fast, untold);
+    let mut nic: PcapNic<_, NoFile> = PcapNic::new(Some(reader), None, Pace::Fast, ignore_error);
     let mut buffers = pool(4, 2048);
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 1, &mut buffers, &mut out), 0);
@@ -239,8 +244,8 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
 #[test]
 fn sent_frames_can_be_read_back() {
     let file = Shared::default();
-    let writer = FrameWriter::new(file.clone(), 1_000_000_000, MUCH).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
+    let writer = FrameWriter::new(file.clone(), 1_000_000_000, LARGE_LIMIT).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, ignore_error);
     let mut buffers = pool(100, 2048);
     let frames: Vec<Frame> = [60, 1514, 65_000]
         .into_iter()
@@ -261,9 +266,9 @@ fn sent_frames_can_be_read_back() {
 }
 
 #[test]
-fn too_long_a_frame_is_refused() {
-    let writer = FrameWriter::new(Shared::default(), 0, MUCH).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
+fn overlong_frames_are_refused() {
+    let writer = FrameWriter::new(Shared::default(), 0, LARGE_LIMIT).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, ignore_error);
     let mut buffers = pool(40, 2048);
     for (len, refused) in [(FRAME_BYTES, 0), (FRAME_BYTES + 1, 1)] {
         let mut frame = Frame::from_bytes(&vec![0; len], &mut buffers).unwrap();
@@ -277,7 +282,7 @@ fn too_long_a_frame_is_refused() {
 
 #[test]
 fn without_files_no_frame_is_received() {
-    let mut nic: PcapNic<NoFile, NoFile> = PcapNic::new(None, None, Pace::Fast, untold);
+    let mut nic: PcapNic<NoFile, NoFile> = PcapNic::new(None, None, Pace::Fast, ignore_error);
     let mut buffers = pool(1, 2048);
     let frame = Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap();
     assert_eq!(nic.tx(0, &[frame], &[0]).sent, 1);
@@ -287,15 +292,15 @@ fn without_files_no_frame_is_received() {
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_not_the_traffic() {
+fn a_full_disk_stops_only_the_recording() {
     assert_eq!(
-        FrameWriter::new(Full(0), 0, MUCH).unwrap_err(),
+        FrameWriter::new(Full(0), 0, LARGE_LIMIT).unwrap_err(),
         PcapError::Io(io::ErrorKind::StorageFull)
     );
     let mut buffers = pool(4, 2048);
     let frames = [Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap()];
-    let writer = FrameWriter::new(Full(2), 0, MUCH).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
+    let writer = FrameWriter::new(Full(2), 0, LARGE_LIMIT).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, ignore_error);
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
     assert_eq!(nic.failure(), None);
     nic.tx(0, &frames, &[0]);
@@ -305,8 +310,11 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
     );
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
 
-    let bench = Bench::with([bytes(1, 60)]);
-    let mut tee = Tee::new(bench.clone(), FrameWriter::new(Full(1), 0, MUCH).unwrap());
+    let inner = TestNic::with([bytes(1, 60)]);
+    let mut tee = Tee::new(
+        inner.clone(),
+        FrameWriter::new(Full(1), 0, LARGE_LIMIT).unwrap(),
+    );
     let mut out = Vec::new();
     assert_eq!(tee.rx(0, 9, &mut buffers, &mut out), 1);
     assert_eq!(
@@ -315,17 +323,18 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
     );
     assert_eq!(tee.tx(0, &frames, &[0]).sent, 1);
     assert_eq!(counter(&tee, "recording_failed"), 1);
-    assert_eq!(bench.sent.borrow().len(), 1);
+    assert_eq!(inner.sent.borrow().len(), 1);
 }
 
 #[test]
 fn full_file_ends_with_a_whole_frame() {
-    thread_local!(static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
-    let tell = |why: &PcapError| TOLD.with_borrow_mut(|reasons| reasons.push(why.to_string()));
+    thread_local!(static REASONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    let report_error =
+        |why: &PcapError| REASONS.with_borrow_mut(|reasons| reasons.push(why.to_string()));
     let file = Shared::default();
     let limit = (1 << 20) + 60;
     let writer = FrameWriter::new(file.clone(), 0, limit).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, tell);
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, report_error);
     let mut buffers = pool(64, 2048);
     let long = Frame::from_bytes(&bytes(0, 60_000), &mut buffers).unwrap();
     let short = Frame::from_bytes(&bytes(1, 60), &mut buffers).unwrap();
@@ -338,7 +347,7 @@ fn full_file_ends_with_a_whole_frame() {
     assert_eq!(counter(&nic, "file_written"), whole);
     assert_eq!(counter(&nic, "file_unwritten"), 21 - whole);
     assert_eq!(counter(&nic, "file_failed"), 1);
-    let reasons = TOLD.with_borrow(Vec::clone);
+    let reasons = REASONS.with_borrow(Vec::clone);
     assert_eq!(reasons, ["it has reached its limit of 1 MiB"]);
     let file = file.0.borrow();
     assert_eq!(file.len() as u64, 24 + whole * (60_000 + 16));
@@ -350,25 +359,25 @@ fn full_file_ends_with_a_whole_frame() {
 }
 
 #[test]
-fn a_tee_records_both_directions_and_changes_nothing() {
+fn a_tee_records_both_directions_unchanged() {
     let file = Shared::default();
-    let bench = Bench {
+    let inner = TestNic {
         due_ns: Some(9),
-        ..Bench::with([bytes(1, 60), bytes(2, 70)])
+        ..TestNic::with([bytes(1, 60), bytes(2, 70)])
     };
     let mut tee = Tee::new(
-        bench.clone(),
-        FrameWriter::new(file.clone(), 0, MUCH).unwrap(),
+        inner.clone(),
+        FrameWriter::new(file.clone(), 0, LARGE_LIMIT).unwrap(),
     );
     let mut buffers = pool(4, 2048);
     let mut out = vec![Frame::from_bytes(&bytes(9, 80), &mut buffers).unwrap()];
     assert_eq!(tee.rx(3, 9, &mut buffers, &mut out), 2);
     assert_eq!(tee.tx(4, &out, &[0]).sent, 1);
-    assert_eq!(bench.sent.borrow()[..], [bytes(9, 80)]);
-    assert_eq!((tee.caps(), tee.next_due(0)), (bench.caps(), Some(9)));
+    assert_eq!(inner.sent.borrow()[..], [bytes(9, 80)]);
+    assert_eq!((tee.caps(), tee.next_due(0)), (inner.caps(), Some(9)));
     assert_eq!(counter(&tee, "recorded"), 3);
     assert_eq!(counter(&tee, "recording_failed"), 0);
-    assert_eq!(counter(&tee, "bench"), 1);
+    assert_eq!(counter(&tee, "inner"), 1);
     let file = file.0.borrow();
     let mut reader = FrameReader::new(&file[..]).unwrap();
     for (at_ns, expected) in [(3, bytes(1, 60)), (3, bytes(2, 70)), (4, bytes(9, 80))] {
@@ -380,7 +389,7 @@ fn a_tee_records_both_directions_and_changes_nothing() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_reader_panic(
+    fn arbitrary_bytes_cause_no_panic(
         good in any::<bool>(),
         tail in prop::collection::vec(any::<u8>(), 0..300),
         small in prop::collection::vec(0u8..40, 0..300),

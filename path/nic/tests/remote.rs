@@ -1,9 +1,9 @@
-//! A driver and a device that work beside each other, as in two domains.
+//! Tests a driver and a device that run independently, as in two domains.
 
 mod common;
 
 use abi::PAGE;
-use common::{Cord, CountingBell, bytes, counter, received};
+use common::{CountingBell, TestWire, bytes, counter, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteSetup};
 use nic::{Frame, Nic, Pool, TxReport};
@@ -21,13 +21,13 @@ const SETUP: RemoteSetup = RemoteSetup {
     splits: false,
 };
 
-/// The driver's side, and the device with the pages that it was granted.
+/// The driver's side, and the device with its granted pages.
 struct Rig {
     nic: RemoteNic,
     pool: Pool,
     bell: Rc<CountingBell>,
-    cord: Cord,
-    device: SoftDevice<Cord>,
+    test_wire: TestWire,
+    device: SoftDevice<TestWire>,
     granted: IoTable,
     memory: Area,
     buffers: IoAddr,
@@ -40,13 +40,13 @@ fn rig(interrupts: Interrupts) -> Rig {
     let (own, buffers) = (granted.add(memory), granted.add(pool));
     granted.map(own, memory.len()).unwrap();
     granted.map(buffers, pool.len()).unwrap();
-    let cord = Cord::default();
-    let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let test_wire = TestWire::default();
+    let device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
     let mut rig = Rig {
         nic: RemoteNic::new(SETUP, memory, pool).unwrap(),
         pool: Pool::new(pool, BUFFER),
         bell: Rc::default(),
-        cord,
+        test_wire,
         device,
         granted,
         memory,
@@ -73,7 +73,7 @@ impl Rig {
         self.nic.tx(0, &[frame], &[0])
     }
 
-    /// Lets the device work at a time. Returns whether it raises its interrupt.
+    /// Runs the device at time `now_ns`. Returns whether it raises its interrupt.
     fn work(&mut self, now_ns: u64) -> bool {
         self.device.work(now_ns, &self.granted);
         self.device.raise(now_ns, &self.granted)
@@ -81,7 +81,10 @@ impl Rig {
 
     fn arrive(&self, mark: u8) -> Vec<u8> {
         let frame = bytes(mark, 100);
-        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        self.test_wire
+            .arriving
+            .borrow_mut()
+            .push_back(frame.clone());
         frame
     }
 
@@ -90,7 +93,7 @@ impl Rig {
     }
 }
 
-/// D-24: one interrupt for each index that the driver acknowledges.
+/// D-24: the device raises one interrupt for each index that the driver acknowledges.
 #[test]
 fn interrupt_is_raised_once_per_acknowledgement() {
     let mut rig = rig(Interrupts::default());
@@ -99,7 +102,7 @@ fn interrupt_is_raised_once_per_acknowledgement() {
     let mut sent = vec![rig.arrive(1)];
     assert!(rig.work(1));
     sent.push(rig.arrive(2));
-    assert!(!rig.work(2), "the driver knows already");
+    assert!(!rig.work(2), "the interrupt is already raised");
     assert_eq!(rig.receive(), sent);
     assert!(!rig.work(3), "the driver has taken everything");
     let third = rig.arrive(3);
@@ -125,10 +128,10 @@ fn interrupts_of_a_remote_device_are_moderated() {
     for mark in 2..5 {
         rig.arrive(mark);
     }
-    assert!(rig.work(71), "by number");
+    assert!(rig.work(71), "three frames raise the interrupt early");
 }
 
-/// D-25: the driver rings for a sleeping device only, and once.
+/// D-25: the driver rings the doorbell once, and only if the device sleeps.
 #[test]
 fn sleeping_device_is_woken_once() {
     let mut rig = rig(Interrupts::default());
@@ -139,11 +142,11 @@ fn sleeping_device_is_woken_once() {
     rig.send(&bytes(1, 60));
     assert_eq!(rig.rung(), 1);
     rig.send(&bytes(2, 60));
-    assert_eq!(rig.rung(), 0, "it was rung already");
+    assert_eq!(rig.rung(), 0, "the doorbell was already rung");
     assert!(rig.device.arm(&rig.granted), "both frames wait");
     rig.work(1);
-    assert_eq!(rig.cord.sent.borrow().len(), 2);
-    // Posted buffers wake it only if frames wait for them.
+    assert_eq!(rig.test_wire.sent.borrow().len(), 2);
+    // Posted buffers wake the device only if frames wait for them.
     let frame = rig.arrive(3);
     rig.work(2);
     assert!(!rig.device.arm(&rig.granted));
@@ -160,7 +163,7 @@ fn sleeping_device_is_woken_once() {
     assert_eq!(rig.rung(), 1, "frames waited for buffers");
 }
 
-/// D-4, D-23: a page that the device has lost.
+/// D-4, D-23: the device can no longer access a revoked page.
 #[test]
 fn revoked_buffer_completes_with_an_error() {
     let mut rig = rig(Interrupts::default());
@@ -174,7 +177,8 @@ fn revoked_buffer_completes_with_an_error() {
     assert_eq!(rig.nic.closed(), None);
 }
 
-/// D-26: after the death of a device, every buffer returns, and the next device starts empty.
+/// D-26: after a device has died, every buffer returns, and the next device starts with empty
+/// queues.
 #[test]
 fn next_device_starts_with_empty_queues() {
     let mut rig = rig(Interrupts::default());
@@ -194,13 +198,17 @@ fn next_device_starts_with_empty_queues() {
     rig.receive();
     let frame = rig.arrive(90);
     assert!(rig.work(1));
-    assert_eq!(rig.receive(), [frame], "frames of the last link are lost");
+    assert_eq!(
+        rig.receive(),
+        [frame],
+        "frames of the last connection are lost"
+    );
     for _ in 0..ENTRIES {
         assert_eq!(rig.send(&bytes(3, 60)).sent, 1);
     }
 }
 
-/// D-26: frames that arrive while the link is down are lost, and counted.
+/// D-26: frames that arrive while the link is down are lost and counted.
 #[test]
 fn frames_for_a_link_that_is_down_are_discarded() {
     let mut rig = rig(Interrupts {
@@ -209,25 +217,26 @@ fn frames_for_a_link_that_is_down_are_discarded() {
     });
     rig.receive();
     rig.arrive(1);
-    rig.cord.is_full.set(true);
+    rig.test_wire.is_full.set(true);
     rig.send(&bytes(2, 60));
     rig.work(0);
     assert!(rig.device.due_ns(0).is_some());
     rig.arrive(3);
     rig.device.discard(0);
     assert_eq!(rig.device.counters().missed, 1);
-    assert_eq!(rig.device.due_ns(0), None, "the device rests");
+    assert_eq!(rig.device.due_ns(0), None, "the device has no work");
 }
 
-/// D-37: a wire that always has another frame does not keep the device from its other work.
+/// D-37: a wire that always has another frame does not prevent the device from doing its other
+/// work.
 #[test]
 fn device_takes_a_bounded_number_of_frames_per_turn() {
     let mut rig = rig(Interrupts::default());
     let fill = |rig: &Rig| {
-        let mut arriving = rig.cord.arriving.borrow_mut();
+        let mut arriving = rig.test_wire.arriving.borrow_mut();
         arriving.resize_with(300, || bytes(1, 60));
     };
-    let left = |rig: &Rig| rig.cord.arriving.borrow().len();
+    let left = |rig: &Rig| rig.test_wire.arriving.borrow().len();
     fill(&rig);
     rig.work(0);
     assert_eq!(left(&rig), 300 - 256);
@@ -241,7 +250,7 @@ fn device_takes_a_bounded_number_of_frames_per_turn() {
 fn invalid_completion_closes_the_remote_nic() {
     let mut rig = rig(Interrupts::default());
     rig.receive();
-    // `completed` counts more descriptors than are posted.
+    // `completed` exceeds the number of posted descriptors.
     rig.memory.span().store_u32(64, 1000).unwrap();
     rig.memory.span().store_u32(384, 1).unwrap();
     assert_eq!(rig.receive(), Vec::<Vec<u8>>::new());

@@ -1,9 +1,10 @@
-//! The interrupt of a device beside its driver: the driver reads a queue only after the queue's
-//! interrupt, and none is lost, however the accesses of both interleave.
+//! Tests the interrupts of a device that runs independently of its driver. The driver reads a queue
+//! only after the queue's interrupt, and no interrupt is lost, however the accesses of both
+//! interleave.
 
 mod common;
 
-use common::{Cord, CountingBell, bytes, contents, received};
+use common::{CountingBell, TestWire, bytes, contents, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, IoFault, IoMemory, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
 use nic::{Buffer, BufferId, Frame, Nic, Pool};
@@ -26,10 +27,10 @@ const SETUP: RemoteSetup = RemoteSetup {
 const BUFFER: usize = 2048;
 const GUEST_BUFFERS: u32 = 4;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Frames that the driver takes from a queue in a turn.
+/// Maximum number of frames that the driver takes from a queue per turn.
 const BUDGET: usize = 3;
 
-/// The driver domain, which sleeps after a turn without work.
+/// The driver domain. It sleeps after a turn without work.
 struct Driver {
     nic: RemoteNic,
     queue: RemoteQueue,
@@ -79,7 +80,7 @@ impl Driver {
     }
 }
 
-/// Memory of the device. The driver runs a turn before some of the accesses.
+/// The memory that the device may access. The driver runs a turn before some of the accesses.
 struct Racing<'a> {
     table: &'a IoTable,
     driver: &'a RefCell<Driver>,
@@ -103,8 +104,8 @@ impl IoMemory for Racing<'_> {
 struct Rig {
     driver: RefCell<Driver>,
     bell: Rc<CountingBell>,
-    cord: Cord,
-    device: SoftDevice<Cord>,
+    test_wire: TestWire,
+    device: SoftDevice<TestWire>,
     granted: IoTable,
     memory: Area,
     now_ns: Cell<u64>,
@@ -119,8 +120,8 @@ fn rig(interrupts: Interrupts) -> Rig {
     for (at, of) in [(own, memory), (buffers, pool), (guest_at, guest)] {
         granted.map(at, of.len()).unwrap();
     }
-    let cord = Cord::default();
-    let mut device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let test_wire = TestWire::default();
+    let mut device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
     let places = nic.lay_out().unwrap();
@@ -144,7 +145,7 @@ fn rig(interrupts: Interrupts) -> Rig {
     Rig {
         driver: RefCell::new(driver),
         bell,
-        cord,
+        test_wire,
         device,
         granted,
         memory,
@@ -153,19 +154,22 @@ fn rig(interrupts: Interrupts) -> Rig {
 }
 
 impl Rig {
-    /// Has a frame arrive, for the guest or for the driver's own pool.
+    /// Adds a frame for the guest or for the driver's own pool to the wire.
     fn arrive(&self, mark: u8, to_guest: bool) -> Vec<u8> {
         let mut frame = bytes(mark, 100);
         frame[..6].copy_from_slice(&[4; 6]);
         if to_guest {
             frame[..6].copy_from_slice(&MAC);
         }
-        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        self.test_wire
+            .arriving
+            .borrow_mut()
+            .push_back(frame.clone());
         frame
     }
 
-    /// Lets the device run a turn, and wakes the driver if the interrupt is raised. Returns whether
-    /// the device may not sleep.
+    /// Runs a turn of the device, and wakes the driver if the interrupt is raised. Returns whether
+    /// the device must stay awake.
     fn device_turn(&mut self, turns: &RefCell<VecDeque<bool>>) -> bool {
         let now_ns = self.now_ns.get();
         let io = Racing {
@@ -180,7 +184,7 @@ impl Rig {
         self.device.arm(&io)
     }
 
-    /// Runs both until both sleep.
+    /// Runs the driver and the device until both sleep.
     fn run_until_both_sleep(&mut self) {
         let turns = RefCell::default();
         loop {
@@ -203,7 +207,7 @@ impl Rig {
     }
 }
 
-/// D-38: a driver that is awake for another reason reads no queue before its interrupt.
+/// D-38: a driver that is awake for another reason does not read a queue before its interrupt.
 #[test]
 fn awake_driver_waits_for_the_interrupt() {
     let mut rig = rig(Interrupts {
@@ -227,8 +231,8 @@ fn awake_driver_waits_for_the_interrupt() {
     assert_eq!(rig.device.counters().interrupts, 1);
 }
 
-/// D-38: a device that completes frames and never raises the interrupt loses only these frames. The
-/// driver neither reads nor waits for them, and takes its buffers back.
+/// D-38: a device that completes frames without raising the interrupt loses only these frames. The
+/// driver does not wait for them, and gets its buffers back.
 #[test]
 fn device_without_interrupts_loses_only_its_frames() {
     let mut rig = rig(Interrupts::default());
@@ -247,7 +251,7 @@ fn device_without_interrupts_loses_only_its_frames() {
     assert_eq!(pool.available(), 32);
 }
 
-/// D-38: a device that raises the interrupt without completions costs the driver one look each.
+/// D-38: each interrupt without completions costs the driver one poll.
 #[test]
 fn interrupts_without_completions_are_harmless() {
     let rig = rig(Interrupts::default());
@@ -260,8 +264,8 @@ fn interrupts_without_completions_are_harmless() {
 }
 
 proptest! {
-    /// D-24, D-38: every frame is received, in the order of its queue, although both ends sleep
-    /// whenever they may. The driver runs turns between accesses of the device.
+    /// D-24, D-38: the driver receives every frame, in the order of its queue, although both ends
+    /// sleep whenever they can. The driver runs turns between accesses of the device.
     #[test]
     fn no_interrupt_is_lost(
         bursts in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..6), 1..12),
@@ -276,7 +280,7 @@ proptest! {
             for to_guest in burst {
                 sent.push(rig.arrive(sent.len() as u8, *to_guest));
             }
-            // Another port may keep the driver awake.
+            // Work for another port may keep the driver awake.
             rig.driver.borrow_mut().is_awake |= wakes;
             rig.device_turn(&turns);
             rig.now_ns.set(rig.now_ns.get() + 15);
@@ -293,8 +297,8 @@ proptest! {
     }
 }
 
-/// D-24, D-38: a frame that the device stores while the driver acknowledges earlier ones is
-/// noticed by one of them, although the device sleeps after it.
+/// D-24, D-38: if the device stores a frame while the driver acknowledges earlier frames, either
+/// the driver finds the frame or the device raises an interrupt, although the device then sleeps.
 #[test]
 fn concurrent_ends_lose_no_interrupt() {
     const PAIRS: usize = 20_000;
@@ -314,13 +318,19 @@ fn concurrent_ends_lose_no_interrupt() {
                 let at = granted.add(area);
                 granted.map(at, area.len()).unwrap();
             }
-            let cord = Cord::default();
+            let test_wire = TestWire::default();
             let interrupts = Interrupts::default();
-            let mut device =
-                SoftDevice::new(cord.clone(), ENTRIES, &[], places.receive, 1518, interrupts);
+            let mut device = SoftDevice::new(
+                test_wire.clone(),
+                ENTRIES,
+                &[],
+                places.receive,
+                1518,
+                interrupts,
+            );
             device.connect(&[places.receive], places.transmit, 0);
             let mut store = || {
-                cord.arriving.borrow_mut().push_back(bytes(1, 60));
+                test_wire.arriving.borrow_mut().push_back(bytes(1, 60));
                 device.work(0, &granted);
                 if device.raise(0, &granted) {
                     doorbell.store(true, Ordering::Release);
@@ -328,7 +338,7 @@ fn concurrent_ends_lose_no_interrupt() {
             };
             for pair in 0..PAIRS {
                 store();
-                // The second one arrives at a different time in each turn of the driver.
+                // The second frame arrives at a different point of the driver's turn for each pair.
                 (0..pair * 7 % 2000).for_each(|at| _ = std::hint::black_box(at));
                 store();
                 let until = Instant::now() + Duration::from_secs(10);
@@ -345,7 +355,7 @@ fn concurrent_ends_lose_no_interrupt() {
         while taken.load(Ordering::Relaxed) < 2 * PAIRS && !is_late.load(Ordering::Acquire) {
             let polls = nic.next_due(0).is_some();
             if !doorbell.swap(false, Ordering::AcqRel) && !polls {
-                // The other end may need this processor.
+                // The device may need this CPU.
                 idle += 1;
                 match idle % 1000 {
                     0 => std::thread::yield_now(),

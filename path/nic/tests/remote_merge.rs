@@ -1,9 +1,9 @@
-//! A device that merges received frames: they arrive in several buffers, with the sizes of their
-//! segments, and wait no longer than for the interrupt.
+//! Tests a device that merges received frames. Merged frames have several buffers and a segment
+//! size, and the device holds them no longer than until the interrupt.
 
 mod common;
 
-use common::{Cord, CountingBell, bytes, counter};
+use common::{CountingBell, TestWire, bytes, counter};
 use nic::dma::layout::{MERGED_MAX, Merged, queue_bytes};
 use nic::dma::soft::{Arrival, Interrupts, Merger, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
@@ -37,7 +37,7 @@ const OFFLOAD: Offload = Offload {
     },
     gso: Some(MERGED.gso),
 };
-/// Time for which [`Joiner`] holds frames.
+/// Time for which [`Joiner`] holds frames, in nanoseconds.
 const HOLD_NS: u64 = 100;
 
 /// Joins all frames that arrive within [`HOLD_NS`].
@@ -73,8 +73,8 @@ struct Rig {
     nic: RemoteNic,
     queue: RemoteQueue,
     pool: Pool,
-    cord: Cord,
-    device: SoftDevice<Cord>,
+    test_wire: TestWire,
+    device: SoftDevice<TestWire>,
     granted: IoTable,
     memory: Area,
     guest: Area,
@@ -95,12 +95,12 @@ fn rig(delay_ns: u64) -> Rig {
         granted.map(at, of.len()).unwrap();
         at
     });
-    let cord = Cord::default();
+    let test_wire = TestWire::default();
     let interrupts = Interrupts {
         delay_ns,
         frames: 0,
     };
-    let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
     let mut device = device.merging(Box::<Joiner>::default());
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
@@ -112,7 +112,7 @@ fn rig(delay_ns: u64) -> Rig {
         nic,
         queue,
         pool: Pool::new(pool, BUFFER),
-        cord,
+        test_wire,
         device,
         granted,
         memory,
@@ -148,7 +148,10 @@ impl Rig {
     fn arrive(&self, mark: u8, mac: [u8; 6]) -> Vec<u8> {
         let mut frame = bytes(mark, 1500);
         frame[..6].copy_from_slice(&mac);
-        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        self.test_wire
+            .arriving
+            .borrow_mut()
+            .push_back(frame.clone());
         frame
     }
 
@@ -176,15 +179,15 @@ impl Rig {
     }
 }
 
-/// D-39: merged frames of the shared queue arrive in several buffers when the interrupt is due.
+/// D-39: a merged frame of the shared queue arrives in several buffers when the interrupt is due.
 #[test]
 fn merged_frame_arrives_with_the_interrupt() {
     let mut rig = rig(60);
     let frames = [1, 2, 3].map(|mark| rig.arrive(mark, [4; 6])).concat();
-    assert!(!rig.work(10), "they are held");
+    assert!(!rig.work(10), "the device holds the frames");
     assert_eq!(rig.device.due_ns(10), Some(10 + HOLD_NS));
     assert!(!rig.work(109));
-    assert!(rig.work(110), "they have waited long enough");
+    assert!(rig.work(110), "the holding time has passed");
     let received = rig.shared();
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].to_vec().unwrap(), frames);
@@ -192,7 +195,7 @@ fn merged_frame_arrives_with_the_interrupt() {
     assert_eq!((received[0].offload, received[0].fixed_id), (OFFLOAD, true));
 }
 
-/// D-39: an interrupt for stored frames covers held ones.
+/// D-39: an interrupt for stored frames also announces held frames.
 #[test]
 fn interrupt_covers_held_frames() {
     let mut rig = rig(60);
@@ -207,7 +210,8 @@ fn interrupt_covers_held_frames() {
     assert_eq!(rig.device.due_ns(70), None);
 }
 
-/// D-40: the device merges a guest's frames only if the driver permits it, in the guest's pages.
+/// D-40: the device merges a guest's frames only if the driver permits it, and stores them in the
+/// guest's pages.
 #[test]
 fn guest_frames_are_merged_if_the_guest_accepts_them() {
     for merges in [true, false] {
@@ -231,7 +235,8 @@ fn guest_frames_are_merged_if_the_guest_accepts_them() {
     }
 }
 
-/// D-40: a merged frame for a guest has two buffers even if it fits one, and one of the driver's.
+/// D-40: a merged frame that fits one buffer still has two buffers in a guest's queue, but one in
+/// the shared queue.
 #[test]
 fn merged_frame_for_a_guest_has_two_buffers() {
     for (mac, buffers) in [(MAC, 2), ([4; 6], 1)] {
@@ -246,7 +251,8 @@ fn merged_frame_for_a_guest_has_two_buffers() {
     }
 }
 
-/// D-40: frames that were held for a guest whose queue merges no longer use the shared queue.
+/// D-40: frames that the device has merged for a guest use the shared queue if the guest's queue no
+/// longer merges.
 #[test]
 fn held_frames_of_stopped_queues_use_the_shared_one() {
     let mut rig = rig(0);
@@ -259,7 +265,7 @@ fn held_frames_of_stopped_queues_use_the_shared_one() {
     assert_eq!(common::contents(&received), [frame]);
 }
 
-/// D-26: held frames are lost with the link.
+/// D-26: held frames are lost when the link goes down.
 #[test]
 fn held_frames_are_lost_with_the_link() {
     let mut rig = rig(0);
@@ -270,15 +276,14 @@ fn held_frames_are_lost_with_the_link() {
     assert_eq!(rig.device.due_ns(20), None);
 }
 
-/// D-13, D-39: descriptions that do not fit their frames drop these, and frames beyond the longest
-/// one close the NIC, in both kinds of queues.
+/// D-13, D-39: a description that does not fit its frame drops the frame, in both kinds of queues.
 #[test]
 fn impossible_descriptions_are_malformed() {
     let size = 1000 << 16;
     let cases = [
-        // No segment size.
+        // The segment size is 0.
         ([0, 100, 8 | 34 << 16, 0], false),
-        // A TCP header within the Ethernet header, behind the frame, or behind the snapshot.
+        // The TCP header lies within the Ethernet header, after the frame, or after the snapshot.
         ([0, 100, 8 | 13 << 16, size], false),
         ([0, 100, 8 | 81 << 16, size], false),
         ([0, 2000, 16 | 109 << 16, size], false),
@@ -299,8 +304,8 @@ fn impossible_descriptions_are_malformed() {
     }
 }
 
-/// Completes buffers of the guest's queue, or of the shared one. Returns why the NIC is closed, and
-/// checks that each buffer returns once.
+/// Completes buffers of the guest's queue or of the shared queue. Returns why the NIC is closed,
+/// and checks that each buffer returns once.
 fn closed_by(completions: &[[u32; 4]], of_guest: bool) -> Option<String> {
     let mut rig = rig(0);
     rig.start(true);
@@ -326,9 +331,10 @@ fn closed_by(completions: &[[u32; 4]], of_guest: bool) -> Option<String> {
     closed.map(|why| why.misuse.to_string())
 }
 
-/// D-13: the longest frame, and full buffers, bound the number of a frame's buffers.
+/// D-13: the maximum length of a frame and the rule that buffers are full limit the number of a
+/// frame's buffers.
 #[test]
-fn frame_of_endless_parts_closes_the_nic() {
+fn endless_frame_closes_the_nic() {
     let full = BUFFER as u32;
     let endless: Vec<_> = (0..33).map(|n| [n, full, 1, 0]).collect();
     let why = format!("{} bytes where {MERGED_MAX} fit", 32 * BUFFER);
@@ -339,7 +345,7 @@ fn frame_of_endless_parts_closes_the_nic() {
     };
     for of_guest in [false, true] {
         assert_eq!(closed_by(&endless, of_guest), Some(why.clone()));
-        // Empty parts, with and without an error, also behind a full one.
+        // Empty parts close the NIC, with and without an error, also after a full part.
         for error in [0, 4] {
             let empty: Vec<_> = (0..8).map(|n| [n, 0, 1 | error, 0]).collect();
             assert_eq!(closed_by(&empty, of_guest), gap(0));

@@ -1,9 +1,10 @@
-//! Dedicated queues of a device beside its driver: the device writes into pages of a guest.
+//! Tests dedicated queues of a device that runs independently of its driver and writes into pages
+//! of a guest.
 
 mod common;
 
 use abi::PAGE;
-use common::{Cord, CountingBell, bytes, contents, received};
+use common::{CountingBell, TestWire, bytes, contents, received};
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoAddr, IoTable, RemoteNic, RemoteQueue, RemoteSetup};
 use nic::{Buffer, BufferId, Frame, Pool};
@@ -18,23 +19,23 @@ const SETUP: RemoteSetup = RemoteSetup {
     merges: false,
     splits: false,
 };
-/// Bytes of a guest's buffer.
+/// Size of a guest's buffer in bytes.
 const BUFFER: usize = 2048;
-/// Buffers of the guest.
+/// Number of the guest's buffers.
 const BUFFERS: u32 = 6;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The driver's side with one guest's queue, and the device with the pages that it may access.
+/// The driver's side with the queue of one guest, and the device with the pages that it may access.
 struct Rig {
     nic: RemoteNic,
     queue: RemoteQueue,
     pool: Pool,
     bell: Rc<CountingBell>,
-    cord: Cord,
-    device: SoftDevice<Cord>,
+    test_wire: TestWire,
+    device: SoftDevice<TestWire>,
     granted: IoTable,
     memory: Area,
-    /// Place of the queue's memory in `memory`.
+    /// Offset of the queue's memory in `memory`.
     at: usize,
     guest: Area,
     guest_at: IoAddr,
@@ -52,9 +53,9 @@ impl Rig {
         granted.map(buffers, pool.len()).unwrap();
         let guest_at = granted.add(guest);
         granted.map(guest_at, guest.len()).unwrap();
-        let cord = Cord::default();
+        let test_wire = TestWire::default();
         let interrupts = Interrupts::default();
-        let device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+        let device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
         let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
         assert!(nic.dedicated(0).is_none() && nic.dedicated(3).is_none());
         let queue = nic.dedicated(2).unwrap();
@@ -65,7 +66,7 @@ impl Rig {
             queue,
             pool: Pool::new(pool, BUFFER),
             bell: Rc::default(),
-            cord,
+            test_wire,
             device,
             granted,
             memory,
@@ -111,18 +112,21 @@ impl Rig {
         self.queue.publish();
     }
 
-    /// Lets the device work. Returns whether it raises its interrupt.
+    /// Runs the device. Returns whether it raises its interrupt.
     fn work(&mut self) -> bool {
         self.device.follow_controls(&self.granted);
         self.device.work(0, &self.granted);
         self.device.raise(0, &self.granted)
     }
 
-    /// A frame for the guest arrives.
+    /// Adds a frame for the guest to the wire.
     fn arrive(&self, mark: u8) -> Vec<u8> {
         let mut frame = bytes(mark, 100);
         frame[..6].copy_from_slice(&MAC);
-        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        self.test_wire
+            .arriving
+            .borrow_mut()
+            .push_back(frame.clone());
         frame
     }
 
@@ -137,12 +141,12 @@ impl Rig {
         received(&mut self.nic, &mut self.pool)
     }
 
-    /// The memory of the guest's queue.
+    /// Returns the memory of the guest's queue.
     fn words(&self) -> Span {
         self.memory.span().skip(self.at)
     }
 
-    /// The guest's memory.
+    /// Returns the contents of the guest's memory.
     fn guest_bytes(&self) -> Vec<u8> {
         let mut all = vec![0; self.guest.len()];
         self.guest.span().read(&mut all).unwrap();
@@ -150,8 +154,8 @@ impl Rig {
     }
 }
 
-/// D-32, D-33: a frame for the guest's MAC is written into the posted page, any other frame into
-/// the driver's buffers, and one interrupt is for both.
+/// D-32, D-33: the device writes a frame for the guest's MAC into the posted page, and any other
+/// frame into the driver's buffers. One interrupt announces both.
 #[test]
 fn frames_for_a_guest_arrive_in_its_posted_pages() {
     let mut rig = Rig::new();
@@ -163,7 +167,7 @@ fn frames_for_a_guest_arrive_in_its_posted_pages() {
     rig.post(0..3);
     let frames = [rig.arrive(2), rig.arrive(3)];
     let other = bytes(4, 100);
-    rig.cord.arriving.borrow_mut().push_back(other.clone());
+    rig.test_wire.arriving.borrow_mut().push_back(other.clone());
     assert!(rig.work());
     assert!(!rig.work());
     assert_eq!(rig.shared(), [other]);
@@ -180,8 +184,8 @@ fn frames_for_a_guest_arrive_in_its_posted_pages() {
     assert!(rig.work(), "both queues are acknowledged");
 }
 
-/// D-4, D-32: a posted page that is not granted for I/O, or no longer, stays as it is. Its
-/// descriptor completes with an error, and other frames arrive.
+/// D-4, D-32: the device does not change a posted page that is not, or no longer, granted for I/O.
+/// Its descriptor completes with an error, and other frames arrive.
 #[test]
 fn page_outside_the_io_page_table_is_not_written() {
     let mut rig = Rig::new();
@@ -208,8 +212,8 @@ fn page_outside_the_io_page_table_is_not_written() {
     assert_eq!(rig.nic.closed(), None);
 }
 
-/// A page that is posted twice gets two frames, the second over the first: the driver harms only
-/// the guest whose frames these are.
+/// If the driver posts a page twice, the second frame overwrites the first. This harms only the
+/// guest that owns these frames.
 #[test]
 fn page_posted_twice_is_written_twice() {
     let mut rig = Rig::new();
@@ -232,12 +236,13 @@ fn page_posted_twice_is_written_twice() {
     assert!(rest.iter().all(|byte| *byte == 0));
 }
 
-/// D-10, D-11, D-13, D-14, D-34: a wrong completion by a hostile device closes the NIC, and no
-/// buffer counts twice.
+/// D-10, D-11, D-13, D-14, D-34: an invalid completion closes the NIC, and each buffer returns
+/// once.
 #[test]
 fn invalid_dedicated_completion_closes_the_nic() {
     let completions = nic::dma::layout::queue_bytes(ENTRIES) - PAGE;
-    // Index of the completion, length, flags, length of the header; and the number of completions.
+    // Each case has a completion (index, length, flags, header length), the word `completed`, and
+    // the expected error.
     let cases: [([u32; 4], u32, &str); 7] = [
         ([0, 60, 0, 0], 4, "completed but not posted"),
         ([9, 60, 0, 0], 1, "completed but not posted"),
@@ -260,7 +265,7 @@ fn invalid_dedicated_completion_closes_the_nic() {
             closed.starts_with("receive queue 2") && closed.ends_with(why),
             "{closed}"
         );
-        assert!(rig.receive().is_empty(), "it receives nothing any more");
+        assert!(rig.receive().is_empty(), "a closed NIC receives nothing");
         rig.nic.disconnect(&mut rig.pool);
         let mut back = std::mem::take(&mut rig.failed);
         rig.queue.follow_link(|id| back.push(id));
@@ -275,8 +280,8 @@ fn invalid_dedicated_completion_closes_the_nic() {
     }
 }
 
-/// D-33: a stopped queue starts again only when the device has reset it. Frames that waited for
-/// buffers move to the shared queue.
+/// D-33: a stopped queue can be started again only after the device has reset it. Frames that
+/// waited for buffers move to the shared queue.
 #[test]
 fn stopped_queue_waits_for_the_device() {
     let mut rig = Rig::new();
@@ -287,7 +292,11 @@ fn stopped_queue_waits_for_the_device() {
     rig.work();
     let rung = rig.bell.0.get();
     rig.queue.stop();
-    assert_eq!(rig.bell.0.get(), rung + 1, "a sleeping device takes notice");
+    assert_eq!(
+        rig.bell.0.get(),
+        rung + 1,
+        "stopping wakes a sleeping device"
+    );
     assert_eq!(rig.queue.outstanding(), 0);
     assert!(!rig.queue.is_ready());
     rig.queue.start(MAC, false);
@@ -306,8 +315,8 @@ fn stopped_queue_waits_for_the_device() {
     assert_eq!(received[0].pieces[0].buffer, BufferId(3));
 }
 
-/// D-24: an acknowledgement in one queue re-enables the interrupt, although the reset of another
-/// queue has set its index back by as much.
+/// D-24: an acknowledgement in one queue re-enables the interrupt, even if the reset of another
+/// queue decreases that queue's index by the same amount.
 #[test]
 fn reset_of_a_queue_hides_no_acknowledgement() {
     let mut rig = Rig::new();
@@ -317,21 +326,21 @@ fn reset_of_a_queue_hides_no_acknowledgement() {
     rig.arrive(1);
     rig.work();
     assert_eq!(rig.receive().len(), 1);
-    rig.cord.arriving.borrow_mut().push_back(bytes(2, 100));
+    rig.test_wire.arriving.borrow_mut().push_back(bytes(2, 100));
     assert!(rig.work());
     rig.queue.stop();
     rig.work();
     rig.queue.start(MAC, false);
     assert_eq!(rig.shared().len(), 1);
     assert!(!rig.work(), "no frame waits");
-    rig.cord.arriving.borrow_mut().push_back(bytes(3, 100));
+    rig.test_wire.arriving.borrow_mut().push_back(bytes(3, 100));
     assert!(rig.work());
 }
 
-/// D-24: completions of a stopped queue, which the driver never acknowledges, hold back no
-/// interrupt of another queue.
+/// D-24: completions of a stopped queue, which the driver never acknowledges, delay no interrupt of
+/// another queue.
 #[test]
-fn stopped_queue_holds_back_no_interrupt() {
+fn stopped_queue_delays_no_interrupt() {
     let mut rig = Rig::new();
     rig.shared();
     rig.start();
@@ -345,7 +354,7 @@ fn stopped_queue_holds_back_no_interrupt() {
     rig.work();
     rig.shared();
     assert!(!rig.work(), "nothing is stored");
-    rig.cord.arriving.borrow_mut().push_back(bytes(3, 100));
+    rig.test_wire.arriving.borrow_mut().push_back(bytes(3, 100));
     assert!(rig.work());
     assert!(!rig.work());
     rig.shared();
@@ -369,8 +378,8 @@ fn frame_delayed_by_a_buffer_raises_the_interrupt() {
     assert_eq!(rig.receive().len(), 1);
 }
 
-/// D-26, D-34: after the death of a device every buffer returns once, and the next device starts
-/// with an empty, disabled queue.
+/// D-26, D-34: after a device has died, every buffer returns once, and the next device starts with
+/// an empty, disabled queue.
 #[test]
 fn buffers_return_when_the_link_is_down() {
     let mut rig = Rig::new();
@@ -393,7 +402,7 @@ fn buffers_return_when_the_link_is_down() {
     assert_eq!(contents(&rig.receive()), [frame]);
 }
 
-/// D-25: buffers for frames that wait wake a device that sleeps.
+/// D-25: buffers for waiting frames wake a sleeping device.
 #[test]
 fn buffers_for_waiting_frames_wake_the_device() {
     let mut rig = Rig::new();

@@ -1,9 +1,9 @@
-//! A device that stores headers of received frames apart, in the shared queue and in those of
-//! guests.
+//! Tests a device that splits headers of received frames, in the shared queue and in a guest's
+//! queue.
 
 mod common;
 
-use common::{Cord, CountingBell, bytes, contents, counter};
+use common::{CountingBell, TestWire, bytes, contents, counter};
 use nic::dma::layout::queue_bytes;
 use nic::dma::soft::{Interrupts, SoftDevice};
 use nic::dma::{IoTable, Misuse, RemoteNic, RemoteQueue, RemoteSetup};
@@ -22,22 +22,22 @@ const SETUP: RemoteSetup = RemoteSetup {
 };
 const BUFFER: usize = 2048;
 const BUFFERS: usize = 128;
-/// Buffers of the guest.
-const LENT: u32 = 40;
+/// Number of the guest's buffers.
+const GUEST_BUFFERS: u32 = 40;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [4; 6];
-/// Bytes of buffers that no device has written.
-const BLANK: u8 = 0x5a;
+/// Initial value of the bytes of all buffers.
+const UNWRITTEN: u8 = 0x5a;
 
 struct Rig {
     nic: RemoteNic,
     queue: RemoteQueue,
     pool: Pool,
-    cord: Cord,
-    device: SoftDevice<Cord>,
+    test_wire: TestWire,
+    device: SoftDevice<TestWire>,
     granted: IoTable,
     memory: Area,
-    /// Buffers of the driver, and of the guest.
+    /// Buffers of the driver and of the guest.
     buffers: [Area; 2],
     failed: Vec<BufferId>,
 }
@@ -47,10 +47,10 @@ fn rig() -> Rig {
     let (memory, pool, guest) = (
         area(SETUP.bytes()),
         area(BUFFERS * BUFFER),
-        area(LENT as usize * BUFFER),
+        area(GUEST_BUFFERS as usize * BUFFER),
     );
     for buffers in [pool, guest] {
-        buffers.span().fill(BLANK).unwrap();
+        buffers.span().fill(UNWRITTEN).unwrap();
     }
     let mut granted = IoTable::default();
     let [own, _, guest_at] = [memory, pool, guest].map(|of| {
@@ -58,9 +58,9 @@ fn rig() -> Rig {
         granted.map(at, of.len()).unwrap();
         at
     });
-    let cord = Cord::default();
+    let test_wire = TestWire::default();
     let interrupts = Interrupts::default();
-    let mut device = SoftDevice::new(cord.clone(), ENTRIES, &[], own, 1518, interrupts);
+    let mut device = SoftDevice::new(test_wire.clone(), ENTRIES, &[], own, 1518, interrupts);
     let mut nic = RemoteNic::new(SETUP, memory, pool).unwrap();
     let mut queue = nic.dedicated(1).unwrap();
     let places = nic.lay_out().unwrap();
@@ -71,7 +71,7 @@ fn rig() -> Rig {
         nic,
         queue,
         pool: Pool::new(pool, BUFFER),
-        cord,
+        test_wire,
         device,
         granted,
         memory,
@@ -81,7 +81,7 @@ fn rig() -> Rig {
     assert!(rig.shared().is_empty());
     rig.queue.start(MAC, true);
     rig.work();
-    for n in 0..LENT {
+    for n in 0..GUEST_BUFFERS {
         let at = n as usize * BUFFER;
         let buffer = Buffer {
             id: BufferId(n),
@@ -103,7 +103,10 @@ impl Rig {
     fn arrive(&self, mark: u8, len: usize, mac: [u8; 6]) -> Vec<u8> {
         let mut frame = bytes(mark, len);
         frame[..6].copy_from_slice(&mac);
-        self.cord.arriving.borrow_mut().push_back(frame.clone());
+        self.test_wire
+            .arriving
+            .borrow_mut()
+            .push_back(frame.clone());
         frame
     }
 
@@ -119,9 +122,9 @@ impl Rig {
         frames
     }
 
-    /// Returns the memory of the guest's queue, or of the shared one.
+    /// Returns the memory of the guest's queue or of the shared queue.
     fn queue_memory(&self, of_guest: bool) -> Span {
-        // The space for headers of both queues is at the end.
+        // The space for the headers of both queues is at the end of the memory.
         let headers = 2 * ENTRIES as usize * SNAPSHOT;
         let at = match of_guest {
             true => SETUP.bytes() - headers - queue_bytes(ENTRIES),
@@ -160,14 +163,15 @@ impl Rig {
         }
         self.queue.follow_link(|id| back.push(id));
         back.sort_by_key(|id| id.0);
-        assert_eq!(back, (0..LENT).map(BufferId).collect::<Vec<_>>());
+        assert_eq!(back, (0..GUEST_BUFFERS).map(BufferId).collect::<Vec<_>>());
         assert_eq!(self.pool.available(), BUFFERS);
     }
 }
 
-/// D-44: headers lie in the driver's memory, and the rest in the buffer, behind their place.
+/// D-44: headers are in the driver's memory. Each buffer begins with unused space for the header,
+/// and holds the rest after that.
 #[test]
-fn headers_are_stored_apart() {
+fn headers_are_stored_separately() {
     for (of_guest, mac) in [(false, OTHER), (true, MAC)] {
         let mut rig = rig();
         let frames = [14, 60, 127, 128, 129, 1514].map(|len| rig.arrive(len as u8, len, mac));
@@ -182,7 +186,7 @@ fn headers_are_stored_apart() {
             };
             assert_eq!(piece.span.len(), bytes.len() - header);
         }
-        // The place of the headers is unwritten.
+        // The device has not written to the unused space.
         let last = received[5].pieces[0].span;
         assert_eq!(last.addr() % BUFFER, SNAPSHOT);
         let [pool, guest] = rig.buffers;
@@ -190,13 +194,13 @@ fn headers_are_stored_apart() {
         let front = of.at(last.addr() - SNAPSHOT - of.span().addr(), SNAPSHOT);
         let mut found = [0; SNAPSHOT];
         front.unwrap().read(&mut found).unwrap();
-        assert_eq!(found, [BLANK; SNAPSHOT]);
+        assert_eq!(found, [UNWRITTEN; SNAPSHOT]);
         assert_eq!(rig.nic.closed(), None);
         rig.end(received, of_guest);
     }
 }
 
-/// D-14, D-44: impossible lengths of headers close the NIC, and lose no buffer.
+/// D-14, D-44: an impossible header length closes the NIC, and no buffer is lost.
 #[test]
 fn impossible_headers_close_the_nic() {
     let cases = [
@@ -218,7 +222,7 @@ fn impossible_headers_close_the_nic() {
             rig.end(frames, of_guest);
         }
     }
-    // A frame that continues, in a full buffer.
+    // The frame fills its buffer and continues.
     for (of_guest, misuse) in [
         (
             false,
@@ -235,7 +239,7 @@ fn impossible_headers_close_the_nic() {
         assert_eq!(rig.nic.closed().map(|why| why.misuse), Some(misuse));
         rig.end(frames, of_guest);
     }
-    // With an error there is no header.
+    // The header length of an error completion is ignored.
     for of_guest in [false, true] {
         let mut rig = rig();
         rig.complete(of_guest, &[[0, 0, 4, 0xffff]]);

@@ -1,4 +1,4 @@
-//! The cable in memory.
+//! Tests the simulated cable.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn frames_cross_both_ways_in_order() {
 }
 
 #[test]
-fn the_budget_is_kept() {
+fn the_budget_is_respected() {
     let (mut a, mut b) = SimCable::default().ends();
     let mut buffers = pool(16, 2048);
     for mark in 0..5 {
@@ -63,7 +63,7 @@ fn the_budget_is_kept() {
 }
 
 #[test]
-fn delay_and_rate_say_when_a_frame_is_there() {
+fn delay_and_rate_determine_the_arrival_time() {
     let cable = SimCable {
         bytes_per_s: Some(1_000_000),
         delay_ns: 500,
@@ -81,7 +81,7 @@ fn delay_and_rate_say_when_a_frame_is_there() {
     assert_eq!(b.next_due(101_500), Some(201_500));
     assert_eq!(receive(&mut b, 201_500, &mut buffers), [bytes(1, 100)]);
     assert_eq!(b.next_due(201_500), None);
-    // An idle cable starts afresh.
+    // After an idle time, a frame does not wait for earlier frames.
     send(&mut a, 1_000_000, &bytes(2, 100), &mut buffers);
     assert_eq!(b.next_due(0), Some(1_100_500));
 }
@@ -89,7 +89,7 @@ fn delay_and_rate_say_when_a_frame_is_there() {
 #[test]
 fn a_full_cable_refuses_and_recovers() {
     let (mut a, mut b) = SimCable {
-        holds_bytes: 250,
+        capacity_bytes: 250,
         ..SimCable::default()
     }
     .ends();
@@ -103,7 +103,7 @@ fn a_full_cable_refuses_and_recovers() {
 }
 
 #[test]
-fn losses_repeat_with_the_seed() {
+fn equal_seeds_lose_the_same_frames() {
     let run = |seed| {
         let (mut a, mut b) = SimCable {
             loss: 0.5,
@@ -133,7 +133,7 @@ fn losses_repeat_with_the_seed() {
 }
 
 #[test]
-fn all_or_nothing_can_be_lost() {
+fn loss_can_be_total_or_none() {
     for (loss, arrive) in [(0.0, 50), (1.0, 0)] {
         let (mut a, mut b) = SimCable {
             loss,
@@ -149,7 +149,7 @@ fn all_or_nothing_can_be_lost() {
 }
 
 #[test]
-fn unsupported_frames_are_rejected_offloads_travel() {
+fn supported_offloads_pass_others_are_rejected() {
     let mut buffers = pool(64, 2048);
     let whole = Offload {
         checksum: Checksum::Blank {
@@ -193,7 +193,7 @@ fn unsupported_frames_are_rejected_offloads_travel() {
 }
 
 #[test]
-fn without_a_buffer_a_frame_is_lost_and_counted() {
+fn frames_without_a_buffer_are_lost_and_counted() {
     let (mut a, mut b) = SimCable::default().ends();
     let mut buffers = pool(4, 2048);
     send(&mut a, 0, &bytes(0, 60), &mut buffers);
@@ -206,7 +206,7 @@ fn without_a_buffer_a_frame_is_lost_and_counted() {
 }
 
 #[test]
-fn a_tag_does_not_count_to_a_frame_s_length() {
+fn a_vlan_tag_does_not_count_towards_the_length() {
     let (mut a, _b) = SimCable {
         caps: Caps {
             max_frame: 100,

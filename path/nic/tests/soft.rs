@@ -1,8 +1,8 @@
-//! A device in software and its driver as one NIC.
+//! Tests a NIC that combines a software device and its driver.
 
 mod common;
 
-use common::{Cord, bytes, contents, counter};
+use common::{TestWire, bytes, contents, counter};
 use nic::dma::layout::queue_bytes;
 use nic::dma::soft::{Interrupts, SoftEvent, SoftSetup};
 use nic::dma::{DmaError, Misuse, QueueName, SoftNic, Wire};
@@ -46,8 +46,8 @@ fn rig<W: Wire>(wire: W, queues: usize, mtu: usize, interrupts: Interrupts) -> R
     }
 }
 
-fn usual(cord: &Cord) -> Rig<Cord> {
-    rig(cord.clone(), 0, 1500, Interrupts::default())
+fn default_rig(test_wire: &TestWire) -> Rig<TestWire> {
+    rig(test_wire.clone(), 0, 1500, Interrupts::default())
 }
 
 impl<W: Wire> Rig<W> {
@@ -76,7 +76,7 @@ impl<W: Wire> Rig<W> {
     }
 }
 
-/// A guest that posts buffers of a pool, and keeps the frames.
+/// A guest that posts buffers of a pool and keeps the received frames.
 struct Guest {
     pool: Pool,
     frames: Vec<Frame>,
@@ -105,14 +105,14 @@ fn to(mac: [u8; 6], mark: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_pass_both_ways_and_around_the_rings() {
-    let cord = Cord::default();
-    let mut rig = usual(&cord);
+fn frames_pass_both_ways_as_rings_wrap() {
+    let test_wire = TestWire::default();
+    let mut rig = default_rig(&test_wire);
     for round in 0..10u8 {
         let frames: Vec<_> = (0..5)
             .map(|n| bytes(round * 5 + n, 60 + 300 * n as usize))
             .collect();
-        cord.arriving.borrow_mut().extend(frames.clone());
+        test_wire.arriving.borrow_mut().extend(frames.clone());
         assert_eq!(rig.receive(0, 64), frames);
         let report = rig.send(&frames);
         let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
@@ -122,7 +122,7 @@ fn frames_pass_both_ways_and_around_the_rings() {
             ..TxReport::default()
         };
         assert_eq!(report, sent);
-        assert_eq!(std::mem::take(&mut *cord.sent.borrow_mut()), frames);
+        assert_eq!(std::mem::take(&mut *test_wire.sent.borrow_mut()), frames);
     }
     // A poll posts buffers before it takes frames.
     assert_eq!(counter(&rig.nic, "rx_posted"), u64::from(ENTRIES) - 5);
@@ -130,17 +130,17 @@ fn frames_pass_both_ways_and_around_the_rings() {
     rig.nic.release(&mut rig.pool);
     assert_eq!(rig.pool.available(), BUFFERS);
     // Released buffers are posted again.
-    cord.arriving.borrow_mut().push_back(bytes(1, 100));
+    test_wire.arriving.borrow_mut().push_back(bytes(1, 100));
     assert_eq!(rig.receive(0, 64), [bytes(1, 100)]);
 }
 
-/// A frame of several buffers; a longer one is lost.
+/// A long frame uses several buffers; a frame that exceeds the maximum length is lost.
 #[test]
 fn long_frame_takes_several_buffers() {
-    let cord = Cord::default();
-    let mut rig = rig(cord.clone(), 0, 9000, Interrupts::default());
+    let test_wire = TestWire::default();
+    let mut rig = rig(test_wire.clone(), 0, 9000, Interrupts::default());
     let frames = [bytes(1, 9014), bytes(2, 60), bytes(3, 4096), bytes(4, 9019)];
-    cord.arriving.borrow_mut().extend(frames.clone());
+    test_wire.arriving.borrow_mut().extend(frames.clone());
     let mut found = Vec::new();
     for _ in 0..3 {
         found.extend(rig.receive(0, 64));
@@ -148,36 +148,36 @@ fn long_frame_takes_several_buffers() {
     assert_eq!(found, frames[..3]);
     assert_eq!(counter(&rig.nic, "too_long"), 1);
     assert_eq!(rig.send(&frames[..1]).sent, 1);
-    assert_eq!(*cord.sent.borrow(), frames[..1]);
+    assert_eq!(*test_wire.sent.borrow(), frames[..1]);
     assert_eq!(rig.send(&[bytes(4, 9019)]).refused, 1);
 }
 
-/// D-20: frames above the wire's rate wait in the ring, and are refused when it is full.
+/// D-20: frames above the wire's rate wait in the ring. If the ring is full, the NIC drops them.
 #[test]
 fn frames_wait_in_the_ring_while_the_wire_is_full() {
-    let cord = Cord::default();
-    let mut rig = usual(&cord);
-    cord.is_full.set(true);
+    let test_wire = TestWire::default();
+    let mut rig = default_rig(&test_wire);
+    test_wire.is_full.set(true);
     let frames: Vec<_> = (0..10).map(|n| bytes(n, 100)).collect();
     let report = rig.send(&frames);
     assert_eq!((report.sent, report.full), (8, 2));
     assert_eq!(rig.send(&frames[..1]).full, 1);
-    cord.is_full.set(false);
+    test_wire.is_full.set(false);
     rig.receive(0, 1);
-    assert_eq!(*cord.sent.borrow(), frames[..8]);
+    assert_eq!(*test_wire.sent.borrow(), frames[..8]);
     assert_eq!(rig.send(&frames[8..]).sent, 2);
-    assert_eq!(*cord.sent.borrow(), frames);
+    assert_eq!(*test_wire.sent.borrow(), frames);
 }
 
 /// D-16: an error closes the NIC, returns every buffer, and is reported once.
 #[test]
 fn invalid_completion_closes_the_nic() {
-    let cord = Cord::default();
-    let mut rig = rig(cord.clone(), 1, 1500, Interrupts::default());
-    cord.arriving.borrow_mut().push_back(bytes(1, 100));
+    let test_wire = TestWire::default();
+    let mut rig = rig(test_wire.clone(), 1, 1500, Interrupts::default());
+    test_wire.arriving.borrow_mut().push_back(bytes(1, 100));
     assert_eq!(rig.receive(0, 64).len(), 1);
     assert_eq!(rig.nic.closed(), None);
-    // The word `completed` of the shared queue.
+    // This is the word `completed` of the shared queue.
     let completed = rig.memory.span().u32(64).unwrap();
     completed.store(77, Ordering::Relaxed);
     assert!(rig.receive(0, 64).is_empty());
@@ -193,17 +193,17 @@ fn invalid_completion_closes_the_nic() {
     assert_eq!(counter(&rig.nic, "closed"), 1);
     assert_eq!(rig.send(&[bytes(3, 100)]).refused, 1);
     assert_eq!(rig.nic.next_due(0), None);
-    cord.arriving.borrow_mut().push_back(bytes(4, 100));
+    test_wire.arriving.borrow_mut().push_back(bytes(4, 100));
     assert!(rig.receive(0, 64).is_empty());
-    assert!(cord.sent.borrow().is_empty());
+    assert!(test_wire.sent.borrow().is_empty());
 }
 
-/// D-18: frames to a MAC with a queue are stored in that guest's buffers, which are mapped only
-/// while they are posted.
+/// D-18: the device stores frames for a MAC with a queue in that guest's buffers, which are mapped
+/// only while they are posted.
 #[test]
 fn dedicated_queue_fills_the_guests_buffers() {
-    let cord = Cord::default();
-    let mut rig = rig(cord.clone(), 2, 1500, Interrupts::default());
+    let test_wire = TestWire::default();
+    let mut rig = rig(test_wire.clone(), 2, 1500, Interrupts::default());
     let mut guest = Guest {
         pool: rig.guests,
         frames: Vec::new(),
@@ -215,7 +215,7 @@ fn dedicated_queue_fills_the_guests_buffers() {
     vmq.enable_queue(queue).unwrap();
     let other = bytes(9, 100);
     let frames = [to(MAC, 1, 100), other.clone(), to(MAC, 2, 1500)];
-    cord.arriving.borrow_mut().extend(frames.clone());
+    test_wire.arriving.borrow_mut().extend(frames.clone());
     assert_eq!(vmq.poll(queue, 0, 1, &mut guest), Ok(1));
     assert_eq!(vmq.poll(queue, 0, 64, &mut guest), Ok(1));
     let found = contents(&guest.frames);
@@ -223,9 +223,9 @@ fn dedicated_queue_fills_the_guests_buffers() {
     assert_eq!(guest.pool.available(), BUFFERS - 2);
     assert_eq!(vmq.poll(queue, 0, 64, &mut guest), Ok(0));
     assert_eq!(guest.freed, []);
-    // Without buffers of the guest, the frame waits.
+    // If the guest posts no buffer, the frame waits.
     let rest: Vec<Buffer> = std::iter::from_fn(|| guest.pool.take()).collect();
-    cord.arriving.borrow_mut().push_back(to(MAC, 3, 60));
+    test_wire.arriving.borrow_mut().push_back(to(MAC, 3, 60));
     assert_eq!(vmq.poll(queue, 0, 64, &mut guest), Ok(0));
     guest.pool.put(rest[0].id);
     assert_eq!(vmq.poll(queue, 0, 64, &mut guest), Ok(1));
@@ -239,11 +239,11 @@ fn dedicated_queue_fills_the_guests_buffers() {
     assert_eq!(contents(&found), [other]);
 }
 
-/// D-19, and VMQ-14 of the queues.
+/// D-19 and VMQ-14.
 #[test]
 fn split_header_stays_out_of_the_guests_buffer() {
-    let cord = Cord::default();
-    let mut rig = rig(cord.clone(), 1, 1500, Interrupts::default());
+    let test_wire = TestWire::default();
+    let mut rig = rig(test_wire.clone(), 1, 1500, Interrupts::default());
     let mut guest = Guest {
         pool: rig.guests,
         frames: Vec::new(),
@@ -256,7 +256,7 @@ fn split_header_stays_out_of_the_guests_buffer() {
     vmq.enable_queue(queue).unwrap();
     for (mark, len) in [(1, 60), (2, 128), (3, 129), (4, 1500)] {
         let bytes = to(MAC, mark, len);
-        cord.arriving.borrow_mut().push_back(bytes.clone());
+        test_wire.arriving.borrow_mut().push_back(bytes.clone());
         assert_eq!(vmq.poll(QueueId(0), 0, 64, &mut guest), Ok(1));
         let mut frame = guest.frames.pop().unwrap();
         assert_eq!(
@@ -272,7 +272,8 @@ fn split_header_stays_out_of_the_guests_buffer() {
     }
 }
 
-/// D-21: the interrupt is raised by time or by number, and one interrupt serves many frames.
+/// D-21: the delay or the number of frames raises the interrupt, and one interrupt serves many
+/// frames.
 #[test]
 fn interrupts_are_moderated_by_time_and_number() {
     let cable = SimCable {
@@ -289,12 +290,12 @@ fn interrupts_are_moderated_by_time_and_number() {
     let put = |far: &mut SimNic, now_ns, mark| Wire::send(far, now_ns, bytes(mark, 100));
     put(&mut far, 0, 1);
     put(&mut far, 10_000, 2);
-    // By time.
+    // The delay raises the interrupt.
     assert_eq!(rig.nic.next_due(0), Some(51_000));
     assert!(rig.receive(50_999, 64).is_empty());
     assert_eq!(rig.nic.next_due(50_999), Some(51_000));
     assert_eq!(rig.receive(51_000, 64).len(), 2);
-    // By number.
+    // The number of frames raises the interrupt.
     for n in 0..3 {
         put(&mut far, 200_000 + n * 1000, 3 + n as u8);
     }
@@ -302,7 +303,7 @@ fn interrupts_are_moderated_by_time_and_number() {
     assert!(rig.receive(202_999, 64).is_empty());
     assert_eq!(rig.receive(203_000, 64).len(), 3);
     assert_eq!(counter(&rig.nic, "interrupts"), 2);
-    // A poll that used its budget continues without an interrupt.
+    // After a poll that used its budget, the driver polls without an interrupt.
     for n in 0..3 {
         put(&mut far, 300_000, n);
     }
@@ -311,12 +312,13 @@ fn interrupts_are_moderated_by_time_and_number() {
     assert_eq!(rig.receive(301_000, 2).len(), 1);
 }
 
-/// D-17: a frame is marked as valid only if its checksum is.
+/// D-17: the device marks a frame as valid only if its checksum is correct.
 #[test]
 fn device_verifies_and_completes_checksums() {
-    let cord = Cord::default();
-    let mut rig = usual(&cord);
-    // UDP over IPv4 from 10.0.0.1 to 10.0.0.2, with the pseudo-header's sum in its field.
+    let test_wire = TestWire::default();
+    let mut rig = default_rig(&test_wire);
+    // UDP over IPv4 from 10.0.0.1 to 10.0.0.2. The checksum field holds the sum of the
+    // pseudo-header.
     let mut bytes = vec![2; 12];
     bytes.extend([8, 0, 0x45, 0, 0, 30, 0, 7, 0x40, 0, 64, 17, 0x26, 0xc6]);
     bytes.extend([10, 0, 0, 1, 10, 0, 0, 2]);
@@ -329,10 +331,10 @@ fn device_verifies_and_completes_checksums() {
         offset: 6,
     };
     assert_eq!(rig.nic.tx(0, &[frame], &[0]).sent, 1);
-    let sent = cord.sent.borrow()[0].clone();
+    let sent = test_wire.sent.borrow()[0].clone();
     let mut damaged = sent.clone();
     damaged[43] ^= 1;
-    cord.arriving.borrow_mut().extend([sent, damaged]);
+    test_wire.arriving.borrow_mut().extend([sent, damaged]);
     let mut frames = Vec::new();
     rig.nic.rx(0, 64, &mut rig.pool, &mut frames);
     let states: Vec<_> = frames.iter().map(|frame| frame.offload.checksum).collect();
@@ -348,12 +350,19 @@ fn memory_that_is_too_small_is_rejected() {
         interrupts: Interrupts::default(),
     };
     let area = |bytes| Area::anonymous(bytes).unwrap();
-    let made = |setup, bytes| {
-        SoftNic::new(setup, Cord::default(), area(bytes), area(4096), area(4096)).is_some()
+    let is_accepted = |setup, bytes| {
+        SoftNic::new(
+            setup,
+            TestWire::default(),
+            area(bytes),
+            area(4096),
+            area(4096),
+        )
+        .is_some()
     };
-    assert!(made(setup, setup.bytes()));
-    assert!(!made(setup, setup.bytes() - 4096));
-    assert!(!made(
+    assert!(is_accepted(setup, setup.bytes()));
+    assert!(!is_accepted(setup, setup.bytes() - 4096));
+    assert!(!is_accepted(
         SoftSetup {
             entries: 12,
             ..setup

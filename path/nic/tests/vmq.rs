@@ -1,5 +1,5 @@
-//! Queues for single guests: the contract of Table 3.1, tested with the simulated NIC and with one
-//! whose frames are delayed.
+//! Tests dedicated queues by the contract of Table 3.1, with the simulated NIC and with a NIC that
+//! delays frames.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::rc::Rc;
 const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A backend over a pool, which records the state of every buffer.
+/// A backend that posts buffers of a pool, and records returned buffers and received frames.
 struct Posted {
     pool: Pool,
     frames: Vec<Vec<u8>>,
@@ -99,7 +99,7 @@ impl Wire {
         all
     }
 
-    fn give(&mut self, mac: [u8; 6]) -> QueueId {
+    fn add_queue(&mut self, mac: [u8; 6]) -> QueueId {
         let vmq = self.vmq();
         let queue = vmq.alloc_queue().unwrap();
         vmq.set_mac(queue, mac).unwrap();
@@ -112,7 +112,7 @@ impl Wire {
 fn queue_gets_its_mac_and_shared_queue_the_rest() {
     let mut wire = Wire::new(16);
     let mut posted = Posted::new(16);
-    let (a, b) = (wire.give(A), wire.give(B));
+    let (a, b) = (wire.add_queue(A), wire.add_queue(B));
     for mark in 0..4 {
         wire.send(A, mark);
         wire.send([0xff; 6], mark);
@@ -127,15 +127,15 @@ fn queue_gets_its_mac_and_shared_queue_the_rest() {
     assert_eq!(posted.pool.available(), 16, "no buffer is kept");
 }
 
-/// Output of a queue with split headers: the frames, and the contents of their buffers.
+/// A backend for a queue with split headers, which keeps the frames and their buffers.
 #[derive(Default)]
-struct Apart {
+struct SplitBackend {
     pool: Option<Pool>,
     frames: Vec<(Frame, Buffer)>,
     out: Vec<Buffer>,
 }
 
-impl Backend for Apart {
+impl Backend for SplitBackend {
     fn alloc(&mut self) -> Option<Buffer> {
         let buffer = self.pool.as_mut()?.take()?;
         buffer.span.write(&[0x55; 2048]).unwrap();
@@ -156,13 +156,13 @@ impl Backend for Apart {
     }
 }
 
-/// With split headers, no buffer holds a header before the backend writes it there.
+/// With split headers, a buffer holds no header until the backend writes it there.
 #[test]
-fn headers_are_kept_apart_until_they_are_put_back() {
+fn split_headers_stay_out_until_put_back() {
     let mut wire = Wire::new(16);
-    let mut apart = Apart {
+    let mut backend = SplitBackend {
         pool: Some(pool(16, 2048)),
-        ..Apart::default()
+        ..SplitBackend::default()
     };
     let vmq = wire.vmq();
     assert_eq!(vmq.split_headers(QueueId(0), true), Err(VmqError::NoQueue));
@@ -179,8 +179,11 @@ fn headers_are_kept_apart_until_they_are_put_back() {
         wire.far.tx(0, std::slice::from_ref(&frame), &[0]);
         frame.recycle(&mut wire.buffers);
     }
-    assert_eq!(wire.vmq().poll(queue, 0, 64, &mut apart), Ok(lengths.len()));
-    for ((mut frame, buffer), len) in apart.frames.into_iter().zip(lengths) {
+    assert_eq!(
+        wire.vmq().poll(queue, 0, 64, &mut backend),
+        Ok(lengths.len())
+    );
+    for ((mut frame, buffer), len) in backend.frames.into_iter().zip(lengths) {
         let sent = frame.to_vec().unwrap();
         assert_eq!((frame.len(), sent.len()), (len, len));
         let head = len.min(SNAPSHOT);
@@ -189,12 +192,16 @@ fn headers_are_kept_apart_until_they_are_put_back() {
             buffer.span.read(&mut held).unwrap();
             held
         };
-        assert_eq!(read()[..head], vec![0x55; head], "no byte of the header");
+        assert_eq!(
+            read()[..head],
+            vec![0x55; head],
+            "the buffer holds header bytes"
+        );
         assert_eq!(read()[head..len], sent[head..]);
         assert_eq!(
             read()[len..],
             vec![0x55; 2048 - len],
-            "and nothing behind the frame"
+            "the device wrote after the end of the frame"
         );
         let elsewhere = Buffer {
             span: buffer.span.skip(1),
@@ -209,14 +216,14 @@ fn headers_are_kept_apart_until_they_are_put_back() {
 }
 
 #[test]
-fn calls_come_in_their_order_or_are_refused() {
+fn calls_in_the_wrong_order_are_rejected() {
     let mut wire = Wire::new(16);
     let mut posted = Posted::new(4);
     let vmq = wire.vmq();
-    let ghost = QueueId(1);
+    let unallocated = QueueId(1);
     assert_eq!(vmq.avail_queues(), 2);
-    assert_eq!(vmq.size(ghost), Err(VmqError::NoQueue));
-    assert_eq!(vmq.enable_queue(ghost), Err(VmqError::NoQueue));
+    assert_eq!(vmq.size(unallocated), Err(VmqError::NoQueue));
+    assert_eq!(vmq.enable_queue(unallocated), Err(VmqError::NoQueue));
     let a = vmq.alloc_queue().unwrap();
     assert_eq!(vmq.enable_queue(a), Err(VmqError::NoMac));
     assert_eq!(vmq.disable_queue(a), Err(VmqError::NotEnabled));
@@ -262,11 +269,11 @@ fn requested_buffers_fit_the_queue() {
 fn frames_for_a_full_queue_are_counted() {
     let mut wire = Wire::new(4);
     let mut posted = Posted::new(2);
-    let a = wire.give(A);
+    let a = wire.add_queue(A);
     for mark in 0..7 {
         wire.send(A, mark);
     }
-    // The backend supplies only two buffers; further frames are lost, as in a NIC.
+    // The backend has no buffer left, so the queued frames are lost, as in a NIC.
     posted.pool.take().unwrap();
     posted.pool.take().unwrap();
     assert_eq!(wire.vmq().poll(a, 0, 64, &mut posted), Ok(0));
@@ -274,24 +281,25 @@ fn frames_for_a_full_queue_are_counted() {
     assert_eq!((count("queue_full"), count("queue_no_buffer")), (3, 4));
 }
 
-/// A NIC in which the test determines when a frame selects its queue and when it arrives there.
+/// A NIC with which the test determines when a frame selects its queue and when the frame arrives
+/// there.
 #[derive(Debug, Default)]
-struct Slow {
-    under_way: RefCell<VecDeque<Vec<u8>>>,
+struct DelayingNic {
+    in_transit: RefCell<VecDeque<Vec<u8>>>,
     in_queue: RefCell<VecDeque<Vec<u8>>>,
-    point: Cell<u64>,
+    last_change: Cell<u64>,
     effective: Cell<u64>,
     requests: Cell<u32>,
-    /// Whether the steering agent never answers, even if it carries out the change.
+    /// Whether the steering agent sends no answer, although it may make the change.
     is_silent: Cell<bool>,
-    /// Whether it rejects everything.
+    /// Whether the steering agent rejects every change.
     is_closed: Cell<bool>,
-    /// Steering requests.
+    /// All steering requests.
     steered: RefCell<Vec<([u8; 6], Option<QueueId>)>>,
 }
 
 #[derive(Debug)]
-struct Handle(Rc<Slow>);
+struct Handle(Rc<DelayingNic>);
 
 impl Steering for Handle {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
@@ -302,8 +310,8 @@ impl Steering for Handle {
         if mac == B || self.0.is_closed.get() {
             return Err(VmqError::Refused(1));
         }
-        self.0.point.set(self.0.point.get() + 1);
-        Ok(self.0.point.get())
+        self.0.last_change.set(self.0.last_change.get() + 1);
+        Ok(self.0.last_change.get())
     }
 
     fn effective(&mut self) -> u64 {
@@ -341,26 +349,29 @@ impl Receive for Handle {
     fn release(&mut self, _queue: QueueId, _buffers: &mut dyn Buffers) {}
 }
 
-impl Slow {
-    /// Delivers the frames in transit.
+impl DelayingNic {
+    /// Moves the frames in transit to the queue.
     fn arrive(&self) {
-        self.in_queue.borrow_mut().extend(self.under_way.take());
+        self.in_queue.borrow_mut().extend(self.in_transit.take());
     }
 }
 
 #[test]
-fn queue_drains_until_no_frame_is_left() {
-    let slow = Rc::new(Slow::default());
-    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
+fn queue_drains_until_it_is_empty() {
+    let nic_state = Rc::new(DelayingNic::default());
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&nic_state)), Handle(Rc::clone(&nic_state)));
     let mut posted = Posted::new(8);
     let queue = nic.alloc_queue().unwrap();
     nic.set_mac(queue, A).unwrap();
     nic.enable_queue(queue).unwrap();
     for mark in 0..3 {
-        slow.under_way.borrow_mut().push_back(frame_to(A, mark));
+        nic_state
+            .in_transit
+            .borrow_mut()
+            .push_back(frame_to(A, mark));
     }
     nic.disable_queue(queue).unwrap();
-    // The queue is empty, but frames may still arrive.
+    // The queue is empty now, but frames may still arrive.
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(0));
     assert!(nic.is_draining(queue));
     for refused in [
@@ -370,35 +381,38 @@ fn queue_drains_until_no_frame_is_left() {
     ] {
         assert_eq!(refused, Err(VmqError::Draining));
     }
-    slow.arrive();
-    slow.effective.set(slow.point.get());
+    nic_state.arrive();
+    nic_state.effective.set(nic_state.last_change.get());
     assert_eq!(nic.poll(queue, 1, 2, &mut posted), Ok(2));
     assert!(
         nic.is_draining(queue),
         "the agent was not queried again so soon"
     );
     assert_eq!(nic.poll(queue, 1_000_000, 1, &mut posted), Ok(1));
-    assert!(nic.is_draining(queue), "not known to be empty");
+    assert!(
+        nic.is_draining(queue),
+        "the poll did not find the queue empty"
+    );
     assert_eq!(nic.poll(queue, 1_000_001, 1, &mut posted), Ok(0));
     assert!(!nic.is_draining(queue));
     assert_eq!(posted.take().len(), 3);
-    assert!(slow.requests.get() <= 3, "{slow:?}");
+    assert!(nic_state.requests.get() <= 3, "{nic_state:?}");
     nic.free_queue(queue).unwrap();
 }
 
 #[test]
 fn inherited_queue_drains_before_reuse() {
-    let slow = Rc::new(Slow::default());
-    slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
-    slow.under_way.borrow_mut().push_back(frame_to(A, 2));
-    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
+    let nic_state = Rc::new(DelayingNic::default());
+    nic_state.in_queue.borrow_mut().push_back(frame_to(A, 1));
+    nic_state.in_transit.borrow_mut().push_back(frame_to(A, 2));
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&nic_state)), Handle(Rc::clone(&nic_state)));
     let mut posted = Posted::new(8);
     assert_eq!(nic.recover(), Ok(()));
     assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
     let queue = QueueId(0);
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
-    slow.arrive();
-    slow.effective.set(slow.point.get());
+    nic_state.arrive();
+    nic_state.effective.set(nic_state.last_change.get());
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
     assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(1));
     assert_eq!(posted.take(), [frame_to(A, 1), frame_to(A, 2)]);
@@ -408,14 +422,14 @@ fn inherited_queue_drains_before_reuse() {
 
 #[test]
 fn unsteerable_queue_is_not_allocated() {
-    let slow = Rc::new(Slow::default());
-    slow.in_queue.borrow_mut().push_back(frame_to(B, 1));
-    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
-    slow.is_closed.set(true);
+    let nic_state = Rc::new(DelayingNic::default());
+    nic_state.in_queue.borrow_mut().push_back(frame_to(B, 1));
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&nic_state)), Handle(Rc::clone(&nic_state)));
+    nic_state.is_closed.set(true);
     assert_eq!(nic.recover(), Err(VmqError::Refused(1)));
     let queue = QueueId(0);
     let mut posted = Posted::new(8);
-    slow.effective.set(slow.point.get());
+    nic_state.effective.set(nic_state.last_change.get());
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
     assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(0));
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
@@ -424,23 +438,28 @@ fn unsteerable_queue_is_not_allocated() {
 
 #[test]
 fn a_queue_that_cannot_be_steered_stays_idle() {
-    let slow = Rc::new(Slow::default());
-    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(slow));
+    let nic_state = Rc::new(DelayingNic::default());
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&nic_state)), Handle(nic_state));
     let queue = nic.alloc_queue().unwrap();
     nic.set_mac(queue, B).unwrap();
     assert_eq!(nic.enable_queue(queue), Err(VmqError::Refused(1)));
     assert_eq!(nic.free_queue(queue), Ok(()));
 }
 
-/// Requests A's MAC for a queue and leaves unknown whether frames for `mac` arrive there.
-fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
-    let mut nic = MultiQueue::new(Handle(Rc::clone(slow)), Handle(Rc::clone(slow)));
+/// Tests a queue after a steering request that `request` has left without an answer: the queue is
+/// not reused until frames for `mac` are steered away.
+fn check_unanswered_steering(
+    nic_state: &Rc<DelayingNic>,
+    mac: [u8; 6],
+    request: impl Fn(&mut dyn Vmq, QueueId),
+) {
+    let mut nic = MultiQueue::new(Handle(Rc::clone(nic_state)), Handle(Rc::clone(nic_state)));
     let mut posted = Posted::new(8);
     let queue = nic.alloc_queue().unwrap();
     nic.set_mac(queue, A).unwrap();
-    ask(&mut nic, queue);
-    // No other guest gets the queue, however long no frame arrives.
-    slow.effective.set(u64::MAX);
+    request(&mut nic, queue);
+    // No other guest gets the queue, even if no frame arrives for a long time.
+    nic_state.effective.set(u64::MAX);
     let mut now = 0;
     for _ in 0..5 {
         assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(0));
@@ -448,18 +467,22 @@ fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
     }
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
     assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
-    let requests = slow.steered.borrow().len();
+    let requests = nic_state.steered.borrow().len();
     assert_eq!(nic.poll(queue, now - 999_000_000, 8, &mut posted), Ok(0));
-    assert_eq!(slow.steered.borrow().len(), requests, "not so soon");
-    // The change takes effect now. Its frames are forwarded.
-    slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
+    assert_eq!(
+        nic_state.steered.borrow().len(),
+        requests,
+        "the driver retried too early"
+    );
+    // The unanswered change takes effect now, and its frames are forwarded.
+    nic_state.in_queue.borrow_mut().push_back(frame_to(A, 1));
     assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(1));
-    slow.is_silent.set(false);
-    slow.effective.set(slow.point.get());
+    nic_state.is_silent.set(false);
+    nic_state.effective.set(nic_state.last_change.get());
     assert_eq!(nic.poll(queue, now + 1_000_000_000, 8, &mut posted), Ok(0));
-    assert_eq!(slow.steered.borrow().last(), Some(&(mac, None)));
+    assert_eq!(nic_state.steered.borrow().last(), Some(&(mac, None)));
     assert!(nic.is_draining(queue), "frames may still be in transit");
-    slow.effective.set(slow.point.get());
+    nic_state.effective.set(nic_state.last_change.get());
     assert_eq!(nic.poll(queue, now + 2_000_000_000, 8, &mut posted), Ok(0));
     nic.free_queue(queue).unwrap();
     assert_eq!(posted.take(), [frame_to(A, 1)]);
@@ -470,28 +493,28 @@ fn astray(slow: &Rc<Slow>, mac: [u8; 6], ask: impl Fn(&mut dyn Vmq, QueueId)) {
 
 #[test]
 fn queue_with_a_late_mac_is_not_reused() {
-    let slow = Rc::new(Slow::default());
-    astray(&slow, A, |nic, queue| {
-        slow.is_silent.set(true);
+    let nic_state = Rc::new(DelayingNic::default());
+    check_unanswered_steering(&nic_state, A, |nic, queue| {
+        nic_state.is_silent.set(true);
         assert_eq!(nic.enable_queue(queue), Err(VmqError::Unanswered));
     });
 }
 
 #[test]
 fn queue_that_may_keep_its_mac_is_not_reused() {
-    let slow = Rc::new(Slow::default());
-    astray(&slow, A, |nic, queue| {
+    let nic_state = Rc::new(DelayingNic::default());
+    check_unanswered_steering(&nic_state, A, |nic, queue| {
         nic.enable_queue(queue).unwrap();
-        slow.is_silent.set(true);
+        nic_state.is_silent.set(true);
         assert_eq!(nic.disable_queue(queue), Ok(()));
     });
 }
 
 #[test]
 fn inherited_mac_blocks_queue_reuse() {
-    let slow = Rc::new(Slow::default());
-    astray(&slow, EVERY_MAC, |nic, _| {
-        slow.is_silent.set(true);
+    let nic_state = Rc::new(DelayingNic::default());
+    check_unanswered_steering(&nic_state, EVERY_MAC, |nic, _| {
+        nic_state.is_silent.set(true);
         assert_eq!(nic.recover(), Err(VmqError::Unanswered));
     });
 }

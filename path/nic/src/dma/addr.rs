@@ -1,9 +1,9 @@
-//! I/O addresses: the addresses that a device uses.
+//! I/O addresses: addresses in the address space of a device.
 
 use abi::PAGE;
 
-/// An address in a device's address space: the number of an I/O page, and an offset in it. It is
-/// never an address of this process, so a forged one reaches no memory.
+/// An address in a device's address space: the number of an I/O page, and an offset in the page. It
+/// is never an address of this process, so a forged address gives no access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoAddr(u64);
 
@@ -26,19 +26,19 @@ impl IoAddr {
         self.0
     }
 
-    /// Returns the number of its I/O page.
+    /// Returns the number of the I/O page.
     #[must_use]
     pub const fn page(self) -> u64 {
         self.0 / PAGE as u64
     }
 
-    /// Returns its offset in the page.
+    /// Returns the offset in the page.
     #[must_use]
     pub const fn offset(self) -> usize {
         (self.0 % PAGE as u64) as usize
     }
 
-    /// Returns the address `bytes` further on, or `None` beyond the end of the address space.
+    /// Returns the address plus `bytes`, or `None` if it exceeds the address space.
     #[must_use]
     pub const fn add(self, bytes: usize) -> Option<Self> {
         match self.0.checked_add(bytes as u64) {

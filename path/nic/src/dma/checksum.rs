@@ -1,5 +1,5 @@
-//! Checksum offloads in software: completing those of sent frames, and verifying those of
-//! received ones.
+//! Checksum offloads in software: completes checksums of sent frames, and verifies those of
+//! received frames.
 
 use crate::frame::ETHERNET;
 use shmem::{Fault, Span, fold_ones_sum as fold, ones_sum, ones_sum_bytes};
@@ -9,8 +9,9 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Completes the checksum that covers the frame starting at `start`; its field is at `start +
-/// offset` and holds the pseudo-header's sum. Returns false if the field lies outside the frame.
+/// Completes the checksum that covers the frame from `start` to its end. The checksum field is at
+/// `start + offset` and holds the sum of the pseudo-header. Returns false if the field lies outside
+/// the frame.
 #[must_use]
 pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let start = usize::from(start);
@@ -26,7 +27,7 @@ pub fn complete(bytes: &mut [u8], (start, offset): (u16, u16)) -> bool {
     })
 }
 
-/// Like [`complete`], for a frame in memory that a device can access.
+/// Completes a checksum like [`complete`], in memory that a device can access.
 ///
 /// # Errors
 /// The field lies outside the frame, or the memory is inaccessible.
@@ -38,9 +39,9 @@ pub fn complete_in(memory: Span, (start, offset): (u16, u16)) -> Result<(), Faul
     field.write(&complement(ones_sum(covered, 0)?))
 }
 
-/// Returns the checksum of a sum.
+/// Returns the checksum for a sum.
 fn complement(sum: u32) -> [u8; 2] {
-    // 0 means "no checksum" in UDP; both values are equal in the sum.
+    // In UDP, 0 means "no checksum". 0xffff is equivalent to 0 in one's complement arithmetic.
     let sum = match !fold(sum) {
         0 => 0xffff,
         sum => sum,
@@ -48,8 +49,8 @@ fn complement(sum: u32) -> [u8; 2] {
     sum.to_be_bytes()
 }
 
-/// Returns whether the frame is an untagged TCP or UDP packet, not a fragment, whose checksum is
-/// correct. Packets with IPv6 extension headers are not verified.
+/// Returns whether the frame is an untagged, unfragmented TCP or UDP packet with a correct
+/// checksum. Returns false for packets with IPv6 extension headers.
 #[must_use]
 pub fn is_valid(bytes: &[u8]) -> bool {
     verified(bytes).unwrap_or(false)
@@ -91,8 +92,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Returns a frame whose checksum field holds the pseudo-header's sum, and the offload that
-    /// completes it.
+    /// Returns a frame whose checksum field holds the sum of the pseudo-header, and the offload
+    /// that completes it.
     fn blank(is_v6: bool, protocol: u8) -> (Vec<u8>, (u16, u16)) {
         let (segment_len, offset) = if protocol == TCP { (27, 16) } else { (15, 6) };
         let mut bytes = vec![2; 12];
@@ -134,7 +135,7 @@ mod tests {
                 assert!(complete(&mut bytes, offload));
                 assert_eq!(in_memory, bytes);
                 assert!(is_valid(&bytes));
-                // Padding of a short frame is not covered.
+                // The checksum does not cover the padding of a short frame.
                 bytes.resize(64.max(bytes.len()), 0xff);
                 assert!(is_valid(&bytes));
                 for at in usize::from(offload.0)..usize::from(offload.0) + 15 {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_valid() {
+    fn malformed_packets_are_not_valid() {
         let (mut bytes, offload) = blank(false, TCP);
         assert!(complete(&mut bytes, offload));
         for len in 0..bytes.len() {

@@ -1,23 +1,23 @@
-//! Memory for frames to send. Each frame is copied once, into a chunk: a caller of
-//! [`crate::Nic::tx`] keeps its frames, so the device must not read them later.
+//! Memory for frames to send. Each frame is copied once, into a chunk, because the caller of
+//! [`crate::Nic::tx`] keeps its frames and the device must not read them later.
 
 use super::addr::IoAddr;
 use crate::device::TxReport;
 use crate::frame::Frame;
 use shmem::{Fault, Span};
 
-/// A chunk that holds a frame.
+/// A chunk with a frame to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
-    /// Its number.
+    /// Number of the chunk.
     pub number: u32,
-    /// The bytes of the header and of the frame.
+    /// The device's header and the frame.
     pub memory: Span,
-    /// The I/O address of these bytes.
+    /// I/O address of this memory.
     pub address: IoAddr,
 }
 
-/// One chunk for each entry of a transmit queue.
+/// The chunks of a transmit queue, one per entry.
 #[derive(Debug)]
 pub(super) struct Chunks {
     memory: Span,
@@ -27,8 +27,8 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Divides memory, which has an I/O address, into `entries` chunks of `chunk_bytes` bytes.
-    /// Returns `None` if it is too small.
+    /// Divides memory with an I/O address into `entries` chunks of `chunk_bytes` bytes. Returns
+    /// `None` if the memory is too small.
     pub(super) fn new(
         entries: u32,
         (memory, address): (Span, IoAddr),
@@ -45,8 +45,8 @@ impl Chunks {
         })
     }
 
-    /// Copies `header` and a frame into a chunk, and adds the frame to `report`. `post` returns the
-    /// number of a chunk for which the queue has no room.
+    /// Copies `header` and a frame into a chunk, passes the chunk to `post`, and counts the frame
+    /// in `report`. If the queue is full, `post` returns the chunk's number as its error.
     pub(super) fn send(
         &mut self,
         header: &[u8],
@@ -88,7 +88,7 @@ impl Chunks {
         }
     }
 
-    /// Takes back the chunk of a sent frame.
+    /// Frees the chunk of a sent frame.
     pub(super) fn put(&mut self, chunk: u32) {
         self.idle.push(chunk);
     }

@@ -1,28 +1,28 @@
-//! The control word of a dedicated queue: it selects the frames that the device stores there.
+//! The control word of a dedicated queue, which selects the frames that the device stores in it.
 
-/// Bit of a word: the queue is enabled.
+/// Bit of a control word: the queue is enabled.
 const ENABLED: u64 = 1 << 48;
-/// Place of the generation in a word.
+/// Position of the generation in a control word, in bits.
 const GENERATION_AT: u32 = 49;
-/// Generations are below this number.
+/// Number of different generations.
 const GENERATIONS: u16 = 1 << 14;
-/// Bit of a word: frames may be merged.
+/// Bit of a control word: the device may merge frames.
 const MERGES: u64 = 1 << 63;
 
-/// The control word of a queue. The driver writes it, and the device repeats it when it is in
+/// The control word of a queue. The driver writes it, and the device echoes it when it is in
 /// effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueControl {
-    /// The MAC whose frames the device stores in the queue; `None`: the queue is disabled.
+    /// The MAC whose frames the device stores in the queue; `None` if the queue is disabled.
     pub mac: Option<[u8; 6]>,
     /// Whether the device may merge the queue's frames.
     pub merges: bool,
-    /// Number of changes, so that no two consecutive words are equal.
+    /// Number of changes, modulo 2^14. It makes consecutive words differ.
     pub generation: u16,
 }
 
 impl QueueControl {
-    /// Returns the next word.
+    /// Returns the control word that follows this one.
     #[must_use]
     pub const fn next(self, mac: Option<[u8; 6]>, merges: bool) -> Self {
         Self {

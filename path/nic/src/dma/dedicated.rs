@@ -1,17 +1,17 @@
-//! The driver's end of a guest's dedicated queue whose device is in another domain: the guest's
-//! buffers are posted there until frames arrive, across polls.
+//! The driver's end of a guest's dedicated queue whose device is in another domain. The guest's
+//! buffers stay posted across polls until frames arrive.
 //!
 //! | state | the device | next state |
 //! |---|---|---|
 //! | stopped | ignores the queue | started, by [`RemoteQueue::start`] |
-//! | started | stores frames for the guest's MAC | stopping, or stopped if the link is down |
-//! | stopping | may still use posted buffers | stopped, when the device reports so |
+//! | started | stores frames for the guest's MAC | stopping, or stopped if the link goes down |
+//! | stopping | may still use posted buffers | stopped, when the device confirms it |
 
 use super::addr::IoAddr;
 use super::control::QueueControl;
 use super::layout::{Completion, Descriptor, MERGED_MAX, OwnMemory};
 use super::queue::{DmaError, DriverQueue, Misuse, QueueName};
-use super::receive::{check_header, describe, split};
+use super::receive::{check_header, complete_frame, split};
 use super::remote_link::{RemoteLink, RemoteSetup};
 use crate::buffer::{Buffer, BufferId, Piece};
 use crate::frame::{Frame, SNAPSHOT};
@@ -22,11 +22,11 @@ use std::rc::Rc;
 /// Counters of a dedicated queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounters {
-    /// Buffers that the device could not write.
+    /// Number of buffers that the device could not write.
     pub io_error: u64,
-    /// Frames that are shorter than an Ethernet header, or whose memory is inaccessible.
+    /// Number of frames that are shorter than an Ethernet header, or whose memory is inaccessible.
     pub malformed: u64,
-    /// Buffers that were too short to be posted.
+    /// Number of buffers that were too short to be posted.
     pub foreign: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct RemoteQueue {
     entries: u32,
     queue: DriverQueue<OwnMemory, Buffer>,
     control: QueueControl,
-    /// Number of the link's connection to which the control word belongs.
+    /// The link's connection number to which the control word belongs.
     connection: u32,
     /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
     headers: Option<(Span, IoAddr)>,
@@ -47,19 +47,19 @@ pub struct RemoteQueue {
     longest: usize,
     /// Whether the device can merge frames.
     can_merge: bool,
-    /// Beginning of a merged frame whose end is not completed yet.
+    /// The completed first parts of a merged frame.
     partial: Frame,
-    /// Whether the device could not write a part of it.
+    /// Whether the device failed to write a part of `partial`.
     is_broken: bool,
-    /// Whether the driver takes completions without an interrupt: the last poll left some.
+    /// Whether the driver takes completions without an interrupt, because the last poll left some.
     polls: bool,
     counters: RemoteCounters,
 }
 
 impl RemoteQueue {
-    /// Creates queue `number`, from 1, over memory of [`super::layout::queue_bytes`] and, if
-    /// headers are split, space for them with its I/O address. Returns `None` if the memory has a
-    /// wrong size.
+    /// Creates queue `number` (the first is 1) over memory of [`super::layout::queue_bytes`]. If
+    /// headers are split, `headers` is the space for them with its I/O address. Returns `None` if
+    /// the memory has a wrong size.
     #[must_use]
     pub fn new(
         number: u32,
@@ -94,7 +94,7 @@ impl RemoteQueue {
         self.counters
     }
 
-    /// Returns the number of posted buffers, and of those with a frame whose end is missing.
+    /// Returns the number of posted buffers plus the number of buffers of an incomplete frame.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.queue.posted() + self.partial.pieces.len()
@@ -112,7 +112,7 @@ impl RemoteQueue {
         self.queue.room()
     }
 
-    /// Returns the number of the link's connection, which changes with each device.
+    /// Returns the link's connection number, which changes with each device.
     #[must_use]
     pub fn connection(&self) -> u32 {
         self.link.connection()
@@ -130,13 +130,14 @@ impl RemoteQueue {
         self.control.mac.is_some()
     }
 
-    /// Takes notice of a link that has been down: stops the queue, and calls `back` for each posted
-    /// buffer. No device can access the queue's memory any more.
+    /// Handles a link that was set down since the last call: stops the queue, and passes each
+    /// posted buffer to `back`. The device of the old connection can no longer access the queue's
+    /// memory.
     pub fn follow_link(&mut self, back: impl FnMut(BufferId)) {
         if self.connection != self.link.connection() {
             self.connection = self.link.connection();
             self.control = QueueControl::default();
-            self.forget(back);
+            self.clear(back);
         }
     }
 
@@ -149,24 +150,25 @@ impl RemoteQueue {
             && self.memory.effective() == self.control
     }
 
-    /// Has the device store frames for `mac` in the queue, if it is [ready](RemoteQueue::is_ready).
-    /// With `merges`, a device that can merge frames does so, and a frame may have several buffers.
+    /// Requests that the device store frames for `mac` in the queue. Has no effect if the queue is
+    /// not [ready](RemoteQueue::is_ready). With `merges`, the device merges frames if it can, and a
+    /// frame may have several buffers.
     pub fn start(&mut self, mac: [u8; 6], merges: bool) {
         if self.is_ready() {
             self.memory.reset();
-            self.forget(|_| ());
+            self.clear(|_| ());
             self.change(Some(mac), merges);
         }
     }
 
-    /// Has the device store frames in the shared queue, and forgets all posted buffers. The device
-    /// may access these until it has lost their pages.
+    /// Requests that the device store frames in the shared queue, and discards the list of posted
+    /// buffers. The device may access these buffers until their pages are revoked.
     pub fn stop(&mut self) {
         self.follow_link(|_| ());
         if self.is_started() {
             self.change(None, false);
         }
-        self.forget(|_| ());
+        self.clear(|_| ());
     }
 
     fn change(&mut self, mac: Option<[u8; 6]>, merges: bool) {
@@ -175,8 +177,8 @@ impl RemoteQueue {
         self.link.ring();
     }
 
-    /// Empties the driver's end.
-    fn forget(&mut self, mut back: impl FnMut(BufferId)) {
+    /// Resets the driver's end, and passes each posted buffer to `back`.
+    fn clear(&mut self, mut back: impl FnMut(BufferId)) {
         let partial = self.partial.take();
         partial.pieces.iter().for_each(|piece| back(piece.buffer));
         self.is_broken = false;
@@ -185,8 +187,8 @@ impl RemoteQueue {
         self.polls = false;
     }
 
-    /// Posts a buffer at an I/O address; [`RemoteQueue::publish`] shows it to the device. Returns
-    /// false if it is too short, or if the queue is full or not started.
+    /// Posts a buffer at an I/O address; the device sees it after [`RemoteQueue::publish`]. Returns
+    /// false if the buffer is too short, or the queue is full or not started.
     pub fn post(&mut self, address: IoAddr, buffer: Buffer) -> bool {
         if buffer.span.len() < self.longest {
             self.counters.foreign += 1;
@@ -202,7 +204,7 @@ impl RemoteQueue {
         self.is_started() && self.queue.post(buffer, descriptor).is_ok()
     }
 
-    /// Shows all posted buffers to the device, and wakes it if frames wait for them.
+    /// Publishes all posted buffers, and wakes the device if frames wait for them.
     pub fn publish(&mut self) {
         let wakes = self.queue.publish().and_then(|()| self.queue.wakes());
         match wakes {
@@ -214,8 +216,8 @@ impl RemoteQueue {
 
     /// Receives up to `budget` completions: appends frames to `out`, and buffers without a valid
     /// frame to `failed`. Returns the number of completions. If it is below `budget`, the device
-    /// raises an interrupt with the next one, and the queue is not read before. A violation of the
-    /// rules closes the NIC; its owner then sets the link down.
+    /// raises an interrupt with the next completion, and the driver does not read the queue before
+    /// that. A violation of the rules closes the NIC; its owner then sets the link down.
     pub fn receive(
         &mut self,
         budget: usize,
@@ -226,14 +228,15 @@ impl RemoteQueue {
             return 0;
         }
         let mut taken = 0;
-        if let Err(error) = self.receive_raised(budget, &mut taken, out, failed) {
+        if let Err(error) = self.take_all(budget, &mut taken, out, failed) {
             self.link.close(error);
         }
         taken
     }
 
-    /// Counts completions in `taken`, also before an error.
-    fn receive_raised(
+    /// Receives completions if an interrupt was raised or the last poll left some. Counts them in
+    /// `taken`, which is valid also after an error.
+    fn take_all(
         &mut self,
         budget: usize,
         taken: &mut usize,
@@ -250,12 +253,13 @@ impl RemoteQueue {
         Ok(())
     }
 
-    /// Takes the next completion. Returns false if there is none, which is acknowledged.
+    /// Takes the next completion. If there is none, acknowledges the previous completions and
+    /// returns false.
     fn take(&mut self, out: &mut Vec<Frame>, failed: &mut Vec<BufferId>) -> Result<bool, DmaError> {
         let index = self.queue.next_index();
         let (buffer, descriptor, completion) = match self.queue.take()? {
             Some(completed) => completed,
-            // The device may have completed more before it read the acknowledgement.
+            // The device may have completed more buffers before it read the acknowledgement.
             None if self.queue.acknowledge()? => match self.queue.take()? {
                 Some(completed) => completed,
                 None => return Ok(false),
@@ -283,7 +287,7 @@ impl RemoteQueue {
         Ok(true)
     }
 
-    /// Checks the parts of a completion that only frames have.
+    /// Checks the header length and the continuation of a completion.
     fn check(&self, descriptor: &Descriptor, completion: &Completion) -> Result<(), Misuse> {
         let is_split = descriptor.header.is_some();
         check_header(is_split, completion)?;
@@ -292,8 +296,8 @@ impl RemoteQueue {
         }
         let len = self.partial.len() + completion.len as usize;
         let is_first = self.partial.pieces.is_empty();
-        // Only the first buffer may have room left (D-40), so the longest frame bounds the number
-        // of its buffers.
+        // Only the first buffer may be filled partially (D-40), so the maximum length of a frame
+        // limits the number of its buffers.
         let fewest = if is_first { 1 } else { descriptor.len };
         if completion.more && completion.len < fewest {
             return Err(Misuse::Gap {
@@ -311,7 +315,7 @@ impl RemoteQueue {
         Ok(())
     }
 
-    /// Passes the current frame on, which is complete.
+    /// Appends the complete current frame to `out`, or its buffers to `failed` if it is invalid.
     fn finish(
         &mut self,
         completion: &Completion,
@@ -320,7 +324,7 @@ impl RemoteQueue {
     ) {
         let mut frame = self.partial.take();
         let is_broken = mem::take(&mut self.is_broken);
-        if !is_broken && describe(&mut frame, completion, self.control.merges).is_some() {
+        if !is_broken && complete_frame(&mut frame, completion, self.control.merges).is_some() {
             out.push(frame);
             return;
         }

@@ -1,10 +1,10 @@
-//! The I/O page table of a device in a separate domain: a table of counted grants, which only the
-//! monitor changes. I/O page *n* is entry *n* of the table.
+//! The I/O page table of a device in a separate domain. It is a table of counted grants, which only
+//! the monitor changes. I/O page *n* is entry *n* of the table.
 //!
 //! The monitor maps a granted page into the window of the device's domain, and unmaps it when the
-//! grant is revoked. The device counts each access as a use of its pages, without a call, so a page
-//! is never unmapped in the middle of an access unless it is revoked by force (clauses N-7 to N-12
-//! of `specs/grants.md`).
+//! grant is revoked. The device counts each access as a use of its pages, without a hypercall. So
+//! the monitor never unmaps a page during an access, except by a forced revocation (clauses N-7 to
+//! N-12 of `specs/grants.md`).
 
 use super::addr::IoAddr;
 use super::table::{IoFault, IoMemory, pages};
@@ -15,24 +15,24 @@ use shmem::grant_use::{self, EntryWords, TableWords};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 
-/// The pages of a driver domain that it has granted to the device.
+/// The pages that a driver domain has granted to the device.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantedMemory {
     entries: TableWords,
-    /// The pages, entry by entry.
+    /// Memory of the granted pages, in the order of the entries.
     pages: Span,
-    /// The pages of guests, and the I/O address of the first one.
+    /// I/O address of the first guest page, and memory of the guests' pages.
     guests: (u64, Span),
 }
 
-/// A page in use, by the reference with which its use was counted.
+/// A counted use of a page: the words of its entry, and the grant reference that was used.
 type Use = (EntryWords, GrantRef);
 
 impl GrantedMemory {
-    /// Creates the memory from the sub-tables of a bound table, the part of the window where its
-    /// pages are, and the part where the monitor maps pages that guests have granted for I/O. The
-    /// latter begins at I/O address `guests_at`, behind the table's pages. An access to a page that
-    /// is not mapped there returns a [`shmem::Fault`].
+    /// Creates the memory from the sub-tables of a bound table and two parts of the window: `pages`
+    /// for the table's pages, and `guests` for the pages that guests have granted for I/O. `guests`
+    /// begins at I/O address `guests_at`, after the table's pages. An access to a page of `guests`
+    /// that is not mapped returns a [`shmem::Fault`].
     #[must_use]
     pub fn new(entries: TableWords, pages: Span, (guests_at, guests): (IoAddr, Span)) -> Self {
         Self {
@@ -42,14 +42,16 @@ impl GrantedMemory {
         }
     }
 
-    /// Returns the memory of a range of guests' pages. The driver counts their uses.
+    /// Returns the memory of a range of guests' pages. The driver, not the device, counts their
+    /// uses.
     fn of_guests(&self, address: IoAddr, len: usize) -> Option<Span> {
         let (first, guests) = self.guests;
         let offset = address.bits().checked_sub(first)?;
         guests.sub(usize::try_from(offset).ok()?, len)
     }
 
-    /// Counts a use of each page of a range. Returns false if a page is not granted.
+    /// Counts a use of each page of a range, and records it in `claimed`. Returns false if a page
+    /// is not granted.
     fn claim(&self, address: IoAddr, len: usize, claimed: &mut SmallVec<[Use; 2]>) -> bool {
         let Some(pages) = pages(address, len) else {
             return false;
@@ -105,7 +107,7 @@ mod tests {
 
     const ENTRIES: u32 = 4;
 
-    /// Returns memory with entries 1 and 2 granted, and their words.
+    /// Returns granted memory with valid entries 1 and 2, the words of the entries, and the pages.
     fn granted() -> (GrantedMemory, TableWords, Span) {
         let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
         let sub_table = |page| area.page(ENTRIES + page).unwrap();
@@ -158,8 +160,8 @@ mod tests {
         }
     }
 
-    /// D-32: guests' pages have the I/O addresses behind the table, and nothing beyond them is
-    /// accessible.
+    /// D-32: guests' pages have the I/O addresses that follow the table. Memory after them is
+    /// inaccessible.
     #[test]
     fn guests_pages_follow_the_table() {
         let (memory, entries, pages) = granted();
@@ -178,7 +180,8 @@ mod tests {
         assert_eq!(access(IoAddr::of_page(1), PAGE), Ok(pages.page(1).unwrap()));
     }
 
-    /// D-4: a page that is being revoked, is read-only, or was granted again.
+    /// D-4: a page is accessible after it was granted again, but not while it is being revoked, or
+    /// if it is read-only.
     #[test]
     fn revoked_page_faults() {
         let (memory, entries, _) = granted();

@@ -1,9 +1,9 @@
-//! The memory of a queue: index words, descriptors and completions.
+//! The layout of a queue's memory: index words, descriptors and completions.
 //!
 //! ```text
 //!   page 0     0  posted     index of the next descriptor; the driver writes it
 //!             64  completed  index of the next completion; the device writes it
-//!            128  acknowledged  index of the next completion that the driver takes; it writes it
+//!            128  acknowledged  index after the last taken completion; the driver writes it
 //!            192  wake       descriptor whose posting wakes the device; the device writes it
 //!            256  control    which frames a dedicated queue receives; the driver writes it
 //!            320  effective  the control word in effect; the device writes it
@@ -21,32 +21,32 @@ use abi::PAGE;
 use shmem::{Fault, Span};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Words of a descriptor.
+/// Number of 32-bit words of a descriptor.
 pub const DESCRIPTOR_WORDS: usize = 8;
-/// Words of a completion.
+/// Number of 32-bit words of a completion.
 pub const COMPLETION_WORDS: usize = 4;
-/// Place of the word `posted`.
+/// Offset of the word `posted`. Each index word has a separate cache line.
 const POSTED_AT: usize = 0;
-/// Place of the word `completed`, in another cache line.
+/// Offset of the word `completed`.
 const COMPLETED_AT: usize = 64;
-/// Place of the word `acknowledged`, in a third cache line.
+/// Offset of the word `acknowledged`.
 const ACKNOWLEDGED_AT: usize = 128;
-/// Place of the word `wake`, in a fourth one.
+/// Offset of the word `wake`.
 const WAKE_AT: usize = 192;
-/// Place of the word `control`, in a fifth one.
+/// Offset of the word `control`.
 const CONTROL_AT: usize = 256;
-/// Place of the word `effective`, in a sixth one.
+/// Offset of the word `effective`.
 const EFFECTIVE_AT: usize = 320;
-/// Place of the word `raised`, in a seventh one.
+/// Offset of the word `raised`.
 const RAISED_AT: usize = 384;
-/// Place of the descriptors.
+/// Offset of the descriptors.
 const DESCRIPTORS_AT: usize = PAGE;
 
 /// The maximum number of entries of a queue.
 pub const ENTRIES_MAX: u32 = 1 << 15;
 
-/// Flag of a descriptor: the first bytes of a frame belong at `header`, and `address` receives the
-/// rest behind space for them.
+/// Flag of a descriptor: the device stores the first bytes of a frame at `header`, and the rest in
+/// the buffer at `address`, after unused space of the same length.
 const SPLIT: u32 = 1;
 /// Flag of a descriptor: the device computes a checksum.
 const CHECKSUM: u32 = 2;
@@ -54,17 +54,18 @@ const CHECKSUM: u32 = 2;
 const MORE: u32 = 1;
 /// Flag of a completion: the device has verified the transport checksum.
 const VALID: u32 = 2;
-/// Flag of a completion: an I/O fault; the buffer holds nothing.
+/// Flag of a completion: an I/O fault occurred, and the buffer holds no data.
 const ERROR: u32 = 4;
-/// Flag of a completion: the device has merged the frame from segments of TCP over IPv4.
+/// Flag of a completion: the device has merged the frame from TCP segments over IPv4.
 const MERGED4: u32 = 8;
-/// Flag of a completion: the same, over IPv6.
+/// Flag of a completion: the device has merged the frame from TCP segments over IPv6.
 const MERGED6: u32 = 16;
 /// Flag of a completion: all merged segments had the same IPv4 identification.
 const FIXED_ID: u32 = 32;
-/// Place of the start of the TCP header among a completion's flags.
+/// Position, among a completion's flags, of the start of the TCP header, in bits.
 const TCP_AT: u32 = 16;
-/// Place of the segment size in the last word of a completion, behind the header's length.
+/// Position of the segment size in the last word of a completion, after the header's length, in
+/// bits.
 const SIZE_AT: u32 = 16;
 
 /// Offset of the checksum in a TCP header.
@@ -72,20 +73,20 @@ const TCP_CHECKSUM: u16 = 16;
 /// Bytes of the shortest TCP header.
 const TCP_HEADER: usize = 20;
 
-/// Bytes of the longest frame that a device merges.
+/// Maximum length of a merged frame in bytes.
 pub const MERGED_MAX: usize = 0xffff;
 
 /// A posted buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// First byte.
+    /// Address of the first byte.
     pub address: IoAddr,
     /// Length in bytes.
     pub len: u32,
-    /// Where the first bytes of a frame belong, if they are split off.
+    /// Address for the first bytes of a frame, if the device splits headers.
     pub header: Option<IoAddr>,
-    /// For a frame to send: the first byte that the pending checksum covers, and the offset of the
-    /// checksum's field from that byte.
+    /// For a frame to send with a pending checksum: the first byte that the checksum covers, and
+    /// the offset of the checksum field from that byte.
     pub checksum: Option<(u16, u16)>,
 }
 
@@ -129,9 +130,9 @@ impl Descriptor {
 pub struct Completion {
     /// Index of the descriptor.
     pub index: u32,
-    /// Bytes of the frame in the buffer and the header buffer.
+    /// Bytes of the frame in the buffer and the header space.
     pub len: u32,
-    /// Bytes of the frame in the header buffer.
+    /// Bytes of the frame in the header space.
     pub header_len: u16,
     /// Whether the frame continues in the next descriptor's buffer.
     pub more: bool,
@@ -139,23 +140,23 @@ pub struct Completion {
     pub valid: bool,
     /// Whether an access to the buffer failed.
     pub error: bool,
-    /// Set with the last part of a frame that the device has merged.
+    /// Description of a merged frame; set in the completion of its last part.
     pub merged: Option<Merged>,
 }
 
 /// Description of a frame that a device has merged from TCP segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// How to segment it again.
+    /// Parameters for segmenting the frame again.
     pub gso: Gso,
-    /// First byte of its TCP header, whose checksum is blank.
+    /// Offset of the TCP header, whose checksum is blank.
     pub tcp: u8,
     /// See [`crate::Frame::fixed_id`].
     pub fixed_id: bool,
 }
 
 impl Merged {
-    /// Returns the offload, unless it fits no frame of `len` bytes.
+    /// Returns the offload, or `None` if it does not fit a frame of `len` bytes.
     #[must_use]
     pub fn offload(&self, len: usize) -> Option<Offload> {
         let tcp = usize::from(self.tcp);
@@ -233,27 +234,27 @@ impl Completion {
     }
 }
 
-/// Place of the completions in a queue of `entries` entries.
+/// Returns the offset of the completions in a queue of `entries` entries.
 const fn completions_at(entries: u32) -> usize {
     let descriptors = entries as usize * DESCRIPTOR_WORDS * 4;
     DESCRIPTORS_AT + descriptors.next_multiple_of(PAGE)
 }
 
-/// Returns the bytes of the memory of a queue of `entries` entries, in whole pages.
+/// Returns the size in bytes, in whole pages, of the memory of a queue with `entries` entries.
 #[must_use]
 pub const fn queue_bytes(entries: u32) -> usize {
     let completions = entries as usize * COMPLETION_WORDS * 4;
     completions_at(entries) + completions.next_multiple_of(PAGE)
 }
 
-/// The driver's access to the memory of a queue. Slots are below the number of entries.
+/// The driver's access to the memory of a queue. Each slot number is below the number of entries.
 pub trait DriverMemory {
-    /// Writes a descriptor, which [`DriverMemory::set_posted`] will publish.
+    /// Writes a descriptor; [`DriverMemory::set_posted`] publishes it.
     ///
     /// # Errors
     /// The memory is inaccessible; also for the other calls.
     fn set_descriptor(&self, slot: u32, words: [u32; DESCRIPTOR_WORDS]) -> Result<(), Fault>;
-    /// Publishes descriptors.
+    /// Publishes all descriptors before `index`.
     ///
     /// # Errors
     /// As above.
@@ -263,12 +264,12 @@ pub trait DriverMemory {
     /// # Errors
     /// As above.
     fn completed(&self) -> Result<u32, Fault>;
-    /// Copies a completion out.
+    /// Returns a copy of a completion.
     ///
     /// # Errors
     /// As above.
     fn completion(&self, slot: u32) -> Result<[u32; COMPLETION_WORDS], Fault>;
-    /// Publishes the index of the next completion that the driver takes.
+    /// Publishes the index after the last completion that the driver has taken.
     ///
     /// # Errors
     /// As above.
@@ -292,17 +293,17 @@ pub trait DeviceMemory {
     /// # Errors
     /// The memory is inaccessible; also for the other calls.
     fn posted(&self) -> Result<u32, Fault>;
-    /// Copies a descriptor out.
+    /// Returns a copy of a descriptor.
     ///
     /// # Errors
     /// As above.
     fn descriptor(&self, slot: u32) -> Result<[u32; DESCRIPTOR_WORDS], Fault>;
-    /// Writes a completion, which [`DeviceMemory::set_completed`] will publish.
+    /// Writes a completion; [`DeviceMemory::set_completed`] publishes it.
     ///
     /// # Errors
     /// As above.
     fn set_completion(&self, slot: u32, words: [u32; COMPLETION_WORDS]) -> Result<(), Fault>;
-    /// Publishes completions.
+    /// Publishes all completions before `index`.
     ///
     /// # Errors
     /// As above.
@@ -324,7 +325,7 @@ pub trait DeviceMemory {
     fn set_raised(&self, interrupts: u32) -> Result<(), Fault>;
 }
 
-/// Queue memory of this process.
+/// The driver's access to queue memory in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnMemory {
     posted: &'static AtomicU32,
@@ -339,9 +340,9 @@ pub struct OwnMemory {
 }
 
 impl OwnMemory {
-    /// Opens the memory of an empty queue of `entries` entries, and sets its index words to 0: an
-    /// earlier process may have left others. Returns `None` if `span` is too short or not aligned,
-    /// or if `entries` is not a power of two up to [`ENTRIES_MAX`].
+    /// Opens the memory of an empty queue of `entries` entries, and sets its index words to 0,
+    /// because an earlier process may have left other values. Returns `None` if `span` is too short
+    /// or misaligned, or if `entries` is not a power of two up to [`ENTRIES_MAX`].
     #[must_use]
     pub fn new(span: Span, entries: u32) -> Option<Self> {
         if !entries.is_power_of_two() || entries > ENTRIES_MAX {
@@ -374,8 +375,8 @@ impl OwnMemory {
         Some(memory)
     }
 
-    /// Sets the index words that the driver writes to those of an empty queue. The device has reset
-    /// its own ones, and uses none until the queue is enabled.
+    /// Sets the driver's index words to those of an empty queue. The device has reset its words,
+    /// and uses none of them until the queue is enabled.
     pub fn reset(&self) {
         for word in [self.posted, self.acknowledged] {
             word.store(0, Ordering::Relaxed);
@@ -441,7 +442,7 @@ fn read<const N: usize>(span: Span, slot: u32) -> Result<[u32; N], Fault> {
     Ok(words)
 }
 
-/// Queue memory as a device accesses it: by I/O address.
+/// A device's access to queue memory, by I/O address.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedMemory<'m, M> {
     /// The memory that the device may access.
@@ -534,7 +535,7 @@ mod tests {
     proptest! {
         /// D-6, D-8.
         #[test]
-        fn what_is_encoded_decodes(
+        fn queue_entries_decode_as_encoded(
             (address, header) in (any::<u64>(), any::<Option<u64>>()),
             (len, checksum) in (any::<u32>(), any::<Option<(u16, u16)>>()),
             (index, header_len) in (any::<u32>(), any::<u16>()),

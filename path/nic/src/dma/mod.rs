@@ -1,5 +1,5 @@
 //! NICs with descriptor rings and DMA ([specs/dma.md](../../../../specs/dma.md)): the driver posts
-//! buffers by I/O address, and the device writes frames into them by itself.
+//! buffers by I/O address, and the device writes frames into them without the driver's help.
 //!
 //! ```text
 //!   driver                        queue memory                        device
@@ -9,20 +9,20 @@
 //!        └── buffers ◄── IoTable: I/O page → memory ◄── DMA ─────┘
 //! ```
 //!
-//! **The driver's side believes nothing that the device writes.** It keeps a private list of posted
-//! buffers. A completion that does not match this list closes the NIC, and every posted buffer
-//! returns to its supply.
+//! **The driver trusts nothing that the device writes.** It keeps a private list of posted buffers.
+//! A completion that does not match this list closes the NIC, and every posted buffer returns to
+//! its supply.
 //!
-//! **The device reaches only mapped pages.** Every access of the device, also to the queue memory,
-//! passes the [`IoTable`]. Only the table's owner changes it; the device borrows it. An access to
-//! an unmapped page is a counted I/O fault: it writes nothing, and its descriptor completes with an
-//! error.
+//! **The device can access only mapped pages.** The [`IoTable`] checks every access of the device,
+//! also to queue memory. Only the table's owner changes it; the device borrows it. An access to an
+//! unmapped page is an I/O fault: the device counts it, writes nothing, and completes the
+//! descriptor with an error.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`addr`] | I/O addresses |
 //! | [`table`] | the I/O page table |
-//! | [`layout`] | descriptors, completions, and their place in a queue's memory |
+//! | [`layout`] | descriptors, completions, and the layout of a queue's memory |
 //! | [`queue`] | the two ends of a queue |
 //! | [`receive`], [`transmit`] | the driver's queues of frames |
 //! | [`control`] | control words of dedicated queues |
@@ -33,7 +33,7 @@
 //! | [`granted`] | the I/O page table of a device in a separate domain |
 //! | [`remote`] | the driver of such a device |
 //! | [`dedicated`] | the driver's end of a dedicated queue of such a device |
-//! | [`record`] | where the device finds the queues |
+//! | [`record`] | the record that gives the device the addresses of the queues |
 
 pub mod addr;
 pub mod checksum;

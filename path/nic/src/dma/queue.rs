@@ -1,4 +1,4 @@
-//! The two ends of a queue. Indices count all descriptors that were ever posted, and wrap.
+//! The two ends of a queue. Indices count all descriptors since the queue was created, and wrap.
 
 use super::layout::{Completion, Descriptor, DeviceMemory, DriverMemory};
 use shmem::Fault;
@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 /// A queue of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueName {
-    /// Receive queue of this number; 0 is the shared one.
+    /// The receive queue with this number; 0 is the shared queue.
     Receive(u32),
     /// The transmit queue.
     Transmit,
@@ -23,10 +23,10 @@ impl std::fmt::Display for QueueName {
     }
 }
 
-/// Kinds of invalid completions.
+/// Violations of the rules of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// No descriptor of this index is posted.
+    /// No descriptor with this index is posted.
     #[error("completed but not posted")]
     NotPosted,
     /// The descriptor was completed before.
@@ -35,23 +35,23 @@ pub enum Misuse {
     /// An earlier descriptor is still posted.
     #[error("completed before index {0}")]
     OutOfOrder(u32),
-    /// The device reports more bytes than the buffer, or the longest frame, has.
+    /// The device reports more bytes than the buffer, or the longest frame, can have.
     #[error("{len} bytes where {most} fit")]
     TooLong {
         /// Reported bytes.
         len: u32,
-        /// Maximum.
+        /// Maximum number of bytes.
         most: u32,
     },
-    /// A frame continues in the next buffer, though the current one has room.
+    /// A frame continues in the next buffer, although the current one is not full.
     #[error("the frame continues behind {len} bytes in a buffer of {most}")]
     Gap {
         /// Reported bytes.
         len: u32,
-        /// Bytes of the buffer.
+        /// Length of the buffer in bytes.
         most: u32,
     },
-    /// A frame in a dedicated queue continues behind its buffer.
+    /// A frame in a dedicated queue that does not merge continues in the next buffer.
     #[error("the frame continues behind its buffer")]
     Continued,
     /// The length of the header does not fit the frame or the descriptor.
@@ -62,7 +62,7 @@ pub enum Misuse {
     Fault,
 }
 
-/// Error that closes a NIC: its device violates the rules of a queue.
+/// Error that closes a NIC, because its device violates the rules of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{queue}, index {index}: {misuse}")]
 pub struct DmaError {
@@ -70,33 +70,33 @@ pub struct DmaError {
     pub queue: QueueName,
     /// Index of the completion.
     pub index: u32,
-    /// The violation.
+    /// The violated rule.
     pub misuse: Misuse,
 }
 
-/// The driver's end. `T` identifies a posted buffer.
+/// The driver's end of a queue. `T` identifies a posted buffer.
 #[derive(Debug)]
 pub struct DriverQueue<M, T> {
     name: QueueName,
     memory: M,
     entries: u32,
-    /// Posted buffers, oldest first, by descriptor. This list, not the shared memory, says what is
-    /// posted.
+    /// Posted buffers with their descriptors, oldest first. This list, not the shared memory,
+    /// determines which buffers are posted.
     posted: VecDeque<(T, Descriptor)>,
     /// Index of the next completion.
     taken: u32,
     /// Number of completions that the device has published since `taken`.
     ready: u32,
-    /// Index after the last descriptor that [`DriverQueue::wakes`] considered.
-    considered: u32,
-    /// The last index that was acknowledged.
+    /// Index after the last descriptor that [`DriverQueue::wakes`] has checked.
+    checked: u32,
+    /// The last index that the driver has acknowledged.
     acknowledged: u32,
-    /// Number of interrupts at the last call of [`DriverQueue::is_raised`].
-    seen: u32,
+    /// Value of `raised` at the last call of [`DriverQueue::is_raised`].
+    last_raised: u32,
 }
 
 impl<M: DriverMemory, T> DriverQueue<M, T> {
-    /// Creates the end of an empty queue whose index words are `start`.
+    /// Creates the driver's end of an empty queue whose index words are `start`.
     #[must_use]
     pub fn new(name: QueueName, memory: M, entries: u32, start: u32) -> Self {
         Self {
@@ -106,9 +106,9 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
             posted: VecDeque::with_capacity(entries as usize),
             taken: start,
             ready: 0,
-            considered: start,
+            checked: start,
             acknowledged: start,
-            seen: 0,
+            last_raised: 0,
         }
     }
 
@@ -140,10 +140,10 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         self.slot(self.taken.wrapping_add(self.posted.len() as u32))
     }
 
-    /// Writes a descriptor. [`DriverQueue::publish`] shows it to the device.
+    /// Writes a descriptor; the device sees it after [`DriverQueue::publish`].
     ///
     /// # Errors
-    /// The queue has no room, or its memory is inaccessible; returns the item.
+    /// The queue is full, or its memory is inaccessible; returns the item.
     #[inline]
     pub fn post(&mut self, item: T, descriptor: Descriptor) -> Result<(), T> {
         let words = descriptor.encode();
@@ -154,7 +154,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         Ok(())
     }
 
-    /// Shows all posted descriptors to the device.
+    /// Publishes all posted descriptors to the device.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -165,17 +165,19 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         published.map_err(|Fault| self.error(index, Misuse::Fault))
     }
 
-    /// Returns whether a descriptor published since the last call wakes the device, which sleeps.
+    /// Returns whether the caller must wake the device, because a descriptor published since the
+    /// last call is the one that a sleeping device waits for.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
     pub fn wakes(&mut self) -> Result<bool, DmaError> {
         let posted = self.taken.wrapping_add(self.posted.len() as u32);
-        let before = std::mem::replace(&mut self.considered, posted);
+        let before = std::mem::replace(&mut self.checked, posted);
         if before == posted {
             return Ok(false);
         }
-        // Between `posted` and `wake`; the device has another between `wake` and `posted`.
+        // This fence separates the write of `posted` from the read of `wake`. A fence in the device
+        // separates the write of `wake` from the read of `posted`.
         fence(Ordering::SeqCst);
         let wake = self.memory.wake();
         let wake = wake.map_err(|Fault| self.error(posted, Misuse::Fault))?;
@@ -190,11 +192,11 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     pub fn is_raised(&mut self) -> Result<bool, DmaError> {
         let raised = self.memory.raised();
         let raised = raised.map_err(|Fault| self.error(self.taken, Misuse::Fault))?;
-        Ok(std::mem::replace(&mut self.seen, raised) != raised)
+        Ok(std::mem::replace(&mut self.last_raised, raised) != raised)
     }
 
     /// Acknowledges all taken completions, so that the next one raises an interrupt. Returns
-    /// whether the device has published more already.
+    /// whether the device has already published more.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -204,20 +206,21 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         let fault = |Fault| self.error(index, Misuse::Fault);
         if is_new {
             self.memory.set_acknowledged(index).map_err(fault)?;
-            // Between `acknowledged` and `completed`; the device has another between `completed`
-            // and `acknowledged`.
+            // This fence separates the write of `acknowledged` from the read of `completed`. A
+            // fence in the device separates the write of `completed` from the read of
+            // `acknowledged`.
             fence(Ordering::SeqCst);
         }
         let completed = self.memory.completed().map_err(fault)?;
         Ok(completed != index)
     }
 
-    /// Returns the next completed buffer with its descriptor and completion, if there is one. On an
-    /// error the buffer stays posted.
+    /// Returns the next completed buffer with its descriptor and completion, or `None` if no buffer
+    /// is completed. After an error the buffer stays posted.
     ///
     /// # Errors
-    /// The device has completed something else than the oldest posted buffer, or more bytes than
-    /// it has.
+    /// The device has completed a descriptor other than the oldest posted one, or reports more
+    /// bytes than the buffer has; or the queue's memory is inaccessible.
     #[inline]
     pub fn take(&mut self) -> Result<Option<(T, Descriptor, Completion)>, DmaError> {
         let index = self.taken;
@@ -263,7 +266,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         Err(self.error(index, misuse))
     }
 
-    /// Returns the error of this queue.
+    /// Returns an error of this queue.
     #[must_use]
     pub fn error(&self, index: u32, misuse: Misuse) -> DmaError {
         DmaError {
@@ -279,8 +282,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         self.taken
     }
 
-    /// Withdraws all posted buffers, oldest first. The device must have been
-    /// [reset](super::SoftDevice::reset) before, and must start at the returned index.
+    /// Passes all posted buffers to `each`, oldest first, and empties the queue. The caller must
+    /// have [reset](super::SoftDevice::reset) the device, which must start at the returned index.
     pub fn withdraw(&mut self, mut each: impl FnMut(T, Descriptor)) -> u32 {
         self.taken = self.taken.wrapping_add(self.posted.len() as u32);
         self.ready = 0;
@@ -291,7 +294,7 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
     }
 }
 
-/// The device's end.
+/// The device's end of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceQueue {
     entries: u32,
@@ -299,12 +302,12 @@ pub struct DeviceQueue {
     taken: u32,
     /// Number of descriptors that the driver has published since `taken`.
     ready: u32,
-    /// Number of interrupts.
+    /// Number of raised interrupts.
     raised: u32,
 }
 
 impl DeviceQueue {
-    /// Creates the end of a queue that starts at index `start`.
+    /// Creates the device's end of a queue that starts at index `start`.
     #[must_use]
     pub const fn new(entries: u32, start: u32) -> Self {
         Self {
@@ -315,8 +318,8 @@ impl DeviceQueue {
         }
     }
 
-    /// Returns the next descriptor without taking it, if there is one. A driver that publishes more
-    /// than the queue holds overwrites its own descriptors.
+    /// Returns the next descriptor without taking it, or `None` if none is posted. A driver that
+    /// publishes more descriptors than the queue has entries only overwrites its own.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -331,7 +334,7 @@ impl DeviceQueue {
         Ok(Some(Descriptor::decode(words)))
     }
 
-    /// Completes the descriptor of the last [`DeviceQueue::peek`].
+    /// Completes the descriptor that the last [`DeviceQueue::peek`] returned.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -351,7 +354,7 @@ impl DeviceQueue {
         Ok(())
     }
 
-    /// Shows all completions to the driver.
+    /// Publishes all completions to the driver.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -359,25 +362,25 @@ impl DeviceQueue {
         memory.set_completed(self.taken)
     }
 
-    /// Returns whether a descriptor was seen that is not completed.
+    /// Returns whether the device has seen a descriptor that it has not completed.
     #[must_use]
     pub fn has_taken(&self) -> bool {
         self.ready > 0
     }
 
     /// Returns the number of published completions that the driver has not acknowledged, and the
-    /// index that it has acknowledged last.
+    /// index that the driver has acknowledged last.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
     pub fn unacknowledged(&self, memory: &impl DeviceMemory) -> Result<(u32, u32), Fault> {
-        // Between `completed` and `acknowledged`: see `DriverQueue::acknowledge`.
+        // This fence separates `completed` from `acknowledged`: see `DriverQueue::acknowledge`.
         fence(Ordering::SeqCst);
         let index = memory.acknowledged()?;
         Ok((self.taken.wrapping_sub(index).min(self.entries), index))
     }
 
-    /// Counts an interrupt, so that the driver takes the published completions. The caller then
+    /// Increments `raised`, so that the driver takes the published completions. The caller then
     /// wakes the driver.
     ///
     /// # Errors
@@ -387,7 +390,7 @@ impl DeviceQueue {
         memory.set_raised(self.raised)
     }
 
-    /// Shows the empty queue to a driver that starts anew.
+    /// Publishes an empty queue to a driver that restarts it.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -396,18 +399,19 @@ impl DeviceQueue {
         self.publish(memory)
     }
 
-    /// Prepares for sleep: with `wanted`, the next posted descriptor wakes the device. A full fence
-    /// and [`DeviceQueue::has_posted`] must follow.
+    /// Sets `wake` before the device sleeps: with `wakes`, the next posted descriptor wakes the
+    /// device. The caller must then execute a full fence and call [`DeviceQueue::has_posted`].
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
-    pub fn arm(&self, memory: &impl DeviceMemory, wanted: bool) -> Result<(), Fault> {
+    pub fn arm(&self, memory: &impl DeviceMemory, wakes: bool) -> Result<(), Fault> {
         let next = self.taken.wrapping_add(self.ready);
-        // The descriptor before the next one has been posted already.
-        memory.set_wake(if wanted { next } else { next.wrapping_sub(1) })
+        // A descriptor that is already posted never wakes the device.
+        memory.set_wake(if wakes { next } else { next.wrapping_sub(1) })
     }
 
-    /// Returns whether descriptors were posted that [`DeviceQueue::peek`] has not counted yet.
+    /// Returns whether the driver has posted descriptors that [`DeviceQueue::peek`] has not counted
+    /// yet.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.

@@ -1,4 +1,4 @@
-//! The driver's receive queue: buffers in, frames out.
+//! The driver's receive queue, which posts buffers and returns frames.
 
 use super::addr::IoAddr;
 use super::layout::{Completion, Descriptor, OwnMemory};
@@ -13,11 +13,11 @@ use shmem::Span;
 /// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveCounters {
-    /// Buffers that the device could not write.
+    /// Number of buffers that the device could not write.
     pub io_error: u64,
-    /// Frames that are shorter than an Ethernet header, or whose memory is inaccessible.
+    /// Number of frames that are shorter than an Ethernet header, or whose memory is inaccessible.
     pub malformed: u64,
-    /// Buffers of the supply that lie outside the I/O page table.
+    /// Number of supplied buffers that lie outside the I/O page table.
     pub foreign: u64,
 }
 
@@ -27,15 +27,16 @@ pub struct ReceiveQueue {
     queue: DriverQueue<OwnMemory, Buffer>,
     /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
     headers: Option<(Span, IoAddr)>,
-    /// Whether each buffer is mapped while it is posted. Otherwise the supply is always mapped.
+    /// Whether the queue maps each buffer while it is posted. Otherwise the whole supply stays
+    /// mapped.
     maps: bool,
-    /// Bytes of the longest frame.
+    /// Maximum length of a frame in bytes.
     longest: usize,
     /// Whether the device merges frames.
     merges: bool,
-    /// Beginning of a frame whose end is not completed yet.
+    /// The completed first parts of a frame.
     partial: Frame,
-    /// Whether an error completion was part of the current frame, which is dropped.
+    /// Whether the current frame has an error completion. The queue then drops the frame.
     is_broken: bool,
     counters: ReceiveCounters,
 }
@@ -43,20 +44,20 @@ pub struct ReceiveQueue {
 /// Properties of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveSetup {
-    /// Its number.
+    /// Number of the queue.
     pub number: u32,
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     pub entries: u32,
-    /// Whether each buffer is mapped while it is posted.
+    /// Whether the queue maps each buffer while it is posted.
     pub maps: bool,
-    /// Bytes of the longest frame.
+    /// Maximum length of a frame in bytes.
     pub longest: usize,
     /// Whether the device merges frames.
     pub merges: bool,
 }
 
 impl ReceiveQueue {
-    /// Creates a queue over `memory`, of [`super::layout::queue_bytes`]; `headers` is space for
+    /// Creates a queue over `memory` of [`super::layout::queue_bytes`]. `headers` is the space for
     /// split headers with its I/O address. Returns `None` if the memory has a wrong size.
     #[must_use]
     pub fn new(setup: ReceiveSetup, memory: Span, headers: Option<(Span, IoAddr)>) -> Option<Self> {
@@ -90,9 +91,9 @@ impl ReceiveQueue {
         self.queue.posted() + self.partial.pieces.len()
     }
 
-    /// Posts up to `most` buffers of the supply. With `split`, the first [`SNAPSHOT`] bytes of a
-    /// frame are received into the queue's space for headers, if it has any. Returns the number of
-    /// posted buffers.
+    /// Posts up to `most` buffers of the supply, and returns the number of posted buffers. With
+    /// `split`, the device stores the first [`SNAPSHOT`] bytes of a frame in the queue's header
+    /// space, if the queue has one.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -109,7 +110,7 @@ impl ReceiveQueue {
             && let Some(buffer) = buffers.take()
         {
             let Some(address) = self.map(table, buffer.span) else {
-                // The supply's other buffers lie there as well.
+                // The supply's other buffers are probably outside the table too.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
                 break;
@@ -169,16 +170,16 @@ impl ReceiveQueue {
 
     fn unmap(&self, table: &mut IoTable, descriptor: &Descriptor) {
         if self.maps {
-            // Mapped by `map`, and unmapped only here.
+            // This cannot fail: `map` has mapped the range, and only this call unmaps it.
             let _ = table.unmap(descriptor.address, descriptor.len as usize);
         }
     }
 
-    /// Appends up to `budget` completed frames to `out`, and returns their number. Buffers without
-    /// a frame return to the supply.
+    /// Appends up to `budget` completed frames to `out`, and returns their number. Returns buffers
+    /// without a frame to the supply.
     ///
     /// # Errors
-    /// The device violates the rules. The caller resets the device and then calls
+    /// The device violates the rules of the queue. The caller must reset the device and then call
     /// [`ReceiveQueue::withdraw`].
     pub fn receive(
         &mut self,
@@ -195,7 +196,8 @@ impl ReceiveQueue {
             };
             self.unmap(table, &descriptor);
             if let Err(misuse) = self.check(&descriptor, &completion) {
-                // The device may still write to it, so it returns with the posted ones.
+                // The device may still write to the buffer, so it returns to the supply only after
+                // the reset.
                 self.partial.push(Piece {
                     span: buffer.span,
                     buffer: buffer.id,
@@ -213,7 +215,7 @@ impl ReceiveQueue {
         Ok(frames)
     }
 
-    /// Checks the parts of a completion that only frames have.
+    /// Checks the length, the header length and the continuation of a completion.
     fn check(&self, descriptor: &Descriptor, completion: &Completion) -> Result<(), Misuse> {
         let Completion {
             len, header_len, ..
@@ -225,7 +227,8 @@ impl ReceiveQueue {
                 most: self.longest as u32,
             });
         }
-        // So the longest frame bounds the number of its buffers.
+        // If every buffer except the last is full, the maximum length of a frame limits the number
+        // of its buffers.
         if completion.more && len < descriptor.len {
             let most = descriptor.len;
             return Err(Misuse::Gap { len, most });
@@ -240,7 +243,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Appends a buffer to the current frame.
+    /// Appends a completed buffer to the current frame.
     fn append(
         &mut self,
         index: u32,
@@ -270,11 +273,11 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the current frame, which is complete, unless it is dropped.
+    /// Returns the complete current frame, or `None` if it is invalid and was dropped.
     fn finish(&mut self, completion: &Completion, buffers: &mut dyn Buffers) -> Option<Frame> {
         let mut frame = self.partial.take();
         let is_broken = std::mem::take(&mut self.is_broken);
-        if is_broken || describe(&mut frame, completion, self.merges).is_none() {
+        if is_broken || complete_frame(&mut frame, completion, self.merges).is_none() {
             if !is_broken {
                 self.counters.malformed += 1;
             }
@@ -284,13 +287,13 @@ impl ReceiveQueue {
         Some(frame)
     }
 
-    /// Returns all posted buffers, and those of an incomplete frame, to the supply; `put` gets each
-    /// buffer. The device must have been reset before, and starts at the returned index.
+    /// Passes all posted buffers, and those of an incomplete frame, to `put`, which returns them to
+    /// the supply. The caller must have reset the device, which must start at the returned index.
     pub fn withdraw(&mut self, table: &mut IoTable, mut put: impl FnMut(BufferId)) -> u32 {
         let maps = self.maps;
         let start = self.queue.withdraw(|buffer, descriptor| {
             if maps {
-                // Mapped when it was posted.
+                // This cannot fail: the buffer was mapped when it was posted.
                 let _ = table.unmap(descriptor.address, descriptor.len as usize);
             }
             put(buffer.id);
@@ -302,7 +305,8 @@ impl ReceiveQueue {
     }
 }
 
-/// Checks the length of a header: if it is split, the shorter of [`SNAPSHOT`] and the frame.
+/// Checks the header length of a completion. With split headers it must be [`SNAPSHOT`], or the
+/// length of a shorter frame; otherwise it must be 0.
 pub(super) fn check_header(is_split: bool, completion: &Completion) -> Result<(), Misuse> {
     let Completion {
         len, header_len, ..
@@ -318,8 +322,8 @@ pub(super) fn check_header(is_split: bool, completion: &Completion) -> Result<()
     }
 }
 
-/// Returns the frame of the split header in a slot of `headers` and a buffer. Returns `None` if the
-/// header was not split, or its memory is inaccessible.
+/// Returns the frame that consists of the split header in slot `slot` of `headers` and the rest in
+/// `buffer`. Returns `None` if the header was not split, or its memory is inaccessible.
 pub(super) fn split(
     headers: Option<(Span, IoAddr)>,
     slot: u32,
@@ -337,9 +341,13 @@ pub(super) fn split(
     Frame::split(header, buffer, completion.len as usize)
 }
 
-/// Takes the snapshot and the offload of a complete frame. Returns `None` if the frame is
+/// Takes the snapshot of a complete frame, and sets its offload. Returns `None` if the frame is
 /// malformed.
-pub(super) fn describe(frame: &mut Frame, completion: &Completion, merges: bool) -> Option<()> {
+pub(super) fn complete_frame(
+    frame: &mut Frame,
+    completion: &Completion,
+    merges: bool,
+) -> Option<()> {
     if frame.len() < ETHERNET {
         return None;
     }

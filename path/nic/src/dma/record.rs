@@ -1,34 +1,34 @@
-//! The record by which a driver domain describes its queues to a device in another domain.
+//! The record that describes a driver domain's queues to a device in another domain.
 
 use super::addr::IoAddr;
 use super::layout::queue_bytes;
 use abi::{Handle, RECORD_BYTES};
 
-/// The version of the layouts of records and queues.
+/// Version of the layouts of records and queues.
 const VERSION: u32 = 3;
 
-/// Where a driver's queues are.
+/// The I/O addresses of a driver's queues, and their sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRecord {
     /// The table of counted grants whose entries are the I/O pages.
     pub table: Handle,
-    /// Number of its entries.
+    /// Number of entries of the table.
     pub pages: u32,
-    /// Entries of each queue.
+    /// Number of entries of each queue.
     pub descriptors: u32,
-    /// Memory of the shared receive queue.
+    /// Address of the shared receive queue.
     pub receive: IoAddr,
-    /// Memory of the transmit queue.
+    /// Address of the transmit queue.
     pub transmit: IoAddr,
-    /// Memory of the first dedicated receive queue, which that of the others follows.
+    /// Address of the first dedicated receive queue. The others follow it without gaps.
     pub dedicated: IoAddr,
     /// Number of dedicated receive queues.
     pub queues: u32,
 }
 
 impl QueueRecord {
-    /// Returns the I/O addresses of all receive queues, the shared one first. A queue beyond the
-    /// end of the address space has address 0.
+    /// Returns the I/O addresses of all receive queues, the shared queue first. The address is 0
+    /// for a queue beyond the end of the address space.
     #[must_use]
     pub fn receive_queues(&self) -> Vec<IoAddr> {
         let bytes = queue_bytes(self.descriptors);
@@ -40,7 +40,7 @@ impl QueueRecord {
         std::iter::once(self.receive).chain(dedicated).collect()
     }
 
-    /// Encodes the record, as little-endian words.
+    /// Encodes the record as little-endian words.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let addresses = [self.receive, self.transmit, self.dedicated];
@@ -65,7 +65,7 @@ impl QueueRecord {
         body
     }
 
-    /// Decodes a record, or returns `None` if it has another version. The values are unchecked.
+    /// Decodes a record. Returns `None` if it has another version. Does not check the values.
     #[must_use]
     pub fn decode(body: &[u8; RECORD_BYTES]) -> Option<Self> {
         let mut words = body.chunks_exact(4).map(|word| {

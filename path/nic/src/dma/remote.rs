@@ -15,17 +15,17 @@ use shmem::{Area, Span};
 use std::fmt::Debug;
 use std::rc::Rc;
 
-/// Both queues, and where the device finds them.
+/// The shared receive queue, the transmit queue, and the I/O addresses for the device.
 #[derive(Debug)]
 struct QueuePair {
     receive: ReceiveQueue,
     transmit: TransmitQueue,
-    places: QueuePlaces,
+    addresses: QueueAddresses,
 }
 
-/// I/O addresses of the memory of both queues.
+/// I/O addresses of the queues' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePlaces {
+pub struct QueueAddresses {
     /// The shared receive queue.
     pub receive: IoAddr,
     /// The transmit queue.
@@ -39,19 +39,19 @@ pub struct QueuePlaces {
 pub struct RemoteNic {
     setup: RemoteSetup,
     memory: Area,
-    /// The I/O addresses of the memory and the pool. The table that says which pages the device may
-    /// access is the monitor's.
+    /// The I/O addresses of the memory and the pool. The monitor, not this table, determines which
+    /// pages the device may access.
     table: IoTable,
     queues: QueuePair,
     link: Rc<RemoteLink>,
-    /// Whether the driver takes completions without an interrupt: the last poll left some.
+    /// Whether the driver takes completions without an interrupt, because the last poll left some.
     polls: bool,
 }
 
 impl RemoteNic {
-    /// Creates a NIC over `memory`, of [`RemoteSetup::bytes`]. `pool` holds the buffers of
-    /// [`Nic::rx`]. Their whole pages have consecutive I/O addresses, starting at 0. Returns `None`
-    /// if a size is wrong.
+    /// Creates a NIC over `memory` of [`RemoteSetup::bytes`]. `pool` holds the buffers of
+    /// [`Nic::rx`]. The whole pages of `memory`, followed by those of `pool`, have consecutive I/O
+    /// addresses from 0. Returns `None` if a size is wrong.
     #[must_use]
     pub fn new(setup: RemoteSetup, memory: Area, pool: Area) -> Option<Self> {
         let mut table = IoTable::default();
@@ -67,15 +67,15 @@ impl RemoteNic {
         })
     }
 
-    /// Empties both queues for a new device, and returns where they are. The link must be down.
+    /// Empties all queues for a new device, and returns their I/O addresses. The link must be down.
     #[must_use]
-    pub fn lay_out(&mut self) -> Option<QueuePlaces> {
+    pub fn lay_out(&mut self) -> Option<QueueAddresses> {
         self.queues = QueuePair::new(self.setup, self.memory)?;
         for queue in 0..self.setup.queues {
             OwnMemory::new(self.dedicated_memory(queue)?, self.setup.entries)?;
         }
         self.link.closed.set(None);
-        Some(self.queues.places)
+        Some(self.queues.addresses)
     }
 
     fn dedicated_memory(&self, queue: u32) -> Option<Span> {
@@ -83,8 +83,8 @@ impl RemoteNic {
         self.memory.at(at, queue_bytes(self.setup.entries))
     }
 
-    /// Returns the driver's end of dedicated queue `number`, from 1, or `None` if it does not
-    /// exist. The link must be down.
+    /// Returns the driver's end of dedicated queue `number` (the first is 1), or `None` if it does
+    /// not exist. The link must be down.
     #[must_use]
     pub fn dedicated(&self, number: u32) -> Option<RemoteQueue> {
         let queue = number
@@ -106,13 +106,13 @@ impl RemoteNic {
         self.setup.queues
     }
 
-    /// Sets the link up: the device has the queues, and `bell` wakes it.
+    /// Sets the link up. The device must know the queues; `bell` wakes it.
     pub fn connect(&mut self, bell: Rc<dyn Bell>) {
         self.link.bell.replace(Some(bell));
     }
 
-    /// Sets the link down, and returns all posted buffers to their supply. The device must not be
-    /// able to access them any more.
+    /// Sets the link down, and returns all posted buffers to their supply. The device must no
+    /// longer be able to access them.
     pub fn disconnect(&mut self, buffers: &mut dyn Buffers) {
         self.link.bell.replace(None);
         self.link
@@ -135,7 +135,7 @@ impl RemoteNic {
         self.link.closed.get()
     }
 
-    /// Returns the doorbell if frames may flow.
+    /// Returns the doorbell if the link is up and the NIC is not closed.
     fn bell(&self) -> Option<Rc<dyn Bell>> {
         let bell = self.link.bell.borrow().clone();
         bell.filter(|_| self.link.works())
@@ -188,7 +188,7 @@ impl RemoteNic {
 }
 
 impl QueuePair {
-    /// Creates empty queues at the start of `memory`, which begins at I/O address 0.
+    /// Creates empty queues at the start of `memory`, whose I/O address is 0.
     fn new(setup: RemoteSetup, memory: Area) -> Option<Self> {
         let entries = setup.entries;
         let start = IoAddr::of_page(0);
@@ -207,7 +207,7 @@ impl QueuePair {
         Some(Self {
             receive: ReceiveQueue::new(of_receive, receive, setup.headers(0, memory))?,
             transmit: TransmitQueue::new(entries, transmit, chunks, setup.chunk_bytes())?,
-            places: QueuePlaces {
+            addresses: QueueAddresses {
                 receive: receive_at,
                 transmit: transmit_at,
                 dedicated: start.add(setup.dedicated_at(0))?,
@@ -256,7 +256,7 @@ impl Nic for RemoteNic {
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        // The owner of a closed NIC disconnects it.
+        // A closed NIC needs a poll, so that its owner disconnects it.
         (self.polls || self.closed().is_some()).then_some(now_ns)
     }
 

@@ -13,25 +13,26 @@ use std::rc::Rc;
 /// Properties of the NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSetup {
-    /// Entries of each queue: a power of two.
+    /// Number of entries of each queue, a power of two.
     pub entries: u32,
-    /// Bytes of IP in the longest frame.
+    /// Maximum length of a frame in bytes, without the Ethernet header and a VLAN tag.
     pub mtu: usize,
     /// Number of dedicated queues.
     pub queues: u32,
     /// Whether the device merges received frames.
     pub merges: bool,
-    /// Whether the device stores headers of received frames apart. Each frame then fits one buffer.
+    /// Whether the device stores headers of received frames separately. Each frame then has one
+    /// buffer.
     pub splits: bool,
 }
 
 impl RemoteSetup {
-    /// Bytes of the longest frame on the wire.
+    /// Returns the maximum length of a frame on the wire in bytes.
     pub(super) const fn longest(&self) -> usize {
         self.mtu + ETHERNET + TAG
     }
 
-    /// Bytes of the longest received frame.
+    /// Returns the maximum length of a received frame in bytes.
     pub(super) const fn longest_received(&self) -> usize {
         if self.merges && MERGED_MAX > self.longest() {
             MERGED_MAX
@@ -40,7 +41,7 @@ impl RemoteSetup {
         }
     }
 
-    /// Bytes of a frame to send, in the transmit queue's memory.
+    /// Returns the size in bytes of a chunk, which holds a frame to send.
     pub(super) const fn chunk_bytes(&self) -> usize {
         self.longest().next_multiple_of(64)
     }
@@ -49,13 +50,13 @@ impl RemoteSetup {
         (self.entries as usize * self.chunk_bytes()).next_multiple_of(PAGE)
     }
 
-    /// Returns the bytes of memory that the NIC needs: its queues, and frames to send.
+    /// Returns the size in bytes of the NIC's memory: queues, frames to send, and split headers.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.headers_at(self.queues + 1)
     }
 
-    /// Bytes of the space for split headers of a receive queue.
+    /// Returns the size in bytes of a receive queue's space for split headers.
     const fn header_bytes(&self) -> usize {
         if self.splits {
             (self.entries as usize * SNAPSHOT).next_multiple_of(PAGE)
@@ -64,13 +65,13 @@ impl RemoteSetup {
         }
     }
 
-    /// Place of the space for split headers of receive queue `number`.
+    /// Returns the offset of the space for split headers of receive queue `number`.
     const fn headers_at(&self, number: u32) -> usize {
         self.dedicated_at(self.queues) + number as usize * self.header_bytes()
     }
 
     /// Returns the space for split headers of receive queue `number` in the NIC's memory, and its
-    /// I/O address, if headers are split.
+    /// I/O address. Returns `None` if the device does not split headers.
     pub(super) fn headers(&self, number: u32, memory: Area) -> Option<(Span, IoAddr)> {
         let at = self.headers_at(number);
         let span = memory.at(at, self.header_bytes())?;
@@ -78,26 +79,26 @@ impl RemoteSetup {
         self.splits.then_some((span, address))
     }
 
-    /// Place of a dedicated queue's memory.
+    /// Returns the offset of a dedicated queue's memory.
     pub(super) const fn dedicated_at(&self, queue: u32) -> usize {
         (2 + queue as usize) * queue_bytes(self.entries) + self.chunks_bytes()
     }
 }
 
-/// Wakes a device that sleeps.
+/// The doorbell of a device.
 pub trait Bell: Debug {
     /// Wakes the device.
     fn ring(&self);
 }
 
-/// The link to the device, which all queues of the NIC have in common.
+/// The link to the device, which all queues of the NIC share.
 #[derive(Debug, Default)]
 pub struct RemoteLink {
-    /// Set while the link is up.
+    /// The device's doorbell; `None` while the link is down.
     pub(super) bell: RefCell<Option<Rc<dyn Bell>>>,
-    /// Number of times that the link was set down.
+    /// Connection number: how often the link was set down.
     pub(super) connection: Cell<u32>,
-    /// Why the NIC is closed.
+    /// Why the NIC is closed, or `None` if it works.
     pub(super) closed: Cell<Option<DmaError>>,
 }
 

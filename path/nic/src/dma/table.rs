@@ -8,9 +8,9 @@ use shmem::{Area, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("I/O fault at {address}, {len} bytes")]
 pub struct IoFault {
-    /// Start of the access.
+    /// Start address of the access.
     pub address: IoAddr,
-    /// Its length in bytes.
+    /// Length of the access in bytes.
     pub len: usize,
 }
 
@@ -28,34 +28,34 @@ pub trait IoMemory {
     ) -> Result<T, IoFault>;
 }
 
-/// Error of a change to the table.
+/// Reason why a change to the table failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The range lies outside the areas of the table.
+    /// The range lies outside the table's areas.
     #[error("the range is outside the table")]
     Outside,
     /// A page of the range is not mapped.
     #[error("a page of the range is not mapped")]
     NotMapped,
-    /// A page of the range is mapped too often.
+    /// The mapping count of a page of the range would overflow.
     #[error("a page of the range is mapped too often")]
     TooOften,
 }
 
-/// An area of memory with its I/O addresses.
+/// An area of memory, and the number of its first I/O page.
 #[derive(Clone, Copy, Debug)]
 struct IoRegion {
     first: u64,
     area: Area,
 }
 
-/// An I/O page table. Areas have fixed I/O addresses; a device can access a page of them while the
-/// page is mapped. A page may be mapped several times, for several buffers in it, and is accessible
-/// until it has been unmapped as often.
+/// An I/O page table. Areas have fixed I/O addresses, and a device can access a page of an area
+/// while the page is mapped. A page with several buffers may be mapped several times. It stays
+/// accessible until it was unmapped the same number of times.
 #[derive(Debug, Default)]
 pub struct IoTable {
     regions: Vec<IoRegion>,
-    /// By I/O page: how often it is mapped.
+    /// Mapping count of each I/O page.
     mapped: Vec<u32>,
 }
 
@@ -79,7 +79,7 @@ impl IoTable {
         })
     }
 
-    /// Maps the pages of a range once more.
+    /// Increments the mapping count of each page of a range.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -92,7 +92,7 @@ impl IoTable {
         Ok(())
     }
 
-    /// Unmaps the pages of a range once.
+    /// Decrements the mapping count of each page of a range.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -131,7 +131,7 @@ impl IoTable {
         counts.ok_or(MapError::Outside)
     }
 
-    /// Returns the memory of a range, mapped or not.
+    /// Returns the memory of a range, whether or not it is mapped.
     #[inline]
     fn span(&self, address: IoAddr, len: usize) -> Option<Span> {
         let after = self
@@ -140,7 +140,7 @@ impl IoTable {
         let region = self.regions.get(after.checked_sub(1)?)?;
         let page = usize::try_from(address.page() - region.first).ok()?;
         let offset = page.checked_mul(PAGE)?.checked_add(address.offset())?;
-        // A last part of a page has no I/O address.
+        // An incomplete last page has no I/O address.
         let whole = region.area.len() / PAGE * PAGE;
         region.area.part(0, whole)?.at(offset, len)
     }
@@ -176,7 +176,7 @@ mod tests {
 
     /// D-3, D-4.
     #[test]
-    fn only_mapped_pages_are_reached() {
+    fn only_mapped_pages_are_accessible() {
         let mut table = IoTable::default();
         let (one, two) = (area(2), area(1));
         assert_eq!(table.add(one), IoAddr::of_page(0));
@@ -187,7 +187,7 @@ mod tests {
         table.map(at, 1).unwrap();
         assert_eq!(table.at(at, PAGE), Ok(two.span()));
         assert_eq!(table.mapped_pages(), 1);
-        // Neither the page before nor anything behind.
+        // The page before and the memory after the mapped page are inaccessible.
         let before = IoAddr::of_page(1);
         for (address, len) in [(before, 1), (before, PAGE + 1), (at, PAGE + 1), (at, 0)] {
             assert_eq!(table.at(address, len), Err(IoFault { address, len }));

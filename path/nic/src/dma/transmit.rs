@@ -9,7 +9,7 @@ use crate::frame::Frame;
 use crate::offload::Checksum;
 use shmem::Span;
 
-/// A transmit queue with its memory for frames.
+/// A transmit queue and the memory of its frames.
 #[derive(Debug)]
 pub struct TransmitQueue {
     queue: DriverQueue<OwnMemory, u32>,
@@ -18,8 +18,9 @@ pub struct TransmitQueue {
 }
 
 impl TransmitQueue {
-    /// Creates a queue of `entries` entries over `memory`. `chunks` holds one frame of at most
-    /// `chunk_bytes` bytes per entry, and has an I/O address. Returns `None` if a size is wrong.
+    /// Creates a queue of `entries` entries over `memory`. `chunks` is the memory, with its I/O
+    /// address, of one frame of up to `chunk_bytes` bytes per entry. Returns `None` if a size is
+    /// wrong.
     #[must_use]
     pub fn new(
         entries: u32,
@@ -41,8 +42,8 @@ impl TransmitQueue {
         self.io_errors
     }
 
-    /// Copies a frame into the queue, and adds it to `report`. [`TransmitQueue::publish`] shows it
-    /// to the device.
+    /// Copies a frame into the queue, and counts it in `report`. The device sees it after
+    /// [`TransmitQueue::publish`].
     pub fn send(&mut self, frame: &Frame, report: &mut TxReport) {
         let queue = &mut self.queue;
         self.chunks.send(&[], frame, report, |chunk| {
@@ -59,7 +60,7 @@ impl TransmitQueue {
         });
     }
 
-    /// Shows all frames to the device.
+    /// Publishes all frames to the device.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -75,10 +76,11 @@ impl TransmitQueue {
         self.queue.wakes()
     }
 
-    /// Takes back the memory of sent frames.
+    /// Frees the memory of sent frames.
     ///
     /// # Errors
-    /// The device violates the rules. The caller resets the device and sends nothing any more.
+    /// The device violates the rules of the queue. The caller must reset the device and stop
+    /// sending.
     pub fn reap(&mut self) -> Result<(), DmaError> {
         while let Some((chunk, _, completion)) = self.queue.take()? {
             self.io_errors += u64::from(completion.error);

@@ -1,4 +1,4 @@
-//! Appending payload of other frames, for large receive offload.
+//! Appends payload of other frames, for large receive offload.
 
 use super::Frame;
 use crate::buffer::{BufferId, Piece};
@@ -7,7 +7,7 @@ use shmem::Span;
 impl Frame {
     /// Makes the first `len` bytes of the snapshot the bare header and removes them from the
     /// pieces. Every buffer stays a piece of the frame, even if it becomes empty. Has no effect if
-    /// the snapshot is shorter, or if more than `len` bytes are already bare.
+    /// the snapshot is shorter than `len`, or if more than `len` bytes are already bare.
     pub fn shed_header(&mut self, len: usize) {
         if len > usize::from(self.header_len) || len < self.bare() {
             return;
@@ -23,10 +23,10 @@ impl Frame {
     }
 
     /// Appends the bytes of `other` starting at offset `at`, and leaves `other` empty. Every buffer
-    /// of `other` becomes a piece of this frame, empty if it held only skipped bytes. With `join`,
-    /// contiguous memory extends the last piece instead.
+    /// of `other` becomes a piece of this frame; the piece is empty if it held only skipped bytes.
+    /// With `join`, a piece that follows the last piece in memory extends that piece instead.
     ///
-    /// Returns false, without effect, if bytes starting at offset `at` are bare.
+    /// Returns false, without effect, if the byte at offset `at` is part of the bare header.
     pub fn append_payload(&mut self, other: &mut Self, at: usize, join: bool) -> bool {
         let Some(mut skip) = at.checked_sub(other.bare()) else {
             return false;
@@ -69,7 +69,7 @@ impl Frame {
             return;
         }
         self.pieces.push(Piece { span, buffer });
-        // Keeps the piece that can be extended last.
+        // The extended piece must stay last, because the next piece can extend it again.
         if join && span.is_empty() && self.pieces.len() > 1 {
             let last = self.pieces.len() - 1;
             self.pieces.swap(last - 1, last);

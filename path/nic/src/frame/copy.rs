@@ -1,10 +1,10 @@
-//! Copies of a frame: into buffers, other memory, or private bytes.
+//! Copies a frame into buffers, other memory, or private bytes.
 
 use super::Frame;
 use crate::buffer::{Buffers, Piece};
 use shmem::{Fault, Span};
 
-/// Error of copying a frame into buffers.
+/// Reason why a frame cannot be copied into buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
     /// The supply of buffers is exhausted.
@@ -16,10 +16,11 @@ pub enum CopyError {
 }
 
 impl Frame {
-    /// Copies `bytes` into as many of `buffers` as needed, and returns the frame.
+    /// Copies `bytes` into buffers from `buffers`, and returns the frame.
     ///
     /// # Errors
-    /// The supply is exhausted, or its memory inaccessible; all buffers were returned.
+    /// The supply is exhausted, or its memory is inaccessible. The call has returned all buffers
+    /// that it took.
     pub fn from_bytes(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         let done = frame.fill(bytes.len(), buffers, |at, span| {
@@ -29,10 +30,11 @@ impl Frame {
         frame.or_recycle(done, buffers)
     }
 
-    /// Copies this frame into as many of `buffers` as needed, with the same snapshot and offloads.
+    /// Copies this frame, with its snapshot and offloads, into buffers from `buffers`.
     ///
     /// # Errors
-    /// The supply is exhausted, or memory is inaccessible; all taken buffers were returned.
+    /// The supply is exhausted, or memory is inaccessible. The call has returned all buffers that
+    /// it took.
     pub fn copied(&self, buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         frame.offload = self.offload;
@@ -57,7 +59,8 @@ impl Frame {
         frame.or_recycle(done, buffers)
     }
 
-    /// Takes buffers for `len` bytes and fills each by `write(offset in the frame, destination)`.
+    /// Takes buffers for `len` bytes, and fills each with `write(offset in the frame,
+    /// destination)`.
     fn fill(
         &mut self,
         len: usize,
@@ -99,7 +102,8 @@ impl Frame {
         done.map(|()| self)
     }
 
-    /// Copies the first bytes of the frame, snapshot first, into `dst`; returns their number.
+    /// Copies the first bytes of the frame, beginning with the snapshot, into `dst`, and returns
+    /// their number.
     ///
     /// # Errors
     /// The memory is inaccessible.
@@ -118,8 +122,8 @@ impl Frame {
         Ok(done)
     }
 
-    /// Copies the whole frame (snapshot, then payload) into `dst`, or as much as fits; returns the
-    /// number of copied bytes.
+    /// Copies the frame (snapshot, then payload) into `dst`, truncated to its length, and returns
+    /// the number of copied bytes.
     ///
     /// # Errors
     /// The memory is inaccessible.

@@ -1,12 +1,12 @@
-//! Sizes of a frame after segmentation.
+//! Computes the sizes of a frame's segments.
 
 use super::Frame;
 use crate::offload::Checksum;
 
 impl Frame {
-    /// Returns the length in bytes of the longest packet that the frame becomes: its own length,
-    /// unless it is to be segmented. The second VLAN tag of a segment does not count, because
-    /// kernels give both interfaces the same MTU.
+    /// Returns the length in bytes of the longest packet that results from the frame: the longest
+    /// segment of a frame with pending segmentation, otherwise the frame's length. A second VLAN
+    /// tag in a segment does not count, because kernels give stacked VLAN interfaces the same MTU.
     #[must_use]
     #[inline]
     pub fn longest_packet(&self) -> usize {
@@ -26,7 +26,8 @@ impl Frame {
         }
     }
 
-    /// Returns the total length of all packets that the frame becomes, including their headers.
+    /// Returns the total length in bytes of all packets that result from the frame, including their
+    /// headers.
     #[must_use]
     #[inline]
     pub fn wire_bytes(&self) -> usize {

@@ -13,30 +13,31 @@ use smallvec::SmallVec;
 pub(crate) const ETHERNET: usize = 14;
 /// Bytes of a VLAN tag.
 pub(crate) const TAG: usize = 4;
-/// Header bytes that are always copied: enough for Ethernet with a VLAN tag, IPv6, and TCP with
-/// timestamps. One cache line is too short by two bytes, even for IPv4 and TCP with timestamps.
+/// Number of header bytes that are always copied: enough for Ethernet with a VLAN tag, IPv6, and
+/// TCP with timestamps. One cache line is two bytes too short, even for IPv4 and TCP with
+/// timestamps.
 pub const HOT: usize = 96;
-/// Maximum header bytes that are copied: enough for Ethernet with a VLAN tag, IPv6, and TCP with
+/// Maximum number of copied header bytes: enough for Ethernet with a VLAN tag, IPv6, and TCP with
 /// all options.
 pub const SNAPSHOT: usize = 128;
 
 /// A frame in transit.
 ///
-/// The `pieces` of a received frame cover the whole frame, including the header. A sender
-/// nevertheless sends the first `header().len()` bytes from the snapshot, so that exactly the
-/// checked bytes are sent. A locally built frame ([`Frame::with_header`]) has a *bare* header:
-/// snapshot bytes without a piece. A sender therefore sends [`Frame::header`] and then
-/// [`Frame::payload`], never the pieces themselves.
+/// The `pieces` of a received frame cover the whole frame, including the header. A device
+/// nevertheless sends the first `header().len()` bytes from the snapshot, so that it sends exactly
+/// the checked bytes. A locally built frame ([`Frame::with_header`]) has a *bare* header: snapshot
+/// bytes without a piece. A device therefore sends [`Frame::header`] and then [`Frame::payload`],
+/// never the pieces themselves.
 #[derive(Clone, Debug)]
 pub struct Frame {
     header: [u8; SNAPSHOT],
     header_len: u8,
     /// Number of leading snapshot bytes without a piece.
     bare: u8,
-    /// Whether the snapshot may differ from what the pieces hold.
+    /// Whether the snapshot may differ from the bytes in the pieces.
     changed: bool,
     len: u32,
-    /// The bytes of the frame in order, without a bare header.
+    /// The frame's bytes in order, without the bare header.
     pub pieces: SmallVec<[Piece; 3]>,
     /// Offloads.
     pub offload: Offload,
@@ -44,7 +45,7 @@ pub struct Frame {
     /// `SKB_GSO_TCP_FIXEDID`) instead of consecutive ones. No wire format or ring can express this:
     /// [`crate::Caps::takes`] rejects such a frame, and software segments it.
     pub fixed_id: bool,
-    /// A mark of the frame's source (a netback: its request chain).
+    /// Value that the frame's source has assigned; a netback stores its request chain here.
     pub token: u32,
 }
 
@@ -55,7 +56,7 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// Creates a frame of the first `len` bytes of one piece. Copies the hot part of the header.
+    /// Creates a frame of the first `len` bytes of one piece, and takes its snapshot.
     ///
     /// # Errors
     /// The memory is inaccessible.
@@ -86,7 +87,7 @@ impl Frame {
     }
 
     /// Creates a frame of one piece that belongs to no pool. `head` is a copy of its first bytes,
-    /// which are not read again.
+    /// so the snapshot does not read these again.
     pub(crate) fn with_head<const N: usize>(span: Span, head: &[u8; N]) -> Result<Self, Fault> {
         let mut frame = Self::empty();
         frame.push(Piece {
@@ -116,9 +117,10 @@ impl Frame {
         Some(frame)
     }
 
-    /// Creates a frame of `len` bytes that was received with a split header: `header`, its first
-    /// bytes, is bare, and `buffer` holds the rest behind space for the header. Returns `None` if
-    /// `header` is longer than [`SNAPSHOT`], or the frame longer than the buffer.
+    /// Creates a frame of `len` bytes that was received with a split header. Its first bytes,
+    /// `header`, become the bare header; `buffer` begins with space for the header and holds the
+    /// rest after that. Returns `None` if `header` is longer than [`SNAPSHOT`], or the frame longer
+    /// than the buffer.
     #[must_use]
     pub fn split(header: &[u8], buffer: Buffer, len: usize) -> Option<Self> {
         let mut frame = Self::with_header(header)?;
@@ -135,7 +137,7 @@ impl Frame {
     }
 
     /// Undoes [`Frame::split`]: writes the bare header into the first bytes of `whole`, the buffer
-    /// of the frame's first piece, which then begins there. Leaves a frame without a bare header
+    /// of the frame's first piece. The piece then begins there. A frame without a bare header stays
     /// unchanged.
     ///
     /// # Errors
@@ -164,7 +166,7 @@ impl Frame {
         self.pieces.push(piece);
     }
 
-    /// Copies the hot part of the header out of the pieces. The caller does this once, when the
+    /// Copies the first [`HOT`] header bytes out of the pieces. The caller does this once, when the
     /// pieces are complete.
     ///
     /// # Errors
@@ -224,7 +226,7 @@ impl Frame {
             .unwrap_or(&[])
     }
 
-    /// Returns the snapshot, for changing it before the frame is forwarded.
+    /// Returns the snapshot, so that the caller can change it before it forwards the frame.
     pub fn header_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         self.header
@@ -232,7 +234,7 @@ impl Frame {
             .unwrap_or(&mut [])
     }
 
-    /// Returns whether the pieces may differ from the snapshot, because [`Frame::header_mut`] was
+    /// Returns whether the snapshot may differ from the pieces, because [`Frame::header_mut`] was
     /// called.
     #[must_use]
     #[inline]
@@ -247,7 +249,7 @@ impl Frame {
         self.header_len as usize
     }
 
-    /// Returns the whole snapshot array, for comparisons at fixed offsets. Bytes beyond
+    /// Returns the whole snapshot array, for comparisons at fixed offsets. Bytes after the end of
     /// [`Frame::header`] are private but undefined.
     #[must_use]
     #[inline]
@@ -255,7 +257,7 @@ impl Frame {
         &self.header
     }
 
-    /// Returns the number of leading bytes without a piece.
+    /// Returns the length of the bare header in bytes.
     #[must_use]
     #[inline]
     pub const fn bare(&self) -> usize {
@@ -282,8 +284,8 @@ impl Frame {
         taken
     }
 
-    /// Returns the number of bytes that do not count towards length limits: a VLAN tag's, if the
-    /// frame has one.
+    /// Returns the number of bytes that do not count towards length limits: those of the VLAN tag,
+    /// if any.
     #[must_use]
     pub fn tag_bytes(&self) -> usize {
         match self.header().get(12..14) {
@@ -298,8 +300,8 @@ impl Frame {
         self.len as usize
     }
 
-    /// Returns the number of leading piece bytes that the snapshot replaces: all of the snapshot
-    /// except a bare header.
+    /// Returns the number of leading piece bytes that the snapshot replaces: its length without the
+    /// bare header.
     #[must_use]
     pub fn covered(&self) -> usize {
         usize::from(self.header_len.saturating_sub(self.bare))
@@ -311,13 +313,13 @@ impl Frame {
         self.len == 0
     }
 
-    /// Iterates over the bytes behind the snapshot, piece by piece.
+    /// Returns an iterator over the bytes after the snapshot, piece by piece.
     pub fn payload(&self) -> impl Iterator<Item = Span> + '_ {
         self.payload_from(0)
     }
 
-    /// Iterates piece by piece over the bytes behind the snapshot, beginning no earlier than at
-    /// `offset` in the frame.
+    /// Returns an iterator over the bytes after the snapshot and from `offset` in the frame, piece
+    /// by piece.
     pub fn payload_from(&self, offset: usize) -> impl Iterator<Item = Span> + '_ {
         let first = offset.max(usize::from(self.header_len));
         let mut skip = first.saturating_sub(usize::from(self.bare));
@@ -329,7 +331,7 @@ impl Frame {
         })
     }
 
-    /// Returns every buffer to `buffers`, from which it was taken.
+    /// Returns every buffer to its supply, `buffers`.
     pub fn recycle(&mut self, buffers: &mut dyn Buffers) {
         for piece in &self.pieces {
             buffers.put(piece.buffer);
@@ -337,8 +339,9 @@ impl Frame {
         self.clear();
     }
 
-    /// Adds an owner to every buffer of the frame, which must then be [recycled](Frame::recycle)
-    /// once more. Returns false, without effect, if some of its memory cannot be kept.
+    /// Adds an owner to every buffer of the frame. The caller must then [recycle](Frame::recycle)
+    /// the frame once more. Returns false, without effect, if the supply cannot share one of the
+    /// buffers.
     pub fn keep(&self, buffers: &mut dyn Buffers) -> bool {
         for (kept, piece) in self.pieces.iter().enumerate() {
             if !buffers.keep(piece.buffer) {

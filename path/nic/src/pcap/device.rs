@@ -1,4 +1,4 @@
-//! A device between two capture files.
+//! A device that plays one capture file and records another.
 
 use super::format::{FRAME_BYTES, PcapError};
 use super::read::FrameReader;
@@ -15,7 +15,7 @@ pub enum Pace {
     /// As fast as possible.
     #[default]
     Fast,
-    /// At the recorded intervals; the first frame at once.
+    /// At the recorded intervals; the first frame immediately.
     Recorded,
 }
 
@@ -25,11 +25,11 @@ pub struct PcapNic<R, W> {
     reader: Option<FrameReader<R>>,
     writer: Option<FrameWriter<W>>,
     pace: Pace,
-    /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
+    /// Monotonic time minus recorded time, in [`Pace::Recorded`]; `None` before the first frame.
     shift_ns: Option<i128>,
     failure: Option<PcapError>,
-    /// Receives the first reason why reading or writing ended.
-    tell: fn(&PcapError),
+    /// Called with the reason when reading or writing fails.
+    report_error: fn(&PcapError),
     starved: bool,
     read: u64,
     incomplete: u64,
@@ -39,14 +39,14 @@ pub struct PcapNic<R, W> {
 
 impl<R: Read, W: Write> PcapNic<R, W> {
     /// Creates a device over open files. Without an input file it receives nothing; without an
-    /// output file it discards sent frames. If a file ends early, the device calls `tell` with the
-    /// reason.
+    /// output file it discards sent frames. If reading or writing fails, the device calls
+    /// `report_error` with the reason.
     #[must_use]
     pub fn new(
         reader: Option<FrameReader<R>>,
         writer: Option<FrameWriter<W>>,
         pace: Pace,
-        tell: fn(&PcapError),
+        report_error: fn(&PcapError),
     ) -> Self {
         Self {
             reader,
@@ -54,7 +54,7 @@ impl<R: Read, W: Write> PcapNic<R, W> {
             pace,
             shift_ns: None,
             failure: None,
-            tell,
+            report_error,
             starved: false,
             read: 0,
             incomplete: 0,
@@ -63,13 +63,13 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    /// Returns why the device stopped reading or writing, or `None` if it has not.
+    /// Returns why the device fail reading or writing, or `None` if it has not.
     #[must_use]
     pub fn failure(&self) -> Option<&PcapError> {
         self.failure.as_ref()
     }
 
-    /// Returns when the next frame is due.
+    /// Returns the time at which to deliver a frame with this recording time.
     fn due_ns(&self, now_ns: u64, recorded_ns: u64) -> u64 {
         match (self.pace, self.shift_ns) {
             (Pace::Recorded, Some(shift)) => {
@@ -79,9 +79,9 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    /// Records and reports the first reason why a file ended.
-    fn stopped(&mut self, why: PcapError) {
-        (self.tell)(&why);
+    /// Reports why reading or writing failed, and stores the first reason.
+    fn fail(&mut self, why: PcapError) {
+        (self.report_error)(&why);
         self.failure.get_or_insert(why);
     }
 }
@@ -118,7 +118,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
                 }
                 Err(why) => {
                     self.reader = None;
-                    self.stopped(why);
+                    self.fail(why);
                     break;
                 }
             };
@@ -177,7 +177,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
             && let Err(why) = writer.flush()
         {
             self.writer = None;
-            self.stopped(why);
+            self.fail(why);
         }
         report
     }

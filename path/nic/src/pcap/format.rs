@@ -3,10 +3,10 @@
 /// Length of the longest frame in a file: 64 KB of IP and its Ethernet header.
 pub const FRAME_BYTES: usize = 65_535 + 18;
 
-/// Error of a capture file.
+/// Reason why a capture file cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PcapError {
-    /// The file has no valid header of a capture file.
+    /// The file does not begin with a valid pcap header.
     #[error("not a pcap file: {0}")]
     NotPcap(&'static str),
     /// The file is a pcapng file.
@@ -26,7 +26,7 @@ pub enum PcapError {
     Malformed {
         /// Number of the frame, from 1.
         frame: u64,
-        /// The error.
+        /// The violation.
         why: &'static str,
     },
     /// The file has reached its size limit.

@@ -1,9 +1,9 @@
 //! Capture files: a device that plays one and records another, and a [`Tee`] that records any
 //! device's traffic.
 //!
-//! Files are byte streams opened elsewhere ([`std::io::Read`], [`std::io::Write`]): a domain has
-//! descriptors, not files. Frames are written as they pass, so a blank checksum is blank in the
-//! file, and a packet still to be segmented is whole.
+//! Files are byte streams that the caller has opened ([`std::io::Read`], [`std::io::Write`]),
+//! because a domain has descriptors and cannot open files. Frames are written as they pass: a blank
+//! checksum is blank in the file, and a frame with pending segmentation is one packet.
 
 mod device;
 mod format;

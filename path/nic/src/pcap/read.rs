@@ -12,30 +12,30 @@ const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 /// Size of the read buffer in bytes: several records of the longest frame, for fewer and longer
 /// reads.
-const ROOM: usize = 4 * (FRAME_BYTES + RECORD_HEADER);
+const READ_BUFFER_BYTES: usize = 4 * (FRAME_BYTES + RECORD_HEADER);
 /// First bytes of a pcapng file.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The next frame of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcapFrame {
-    /// Time of recording, nanoseconds since 1970.
+    /// Recording time in nanoseconds since 1970.
     pub at_ns: u64,
     /// Whether the file holds the whole frame.
     pub complete: bool,
 }
 
-/// A capture file, read from its beginning.
+/// A reader of a capture file.
 pub struct FrameReader<R> {
     input: R,
     parser: PcapParser,
-    room: Vec<u8>,
-    /// The part of `room` that holds unconsumed bytes.
+    buffer: Vec<u8>,
+    /// The part of `buffer` that holds unconsumed bytes.
     unread: Range<usize>,
     ended: bool,
-    /// Frames consumed.
+    /// Number of consumed frames.
     frames: u64,
-    /// The peeked record, and the position of its bytes in `room`.
+    /// The peeked frame, and the range of its bytes in `buffer`.
     next: Option<(PcapFrame, Range<usize>)>,
 }
 
@@ -71,11 +71,11 @@ impl<R: Read> FrameReader<R> {
         if link != DataLink::ETHERNET {
             return Err(PcapError::NotEthernet(format!("{link:?}")));
         }
-        let (room, unread) = (vec![0; ROOM], 0..0);
+        let (buffer, unread) = (vec![0; READ_BUFFER_BYTES], 0..0);
         Ok(Self {
             input,
             parser,
-            room,
+            buffer,
             unread,
             ended: false,
             frames: 0,
@@ -113,7 +113,7 @@ impl<R: Read> FrameReader<R> {
         self.next.as_ref().map(|(record, _)| record.at_ns)
     }
 
-    /// Returns whether the file is at its end and fully consumed.
+    /// Returns whether the caller has consumed the whole file.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.ended && self.unread.is_empty() && self.next.is_none()
@@ -123,7 +123,7 @@ impl<R: Read> FrameReader<R> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let range = self.next.as_ref().map_or(0..0, |(_, range)| range.clone());
-        self.room.get(range).unwrap_or(&[])
+        self.buffer.get(range).unwrap_or(&[])
     }
 
     /// Consumes the peeked frame.
@@ -133,14 +133,15 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Parses the next record in `room`; returns whether it is complete.
+    /// Parses the next record in `buffer`, and returns whether it is complete.
     fn parse(&mut self) -> Result<bool, PcapError> {
         let malformed = |why| PcapError::Malformed {
             frame: self.frames + 1,
             why,
         };
-        let unread = self.room.get(self.unread.clone()).unwrap_or(&[]);
-        // Checked before completeness: a record that can never fit is invalid, not incomplete.
+        let unread = self.buffer.get(self.unread.clone()).unwrap_or(&[]);
+        // The length is checked first: a record that exceeds the buffer would otherwise stay
+        // incomplete forever.
         let header = self.parser.header();
         if let Some(length) = unread.get(8..).and_then(<[u8]>::first_chunk::<4>) {
             let length = match header.endianness {
@@ -173,16 +174,16 @@ impl<R: Read> FrameReader<R> {
         Ok(true)
     }
 
-    /// Reads more bytes; returns whether there were any.
+    /// Reads more bytes. Returns false if none is available.
     fn fill(&mut self) -> Result<bool, PcapError> {
-        self.room.copy_within(self.unread.clone(), 0);
+        self.buffer.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
-        let free = self.room.get_mut(self.unread.end..).unwrap_or(&mut []);
+        let free = self.buffer.get_mut(self.unread.end..).unwrap_or(&mut []);
         match self.input.read(free) {
             Ok(0) => {
                 self.ended = true;
-                // At the end of the file the caller parses once more, and then reports a rest as a
-                // truncated record.
+                // At the end of the file the caller parses once more, and then reports the
+                // remaining bytes as a truncated record.
                 Ok(!self.unread.is_empty())
             }
             Ok(count) => {

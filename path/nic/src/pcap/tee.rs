@@ -7,7 +7,7 @@ use crate::device::{Middleware, Nic, TxReport};
 use crate::frame::Frame;
 use std::io::Write;
 
-/// A device that records every received and sent frame. If the file fails, it stops recording and
+/// A device that records every received and sent frame. If writing fails, it stops recording and
 /// continues to pass frames.
 #[derive(Debug)]
 pub struct Tee<N, W> {
@@ -29,7 +29,7 @@ impl<N: Nic, W: Write> Tee<N, W> {
         }
     }
 
-    /// Returns why recording ended, or `None` if it continues.
+    /// Returns why recording has stopped, or `None` if it continues.
     #[must_use]
     pub fn failure(&self) -> Option<&PcapError> {
         self.failure.as_ref()
@@ -40,8 +40,7 @@ impl<N: Nic, W: Write> Tee<N, W> {
             return;
         };
         for frame in frames {
-            // A frame with inaccessible memory cannot be recorded. Its user detects the fault
-            // itself.
+            // A frame in inaccessible memory is not recorded. Its user detects the fault.
             self.recorded += u64::from(writer.frame(now_ns, frame) == Ok(true));
         }
         if let Err(why) = writer.flush() {

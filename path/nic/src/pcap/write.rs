@@ -7,19 +7,19 @@ use pcap_file::{DataLink, Endianness, TsResolution};
 use shmem::Fault;
 use std::io::Write;
 
-/// A writer of a capture file of Ethernet frames with nanosecond timestamps. It collects frames and
-/// writes them with one call per [`FrameWriter::flush`], until a frame exceeds the file's size
-/// limit.
+/// A writer of a capture file of Ethernet frames with nanosecond timestamps. It collects frames,
+/// and [`FrameWriter::flush`] writes them in one call. It stops at the first frame that exceeds the
+/// file's size limit.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     output: W,
-    /// Offset from the monotonic clock to the time since 1970, in nanoseconds.
+    /// Nanoseconds from 1970 to the zero of the monotonic clock.
     epoch_ns: u64,
     collected: Vec<u8>,
-    /// Bytes that may still be collected.
-    room: u64,
+    /// Number of bytes that the writer may still collect.
+    remaining_bytes: u64,
     limit_bytes: u64,
-    /// Whether a frame did not fit.
+    /// Whether a frame has exceeded the limit.
     full: bool,
 }
 
@@ -45,26 +45,26 @@ impl<W: Write> FrameWriter<W> {
             output,
             epoch_ns,
             collected: Vec::new(),
-            room: limit_bytes.saturating_sub(header.len() as u64),
+            remaining_bytes: limit_bytes.saturating_sub(header.len() as u64),
             limit_bytes,
             full: false,
         })
     }
 
-    /// Adds a frame that passed at `now_ns`, cut to [`FRAME_BYTES`]. Returns whether it fits. After
-    /// a frame that does not fit, the writer adds no other.
+    /// Adds a frame that passed at `now_ns`, truncated to [`FRAME_BYTES`]. Returns whether the
+    /// frame fits the limit. After a frame that does not fit, the writer adds no more frames.
     ///
     /// # Errors
-    /// The frame's memory is inaccessible; nothing was added.
+    /// The frame's memory is inaccessible; the frame was not added.
     pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
         let bytes = frame.to_vec()?;
         let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
         let bytes_more = (size_of::<[u32; 4]>() + kept.len()) as u64;
-        self.full |= bytes_more > self.room;
+        self.full |= bytes_more > self.remaining_bytes;
         if self.full {
             return Ok(false);
         }
-        self.room -= bytes_more;
+        self.remaining_bytes -= bytes_more;
         let at_ns = now_ns.saturating_add(self.epoch_ns);
         let record = [
             (at_ns / 1_000_000_000) as u32,
@@ -82,8 +82,8 @@ impl<W: Write> FrameWriter<W> {
     /// Writes the collected frames.
     ///
     /// # Errors
-    /// The file is not writable, or a frame did not fit; in the latter case the file holds all
-    /// frames before it. The writer discards the collected bytes either way.
+    /// The file is not writable, or a frame exceeded the limit; in the latter case the file holds
+    /// all earlier frames. The writer discards the collected bytes in both cases.
     pub fn flush(&mut self) -> Result<(), PcapError> {
         let done = self
             .output

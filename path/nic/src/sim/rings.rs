@@ -1,5 +1,5 @@
-//! The receiving side of a simulated NIC with queues. The NIC selects a frame's queue when the
-//! frame arrives.
+//! The receive side of a simulated NIC with queues. The NIC selects a frame's queue when the frame
+//! arrives.
 
 use super::wire::{FrameInFlight, OneWay};
 use crate::buffer::Buffers;
@@ -34,7 +34,7 @@ impl SimRings {
         }
     }
 
-    /// Sorts arrived frames into their queues.
+    /// Moves arrived frames into their queues.
     fn sort(&mut self, inbound: &mut OneWay, now_ns: u64) {
         while let Some(flight) = inbound.pop_due(now_ns) {
             let mac = flight.bytes.first_chunk::<6>();
@@ -58,7 +58,7 @@ impl SimRings {
         self.shared.pop_front()
     }
 
-    pub(super) fn holds_any(&self) -> bool {
+    pub(super) fn has_frames(&self) -> bool {
         !self.shared.is_empty() || self.queues.iter().any(|ring| !ring.is_empty())
     }
 }
@@ -83,14 +83,14 @@ impl Steering for MacTable {
     }
 }
 
-/// The receiving half of the queues, for polling.
+/// The receive side of the queues, for [`MultiQueue`](crate::vmq::MultiQueue).
 #[derive(Debug)]
-pub(super) struct InRings {
+pub(super) struct SimReceiver {
     pub(super) inbound: Rc<RefCell<OneWay>>,
     pub(super) rings: Rc<RefCell<SimRings>>,
 }
 
-impl Receive for InRings {
+impl Receive for SimReceiver {
     fn queues(&self) -> usize {
         self.rings.borrow().queues.len()
     }
@@ -123,7 +123,7 @@ impl Receive for InRings {
                     out.push(frame);
                     received.frames += 1;
                 }
-                // The frame is lost, as on a NIC without receive descriptors.
+                // The frame is lost, as on a NIC without posted descriptors.
                 Err(_) => rings.no_buffer += 1,
             }
         }
@@ -141,7 +141,7 @@ impl Receive for InRings {
     }
 }
 
-/// Stores a frame without its header.
+/// Stores a frame with a split header in a buffer.
 fn store_split(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Frame, CopyError> {
     let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
     let buffer = buffers.take().ok_or(CopyError::NoBuffer)?;

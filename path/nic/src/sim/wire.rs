@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 pub(super) struct OneWay {
     pub(super) flights: VecDeque<FrameInFlight>,
     pub(super) held_bytes: usize,
-    /// Time until which the sender's end is transmitting.
+    /// Time at which the sending end finishes its current transmission.
     pub(super) busy_until_ns: u64,
     pub(super) lost: u64,
     pub(super) chance: Seeded,

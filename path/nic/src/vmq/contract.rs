@@ -1,13 +1,13 @@
-//! The interface between a NIC with queues, the backend of a guest, and the steering of frames.
+//! The interfaces between a NIC with queues, the backend of a guest, and the steering of frames.
 
 use crate::buffer::{Buffer, BufferId};
 use crate::frame::Frame;
 
-/// A queue of a NIC, 0 … n-1; the shared queue has no number.
+/// Number of a queue of a NIC, from 0; the shared queue has no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
-/// Error of a call. Except with the last variant, nothing has changed.
+/// Error of a call. With any error except [`VmqError::Unanswered`], the call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmqError {
     /// The queue does not exist or was not allocated.
@@ -19,7 +19,7 @@ pub enum VmqError {
     /// The queue is not enabled.
     #[error("the queue is not enabled")]
     NotEnabled,
-    /// The queue may still yield frames to its last MAC.
+    /// The queue may still receive frames for its last MAC.
     #[error("the queue is draining")]
     Draining,
     /// The queue has no MAC.
@@ -28,18 +28,18 @@ pub enum VmqError {
     /// Another queue has the MAC.
     #[error("another queue has the MAC")]
     MacTaken,
-    /// A queue needs at least one buffer.
+    /// The requested number of buffers is 0.
     #[error("a queue needs at least one buffer")]
     NoBuffers,
     /// The NIC's steering agent rejected the change with this errno.
     #[error("steering was rejected (errno {0})")]
     Refused(i32),
-    /// The NIC's steering agent has not answered: the change takes effect now, later, or never.
+    /// The NIC's steering agent has not answered. The change may take effect now, later, or never.
     #[error("steering was not answered")]
     Unanswered,
 }
 
-/// The NIC's half of the interface: the thesis's VMQ device driver API.
+/// The NIC's part of the interface: the thesis's VMQ device driver API.
 pub trait Vmq {
     /// Returns the number of allocatable queues (`vmq_avail_queues`).
     fn avail_queues(&self) -> usize;
@@ -54,14 +54,14 @@ pub trait Vmq {
     /// It is enabled or draining.
     fn free_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
-    /// Returns the maximum number of buffers that the NIC requests from the backend at a time
+    /// Returns the maximum number of buffers that the NIC requests from the backend per poll
     /// (`vmq_get_size`).
     ///
     /// # Errors
     /// The queue does not exist.
     fn size(&self, queue: QueueId) -> Result<usize, VmqError>;
 
-    /// Sets that number (`vmq_set_size`).
+    /// Sets the maximum number of buffers that the NIC requests per poll (`vmq_set_size`).
     ///
     /// # Errors
     /// The queue does not exist, it is enabled, or the number is 0.
@@ -73,44 +73,47 @@ pub trait Vmq {
     /// The queue does not exist, it is enabled or draining, or another queue has the MAC.
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError>;
 
-    /// Sets whether the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of each frame are kept out
-    /// of the backend's buffers. They then become the frame's bare header, and the buffer holds
-    /// only the rest, behind space for them. So a reader of the buffer cannot see a frame's header
-    /// before the backend has written it ([`Frame::put_header_back`]). This is not one of the
-    /// thesis's calls: section 3.4 there names its lack as a limitation.
+    /// Sets whether the NIC keeps the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of each
+    /// frame out of the backend's buffers. These bytes then become the frame's bare header; the
+    /// buffer begins with space for them and holds the rest of the frame after that. So a reader of
+    /// the buffer cannot see a frame's header before the backend writes it
+    /// ([`Frame::put_header_back`]). The thesis has no such call; its section 3.4 names the lack as
+    /// a limitation.
     ///
     /// # Errors
     /// The queue does not exist, or is enabled or draining.
     fn split_headers(&mut self, queue: QueueId, split: bool) -> Result<(), VmqError>;
 
     /// Steers frames for the queue's MAC to the queue (`vmq_enable_queue`). Frames that arrived
-    /// earlier are in the shared queue.
+    /// earlier stay in the shared queue.
     ///
     /// # Errors
-    /// The queue does not exist, is enabled or draining, has no MAC, or steering was rejected. If
-    /// steering was not answered, the queue drains, because frames may still arrive.
+    /// The queue does not exist, is enabled or draining, or has no MAC, or the steering agent
+    /// rejected the change. If the agent does not answer, the queue drains, because frames may
+    /// still arrive.
     fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
-    /// Steers frames for the queue's MAC to the shared queue (`vmq_disable_queue`). The queue holds
-    /// earlier frames and a few more may arrive there, so the queue drains. If steering is not
-    /// answered, the queue drains until it is.
+    /// Steers frames for the queue's MAC to the shared queue (`vmq_disable_queue`). The queue then
+    /// drains: it holds earlier frames, and a few more may arrive. If the steering agent does not
+    /// answer, the queue drains at least until the agent answers.
     ///
     /// # Errors
-    /// The queue is not enabled, or steering was rejected.
+    /// The queue is not enabled, or the steering agent rejected the change.
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
-    /// Takes over all queues, in any state, from an earlier driver domain: steers all frames to the
-    /// shared queue, and drains every queue. A driver calls this first.
+    /// Takes over all queues from an earlier driver domain, which may have left them in any state.
+    /// Steers all frames to the shared queue, and drains every queue. A driver must call this
+    /// first.
     ///
     /// # Errors
-    /// Steering failed. No queue is allocated until it succeeds: [`Vmq::poll`] retries.
+    /// Steering failed. No queue can be allocated until steering succeeds; [`Vmq::poll`] retries.
     fn recover(&mut self) -> Result<(), VmqError>;
 
     /// Returns whether the queue may still receive frames for its last MAC.
     fn is_draining(&self, queue: QueueId) -> bool;
 
-    /// Receives up to `budget` frames from an enabled or draining queue, as the thesis's queue
-    /// interrupt does. Never blocks. Keeps no buffer of `backend` after the call.
+    /// Receives up to `budget` frames from an enabled or draining queue, like the handler of the
+    /// thesis's queue interrupt. Never blocks. Keeps no buffer of `backend` after the call.
     ///
     /// # Errors
     /// The queue is neither enabled nor draining.
@@ -129,14 +132,13 @@ pub trait Vmq {
 /// Reason why a buffer returns without a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
-    /// It received no frame, and can be posted again.
+    /// The buffer received no frame, and can be posted again.
     Unused,
-    /// It was not writable: its memory is inaccessible.
+    /// The buffer's memory is inaccessible.
     Fault,
 }
 
-/// The backend's half of the interface, for one queue at a time: the thesis's VMQ virtualization
-/// layer API.
+/// The backend's part of the interface, for one queue: the thesis's VMQ virtualization layer API.
 pub trait Backend {
     /// Returns the next buffer that the guest has posted (`vmq_alloc_skb`), if any.
     fn alloc(&mut self) -> Option<Buffer>;
@@ -151,17 +153,17 @@ pub trait Backend {
 
 /// Control over a NIC's mapping of MACs to queues.
 pub trait Steering: std::fmt::Debug {
-    /// Steers frames for `mac` to `queue` (`None`: the shared one);
-    /// [`EVERY_MAC`](abi::machine::EVERY_MAC) stands for all frames. Frames steered earlier may be
-    /// in transit until [`Steering::effective`] has reached the returned number. Changes take
-    /// effect in the order of the calls.
+    /// Steers frames for `mac` to `queue`, or to the shared queue if it is `None`.
+    /// [`EVERY_MAC`](abi::machine::EVERY_MAC) means all frames. Returns the number of the change:
+    /// frames steered by earlier rules may be in transit until [`Steering::effective`] returns at
+    /// least this number. Changes take effect in the order of the calls.
     ///
     /// # Errors
-    /// [`VmqError::Refused`], [`VmqError::Unanswered`].
+    /// [`VmqError::Refused`] or [`VmqError::Unanswered`].
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError>;
 
-    /// Returns the number of the last change in effect: no frame steered before that change is
-    /// still in transit.
+    /// Returns the number of the last change that is in effect. No frame steered before that change
+    /// is still in transit.
     fn effective(&mut self) -> u64;
 }
 

@@ -1,36 +1,37 @@
-//! The queues of a NIC, their owners and states: the one implementation of the contract, for every
-//! NIC that can steer and receive.
+//! The queues of a NIC and their states. This is the only implementation of [`Vmq`]; every NIC that
+//! implements [`Steering`] and [`Receive`] uses it.
 
 use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
 use abi::machine::EVERY_MAC;
 
-/// Minimum interval between queries for the steering change in effect, which another process may
-/// have to answer.
-const ASK_NS: u64 = 500_000;
-/// Delay before a failed steering change is retried. An attempt may block for part of it.
-const AGAIN_NS: u64 = 250_000_000;
-/// Default number of buffers that a queue requests at a time.
-const SIZE: usize = 64;
+/// Minimum interval between queries for the steering change in effect. Another process may have to
+/// answer a query.
+const QUERY_INTERVAL_NS: u64 = 500_000;
+/// Delay before the next attempt of a failed steering change. An attempt may block for part of this
+/// time.
+const RETRY_DELAY_NS: u64 = 250_000_000;
+/// Default maximum number of buffers that a queue requests per poll.
+const DEFAULT_SIZE: usize = 64;
 
 /// Result of receiving from a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VmqReceived {
-    /// Frames appended.
+    /// Number of frames received.
     pub frames: usize,
-    /// Whether the queue was empty afterwards.
+    /// Whether the queue is now empty.
     pub empty: bool,
 }
 
-/// Reception from queues: the part that differs between NICs.
+/// The receive side of a NIC with queues, which differs between NICs.
 pub trait Receive {
     /// Returns the number of queues.
     fn queues(&self) -> usize;
 
     /// Receives up to `budget` frames from `queue`, each in one buffer from `buffers`. With
-    /// `split`, headers stay out of the buffers ([`Vmq::split_headers`]). Puts back unwritable
-    /// buffers, and keeps unused ones ready until [`Receive::release`].
+    /// `split`, headers stay out of the buffers ([`Vmq::split_headers`]). Returns buffers that are
+    /// not writable to `buffers`, and keeps unused buffers posted until [`Receive::release`].
     fn receive(
         &mut self,
         queue: QueueId,
@@ -41,7 +42,7 @@ pub trait Receive {
         out: &mut Vec<Frame>,
     ) -> VmqReceived;
 
-    /// Puts back the buffers that `queue` has kept ready.
+    /// Returns the unused buffers of `queue` to `buffers`.
     fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers);
 
     /// Returns counters by name.
@@ -55,8 +56,8 @@ enum VmqQueueState {
     Free,
     Idle,
     Enabled,
-    /// Drains until this steering change is in effect and the queue is then found empty. `None`:
-    /// the change has not been made yet.
+    /// Draining ends when this steering change is in effect and the queue is empty. `None` if the
+    /// change was not made yet.
     Draining(Option<u64>),
 }
 
@@ -68,19 +69,19 @@ struct VmqQueue {
     split: bool,
 }
 
-/// The queues of a NIC that steers by `S` and receives by `R`.
+/// The queues of a NIC with steering `S` and receive side `R`.
 #[derive(Debug)]
 pub struct MultiQueue<S, R> {
     steering: S,
     receive: R,
     queues: Vec<VmqQueue>,
     effective: u64,
-    asked_ns: Option<u64>,
-    /// MACs for which any draining queue may have frames, until they are steered away; may include
-    /// [`EVERY_MAC`].
-    astray: Vec<[u8; 6]>,
-    led_away: u64,
-    again_ns: u64,
+    queried_ns: Option<u64>,
+    /// MACs that must still be steered to the shared queue, because any draining queue may receive
+    /// their frames; may include [`EVERY_MAC`].
+    stray_macs: Vec<[u8; 6]>,
+    last_change: u64,
+    retry_ns: u64,
     frames: Vec<Frame>,
 }
 
@@ -91,7 +92,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         let free = VmqQueue {
             state: VmqQueueState::Free,
             mac: None,
-            size: SIZE,
+            size: DEFAULT_SIZE,
             split: false,
         };
         Self {
@@ -99,15 +100,15 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
             steering,
             receive,
             effective: 0,
-            asked_ns: None,
-            astray: Vec::new(),
-            led_away: 0,
-            again_ns: 0,
+            queried_ns: None,
+            stray_macs: Vec::new(),
+            last_change: 0,
+            retry_ns: 0,
             frames: Vec::new(),
         }
     }
 
-    /// Returns the receiver.
+    /// Returns the receive side.
     pub fn receive_mut(&mut self) -> &mut R {
         &mut self.receive
     }
@@ -139,36 +140,36 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         }
     }
 
-    /// Records that the queue has lost its MAC while frames may still be steered to it.
+    /// Records that the queue has lost its MAC, although the NIC may still steer frames to it.
     fn record_lost_mac(&mut self, queue: QueueId, mac: [u8; 6]) {
-        self.astray.push(mac);
+        self.stray_macs.push(mac);
         self.set(queue, VmqQueueState::Draining(None));
     }
 
-    /// Steers stray MACs to the shared queue. Afterwards, no earlier request can take effect any
-    /// more.
-    fn lead_away(&mut self) -> Result<(), VmqError> {
-        while let Some(&mac) = self.astray.last() {
-            self.led_away = self.led_away.max(self.steering.steer(mac, None)?);
-            self.astray.pop();
+    /// Steers all MACs in `stray_macs` to the shared queue. After that, no earlier request can take
+    /// effect.
+    fn steer_to_shared(&mut self) -> Result<(), VmqError> {
+        while let Some(&mac) = self.stray_macs.last() {
+            self.last_change = self.last_change.max(self.steering.steer(mac, None)?);
+            self.stray_macs.pop();
         }
-        let led_away = self.led_away;
+        let last_change = self.last_change;
         for queue in &mut self.queues {
-            if let VmqQueueState::Draining(point @ None) = &mut queue.state {
-                *point = Some(led_away);
+            if let VmqQueueState::Draining(change @ None) = &mut queue.state {
+                *change = Some(last_change);
             }
         }
         Ok(())
     }
 
-    /// Returns whether all frames that were steered before `point` have arrived.
-    fn is_effective(&mut self, point: u64, now_ns: u64) -> bool {
-        let recently = |since_ns: u64| now_ns.saturating_sub(since_ns) < ASK_NS;
-        if self.effective < point && !self.asked_ns.is_some_and(recently) {
-            self.asked_ns = Some(now_ns);
+    /// Returns whether all frames that were steered before `change` have arrived in their queues.
+    fn is_effective(&mut self, change: u64, now_ns: u64) -> bool {
+        let recently = |since_ns: u64| now_ns.saturating_sub(since_ns) < QUERY_INTERVAL_NS;
+        if self.effective < change && !self.queried_ns.is_some_and(recently) {
+            self.queried_ns = Some(now_ns);
             self.effective = self.effective.max(self.steering.effective());
         }
-        self.effective >= point
+        self.effective >= change
     }
 }
 
@@ -185,7 +186,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         *queue = VmqQueue {
             state: VmqQueueState::Idle,
             mac: None,
-            size: SIZE,
+            size: DEFAULT_SIZE,
             split: false,
         };
         Some(QueueId(at as u32))
@@ -215,13 +216,13 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
 
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError> {
         self.idle(queue)?;
-        // A draining queue has lost its MAC, and another queue may have it.
+        // A draining queue has lost its MAC, so another queue may use that MAC.
         let taken = |(n, other): (usize, &VmqQueue)| {
             n != queue.0 as usize
                 && matches!(other.state, VmqQueueState::Idle | VmqQueueState::Enabled)
                 && other.mac == Some(mac)
         };
-        if self.astray.contains(&mac) || self.queues.iter().enumerate().any(taken) {
+        if self.stray_macs.contains(&mac) || self.queues.iter().enumerate().any(taken) {
             return Err(VmqError::MacTaken);
         }
         self.idle(queue)?.mac = Some(mac);
@@ -245,7 +246,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             return Err(VmqError::NotEnabled);
         };
         match self.steering.steer(mac, None) {
-            Ok(point) => self.set(queue, VmqQueueState::Draining(Some(point))),
+            Ok(change) => self.set(queue, VmqQueueState::Draining(Some(change))),
             Err(VmqError::Unanswered) => self.record_lost_mac(queue, mac),
             Err(error) => return Err(error),
         }
@@ -253,11 +254,11 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn recover(&mut self) -> Result<(), VmqError> {
-        self.astray = vec![EVERY_MAC];
+        self.stray_macs = vec![EVERY_MAC];
         for queue in &mut self.queues {
             queue.state = VmqQueueState::Draining(None);
         }
-        self.lead_away()
+        self.steer_to_shared()
     }
 
     fn is_draining(&self, queue: QueueId) -> bool {
@@ -272,31 +273,31 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         budget: usize,
         backend: &mut dyn Backend,
     ) -> Result<usize, VmqError> {
-        if !self.astray.is_empty() && now_ns >= self.again_ns {
-            // Rejected or unanswered: retried later.
-            let _ = self.lead_away();
-            self.again_ns = now_ns.saturating_add(AGAIN_NS);
+        if !self.stray_macs.is_empty() && now_ns >= self.retry_ns {
+            // If this fails, a later poll retries it.
+            let _ = self.steer_to_shared();
+            self.retry_ns = now_ns.saturating_add(RETRY_DELAY_NS);
         }
         let VmqQueue {
             state, size, split, ..
         } = *self.get(queue)?;
-        // Queried before the queue is read, so that frames that were in transit before have arrived
-        // in it.
+        // This query precedes the read of the queue, so that the read finds all frames that were in
+        // transit.
         let effective = match state {
             VmqQueueState::Enabled | VmqQueueState::Draining(None) => false,
-            VmqQueueState::Draining(Some(point)) => self.is_effective(point, now_ns),
+            VmqQueueState::Draining(Some(change)) => self.is_effective(change, now_ns),
             VmqQueueState::Free | VmqQueueState::Idle => return Err(VmqError::NotEnabled),
         };
-        let mut posting = Posting {
+        let mut supply = BackendBuffers {
             backend,
             why: Freed::Fault,
         };
         let budget = budget.min(size);
         let received =
             self.receive
-                .receive(queue, now_ns, budget, split, &mut posting, &mut self.frames);
-        posting.why = Freed::Unused;
-        self.receive.release(queue, &mut posting);
+                .receive(queue, now_ns, budget, split, &mut supply, &mut self.frames);
+        supply.why = Freed::Unused;
+        self.receive.release(queue, &mut supply);
         for frame in self.frames.drain(..) {
             backend.netif_rx(frame);
         }
@@ -314,13 +315,13 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 }
 
-/// A backend as the buffer supply of a receiver.
-struct Posting<'a> {
+/// Adapts a backend to a buffer supply for [`Receive`].
+struct BackendBuffers<'a> {
     backend: &'a mut dyn Backend,
     why: Freed,
 }
 
-impl Buffers for Posting<'_> {
+impl Buffers for BackendBuffers<'_> {
     fn take(&mut self) -> Option<Buffer> {
         self.backend.alloc()
     }

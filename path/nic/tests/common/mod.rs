@@ -1,4 +1,4 @@
-//! Common parts of the device tests.
+//! Helpers of the device tests.
 #![allow(dead_code, unreachable_pub)]
 
 use nic::dma::{Bell, RemoteNic, Wire};
@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 pub fn pool(buffers: usize, bytes: usize) -> Pool {
-    // Memory is allocated in whole pages, so surplus buffers are taken and kept.
+    // Memory is allocated in whole pages, so the pool may have surplus buffers. They are taken and
+    // never returned.
     let mut pool = Pool::new(Area::anonymous(buffers * bytes).unwrap(), bytes);
     while pool.available() > buffers {
         pool.take();
@@ -17,7 +18,7 @@ pub fn pool(buffers: usize, bytes: usize) -> Pool {
     pool
 }
 
-/// Returns a frame of `len` bytes, identifiable by `mark`.
+/// Returns the bytes of a frame of length `len`, which `mark` distinguishes from others.
 pub fn bytes(mark: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at as u8).wrapping_mul(31) ^ mark)
@@ -28,7 +29,7 @@ pub fn contents(frames: &[Frame]) -> Vec<Vec<u8>> {
     frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
 }
 
-/// Returns the frames that a NIC has received. Their buffers return to `pool`.
+/// Receives frames from a NIC and returns their contents. Their buffers return to `pool`.
 pub fn received(nic: &mut RemoteNic, pool: &mut Pool) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     nic.rx(0, 64, pool, &mut frames);
@@ -39,7 +40,7 @@ pub fn received(nic: &mut RemoteNic, pool: &mut Pool) -> Vec<Vec<u8>> {
     found
 }
 
-/// A bell that counts how often it was rung.
+/// A doorbell that counts how often it was rung.
 #[derive(Debug, Default)]
 pub struct CountingBell(pub Cell<u32>);
 
@@ -49,23 +50,23 @@ impl Bell for CountingBell {
     }
 }
 
-/// A device that receives frames from the test and hands sent ones to it.
+/// A device whose received frames come from the test, and whose sent frames the test can read.
 #[derive(Clone, Default)]
-pub struct Bench {
+pub struct TestNic {
     pub arriving: Rc<RefCell<VecDeque<Vec<u8>>>>,
     pub sent: Rc<RefCell<Vec<Vec<u8>>>>,
     pub due_ns: Option<u64>,
 }
 
-impl Bench {
+impl TestNic {
     pub fn with(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        let bench = Self::default();
-        bench.arriving.borrow_mut().extend(frames);
-        bench
+        let inner = Self::default();
+        inner.arriving.borrow_mut().extend(frames);
+        inner
     }
 }
 
-impl Nic for Bench {
+impl Nic for TestNic {
     fn caps(&self) -> Caps {
         Caps {
             checksum: false,
@@ -111,7 +112,7 @@ impl Nic for Bench {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("bench", 1)]
+        vec![("inner", 1)]
     }
 }
 
@@ -123,15 +124,15 @@ pub fn counter(nic: &impl Nic, name: &str) -> u64 {
         .1
 }
 
-/// A wire whose arriving frames the test supplies, and which hands sent ones to it.
+/// A wire whose arriving frames the test supplies, and whose sent frames the test can read.
 #[derive(Clone, Debug, Default)]
-pub struct Cord {
+pub struct TestWire {
     pub arriving: Rc<RefCell<VecDeque<Vec<u8>>>>,
     pub sent: Rc<RefCell<Vec<Vec<u8>>>>,
     pub is_full: Rc<Cell<bool>>,
 }
 
-impl Wire for Cord {
+impl Wire for TestWire {
     fn has_room(&self, _len: usize) -> bool {
         !self.is_full.get()
     }

@@ -1,4 +1,4 @@
-//! The Intel 82574.
+//! Tests the driver of the Intel 82574.
 
 use super::{BASE, BLANK, BUFFER, BUFFERS, ENTRIES, MTU, assert_complete, counter, frame, poll};
 use nic::dma::QueueName;
@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Status of a received frame: done, its last buffer, checksums verified.
+/// Status bits of a received frame: done, last buffer, checksum verified, checksum wrong.
 const DONE: u64 = 1;
 const LAST: u64 = 2;
 const CHECKED: u64 = 1 << 5;
@@ -26,7 +26,7 @@ const EXTENDED: u64 = 1 << 29;
 const IS_DATA: u64 = 1 << 20;
 const INSERT: u64 = 1 << 41;
 
-/// A device: its registers, and the memory that it may access.
+/// A model of the device: its registers, and the memory that it may access.
 #[derive(Debug)]
 struct Model {
     memory: Area,
@@ -34,11 +34,11 @@ struct Model {
     /// A register whose writes have no effect.
     stuck: Option<IntelRegister>,
     resets: Cell<u32>,
-    /// Whether a reset ends.
+    /// Whether a reset completes.
     completes: bool,
-    /// Whether memory requests stay without an answer.
+    /// Whether memory requests never complete.
     has_requests: bool,
-    /// The offloads of the last context: start and place of the checksum.
+    /// Start and field offset of the checksum in the last context descriptor.
     context: Cell<(usize, usize)>,
 }
 
@@ -84,7 +84,7 @@ impl Device {
     }
 
     fn span(&self, address: u64, len: usize) -> Span {
-        super::reach(self.0.memory, address, len)
+        super::device_span(self.0.memory, address, len)
     }
 
     /// Returns descriptor `number` of a ring.
@@ -101,7 +101,7 @@ impl Device {
         )
     }
 
-    /// Takes the next posted descriptor of the receive ring, and its buffer.
+    /// Takes the next posted receive descriptor, and returns it with its buffer.
     fn next(&self) -> Option<(Span, Span)> {
         let (head, tail) = (IntelRegister::ReceiveHead, IntelRegister::ReceiveTail);
         let at = self.raw(head);
@@ -122,7 +122,7 @@ impl Device {
         descriptor.store_u64(8, status | len << 32).unwrap();
     }
 
-    /// Receives a frame.
+    /// Stores a received frame in the next posted buffer.
     fn receive(&self, status: u64, frame: &[u8]) {
         let (descriptor, buffer) = self.next().expect("no buffer is posted");
         assert_eq!(descriptor.load_u64(8), Ok(0), "the status is not cleared");
@@ -131,7 +131,7 @@ impl Device {
         descriptor.store_u64(8, word).unwrap();
     }
 
-    /// Sends the next frame.
+    /// Returns the next frame that the driver has posted, and completes it.
     fn send(&self) -> Option<Vec<u8>> {
         let ring = [IntelRegister::TransmitBase, IntelRegister::TransmitBaseHigh];
         assert_ne!(self.raw(IntelRegister::Transmit) & 2, 0, "sending is off");
@@ -152,7 +152,10 @@ impl Device {
             }
             let mut bytes = vec![0; (words[1] & 0xf_ffff) as usize];
             let in_page = words[0] as usize % abi::PAGE;
-            assert!(in_page + bytes.len() <= abi::PAGE, "it crosses a page");
+            assert!(
+                in_page + bytes.len() <= abi::PAGE,
+                "the buffer crosses a page"
+            );
             self.span(words[0], bytes.len()).read(&mut bytes).unwrap();
             if words[1] & INSERT != 0 {
                 let (start, field) = self.0.context.get();
@@ -184,8 +187,8 @@ fn start(model: Model) -> Result<(PciNic<Intel82574<Device>>, Device, Pool), Sta
     Ok((nic, device, pool))
 }
 
-/// Returns a TCP packet over IPv4 whose checksum field holds the sum of the pseudo-header. `gap`
-/// bytes of options precede the TCP header, which is behind a VLAN tag if `is_tagged`.
+/// Returns a TCP packet over IPv4 and the offload that completes its checksum. `gap` unused bytes
+/// precede the TCP header. The packet has a VLAN tag if `is_tagged`.
 fn packet(gap: usize, is_tagged: bool) -> (Vec<u8>, Offload) {
     let tag = if is_tagged { 4 } else { 0 };
     let mut bytes = frame(14 + tag + 20 + gap + 40, 3);
@@ -220,7 +223,7 @@ fn device_is_reset_and_gets_its_rings() {
     for register in [IntelRegister::ReceiveLength, IntelRegister::TransmitLength] {
         assert_eq!(device.raw(register), u32::from(ENTRIES) * 16);
     }
-    // All frames of at most 1522 bytes, into buffers of 2048 bytes.
+    // Accepts all frames of up to 1522 bytes, into buffers of 2048 bytes.
     assert_eq!(device.raw(IntelRegister::Receive), 0x0400_801a);
     assert_eq!(
         device.raw(IntelRegister::Control) & 1 << 6,
@@ -258,8 +261,8 @@ fn unsuitable_device_is_rejected() {
     assert_eq!(why(removed), StartupError::Registers);
 }
 
-/// D-41: no step of a reset waits, and each may take 100 ms. A device whose requests are not
-/// answered is reset nevertheless.
+/// D-41: no step of a reset blocks, and each may take up to 100 ms. A device whose memory requests
+/// never complete is reset anyway.
 #[test]
 fn reset_is_polled() {
     const MS: u64 = 1_000_000;
@@ -277,7 +280,7 @@ fn reset_is_polled() {
     let device = open(false, true);
     assert_eq!(reset(&device, &mut progress, 5), Ok(false));
     assert_eq!(reset(&device, &mut progress, 100 * MS), Ok(false));
-    assert_eq!(device.0.resets.get(), 0, "its requests are not answered");
+    assert_eq!(device.0.resets.get(), 0, "its memory requests are pending");
     assert_eq!(reset(&device, &mut progress, 100 * MS + 5), Ok(false));
     assert_eq!(device.0.resets.get(), 1);
     assert_eq!(reset(&device, &mut progress, 101 * MS), Ok(false));
@@ -285,13 +288,17 @@ fn reset_is_polled() {
     let failed = reset(&device, &mut progress, 201 * MS);
     assert_eq!(failed, Err(StartupError::Reset));
     let (mut progress, device) = (IntelReset::default(), open(true, false));
-    assert_eq!(reset(&device, &mut progress, 5), Ok(false), "it pauses");
+    assert_eq!(
+        reset(&device, &mut progress, 5),
+        Ok(false),
+        "the driver waits after the reset"
+    );
     assert_eq!(reset(&device, &mut progress, 10_005), Ok(true));
-    assert_eq!((progress, device.0.resets.get()), (IntelReset::Begins, 1));
+    assert_eq!((progress, device.0.resets.get()), (IntelReset::Start, 1));
 }
 
 #[test]
-fn frames_pass_both_ways_and_around_the_rings() {
+fn frames_pass_both_ways_as_rings_wrap() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
     poll(&mut nic, &mut pool);
     for round in 1..=40 {
@@ -331,7 +338,7 @@ fn only_verified_checksums_are_reported_as_valid() {
     }
 }
 
-/// Sends a frame, and returns it as the wire has it, and the number of descriptors that it took.
+/// Sends a frame. Returns its bytes on the wire, and the number of descriptors that it used.
 fn sent(bytes: &[u8], offload: Offload) -> (Vec<u8>, u32) {
     let (mut nic, device, mut pool) = start(model()).unwrap();
     poll(&mut nic, &mut pool);
@@ -344,7 +351,7 @@ fn sent(bytes: &[u8], offload: Offload) -> (Vec<u8>, u32) {
     (sent, device.raw(IntelRegister::TransmitHead))
 }
 
-/// D-42. The device gets only packets whose checksum every device finds.
+/// D-42. The driver leaves only those checksums to the device that every device supports.
 #[test]
 fn checksums_are_completed() {
     for (gap, is_tagged, descriptors) in [(0, false, 2), (0, true, 2), (4, false, 1)] {
@@ -385,7 +392,7 @@ fn full_ring_refuses_frames_and_recovers() {
     assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
 }
 
-/// D-41: the device pads frames of at least 17 bytes.
+/// D-41: the device can pad only frames of at least 17 bytes.
 #[test]
 fn shortest_frames_are_refused() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
@@ -427,7 +434,7 @@ fn damaged_partial_and_impossible_frames_are_dropped() {
     poll(&mut nic, &mut pool);
     let ends = [0, 13, MTU as u64 + 19, 2048].map(|len| (DONE | LAST, len));
     let damaged = [24, 25, 26, 28, 31].map(|bit| (DONE | LAST | 1 << bit, 64));
-    // A frame in three buffers.
+    // A frame spans three buffers.
     let parts = [(DONE, 2048), (DONE, 2048), (DONE | LAST, 64)];
     let all: Vec<_> = [&ends[..], &damaged, &parts].concat();
     for (status, len) in &all {
@@ -442,7 +449,7 @@ fn damaged_partial_and_impossible_frames_are_dropped() {
     assert_eq!(posted + pool.available(), BUFFERS - 1);
 }
 
-/// D-28: a completion is believed only where a buffer is posted.
+/// D-28: the driver accepts a completion only of the oldest posted buffer.
 #[test]
 fn completions_of_other_descriptors_have_no_effect() {
     let (mut nic, device, mut pool) = start(model()).unwrap();
@@ -454,7 +461,7 @@ fn completions_of_other_descriptors_have_no_effect() {
     }
     assert!(
         poll(&mut nic, &mut pool).is_empty(),
-        "the first one is open"
+        "the first descriptor is not completed"
     );
     let ring = [IntelRegister::TransmitBase, IntelRegister::TransmitBaseHigh];
     device.descriptor(ring, 0).store_u64(8, u64::MAX).unwrap();
@@ -499,7 +506,7 @@ fn interrupts_are_enabled_when_polling_stops() {
     poll(&mut nic, &mut pool);
     assert_eq!(nic.next_due(7), None);
     assert_eq!(device.raw(IntelRegister::CausesEnable), 1 << 20);
-    // A message disables its cause.
+    // An interrupt message disables its cause.
     device.put(IntelRegister::CausesEnable, 0);
     device.receive(0, &frame(64, 3));
     let mut frames = Vec::new();
@@ -512,7 +519,8 @@ fn interrupts_are_enabled_when_polling_stops() {
 }
 
 proptest! {
-    /// D-28: the device completes descriptors with any status and length, also without a frame.
+    /// D-28: the device completes descriptors with arbitrary status and length, also descriptors
+    /// that are not next.
     #[test]
     fn hostile_device_loses_and_duplicates_no_buffer(
         words in prop::collection::vec((any::<u32>(), 0u64..2100, any::<bool>(), 0u32..8), 1..40)

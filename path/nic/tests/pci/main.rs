@@ -1,4 +1,4 @@
-//! Drivers of PCI devices, against models of the devices that may break every rule.
+//! Tests the drivers of PCI devices with models of the devices, which may break every rule.
 
 mod intel;
 mod virtio;
@@ -13,7 +13,7 @@ const BUFFERS: usize = 16;
 const BUFFER: usize = 2048;
 const BASE: u64 = 1 << 32;
 const MTU: usize = 1500;
-/// A TCP checksum behind IPv4.
+/// A pending TCP checksum in an IPv4 packet.
 const BLANK: Offload = Offload {
     checksum: Checksum::Blank {
         start: 34,
@@ -36,8 +36,8 @@ fn memory() -> Area {
     Area::anonymous(bytes).unwrap()
 }
 
-/// Returns what a device reaches in `memory` at an I/O address.
-fn reach(memory: Area, address: u64, len: usize) -> Span {
+/// Returns the part of `memory` that a device accesses at an I/O address.
+fn device_span(memory: Area, address: u64, len: usize) -> Span {
     let offset = address
         .checked_sub(BASE)
         .expect("an address below the memory");
@@ -45,7 +45,7 @@ fn reach(memory: Area, address: u64, len: usize) -> Span {
     span.expect("an address that is not mapped")
 }
 
-/// Resets a device, which the driver polls once in a microsecond.
+/// Resets a device, polling it once per microsecond.
 fn reset<D: PciDevice>(registers: &D::Registers) -> Result<(), StartupError> {
     let mut progress = D::Reset::default();
     for now_ns in (0..400_000_000).step_by(1000) {
@@ -53,7 +53,7 @@ fn reset<D: PciDevice>(registers: &D::Registers) -> Result<(), StartupError> {
             return Ok(());
         }
     }
-    panic!("the reset neither ends nor fails")
+    panic!("the reset does not finish")
 }
 
 /// Starts a device in `memory`.
@@ -83,7 +83,7 @@ fn counter(nic: &dyn Nic, name: &str) -> u64 {
     found.unwrap().1
 }
 
-/// Asserts that the pool has each buffer once.
+/// Asserts that the pool contains each buffer once.
 fn assert_complete(pool: &mut Pool) {
     assert_eq!(pool.available(), BUFFERS);
     let taken = std::iter::from_fn(|| pool.take());

@@ -1,4 +1,4 @@
-//! Virtio-net devices.
+//! Tests the driver of virtio-net devices.
 
 use super::{BLANK, BUFFER, BUFFERS, ENTRIES, MTU, assert_complete, counter, frame, poll, setup};
 use nic::dma::QueueName;
@@ -12,20 +12,21 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// VIRTIO_F_VERSION_1 and VIRTIO_F_ACCESS_PLATFORM; checksums in both directions.
+/// Feature bits: VIRTIO_F_VERSION_1 and VIRTIO_F_ACCESS_PLATFORM; checksum offload in both
+/// directions.
 const MODERN: u64 = 3 << 32;
 const CHECKSUMS: u64 = 3;
 
-/// A device: its registers, and the memory that it may access.
+/// A model of the device: its registers, and the memory that it may access.
 #[derive(Debug)]
 struct Model {
     memory: Area,
     features: u64,
     keeps_features: bool,
     queue_size: u32,
-    /// The largest number of a notification address.
+    /// Highest number of a notification address.
     notify_max: u16,
-    /// By place and queue.
+    /// Register values by offset and queue.
     registers: RefCell<HashMap<(usize, u32), u32>>,
     notified: RefCell<Vec<(u16, u16)>>,
     /// Available and used indices of each queue.
@@ -99,7 +100,7 @@ impl Notify for Device {
 
 impl Device {
     fn span(&self, address: u64, len: usize) -> Span {
-        super::reach(self.0.memory, address, len)
+        super::device_span(self.0.memory, address, len)
     }
 
     fn ring(&self, low: Register, high: Register, queue: u32, len: usize) -> Span {
@@ -107,7 +108,7 @@ impl Device {
         self.span(half(low) | half(high) << 32, len)
     }
 
-    /// Takes the next posted buffer of a queue: its id, memory and flags.
+    /// Takes the next posted buffer of a queue, and returns its id, memory and flags.
     fn next(&self, queue: u32) -> Option<(u32, Span, u16)> {
         let size = self.0.of_queue(Register::QueueSize, queue);
         let available = self.ring(
@@ -137,7 +138,7 @@ impl Device {
         Some((id.into(), self.span(address, len as usize), flags))
     }
 
-    /// Returns a buffer.
+    /// Returns a buffer to the driver.
     fn complete(&self, queue: u32, id: u32, len: u32) {
         let size = self.0.of_queue(Register::QueueSize, queue);
         let used = self.used(queue);
@@ -160,7 +161,7 @@ impl Device {
         )
     }
 
-    /// Receives a frame into the next buffer.
+    /// Stores a received frame in the next posted buffer.
     fn receive(&self, header: [u8; 12], frame: &[u8]) {
         let (id, span, flags) = self.next(0).expect("no buffer is posted");
         assert_eq!(flags, 2, "the device may write to it");
@@ -168,7 +169,7 @@ impl Device {
         self.complete(0, id, (header.len() + frame.len()) as u32);
     }
 
-    /// Sends the next frame: its header and its bytes.
+    /// Returns the header and bytes of the next frame that the driver has posted, and completes it.
     fn send(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let (id, span, flags) = self.next(1)?;
         assert_eq!(flags, 0, "the device only reads it");
@@ -208,7 +209,7 @@ fn features_and_queues_are_negotiated() {
     assert_eq!(
         model.raw(Register::DriverFeature),
         3,
-        "the upper half was last"
+        "the driver writes the upper half last"
     );
     for queue in [0, 1] {
         assert_eq!(model.of_queue(Register::QueueSize, queue), ENTRIES.into());
@@ -225,9 +226,9 @@ fn features_and_queues_are_negotiated() {
     }
 }
 
-/// D-30. A pool that does not end with a page is followed by the next page.
+/// D-30. The queues begin at a page after the pool, which may leave a gap.
 #[test]
-fn queues_begin_behind_a_gap() {
+fn queues_may_begin_after_a_gap() {
     let device = Device(Rc::new(device(MODERN)));
     let memory = device.0.memory;
     let pool = memory.part(0, 6 * abi::PAGE).unwrap();
@@ -246,11 +247,11 @@ fn unsuitable_device_is_rejected() {
     let feature = StartupError::Feature;
     assert_eq!(why(device(2 << 32)), feature("VIRTIO_F_VERSION_1"));
     assert_eq!(why(device(1 << 32)), feature("VIRTIO_F_ACCESS_PLATFORM"));
-    let stubborn = Model {
+    let rejecting = Model {
         keeps_features: false,
         ..device(MODERN)
     };
-    assert_eq!(why(stubborn), StartupError::Rejects);
+    assert_eq!(why(rejecting), StartupError::Rejects);
     for queue_size in [0, 3] {
         let odd = Model {
             queue_size,
@@ -266,7 +267,7 @@ fn unsuitable_device_is_rejected() {
 }
 
 #[test]
-fn frames_pass_both_ways_and_around_the_rings() {
+fn frames_pass_both_ways_as_rings_wrap() {
     let (mut nic, device, mut pool) = start(device(MODERN)).unwrap();
     poll(&mut nic, &mut pool);
     assert_eq!(device.0.notified.borrow()[0], (0, 5));
@@ -305,7 +306,7 @@ fn checksum_offload_is_used_only_if_negotiated() {
         assert_eq!(nic.tx(0, &got, &[0]).sent, 1);
         let (sent, _) = device.send().unwrap();
         assert_eq!((sent[0], &sent[6..10]), (1, &header[6..10]));
-        // A sender vouches for nothing.
+        // The header of a sent frame does not claim that a checksum was verified.
         got[0].offload.checksum = Checksum::Valid;
         nic.tx(0, &got, &[0]);
         assert_eq!(device.send().unwrap().0, [0; 12]);
@@ -392,8 +393,8 @@ fn invalid_return_of_a_sent_frame_closes_the_nic() {
     assert_eq!(nic.next_due(7), None);
 }
 
-/// D-28: a device that needs a reset, one whose registers read as all ones because it was removed,
-/// and one that has reset itself.
+/// D-28: the cases are a device that needs a reset, a removed device (registers read as all ones),
+/// and a device that has reset itself.
 #[test]
 fn failed_device_closes_the_nic_and_can_be_restarted() {
     for (status, reason) in [
@@ -464,7 +465,7 @@ fn interrupts_are_off_while_the_driver_polls() {
 }
 
 proptest! {
-    /// D-28: the device returns any descriptors with any lengths.
+    /// D-28: the device returns arbitrary descriptors with arbitrary lengths.
     #[test]
     fn hostile_device_loses_and_duplicates_no_buffer(
         returns in prop::collection::vec((0u32..10, 0u32..2100, any::<bool>()), 1..40)

@@ -1,4 +1,4 @@
-//! The interface of a kind of PCI network device: its registers and its two queues.
+//! The interface of a kind of PCI network device, with registers and two queues.
 
 use crate::buffer::Buffer;
 use crate::dma::addr::IoAddr;
@@ -10,36 +10,36 @@ use crate::offload::Offload;
 use shmem::{Fault, Span};
 use std::fmt::Debug;
 
-/// How long each step of a reset may take.
+/// Maximum duration of each step of a reset.
 pub(super) const RESET_NS: u64 = 100_000_000;
 
-/// Why a device cannot be started.
+/// Reason why a device cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
     /// The registers are inaccessible.
     #[error("the device's registers are not accessible")]
     Registers,
-    /// The device does not report the end of its reset.
+    /// The device does not report that its reset is complete.
     #[error("the device does not complete its reset")]
     Reset,
-    /// A feature is missing.
+    /// The device lacks a required feature.
     #[error(
         "the device lacks the feature {0}: with QEMU write \
          disable-legacy=on,iommu_platform=on"
     )]
     Feature(&'static str),
-    /// The device rejects the features that it has offered.
-    #[error("the device rejects the features that it offers")]
+    /// The device rejects features that it has offered.
+    #[error("the device rejects features that it has offered")]
     Rejects,
-    /// A queue cannot be used.
+    /// A queue does not exist or has unsuitable properties.
     #[error("the device has no usable {0}")]
     Queue(QueueName),
-    /// A size is wrong.
+    /// The memory is too small for the queues.
     #[error("the queues do not fit their memory")]
     Memory,
 }
 
-/// Why a NIC is closed.
+/// Reason why a NIC is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// The device violates the rules of a queue.
@@ -48,7 +48,7 @@ pub enum CloseReason {
     /// The device has failed, for example because it could not access memory.
     #[error("the device has failed and needs a reset")]
     NeedsReset,
-    /// The device has stopped, for example because it has reset itself.
+    /// The device has stopped without a request, for example because it has reset itself.
     #[error("the device has stopped by itself")]
     Stopped,
     /// The registers are inaccessible.
@@ -73,38 +73,38 @@ impl From<Fault> for CloseReason {
 pub struct Received {
     /// The buffer.
     pub buffer: Buffer,
-    /// The frame's length, without the device's header, and its offloads. `None` if the buffer
-    /// holds no whole frame, or if the header is invalid.
+    /// The frame's length, without the device's header, and its offloads. `None` if the buffer does
+    /// not hold a whole frame, or the header is invalid.
     pub frame: Option<(usize, Offload)>,
 }
 
-/// Memory for the two queues, [`super::setup::queue_bytes`] each, and its I/O addresses.
+/// Memory and I/O addresses of the two queues, [`super::setup::queue_bytes`] each.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueMemory {
-    /// Memory and I/O address of the queue of received frames.
+    /// Memory and I/O address of the receive queue.
     pub receive: (Span, IoAddr),
-    /// Memory and I/O address of the queue of frames to send.
+    /// Memory and I/O address of the transmit queue.
     pub transmit: (Span, IoAddr),
 }
 
-/// A device with a queue in each direction. Queues hold buffers and frames to send in order, but
-/// the device may return them in any order that its kind permits.
+/// A device with one receive queue and one transmit queue. The driver posts buffers and frames in
+/// order, but the device may return them in any order that its kind permits.
 pub trait PciDevice: Debug + Sized {
-    /// Access to its registers.
+    /// Access to the device's registers.
     type Registers: Clone + Debug;
-    /// The bytes before each frame.
+    /// The header that precedes each frame.
     type Header: AsRef<[u8]>;
     /// Progress of a reset.
     type Reset: Debug + Default;
 
-    /// The fewest bytes of a frame that the device sends.
+    /// Minimum length in bytes of a frame that the device can send.
     const SHORTEST: usize;
-    /// Whether the device counts the frames that it has lost.
+    /// Whether the device counts the frames that it loses.
     const COUNTS_MISSED: bool;
 
-    /// Continues a reset, which begins with the default progress. Returns whether it is complete;
-    /// otherwise the caller repeats the call soon. After an error, the next reset begins with the
-    /// default progress.
+    /// Continues a reset. The first call of a reset passes the default progress. Returns whether
+    /// the reset is complete; if not, the caller repeats the call soon. After an error, a new reset
+    /// again begins with the default progress.
     ///
     /// # Errors
     /// The registers are inaccessible, or the reset takes too long.
@@ -114,28 +114,29 @@ pub trait PciDevice: Debug + Sized {
         now_ns: u64,
     ) -> Result<bool, StartupError>;
 
-    /// Starts a device that was reset. Its queues are empty.
+    /// Starts a device that was reset, with empty queues.
     ///
     /// # Errors
-    /// The device is unsuitable or does not follow its specification.
+    /// The device is unsuitable or violates its specification.
     fn start(
         registers: Self::Registers,
         setup: &PciSetup,
         memory: QueueMemory,
     ) -> Result<Self, StartupError>;
 
-    /// Stops the device, and passes what was posted to `buffer` and `chunk`. A device that does not
-    /// stop can reach the memory that was mapped for it, and nothing else.
+    /// Stops the device, and passes the posted buffers to `buffer` and the posted chunks to
+    /// `chunk`. A device that does not stop can still access only the memory that was mapped for
+    /// it.
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32));
 
-    /// Reads the device's status. Returns the number of frames that it has lost since the last
-    /// call, or 0 if it does not count them.
+    /// Reads the device's status. Returns the number of frames that the device has lost since the
+    /// last call, or 0 if it does not count them.
     ///
     /// # Errors
     /// The device has failed.
     fn check(&mut self) -> Result<u32, CloseReason>;
 
-    /// Returns whether the device completes checksums of sent frames.
+    /// Returns whether the device completes the checksums of sent frames.
     fn has_checksum(&self) -> bool;
 
     /// Returns the number of buffers that can be posted.
@@ -144,13 +145,13 @@ pub trait PciDevice: Debug + Sized {
     /// Returns the number of posted buffers.
     fn posted(&self) -> usize;
 
-    /// Posts a buffer. [`PciDevice::publish_buffers`] shows it to the device.
+    /// Posts a buffer; the device sees it after [`PciDevice::publish_buffers`].
     ///
     /// # Errors
-    /// The queue has no room, or the buffer is unsuitable; returns it.
+    /// The queue is full, or the buffer is unsuitable; returns the buffer.
     fn post(&mut self, buffer: Buffer, address: IoAddr) -> Result<(), Buffer>;
 
-    /// Shows all posted buffers to the device.
+    /// Publishes all posted buffers to the device.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -159,35 +160,37 @@ pub trait PciDevice: Debug + Sized {
     /// Takes the next received buffer.
     ///
     /// # Errors
-    /// The device violates the rules of its queue. The buffer stays posted.
+    /// The device violates the rules of the queue. The buffer stays posted.
     fn take(&mut self) -> Result<Option<Received>, DmaError>;
 
-    /// Enables or disables the interrupt of received frames. Returns whether buffers are waiting to
-    /// be taken; with `enabled`, one that the device returns after that raises an interrupt.
+    /// Enables or disables the interrupt of received frames. Returns whether received buffers are
+    /// waiting. After this call with `enabled`, the next buffer that the device returns raises an
+    /// interrupt.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
     fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError>;
 
-    /// Returns the bytes that are sent before a frame.
+    /// Returns the header that precedes a frame to send.
     fn header(frame: &Frame) -> Self::Header;
 
-    /// Posts a chunk that holds the header and the bytes of `frame`. [`PciDevice::publish_sent`]
-    /// shows it to the device.
+    /// Posts a chunk that holds the header and the bytes of `frame`; the device sees it after
+    /// [`PciDevice::publish_sent`].
     ///
     /// # Errors
-    /// The queue has no room, or its memory is inaccessible; returns the chunk's number.
+    /// The queue is full, or its memory is inaccessible; returns the chunk's number.
     fn send(&mut self, chunk: Chunk, frame: &Frame) -> Result<(), u32>;
 
-    /// Shows all frames to send to the device.
+    /// Publishes all frames to send to the device.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
     fn publish_sent(&mut self) -> Result<(), DmaError>;
 
-    /// Takes back the number of the chunk of a sent frame.
+    /// Returns the number of the chunk of a sent frame, or `None` if the device has sent no other
+    /// frame.
     ///
     /// # Errors
-    /// The device violates the rules of its queue.
+    /// The device violates the rules of the queue.
     fn take_sent(&mut self) -> Result<Option<u32>, DmaError>;
 }

@@ -1,7 +1,8 @@
-//! Drivers of PCI network devices, which access memory through an IOMMU. The monitor has mapped the
-//! memory of the queues and of the pool, and shows the device's registers in the window.
+//! Drivers of PCI network devices, which access memory through an IOMMU. The monitor maps the
+//! memory of the queues and the pool for the device, and the device's registers into the domain's
+//! window.
 //!
-//! As with the other rings, a driver believes nothing that its device writes.
+//! As with the other rings, a driver trusts nothing that its device writes.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A PCI device of any kind as a NIC.
+//! A NIC over a PCI device of any kind.
 
 use super::device::{CloseReason, PciDevice, QueueMemory, StartupError};
 use super::setup::{PciSetup, queue_bytes};
@@ -14,42 +14,42 @@ use shmem::{Area, Span};
 /// Counters of a NIC.
 #[derive(Clone, Copy, Debug, Default)]
 struct PciCounters {
-    /// Frames whose header is invalid, or that are too short.
+    /// Frames that are too short or too long, or whose header is invalid.
     malformed: u64,
-    /// Buffers outside the I/O addresses.
+    /// Buffers that lie outside the pool.
     foreign: u64,
-    /// Frames that the device has lost.
+    /// Frames that the device reports as lost.
     missed: u64,
 }
 
-/// A NIC whose device is a PCI device of the kind `D`.
+/// A NIC whose device is a PCI device of kind `D`.
 #[derive(Debug)]
 pub struct PciNic<D: PciDevice> {
     setup: PciSetup,
     registers: D::Registers,
-    /// The memory of the buffers, whose first byte has the first I/O address.
+    /// The memory of the buffers. Its first byte has the first I/O address.
     pool: Area,
     /// The memory of the queues and of frames to send.
     memory: Area,
     device: D,
     chunks: Chunks,
-    /// Why the NIC is closed.
+    /// Why the NIC is closed, or `None` if it works.
     closed: Option<CloseReason>,
     /// Whether the driver polls without an interrupt.
     polls: bool,
     counters: PciCounters,
 }
 
-/// A NIC whose device is a PCI device of any kind.
+/// The interface of a NIC whose device is a PCI device of any kind.
 pub trait AnyPciNic: Nic + std::fmt::Debug {
     /// Returns why the NIC is closed, or `None` if it works.
     fn closed(&self) -> Option<CloseReason>;
 
-    /// Starts the device of a closed NIC again after its [reset](PciDevice::reset). [`Nic::rx`] has
-    /// returned its buffers before.
+    /// Restarts the device of a closed NIC after its [reset](PciDevice::reset). [`Nic::rx`] must
+    /// have returned the posted buffers before.
     ///
     /// # Errors
-    /// As [`PciNic::start`].
+    /// The errors of [`PciNic::start`].
     fn restart(&mut self) -> Result<(), StartupError>;
 
     /// Reads the device's status, and closes the NIC if the device has failed.
@@ -57,12 +57,12 @@ pub trait AnyPciNic: Nic + std::fmt::Debug {
 }
 
 impl<D: PciDevice> PciNic<D> {
-    /// Starts a device that was [reset](PciDevice::reset). `pool` holds the buffers of [`Nic::rx`],
-    /// and `memory` has [`PciSetup::bytes`] behind it. Their distance is the same in the device's
-    /// address space.
+    /// Starts a device that was [reset](PciDevice::reset). `pool` holds the buffers of [`Nic::rx`].
+    /// `memory` has [`PciSetup::bytes`] and lies after `pool`, at the same distance as in the
+    /// device's address space.
     ///
     /// # Errors
-    /// The device is unsuitable or does not follow its specification.
+    /// The device is unsuitable or violates its specification.
     pub fn start(
         setup: PciSetup,
         registers: D::Registers,
@@ -98,7 +98,7 @@ impl<D: PciDevice> PciNic<D> {
         })
     }
 
-    /// Closes the NIC. The next [`Nic::rx`] has the supply, to which the posted buffers return.
+    /// Closes the NIC. The next [`Nic::rx`] returns the posted buffers to their supply.
     fn close(&mut self, reason: CloseReason) {
         self.closed = Some(reason);
         self.polls = true;
@@ -140,13 +140,13 @@ impl<D: PciDevice> PciNic<D> {
         Ok(frames)
     }
 
-    /// Posts as many buffers as the queue has room for.
+    /// Posts buffers until the queue is full.
     fn post(&mut self, buffers: &mut dyn Buffers) -> Result<(), DmaError> {
         while self.device.room() > 0
             && let Some(buffer) = buffers.take()
         {
             let Some(address) = self.address(buffer.span) else {
-                // The supply's other buffers lie there as well.
+                // The supply's other buffers are probably outside the pool too.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
                 break;
@@ -166,7 +166,7 @@ impl<D: PciDevice> PciNic<D> {
         self.setup.base.add(offset)
     }
 
-    /// Returns the frame of `bytes` bytes in a buffer.
+    /// Returns the frame of `bytes` bytes in a buffer, or `None` if the length is invalid.
     fn frame(&self, buffer: Buffer, (bytes, offload): (usize, Offload)) -> Option<Frame> {
         if bytes < ETHERNET || bytes > self.setup.longest() {
             return None;

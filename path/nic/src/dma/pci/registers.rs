@@ -3,7 +3,7 @@
 use shmem::{Fault, Span};
 use std::fmt::Debug;
 
-/// Registers with the names `N`.
+/// Access to registers that are named by `N`.
 pub trait Registers<N>: Debug {
     /// Reads a register.
     ///
@@ -11,20 +11,20 @@ pub trait Registers<N>: Debug {
     /// The registers are not accessible.
     fn get(&self, name: N) -> Result<u32, Fault>;
 
-    /// Writes a register, truncated to its width.
+    /// Writes `value`, truncated to the register's width, to a register.
     ///
     /// # Errors
     /// The registers are not accessible.
     fn set(&self, name: N, value: u32) -> Result<(), Fault>;
 }
 
-/// Registers that the monitor has mapped, in two parts ([`abi::pci::Structure`]).
+/// The registers that the monitor has mapped, in two parts ([`abi::pci::Structure`]).
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterWindow {
-    /// The first part.
+    /// The part [`abi::pci::Structure::Common`].
     pub common: Span,
-    /// The second part.
+    /// The part [`abi::pci::Structure::Notify`].
     pub notify: Span,
-    /// Bytes between two notification addresses of a virtio device.
+    /// Distance in bytes between two notification addresses of a virtio device.
     pub multiplier: u32,
 }

@@ -1,4 +1,5 @@
-//! The device: it takes posted descriptors, and moves frames between their buffers and the wire.
+//! The software device, which takes posted descriptors and moves frames between their buffers and
+//! the wire.
 
 use super::interrupt::{Interrupts, QueueInterrupt};
 use super::merger::{Arrival, MergeStage};
@@ -14,39 +15,39 @@ use abi::machine::EVERY_MAC;
 use shmem::{Fault, Span};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes that a receive queue keeps in the device while no buffer is posted.
+/// Maximum bytes of frames that wait in the device for buffers of a receive queue.
 pub(super) const FIFO_BYTES: usize = 512 << 10;
-/// The maximum number of frames sent per call, and of frames received.
+/// Maximum number of frames that the device sends per call, and maximum that it receives.
 pub(super) const BATCH: usize = 256;
 
 /// Counters of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Received frames lost because a queue's space in the device was full.
+    /// Received frames lost because too many frames were waiting for buffers of their queue.
     pub missed: u64,
-    /// Received frames lost because they exceed the longest frame or, with a split header, their
+    /// Received frames lost because they exceed the maximum length or, with a split header, their
     /// buffer.
     pub too_long: u64,
-    /// Accesses to pages that are not mapped.
+    /// Number of accesses to pages that are not mapped.
     pub faults: u64,
-    /// Posted buffers of no bytes.
+    /// Number of posted buffers of length 0.
     pub empty_buffers: u64,
-    /// Interrupts.
+    /// Number of raised interrupts.
     pub interrupts: u64,
 }
 
-/// A queue as the device knows it.
+/// The device's end of a queue, with its address.
 #[derive(Debug)]
-pub(super) struct Unit {
+pub(super) struct MappedQueue {
     name: QueueName,
     base: IoAddr,
     entries: u32,
     pub(super) queue: DeviceQueue,
-    /// Whether the device ignores the queue: its memory was not mapped.
+    /// Whether the device ignores the queue, because an access to its memory failed.
     pub(super) is_stopped: bool,
 }
 
-impl Unit {
+impl MappedQueue {
     fn new(name: QueueName, base: IoAddr, entries: u32) -> Self {
         Self {
             name,
@@ -57,7 +58,7 @@ impl Unit {
         }
     }
 
-    /// Forgets all posted descriptors, and expects the next one at index `start`.
+    /// Discards all posted descriptors, and expects the next one at index `start`.
     pub(super) fn reset(&mut self, start: u32) {
         self.queue = DeviceQueue::new(self.entries, start);
     }
@@ -71,38 +72,39 @@ impl Unit {
     }
 }
 
-/// A receive queue, and its frames that wait for buffers.
+/// A receive queue, and the frames that wait for its buffers.
 #[derive(Debug)]
-pub(super) struct ReceiveUnit {
-    pub(super) unit: Unit,
+pub(super) struct ReceiveFifo {
+    pub(super) mapped: MappedQueue,
     pub(super) fifo: VecDeque<Arrival>,
     pub(super) fifo_bytes: usize,
-    /// The control word in effect, if the queue is a dedicated one of a driver in another domain.
+    /// The control word in effect. Only a dedicated queue of a driver in another domain has one.
     pub(super) control: QueueControl,
-    /// Bytes of the first frame that are stored already.
+    /// Number of bytes of the first frame that are already stored in buffers.
     pub(super) stored: usize,
-    /// Its interrupt, if the driver is in another process.
+    /// State of the queue's interrupt, if the driver is in another process.
     pub(super) interrupt: QueueInterrupt,
 }
 
-/// A device in software with wire `W`. It works only when it is called.
+/// A software device with wire `W`. It makes progress only when the caller calls it.
 #[derive(Debug)]
 pub struct SoftDevice<W> {
     pub(super) wire: W,
-    pub(super) receive: Vec<ReceiveUnit>,
-    pub(super) transmit: Unit,
+    pub(super) receive: Vec<ReceiveFifo>,
+    pub(super) transmit: MappedQueue,
     /// Number of entries of each queue.
     entries: u32,
-    /// Receive queue by destination MAC; others use queue 0.
+    /// Receive queue by destination MAC; frames for other MACs use queue 0.
     pub(super) filter: BTreeMap<[u8; 6], usize>,
     longest: usize,
     pub(super) interrupts: Interrupts,
     pub(super) merging: Option<MergeStage>,
-    /// Whether stored frames may wait no longer for their interrupt.
+    /// Whether the interrupt must be raised without moderation, because merged frames have waited
+    /// long enough.
     pub(super) is_late: bool,
-    /// Time at which the first frame arrived since the last [`SoftDevice::acknowledge`].
+    /// Arrival time of the first frame since the last [`SoftDevice::acknowledge`].
     since_ns: Option<u64>,
-    /// Frames that arrived since then.
+    /// Number of frames that arrived since the last [`SoftDevice::acknowledge`].
     arrived: usize,
     is_stopped: bool,
     pub(super) counters: DeviceCounters,
@@ -111,7 +113,7 @@ pub struct SoftDevice<W> {
 
 impl<W: Wire> SoftDevice<W> {
     /// Creates a device whose queues have `entries` entries. `receive` and `transmit` are the I/O
-    /// addresses of the queues' memory; receive queue 0 is the shared one. Frames of more than
+    /// addresses of the queues' memory; receive queue 0 is the shared queue. Frames of more than
     /// `longest` bytes are lost.
     #[must_use]
     pub fn new(
@@ -125,7 +127,7 @@ impl<W: Wire> SoftDevice<W> {
         let mut device = Self {
             wire,
             receive: Vec::new(),
-            transmit: Unit::new(QueueName::Transmit, transmit, entries),
+            transmit: MappedQueue::new(QueueName::Transmit, transmit, entries),
             entries,
             filter: BTreeMap::new(),
             longest,
@@ -142,19 +144,19 @@ impl<W: Wire> SoftDevice<W> {
         device
     }
 
-    /// Replaces all queues by empty ones.
+    /// Replaces all queues with empty queues.
     pub(super) fn set_queues(&mut self, receive: &[IoAddr], transmit: IoAddr) {
         let entries = self.entries;
-        let unit = |(number, base): (usize, &IoAddr)| ReceiveUnit {
-            unit: Unit::new(QueueName::Receive(number as u32), *base, entries),
+        let queue = |(number, base): (usize, &IoAddr)| ReceiveFifo {
+            mapped: MappedQueue::new(QueueName::Receive(number as u32), *base, entries),
             fifo: VecDeque::new(),
             fifo_bytes: 0,
             control: QueueControl::default(),
             stored: 0,
             interrupt: QueueInterrupt::default(),
         };
-        self.receive = receive.iter().enumerate().map(unit).collect();
-        self.transmit = Unit::new(QueueName::Transmit, transmit, entries);
+        self.receive = receive.iter().enumerate().map(queue).collect();
+        self.transmit = MappedQueue::new(QueueName::Transmit, transmit, entries);
         self.filter.clear();
         (self.since_ns, self.arrived) = (None, 0);
     }
@@ -182,8 +184,8 @@ impl<W: Wire> SoftDevice<W> {
         self.last_fault
     }
 
-    /// Directs frames for `mac` to a receive queue, or to the shared one. [`EVERY_MAC`] stands for
-    /// all MACs. Applies to frames that arrive later.
+    /// Steers frames for `mac` to a receive queue, or to the shared queue if `queue` is `None`.
+    /// [`EVERY_MAC`] means all MACs. The change applies to frames that arrive later.
     pub fn steer(&mut self, mac: [u8; 6], queue: Option<usize>) {
         match queue {
             Some(queue) => _ = self.filter.insert(mac, queue),
@@ -198,23 +200,23 @@ impl<W: Wire> SoftDevice<W> {
         self.receive.get(queue).map_or(0, |queue| queue.fifo.len())
     }
 
-    /// Stops the device, which then accesses no memory.
+    /// Stops the device. A stopped device accesses no memory.
     pub fn stop(&mut self) {
         self.is_stopped = true;
     }
 
-    /// Resets a receive queue: the device forgets the posted buffers, and expects the next one at
-    /// index `start`. The rest of a frame that is stored in part is lost.
+    /// Resets a receive queue: discards the posted buffers, and expects the next one at index
+    /// `start`. The rest of a partially stored frame is lost.
     pub fn reset(&mut self, queue: usize, start: u32, io: &impl IoMemory) {
         let Some(receive) = self.receive.get_mut(queue) else {
             return;
         };
-        receive.unit.reset(start);
+        receive.mapped.reset(start);
         if receive.stored > 0 {
             receive.drop_first();
         }
-        let memory = receive.unit.memory(io);
-        if receive.unit.queue.publish(&memory).is_err() {
+        let memory = receive.mapped.memory(io);
+        if receive.mapped.queue.publish(&memory).is_err() {
             self.stop_queue(queue);
         }
     }
@@ -235,12 +237,12 @@ impl<W: Wire> SoftDevice<W> {
 
     pub(super) fn stop_queue(&mut self, queue: usize) {
         if let Some(receive) = self.receive.get_mut(queue) {
-            receive.unit.is_stopped = true;
+            receive.mapped.is_stopped = true;
             self.counters.faults += 1;
         }
     }
 
-    /// Sends the frames of the transmit queue while the wire has room.
+    /// Sends frames of the transmit queue until the wire is full.
     fn send(&mut self, now_ns: u64, io: &impl IoMemory) {
         let mut sent = Ok(true);
         for _ in 0..BATCH {
@@ -262,7 +264,7 @@ impl<W: Wire> SoftDevice<W> {
         }
     }
 
-    /// Sends the next frame, if there is one and the wire has room.
+    /// Sends the next frame. Returns false if no frame is posted or the wire is full.
     fn send_one(&mut self, now_ns: u64, io: &impl IoMemory) -> Result<bool, Fault> {
         let transmit = &mut self.transmit;
         if transmit.is_stopped {
@@ -289,7 +291,7 @@ impl<W: Wire> SoftDevice<W> {
         Ok(true)
     }
 
-    /// Returns the frame of a transmit descriptor.
+    /// Reads the frame of a transmit descriptor. Returns `None` after an error.
     fn fetch(&mut self, io: &impl IoMemory, descriptor: &Descriptor) -> Option<Vec<u8>> {
         let len = descriptor.len as usize;
         if len > self.longest {
@@ -304,9 +306,9 @@ impl<W: Wire> SoftDevice<W> {
         is_complete.then_some(bytes)
     }
 
-    /// Moves arrived frames from the wire to the queues of their MACs.
+    /// Moves arrived frames from the wire to the waiting frames of their queues.
     fn sort(&mut self, now_ns: u64) {
-        // A wire may deliver faster than this loop.
+        // A wire may deliver frames faster than this loop processes them.
         for _ in 0..BATCH {
             // A frame may have arrived before this call.
             let due_ns = self.wire.due_ns(0).unwrap_or(now_ns);
@@ -340,7 +342,7 @@ impl<W: Wire> SoftDevice<W> {
         queue.copied().unwrap_or(0)
     }
 
-    /// Has a frame that arrived at `due_ns` wait for buffers of a queue.
+    /// Appends a frame that arrived at `due_ns` to the waiting frames of a queue.
     pub(super) fn enqueue(&mut self, queue: usize, frame: Arrival, due_ns: u64) {
         let Some(receive) = self.receive.get_mut(queue) else {
             return;
@@ -368,23 +370,24 @@ impl<W: Wire> SoftDevice<W> {
         let Some(receive) = self.receive.get(queue) else {
             return Ok(());
         };
-        let memory = receive.unit.memory(io);
-        receive.unit.queue.publish(&memory)
+        let memory = receive.mapped.memory(io);
+        receive.mapped.queue.publish(&memory)
     }
 
-    /// Stores the next part of the first waiting frame, if there is one and a buffer is posted.
+    /// Stores the next part of the first waiting frame. Returns false if no frame waits or no
+    /// buffer is posted.
     fn store_one(&mut self, queue: usize, io: &impl IoMemory) -> Result<bool, Fault> {
         let Some(receive) = self.receive.get_mut(queue) else {
             return Ok(false);
         };
-        if receive.unit.is_stopped || receive.fifo.is_empty() {
+        if receive.mapped.is_stopped || receive.fifo.is_empty() {
             return Ok(false);
         }
-        let memory = receive.unit.memory(io);
-        let Some(descriptor) = receive.unit.queue.peek(&memory)? else {
+        let memory = receive.mapped.memory(io);
+        let Some(descriptor) = receive.mapped.queue.peek(&memory)? else {
             return Ok(false);
         };
-        let (name, stored) = (receive.unit.name, receive.stored);
+        let (name, stored) = (receive.mapped.name, receive.stored);
         let Some(frame) = receive.fifo.pop_front() else {
             return Ok(false);
         };
@@ -433,11 +436,12 @@ impl<W: Wire> SoftDevice<W> {
             receive.fifo_bytes -= len;
             receive.stored = 0;
         }
-        receive.unit.queue.complete(&memory, completion)?;
+        receive.mapped.queue.complete(&memory, completion)?;
         Ok(true)
     }
 
-    /// Writes a part of a frame to its buffers, or nothing after an I/O fault.
+    /// Writes a part of a frame to its buffers, or writes nothing and returns false after an I/O
+    /// fault.
     fn store(
         &mut self,
         name: QueueName,
@@ -447,17 +451,17 @@ impl<W: Wire> SoftDevice<W> {
         header_len: usize,
     ) -> bool {
         let (header, rest) = part.split_at(header_len);
-        // Without a header buffer the header is empty, and no memory is accessed for it.
+        // If headers are not split, the header is empty, and its address is not accessed.
         let to_header = descriptor.header.unwrap_or(descriptor.address);
         let to_rest = descriptor.address.add(header_len);
         let to_rest = to_rest.unwrap_or(IoAddr::from_bits(u64::MAX));
-        // Both are accessible before either is written.
+        // The device checks both ranges before it writes to either.
         let stored = at(io, to_header, header.len(), |to_header| {
             at(io, to_rest, rest.len(), |to_rest| {
                 to_header.write(header).and_then(|_| to_rest.write(rest))
             })
         });
-        // A guest's page that is not mapped.
+        // This happens if a guest's page is not mapped.
         let fault = |Fault| IoFault {
             address: descriptor.address,
             len: part.len(),
@@ -466,7 +470,7 @@ impl<W: Wire> SoftDevice<W> {
         self.counted(name, stored).is_some()
     }
 
-    /// Counts a fault, and returns the result otherwise.
+    /// Returns the result of an access, or counts its fault and returns `None`.
     fn counted<T>(&mut self, name: QueueName, accessed: Result<T, IoFault>) -> Option<T> {
         if let Err(fault) = accessed {
             self.counters.faults += 1;
@@ -475,7 +479,7 @@ impl<W: Wire> SoftDevice<W> {
         accessed.ok()
     }
 
-    /// Returns the time of the next interrupt, if it is known.
+    /// Returns the time of the next interrupt, or `None` if it is unknown.
     #[must_use]
     pub fn interrupt_ns(&self) -> Option<u64> {
         if self.is_stopped {
@@ -491,24 +495,25 @@ impl<W: Wire> SoftDevice<W> {
         Some(by_count_ns.map_or(by_time_ns, |ns| ns.min(by_time_ns)))
     }
 
-    /// Acknowledges an interrupt: the driver has taken all completions. Frames for which the shared
-    /// queue has no buffer raise no interrupt; they are stored when buffers are posted.
+    /// Acknowledges an interrupt, after the driver has taken all completions. Frames that wait for
+    /// a buffer of the shared queue raise no interrupt; the device stores them when buffers are
+    /// posted.
     pub fn acknowledge(&mut self) {
         if self.arrived > 0 {
             self.counters.interrupts += 1;
         }
-        self.forget_taken();
+        self.reset_moderation();
     }
 
-    /// Removes the frames whose completions the driver has taken.
-    fn forget_taken(&mut self) {
+    /// Excludes frames whose completions the driver has taken from interrupt moderation.
+    fn reset_moderation(&mut self) {
         let dedicated = self.receive.iter().skip(1);
         self.arrived = dedicated.map(|receive| receive.fifo.len()).sum();
         self.since_ns = self.since_ns.filter(|_| self.arrived > 0);
     }
 }
 
-/// Like [`IoMemory::access`], but a range of no bytes is always accessible.
+/// Accesses memory like [`IoMemory::access`], but an empty range is always accessible.
 fn at<T>(
     io: &impl IoMemory,
     address: IoAddr,
@@ -521,7 +526,7 @@ fn at<T>(
     }
 }
 
-impl ReceiveUnit {
+impl ReceiveFifo {
     pub(super) fn drop_first(&mut self) {
         if let Some(frame) = self.fifo.pop_front() {
             self.fifo_bytes -= frame.bytes.len();

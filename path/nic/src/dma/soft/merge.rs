@@ -1,7 +1,8 @@
-//! Large receive offload in the device: arrived frames are merged before they are stored.
+//! Large receive offload in the device, which merges arrived frames before it stores them.
 //!
-//! The interrupt bounds the wait of held frames: they are stored when it is due, so that it covers
-//! them. Otherwise they are stored when the merger lets no frame wait longer, which then raises it.
+//! The device stores held frames when an interrupt is due, so that this interrupt also announces
+//! them. Without an interrupt it stores them at the time that the merger requests, and then raises
+//! the interrupt.
 
 use super::device::SoftDevice;
 use super::merger::{MergeStage, Merger};
@@ -9,8 +10,8 @@ use super::wire::Wire;
 use std::mem;
 
 impl<W: Wire> SoftDevice<W> {
-    /// Merges received frames of the shared queue, and of dedicated queues whose control word
-    /// permits it, by `merger`.
+    /// Enables merging with `merger`, for the shared queue and for dedicated queues whose control
+    /// word permits it.
     #[must_use]
     pub fn merging(mut self, merger: Box<dyn Merger>) -> Self {
         self.merging = Some(MergeStage {
@@ -21,14 +22,14 @@ impl<W: Wire> SoftDevice<W> {
         self
     }
 
-    /// Returns whether frames for a queue are merged.
+    /// Returns whether the device merges frames for a queue.
     pub(super) fn merges(&self, queue: usize) -> bool {
         let receive = self.receive.get(queue);
         self.merging.is_some() && receive.is_some_and(|one| queue == 0 || one.control.merges)
     }
 
-    /// Merges the frames that [`SoftDevice::work`] has taken from the wire, and moves finished ones
-    /// to their queues: all of them if the interrupt is due.
+    /// Merges the frames that [`SoftDevice::work`] has taken from the wire, and moves finished
+    /// frames to their queues. If the interrupt is due, moves all held frames.
     pub(super) fn merge(&mut self, now_ns: u64) {
         let interrupts = self.interrupt_due().is_some_and(|at_ns| at_ns <= now_ns);
         let Some(MergeStage {
@@ -50,7 +51,7 @@ impl<W: Wire> SoftDevice<W> {
         let mut finished = mem::take(out);
         for frame in finished.drain(..) {
             let queue = self.queue_of(&frame.bytes);
-            // The guest of this queue may have changed while the frame was held.
+            // The queue's guest may have changed while the device held the frame.
             let queue = match frame.merged {
                 Some(_) if !self.merges(queue) => 0,
                 _ => queue,
@@ -62,8 +63,8 @@ impl<W: Wire> SoftDevice<W> {
         }
     }
 
-    /// Loses all held frames.
-    pub(super) fn forget_held(&mut self, now_ns: u64) {
+    /// Drops all held frames.
+    pub(super) fn drop_held(&mut self, now_ns: u64) {
         if let Some(MergeStage { merger, out, .. }) = &mut self.merging {
             merger.flush(now_ns, out);
             self.counters.missed += out.len() as u64;
@@ -71,7 +72,7 @@ impl<W: Wire> SoftDevice<W> {
         }
     }
 
-    /// Returns the time until which frames may be held.
+    /// Returns the time until which the device may hold frames, or `None` if it holds none.
     pub(super) fn held_until_ns(&self) -> Option<u64> {
         self.merging.as_ref()?.merger.due_ns()
     }

@@ -1,25 +1,26 @@
-//! The interface to a merger of received frames.
+//! The interface of a merger of received frames.
 
 use crate::dma::layout::Merged;
 use std::fmt::Debug;
 
-/// A frame that has arrived.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its bytes.
+    /// Bytes of the frame.
     pub bytes: Vec<u8>,
-    /// Whether its transport checksum is valid.
+    /// Whether the device has verified the frame's transport checksum.
     pub valid: bool,
-    /// Set if it was merged; its checksum is blank then.
+    /// Description of a merged frame, whose checksum is blank; `None` for a single frame.
     pub merged: Option<Merged>,
 }
 
 impl Arrival {
-    /// Returns the maximum of bytes for the next buffer. A merged frame in a dedicated queue has at
-    /// least two buffers, so that a guest's ring has a slot for its segment size (NETIF-27).
+    /// Returns the maximum number of bytes to store in the next buffer. A merged frame in a
+    /// dedicated queue uses at least two buffers, so that a guest's ring has a slot for the segment
+    /// size (NETIF-27).
     pub(super) fn part_max(&self, queue: usize, stored: usize) -> usize {
         match self.merged {
-            // It has more payload than a segment.
+            // The last segment always remains for a second buffer.
             Some(Merged { gso, .. }) if queue > 0 && stored == 0 => {
                 self.bytes.len().saturating_sub(gso.size.into()).max(1)
             }
@@ -30,18 +31,18 @@ impl Arrival {
 
 /// Merges frames.
 pub trait Merger: Debug {
-    /// Takes arrived frames, in order, and empties `frames`. Appends finished frames to `out`, in
-    /// the order of their flows, and holds the rest.
+    /// Takes all arrived frames from `frames`, in order. Appends finished frames to `out`, in order
+    /// within each flow, and holds the rest.
     fn pass(&mut self, now_ns: u64, frames: &mut Vec<Arrival>, out: &mut Vec<Arrival>);
 
     /// Appends all held frames to `out`.
     fn flush(&mut self, now_ns: u64, out: &mut Vec<Arrival>);
 
-    /// Returns the time until which frames may be held, or `None` if none is held.
+    /// Returns the time until which the merger may hold frames, or `None` if it holds none.
     fn due_ns(&self) -> Option<u64>;
 }
 
-/// The merger of a device, and its scratch lists.
+/// The merger of a device, and scratch lists.
 #[derive(Debug)]
 pub(super) struct MergeStage {
     pub(super) merger: Box<dyn Merger>,

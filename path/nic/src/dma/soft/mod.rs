@@ -1,25 +1,25 @@
-//! A device in software that stands where hardware stands: it moves frames between a wire and
-//! posted buffers, through the I/O page table.
+//! A software device that replaces hardware: it moves frames between a wire and posted buffers, and
+//! accesses memory only through the I/O page table.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`wire`] | the wire behind the device |
+//! | [`wire`] | the interface of the device's wire |
 //! | [`device`] | the device: queues, MAC filter, interrupt moderation, faults |
-//! | `beside` | the device in a separate process: interrupts, and sleep |
+//! | `separate` | interrupts and sleep of a device in a separate process |
 //! | [`interrupt`] | interrupts of receive queues |
 //! | `merge`, [`merger`] | the device's large receive offload |
-//! | `core` | the device, its I/O page table and the dedicated queues |
-//! | [`nic`] | device and driver as one NIC |
+//! | `local` | the device, its I/O page table and the dedicated queues |
+//! | [`nic`] | a NIC that combines device and driver |
 //! | [`queues`] | the dedicated queues of this NIC |
 
-mod beside;
-mod core;
 pub mod device;
 pub mod interrupt;
+mod local;
 mod merge;
 pub mod merger;
 pub mod nic;
 pub mod queues;
+mod separate;
 pub mod wire;
 
 pub use device::SoftDevice;

@@ -1,8 +1,8 @@
-//! A device in software and its driver, in one process.
+//! A NIC that combines a software device and its driver in one process.
 
-use super::core::LocalDevice;
 use super::device::SoftDevice;
 use super::interrupt::Interrupts;
+use super::local::LocalDevice;
 use super::queues::{DedicatedRings, MacFilter};
 use super::wire::Wire;
 use crate::buffer::Buffers;
@@ -24,28 +24,28 @@ use std::rc::Rc;
 /// Properties of the NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct SoftSetup {
-    /// Entries of each queue: a power of two.
+    /// Number of entries of each queue, a power of two.
     pub entries: u32,
     /// Number of dedicated queues.
     pub queues: usize,
-    /// Bytes of IP in the longest frame.
+    /// Maximum length of a frame in bytes, without the Ethernet header and a VLAN tag.
     pub mtu: usize,
     /// Interrupt moderation.
     pub interrupts: Interrupts,
 }
 
 impl SoftSetup {
-    /// Bytes of a frame to send, in the transmit queue's memory.
+    /// Returns the size in bytes of a chunk, which holds a frame to send.
     const fn chunk_bytes(&self) -> usize {
         (self.mtu + ETHERNET + TAG).next_multiple_of(64)
     }
 
-    /// Bytes of the space for split headers of a dedicated queue.
+    /// Returns the size in bytes of a dedicated queue's space for split headers.
     const fn header_bytes(&self) -> usize {
         (self.entries as usize * SNAPSHOT).next_multiple_of(PAGE)
     }
 
-    /// Returns the bytes of memory that the NIC needs: its queues, headers and frames to send.
+    /// Returns the size in bytes of the NIC's memory: queues, split headers and frames to send.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let queues = queue_bytes(self.entries) * (self.queues + 2);
@@ -54,19 +54,19 @@ impl SoftSetup {
     }
 }
 
-/// An event that the NIC's user should log.
+/// An event for the log of the NIC's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SoftEvent {
     /// The NIC is closed.
     #[error("{0}; the NIC is closed")]
     Closed(DmaError),
-    /// The first I/O fault. Later ones are only counted.
+    /// The first I/O fault. Later faults are only counted.
     #[error("{0}: {1}; later faults are only counted")]
     Fault(QueueName, IoFault),
 }
 
-/// A NIC whose device is [`SoftDevice`]. Device and driver share this process: the device works
-/// whenever the driver polls or sends, and its time is part of the driver's.
+/// A NIC whose device is a [`SoftDevice`]. The device shares the driver's thread: it works whenever
+/// the driver polls or sends, and its time counts as the driver's.
 #[derive(Debug)]
 pub struct SoftNic<W> {
     core: Rc<RefCell<LocalDevice<W>>>,
@@ -74,13 +74,13 @@ pub struct SoftNic<W> {
     transmit: TransmitQueue,
     vmq: Option<MultiQueue<MacFilter<W>, DedicatedRings<W>>>,
     caps: Caps,
-    /// Whether the last poll used its whole budget, so that the driver polls without an interrupt.
+    /// Whether the driver polls without an interrupt, because the last poll used its whole budget.
     polls: bool,
     has_logged_fault: bool,
     has_logged_close: bool,
 }
 
-/// Memory that is cut into parts with I/O addresses.
+/// Memory from which parts with I/O addresses are allocated.
 struct MemoryParts {
     area: Area,
     base: IoAddr,
@@ -97,9 +97,9 @@ impl MemoryParts {
 }
 
 impl<W: Wire> SoftNic<W> {
-    /// Creates a NIC over `memory`, of [`SoftSetup::bytes`] zeroed bytes. `pool` holds the buffers
-    /// of [`Nic::rx`], and stays mapped. `guests` holds the buffers of dedicated queues, each of
-    /// which is mapped while it is posted. Returns `None` if a size is wrong.
+    /// Creates a NIC over `memory`, which has [`SoftSetup::bytes`] zeroed bytes. `pool` holds the
+    /// buffers of [`Nic::rx`], and stays mapped. `guests` holds the buffers of dedicated queues;
+    /// each is mapped only while it is posted. Returns `None` if a size is wrong.
     #[must_use]
     pub fn new(setup: SoftSetup, wire: W, memory: Area, pool: Area, guests: Area) -> Option<Self> {
         let entries = setup.entries;
@@ -170,7 +170,7 @@ impl<W: Wire> SoftNic<W> {
         self.core.borrow().closed
     }
 
-    /// Returns an event to log, once.
+    /// Returns an event to log. Returns each event once.
     pub fn event(&mut self) -> Option<SoftEvent> {
         let core = self.core.borrow();
         if let Some(error) = core.closed.filter(|_| !self.has_logged_close) {
@@ -183,7 +183,7 @@ impl<W: Wire> SoftNic<W> {
         Some(SoftEvent::Fault(queue, fault))
     }
 
-    /// Posts buffers, lets the device work, and takes completed frames.
+    /// Posts buffers, runs the device, and takes completed frames.
     fn poll(
         &mut self,
         now_ns: u64,
@@ -194,8 +194,8 @@ impl<W: Wire> SoftNic<W> {
         let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         self.shared.post(table, usize::MAX, false, buffers)?;
         device.work(now_ns, table);
-        // With dedicated queues, the order of frames between queues requires that each poll reads
-        // the shared queue.
+        // With dedicated queues every poll must read the shared queue, to keep the order of frames
+        // between queues.
         let is_raised = device.interrupt_ns().is_some_and(|at_ns| at_ns <= now_ns);
         if !is_raised && !self.polls && self.vmq.is_none() {
             return Ok(0);
@@ -224,7 +224,7 @@ impl<W: Wire> SoftNic<W> {
         Ok(report)
     }
 
-    /// Puts the posted buffers back into their supply.
+    /// Returns the posted buffers to their supply.
     fn withdraw(&mut self, buffers: &mut dyn Buffers) {
         let LocalDevice { table, device, .. } = &mut *self.core.borrow_mut();
         let start = self.shared.withdraw(table, |id| buffers.put(id));

@@ -1,7 +1,8 @@
-//! Dedicated queues of a NIC in software. The contract of [`crate::vmq`] keeps no buffer between
-//! polls. So a poll posts as many buffers as frames wait in the device, and withdraws unused ones.
+//! Dedicated queues of a software NIC. The contract of [`crate::vmq`] requires that no buffer stays
+//! posted between polls. So a poll posts one buffer per frame that waits in the device, and
+//! withdraws unused buffers.
 
-use super::core::LocalDevice;
+use super::local::LocalDevice;
 use super::wire::Wire;
 use crate::buffer::Buffers;
 use crate::dma::queue::DmaError;
@@ -10,7 +11,8 @@ use crate::vmq::{QueueId, Receive, Steering, VmqError, VmqReceived};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Returns the receive queue of the device for a dedicated queue; queue 0 is the shared one.
+/// Returns the number of the device's receive queue for a dedicated queue. The device's queue 0 is
+/// the shared queue.
 fn number(queue: QueueId) -> usize {
     (queue.0 as usize).saturating_add(1)
 }
@@ -31,7 +33,7 @@ impl<W: Wire> Steering for MacFilter<W> {
     }
 }
 
-/// The receiving half of the queues.
+/// The receive side of the queues.
 #[derive(Debug)]
 pub struct DedicatedRings<W> {
     core: Rc<RefCell<LocalDevice<W>>>,
@@ -60,9 +62,9 @@ impl<W: Wire> LocalDevice<W> {
         let Some(rings) = self.dedicated.get_mut(queue.0 as usize) else {
             return Ok(VmqReceived::default());
         };
-        let wanted = waiting.min(budget);
-        if wanted > 0 {
-            rings.post(&mut self.table, wanted, split, buffers)?;
+        let needed = waiting.min(budget);
+        if needed > 0 {
+            rings.post(&mut self.table, needed, split, buffers)?;
             self.device.work(now_ns, &self.table);
         }
         let frames = rings.receive(&mut self.table, budget, buffers, out)?;

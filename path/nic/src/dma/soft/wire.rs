@@ -1,18 +1,18 @@
-//! The wire behind a device in software. Frames on it are complete: no offload is pending.
+//! The wire of a software device. Frames on it have no pending offloads.
 
 /// One end of a wire.
 pub trait Wire: std::fmt::Debug {
-    /// Returns whether the wire accepts a frame of `len` bytes now.
+    /// Returns whether the wire can accept a frame of `len` bytes now.
     fn has_room(&self, len: usize) -> bool;
 
     /// Sends a frame.
     fn send(&mut self, now_ns: u64, bytes: Vec<u8>);
 
-    /// Returns the next frame that has arrived.
+    /// Returns the next frame that has arrived, or `None`.
     fn receive(&mut self, now_ns: u64) -> Option<Vec<u8>>;
 
-    /// Returns the time at which the `n`th frame on its way (from 0) arrives, or `None` if there
-    /// are fewer.
+    /// Returns the arrival time of the `n`th frame in transit (the first is 0), or `None` if fewer
+    /// frames are in transit.
     fn due_ns(&self, n: usize) -> Option<u64>;
 
     /// Returns the counters, by name.

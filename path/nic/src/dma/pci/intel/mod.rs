@@ -1,5 +1,5 @@
-//! The Intel 82574 (datasheet 82574 GbE Controller Family), with extended receive descriptors and
-//! one queue in each direction.
+//! The Intel 82574 (datasheet 82574 GbE Controller Family), with extended receive descriptors, one
+//! receive queue and one transmit queue.
 //!
 //! | module | contents |
 //! |---|---|
@@ -24,37 +24,40 @@ use crate::dma::queue::{DmaError, Misuse, QueueName};
 use crate::frame::{ETHERNET, Frame};
 use crate::offload::{Checksum, Offload};
 
-/// Bits of `CTRL_EXT`: a message disables its causes; so does reading them.
+/// Bits of `CTRL_EXT`: an interrupt message disables its causes (24), and so does a read of ICR
+/// (27).
 const AUTO_MASK: u32 = 1 << 24;
 const READ_MASK: u32 = 1 << 27;
-/// Cause of interrupts: a frame in receive queue 0.
+/// Interrupt cause: a frame in receive queue 0.
 const RECEIVED: u32 = 1 << 20;
-/// IVAR: vector 0 for receive queue 0, and no vector for other causes.
+/// IVAR: vector 0 for receive queue 0, no vector for other causes.
 const VECTORS: u32 = 1 << 3;
-/// The least time between two interrupts, 32 µs.
+/// Minimum time between two interrupts, 32 µs in units of 256 ns.
 const INTERVAL: u32 = 125;
-/// RCTL: enabled, all unicast and multicast frames and broadcast, without checksum of the frame,
-/// into buffers of [`BUFFER`] bytes.
+/// RCTL: enables the receiver for all unicast, multicast and broadcast frames, strips the frame's
+/// checksum, and selects buffers of [`BUFFER`] bytes.
 const RECEIVE: u32 = ENABLE | 1 << 3 | 1 << 4 | 1 << 15 | 1 << 26;
-/// RCTL: frames above 1522 bytes are received.
+/// RCTL: accepts frames longer than 1522 bytes.
 const LONG_FRAMES: u32 = 1 << 5;
-/// Bytes of a buffer.
+/// Size of a receive buffer in bytes.
 const BUFFER: usize = 2048;
-/// The longest frame, with its checksum, that is received without [`LONG_FRAMES`].
-const USUAL_FRAME: usize = 1522;
-/// Bytes of the checksum of a frame.
+/// Maximum length in bytes, with the checksum, of a frame that is received without [`LONG_FRAMES`].
+const STANDARD_FRAME: usize = 1522;
+/// Length of a frame's checksum in bytes.
 const FRAME_CHECKSUM: usize = 4;
-/// TCTL: enabled, padding of short frames, parameters for half duplex, several requests at a time.
+/// TCTL: enables the transmitter, pads short frames, sets the half-duplex parameters, and permits
+/// several concurrent requests.
 const TRANSMIT: u32 = ENABLE | 1 << 3 | 0x0f << 4 | 0x3f << 12 | 1 << 28;
-/// TCTL: the bits of the parameters for half duplex.
+/// TCTL: mask of the half-duplex parameters.
 const HALF_DUPLEX: u32 = 0xff << 4 | 0x3ff << 12;
-/// RXDCTL: thresholds count descriptors, each of which is written back at once.
+/// RXDCTL: thresholds count descriptors; the device writes each descriptor back immediately.
 const RECEIVE_CONTROL: u32 = 1 << 24 | 1 << 16;
-/// TXDCTL: the same, prefetching, and a bit that must be set.
+/// TXDCTL: thresholds like RXDCTL, prefetching, and a bit that must be set.
 const TRANSMIT_CONTROL: u32 = 1 << 24 | 1 << 22 | 1 << 16 | 1 << 8 | 0x1f;
-/// RXCSUM: checksums of IP, TCP and UDP are verified.
+/// RXCSUM: verifies the checksums of IP, TCP and UDP.
 const RECEIVE_CHECKSUM: u32 = 1 << 8 | 1 << 9;
-/// RFCTL: extended descriptors, no filters for iSCSI and NFS, no detection of acknowledgements.
+/// RFCTL: selects extended descriptors, and disables the filters for iSCSI and NFS and the
+/// detection of acknowledgements.
 const RECEIVE_FILTER: u32 = 1 << 15 | 1 << 12 | 1 << 7 | 1 << 6 | 1 << 0;
 
 /// Bits of the second word of a completed receive descriptor.
@@ -63,17 +66,17 @@ const LAST: u64 = 1 << 1;
 const CHECKSUM_IGNORED: u64 = 1 << 2;
 const TRANSPORT_CHECKED: u64 = 1 << 5;
 const TRANSPORT_WRONG: u64 = 1 << 29;
-/// Errors of the frame: checksum, symbol, sequence, carrier extension, data.
+/// Error bits of a frame: checksum, symbol, sequence, carrier extension, data.
 const DAMAGED: u64 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
 
-/// Bits of the second word of a transmit descriptor: extended.
+/// Bit of the second word of a transmit descriptor: extended format.
 const EXTENDED: u64 = 1 << 29;
-/// Bit of a context descriptor that selects the checksum of TCP.
+/// Bit of a context descriptor that selects the TCP checksum.
 const CONTEXT_TCP: u64 = 1 << 24;
-/// Bits of a data descriptor: its type, the end of the frame, the insertion of the checksum of the
-/// frame, and the report of its completion.
+/// Bits of a data descriptor: its type, end of the frame, insertion of the frame's checksum, and
+/// report of completion.
 const DATA: u64 = EXTENDED | 1 << 20 | 1 << 24 | 1 << 25 | 1 << 27;
-/// Bit of a data descriptor that has the device insert the transport checksum.
+/// Bit of a data descriptor: the device inserts the transport checksum.
 const INSERT_CHECKSUM: u64 = 1 << 41;
 /// Bit that the device sets in a completed data descriptor.
 const SENT: u64 = 1 << 32;
@@ -89,13 +92,13 @@ pub struct Intel82574<R> {
     registers: R,
     receive: DescriptorRing<Buffer>,
     transmit: DescriptorRing<u32>,
-    /// Whether the next received buffer continues a frame.
+    /// Whether the next received buffer continues the previous frame.
     continues: bool,
 }
 
 impl<R: IntelRegisters> Intel82574<R> {
-    /// Returns length and offloads of a frame by the second word of its descriptor, or `None` if it
-    /// is damaged or a part of a longer frame.
+    /// Returns the length and offloads of a frame from the second word of its descriptor, or `None`
+    /// if the frame is damaged or is a part of a longer frame.
     fn content(&mut self, word: u64) -> Option<(usize, Offload)> {
         let is_last = word & LAST != 0;
         let is_whole = is_last && !self.continues;
@@ -143,7 +146,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
         let transmit = transmit.ok_or(StartupError::Memory)?;
         set_receive_queue(&registers, &receive)?;
         set_transmit_queue(&registers, &transmit)?;
-        let is_long = setup.longest() + FRAME_CHECKSUM > USUAL_FRAME;
+        let is_long = setup.longest() + FRAME_CHECKSUM > STANDARD_FRAME;
         let long = if is_long { LONG_FRAMES } else { 0 };
         for (register, value) in [
             (IntelRegister::ReceiveFilter, RECEIVE_FILTER),
@@ -174,7 +177,8 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
 
     fn stop(&mut self, buffer: &mut dyn FnMut(Buffer), chunk: &mut dyn FnMut(u32)) {
         let _ = silence(&self.registers);
-        // No request may write to a buffer that is returned. A device without registers has none.
+        // Pending requests must not write to returned buffers. If the registers are inaccessible,
+        // the device was removed and has no requests.
         let _ = stop_requests(&self.registers).and_then(|()| wait_until_idle(&self.registers));
         let _ = self.registers.set(IntelRegister::Control, RESET);
         self.receive.withdraw(buffer);
@@ -209,7 +213,7 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     }
 
     fn publish_buffers(&mut self) -> Result<(), DmaError> {
-        // A device that does not get its tail only stalls.
+        // If this write fails, the device only stalls.
         if let Some(tail) = self.receive.publish() {
             let _ = self.registers.set(IntelRegister::ReceiveTail, tail.into());
         }
@@ -231,8 +235,9 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     }
 
     fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError> {
-        // A message disables its cause, so there is nothing to do before a poll. The device raises
-        // the interrupt at once if it has stored a frame since its last message.
+        // An interrupt message disables its cause, so nothing needs to be disabled before a poll.
+        // After the cause is enabled, the device raises the interrupt immediately if it has stored
+        // a frame since its last message.
         if enabled {
             let _ = self.registers.set(IntelRegister::CausesEnable, RECEIVED);
         }
@@ -273,8 +278,8 @@ impl<R: IntelRegisters> PciDevice for Intel82574<R> {
     }
 }
 
-/// Returns the descriptor that describes the checksum of a frame, or `None` if the frame is not a
-/// TCP or UDP packet without IPv6 extension headers. A device may support only these.
+/// Returns the context descriptor for the checksum of a TCP or UDP packet without IPv6 extension
+/// headers. Returns `None` for other packets, which a device need not support.
 fn context(frame: &Frame, start: u16, offset: u16) -> Option<[u64; 2]> {
     let at = ETHERNET + frame.tag_bytes();
     let (kind, packet) = frame.header().get(at - 2..)?.split_first_chunk()?;
@@ -292,7 +297,7 @@ fn context(frame: &Frame, start: u16, offset: u16) -> Option<[u64; 2]> {
     Some([start << 32 | field << 40, EXTENDED | tcp])
 }
 
-/// Gives an idle device its receive ring.
+/// Sets the receive ring of an idle device.
 fn set_receive_queue<T>(
     registers: &impl IntelRegisters,
     ring: &DescriptorRing<T>,
@@ -318,7 +323,7 @@ fn set_receive_queue<T>(
     set_queue(registers, places, QueueName::Receive(0))
 }
 
-/// Gives an idle device its transmit ring.
+/// Sets the transmit ring of an idle device.
 fn set_transmit_queue<T>(
     registers: &impl IntelRegisters,
     ring: &DescriptorRing<T>,
@@ -338,7 +343,7 @@ fn set_transmit_queue<T>(
     set_queue(registers, places, QueueName::Transmit)
 }
 
-/// Writes the registers of a ring, and verifies that the device has accepted them.
+/// Writes the registers of a ring, and checks that the device has accepted the values.
 fn set_queue(
     registers: &impl IntelRegisters,
     places: [(IntelRegister, u32); 5],

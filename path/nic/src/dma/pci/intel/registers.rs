@@ -4,79 +4,78 @@ use crate::dma::pci::registers::{RegisterWindow, Registers};
 use abi::pci::{INTEL_QUEUES_AT, Structure};
 use shmem::{Fault, Span};
 
-/// Value of registers of a device that was removed.
+/// Value of every register of a removed device.
 pub(super) const REMOVED: u32 = u32::MAX;
 
 /// A register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum IntelRegister {
-    /// CTRL: resets, link.
+    /// CTRL: reset and link.
     Control = 0x0000,
     /// STATUS.
     Status = 0x0008,
-    /// EEC: state of the non-volatile memory, which is only read.
+    /// EEC: state of the non-volatile memory. The driver never writes this register.
     Nvm = 0x0010,
     /// `CTRL_EXT`: handling of interrupts.
     ControlExtended = 0x0018,
-    /// ICR: pending causes of interrupts, which are cleared when it is read.
+    /// ICR: pending interrupt causes. A read clears them.
     Causes = 0x00c0,
-    /// IMS: enables causes.
+    /// IMS: enables interrupt causes.
     CausesEnable = 0x00d0,
-    /// IMC: disables causes.
+    /// IMC: disables interrupt causes.
     CausesDisable = 0x00d8,
-    /// EIAC: causes that a message clears.
+    /// EIAC: causes that an interrupt message clears.
     CausesClear = 0x00dc,
-    /// IAM: causes that a message disables.
+    /// IAM: causes that an interrupt message disables.
     CausesMask = 0x00e0,
-    /// IVAR: the vectors of causes.
+    /// IVAR: interrupt vectors of the causes.
     Vectors = 0x00e4,
-    /// EITR 0: the least time between two messages of vector 0, in units of 256 ns.
+    /// EITR 0: minimum time between two interrupt messages of vector 0, in units of 256 ns.
     Interval = 0x00e8,
-    /// RCTL: receiving.
+    /// RCTL: receive control.
     Receive = 0x0100,
-    /// TCTL: sending.
+    /// TCTL: transmit control.
     Transmit = 0x0400,
-    /// RDBAL 0: the lower half of the address of the receive ring.
+    /// RDBAL 0: lower half of the receive ring's address.
     ReceiveBase = 0x2800,
-    /// RDBAH 0: the upper half.
+    /// RDBAH 0: upper half of the receive ring's address.
     ReceiveBaseHigh = 0x2804,
-    /// RDLEN 0: the bytes of the receive ring.
+    /// RDLEN 0: length of the receive ring in bytes.
     ReceiveLength = 0x2808,
-    /// RDH 0: the next descriptor that the device uses.
+    /// RDH 0: index of the next descriptor that the device uses.
     ReceiveHead = 0x2810,
-    /// RDT 0: the descriptor behind the last posted one.
+    /// RDT 0: index after the last posted descriptor.
     ReceiveTail = 0x2818,
-    /// RDTR: the delay of interrupts.
+    /// RDTR: delay of receive interrupts.
     ReceiveDelay = 0x2820,
-    /// RXDCTL 0: when descriptors are written back.
+    /// RXDCTL 0: conditions for writing receive descriptors back.
     ReceiveControl = 0x2828,
-    /// RADV: the longest delay of interrupts.
+    /// RADV: maximum delay of receive interrupts.
     ReceiveDelayMost = 0x282c,
-    /// RDLEN 1: the bytes of the second receive ring.
+    /// RDLEN 1: length of the second receive ring in bytes.
     ReceiveLength1 = 0x2908,
-    /// TDBAL 0: the lower half of the address of the transmit ring.
+    /// TDBAL 0: lower half of the transmit ring's address.
     TransmitBase = 0x3800,
-    /// TDBAH 0: the upper half.
+    /// TDBAH 0: upper half of the transmit ring's address.
     TransmitBaseHigh = 0x3804,
-    /// TDLEN 0: the bytes of the transmit ring.
+    /// TDLEN 0: length of the transmit ring in bytes.
     TransmitLength = 0x3808,
-    /// TDH 0: the next descriptor that the device uses.
+    /// TDH 0: index of the next descriptor that the device uses.
     TransmitHead = 0x3810,
-    /// TDT 0: the descriptor behind the last posted one.
+    /// TDT 0: index after the last posted descriptor.
     TransmitTail = 0x3818,
-    /// TXDCTL 0: when descriptors are written back.
+    /// TXDCTL 0: conditions for writing transmit descriptors back.
     TransmitControl = 0x3828,
-    /// TDLEN 1: the bytes of the second transmit ring.
+    /// TDLEN 1: length of the second transmit ring in bytes.
     TransmitLength1 = 0x3908,
-    /// MPC: the number of frames that were lost because no descriptor was posted. It is cleared
-    /// when it is read.
+    /// MPC: number of frames lost because no descriptor was posted. A read clears it.
     Missed = 0x4010,
-    /// RXCSUM: verification of checksums.
+    /// RXCSUM: verification of received checksums.
     ReceiveChecksum = 0x5000,
-    /// RFCTL: the format of receive descriptors.
+    /// RFCTL: format of receive descriptors.
     ReceiveFilter = 0x5008,
-    /// MRQC: distribution to several queues.
+    /// MRQC: distribution of frames to several queues.
     Queues = 0x5818,
 }
 
@@ -86,7 +85,7 @@ pub trait IntelRegisters: Registers<IntelRegister> + Clone {}
 impl<R: Registers<IntelRegister> + Clone> IntelRegisters for R {}
 
 impl IntelRegister {
-    /// Returns the part of the window that holds it, and its place there.
+    /// Returns the part of the window that holds the register, and its offset there.
     #[must_use]
     pub const fn place(self) -> (Structure, usize) {
         let at = self as usize;
@@ -139,7 +138,7 @@ mod tests {
             assert_eq!(window.get(register), Ok(0x0403_0201));
             assert_eq!(area.span().load_u32(at), Ok(0x0403_0201), "{register:?}");
         }
-        // Behind the mapped part.
+        // These registers lie after the mapped part.
         window.get(IntelRegister::ReceiveLength1).unwrap_err();
         window.set(IntelRegister::Queues, 1).unwrap_err();
     }

@@ -1,14 +1,14 @@
-//! The reset of a device. It is polled, because it takes milliseconds, in which the driver domain
-//! serves its other NICs.
+//! The reset of a device. The driver polls its progress, because a reset takes milliseconds and the
+//! driver domain serves its other NICs during this time.
 
 use super::registers::{IntelRegister, IntelRegisters, REMOVED};
 use crate::dma::pci::device::{RESET_NS, StartupError};
 use shmem::Fault;
 use shmem::time::monotonic_ns;
 
-/// Bit of RCTL and TCTL.
+/// Bit of RCTL and TCTL: enables the receiver or transmitter.
 pub(super) const ENABLE: u32 = 1 << 1;
-/// Bits of CTRL: no memory requests; reset.
+/// Bits of CTRL: disable memory requests (2), and reset (26).
 const MASTER_DISABLE: u32 = 1 << 2;
 pub(super) const RESET: u32 = 1 << 26;
 /// Bit of STATUS: the device may access memory.
@@ -16,33 +16,33 @@ const MASTER_ENABLED: u32 = 1 << 19;
 
 /// Bit of CTRL: the link is up.
 const LINK_UP: u32 = 1 << 6;
-/// Bits of CTRL: reset of the link; inverted loss of signal; forced speed and duplex; VLAN tags in
-/// descriptors; reset of the PHY. Auto-negotiation chooses speed and duplex.
+/// Bits of CTRL that must be clear: link reset, inverted loss of signal, forced speed, forced
+/// duplex, VLAN tags in descriptors, PHY reset. Auto-negotiation then selects speed and duplex.
 const LINK_OPTIONS: u32 = 1 << 3 | 1 << 7 | 1 << 11 | 1 << 12 | 1 << 30 | 1 << 31;
-/// Bit of EEC: the settings were read from the non-volatile memory.
+/// Bit of EEC: the device has read its settings from the non-volatile memory.
 const SETTINGS_READ: u32 = 1 << 9;
-/// How long after the start of a reset no register is accessed.
+/// Time after the start of a reset during which the driver accesses no register.
 const PAUSE_NS: u64 = 10_000;
 
-/// Progress of a reset. Each wait has its end.
+/// Progress of a reset. Each waiting state contains the time at which it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IntelReset {
     /// The reset has not begun.
     #[default]
-    Begins,
-    /// The device has memory requests without an answer.
+    Start,
+    /// The driver waits until the device's memory requests complete.
     Requests(u64),
-    /// No register may be accessed.
+    /// The driver must not access registers.
     Pause(u64),
     /// The device resets itself.
-    Resets(u64),
+    Resetting(u64),
     /// The device reads its settings.
     Settings(u64),
 }
 
 impl IntelReset {
-    /// Takes all steps that need no wait. Returns whether the device is reset and its link enabled.
-    /// The non-volatile memory is not written.
+    /// Performs all steps up to the next wait. Returns whether the device is reset and its link
+    /// enabled. Does not write the non-volatile memory.
     pub(super) fn advance(
         &mut self,
         registers: &impl IntelRegisters,
@@ -51,7 +51,7 @@ impl IntelReset {
         let until_ns = now_ns.saturating_add(RESET_NS);
         loop {
             *self = match *self {
-                Self::Begins => {
+                Self::Start => {
                     if registers.get(IntelRegister::Control)? == REMOVED {
                         return Err(StartupError::Registers);
                     }
@@ -59,7 +59,7 @@ impl IntelReset {
                     stop_requests(registers)?;
                     Self::Requests(until_ns)
                 }
-                // A device that has requests for too long is reset nevertheless.
+                // The driver resets the device after the time limit, even if requests are pending.
                 Self::Requests(until_ns) => {
                     if !is_idle(registers)? && now_ns < until_ns {
                         return Ok(false);
@@ -68,8 +68,8 @@ impl IntelReset {
                     Self::Pause(now_ns.saturating_add(PAUSE_NS))
                 }
                 Self::Pause(end_ns) if now_ns < end_ns => return Ok(false),
-                Self::Pause(_) => Self::Resets(until_ns),
-                Self::Resets(until_ns) => {
+                Self::Pause(_) => Self::Resetting(until_ns),
+                Self::Resetting(until_ns) => {
                     if registers.get(IntelRegister::Control)? & RESET != 0 {
                         return in_time(now_ns, until_ns);
                     }
@@ -80,7 +80,7 @@ impl IntelReset {
                         return in_time(now_ns, until_ns);
                     }
                     finish(registers)?;
-                    *self = Self::Begins;
+                    *self = Self::Start;
                     return Ok(true);
                 }
             }
@@ -88,7 +88,7 @@ impl IntelReset {
     }
 }
 
-/// Returns that a reset is not complete, or fails if it takes too long.
+/// Returns `Ok(false)` for an incomplete reset, or an error if the time limit has passed.
 fn in_time(now_ns: u64, until_ns: u64) -> Result<bool, StartupError> {
     match now_ns < until_ns {
         true => Ok(false),
@@ -96,7 +96,7 @@ fn in_time(now_ns: u64, until_ns: u64) -> Result<bool, StartupError> {
     }
 }
 
-/// Prepares a device that has reset itself.
+/// Prepares a device after its reset.
 fn finish(registers: &impl IntelRegisters) -> Result<(), Fault> {
     silence(registers)?;
     registers.get(IntelRegister::Causes)?;
@@ -111,7 +111,7 @@ pub(super) fn silence(registers: &impl IntelRegisters) -> Result<(), Fault> {
     change(registers, IntelRegister::Transmit, ENABLE, 0)
 }
 
-/// Clears and sets bits of a register.
+/// Clears the bits `clear` and sets the bits `set` of a register.
 pub(super) fn change(
     registers: &impl IntelRegisters,
     register: IntelRegister,
@@ -122,17 +122,17 @@ pub(super) fn change(
     registers.set(register, value)
 }
 
-/// Tells a device to make no more memory requests.
+/// Disables new memory requests of a device.
 pub(super) fn stop_requests(registers: &impl IntelRegisters) -> Result<(), Fault> {
     change(registers, IntelRegister::Control, 0, MASTER_DISABLE)
 }
 
-/// Returns whether a device has answers to all of its memory requests.
+/// Returns whether all memory requests of a device are complete.
 fn is_idle(registers: &impl IntelRegisters) -> Result<bool, Fault> {
     Ok(registers.get(IntelRegister::Status)? & MASTER_ENABLED == 0)
 }
 
-/// Waits for the answers to a device's memory requests, at most for a given time.
+/// Waits until a device's memory requests are complete, up to [`RESET_NS`].
 pub(super) fn wait_until_idle(registers: &impl IntelRegisters) -> Result<(), Fault> {
     let until_ns = monotonic_ns().saturating_add(RESET_NS);
     while !is_idle(registers)? && monotonic_ns() < until_ns {

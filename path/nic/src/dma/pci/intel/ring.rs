@@ -1,22 +1,22 @@
-//! The driver's end of a descriptor ring, which the device completes in order. A completed
-//! descriptor has a bit that the device sets.
+//! The driver's end of a descriptor ring. The device completes descriptors in order, and sets a bit
+//! in each completed descriptor.
 //!
-//! The device uses the descriptors from its head to the tail, which is the first free descriptor.
-//! One descriptor always stays free, since equal indices mean an empty ring.
+//! The device uses the descriptors from its head up to, but not including, the tail. One descriptor
+//! always stays free, because equal indices mean an empty ring.
 
 use crate::dma::addr::IoAddr;
 use crate::dma::queue::{DmaError, Misuse, QueueName};
 use shmem::{Fault, Span};
 use std::collections::VecDeque;
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 pub const DESCRIPTOR: usize = 16;
-/// The minimum number of descriptors: a ring's length is a multiple of 128 bytes.
+/// Minimum number of descriptors, because a ring's length is a multiple of 128 bytes.
 const ENTRIES_MIN: u16 = 8;
-/// The maximum number of descriptors.
+/// Maximum number of descriptors.
 const ENTRIES_MAX: u16 = 1 << 15;
 
-/// The driver's end. `T` identifies what is posted.
+/// The driver's end of a ring. `T` identifies a posted buffer or frame.
 #[derive(Debug)]
 pub struct DescriptorRing<T> {
     name: QueueName,
@@ -24,19 +24,19 @@ pub struct DescriptorRing<T> {
     memory: Span,
     address: IoAddr,
     /// Posted items, oldest first, and the number of descriptors of each. This list, not the shared
-    /// memory, says what is posted.
+    /// memory, determines which items are posted.
     posted: VecDeque<(T, u16)>,
-    /// The number of descriptors that are posted.
+    /// Number of posted descriptors.
     used: u16,
-    /// The oldest posted descriptor.
+    /// Index of the oldest posted descriptor.
     oldest: u16,
-    /// The tail that the device knows.
+    /// The tail that was last written to the device.
     published: u16,
-    /// The bit of a descriptor's second word that the device sets.
+    /// The bit of the second word that marks a completed descriptor.
     done: u64,
 }
 
-/// Returns the bytes of a ring's memory.
+/// Returns the size of a ring's memory in bytes.
 #[must_use]
 pub const fn ring_bytes(entries: u16) -> usize {
     entries as usize * DESCRIPTOR
@@ -44,8 +44,8 @@ pub const fn ring_bytes(entries: u16) -> usize {
 
 impl<T> DescriptorRing<T> {
     /// Creates an empty ring of `entries` descriptors, a power of two, over memory with an I/O
-    /// address. The device sets the bits `done` of a completed descriptor's second word. Returns
-    /// `None` if a size is wrong.
+    /// address. The device sets the bit `done` in the second word of a completed descriptor.
+    /// Returns `None` if a size is wrong.
     #[must_use]
     pub fn new(
         name: QueueName,
@@ -73,13 +73,13 @@ impl<T> DescriptorRing<T> {
         })
     }
 
-    /// Returns its I/O address.
+    /// Returns the ring's I/O address.
     #[must_use]
     pub fn address(&self) -> IoAddr {
         self.address
     }
 
-    /// Returns its length in bytes.
+    /// Returns the ring's length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u32 {
         self.memory.len() as u32
@@ -91,7 +91,7 @@ impl<T> DescriptorRing<T> {
         usize::from(self.entries - 1 - self.used)
     }
 
-    /// Returns the number of items that are posted.
+    /// Returns the number of posted items.
     #[must_use]
     pub fn posted(&self) -> usize {
         self.posted.len()
@@ -100,7 +100,7 @@ impl<T> DescriptorRing<T> {
     /// Posts an item with its descriptors. The device completes the item with the last of them.
     ///
     /// # Errors
-    /// The ring has no room, or its memory is inaccessible; returns the item.
+    /// The ring is full, or its memory is inaccessible; returns the item.
     pub fn post(&mut self, item: T, descriptors: &[[u64; 2]]) -> Result<(), T> {
         if descriptors.len() > self.room() {
             return Err(item);
@@ -123,17 +123,17 @@ impl<T> DescriptorRing<T> {
         self.memory.store_u64(at + 8, rest)
     }
 
-    /// Returns the new tail if the device does not know it.
+    /// Returns the tail if it has changed since the last call. The caller writes it to the device.
     pub fn publish(&mut self) -> Option<u16> {
         let tail = self.tail();
         (std::mem::replace(&mut self.published, tail) != tail).then_some(tail)
     }
 
-    /// Takes back the oldest item with the second word of its last descriptor, if the device has
-    /// completed it and `check` accepts the word.
+    /// Returns the oldest item with the second word of its last descriptor, if the device has
+    /// completed the item. `check` validates the word.
     ///
     /// # Errors
-    /// `check` fails, or the ring's memory is inaccessible. The item stays posted.
+    /// `check` returns an error, or the ring's memory is inaccessible. The item stays posted.
     pub fn take(
         &mut self,
         check: impl FnOnce(&T, u64) -> Result<(), Misuse>,
@@ -172,7 +172,8 @@ impl<T> DescriptorRing<T> {
         Ok((word & self.done != 0).then_some(word))
     }
 
-    /// Takes back all items. The device must have been reset before.
+    /// Passes all posted items to `put`, and empties the ring. The caller must have reset the
+    /// device.
     pub fn withdraw(&mut self, put: &mut dyn FnMut(T)) {
         self.oldest = self.tail();
         self.used = 0;
@@ -187,7 +188,7 @@ impl<T> DescriptorRing<T> {
         }
     }
 
-    /// Returns the first free descriptor.
+    /// Returns the index of the first free descriptor.
     fn tail(&self) -> u16 {
         self.wrap(self.oldest + self.used)
     }

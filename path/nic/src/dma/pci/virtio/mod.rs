@@ -34,12 +34,12 @@ const GUEST_CSUM: u64 = 1 << 1;
 const VERSION_1: u64 = 1 << 32;
 const ACCESS_PLATFORM: u64 = 1 << 33;
 const ORDER_PLATFORM: u64 = 1 << 36;
-/// The vector of received frames and of changes of the configuration.
+/// Interrupt vector of received frames and configuration changes.
 const VECTOR: u32 = 0;
-/// Number of no vector.
+/// Value that means no vector.
 const NO_VECTOR: u32 = 0xffff;
 
-/// Numbers of the queues.
+/// Queue numbers.
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
 
@@ -54,20 +54,20 @@ pub struct VirtioNet<R> {
     registers: R,
     receive: SplitQueue<Buffer>,
     transmit: SplitQueue<u32>,
-    /// Numbers of the queues' notification addresses.
+    /// Numbers of the notification addresses of the receive and transmit queues.
     notify: [u16; 2],
     has_checksum: bool,
 }
 
 impl<R: VirtioRegisters> VirtioNet<R> {
-    /// Notifies the device. A device that gets no notification only stalls.
+    /// Notifies the device of new descriptors. If the write fails, the device only stalls.
     fn ring(&self, queue: u16) {
         let offset = self.notify.get(usize::from(queue)).copied().unwrap_or(0);
         let _ = self.registers.notify(queue, offset);
     }
 
-    /// Returns length and offloads of the frame in a buffer of which the device has written `len`
-    /// bytes.
+    /// Returns the length and offloads of the frame in a buffer to which the device has written
+    /// `len` bytes.
     fn content(&self, buffer: Buffer, len: usize) -> Option<(usize, Offload)> {
         let bytes = len.checked_sub(HEADER)?;
         let mut header = [0; virtio::BYTES];
@@ -80,7 +80,7 @@ impl<R: VirtioRegisters> VirtioNet<R> {
 impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
     type Registers = R;
     type Header = [u8; HEADER];
-    /// When an unfinished reset has failed.
+    /// Time limit of a reset in progress.
     type Reset = Option<u64>;
 
     const SHORTEST: usize = 0;
@@ -108,7 +108,7 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
         registers.set(Register::Status, ACKNOWLEDGE)?;
         registers.set(Register::Status, ACKNOWLEDGE | DRIVER)?;
         let features = negotiate(&registers)?;
-        // The device reports its failure as a change of its configuration.
+        // The device reports a failure as a configuration change.
         registers.set(Register::ConfigVector, VECTOR)?;
         let (entries, name) = (setup.entries, QueueName::Receive(0));
         let (receive, of_receive) = queue(&registers, RECEIVE, name, entries, memory.receive)?;
@@ -176,7 +176,7 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
     }
 
     fn header(frame: &Frame) -> [u8; HEADER] {
-        // A sender reports no checksum as verified.
+        // The header of a sent frame must not claim that a checksum was verified.
         let offload = match frame.offload.checksum {
             Checksum::Blank { .. } => frame.offload,
             Checksum::Unknown | Checksum::Valid => Offload::default(),
@@ -204,7 +204,7 @@ impl<R: VirtioRegisters> PciDevice for VirtioNet<R> {
     }
 }
 
-/// Accepts the features that this driver supports, and returns them.
+/// Accepts the offered features that this driver supports, and returns them.
 fn negotiate(registers: &impl VirtioRegisters) -> Result<u64, StartupError> {
     let mut offered = 0;
     for half in 0..2 {
@@ -236,7 +236,7 @@ fn negotiate(registers: &impl VirtioRegisters) -> Result<u64, StartupError> {
     }
 }
 
-/// Creates queue `number` and enables it. Returns it, and the number of its notification address.
+/// Creates and enables queue `number`. Returns it with the number of its notification address.
 fn queue<T>(
     registers: &impl VirtioRegisters,
     number: u16,
@@ -252,7 +252,8 @@ fn queue<T>(
     }
     let mut queue = SplitQueue::new(name, entries, memory, address).ok_or(StartupError::Memory)?;
     if number == TRANSMIT {
-        // The memory of sent frames is taken back when others are sent.
+        // The driver frees the memory of sent frames when it sends others, so it needs no
+        // interrupt.
         queue
             .set_interrupts(false)
             .map_err(|_| StartupError::Memory)?;
@@ -263,19 +264,19 @@ fn queue<T>(
     if registers.get(Register::QueueVector)? != vector {
         return Err(StartupError::Queue(name));
     }
-    let places = queue.places();
+    let addresses = queue.addresses();
     for (low, high, address) in [
         (
             Register::QueueDescriptors,
             Register::QueueDescriptorsHigh,
-            places.descriptors,
+            addresses.descriptors,
         ),
         (
             Register::QueueAvailable,
             Register::QueueAvailableHigh,
-            places.available,
+            addresses.available,
         ),
-        (Register::QueueUsed, Register::QueueUsedHigh, places.used),
+        (Register::QueueUsed, Register::QueueUsedHigh, addresses.used),
     ] {
         registers.set(low, address.bits() as u32)?;
         registers.set(high, (address.bits() >> 32) as u32)?;

@@ -3,47 +3,47 @@
 use crate::dma::pci::registers::{RegisterWindow, Registers};
 use shmem::Fault;
 
-/// A register of the common configuration. Each is accessed in its whole width.
+/// A register of the common configuration. Each access uses the register's full width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
-    /// Selects 32 feature bits of the device.
+    /// Selects which 32 feature bits `DeviceFeature` contains.
     DeviceFeatureSelect,
-    /// These bits.
+    /// The selected 32 feature bits offered by the device.
     DeviceFeature,
-    /// Selects 32 feature bits of the driver.
+    /// Selects which 32 feature bits `DriverFeature` contains.
     DriverFeatureSelect,
-    /// These bits.
+    /// The selected 32 feature bits accepted by the driver.
     DriverFeature,
-    /// The vector of configuration changes.
+    /// Interrupt vector of configuration changes.
     ConfigVector,
-    /// The device's status.
+    /// Status of the device.
     Status,
-    /// The queue that the registers below belong to.
+    /// Number of the queue to which the registers below belong.
     QueueSelect,
-    /// Its number of entries.
+    /// Number of entries of the queue.
     QueueSize,
-    /// The vector of its interrupt.
+    /// Interrupt vector of the queue.
     QueueVector,
-    /// Whether it is enabled.
+    /// Whether the queue is enabled.
     QueueEnable,
-    /// The number of its notification address.
+    /// Number of the queue's notification address.
     QueueNotifyOffset,
-    /// The lower half of the address of its descriptors.
+    /// Lower half of the address of the queue's descriptors.
     QueueDescriptors,
-    /// The upper half.
+    /// Upper half of the address of the queue's descriptors.
     QueueDescriptorsHigh,
-    /// The lower half of the address of its available ring.
+    /// Lower half of the address of the queue's available ring.
     QueueAvailable,
-    /// The upper half.
+    /// Upper half of the address of the queue's available ring.
     QueueAvailableHigh,
-    /// The lower half of the address of its used ring.
+    /// Lower half of the address of the queue's used ring.
     QueueUsed,
-    /// The upper half.
+    /// Upper half of the address of the queue's used ring.
     QueueUsedHigh,
 }
 
 impl Register {
-    /// Returns its place and its width in bytes.
+    /// Returns the register's offset and width in bytes.
     #[must_use]
     pub const fn place(self) -> (usize, usize) {
         match self {
@@ -70,10 +70,10 @@ impl Register {
 
 /// Access to a device's notification addresses.
 pub trait Notify: std::fmt::Debug {
-    /// Returns whether the notification address with the number `offset` is accessible.
+    /// Returns whether the notification address with number `offset` is accessible.
     fn can_notify(&self, offset: u16) -> bool;
 
-    /// Notifies the device of descriptors in `queue`, whose notification address has the number
+    /// Notifies the device of new descriptors in `queue`, whose notification address has number
     /// `offset`.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ pub trait Notify: std::fmt::Debug {
 }
 
 impl RegisterWindow {
-    /// Returns the place of a notification address.
+    /// Returns the offset in bytes of a notification address, or `None` if it is not accessible.
     fn notify_at(&self, offset: u16) -> Option<usize> {
         let at = u64::from(offset) * u64::from(self.multiplier);
         let at = usize::try_from(at).ok()?;

@@ -1,5 +1,5 @@
 //! The driver's end of a split virtqueue (virtio 1.2, section 2.7), without indirect descriptors
-//! and without event indices. Each buffer is one descriptor, and the device returns buffers in any
+//! and event indices. Each buffer has one descriptor, and the device may return buffers in any
 //! order.
 //!
 //! ```text
@@ -15,33 +15,33 @@ use abi::PAGE;
 use shmem::{Fault, Span};
 use std::sync::atomic::{Ordering, fence};
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
-/// Bytes of an element of the used ring.
+/// Size in bytes of an element of the used ring.
 const USED: usize = 8;
-/// Bytes of flags and index before each ring.
+/// Size in bytes of the flags and index before each ring.
 const RING_HEADER: usize = 4;
 /// Flag of a descriptor: the device writes to the buffer.
 const WRITE: u16 = 2;
-/// Flag of the available ring: the driver needs no interrupts.
+/// Flag of the available ring: the device should raise no interrupts.
 const NO_INTERRUPT: u32 = 1;
-/// Flag of the used ring: the device needs no notifications.
+/// Flag of the used ring: the driver should send no notifications.
 const NO_NOTIFY: u32 = 1;
-/// The maximum number of entries.
+/// Maximum number of entries.
 pub const ENTRIES_MAX: u16 = 1 << 15;
 
-/// Where the parts of a queue are.
+/// I/O addresses of the parts of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// The descriptors.
+pub struct RingAddresses {
+    /// Address of the descriptors.
     pub descriptors: IoAddr,
-    /// The available ring.
+    /// Address of the available ring.
     pub available: IoAddr,
-    /// The used ring.
+    /// Address of the used ring.
     pub used: IoAddr,
 }
 
-/// The driver's end. `T` identifies a posted buffer.
+/// The driver's end of a virtqueue. `T` identifies a posted buffer.
 #[derive(Debug)]
 pub struct SplitQueue<T> {
     name: QueueName,
@@ -49,21 +49,23 @@ pub struct SplitQueue<T> {
     descriptors: Span,
     available: Span,
     used: Span,
-    places: Places,
-    /// Posted buffers and their lengths, by descriptor. This list, not the shared memory, says what
-    /// is posted.
+    addresses: RingAddresses,
+    /// Posted buffers and their lengths, by descriptor. This list, not the shared memory,
+    /// determines which buffers are posted.
     posted: Vec<Option<(T, u32)>>,
-    /// Descriptors that are not posted.
+    /// Free descriptors.
     free: Vec<u16>,
-    /// Index after the last posted buffer, and after the last published one.
+    /// Index after the last posted buffer.
     next: u16,
+    /// Index after the last published buffer.
     published: u16,
-    /// Index after the last buffer that was taken back.
+    /// Index after the last buffer that the driver has taken.
     taken: u16,
     flags: u32,
 }
 
-/// Returns the bytes of a queue's memory before its used ring, and all of its bytes.
+/// Returns the offset of the used ring in a queue's memory, and the total size of this memory, both
+/// in bytes.
 #[must_use]
 pub const fn ring_bytes(entries: u16) -> (usize, usize) {
     let entries = entries as usize;
@@ -73,8 +75,8 @@ pub const fn ring_bytes(entries: u16) -> (usize, usize) {
 }
 
 impl<T> SplitQueue<T> {
-    /// Creates an empty queue of `entries` entries, a power of two, over `memory` of
-    /// [`ring_bytes`], whose I/O address is `address`. Returns `None` if a size is wrong.
+    /// Creates an empty queue of `entries` entries, a power of two, over `memory` of [`ring_bytes`]
+    /// with I/O address `address`. Returns `None` if a size is wrong.
     #[must_use]
     pub fn new(name: QueueName, entries: u16, memory: Span, address: IoAddr) -> Option<Self> {
         let (driver, all) = ring_bytes(entries);
@@ -89,7 +91,7 @@ impl<T> SplitQueue<T> {
             descriptors: memory.take(available_at),
             available: memory.skip(available_at).take(driver - available_at),
             used: memory.skip(driver).take(all - driver),
-            places: Places {
+            addresses: RingAddresses {
                 descriptors: address,
                 available: address.add(available_at)?,
                 used: address.add(driver)?,
@@ -103,10 +105,10 @@ impl<T> SplitQueue<T> {
         })
     }
 
-    /// Returns where its parts are.
+    /// Returns the I/O addresses of its parts.
     #[must_use]
-    pub fn places(&self) -> Places {
-        self.places
+    pub fn addresses(&self) -> RingAddresses {
+        self.addresses
     }
 
     /// Returns the number of its entries.
@@ -127,11 +129,11 @@ impl<T> SplitQueue<T> {
         self.posted.len() - self.free.len()
     }
 
-    /// Posts a buffer, which the device reads, or, with `writes`, writes. [`SplitQueue::publish`]
-    /// shows it to the device.
+    /// Posts a buffer that the device reads, or writes if `writes` is true. The device sees it
+    /// after [`SplitQueue::publish`].
     ///
     /// # Errors
-    /// The queue has no room, or its memory is inaccessible; returns the item.
+    /// The queue is full, or its memory is inaccessible; returns the item.
     pub fn post(&mut self, item: T, address: IoAddr, len: u32, writes: bool) -> Result<(), T> {
         let Some(id) = self.free.pop() else {
             return Err(item);
@@ -162,7 +164,8 @@ impl<T> SplitQueue<T> {
         self.available.store_u16(RING_HEADER + slot * 2, id)
     }
 
-    /// Shows all posted buffers to the device, and returns whether it needs a notification.
+    /// Publishes all posted buffers to the device, and returns whether the device needs a
+    /// notification.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
@@ -172,26 +175,26 @@ impl<T> SplitQueue<T> {
         }
         self.published = self.next;
         self.write_available()?;
-        // Between the index and the device's flags.
+        // This fence separates the write of the index from the read of the device's flags.
         fence(Ordering::SeqCst);
         let flags = self.used.load_u32(0).map_err(|Fault| self.fault())?;
         Ok(flags & NO_NOTIFY == 0)
     }
 
-    /// Enables or disables interrupts. Returns whether buffers are waiting to be taken back; with
-    /// `enabled`, a buffer that the device returns after that raises an interrupt.
+    /// Enables or disables interrupts. Returns whether returned buffers are waiting. After this
+    /// call with `enabled`, the next buffer that the device returns raises an interrupt.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.
     pub fn set_interrupts(&mut self, enabled: bool) -> Result<bool, DmaError> {
         self.flags = if enabled { 0 } else { NO_INTERRUPT };
         self.write_available()?;
-        // Between the flag and the device's index.
+        // This fence separates the write of the flag from the read of the device's index.
         fence(Ordering::SeqCst);
         self.ready().map(|ready| ready > 0)
     }
 
-    /// Writes flags and index of the available ring, with release ordering.
+    /// Writes the flags and index of the available ring, with release ordering.
     fn write_available(&self) -> Result<(), DmaError> {
         let word = self.flags | u32::from(self.published) << 16;
         self.available
@@ -199,7 +202,7 @@ impl<T> SplitQueue<T> {
             .map_err(|Fault| self.fault())
     }
 
-    /// Returns the number of buffers that the device has returned.
+    /// Returns the number of buffers that the device has returned and the driver has not taken.
     fn ready(&self) -> Result<u16, DmaError> {
         let word = self.used.load_u32(0).map_err(|Fault| self.fault())?;
         let ready = ((word >> 16) as u16).wrapping_sub(self.taken);
@@ -210,12 +213,12 @@ impl<T> SplitQueue<T> {
         }
     }
 
-    /// Returns the number of buffers that the device does not know.
+    /// Returns the number of posted buffers that are not published.
     fn unpublished(&self) -> usize {
         usize::from(self.next.wrapping_sub(self.published))
     }
 
-    /// Takes back the next buffer that the device has returned, and the number of bytes that it
+    /// Takes the next buffer that the device has returned, with the number of bytes that the device
     /// reports.
     ///
     /// # Errors
@@ -245,7 +248,8 @@ impl<T> SplitQueue<T> {
         Ok(item.map(|(item, _)| (item, len)))
     }
 
-    /// Takes back all posted buffers. The device must have been reset before.
+    /// Passes all posted buffers to `put`, and empties the queue. The caller must have reset the
+    /// device.
     pub fn withdraw(&mut self, mut put: impl FnMut(T)) {
         for (id, place) in (0..).zip(&mut self.posted) {
             if let Some((item, _)) = place.take() {

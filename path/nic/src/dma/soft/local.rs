@@ -1,4 +1,4 @@
-//! The parts that the shared queue and the dedicated queues of a NIC in software have in common.
+//! The state that the shared queue and the dedicated queues of a software NIC share.
 
 use super::device::SoftDevice;
 use super::wire::Wire;
@@ -12,7 +12,7 @@ pub(super) struct LocalDevice<W> {
     pub(super) table: IoTable,
     pub(super) device: SoftDevice<W>,
     pub(super) dedicated: Vec<ReceiveQueue>,
-    /// Why the NIC is closed.
+    /// Why the NIC is closed, or `None` if it works.
     pub(super) closed: Option<DmaError>,
 }
 

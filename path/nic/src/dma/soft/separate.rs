@@ -1,6 +1,6 @@
-//! A device that works beside its driver, in another process: its interrupts, and its sleep.
+//! Interrupts and sleep of a device whose driver is in another process.
 
-use super::device::{BATCH, FIFO_BYTES, ReceiveUnit, SoftDevice};
+use super::device::{BATCH, FIFO_BYTES, ReceiveFifo, SoftDevice};
 use super::interrupt::QueueInterrupt;
 use super::wire::Wire;
 use crate::dma::addr::IoAddr;
@@ -9,28 +9,28 @@ use shmem::Fault;
 use std::mem;
 use std::sync::atomic::{Ordering, fence};
 
-/// Time between two attempts to send while the wire is full.
-const STALLED_NS: u64 = 20_000;
+/// Delay between two attempts to send while the wire is full.
+const TX_RETRY_NS: u64 = 20_000;
 
 impl<W: Wire> SoftDevice<W> {
-    /// Connects to a driver whose queues are empty and lie at these I/O addresses. Frames that
-    /// waited for an earlier driver are lost.
+    /// Connects to a driver whose queues are empty and have these I/O addresses. Frames that waited
+    /// for an earlier driver are lost.
     pub fn connect(&mut self, receive: &[IoAddr], transmit: IoAddr, now_ns: u64) {
         self.set_queues(receive, transmit);
         self.is_late = false;
-        self.forget_held(now_ns);
+        self.drop_held(now_ns);
     }
 
-    /// Works without a driver: forgets the queues of the last one, and discards frames that have
-    /// arrived.
+    /// Runs a turn without a driver: removes the queues of the last driver, and drops frames that
+    /// have arrived.
     pub fn discard(&mut self, now_ns: u64) {
         self.connect(&[], IoAddr::of_page(0), now_ns);
         let arrived = std::iter::from_fn(|| self.wire.receive(now_ns));
         self.counters.missed += arrived.take(BATCH).count() as u64;
     }
 
-    /// Enables and disables dedicated queues as their control words say. A disabled queue is reset,
-    /// and its waiting frames move to the shared queue.
+    /// Enables and disables dedicated queues according to their control words. Resets a disabled
+    /// queue, and moves its waiting frames to the shared queue.
     pub fn follow_controls(&mut self, io: &impl IoMemory) {
         for queue in 1..self.receive.len() {
             if self.follow_control(queue, io).is_err() {
@@ -46,8 +46,8 @@ impl<W: Wire> SoftDevice<W> {
         let Some(receive) = dedicated.get_mut(queue - 1) else {
             return Ok(());
         };
-        let memory = receive.unit.memory(io);
-        let control = match receive.unit.is_stopped {
+        let memory = receive.mapped.memory(io);
+        let control = match receive.mapped.is_stopped {
             true => return Ok(()),
             false => memory.control()?,
         };
@@ -69,9 +69,9 @@ impl<W: Wire> SoftDevice<W> {
                 shared.fifo.push_back(frame);
             }
         }
-        receive.unit.reset(0);
+        receive.mapped.reset(0);
         receive.interrupt = QueueInterrupt::default();
-        receive.unit.queue.publish_reset(&memory)?;
+        receive.mapped.queue.publish_reset(&memory)?;
         if let Some(mac) = control.mac {
             self.filter.insert(mac, queue);
         }
@@ -79,30 +79,31 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Returns the number of completions of a receive queue that the driver has not acknowledged,
-    /// and the index that it has acknowledged last.
+    /// and the index that the driver has acknowledged last.
     fn unacknowledged(&mut self, queue: usize, io: &impl IoMemory) -> (u32, u32) {
-        // The driver clears its index of a disabled queue only when it enables the queue again.
-        let works =
-            |one: &&ReceiveUnit| !one.unit.is_stopped && (queue == 0 || one.control.mac.is_some());
-        let Some(receive) = self.receive.get(queue).filter(works) else {
+        // The driver resets its index of a disabled queue only when it enables the queue again.
+        let is_active = |one: &&ReceiveFifo| {
+            !one.mapped.is_stopped && (queue == 0 || one.control.mac.is_some())
+        };
+        let Some(receive) = self.receive.get(queue).filter(is_active) else {
             return (0, 0);
         };
-        let memory = receive.unit.memory(io);
-        let counts = receive.unit.queue.unacknowledged(&memory);
+        let memory = receive.mapped.memory(io);
+        let counts = receive.mapped.queue.unacknowledged(&memory);
         counts.unwrap_or_else(|Fault| {
             self.stop_queue(queue);
             (0, 0)
         })
     }
 
-    /// Raises the interrupt if it is due: shows it to the driver in the memory of each queue that
-    /// waits for it. Returns whether to wake the driver. Each queue raises it once for each
-    /// acknowledgement of the driver.
+    /// Raises the interrupt if it is due, by incrementing `raised` in the memory of each queue with
+    /// a pending interrupt. Returns whether the caller must wake the driver. Each queue raises the
+    /// interrupt once per acknowledgement of the driver.
     pub fn raise(&mut self, now_ns: u64, io: &impl IoMemory) -> bool {
         for queue in 0..self.receive.len() {
             let counts = self.unacknowledged(queue, io);
             if let Some(receive) = self.receive.get_mut(queue) {
-                receive.interrupt.follow(now_ns, counts);
+                receive.interrupt.update(now_ns, counts);
             }
         }
         let due_ns = self.interrupt_due();
@@ -123,15 +124,15 @@ impl<W: Wire> SoftDevice<W> {
         let Some(receive) = self.receive.get_mut(queue) else {
             return Ok(());
         };
-        if receive.interrupt.waits() {
+        if receive.interrupt.is_pending() {
             receive.interrupt.is_raised = true;
-            let memory = receive.unit.memory(io);
-            receive.unit.queue.raise(&memory)?;
+            let memory = receive.mapped.memory(io);
+            receive.mapped.queue.raise(&memory)?;
         }
         Ok(())
     }
 
-    /// Returns the time of the next interrupt for stored frames.
+    /// Returns the time at which the interrupt for stored frames is due.
     pub(super) fn interrupt_due(&self) -> Option<u64> {
         let queues = self.receive.iter();
         let due = queues.filter_map(|receive| receive.interrupt.due_ns(self.interrupts));
@@ -142,7 +143,7 @@ impl<W: Wire> SoftDevice<W> {
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let stalled = self.transmit.queue.has_taken() && !self.transmit.is_stopped;
-        let stalled = stalled.then_some(now_ns.saturating_add(STALLED_NS));
+        let stalled = stalled.then_some(now_ns.saturating_add(TX_RETRY_NS));
         let arrival = self.wire.due_ns(0);
         arrival
             .into_iter()
@@ -152,8 +153,9 @@ impl<W: Wire> SoftDevice<W> {
             .min()
     }
 
-    /// Prepares for sleep: asks the driver for a doorbell with the next frame to send, and with the
-    /// next buffer if frames wait for one. Returns whether there is work already.
+    /// Prepares for sleep: requests a doorbell with the next frame to send, and with the next
+    /// buffer of each queue whose frames wait for one. Returns whether such a frame or buffer is
+    /// already posted.
     pub fn arm(&mut self, io: &impl IoMemory) -> bool {
         let mut is_posted = false;
         for queue in 0..self.receive.len() {
@@ -165,7 +167,7 @@ impl<W: Wire> SoftDevice<W> {
         let transmit = &self.transmit;
         let memory = transmit.memory(io);
         let armed = transmit.queue.arm(&memory, true);
-        // Between `wake` and `posted`: see `DriverQueue::wakes`.
+        // This fence separates `wake` from `posted`: see `DriverQueue::wakes`.
         fence(Ordering::SeqCst);
         match armed.and_then(|()| transmit.queue.has_posted(&memory)) {
             Ok(posted) => is_posted |= posted && !transmit.is_stopped,
@@ -175,13 +177,13 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     fn arm_receive(&self, queue: usize, io: &impl IoMemory) -> Result<bool, Fault> {
-        let Some(receive) = self.receive.get(queue).filter(|one| !one.unit.is_stopped) else {
+        let Some(receive) = self.receive.get(queue).filter(|one| !one.mapped.is_stopped) else {
             return Ok(false);
         };
-        let memory = receive.unit.memory(io);
-        let wanted = !receive.fifo.is_empty();
-        receive.unit.queue.arm(&memory, wanted)?;
+        let memory = receive.mapped.memory(io);
+        let wakes = !receive.fifo.is_empty();
+        receive.mapped.queue.arm(&memory, wakes)?;
         fence(Ordering::SeqCst);
-        Ok(wanted && receive.unit.queue.has_posted(&memory)?)
+        Ok(wakes && receive.mapped.queue.has_posted(&memory)?)
     }
 }
