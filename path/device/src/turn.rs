@@ -112,7 +112,7 @@ impl<W: Wait> DeviceDomain<W> {
         let Self { device, link, .. } = self;
         match link.granted() {
             Some(granted) => {
-                device.follow_controls(&granted.memory);
+                device.apply_controls(&granted.memory);
                 device.work(now_ns, &granted.memory);
                 if device.raise(now_ns, &granted.memory) {
                     link.interrupt();

@@ -203,7 +203,7 @@ impl NicPort {
             out.iter_mut().skip(before).for_each(finish_beyond_reach);
             taken
         });
-        self.moderator.looked(now_ns, taken, budget);
+        self.moderator.polled(now_ns, taken, budget);
         self.poll_result = if taken < budget {
             PollResult::All
         } else {

@@ -71,7 +71,7 @@ impl Moderator {
     }
 
     /// Records a poll that received `taken` frames with a budget of `budget`.
-    pub fn looked(&mut self, now_ns: u64, taken: usize, budget: usize) {
+    pub fn polled(&mut self, now_ns: u64, taken: usize, budget: usize) {
         // A poll that continues a backlog belongs to the tick that began it. An empty poll, which
         // another device caused, does not count as an interrupt, so the next frame need not wait.
         if let ModerationPolicy::Tick { us } = self.policy
@@ -114,7 +114,7 @@ mod tests {
     fn spin_is_always_due_and_never_waits() {
         let mut m = Moderator::new(ModerationPolicy::Spin);
         assert!(m.due(0));
-        m.looked(0, 0, 64);
+        m.polled(0, 0, 64);
         assert!(m.due(0));
         assert_eq!(m.wake(0, None), Wake::Now);
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn event_waits_for_descriptor_or_due_time() {
         let mut m = Moderator::new(ModerationPolicy::Event);
-        m.looked(100, 3, 64);
+        m.polled(100, 3, 64);
         assert!(m.due(100));
         assert_eq!(m.wake(100, None), Wake::Event(None));
         assert_eq!(m.wake(100, Some(101)), Wake::Event(Some(101)));
@@ -133,7 +133,7 @@ mod tests {
     fn tick_waits_its_time_and_then_for_an_event() {
         let mut m = Moderator::new(TICK);
         assert!(m.due(1_000));
-        m.looked(1_000, 3, 64);
+        m.polled(1_000, 3, 64);
         assert!(!m.due(50_999));
         assert_eq!(m.wake(50_999, Some(0)), Wake::At(51_000));
         assert!(m.due(51_000));
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn a_backlog_is_drained_within_its_tick() {
         let mut m = Moderator::new(TICK);
-        m.looked(1_000, 64, 64);
+        m.polled(1_000, 64, 64);
         assert!(m.due(1_001));
         assert_eq!(m.wake(1_001, None), Wake::Now);
-        m.looked(2_000, 10, 64);
+        m.polled(2_000, 10, 64);
         assert!(!m.due(50_999));
         assert!(m.due(51_000));
     }
@@ -154,24 +154,24 @@ mod tests {
     #[test]
     fn a_zero_budget_is_no_backlog() {
         let mut m = Moderator::new(TICK);
-        m.looked(0, 0, 0);
+        m.polled(0, 0, 0);
         assert_eq!(m.wake(0, None), Wake::Event(None));
     }
 
     #[test]
     fn an_empty_poll_delays_no_frame() {
         let mut m = Moderator::new(TICK);
-        m.looked(1_000, 0, 64);
+        m.polled(1_000, 0, 64);
         assert!(m.due(1_001));
         assert_eq!(m.wake(1_001, None), Wake::Event(None));
-        m.looked(2_000, 1, 64);
+        m.polled(2_000, 1, 64);
         assert!(!m.due(51_999));
     }
 
     #[test]
     fn new_policy_discards_the_old_wait() {
         let mut m = Moderator::new(TICK);
-        m.looked(0, 1, 64);
+        m.polled(0, 1, 64);
         m.set_policy(ModerationPolicy::Event);
         assert_eq!(m.policy(), ModerationPolicy::Event);
         assert!(m.due(0));

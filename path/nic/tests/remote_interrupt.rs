@@ -128,9 +128,9 @@ fn rig(interrupts: Interrupts) -> Rig {
     device.connect(&[places.receive, places.dedicated], places.transmit, 0);
     let bell = Rc::<CountingBell>::default();
     nic.connect(bell.clone());
-    queue.follow_link(|_| ());
+    queue.sync_link(|_| ());
     queue.start(MAC, false);
-    device.follow_controls(&granted);
+    device.apply_controls(&granted);
     let mut driver = Driver {
         nic,
         queue,

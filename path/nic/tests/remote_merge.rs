@@ -107,7 +107,7 @@ fn rig(delay_ns: u64) -> Rig {
     let places = nic.lay_out().unwrap();
     device.connect(&[places.receive, places.dedicated], places.transmit, 0);
     nic.connect(Rc::<CountingBell>::default());
-    queue.follow_link(|_| ());
+    queue.sync_link(|_| ());
     let mut rig = Rig {
         nic,
         queue,
@@ -140,7 +140,7 @@ impl Rig {
     }
 
     fn work(&mut self, now_ns: u64) -> bool {
-        self.device.follow_controls(&self.granted);
+        self.device.apply_controls(&self.granted);
         self.device.work(now_ns, &self.granted);
         self.device.raise(now_ns, &self.granted)
     }
@@ -325,7 +325,7 @@ fn closed_by(completions: &[[u32; 4]], of_guest: bool) -> Option<String> {
     rig.nic.disconnect(&mut rig.pool);
     assert_eq!(rig.pool.available(), BUFFERS);
     let mut back = std::mem::take(&mut rig.failed);
-    rig.queue.follow_link(|id| back.push(id));
+    rig.queue.sync_link(|id| back.push(id));
     back.sort_by_key(|id| id.0);
     assert_eq!(back, (0..40).map(BufferId).collect::<Vec<_>>());
     closed.map(|why| why.misuse.to_string())

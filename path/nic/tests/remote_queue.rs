@@ -86,8 +86,7 @@ impl Rig {
         let queues = [places.receive, places.dedicated, second];
         self.device.connect(&queues, places.transmit, 0);
         self.nic.connect(self.bell.clone());
-        self.queue
-            .follow_link(|id| panic!("{id:?} is still posted"));
+        self.queue.sync_link(|id| panic!("{id:?} is still posted"));
     }
 
     fn start(&mut self) {
@@ -114,7 +113,7 @@ impl Rig {
 
     /// Runs the device. Returns whether it raises its interrupt.
     fn work(&mut self) -> bool {
-        self.device.follow_controls(&self.granted);
+        self.device.apply_controls(&self.granted);
         self.device.work(0, &self.granted);
         self.device.raise(0, &self.granted)
     }
@@ -268,7 +267,7 @@ fn invalid_dedicated_completion_closes_the_nic() {
         assert!(rig.receive().is_empty(), "a closed NIC receives nothing");
         rig.nic.disconnect(&mut rig.pool);
         let mut back = std::mem::take(&mut rig.failed);
-        rig.queue.follow_link(|id| back.push(id));
+        rig.queue.sync_link(|id| back.push(id));
         back.sort_by_key(|id| id.0);
         assert_eq!(back, [0, 1, 2].map(BufferId), "{why}");
         rig.connect();
@@ -390,7 +389,7 @@ fn buffers_return_when_the_link_is_down() {
     rig.nic.disconnect(&mut rig.pool);
     assert!(rig.receive().is_empty());
     let mut back = Vec::new();
-    rig.queue.follow_link(|id| back.push(id));
+    rig.queue.sync_link(|id| back.push(id));
     assert_eq!(back, [0, 1, 2, 3].map(BufferId));
     assert!(!rig.queue.is_started() && !rig.queue.is_ready());
     rig.connect();

@@ -66,7 +66,7 @@ fn rig() -> Rig {
     let places = nic.lay_out().unwrap();
     device.connect(&[places.receive, places.dedicated], places.transmit, 0);
     nic.connect(Rc::<CountingBell>::default());
-    queue.follow_link(|_| ());
+    queue.sync_link(|_| ());
     let mut rig = Rig {
         nic,
         queue,
@@ -95,7 +95,7 @@ fn rig() -> Rig {
 
 impl Rig {
     fn work(&mut self) {
-        self.device.follow_controls(&self.granted);
+        self.device.apply_controls(&self.granted);
         self.device.work(0, &self.granted);
         self.device.raise(0, &self.granted);
     }
@@ -161,7 +161,7 @@ impl Rig {
                 false => frame.recycle(&mut self.pool),
             }
         }
-        self.queue.follow_link(|id| back.push(id));
+        self.queue.sync_link(|id| back.push(id));
         back.sort_by_key(|id| id.0);
         assert_eq!(back, (0..GUEST_BUFFERS).map(BufferId).collect::<Vec<_>>());
         assert_eq!(self.pool.available(), BUFFERS);

@@ -94,7 +94,7 @@ impl Rig {
             of_guest: Vec::new(),
             nic,
         };
-        rig.queue.follow_link(|_| ());
+        rig.queue.sync_link(|_| ());
         rig
     }
 
@@ -274,7 +274,7 @@ impl Rig {
         self.nic.disconnect(&mut self.supply);
         let free = &mut self.free;
         self.queue
-            .follow_link(|id| assert!(free.insert(id.0), "returned twice"));
+            .sync_link(|id| assert!(free.insert(id.0), "returned twice"));
         assert!(self.nic.lay_out().is_some());
         self.nic.connect(Rc::new(Silent));
         self.devices = [DeviceQueue::new(ENTRIES, 0); QUEUES];

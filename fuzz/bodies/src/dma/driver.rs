@@ -94,7 +94,7 @@ pub(super) fn soft(input: &mut Input<'_>) {
             }
             4 => now_ns += u64::from(input.u8()),
             _ => {
-                device.follow_controls(&table);
+                device.apply_controls(&table);
                 device.work(now_ns, &table);
                 device.raise(now_ns, &table);
                 device.arm(&table);

@@ -138,7 +138,7 @@ impl GuestDeviceQueue {
             self.trouble.clear();
         }
         self.queue
-            .follow_link(|id| netback.return_buffer(id, Returned::Unused));
+            .sync_link(|id| netback.return_buffer(id, Returned::Unused));
     }
 
     /// Starts the queue if the guest and the device are ready. Returns whether it has started the

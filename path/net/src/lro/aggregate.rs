@@ -176,7 +176,7 @@ impl Aggregate {
         segment: &TcpSegment,
     ) -> bool {
         self.layout == segment.layout
-            && program.equal(self.frame.snapshot_room(), frame.snapshot_room())
+            && program.equal(self.frame.snapshot_array(), frame.snapshot_array())
     }
 
     /// Checks whether a packet with an [equal](Aggregate::equal) header may follow.
@@ -246,10 +246,10 @@ impl Aggregate {
         if self.layout != segment.layout {
             return Reason::HeaderLengths;
         }
-        let ours = self.frame.snapshot_room();
+        let ours = self.frame.snapshot_array();
         let other = self.follows(tests, frame, segment).err();
         for rule in &RULES {
-            let theirs = frame.snapshot_room();
+            let theirs = frame.snapshot_array();
             if other == Some(rule.reason)
                 || broken(tests.rules, rule.field, self.layout, ours, theirs)
             {

@@ -34,7 +34,7 @@ impl SnapshotLayout {
     /// payload's position open. Returns `None` if the EtherType is not IPv4 or IPv6.
     #[inline]
     pub(super) fn usual(frame: &Frame) -> Option<Self> {
-        let bytes = frame.snapshot_room();
+        let bytes = frame.snapshot_array();
         let (tcp_at, v6) = match [bytes[12], bytes[13]] {
             [8, 0] => (34, false),
             [0x86, 0xdd] => (54, true),
@@ -96,14 +96,14 @@ fn plain(frame: &mut Frame) -> Option<PacketClass> {
     if frame.header().len() < 54 {
         return None;
     }
-    let (tcp_at, v6) = match PlainHeaders::of(frame.snapshot_room())? {
+    let (tcp_at, v6) = match PlainHeaders::of(frame.snapshot_array())? {
         PlainHeaders::Tcp { at, v6 } => (at, v6),
         PlainHeaders::Other => return Some(PacketClass::Other),
     };
     if frame.header().len() < tcp_at + 20 {
         frame.need(SNAPSHOT).ok()?;
     }
-    let header = usize::from(frame.snapshot_room()[tcp_at + 12] >> 4) * 4;
+    let header = usize::from(frame.snapshot_array()[tcp_at + 12] >> 4) * 4;
     let payload_at = tcp_at + header;
     if frame.header().len() < payload_at {
         frame.need(SNAPSHOT).ok()?;
@@ -213,7 +213,7 @@ pub(super) fn segment(
 /// Returns one byte of the snapshot; zero beyond it.
 #[inline]
 pub(super) fn byte(frame: &Frame, at: usize) -> u8 {
-    frame.snapshot_room().get(at).copied().unwrap_or(0)
+    frame.snapshot_array().get(at).copied().unwrap_or(0)
 }
 
 /// Returns the big-endian number at `at` of the snapshot; zero beyond it.
@@ -231,7 +231,7 @@ pub(super) fn be32(frame: &Frame, at: usize) -> u32 {
 /// Returns bytes of the snapshot; zeros if it does not hold all of them.
 #[inline]
 pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
-    let bytes = frame.snapshot_room().get(at..);
+    let bytes = frame.snapshot_array().get(at..);
     let bytes = bytes.and_then(<[u8]>::first_chunk);
     bytes.copied().unwrap_or([0; N])
 }

@@ -116,7 +116,7 @@ impl Prediction {
         self.room = 0;
         let (Ok(len), Some(header)) = (
             u16::try_from(layout.payload() + segment.payload),
-            frame.snapshot_room().first_chunk(),
+            frame.snapshot_array().first_chunk(),
         ) else {
             return false;
         };
@@ -171,7 +171,7 @@ impl Prediction {
             && frame.header_len() >= usize::from(self.payload_at)
             && frame.bare() == 0
             && frame.offload.gso.is_none();
-        let header = frame.snapshot_room().first_chunk()?;
+        let header = frame.snapshot_array().first_chunk()?;
         if !shape || mask.differences(header, &self.header, 0..PARTS - 1) != 0 {
             return None;
         }

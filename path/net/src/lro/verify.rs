@@ -32,7 +32,7 @@ pub(super) fn verify(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> 
 #[inline]
 fn ip(frame: &Frame, segment: &TcpSegment) -> Result<(), Reason> {
     let at = segment.layout.network();
-    let bytes = frame.snapshot_room().get(at..).unwrap_or(&[]);
+    let bytes = frame.snapshot_array().get(at..).unwrap_or(&[]);
     let Some(header) = bytes.first_chunk::<20>() else {
         return Err(Reason::Unverified);
     };

@@ -71,7 +71,7 @@ impl TcpFlow {
         if header.len() < 54 {
             return None;
         }
-        let PlainHeaders::Tcp { at, v6 } = PlainHeaders::of(frame.snapshot_room())? else {
+        let PlainHeaders::Tcp { at, v6 } = PlainHeaders::of(frame.snapshot_array())? else {
             return None;
         };
         let (macs, addresses) = (header.get(..12)?, if v6 { 22..54 } else { 26..34 });

@@ -133,7 +133,7 @@ impl RemoteQueue {
     /// Handles a link that was set down since the last call: stops the queue, and passes each
     /// posted buffer to `back`. The device of the old connection can no longer access the queue's
     /// memory.
-    pub fn follow_link(&mut self, back: impl FnMut(BufferId)) {
+    pub fn sync_link(&mut self, back: impl FnMut(BufferId)) {
         if self.connection != self.link.connection() {
             self.connection = self.link.connection();
             self.control = QueueControl::default();
@@ -164,7 +164,7 @@ impl RemoteQueue {
     /// Requests that the device store frames in the shared queue, and discards the list of posted
     /// buffers. The device may access these buffers until their pages are revoked.
     pub fn stop(&mut self) {
-        self.follow_link(|_| ());
+        self.sync_link(|_| ());
         if self.is_started() {
             self.change(None, false);
         }

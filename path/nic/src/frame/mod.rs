@@ -253,7 +253,7 @@ impl Frame {
     /// [`Frame::header`] are private but undefined.
     #[must_use]
     #[inline]
-    pub const fn snapshot_room(&self) -> &[u8; SNAPSHOT] {
+    pub const fn snapshot_array(&self) -> &[u8; SNAPSHOT] {
         &self.header
     }
 

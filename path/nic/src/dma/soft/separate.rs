@@ -31,7 +31,7 @@ impl<W: Wire> SoftDevice<W> {
 
     /// Enables and disables dedicated queues according to their control words. Resets a disabled
     /// queue, and moves its waiting frames to the shared queue.
-    pub fn follow_controls(&mut self, io: &impl IoMemory) {
+    pub fn apply_controls(&mut self, io: &impl IoMemory) {
         for queue in 1..self.receive.len() {
             if self.follow_control(queue, io).is_err() {
                 self.stop_queue(queue);
