@@ -1,5 +1,5 @@
-//! Measures the cost of a read and of a write of a TAP in TSC cycles: for frames of 1514 bytes
-//! without a virtio-net header, and for packets of 64 KB with one. Needs root.
+//! Measures the cost of a read and a write of a TAP in TSC cycles, for frames of 1514 bytes with
+//! and without a virtio-net header, and for packets of 64 KB with one. Needs root.
 //!
 //! ```sh
 //! cargo run --release -p nic-linux --example tap_cost
@@ -19,7 +19,7 @@ use std::process::Command;
 const ROUNDS: usize = 500;
 const BATCH: usize = 64;
 
-/// Half pages and pages.
+/// Pools of half pages and of whole pages.
 struct Supply(Pool, Pool);
 
 impl Buffers for Supply {
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures writes of frames to a closed port, from another network: the kernel drops them early.
+/// Measures writes of frames from a foreign network to a closed port, which the kernel drops early.
 fn write_cost(nic: &mut TapNic, size: usize) -> Result<u64, Box<dyn Error>> {
     let span = Area::anonymous(1 << 17)?.span();
     let mut header = vec![0xff; 6];
@@ -126,7 +126,7 @@ fn write_cost(nic: &mut TapNic, size: usize) -> Result<u64, Box<dyn Error>> {
     Ok((tsc() - start) / (ROUNDS as u64 * 10))
 }
 
-/// Measures reads of frames that a socket sends, `BATCH` at a time.
+/// Measures reads of frames that a socket sends in batches of `BATCH`.
 fn read_cost(
     namespace: &Namespace,
     nic: &mut TapNic,

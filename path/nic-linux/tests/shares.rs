@@ -1,5 +1,5 @@
-//! A TAP with several shared queues: how the kernel distributes flows. Without root or a TAP driver
-//! every test skips and logs why.
+//! Tests how the kernel distributes flows to the shared queues of a TAP. Without root or a TAP
+//! driver, every test is skipped and logs why.
 #![allow(clippy::unwrap_used, unsafe_code, dead_code)]
 
 mod common;
@@ -17,7 +17,7 @@ use testing::PATIENCE;
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
 
-/// A TAP's queues, and the pool that all of them receive into.
+/// A TAP's queues, and the pool of their receive buffers.
 struct Queues {
     nics: Vec<TapNic>,
     namespace: Namespace,
@@ -40,7 +40,7 @@ fn queues(count: u32) -> Option<Queues> {
     })
 }
 
-/// Returns a numbered UDP datagram between two ports.
+/// Returns a frame with a numbered UDP datagram between two ports.
 fn datagram(macs: [[u8; 6]; 2], last: [u8; 2], ports: [u16; 2], number: u32) -> Vec<u8> {
     let mut frame = [macs[1], macs[0]].concat();
     frame.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -61,11 +61,11 @@ fn to_wire(flow: u16) -> Vec<u8> {
 }
 
 impl Queues {
-    /// Receives the next `want` datagrams; returns the queue, flow and number of each.
-    fn collect(&mut self, want: usize) -> Vec<(usize, u16, u32)> {
+    /// Receives the next `count` datagrams, and returns the queue, flow and number of each.
+    fn collect(&mut self, count: usize) -> Vec<(usize, u16, u32)> {
         let mut found = Vec::new();
         let until = Instant::now() + PATIENCE;
-        while found.len() < want && Instant::now() < until {
+        while found.len() < count && Instant::now() < until {
             for (queue, nic) in self.nics.iter_mut().enumerate() {
                 let mut frames = Vec::new();
                 nic.rx(0, 64, &mut self.pool, &mut frames);
@@ -93,7 +93,7 @@ impl Queues {
 }
 
 #[test]
-fn flows_spread_and_keep_queue_and_order() {
+fn flows_use_all_queues_and_stay_in_order() {
     const FLOWS: u16 = 40;
     let Some(mut queues) = queues(4) else { return };
     let sender = Sender::new(&queues.namespace);
@@ -109,14 +109,14 @@ fn flows_spread_and_keep_queue_and_order() {
         let numbers: Vec<_> = of_flow.clone().map(|(_, _, number)| *number).collect();
         assert!(numbers.iter().copied().eq(0..20), "{flow}: {numbers:?}");
         let by: BTreeSet<_> = of_flow.map(|(queue, ..)| *queue).collect();
-        assert_eq!(by.len(), 1, "flow {flow} arrives by {by:?}");
+        assert_eq!(by.len(), 1, "flow {flow} uses the queues {by:?}");
         used.extend(by);
     }
-    assert_eq!(used, (0..4).collect(), "every queue has flows");
+    assert_eq!(used, (0..4).collect(), "a queue has no flow");
 }
 
 #[test]
-fn both_directions_of_a_flow_meet() {
+fn both_directions_of_a_flow_use_one_queue() {
     let Some(mut queues) = queues(3) else { return };
     let sender = Sender::new(&queues.namespace);
     for flow in 0..9 {

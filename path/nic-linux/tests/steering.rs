@@ -1,5 +1,5 @@
-//! Steering by destination MAC on real TAPs. Without root, a TAP driver or bpf(2) every test skips
-//! and logs why.
+//! Tests steering by destination MAC on real TAPs. Without root, a TAP driver or bpf(2), every test
+//! is skipped and logs why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod common;
@@ -13,13 +13,13 @@ use shmem::Area;
 use std::time::Instant;
 use testing::PATIENCE;
 
-/// Polls the shared queue and all others for a while; returns the frames' bytes by queue, the
-/// shared one last.
-fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
+/// Polls all queues until `count` frames have arrived. Returns the frames' bytes by queue; the
+/// shared queue is last.
+fn collect(guests: &mut Guests, count: usize) -> Vec<Vec<Vec<u8>>> {
     let mut by_queue = vec![Vec::new(); MACS.len() + 1];
     let mut pool = Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048);
     let until = Instant::now() + PATIENCE;
-    while by_queue.iter().map(Vec::len).sum::<usize>() < want && Instant::now() < until {
+    while by_queue.iter().map(Vec::len).sum::<usize>() < count && Instant::now() < until {
         for (n, frames) in by_queue.iter_mut().take(MACS.len()).enumerate() {
             frames.extend(guests.poll(QueueId(n as u32)));
         }
@@ -43,7 +43,7 @@ fn frames_reach_the_queue_of_their_mac() {
         return;
     };
     for n in 0..MACS.len() {
-        guests.give_queue(n);
+        guests.alloc_queue(n);
     }
     let sender = Sender::new(&guests.namespace);
     let targets = [MACS[0], MACS[1], OTHER, MACS[2], SHARED_ONLY];
@@ -57,18 +57,22 @@ fn frames_reach_the_queue_of_their_mac() {
         assert_eq!(by_queue[n].len(), 200, "queue {n}");
         for (round, frame) in by_queue[n].iter().enumerate() {
             assert_eq!(frame[..6], mac[..]);
-            assert_eq!(frame[14..18], (round as u32).to_be_bytes(), "in order");
+            assert_eq!(
+                frame[14..18],
+                (round as u32).to_be_bytes(),
+                "frames are in order"
+            );
         }
     }
     assert_eq!(by_queue[MACS.len()].len(), 400);
 }
 
 #[test]
-fn mac_moves_at_once_and_queue_drains() {
+fn mac_moves_immediately_and_queue_drains() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
-    let queue = guests.give_queue(0);
+    let queue = guests.alloc_queue(0);
     let sender = Sender::new(&guests.namespace);
     sender.send(&frame_to(MACS[0], 1));
     guests.vmq().disable_queue(queue).unwrap();
@@ -96,14 +100,17 @@ fn mac_moves_at_once_and_queue_drains() {
 }
 
 #[test]
-fn steered_macs_are_bounded() {
+fn the_number_of_steered_macs_is_limited() {
     let Some(guests) = Guests::new() else {
         return;
     };
     let steering = &guests.steering;
     let queues = MACS.len() as u32;
     assert!(steering.steer(MACS[0], Some(queues)).is_err());
-    assert!(steering.steer(MACS[0], None).is_ok(), "it was not steered");
+    assert!(
+        steering.steer(MACS[0], None).is_ok(),
+        "removing an unsteered MAC succeeds"
+    );
     let mac = |number: u32| {
         let [.., a, b] = number.to_be_bytes();
         [2, 0, 0, 0, a, b]
@@ -119,14 +126,15 @@ fn steered_macs_are_bounded() {
     }
 }
 
-/// A driver domain does this first, because it does not know how its predecessor steered frames.
+/// A driver domain does this first, because it does not know how the previous driver domain steered
+/// frames.
 #[test]
 fn recover_steers_all_frames_to_the_shared_queue() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
     for n in 0..MACS.len() {
-        guests.give_queue(n);
+        guests.alloc_queue(n);
     }
     guests.steering.steer(EVERY_MAC, None).unwrap();
     let sender = Sender::new(&guests.namespace);
@@ -140,14 +148,14 @@ fn recover_steers_all_frames_to_the_shared_queue() {
     assert!(queues.iter().all(|frames| *frames == 0), "{queues:?}");
 }
 
-/// With split headers the kernel writes the payload directly behind the header's space, and leaves
-/// the space untouched.
+/// With split headers the kernel writes the payload after the space for the header, and does not
+/// write to this space.
 #[test]
-fn headers_of_a_queue_are_kept_out_of_its_buffers() {
+fn split_headers_stay_out_of_the_buffers() {
     let Some(mut guests) = Guests::new() else {
         return;
     };
-    let queue = guests.give(1, true);
+    let queue = guests.alloc_queue_with(1, true);
     let sender = Sender::new(&guests.namespace);
     let lengths = [60, SNAPSHOT - 1, SNAPSHOT, SNAPSHOT + 1, 1514];
     let sent = lengths.map(|len| {
@@ -165,22 +173,22 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
                 (frame.len().min(SNAPSHOT), 1)
             );
             let rest = frame.pieces[0].span;
-            let mut behind = vec![0; rest.len()];
-            rest.read(&mut behind).unwrap();
-            (frame.header().to_vec(), behind, rest)
+            let mut after_header = vec![0; rest.len()];
+            rest.read(&mut after_header).unwrap();
+            (frame.header().to_vec(), after_header, rest)
         }));
     }
     assert_eq!(received.len(), sent.len());
-    for ((header, behind, rest), sent) in received.into_iter().zip(sent) {
-        assert_eq!([header.clone(), behind].concat(), sent);
-        // Buffers begin at every 2048th byte of an area of whole pages, and were zeroed.
+    for ((header, after_header, rest), sent) in received.into_iter().zip(sent) {
+        assert_eq!([header.clone(), after_header].concat(), sent);
+        // Buffers begin at multiples of 2048 bytes in an area of whole pages, and were zeroed.
         let buffer = rest.addr() & !2047;
         assert_eq!(rest.addr() - buffer, header.len());
         let place = guests.buffer_at(buffer);
-        let mut held = vec![0xff; header.len()];
-        place.read(&mut held).unwrap();
+        let mut space = vec![0xff; header.len()];
+        place.read(&mut space).unwrap();
         assert_eq!(
-            held,
+            space,
             vec![0; header.len()],
             "a header of {} bytes",
             header.len()
@@ -188,8 +196,8 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
     }
 }
 
-/// Returns a TCP segment of `bytes` of payload, still to be segmented, behind a virtio-net header;
-/// and the frame alone.
+/// Returns a TCP packet with `bytes` of payload and pending segmentation, once after a virtio-net
+/// header, and once without it.
 fn segment_to(mac: [u8; 6], bytes: usize) -> (Vec<u8>, Vec<u8>) {
     const HEADERS: usize = 54;
     let mut frame = frame_to(mac, 0);
@@ -211,15 +219,16 @@ fn segment_to(mac: [u8; 6], bytes: usize) -> (Vec<u8>, Vec<u8>) {
     (sent, frame)
 }
 
-/// Each segment arrives whole, in as many buffers as it needs and in their posting order, with and
-/// without split headers. Short frames between them use one buffer.
+/// Each packet with pending segmentation arrives whole, in the minimum number of buffers and in the
+/// order in which these were posted, with and without split headers. Short frames between them use
+/// one buffer.
 #[test]
 fn segments_fill_buffers_in_posting_order() {
     for split in [false, true] {
         let Some(mut guests) = Guests::with_offloads(true) else {
             return;
         };
-        let queue = guests.give(0, split);
+        let queue = guests.alloc_queue_with(0, split);
         let sender = Sender::new(&guests.namespace);
         sender.offload();
         for payload in [1500, 10_000, 60_000, 3000, 1449, 60_000] {
@@ -240,7 +249,7 @@ fn segments_fill_buffers_in_posting_order() {
                 panic!("{} frames", received.len());
             };
             assert_eq!(*first, short);
-            assert!(*second == segment, "{payload} bytes arrived otherwise");
+            assert!(*second == segment, "{payload} bytes arrived changed");
             let size = 1448;
             let gso = Some(Gso {
                 kind: GsoKind::Tcp4,

@@ -1,5 +1,5 @@
-//! Connections of a TAP to its namespace's network, tested by which packets pass. Without root or a
-//! TAP driver every test skips and logs why.
+//! Tests which packets pass between a TAP and its namespace's network. Without root or a TAP
+//! driver, every test is skipped and logs why.
 #![allow(clippy::unwrap_used)]
 
 use abi::machine::{Forward, Nat, PortProtocol, Uplink};
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::{PATIENCE, wait_for, wait_until};
 
-/// MACs of the kernel's ends, and of the stations that the test plays.
+/// MACs of the kernel's interfaces, and of the stations that the test simulates.
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OUTSIDE: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -65,7 +65,7 @@ fn inside(namespace: &Namespace) -> TapSpec {
     }
 }
 
-/// Returns `None` if TAPs are not available.
+/// Opens a TAP. Returns `None` if TAPs are not available.
 fn open(spec: &TapSpec) -> Option<OpenedTap> {
     match open_queues(spec) {
         Err(error @ NetError::NoTun { .. }) => {
@@ -76,21 +76,21 @@ fn open(spec: &TapSpec) -> Option<OpenedTap> {
     }
 }
 
-/// Opens a TAP that may have been open before, and retries while it is busy: a process that another
-/// test starts concurrently holds its descriptors until it executes its program.
+/// Opens a TAP that may have been open before, and retries while it is busy. A process that another
+/// test starts concurrently inherits the descriptors of this process until it executes its program.
 fn open_again(spec: &TapSpec) -> OpenedTap {
-    wait_for("it is still there", || open_queues(spec).ok())
+    wait_for("the TAP is still busy", || open_queues(spec).ok())
 }
 
 /// Waits until the kernel has removed an interface whose descriptor is closed.
-fn is_gone(namespace: &Namespace, ifname: &str) {
+fn wait_until_removed(namespace: &Namespace, ifname: &str) {
     let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    wait_until("it is still there", || {
+    wait_until("the interface still exists", || {
         !namespace.enter(devices).unwrap().contains(ifname)
     });
 }
 
-/// The far end of a TAP, which answers ARP for any address.
+/// The station at the far end of a TAP. It answers ARP requests for any address.
 struct Wire(File);
 
 impl Wire {
@@ -102,8 +102,8 @@ impl Wire {
         assert_eq!(self.0.write(frame).unwrap(), frame.len());
     }
 
-    /// Receives the next UDP packet: source, destination, and their ports. `None`: no packet
-    /// arrived.
+    /// Receives the next UDP packet, and returns its source address, destination address and ports.
+    /// Returns `None` if no packet arrives within `wait`.
     fn receive(&mut self, wait: Duration) -> Option<([u8; 4], [u8; 4], [u16; 2])> {
         let until = Instant::now() + wait;
         let mut frame = [0; 2048];
@@ -190,22 +190,21 @@ fn uplink_masquerades_and_leaves_no_state() {
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
         assert_eq!(guests.receive(Duration::from_millis(50)), None);
 
-        // The rules are removed with it, although the core has a copy of the descriptor that keeps
-        // them.
+        // Dropping the uplink removes its rules, although the core has a copy of the descriptor
+        // that keeps them.
         let uplink = uplink.expect("the uplink translates addresses");
         let copy = uplink.kept().try_clone_to_owned().unwrap();
         drop(uplink);
         drop(guests);
         assert_eq!(forwarding(), before);
-        is_gone(&namespace, "up0");
+        wait_until_removed(&namespace, "up0");
         drop(open_queues(&inside(&namespace)).unwrap());
-        is_gone(&namespace, "up0");
+        wait_until_removed(&namespace, "up0");
         drop(copy);
     }
 }
 
-/// This holds in any order of removal, and whether or not the process that set up an uplink still
-/// runs.
+/// The order of removal does not matter, nor whether the process that set up an uplink still runs.
 #[test]
 fn system_forwards_while_any_uplink_exists() {
     let Some(namespace) = namespace() else { return };
@@ -222,18 +221,18 @@ fn system_forwards_while_any_uplink_exists() {
         let mut opened = both.each_ref().map(|spec| Some(open_again(spec)));
         drop(opened[first].take());
         assert_eq!(forwarding(&namespace), "1");
-        // Another process knows only the remaining uplink.
+        // Another process adopts the remaining uplink, and does not know the first one.
         let left = opened[second].take().unwrap();
         let uplink = left.uplink.as_ref().unwrap();
         let switched_on = uplink.switched_on().to_vec();
         assert_eq!(switched_on, [KEY]);
         let kept = uplink.kept().try_clone_to_owned().unwrap();
         let adopted = NatUplink::adopt(&both[second], of, kept, &switched_on);
-        // The process that set it up is killed.
+        // The process that set up the uplink is killed.
         std::mem::forget(left.uplink);
         drop(left.shared);
         assert_eq!(forwarding(&namespace), "1");
-        // An uplink that was closed while no process handled it.
+        // This removes an uplink that was closed while no process handled it.
         remove(&both[first], of, &switched_on).unwrap();
         assert_eq!(forwarding(&namespace), "1");
         drop(adopted);
@@ -248,7 +247,7 @@ fn system_forwards_while_any_uplink_exists() {
     }
 }
 
-/// Returns an uplink in the namespace that a link points to.
+/// Returns the description of an uplink in the namespace to which a symbolic link points.
 fn by_link(link: &Path, to: &Namespace, ifname: &str) -> TapSpec {
     let _ = fs::remove_file(link);
     symlink(to.path(), link).unwrap();
@@ -277,7 +276,7 @@ fn uplinks_of_an_aliased_namespace_forward() {
     }
 }
 
-/// `ip netns del` and `add` while an uplink exists.
+/// This happens after `ip netns del` and `ip netns add` while an uplink exists.
 #[test]
 fn renamed_namespace_keeps_its_settings() {
     let (Some(first), Some(second)) = (namespace(), namespace()) else {
@@ -290,8 +289,8 @@ fn renamed_namespace_keeps_its_settings() {
     let Some(of_first) = open(&by_link(&link, &first, "up0")) else {
         return;
     };
-    // The second namespace has the same name and the same interface name. Forwarding was already
-    // enabled.
+    // The second namespace has the same name and an interface of the same name. Forwarding was
+    // already enabled there.
     let of_second = open_queues(&by_link(&link, &second, "up0")).unwrap();
     let switched_on = of_second.uplink.as_ref().unwrap().switched_on();
     assert_eq!(switched_on, [""; 0]);
@@ -346,7 +345,7 @@ fn bridge_port_stays_until_removed() {
     let opened = open_again(&port("br0"));
     assert!(is_port());
     drop(opened);
-    is_gone(&namespace, "up0");
+    wait_until_removed(&namespace, "up0");
     assert!(!is_port());
     let loopback = open_queues(&port("lo")).unwrap_err();
     assert!(

@@ -44,7 +44,8 @@ pub trait Buffers {
     fn keep(&mut self, _id: BufferId) -> bool {
         false
     }
-    /// Takes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a piece.
+    /// Removes up to `most` buffers as [`Buffers::take`] does, and appends each to `out` as a
+    /// piece.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
         let taken = (0..most).map_while(|_| self.take());
         out.extend(taken.map(|Buffer { id, span }| Piece { span, buffer: id }));

@@ -325,7 +325,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// D-16: whatever the device writes, each buffer has exactly one owner, and none is lost.
+    /// D-16: each buffer has exactly one owner, and none is lost, for arbitrary writes of the
+    /// device.
     #[test]
     fn hostile_device_loses_and_duplicates_no_buffer(
         ops in prop::collection::vec(op(), 1..80),

@@ -265,7 +265,7 @@ fn held_frames_of_stopped_queues_use_the_shared_one() {
     assert_eq!(common::contents(&received), [frame]);
 }
 
-/// D-26: held frames are lost when the link goes down.
+/// D-26: held frames are lost with the link.
 #[test]
 fn held_frames_are_lost_with_the_link() {
     let mut rig = rig(0);

@@ -201,7 +201,7 @@ impl SocketQueue {
         if !lent {
             return;
         }
-        queue.show();
+        queue.publish();
         if self.state == QueueState::Waiting {
             self.open();
         }

@@ -1,8 +1,8 @@
-//! The data path of a TAP: one `readv` or `writev` per frame.
+//! The data path of a TAP, with one `readv` or `writev` per frame.
 //!
-//! The descriptor is opened and configured by crate `netdev`. The kernel copies payload directly
-//! from and to the caller's buffers; an inaccessible page makes the system call fail with EFAULT,
-//! and only that frame is lost.
+//! Crate `netdev` opens and configures the descriptor. The kernel copies payload directly from and
+//! to the caller's buffers. If a page is inaccessible, the system call fails with EFAULT, and only
+//! that frame is lost.
 
 mod length;
 mod nic;

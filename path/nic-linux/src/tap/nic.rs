@@ -1,4 +1,4 @@
-//! A TAP as a NIC.
+//! A NIC over a TAP.
 
 use super::queues::TapQueues;
 use super::{length, rx, tx};
@@ -6,19 +6,20 @@ use nic::vmq::{MultiQueue, Steering, Vmq};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Removes a TAP's devices from its domain's wait set. Called after the TAP has closed its
+/// Removes a TAP's devices from its domain's wait set. [`TapNic`] calls it after it has closed its
 /// descriptors.
 pub type RemoveCallback = Box<dyn FnOnce()>;
 
-/// A TAP. [`Nic::rx`] keeps the buffers for the next frame (a small buffer, and with segmentation
-/// some large ones) between calls, so that a call that receives nothing does not touch the pool.
+/// A NIC over a TAP. [`Nic::rx`] keeps the buffers for the next frame (a small buffer, and with
+/// segmentation some large buffers) between calls, so that a call that receives nothing does not
+/// access the pool.
 ///
-/// When its interface is removed, it closes its descriptors. From then on it receives nothing and
-/// rejects every frame.
+/// When its interface is removed, the NIC closes its descriptors. After that it receives nothing
+/// and rejects every frame.
 pub struct TapNic {
-    /// `None` after the interface has been removed.
+    /// The TAP's descriptor; `None` after the interface was removed.
     fd: Option<OwnedFd>,
-    /// Called once, when the interface has been removed.
+    /// Called once, after the interface was removed.
     on_removed: Option<RemoveCallback>,
     vnet_header: bool,
     checksum: bool,
@@ -38,10 +39,11 @@ impl std::fmt::Debug for TapNic {
 }
 
 impl TapNic {
-    /// Creates a data path over `fd`; `None`: the interface was removed. The other arguments must
-    /// match the TAP's set-up: `vnet_header`: frames carry a virtio-net header of 10 bytes;
-    /// `checksum` and `tso`: offloads that each side may leave to the other (none without
-    /// `vnet_header`, no `tso` without `checksum`); `mtu`: in bytes of IP.
+    /// Creates a data path over `fd`, which is `None` if the interface was removed. The other
+    /// arguments must match the TAP's set-up. With `vnet_header`, a virtio-net header of 10 bytes
+    /// precedes each frame. `checksum` and `tso` are the offloads that each side may leave to the
+    /// other; `checksum` requires `vnet_header`, and `tso` requires `checksum`. `mtu` is the
+    /// maximum length of an IP packet in bytes.
     #[must_use]
     pub fn new(
         fd: impl Into<Option<OwnedFd>>,
@@ -64,8 +66,8 @@ impl TapNic {
         }
     }
 
-    /// Adds the TAP's dedicated queues, one descriptor each, and the agent that steers frames to
-    /// them.
+    /// Adds the TAP's dedicated queues, with one descriptor each, and the agent that steers frames
+    /// to them.
     #[must_use]
     pub fn with_queues(mut self, fds: Vec<OwnedFd>, steering: Box<dyn Steering>) -> Self {
         let queues = TapQueues::new(fds, self.limits());
@@ -73,21 +75,21 @@ impl TapNic {
         self
     }
 
-    /// Sets the callback for the removal of the interface.
+    /// Sets the callback that runs after the interface was removed.
     #[must_use]
     pub fn on_removed(mut self, removed: RemoveCallback) -> Self {
         self.on_removed = Some(removed);
         self
     }
 
-    /// Returns whether the interface has been removed.
+    /// Returns whether the interface was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.fd.is_none()
     }
 
-    /// Closes a removed interface, descriptors first, because the system does not take back an open
-    /// device.
+    /// Closes the descriptors of a removed interface, and then calls the callback, because the
+    /// domain cannot release a device with an open descriptor.
     fn close(&mut self, buffers: &mut dyn Buffers) {
         self.rx.release(buffers);
         self.fd = None;
@@ -110,7 +112,8 @@ impl TapNic {
         }
     }
 
-    /// Returns the length of the longest frame that the kernel may send out of the interface.
+    /// Returns the maximum length in bytes of a frame that the kernel may send through the
+    /// interface.
     fn rx_max(&self) -> usize {
         if self.tso {
             length::GSO_FRAME_MAX

@@ -1,14 +1,14 @@
-//! The dedicated queues of a TAP. Each has a descriptor that is read like the TAP's.
+//! The dedicated queues of a TAP. Each has a descriptor, which is read like the TAP's descriptor.
 
 use super::rx::{Receiver, RxLimits};
 use nic::vmq::{QueueId, Receive, VmqReceived};
 use nic::{Buffers, Frame};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The receiving side of a TAP's queues.
+/// The receive side of a TAP's queues.
 #[derive(Debug)]
 pub(super) struct TapQueues {
-    /// Descriptors (`None` after the interface has been removed) and their receivers.
+    /// Descriptors, which are `None` after the interface was removed, and their receivers.
     queues: Vec<(Option<OwnedFd>, Receiver)>,
     limits: RxLimits,
 }
@@ -22,7 +22,7 @@ impl TapQueues {
         }
     }
 
-    /// Closes the descriptors of a removed interface. Keeps the buffers until they are released.
+    /// Closes the descriptors of a removed interface. Keeps the buffers until [`Receive::release`].
     pub(super) fn close(&mut self) {
         self.queues.iter_mut().for_each(|(fd, _)| *fd = None);
     }
@@ -48,7 +48,7 @@ impl Receive for TapQueues {
                 ..VmqReceived::default()
             };
         };
-        // The backend answers a guest's posted buffers in order.
+        // The backend completes a guest's posted buffers in order.
         let limits = RxLimits {
             split,
             in_order: true,

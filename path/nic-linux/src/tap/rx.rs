@@ -1,4 +1,4 @@
-//! Reception of frames that the kernel sends out of the interface.
+//! Receives frames that the kernel sends through the interface.
 
 use abi::PAGE;
 use nic::frame::SNAPSHOT;
@@ -7,21 +7,21 @@ use nic::{Buffer, Buffers, Frame, Offload, Piece};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Parameters of receiving, which match the interface's set-up.
+/// Receive parameters, which match the interface's set-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
-    /// Length of the longest frame that may arrive.
+    /// Maximum length of a received frame in bytes.
     pub(super) bytes: usize,
-    /// Whether headers are kept out of the buffers.
+    /// Whether headers stay out of the buffers.
     pub(super) split: bool,
-    /// Whether frames fill buffers in the order in which these were taken.
+    /// Whether frames use the buffers in the order in which they were taken.
     pub(super) in_order: bool,
 }
 
-/// Counters of dropped frames, and of calls that ended early.
+/// Counters of dropped frames, and of batches that ended early.
 #[derive(Debug, Default)]
 pub(super) struct RxCounters {
     malformed: u64,
@@ -62,44 +62,44 @@ const fn is_final(errno: i32) -> bool {
     )
 }
 
-/// Reason for dropping a received frame.
+/// Reasons for dropping a received frame.
 enum Dropped {
     /// The virtio header is invalid, or the frame is shorter than an Ethernet header.
     Malformed,
-    /// The frame exceeded the maximum length and was truncated.
+    /// The frame exceeds the maximum length and was truncated.
     Truncated,
     /// The memory into which the frame was read is inaccessible.
     Fault,
 }
 
-/// Buffers of the next frame, and the vectors that describe them.
+/// The buffers of the next frame, and their I/O vectors.
 pub(super) struct Receiver {
     /// A small buffer for the start of the frame.
     first: Option<Buffer>,
-    /// Buffers for the rest of a longer frame. Together with `first` they hold one byte more than
-    /// the longest frame, so a frame that fills them was truncated. In ascending order of address,
-    /// or in the order of taking.
+    /// Buffers for the rest of a longer frame. Together with `first` they hold at least one byte
+    /// more than the longest frame, so a frame that is longer than allowed is detected as
+    /// truncated. They are in ascending order of address, or in the order in which they were taken.
     more: Vec<Buffer>,
-    /// Bytes of `more`.
+    /// Total length of `more` in bytes.
     more_bytes: usize,
     /// Private memory into which the kernel writes the virtio header.
     header: [u8; virtio::BYTES],
-    /// Private memory into which the kernel writes a frame's header if it is kept out of the
+    /// Private memory into which the kernel writes a frame's header if headers stay out of the
     /// buffers.
     start: [u8; SNAPSHOT],
-    /// I/O vectors: one for the virtio header, one for `start`, one for `first`, and one for each
-    /// contiguous run of `more`.
+    /// I/O vectors: one each for the virtio header, `start` and `first`, and one for each
+    /// contiguous run in `more`.
     vectors: Vec<libc::iovec>,
     /// Whether `more` has changed since `vectors` was written.
     stale: bool,
-    /// Whether the supply has large buffers. If so, a frame never continues in small ones, which
-    /// would give it too many pieces for the egress port.
+    /// Whether the supply has large buffers. If so, a frame never continues in small buffers,
+    /// because it would then have too many pieces for the egress port.
     has_large: bool,
-    /// Whether the last call ended for lack of buffers.
+    /// Whether the last batch ended because no buffer was free.
     pub(super) starved: bool,
-    /// Whether the last call emptied the queue.
+    /// Whether the last batch emptied the queue.
     pub(super) empty: bool,
-    /// Whether the interface has been removed. No later call returns a frame, and every wait on the
+    /// Whether the interface was removed. No later batch returns a frame, and every wait on the
     /// descriptor reports an error.
     pub(super) removed: bool,
     pub(super) counters: RxCounters,
@@ -125,8 +125,8 @@ impl Default for Receiver {
 }
 
 // SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
-// access; they point to `header` and `start` (set again by every call) and to spans, which every
-// thread may use.
+// access. They point to `header` and `start`, which every call sets again, and to spans, which
+// every thread may use.
 unsafe impl Send for Receiver {}
 
 impl std::fmt::Debug for Receiver {
@@ -139,8 +139,8 @@ impl std::fmt::Debug for Receiver {
 }
 
 impl Receiver {
-    /// Reads until the queue is empty, the budget is reached or the buffers are used up. Appends
-    /// the frames to `out` and returns their number.
+    /// Reads until the queue is empty, the budget is reached, or no buffer is free. Appends the
+    /// frames to `out` and returns their number.
     pub(super) fn batch(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -153,7 +153,7 @@ impl Receiver {
         self.starved = false;
         self.empty = false;
         for _ in 0..budget {
-            if !self.make_ready(limits, buffers) {
+            if !self.add_buffers(limits, buffers) {
                 self.counters.no_buffer += 1;
                 self.starved = true;
                 break;
@@ -177,7 +177,7 @@ impl Receiver {
                 Err(Dropped::Truncated) => self.counters.truncated += 1,
                 Err(Dropped::Fault) => {
                     // A page of this domain is inaccessible. The buffers return to the pool, and
-                    // the next frame gets others.
+                    // the next frame uses other buffers.
                     self.counters.fault += 1;
                     self.release(buffers);
                 }
@@ -194,9 +194,10 @@ impl Receiver {
         self.stale = true;
     }
 
-    /// Adds buffers until the longest frame fits with a byte to spare. If the supply runs out,
-    /// frames wait in the interface's queue: they are late rather than truncated.
-    fn make_ready(&mut self, limits: RxLimits, buffers: &mut dyn Buffers) -> bool {
+    /// Adds buffers until they hold one byte more than the longest frame. Returns false if no
+    /// buffer is free. Frames then wait in the interface's queue, so they are delayed and not
+    /// truncated.
+    fn add_buffers(&mut self, limits: RxLimits, buffers: &mut dyn Buffers) -> bool {
         if self.first.is_none() {
             self.first = match limits.in_order && !self.more.is_empty() {
                 true => Some(self.take_oldest()),
@@ -222,7 +223,7 @@ impl Receiver {
         true
     }
 
-    /// Removes the buffer of `more` that was taken first; `more` must not be empty.
+    /// Removes and returns the buffer of `more` that was taken first. `more` must not be empty.
     fn take_oldest(&mut self) -> Buffer {
         let oldest = self.more.remove(0);
         self.more_bytes -= oldest.span.len();
@@ -230,13 +231,13 @@ impl Receiver {
         oldest
     }
 
-    /// Updates `vectors`. Contiguous buffers share one vector. A pool returns pages in any order,
-    /// so they are sorted first.
+    /// Updates `vectors`. Contiguous buffers share one vector. The buffers are sorted first,
+    /// because a pool returns pages in any order.
     fn write_vectors(&mut self, limits: RxLimits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
             if !limits.in_order {
                 let first = self.first.map_or(0, |first| first.span.len());
-                in_pages(first, &mut self.more);
+                sort_by_page(first, &mut self.more);
             }
             self.vectors.clear();
             self.vectors.extend(
@@ -260,18 +261,19 @@ impl Receiver {
         }
         if let ([header, start, rest, ..], Some(first)) = (self.vectors.as_mut_slice(), self.first)
         {
-            let apart = if limits.split { SNAPSHOT } else { 0 };
-            let behind = first.span.skip(apart);
+            let split_bytes = if limits.split { SNAPSHOT } else { 0 };
+            let after_header = first.span.skip(split_bytes);
             header.iov_base = (&raw mut self.header).cast();
             header.iov_len = if limits.vnet_header { virtio::BYTES } else { 0 };
             start.iov_base = (&raw mut self.start).cast();
-            start.iov_len = apart;
-            rest.iov_base = behind.as_ptr().cast();
-            rest.iov_len = behind.len();
+            start.iov_len = split_bytes;
+            rest.iov_base = after_header.as_ptr().cast();
+            rest.iov_len = after_header.len();
         }
     }
 
-    /// Makes one system call; returns the number of bytes of header and frame, or an errno.
+    /// Makes one system call. Returns the number of bytes of the virtio header and the frame, or an
+    /// errno.
     fn read(&mut self, fd: BorrowedFd<'_>, limits: RxLimits) -> Result<usize, i32> {
         if !limits.vnet_header
             && !limits.split
@@ -279,15 +281,16 @@ impl Receiver {
             && let Some(first) = self.first
         {
             // SAFETY: the span lies in memory that is reserved for packets for the life of the
-            // process and never holds a Rust object; an inaccessible page is EFAULT.
+            // process and never holds a Rust object. If a page is inaccessible, the call returns
+            // EFAULT.
             let got =
                 unsafe { libc::read(fd.as_raw_fd(), first.span.as_ptr().cast(), first.span.len()) };
             return result(got);
         }
         self.write_vectors(limits);
-        // SAFETY: the first vectors are `header` and `start`, exclusively borrowed through the
-        // call, and no longer than these; the others are spans, as above, or several contiguous
-        // ones. There are at most UIO_MAXIOV (`make_ready`).
+        // SAFETY: the first two vectors are `header` and `start`, which are exclusively borrowed
+        // during the call, and are no longer than these. The others are spans, as above, or runs of
+        // contiguous spans. `add_buffers` limits their number to UIO_MAXIOV.
         let got = unsafe {
             libc::readv(
                 fd.as_raw_fd(),
@@ -298,9 +301,9 @@ impl Receiver {
         result(got)
     }
 
-    /// Returns the frame that a read of `bytes` bytes received. The buffers of a dropped frame stay
-    /// ready. The kernel does not report a page that it could not write to (it ends the copy
-    /// there): the reader of the page detects that.
+    /// Returns the frame of a read of `bytes` bytes. The buffers of a dropped frame are used for
+    /// the next frame. If the kernel cannot write to a page, it stops the copy there without an
+    /// error; the reader of the page then detects the fault.
     fn frame(&mut self, bytes: usize, limits: RxLimits) -> Result<Frame, Dropped> {
         let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
         let len = bytes
@@ -316,16 +319,16 @@ impl Receiver {
         } else {
             Offload::default()
         };
-        let apart = if limits.split { len.min(SNAPSHOT) } else { 0 };
-        let header = self.start.get(..apart).unwrap_or(&[]);
+        let split_bytes = if limits.split { len.min(SNAPSHOT) } else { 0 };
+        let header = self.start.get(..split_bytes).unwrap_or(&[]);
         let mut frame = Frame::with_header(header).ok_or(Dropped::Malformed)?;
-        let mut rest = len - apart;
+        let mut rest = len - split_bytes;
         let mut used = 0;
         for buffer in self.first.iter().chain(&self.more) {
             if rest == 0 && used > 0 {
                 break;
             }
-            let place = if used == 0 { apart } else { 0 };
+            let place = if used == 0 { split_bytes } else { 0 };
             let span = buffer.span.skip(place).take(rest);
             rest -= span.len();
             used += 1;
@@ -338,18 +341,18 @@ impl Receiver {
         frame.offload = offload;
         self.first = None;
         if used > 1 {
-            let gone = self.more.drain(..used - 1);
-            self.more_bytes -= gone.map(|buffer| buffer.span.len()).sum::<usize>();
+            let used_buffers = self.more.drain(..used - 1);
+            self.more_bytes -= used_buffers.map(|buffer| buffer.span.len()).sum::<usize>();
             self.stale = true;
         }
         Ok(frame)
     }
 }
 
-/// Sorts the buffers behind the first, which holds `first` bytes. Whole pages follow in memory
-/// order, at offsets that are multiples of a page in the frame too, so that each page of a guest is
+/// Sorts the buffers that follow the first buffer of `first` bytes. Whole pages are in memory
+/// order, and at offsets in the frame that are multiples of a page, so that each page of a guest is
 /// filled from one page.
-fn in_pages(first: usize, more: &mut [Buffer]) {
+fn sort_by_page(first: usize, more: &mut [Buffer]) {
     more.sort_unstable_by_key(|buffer| buffer.span.addr());
     let mut whole = 0;
     let mut at = 0;
@@ -363,8 +366,8 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
         }
         at += buffers.unwrap_or(1);
     }
-    // A half page without its other half, or else the last one, completes the page that `first`
-    // begins.
+    // A half page whose other half is missing, or otherwise the last half page, fills the rest of
+    // the page that `first` begins.
     let half = whole.min(more.len().saturating_sub(1));
     if !first.is_multiple_of(PAGE)
         && more
@@ -376,7 +379,8 @@ fn in_pages(first: usize, more: &mut [Buffer]) {
     }
 }
 
-/// Returns the number of the sorted `buffers` that make up one whole page, starting at index `at`.
+/// Returns how many of the sorted `buffers` from index `at` form one whole page, or `None` if they
+/// form none.
 fn page_at(buffers: &[Buffer], at: usize) -> Option<usize> {
     let rest = buffers.get(at..)?;
     let start = rest.first()?.span.addr();
@@ -409,7 +413,7 @@ mod tests {
     use nic::BufferId;
     use shmem::Area;
 
-    /// Returns the numbers of half pages in the order in which a frame uses them.
+    /// Returns the numbers of the half pages in the order in which a frame uses them.
     fn ordered(first: usize, halves: &[usize]) -> Vec<usize> {
         let area = Area::anonymous(16 * PAGE).unwrap();
         let buffer = |half: &usize| Buffer {
@@ -417,18 +421,18 @@ mod tests {
             span: area.at(half * PAGE / 2, PAGE / 2).unwrap(),
         };
         let mut more: Vec<_> = halves.iter().map(buffer).collect();
-        in_pages(first, &mut more);
+        sort_by_page(first, &mut more);
         more.iter().map(|buffer| buffer.id.0 as usize).collect()
     }
 
     #[test]
-    fn pages_of_a_frame_are_pages_of_memory() {
-        // The other half of 5 is missing, so 5 follows the first buffer.
+    fn frame_pages_match_memory_pages() {
+        // The other half of half page 5 is missing, so 5 follows the first buffer.
         assert_eq!(ordered(2048, &[5, 3, 2, 7, 6]), [5, 2, 3, 6, 7]);
         assert_eq!(ordered(2048, &[9, 0, 1, 5, 3, 2]), [5, 0, 1, 2, 3, 9]);
-        // Without a single half page, a whole page is split.
+        // If every half page has its other half, a whole page is split.
         assert_eq!(ordered(2048, &[4, 5, 2, 3]), [5, 2, 3, 4]);
-        // 3 and 4 are adjacent, but in different pages.
+        // Half pages 3 and 4 are adjacent, but in different pages.
         assert_eq!(ordered(2048, &[3, 4]), [3, 4]);
         assert_eq!(ordered(2048, &[8]), [8]);
         assert_eq!(ordered(2048, &[]), []);
@@ -436,14 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn whole_pages_stay_as_they_lie() {
+    fn whole_pages_are_in_memory_order() {
         let area = Area::anonymous(4 * PAGE).unwrap();
         let page = |number: u32| Buffer {
             id: BufferId(number),
             span: area.at(number as usize * PAGE, PAGE).unwrap(),
         };
         let mut more = [2, 0, 3, 1].map(page);
-        in_pages(2048, &mut more);
+        sort_by_page(2048, &mut more);
         assert_eq!(more.map(|buffer| buffer.id.0), [0, 1, 2, 3]);
     }
 }

@@ -1,17 +1,17 @@
-//! Sending of frames into the interface.
+//! Sends frames to the interface.
 
 use nic::virtio;
 use nic::{Checksum, Frame, TxReport};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Parameters of sending, which match the interface's set-up.
+/// Send parameters, which match the interface's set-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
-    /// Length of the longest frame without segmentation; a VLAN tag does not count.
+    /// Maximum length in bytes of a frame without segmentation, not counting a VLAN tag.
     pub(super) max_frame: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct FrameSender {
     vectors: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers in `vectors` are only used during a call with exclusive access, and each
+// SAFETY: the pointers in `vectors` are used only during a call with exclusive access, and each
 // call sets them again.
 unsafe impl Send for FrameSender {}
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for FrameSender {
 }
 
 impl FrameSender {
-    /// Sends one frame in one system call, from the snapshot and from the payload in place.
+    /// Sends a frame with one system call, without copying its snapshot or payload.
     pub(super) fn one(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -69,9 +69,9 @@ impl FrameSender {
             report.refused += 1;
             return;
         }
-        // SAFETY: the kernel only reads. The vectors are `header` and the frame's snapshot, both
-        // borrowed through the call, and spans: memory reserved for packets for the life of the
-        // process; an inaccessible page is EFAULT.
+        // SAFETY: the kernel only reads. The vectors are `header` and the frame's snapshot, which
+        // are borrowed during the call, and spans in memory that is reserved for packets for the
+        // life of the process. If a page is inaccessible, the call returns EFAULT.
         let sent = unsafe {
             libc::writev(
                 fd.as_raw_fd(),

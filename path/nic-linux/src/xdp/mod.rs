@@ -1,22 +1,22 @@
-//! The data path of an AF_XDP socket: rings in shared memory, without system calls while frames
-//! arrive.
+//! The data path of an AF_XDP socket. It uses rings in shared memory, and makes no system call to
+//! receive frames.
 //!
-//! Crate `netdev` sets up socket, memory (UMEM) and rings. The memory is divided into chunks, each
-//! of which is either a buffer of the receive supply or a chunk for sending. The kernel copies
-//! received frames on the sender's processor, or the NIC writes them. This code copies each sent
-//! frame once.
+//! Crate `netdev` sets up the socket, its memory (UMEM) and its rings. The memory is divided into
+//! chunks. Each chunk is either a buffer of the receive supply or a chunk for sending. Received
+//! frames are copied into chunks by the kernel, on the sender's CPU, or written by the NIC. This
+//! code copies each sent frame once.
 //!
 //! ```text
-//!   chunk:   in the supply ──► fill ring ──► receive ring ──► frame ──► in the supply
-//!            ours ──► transmit ring ──► completion ring ──► ours
+//!   receive chunk:   supply ──► fill ring ──► receive ring ──► frame ──► supply
+//!   send chunk:      idle ──► transmit ring ──► completion ring ──► idle
 //! ```
 //!
-//! The kernel is trusted to write packets only into the chunks it was given. This code still checks
-//! that, and rejects a chunk that the kernel does not own.
+//! The kernel is trusted to write packets only into posted chunks. This code checks that
+//! nevertheless, and rejects a chunk that is not posted.
 //!
-//! A socket may have belonged to an earlier domain that has ended. Its rings are in the state that
-//! the earlier domain left, and packets have arrived since, which are received like any others. The
-//! chunks that the dead domain held are discovered over time.
+//! A socket may have belonged to an earlier domain that has exited. Its rings are then in the state
+//! that the earlier domain left, and packets that have arrived since are received like all others.
+//! The module `unreclaimed` finds the chunks that the earlier domain held.
 
 mod queue;
 mod ring;
@@ -35,11 +35,12 @@ use unreclaimed::Unreclaimed;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Bytes at the start of a chunk that the kernel reserves before a packet.
+/// Number of bytes at the start of a chunk that the kernel keeps free before a packet.
 pub const HEADROOM: usize = 256;
-/// Prefetch distance in frames. A frame's first cache lines lie in the sender's cache.
-const AHEAD: u32 = 8;
-/// Delay before the next poll if the kernel has left work undone that no descriptor signals.
+/// Prefetch distance in frames. The first cache lines of a frame are still in the sender's cache.
+const PREFETCH_FRAMES: u32 = 8;
+/// Delay in nanoseconds before the next poll if the kernel has unfinished work that no descriptor
+/// signals.
 const RETRY_NS: u64 = 50_000;
 
 /// Components of a socket's data path.
@@ -47,25 +48,24 @@ const RETRY_NS: u64 = 50_000;
 pub struct SocketParts {
     /// The socket.
     pub fd: OwnedFd,
-    /// Its memory.
+    /// The socket's memory (UMEM).
     pub umem: Span,
-    /// Bytes of a chunk, of which the first [`HEADROOM`] hold no packet.
+    /// Size of a chunk in bytes. A packet begins after the first [`HEADROOM`] bytes.
     pub chunk_bytes: usize,
-    /// Number of leading chunks for sending. Each other chunk is one buffer of [`Nic::rx`]'s
-    /// supply.
+    /// Number of leading chunks for sending. Each other chunk is a buffer of [`Nic::rx`]'s supply.
     pub send_chunks: usize,
     /// The rings, [`Ring::slots`] pages each, in the order of [`Ring::ALL`].
     pub rings: Span,
     /// Layout of each ring.
     pub layouts: [RingLayout; 4],
-    /// Entries of each ring.
+    /// Number of entries of each ring.
     pub entries: u32,
-    /// Bytes of IP in the longest frame.
+    /// Maximum length of an IP packet in bytes.
     pub mtu: usize,
 }
 
-/// Called when another domain could take over the socket, because no value remains that an earlier
-/// domain may have forged.
+/// Called when the socket no longer depends on values that an earlier domain may have forged. From
+/// then on another domain can take over the socket.
 pub type ReleaseCallback = Box<dyn FnOnce()>;
 
 /// Returns the kernel's counters of a socket, by name, through the domain's platform.
@@ -79,7 +79,7 @@ struct XdpCounters {
     wakeups: u64,
 }
 
-/// An AF_XDP socket as a NIC. It has no offloads.
+/// A NIC over an AF_XDP socket, without offloads.
 pub struct XdpNic {
     fd: OwnedFd,
     umem: Span,
@@ -89,28 +89,29 @@ pub struct XdpNic {
     transmit: XdpProducer,
     fill: XdpProducer,
     completion: XdpConsumer,
-    /// By chunk: the supply's buffer, while the kernel has the chunk for receiving.
-    mark_posted: Vec<BufferId>,
-    /// Number of chunks that the kernel has for receiving.
-    lent_chunks: u32,
-    /// Chunks for sending, by state.
+    /// The supply's buffer of each chunk that is posted for receiving; [`BufferId::NONE`] for other
+    /// chunks.
+    posted: Vec<BufferId>,
+    /// Number of chunks that are posted for receiving.
+    posted_chunks: u32,
+    /// State of each chunk for sending.
     sending: Vec<Sending>,
     /// Idle chunks for sending.
     idle: Vec<u32>,
-    /// Unreclaimed chunks that the previous domain left with the kernel; `None`: there was no such
-    /// domain, or all chunks are known.
+    /// Chunks that the previous domain may have left with the kernel. `None` if there was no
+    /// previous domain, or all chunks are reclaimed.
     unreclaimed: Option<Unreclaimed>,
-    /// Idle chunks that must not be lent yet.
+    /// Free chunks that must not be posted yet.
     withheld: Vec<BufferId>,
-    /// Whether another domain had the socket before.
+    /// Whether an earlier domain has used the socket.
     had_owner: bool,
-    /// The kernel's count of entries taken from the fill ring, and the number of packets since it
-    /// last changed.
+    /// The kernel's count of entries taken from the fill ring, and the number of packets received
+    /// since this count has changed.
     filled: (u32, usize),
     counters: XdpCounters,
     kernel: KernelCounters,
-    /// Called once, when rings and chunks are in a valid state.
-    is_sound: Option<ReleaseCallback>,
+    /// Called once, when no forged value of an earlier domain remains.
+    on_reclaimed: Option<ReleaseCallback>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,19 +123,20 @@ enum Sending {
 impl std::fmt::Debug for XdpNic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("XdpNic")
-            .field("mark_posted", &self.lent_chunks)
+            .field("posted", &self.posted_chunks)
             .field("idle", &self.idle.len())
             .finish_non_exhaustive()
     }
 }
 
 impl XdpNic {
-    /// Returns `None` if the rings are misplaced or hold impossible values.
+    /// Creates the data path of a socket. Returns `None` if a ring does not fit its memory or holds
+    /// impossible values.
     #[must_use]
     pub fn new(
         parts: SocketParts,
         kernel: KernelCounters,
-        is_sound: ReleaseCallback,
+        on_reclaimed: ReleaseCallback,
     ) -> Option<Self> {
         let SocketParts {
             fd,
@@ -165,10 +167,11 @@ impl XdpNic {
         let (fill, transmit) = (producer(Ring::Fill)?, producer(Ring::Transmit)?);
         let had_owner = fill.was_used() || transmit.was_used();
         let [end, _] = fill.ends();
-        let left = fill.pending_addresses();
-        let left = left.map(|address| address / chunk_bytes as u64);
-        let unreclaimed = had_owner.then(|| Unreclaimed::new(chunks, left, end));
-        // If all chunks fit into a ring, the kernel never withholds one for lack of space.
+        let listed = fill.pending_addresses();
+        let listed = listed.map(|address| address / chunk_bytes as u64);
+        let unreclaimed = had_owner.then(|| Unreclaimed::new(chunks, listed, end));
+        // If all chunks fit into a ring, the kernel never has to keep a chunk because a ring is
+        // full.
         if had_owner && chunks - send_chunks > entries as usize {
             return None;
         }
@@ -181,8 +184,8 @@ impl XdpNic {
             transmit,
             fill,
             completion: consumer(Ring::Completion)?,
-            mark_posted: vec![BufferId::NONE; chunks],
-            lent_chunks: 0,
+            posted: vec![BufferId::NONE; chunks],
+            posted_chunks: 0,
             sending: vec![Sending::Idle; send_chunks],
             idle: (0..send_chunks as u32).rev().collect(),
             unreclaimed,
@@ -191,23 +194,23 @@ impl XdpNic {
             filled: (0, 0),
             counters: XdpCounters::default(),
             kernel,
-            is_sound: Some(is_sound),
+            on_reclaimed: Some(on_reclaimed),
         })
     }
 
-    /// Takes over the previous domain's state at the first poll: sends its queued frames, and
-    /// assumes that the kernel may have any of the supply's chunks.
+    /// Takes over the previous domain's state at the first poll: sends its queued frames, and marks
+    /// all of the supply's chunks as possibly posted.
     fn take_over(&mut self, unreclaimed: &mut Unreclaimed, buffers: &mut dyn Buffers) {
         self.kick();
         self.completion.skip();
         let mut foreign = Vec::new();
         while let Some(buffer) = buffers.take() {
             let place = self.chunk_of(&buffer).map(|(chunk, _)| chunk);
-            match place.and_then(|chunk| Some((chunk, self.mark_posted.get_mut(chunk)?))) {
-                Some((chunk, mark_posted)) => {
+            match place.and_then(|chunk| Some((chunk, self.posted.get_mut(chunk)?))) {
+                Some((chunk, posted)) => {
                     unreclaimed.mark_posted(chunk);
-                    *mark_posted = buffer.id;
-                    self.lent_chunks += 1;
+                    *posted = buffer.id;
+                    self.posted_chunks += 1;
                 }
                 None => foreign.push(buffer.id),
             }
@@ -215,18 +218,19 @@ impl XdpNic {
         foreign.into_iter().for_each(|id| buffers.put(id));
     }
 
-    /// Returns the chunk of a supply's buffer, and its index; `None` if it lies in other memory.
+    /// Returns the chunk of a supplied buffer and its offset, or `None` if the buffer is not a
+    /// receive chunk.
     fn chunk_of(&self, buffer: &Buffer) -> Option<(usize, usize)> {
         let offset = buffer.span.addr().wrapping_sub(self.umem.addr());
         let chunk = offset / self.chunk_bytes;
         let whole = offset.is_multiple_of(self.chunk_bytes)
             && buffer.span.len() >= self.chunk_bytes
-            && (self.sending.len()..self.mark_posted.len()).contains(&chunk);
+            && (self.sending.len()..self.posted.len()).contains(&chunk);
         whole.then_some((chunk, offset))
     }
 
-    /// Discovers over time which of the previous domain's chunks the kernel still has.
-    fn find_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
+    /// Continues to reclaim the previous domain's chunks.
+    fn reclaim_chunks(&mut self, now_ns: u64, buffers: &mut dyn Buffers) {
         if let Some(mut unreclaimed) = self.unreclaimed.take() {
             if unreclaimed.is_first_call(now_ns) {
                 self.take_over(&mut unreclaimed, buffers);
@@ -237,29 +241,31 @@ impl XdpNic {
             }
             if unreclaimed.is_due(now_ns) {
                 let filled = self.fill.pending_addresses();
-                let there = filled.chain(self.receive.addresses());
+                let in_rings = filled.chain(self.receive.addresses());
                 let chunk_bytes = self.chunk_bytes as u64;
-                for chunk in unreclaimed.look(now_ns, there.map(|address| address / chunk_bytes)) {
-                    if let Some(mark_posted) = self.mark_posted.get_mut(chunk) {
-                        buffers.put(std::mem::replace(mark_posted, BufferId::NONE));
-                        self.lent_chunks -= 1;
+                for chunk in
+                    unreclaimed.check(now_ns, in_rings.map(|address| address / chunk_bytes))
+                {
+                    if let Some(posted) = self.posted.get_mut(chunk) {
+                        buffers.put(std::mem::replace(posted, BufferId::NONE));
+                        self.posted_chunks -= 1;
                     }
                 }
             }
             self.unreclaimed = (!unreclaimed.is_complete()).then_some(unreclaimed);
         }
         if self.unreclaimed.is_none()
-            && let Some(is_sound) = self.is_sound.take()
+            && let Some(on_reclaimed) = self.on_reclaimed.take()
         {
-            is_sound();
+            on_reclaimed();
         }
     }
 
-    /// Lends the kernel as many buffers as the supply has and the ring can hold.
+    /// Posts buffers until the supply is empty or the fill ring is full.
     fn post(&mut self, buffers: &mut dyn Buffers) {
-        let mut room = self.fill.free();
-        let before = room;
-        while room > 0
+        let mut free = self.fill.free();
+        let before = free;
+        while free > 0
             && let Some(buffer) = buffers.take()
         {
             let place = self.chunk_of(&buffer);
@@ -271,33 +277,32 @@ impl XdpNic {
                 self.withheld.push(buffer.id);
                 continue;
             }
-            let place = place.and_then(|(chunk, at)| Some((self.mark_posted.get_mut(chunk)?, at)));
-            let Some((mark_posted, offset)) =
-                place.filter(|(mark_posted, _)| **mark_posted == BufferId::NONE)
+            let place = place.and_then(|(chunk, at)| Some((self.posted.get_mut(chunk)?, at)));
+            let Some((posted, offset)) = place.filter(|(posted, _)| **posted == BufferId::NONE)
             else {
-                // The buffer lies outside the socket's memory: no frame can be received into it.
+                // The buffer lies outside the socket's memory, so it cannot receive a frame.
                 buffers.put(buffer.id);
                 self.counters.foreign += 1;
                 break;
             };
-            *mark_posted = buffer.id;
+            *posted = buffer.id;
             self.fill.put_address(offset as u64);
-            self.lent_chunks += 1;
-            room -= 1;
+            self.posted_chunks += 1;
+            free -= 1;
         }
-        if room < before {
+        if free < before {
             self.fill.publish();
         }
-        if self.fill.needs_wakeup() && self.lent_chunks > 0 {
-            // A zero-copy driver that has run out of chunks takes new ones when a process polls the
-            // socket.
+        if self.fill.needs_wakeup() && self.posted_chunks > 0 {
+            // A zero-copy driver that has run out of chunks takes new chunks when a process polls
+            // the socket.
             self.counters.wakeups += 1;
             let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
             let _ = poll(&mut fds, Some(&Timespec::default()));
         }
     }
 
-    /// Returns the frame that a descriptor refers to, in the chunk that was lent for it.
+    /// Returns the frame of a receive descriptor, or `None` if the descriptor is invalid.
     fn frame(&mut self, packet: XdpDescriptor, buffers: &mut dyn Buffers) -> Option<Frame> {
         let XdpDescriptor { address, len } = packet;
         let (address, len) = (usize::try_from(address).ok()?, len as usize);
@@ -305,12 +310,12 @@ impl XdpNic {
         if let Some(unreclaimed) = &mut self.unreclaimed {
             unreclaimed.mark_returned(chunk);
         }
-        let mark_posted = self.mark_posted.get_mut(chunk)?;
-        let id = std::mem::replace(mark_posted, BufferId::NONE);
+        let posted = self.posted.get_mut(chunk)?;
+        let id = std::mem::replace(posted, BufferId::NONE);
         if id == BufferId::NONE {
             return None;
         }
-        self.lent_chunks -= 1;
+        self.posted_chunks -= 1;
         let within = address % self.chunk_bytes + len <= self.chunk_bytes;
         let span = self.umem.sub(address, len);
         let Some(span) = span.filter(|_| within && len >= ETHERNET) else {
@@ -319,16 +324,16 @@ impl XdpNic {
         };
         let made = Frame::new(Piece { span, buffer: id }, len);
         if made.is_err() {
-            // The chunk is reclaimed; its frame counts as malformed below.
+            // The buffer returns to the supply. The caller counts the frame as malformed.
             buffers.put(id);
             self.counters.fault += 1;
         }
         made.ok()
     }
 
-    /// Reclaims chunks that were sent.
+    /// Frees the chunks of sent frames.
     fn reap(&mut self) {
-        if self.completion.look() == 0 {
+        if self.completion.refresh() == 0 {
             return;
         }
         while let Some(address) = self.completion.take_address() {
@@ -344,24 +349,24 @@ impl XdpNic {
         self.completion.release();
     }
 
-    /// Publishes pending frames to the kernel and wakes it. In copy mode the kernel sends them
-    /// within the call, a few dozen at a time.
+    /// Publishes pending frames to the kernel and wakes it. In copy mode the kernel sends a few
+    /// dozen frames during each call.
     fn kick(&mut self) {
         self.transmit.publish();
         let mut pending = self.transmit.pending();
         while pending > 0 && self.transmit.needs_wakeup() {
             self.counters.wakeups += 1;
-            // An empty write: the equivalent of `sendto`, which a domain may not call.
+            // An empty write has the same effect as `sendto`, which a domain may not call.
             let _ = rustix::io::write(&self.fd, &[]);
-            let left = self.transmit.pending();
-            if left >= pending {
+            let remaining = self.transmit.pending();
+            if remaining >= pending {
                 break;
             }
-            pending = left;
+            pending = remaining;
         }
     }
 
-    /// Returns a chunk for sending; if none is idle, first sends pending ones.
+    /// Returns a chunk for sending. If none is free, first sends pending frames.
     fn chunk(&mut self) -> Option<u32> {
         if self.idle.is_empty() || self.transmit.free() == 0 {
             self.kick();
@@ -422,17 +427,17 @@ impl Nic for XdpNic {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.find_chunks(now_ns, buffers);
+        self.reclaim_chunks(now_ns, buffers);
         if self.transmit.pending() > 0 {
             self.kick();
         }
         let before = out.len();
         let batch = self.receive.peek_up_to(budget);
-        for ahead in 0..batch.min(AHEAD) {
+        for ahead in 0..batch.min(PREFETCH_FRAMES) {
             self.prefetch(ahead);
         }
         for _ in 0..batch {
-            self.prefetch(AHEAD);
+            self.prefetch(PREFETCH_FRAMES);
             let Some(packet) = self.receive.take_packet() else {
                 break;
             };
@@ -468,7 +473,7 @@ impl Nic for XdpNic {
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
-        let waits = self.transmit.pending() > 0 || self.lent_chunks == 0;
+        let waits = self.transmit.pending() > 0 || self.posted_chunks == 0;
         let retry = waits.then(|| now_ns.saturating_add(RETRY_NS));
         let look = self
             .unreclaimed
@@ -478,12 +483,12 @@ impl Nic for XdpNic {
     }
 
     fn starved(&self) -> bool {
-        self.lent_chunks == 0
+        self.posted_chunks == 0
     }
 
     fn failure(&self) -> Option<&'static str> {
         let is_wrong = self.receive.is_wrong() || self.completion.is_wrong();
-        // The kernel reports its progress at the latest when the ring is empty.
+        // The kernel updates its count at the latest when the fill ring is empty.
         let is_lost = self.filled.1 > 2 * self.fill.entries();
         (self.had_owner && (is_wrong || is_lost))
             .then_some("the previous domain has corrupted the rings of an AF_XDP socket")
@@ -508,7 +513,7 @@ impl Nic for XdpNic {
 }
 
 impl XdpNic {
-    /// Prefetches the header of a later packet.
+    /// Prefetches the header of the packet `ahead` entries after the next one.
     fn prefetch(&self, ahead: u32) {
         let packet = self.receive.peek_packet(ahead);
         if let Some(packet) = packet

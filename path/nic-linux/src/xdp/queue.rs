@@ -1,16 +1,16 @@
-//! A dedicated AF_XDP queue of one guest: the kernel writes received frames directly into chunks in
+//! A dedicated AF_XDP queue of one guest. The kernel writes received frames directly into chunks in
 //! the guest's pages.
 //!
 //! ```text
-//!   chunk:   posted by the guest ──► fill ring ──► receive ring ──► frame ──► answered
+//!   chunk:   posted by the guest ──► fill ring ──► receive ring ──► frame ──► completed
 //! ```
 //!
-//! The socket's memory is the guest's, and this domain does not map it as a whole: it sees a chunk
-//! where the grant of its page maps it. Only posted chunks matter: a descriptor of another chunk is
+//! The socket's memory belongs to the guest. This domain does not map all of it: it accesses a
+//! chunk through the grant of the chunk's page. A descriptor of a chunk that is not posted is
 //! counted and ignored.
 
 use super::ring::{XdpConsumer, XdpDescriptor, XdpProducer};
-use super::{AHEAD, ETHERNET, KernelCounters};
+use super::{ETHERNET, KernelCounters, PREFETCH_FRAMES};
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;
 use nic::{Buffer, BufferId, Frame, Piece};
@@ -23,13 +23,14 @@ use std::os::fd::OwnedFd;
 pub struct QueueParts {
     /// The socket.
     pub fd: OwnedFd,
-    /// The receive ring and then the fill ring, [`Ring::slots`] pages each.
+    /// The receive ring, followed by the fill ring, [`Ring::slots`] pages each.
     pub rings: Span,
     /// Layout of each ring.
     pub layouts: [RingLayout; 2],
-    /// Entries of each ring.
+    /// Number of entries of each ring.
     pub entries: u32,
-    /// Bytes of a chunk, of which the first [`HEADROOM`](super::HEADROOM) hold no packet.
+    /// Size of a chunk in bytes. A packet begins after the first [`HEADROOM`](super::HEADROOM)
+    /// bytes.
     pub chunk_bytes: usize,
     /// Number of chunks in the socket's memory.
     pub chunks: usize,
@@ -42,15 +43,15 @@ struct QueueCounters {
     foreign: u64,
 }
 
-/// The queue.
+/// A guest's dedicated queue.
 pub struct DedicatedXdpQueue {
     fd: OwnedFd,
     chunk_bytes: usize,
     receive: XdpConsumer,
     fill: XdpProducer,
-    /// By chunk: its buffer, while the kernel has the chunk.
-    mark_posted: Vec<Option<Buffer>>,
-    lent_chunks: usize,
+    /// The buffer of each posted chunk.
+    posted: Vec<Option<Buffer>>,
+    posted_chunks: usize,
     counters: QueueCounters,
     kernel: KernelCounters,
 }
@@ -58,13 +59,13 @@ pub struct DedicatedXdpQueue {
 impl std::fmt::Debug for DedicatedXdpQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DedicatedXdpQueue")
-            .field("mark_posted", &self.lent_chunks)
+            .field("posted", &self.posted_chunks)
             .finish_non_exhaustive()
     }
 }
 
 impl DedicatedXdpQueue {
-    /// Creates the queue. Returns `None` if the rings are misplaced.
+    /// Creates the queue. Returns `None` if a ring does not fit its memory.
     #[must_use]
     pub fn new(parts: QueueParts, kernel: KernelCounters) -> Option<Self> {
         let QueueParts {
@@ -83,58 +84,56 @@ impl DedicatedXdpQueue {
             chunk_bytes: (chunk_bytes > 0).then_some(chunk_bytes)?,
             receive: XdpConsumer::new(first, receive, entries, entry(Ring::Receive))?,
             fill: XdpProducer::new(second, fill, entries, entry(Ring::Fill))?,
-            mark_posted: vec![None; chunks],
-            lent_chunks: 0,
+            posted: vec![None; chunks],
+            posted_chunks: 0,
             counters: QueueCounters::default(),
             kernel,
         })
     }
 
-    /// Returns the number of chunks that the kernel has.
+    /// Returns the number of posted chunks.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.lent_chunks
+        self.posted_chunks
     }
 
-    /// Returns the number of chunks that can be posted now.
+    /// Returns the number of chunks that can be posted.
     #[must_use]
     pub fn room(&self) -> usize {
         self.fill.free() as usize
     }
 
-    /// Lends the kernel the chunk at `offset` in the socket's memory, which `buffer` maps;
-    /// [`DedicatedXdpQueue::show`] publishes it. Returns false if no chunk begins there, if the
-    /// kernel already has it, or if the ring is full.
+    /// Posts the chunk at `offset` in the socket's memory, which `buffer` maps;
+    /// [`DedicatedXdpQueue::publish`] publishes it. Returns false if no chunk begins there, the
+    /// chunk is already posted, or the ring is full.
     pub fn post(&mut self, offset: usize, buffer: Buffer) -> bool {
         let whole =
             offset.is_multiple_of(self.chunk_bytes) && buffer.span.len() >= self.chunk_bytes;
-        match self.mark_posted.get_mut(offset / self.chunk_bytes) {
-            Some(mark_posted @ None) if whole && self.fill.free() > 0 => {
-                *mark_posted = Some(buffer)
-            }
+        match self.posted.get_mut(offset / self.chunk_bytes) {
+            Some(posted @ None) if whole && self.fill.free() > 0 => *posted = Some(buffer),
             _ => {
                 self.counters.foreign += 1;
                 return false;
             }
         }
         self.fill.put_address(offset as u64);
-        self.lent_chunks += 1;
+        self.posted_chunks += 1;
         true
     }
 
     /// Publishes posted chunks to the kernel.
-    pub fn show(&mut self) {
+    pub fn publish(&mut self) {
         self.fill.publish();
-        if self.fill.needs_wakeup() && self.lent_chunks > 0 {
-            // See `XdpNic::rx`.
+        if self.fill.needs_wakeup() && self.posted_chunks > 0 {
+            // See `XdpNic::post`.
             let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
             let _ = poll(&mut fds, Some(&Timespec::default()));
         }
     }
 
     /// Receives up to `budget` frames, each in one posted buffer, and appends them to `out`.
-    /// Appends buffers without a valid frame to `failed`. The kernel no longer has either kind.
-    /// Returns the number of entries taken.
+    /// Appends buffers without a valid frame to `failed`. The kernel no longer uses any of these
+    /// buffers. Returns the number of taken entries.
     pub fn receive(
         &mut self,
         budget: usize,
@@ -142,11 +141,11 @@ impl DedicatedXdpQueue {
         failed: &mut Vec<BufferId>,
     ) -> usize {
         let batch = self.receive.peek_up_to(budget);
-        for ahead in 0..batch.min(AHEAD) {
+        for ahead in 0..batch.min(PREFETCH_FRAMES) {
             self.prefetch(ahead);
         }
         for _ in 0..batch {
-            self.prefetch(AHEAD);
+            self.prefetch(PREFETCH_FRAMES);
             let Some(packet) = self.receive.take_packet() else {
                 break;
             };
@@ -176,31 +175,29 @@ impl DedicatedXdpQueue {
         batch as usize
     }
 
-    /// Returns the buffer of a packet, and its bytes if these are a valid frame.
+    /// Returns the buffer of a packet, with the packet's bytes if they are a valid frame. Returns
+    /// `None` if the chunk is not posted.
     fn take(&mut self, packet: XdpDescriptor) -> Option<(Buffer, Option<Span>)> {
         let (address, len) = (usize::try_from(packet.address).ok()?, packet.len as usize);
-        let buffer = self
-            .mark_posted
-            .get_mut(address / self.chunk_bytes)?
-            .take()?;
-        self.lent_chunks -= 1;
+        let buffer = self.posted.get_mut(address / self.chunk_bytes)?.take()?;
+        self.posted_chunks -= 1;
         let span = buffer.span.sub(address % self.chunk_bytes, len);
         Some((buffer, span.filter(|_| len >= ETHERNET)))
     }
 
-    /// Prefetches the header of a later packet.
+    /// Prefetches the header of the packet `ahead` entries after the next one.
     fn prefetch(&self, ahead: u32) {
         let packet = self.receive.peek_packet(ahead);
         if let Some(packet) = packet
             && let Ok(address) = usize::try_from(packet.address)
-            && let Some(Some(buffer)) = self.mark_posted.get(address / self.chunk_bytes)
+            && let Some(Some(buffer)) = self.posted.get(address / self.chunk_bytes)
         {
             let within = address % self.chunk_bytes;
             buffer.span.skip(within).take(HOT).prefetch();
         }
     }
 
-    /// Returns counters by name.
+    /// Returns the counters, by name.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let QueueCounters {

@@ -1,20 +1,21 @@
-//! A socket's rings, each shared between the kernel and this domain.
+//! The rings of a socket, which the kernel and this domain share.
 //!
 //! ```text
-//!   producer ──► counts entries put in     (release after the entries, acquire before them)
-//!   consumer ──► counts entries taken out
-//!   entry n lies at n mod entries
+//!   producer ──► counts written entries    (release after the entries, acquire before them)
+//!   consumer ──► counts taken entries
+//!   entry n is at index n mod entries
 //! ```
 //!
-//! OWNERSHIP: in each ring this domain writes one of the two words and the kernel the other; the
-//! producer writes the entries. The kernel is trusted, but memory safety does not depend on it:
-//! this code compares counts without overflow, and its users check the entries that they read.
+//! OWNERSHIP: in each ring this domain writes one of the two words, and the kernel writes the
+//! other. The producer writes the entries. The kernel is trusted, but memory safety does not depend
+//! on it: this code compares counts without overflow, and its callers check the entries that they
+//! read.
 
 use abi::xdp::{NEED_WAKEUP, RingLayout};
 use shmem::Span;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Common part of both kinds.
+/// The words and entries of a ring, common to producers and consumers.
 #[derive(Debug)]
 struct RingWords {
     producer: &'static AtomicU32,
@@ -38,16 +39,16 @@ impl RingWords {
             entry_bytes,
         };
         // An earlier domain may have written these words.
-        let there = words.producer.load(Ordering::Relaxed);
-        let there = there.wrapping_sub(words.consumer.load(Ordering::Relaxed));
-        (count.is_power_of_two() && there <= count).then_some(words)
+        let published = words.producer.load(Ordering::Relaxed);
+        let published = published.wrapping_sub(words.consumer.load(Ordering::Relaxed));
+        (count.is_power_of_two() && published <= count).then_some(words)
     }
 
     fn at(&self, number: u32) -> usize {
         (number & (self.count - 1)) as usize * self.entry_bytes
     }
 
-    /// Iterates over the addresses in `count` entries starting at `first`.
+    /// Returns an iterator over the addresses in `count` entries from `first`.
     fn addresses(&self, first: u32, count: u32) -> impl Iterator<Item = u64> {
         (0..count).filter_map(move |n| {
             let entry = self.entries.u64(self.at(first.wrapping_add(n)))?;
@@ -56,17 +57,18 @@ impl RingWords {
     }
 }
 
-/// A ring that this domain fills.
+/// A ring of which this domain is the producer.
 #[derive(Debug)]
 pub(super) struct XdpProducer {
     words: RingWords,
-    /// Entries written, published or not.
+    /// Number of written entries, published or not.
     written: u32,
 }
 
 impl XdpProducer {
     /// Opens the ring in `ring`, which need not be empty. Returns `None` if the ring does not fit
-    /// there, if `count` is not a power of two, or if the words claim more entries than fit.
+    /// its memory, `count` is not a power of two, or the counts claim more entries than the ring
+    /// has.
     pub(super) fn new(
         ring: Span,
         layout: RingLayout,
@@ -80,13 +82,14 @@ impl XdpProducer {
 
     /// Returns the number of entries that the kernel has not taken yet.
     pub(super) fn pending(&self) -> u32 {
-        // Acquire: pairs with the kernel's release of the entries before it stores the count.
+        // Acquire pairs with the kernel's release store of the count, which follows its reads of
+        // the entries.
         let taken = self.words.consumer.load(Ordering::Acquire);
         self.written.wrapping_sub(taken).min(self.words.count)
     }
 
-    /// Returns the index of the next entry, and the index of the first one that the kernel has not
-    /// reported as taken.
+    /// Returns the index of the next entry to write, and the index of the first entry that the
+    /// kernel has not reported as taken.
     pub(super) fn ends(&self) -> [u32; 2] {
         [self.written, self.written.wrapping_sub(self.pending())]
     }
@@ -101,8 +104,8 @@ impl XdpProducer {
         self.written != 0
     }
 
-    /// Iterates over the addresses that the kernel has not reported as taken. The kernel releases
-    /// entries only after it has taken all that it knows of.
+    /// Returns an iterator over the addresses that the kernel has not reported as taken. The kernel
+    /// reports entries only after it has taken all entries that it has seen.
     pub(super) fn pending_addresses(&self) -> impl Iterator<Item = u64> {
         let pending = self.pending();
         let words = &self.words;
@@ -114,7 +117,7 @@ impl XdpProducer {
         self.words.count - self.pending()
     }
 
-    /// Writes an address; requires room.
+    /// Writes an address. The ring must not be full.
     pub(super) fn put_address(&mut self, address: u64) {
         let at = self.words.at(self.written);
         if let Some(entry) = self.words.entries.u64(at) {
@@ -123,14 +126,14 @@ impl XdpProducer {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Writes a packet's descriptor; requires room.
+    /// Writes a packet's descriptor. The ring must not be full.
     pub(super) fn put_packet(&mut self, address: u64, len: u32) {
         let at = self.words.at(self.written);
         if let (Some(start), Some(rest)) =
             (self.words.entries.u64(at), self.words.entries.u64(at + 8))
         {
             start.store(address, Ordering::Relaxed);
-            // The length, and no options.
+            // This word contains the length, and options of 0.
             rest.store(u64::from(len), Ordering::Relaxed);
         }
         self.written = self.written.wrapping_add(1);
@@ -141,22 +144,22 @@ impl XdpProducer {
         self.words.producer.store(self.written, Ordering::Release);
     }
 
-    /// Returns whether the kernel runs only when woken.
+    /// Returns whether the kernel needs a wake-up to process the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.words.flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 }
 
-/// A ring that the kernel fills.
+/// A ring of which the kernel is the producer.
 #[derive(Debug)]
 pub(super) struct XdpConsumer {
     words: RingWords,
     taken: u32,
-    /// Entries that the kernel has published.
+    /// The producer's count at the last read.
     cached: u32,
 }
 
-/// A packet's descriptor.
+/// Descriptor of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct XdpDescriptor {
     pub(super) address: u64,
@@ -164,7 +167,7 @@ pub(super) struct XdpDescriptor {
 }
 
 impl XdpConsumer {
-    /// See [`XdpProducer::new`].
+    /// Opens the ring like [`XdpProducer::new`].
     pub(super) fn new(
         ring: Span,
         layout: RingLayout,
@@ -180,37 +183,38 @@ impl XdpConsumer {
         })
     }
 
-    /// Rereads the producer's count, and returns the number of entries that can be taken.
-    pub(super) fn look(&mut self) -> u32 {
-        // Acquire: the entries are visible once the count is.
+    /// Reads the producer's count again, and returns the number of entries that can be taken.
+    pub(super) fn refresh(&mut self) -> u32 {
+        // Acquire makes the entries visible that the count includes.
         self.cached = self.words.producer.load(Ordering::Acquire);
-        self.left()
+        self.available()
     }
 
-    /// Returns whether more entries are published than fit: an earlier domain has then overwritten
-    /// the count that the kernel uses.
+    /// Returns whether the kernel claims more entries than the ring has. An earlier domain has then
+    /// overwritten the count that the kernel uses.
     pub(super) fn is_wrong(&self) -> bool {
         self.cached.wrapping_sub(self.taken) > self.words.count
     }
 
-    /// Like [`XdpConsumer::look`], but returns at most `budget`.
+    /// Reads the producer's count like [`XdpConsumer::refresh`], but returns at most `budget`.
     pub(super) fn peek_up_to(&mut self, budget: usize) -> u32 {
-        (budget.min(u32::MAX as usize) as u32).min(self.look())
+        (budget.min(u32::MAX as usize) as u32).min(self.refresh())
     }
 
-    /// Rereads the producer's count, and iterates over the addresses that can be taken.
+    /// Reads the producer's count again, and returns an iterator over the addresses that can be
+    /// taken.
     pub(super) fn addresses(&mut self) -> impl Iterator<Item = u64> {
-        let left = self.look();
-        self.words.addresses(self.taken, left)
+        let available = self.refresh();
+        self.words.addresses(self.taken, available)
     }
 
-    fn left(&self) -> u32 {
+    fn available(&self) -> u32 {
         self.cached.wrapping_sub(self.taken).min(self.words.count)
     }
 
-    /// Returns the packet `ahead` entries behind the next one, if it is already published.
+    /// Returns the packet `ahead` entries after the next one, if it is published.
     pub(super) fn peek_packet(&self, ahead: u32) -> Option<XdpDescriptor> {
-        if ahead >= self.left() {
+        if ahead >= self.available() {
             return None;
         }
         let at = self.words.at(self.taken.wrapping_add(ahead));
@@ -228,7 +232,7 @@ impl XdpConsumer {
 
     /// Takes the next address.
     pub(super) fn take_address(&mut self) -> Option<u64> {
-        if self.left() == 0 {
+        if self.available() == 0 {
             return None;
         }
         let at = self.words.at(self.taken);
@@ -237,9 +241,9 @@ impl XdpConsumer {
         Some(address)
     }
 
-    /// Skips all entries.
+    /// Takes and releases all published entries.
     pub(super) fn skip(&mut self) {
-        self.look();
+        self.refresh();
         self.taken = self.cached;
         self.release();
     }
@@ -279,9 +283,9 @@ mod tests {
             for n in 0..4 {
                 producer.put_packet(u64::from(round) << 32, n);
             }
-            assert_eq!((producer.free(), consumer.look()), (0, 0));
+            assert_eq!((producer.free(), consumer.refresh()), (0, 0));
             producer.publish();
-            assert_eq!(consumer.look(), 4);
+            assert_eq!(consumer.refresh(), 4);
             let (address, len) = (u64::from(round) << 32, 3);
             assert_eq!(
                 consumer.peek_packet(3),
@@ -298,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_entries_of_their_own_size() {
+    fn address_entries_have_8_bytes() {
         let span = ring();
         let mut producer = XdpProducer::new(span, LAYOUT, 2, 8).unwrap();
         let mut consumer = XdpConsumer::new(span, LAYOUT, 2, 8).unwrap();
         producer.put_address(0x1000);
         producer.put_address(0x2000);
         producer.publish();
-        assert_eq!(consumer.look(), 2);
+        assert_eq!(consumer.refresh(), 2);
         assert_eq!(consumer.take_address(), Some(0x1000));
         assert_eq!(consumer.take_address(), Some(0x2000));
         assert_eq!(consumer.take_address(), None);
@@ -319,7 +323,7 @@ mod tests {
         span.store_u32(64, 77).unwrap();
         assert_eq!((producer.pending(), producer.free()), (4, 0));
         span.store_u32(0, u32::MAX).unwrap();
-        assert_eq!(consumer.look(), 4);
+        assert_eq!(consumer.refresh(), 4);
     }
 
     #[test]
@@ -331,10 +335,10 @@ mod tests {
         before.publish();
         before.put_address(9 << 11);
         let mut taker = XdpConsumer::new(span, LAYOUT, 4, 8).unwrap();
-        taker.look();
+        taker.refresh();
         taker.take_address();
         taker.release();
-        // Unpublished entries are invisible.
+        // The entry that was not published is not included.
         let after = XdpProducer::new(span, LAYOUT, 4, 8).unwrap();
         assert!(after.was_used());
         assert_eq!(
@@ -343,14 +347,14 @@ mod tests {
         );
         assert_eq!(taker.addresses().collect::<Vec<_>>(), [2 << 11, 3 << 11]);
         assert_eq!(after.free(), 2);
-        // More than fits, so forged.
+        // The count exceeds the ring's size, so it is forged.
         span.store_u32(0, 9).unwrap();
         assert!(XdpProducer::new(span, LAYOUT, 4, 8).is_none());
         assert!(XdpConsumer::new(span, LAYOUT, 4, 8).is_none());
     }
 
     #[test]
-    fn a_ring_that_does_not_fit_is_none() {
+    fn rings_that_do_not_fit_are_rejected() {
         let span = ring();
         assert!(XdpProducer::new(span, LAYOUT, 256, 16).is_none());
         assert!(XdpProducer::new(span, LAYOUT, 3, 16).is_none());

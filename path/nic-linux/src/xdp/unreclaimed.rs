@@ -1,30 +1,32 @@
-//! Unreclaimed receive chunks of a domain that has ended. Some were held by the domain, the others
-//! by the kernel; only the rings show which, and with a delay.
+//! Reclaims the receive chunks of a domain that has exited. Some chunks were held by the domain,
+//! the others by the kernel. Only the rings show which, and with a delay.
 //!
-//! A chunk that the kernel has is listed in the fill ring; a chunk with a packet, in the receive
-//! ring. But the kernel reports only occasionally how far it has emptied the fill ring, and a chunk
-//! may be in transit between the two. So a chunk has no owner, and returns to the supply, if it was
-//! in neither ring at two checks, [`APART_NS`] apart; that is a hundred times the time in which the
-//! kernel handles the packets of one interrupt. A chunk that returns with a packet is known.
+//! The fill ring lists the chunks that the kernel holds, and the receive ring lists the chunks with
+//! packets. But the kernel reports only occasionally how many entries of the fill ring it has
+//! taken, and a chunk may be in transit between the rings. A chunk that was in neither ring at two
+//! checks with an interval of [`CHECK_INTERVAL_NS`] has no owner, and returns to the supply. This
+//! interval is a hundred times as long as the kernel needs for the packets of one interrupt. A
+//! chunk that returns with a packet is known.
 //!
-//! The entries that the kernel has not reported as taken may list a chunk twice: it returned and
-//! was lent again, or the previous domain forged an entry. If this domain lent the chunk again, the
-//! kernel could write to it while this domain owns it. So the chunk is *withheld* until the kernel
-//! has passed all those entries.
+//! The entries that the kernel has not reported as taken may list a chunk twice, because it was
+//! received and posted again, or because the previous domain forged an entry. If this domain posted
+//! the chunk a third time, the kernel could write to it while this domain owns it. So the chunk is
+//! *withheld* until the kernel has taken all those entries.
 
-/// Interval between checks while a chunk is missing.
-const APART_NS: u64 = 10_000_000;
-/// Interval between checks otherwise: a chunk may still turn out to be missing without a packet.
-const RARELY_NS: u64 = 200_000_000;
+/// Interval between checks in nanoseconds while a chunk is missing.
+const CHECK_INTERVAL_NS: u64 = 10_000_000;
+/// Interval between checks in nanoseconds while no chunk is missing. Another chunk may be found
+/// missing later.
+const IDLE_CHECK_INTERVAL_NS: u64 = 200_000_000;
 
 /// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    /// Its location is known.
+    /// The chunk's location is known.
     Known,
-    /// The kernel may have it.
+    /// The kernel may hold the chunk.
     Open,
-    /// It was in neither ring at the last check.
+    /// The chunk was in neither ring at the last check.
     Missed,
 }
 
@@ -33,20 +35,22 @@ enum Chunk {
 pub(super) struct Unreclaimed {
     chunks: Vec<Chunk>,
     open: usize,
-    /// By chunk, its number of entries in the remains of the fill ring.
+    /// For each chunk, the number of its entries in the fill ring that remain from the previous
+    /// domain.
     listed: Vec<u32>,
-    /// Index of the first entry behind those remains; `None`: the kernel has passed it.
+    /// Index after the last entry of the previous domain in the fill ring; `None` after the kernel
+    /// has taken all of them.
     end: Option<u32>,
-    /// Time of the next check; `None`: before the first call.
+    /// Time of the next check; `None` before the first call.
     due_ns: Option<u64>,
 }
 
 impl Unreclaimed {
-    /// Creates the state for `chunks` chunks of a socket. `left` are the chunks that its fill ring
-    /// lists, up to entry `end`.
-    pub(super) fn new(chunks: usize, left: impl Iterator<Item = u64>, end: u32) -> Self {
+    /// Creates the state for a socket with `chunks` chunks. `listed_chunks` are the chunks that its
+    /// fill ring lists before entry `end`.
+    pub(super) fn new(chunks: usize, listed_chunks: impl Iterator<Item = u64>, end: u32) -> Self {
         let mut listed = vec![0; chunks];
-        for chunk in left {
+        for chunk in listed_chunks {
             if let Some(times) = place(&mut listed, chunk) {
                 *times += 1;
             }
@@ -67,7 +71,7 @@ impl Unreclaimed {
         is_first_call
     }
 
-    /// Records that the kernel may have this chunk.
+    /// Records that the kernel may hold this chunk.
     pub(super) fn mark_posted(&mut self, chunk: usize) {
         if let Some(known @ Chunk::Known) = self.chunks.get_mut(chunk) {
             *known = Chunk::Open;
@@ -83,13 +87,13 @@ impl Unreclaimed {
         }
     }
 
-    /// Returns whether this chunk must not be lent yet.
+    /// Returns whether this chunk must not be posted yet.
     pub(super) fn must_not_post(&self, chunk: usize) -> bool {
         self.end.is_some() && self.listed.get(chunk).is_some_and(|times| *times > 1)
     }
 
-    /// Records that the kernel has passed all entries before `taken`; returns whether these include
-    /// all remains.
+    /// Records that the kernel has taken all entries before `taken`. Returns true once, when these
+    /// include all entries of the previous domain.
     pub(super) fn kernel_passed(&mut self, taken: u32) -> bool {
         let has_passed = |end: &u32| taken.wrapping_sub(*end) < 1 << 31;
         self.end.take_if(|end| has_passed(end)).is_some()
@@ -105,17 +109,18 @@ impl Unreclaimed {
         self.due_ns.unwrap_or(now_ns)
     }
 
-    /// Checks the chunks against `there`, the chunks in both rings. Returns those without an owner.
-    pub(super) fn look(&mut self, now_ns: u64, there: impl Iterator<Item = u64>) -> Vec<usize> {
-        let mut is_there = vec![false; self.chunks.len()];
-        for chunk in there {
-            if let Some(is_there) = place(&mut is_there, chunk) {
-                *is_there = true;
+    /// Checks which chunks are in `in_rings`, the chunks that both rings list. Returns the chunks
+    /// without an owner.
+    pub(super) fn check(&mut self, now_ns: u64, in_rings: impl Iterator<Item = u64>) -> Vec<usize> {
+        let mut is_in_ring = vec![false; self.chunks.len()];
+        for chunk in in_rings {
+            if let Some(is_in_ring) = place(&mut is_in_ring, chunk) {
+                *is_in_ring = true;
             }
         }
         let mut ownerless = Vec::new();
-        for (number, (chunk, is_there)) in self.chunks.iter_mut().zip(is_there).enumerate() {
-            *chunk = match (*chunk, is_there) {
+        for (number, (chunk, is_in_ring)) in self.chunks.iter_mut().zip(is_in_ring).enumerate() {
+            *chunk = match (*chunk, is_in_ring) {
                 (Chunk::Known, _) => continue,
                 (_, true) => Chunk::Open,
                 (Chunk::Open, false) => Chunk::Missed,
@@ -126,11 +131,11 @@ impl Unreclaimed {
             };
         }
         self.open -= ownerless.len();
-        let apart_ns = match self.chunks.contains(&Chunk::Missed) {
-            true => APART_NS,
-            false => RARELY_NS,
+        let interval_ns = match self.chunks.contains(&Chunk::Missed) {
+            true => CHECK_INTERVAL_NS,
+            false => IDLE_CHECK_INTERVAL_NS,
         };
-        self.due_ns = Some(now_ns.saturating_add(apart_ns));
+        self.due_ns = Some(now_ns.saturating_add(interval_ns));
         ownerless
     }
 
@@ -140,7 +145,8 @@ impl Unreclaimed {
     }
 }
 
-/// Returns the element at an index that a ring supplied and that may be any number.
+/// Returns the element at an index from a ring, which may be any number, or `None` if it does not
+/// exist.
 fn place<T>(all: &mut [T], number: u64) -> Option<&mut T> {
     all.get_mut(usize::try_from(number).ok()?)
 }
@@ -149,8 +155,8 @@ fn place<T>(all: &mut [T], number: u64) -> Option<&mut T> {
 mod tests {
     use super::*;
 
-    fn unreclaimed(chunks: usize, left: &[u64]) -> Unreclaimed {
-        let mut unreclaimed = Unreclaimed::new(chunks, left.iter().copied(), 10);
+    fn unreclaimed(chunks: usize, listed_chunks: &[u64]) -> Unreclaimed {
+        let mut unreclaimed = Unreclaimed::new(chunks, listed_chunks.iter().copied(), 10);
         assert!(
             !unreclaimed.is_complete()
                 && unreclaimed.is_first_call(5)
@@ -165,32 +171,35 @@ mod tests {
         assert!(unreclaimed.kernel_passed(10));
         (1..5).for_each(|chunk| unreclaimed.mark_posted(chunk));
         assert!(unreclaimed.is_due(5));
-        // 1 and 2 are in the rings, 3 and 4 are not; entries may be invalid or repeated.
-        let nonsense = [u64::MAX, 1, 6, 0];
-        assert_eq!(unreclaimed.look(5, [1, 2].into_iter().chain(nonsense)), []);
-        assert!(!unreclaimed.is_due(6) && unreclaimed.is_due(5 + APART_NS));
-        // 3 was in transit between the rings.
+        // Chunks 1 and 2 are in the rings, 3 and 4 are not. Entries may be invalid or repeated.
+        let other_entries = [u64::MAX, 1, 6, 0];
+        assert_eq!(
+            unreclaimed.check(5, [1, 2].into_iter().chain(other_entries)),
+            []
+        );
+        assert!(!unreclaimed.is_due(6) && unreclaimed.is_due(5 + CHECK_INTERVAL_NS));
+        // Chunk 3 was in transit between the rings.
         unreclaimed.mark_returned(3);
         unreclaimed.mark_returned(0);
-        assert_eq!(unreclaimed.look(20, [2].into_iter()), [4]);
-        // 2 and 1 were seen in the meantime.
-        assert_eq!(unreclaimed.look(30, [1].into_iter()), []);
+        assert_eq!(unreclaimed.check(20, [2].into_iter()), [4]);
+        // Chunks 2 and 1 were in a ring in the meantime.
+        assert_eq!(unreclaimed.check(30, [1].into_iter()), []);
         assert!(!unreclaimed.is_complete());
         unreclaimed.mark_returned(1);
-        assert_eq!(unreclaimed.look(40, [].into_iter()), [2]);
+        assert_eq!(unreclaimed.check(40, [].into_iter()), [2]);
         assert!(unreclaimed.is_complete());
-        assert_eq!(unreclaimed.look(50, [].into_iter()), []);
+        assert_eq!(unreclaimed.check(50, [].into_iter()), []);
     }
 
-    /// An idle driver domain wakes rarely for checks.
+    /// An idle driver domain wakes only rarely for checks.
     #[test]
-    fn while_nothing_is_missed_it_looks_rarely() {
+    fn checks_are_rare_while_no_chunk_is_missing() {
         let mut unreclaimed = unreclaimed(2, &[0, 1]);
         (0..2).for_each(|chunk| unreclaimed.mark_posted(chunk));
-        assert_eq!(unreclaimed.look(5, [0, 1].into_iter()), []);
-        assert_eq!(unreclaimed.due_ns(6), 5 + RARELY_NS);
-        assert_eq!(unreclaimed.look(6, [0].into_iter()), []);
-        assert_eq!(unreclaimed.due_ns(7), 6 + APART_NS);
+        assert_eq!(unreclaimed.check(5, [0, 1].into_iter()), []);
+        assert_eq!(unreclaimed.due_ns(6), 5 + IDLE_CHECK_INTERVAL_NS);
+        assert_eq!(unreclaimed.check(6, [0].into_iter()), []);
+        assert_eq!(unreclaimed.due_ns(7), 6 + CHECK_INTERVAL_NS);
     }
 
     #[test]
@@ -212,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_counted_around() {
+    fn entry_indices_wrap() {
         let mut unreclaimed = Unreclaimed::new(1, [].into_iter(), 2);
         assert!(!unreclaimed.kernel_passed(u32::MAX - 3) && unreclaimed.kernel_passed(3));
     }

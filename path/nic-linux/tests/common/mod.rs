@@ -1,5 +1,5 @@
 //! Test set-ups: a TAP with several queues, a TAP with a queue for each of three guests, and a
-//! sender of frames out of it.
+//! socket that sends frames through the TAP's interface.
 #![allow(unreachable_pub)]
 
 use netdev::netns::Namespace;
@@ -18,14 +18,15 @@ pub const MACS: [[u8; 6]; 3] = [
     [2, 0, 0, 0, 0, 2],
     [2, 0, 0, 0, 0x80, 1],
 ];
-/// A MAC that no station has.
+/// A MAC that no station uses.
 pub const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub const SHARED_ONLY: [u8; 6] = [0xff; 6];
 
-/// The EtherType of the test's frames, which no other frame here has (IEEE's for experiments).
+/// The EtherType of the test's frames (IEEE's for local experiments). No other frame in the
+/// namespace uses it.
 pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// Returns a frame with a destination and a number.
+/// Returns a frame with this destination and number.
 pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     let mut frame = mac.to_vec();
     frame.extend([2, 0, 0, 0, 0, 0xbb]);
@@ -35,7 +36,8 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     frame
 }
 
-/// Opens a TAP in a separate namespace, with the queues and the MAC of `queues`.
+/// Opens a TAP in a separate namespace, with the queues and the MAC of `queues`. Returns `None` if
+/// TAPs are not available.
 pub fn open(queues: TapSpec) -> Option<(Namespace, OpenedTap)> {
     require!(tap);
     let namespace = Namespace::new().unwrap();
@@ -51,22 +53,22 @@ pub fn open(queues: TapSpec) -> Option<(Namespace, OpenedTap)> {
     Some((namespace, opened))
 }
 
-/// Disables IPv6, so that the kernel sends no frames on new interfaces, possibly before a frame of
-/// the test.
+/// Disables IPv6, so that the kernel sends no frames through new interfaces, which could precede a
+/// frame of the test.
 fn without_ipv6() {
-    let _no_ipv6_at_all = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let _ignored_without_ipv6 = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
 
 pub struct Guests {
     pub nic: TapNic,
     pub steering: Arc<TapSteering>,
     pub namespace: Namespace,
-    /// Memory of the pool.
+    /// Memory of `pool`.
     memory: Area,
     pool: Pool,
 }
 
-/// Steers directly, as the monitor does for a domain.
+/// Steers frames without a monitor.
 #[derive(Debug)]
 struct Direct(Arc<TapSteering>);
 
@@ -86,7 +88,7 @@ impl Guests {
         Self::with_offloads(false)
     }
 
-    /// Like `new`, with GSO frames if `offloads`.
+    /// Creates guests like `new`, with frames with pending segmentation if `offloads` is true.
     pub fn with_offloads(offloads: bool) -> Option<Self> {
         let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,
@@ -122,13 +124,13 @@ impl Guests {
         self.nic.vmq().unwrap()
     }
 
-    /// Gives guest `n` the next queue.
-    pub fn give_queue(&mut self, n: usize) -> QueueId {
-        self.give(n, false)
+    /// Allocates the next queue for guest `n`.
+    pub fn alloc_queue(&mut self, n: usize) -> QueueId {
+        self.alloc_queue_with(n, false)
     }
 
-    /// Like `give_queue`, with split headers or not.
-    pub fn give(&mut self, n: usize, split: bool) -> QueueId {
+    /// Allocates a queue like `alloc_queue`, with split headers if `split` is true.
+    pub fn alloc_queue_with(&mut self, n: usize, split: bool) -> QueueId {
         let vmq = self.vmq();
         let queue = vmq.alloc_queue().unwrap();
         vmq.split_headers(queue, split).unwrap();
@@ -137,16 +139,16 @@ impl Guests {
         queue
     }
 
-    /// Returns the frames of a queue, as bytes.
+    /// Polls a queue, and returns the bytes of its frames.
     pub fn poll(&mut self, queue: QueueId) -> Vec<Vec<u8>> {
         self.poll_with(queue, |frame| frame.to_vec().unwrap())
     }
 
-    /// Applies `look` to each frame of a queue.
+    /// Polls a queue, and returns the result of `inspect` for each frame.
     pub fn poll_with<T>(
         &mut self,
         queue: QueueId,
-        mut look: impl FnMut(&mut Frame) -> T,
+        mut inspect: impl FnMut(&mut Frame) -> T,
     ) -> Vec<T> {
         let mut posted = Posted {
             pool: &mut self.pool,
@@ -166,7 +168,7 @@ impl Guests {
         let used: Vec<BufferId> = pieces.map(|piece| piece.buffer).collect();
         assert!(posted.starts_with(&used), "{used:?} of {posted:?}");
         let read = |mut frame: Frame| {
-            let found = look(&mut frame);
+            let found = inspect(&mut frame);
             frame.recycle(&mut self.pool);
             found
         };
@@ -177,7 +179,7 @@ impl Guests {
 struct Posted<'a> {
     pool: &'a mut Pool,
     frames: Vec<Frame>,
-    /// Every buffer that was taken, in order.
+    /// All taken buffers, in order.
     posted: Vec<BufferId>,
 }
 
@@ -198,14 +200,14 @@ impl Backend for Posted<'_> {
     }
 }
 
-/// A packet socket on the kernel's end of the TAP.
+/// A packet socket on the TAP's interface.
 pub struct Sender(OwnedFd);
 
 impl Sender {
     pub fn new(namespace: &Namespace) -> Self {
         let fd = namespace.enter(|| {
             let name = CString::new("wire").unwrap();
-            // SAFETY: a system call without pointers, and one that reads the name.
+            // SAFETY: the first system call has no pointers, and the second one reads the name.
             let (fd, index) = unsafe {
                 (
                     libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0),
@@ -222,7 +224,7 @@ impl Sender {
                 sll_halen: 0,
                 sll_addr: [0; 8],
             };
-            // SAFETY: bind reads the address, whose size is given.
+            // SAFETY: `bind` reads the address, whose size is passed.
             let bound = unsafe {
                 libc::bind(
                     fd,
@@ -233,14 +235,14 @@ impl Sender {
             assert_eq!(bound, 0);
             fd
         });
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just returned this descriptor, which has no other owner.
         Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
     }
 
-    /// Makes later frames start with a virtio-net header of 10 bytes.
+    /// Sets that frames passed to `send` begin with a virtio-net header of 10 bytes.
     pub fn offload(&self) {
         let on: libc::c_int = 1;
-        // SAFETY: setsockopt reads the number, whose size is given.
+        // SAFETY: `setsockopt` reads the number, whose size is passed.
         let set = unsafe {
             libc::setsockopt(
                 self.0.as_raw_fd(),
@@ -254,7 +256,7 @@ impl Sender {
     }
 
     pub fn send(&self, frame: &[u8]) {
-        // SAFETY: write reads the slice.
+        // SAFETY: `write` reads the slice.
         let sent = unsafe { libc::write(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len()) };
         assert_eq!(sent, frame.len() as isize);
     }

@@ -1,4 +1,4 @@
-//! Buffers and frames.
+//! Helpers that supply buffers, and build and receive frames.
 
 use crate::{OURS, THEIRS};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Piece, Pool};
@@ -6,12 +6,12 @@ use nic_linux::TapNic;
 use shmem::Area;
 use testing::wait_for;
 
-/// Small and large buffers, and the number of those in use.
+/// A supply of small and large buffers, which counts the buffers in use.
 pub(crate) struct Supply {
     small: Pool,
     large: Pool,
     smalls: u32,
-    pub(crate) out: i64,
+    pub(crate) in_use: i64,
 }
 
 impl Supply {
@@ -20,7 +20,7 @@ impl Supply {
             small: Pool::new(Area::anonymous(smalls.max(1) * 2048).unwrap(), 2048),
             large: Pool::new(Area::anonymous(larges.max(1) * 4096).unwrap(), 4096),
             smalls: smalls as u32,
-            out: 0,
+            in_use: 0,
         }
     }
 }
@@ -28,19 +28,19 @@ impl Supply {
 impl Buffers for Supply {
     fn take(&mut self) -> Option<Buffer> {
         let buffer = self.small.take();
-        self.out += i64::from(buffer.is_some());
+        self.in_use += i64::from(buffer.is_some());
         buffer
     }
     fn take_large(&mut self) -> Option<Buffer> {
         let buffer = self.large.take()?;
-        self.out += 1;
+        self.in_use += 1;
         Some(Buffer {
             id: BufferId(buffer.id.0 + self.smalls),
             span: buffer.span,
         })
     }
     fn put(&mut self, id: BufferId) {
-        self.out -= 1;
+        self.in_use -= 1;
         match id.0.checked_sub(self.smalls) {
             Some(large) => self.large.put(BufferId(large)),
             None => self.small.put(id),
@@ -48,7 +48,7 @@ impl Buffers for Supply {
     }
 }
 
-/// Returns a frame of `bytes` in separate memory, cut into pieces of at most `piece` bytes.
+/// Returns a frame with the contents `bytes` in separate memory, in pieces of up to `piece` bytes.
 pub(crate) fn frame_of(bytes: &[u8], piece: usize) -> Frame {
     let area = Area::anonymous(bytes.len().next_multiple_of(4096)).unwrap();
     let span = area.at(0, bytes.len()).unwrap();
@@ -67,19 +67,19 @@ pub(crate) fn frame_of(bytes: &[u8], piece: usize) -> Frame {
     frame
 }
 
-/// Reads until a frame of this EtherType and length arrives.
+/// Receives frames until one of them satisfies `is_expected`, and returns it with its bytes.
 pub(crate) fn expect(
     nic: &mut TapNic,
     supply: &mut Supply,
-    right: impl Fn(&[u8]) -> bool,
+    is_expected: impl Fn(&[u8]) -> bool,
 ) -> (Frame, Vec<u8>) {
-    wait_for("no such frame arrives", || {
+    wait_for("the expected frame has not arrived", || {
         let mut frames = Vec::new();
         nic.rx(0, 64, supply, &mut frames);
         let mut found = None;
         for mut frame in frames {
             let bytes = frame.to_vec().unwrap();
-            if found.is_none() && right(&bytes) {
+            if found.is_none() && is_expected(&bytes) {
                 found = Some((frame, bytes));
             } else {
                 frame.recycle(supply);
@@ -99,8 +99,8 @@ pub(crate) fn sum(bytes: &[u8], initial: u32) -> u16 {
     sum as u16
 }
 
-/// Returns Ethernet, IPv4 and UDP around `data`, to 10.9.0.1:`port`; with the UDP checksum valid or
-/// blank (pseudo-header only).
+/// Returns a frame with a UDP packet to 10.9.0.1:`port` with payload `data`. The checksum is valid,
+/// or blank (the sum of the pseudo-header) if `blank` is true.
 pub(crate) fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
     let udp_len = 8 + data.len() as u16;
     let mut bytes = [&THEIRS[..], &OURS[..], &[8, 0]].concat();

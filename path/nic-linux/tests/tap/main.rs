@@ -1,5 +1,5 @@
-//! Real TAPs in fresh network namespaces: set-up, frames and offloads as the kernel handles them.
-//! Without root or a TAP driver every test skips and logs why.
+//! Tests the set-up, frames and offloads of real TAPs in new network namespaces. Without root or a
+//! TAP driver, every test is skipped and logs why.
 #![allow(clippy::unwrap_used)]
 
 mod frames;
@@ -75,7 +75,7 @@ fn neighbour(namespace: &Namespace) {
 #[test]
 fn tap_is_configured_and_removed_with_descriptor() {
     let Some(namespace) = namespace() else { return };
-    // A name that no other test uses in any namespace.
+    // No other test uses this name in any namespace.
     let mut tap = spec(&namespace, "configured0");
     tap.mtu = 1400;
     tap.tx_queue = 77;
@@ -105,7 +105,7 @@ fn tap_is_configured_and_removed_with_descriptor() {
     for part in ["10.9.0.1/24", "fd09::1/64"] {
         assert!(addresses.contains(part), "{part} in {addresses}");
     }
-    // The address that the kernel derives from the MAC was not configured.
+    // The kernel derives the link-local address from the MAC, so this address is excluded.
     let mut given = addresses.lines().filter(|line| !line.contains("fe80:"));
     assert!(!given.any(|line| line.contains("tentative")), "{addresses}");
     let routes = show(&["route"]);
@@ -119,8 +119,8 @@ fn tap_is_configured_and_removed_with_descriptor() {
     assert!(show(&["-6", "route"]).contains("default via fd09::2 dev configured0"));
     drop(fd);
     // A process that another test starts concurrently inherits the descriptor, and so keeps the
-    // interface, until it executes its program.
-    wait_until("the interface is still there", || {
+    // interface until it executes its program.
+    wait_until("the interface still exists", || {
         !show(&["link"]).contains("configured0")
     });
     let own = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -174,8 +174,8 @@ fn setup_errors_name_the_cause_and_place() {
         },
         &["/etc/passwd"],
     );
-    // Separate names: an interface may outlive its descriptor briefly, if another test's new
-    // process inherited it.
+    // Each case uses a separate name, because an interface may outlive its descriptor briefly if
+    // another test's new process has inherited the descriptor.
     let other = |ifname: &str, change: &dyn Fn(&mut TapSpec)| {
         let mut tap = spec(&namespace, ifname);
         tap.addresses.clear();
@@ -201,14 +201,14 @@ fn setup_errors_name_the_cause_and_place() {
         &["tap4", "MAC"],
     );
     for ifname in ["tap1", "tap2", "tap3", "tap4"] {
-        wait_until("a failed set-up has left something behind", || {
+        wait_until("a failed set-up has left an interface", || {
             open_tap(&other(ifname, &|_| ())).is_ok()
         });
     }
 }
 
 #[test]
-fn frames_without_a_virtio_header_go_both_ways() {
+fn frames_without_a_virtio_header_pass_both_ways() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     assert_eq!(
@@ -220,14 +220,14 @@ fn frames_without_a_virtio_header_go_both_ways() {
         }
     );
     neighbour(&namespace);
-    // More than the kernel's stack sends.
+    // The supply has more buffers than the kernel's stack can fill.
     let mut supply = Supply::new(64, 0);
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
 
-    // Out of the interface: `rx`.
+    // The kernel sends a frame, which `rx` receives.
     let data: Vec<u8> = (0..1472u32).map(|n| n as u8).collect();
     socket.send_to(&data, "10.9.0.2:5").unwrap();
     let (mut frame, bytes) = expect(&mut nic, &mut supply, |b| b.len() == 1514);
@@ -236,7 +236,7 @@ fn frames_without_a_virtio_header_go_both_ways() {
     assert_eq!(frame.offload.checksum, Checksum::Unknown);
     frame.recycle(&mut supply);
 
-    // Send to the interface with `tx`: a whole frame, and frames in pieces that cut the headers.
+    // `tx` sends a whole frame, and frames in pieces that split the headers.
     for piece in [4096, 700, 9] {
         let sent = frame_of(&udp4(7000, &data, false), piece);
         let report = nic.tx(0, &[sent], &[0]);
@@ -247,7 +247,8 @@ fn frames_without_a_virtio_header_go_both_ways() {
         assert_eq!(from, "10.9.0.2:5".parse::<SocketAddr>().unwrap());
     }
 
-    // The TAP rejects a frame that needs an offload; the caller handles it.
+    // The TAP rejects a frame that needs an offload, a frame that is too long, and one that is too
+    // short.
     let mut blank = frame_of(&udp4(7000, &data, true), 4096);
     blank.offload.checksum = Checksum::Blank {
         start: 34,
@@ -258,15 +259,15 @@ fn frames_without_a_virtio_header_go_both_ways() {
     let report = nic.tx(0, &[blank, long, short], &[0, 1, 2, 3]);
     assert_eq!((report.sent, report.refused), (0, 4));
 
-    // One buffer stays ready; an empty read costs nothing.
+    // After an empty read one buffer stays reserved for the next frame.
     let mut frames = Vec::new();
     while nic.rx(0, 64, &mut supply, &mut frames) > 0 {}
     frames
         .iter_mut()
         .for_each(|frame| frame.recycle(&mut supply));
-    assert_eq!(supply.out, 1);
+    assert_eq!(supply.in_use, 1);
     nic.release(&mut supply);
-    assert_eq!(supply.out, 0);
+    assert_eq!(supply.in_use, 0);
 }
 
 #[test]
@@ -292,11 +293,11 @@ fn a_tap_whose_interface_was_removed_is_closed() {
     frames
         .iter_mut()
         .for_each(|frame| frame.recycle(&mut supply));
-    assert_eq!(supply.out, 0, "no buffer is kept");
+    assert_eq!(supply.in_use, 0, "no buffer is kept");
 }
 
 #[test]
-fn a_vlan_tag_does_not_count_to_the_mtu() {
+fn a_vlan_tag_does_not_count_towards_the_mtu() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     let mut bytes = [&THEIRS[..], &OURS[..], &[0x81, 0, 0, 5, 8, 0]].concat();
@@ -309,7 +310,7 @@ fn a_vlan_tag_does_not_count_to_the_mtu() {
 }
 
 #[test]
-fn a_blank_checksum_is_filled_in_by_the_other_side() {
+fn blank_checksums_pass_both_ways() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&offloading(&namespace));
     neighbour(&namespace);
@@ -352,12 +353,12 @@ fn a_blank_checksum_is_filled_in_by_the_other_side() {
     assert_eq!(
         nic.tx(0, &[beyond], &[0]).refused,
         1,
-        "the field lies behind the end"
+        "the field lies after the end"
     );
 }
 
 #[test]
-fn small_frames_leave_large_buffers_alone() {
+fn small_frames_use_only_small_buffers() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&offloading(&namespace));
     neighbour(&namespace);
@@ -369,13 +370,16 @@ fn small_frames_leave_large_buffers_alone() {
         socket.send_to(&[n; 500], "10.9.0.2:5").unwrap();
         let (mut frame, _) = expect(&mut nic, &mut supply, |bytes| bytes.ends_with(&[n; 500]));
         assert_eq!(frame.pieces.len(), 1);
-        assert!(frame.pieces[0].buffer.0 < 8, "a small buffer");
+        assert!(
+            frame.pieces[0].buffer.0 < 8,
+            "the frame is in a large buffer"
+        );
         frame.recycle(&mut supply);
     }
 }
 
-/// Two TAPs of two namespaces joined by copying frames between them: TCP over it must work, in
-/// segments far above the MTU.
+/// Copies frames between the TAPs of two namespaces, and tests that TCP works and uses packets that
+/// are much longer than the MTU.
 fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     let (Some(left_ns), Some(right_ns)) = (namespace(), namespace()) else {
         return;
@@ -385,8 +389,8 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     right_spec.mac = Some(OURS);
     right_spec.addresses = vec!["10.9.0.2/24".to_owned(), "fd09::2/64".to_owned()];
     let (mut left, mut right) = (nic_of(&left_spec), nic_of(&right_spec));
-    // Without this, a slow stream has short segments: the kernel sizes them by the data sent per
-    // millisecond.
+    // Without this setting, a slow stream has short packets, because the kernel limits them to the
+    // data sent per millisecond.
     let whole = || std::fs::write("/proc/sys/net/ipv4/tcp_min_tso_segs", "44").unwrap();
     left_ns.enter(whole).unwrap();
     let listener = right_ns
@@ -413,7 +417,7 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     let mut frames = Vec::new();
     let end = Instant::now() + 2 * PATIENCE;
     while !receiver.is_finished() {
-        assert!(Instant::now() < end, "TCP did not get through");
+        assert!(Instant::now() < end, "TCP has not finished in time");
         for from_left in [true, false] {
             let (from, to) = if from_left {
                 (&mut left, &mut right)
@@ -439,7 +443,7 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
         }
     }
     sender.join().unwrap();
-    assert!(receiver.join().unwrap(), "every byte in its place");
+    assert!(receiver.join().unwrap(), "the received bytes differ");
     assert!(segments > 100, "{segments}");
     assert!(largest > 30_000, "{largest}");
     assert!(
@@ -450,21 +454,21 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     );
     left.release(&mut supply);
     right.release(&mut supply);
-    assert_eq!(supply.out, 0);
+    assert_eq!(supply.in_use, 0);
 }
 
 #[test]
-fn tcp_segments_of_64_kb_cross_whole_over_ipv4() {
+fn gso_packets_of_64_kb_pass_whole_over_ipv4() {
     tcp_through_two_taps("10.9.0.2".parse().unwrap(), GsoKind::Tcp4);
 }
 
 #[test]
-fn tcp_segments_of_64_kb_cross_whole_over_ipv6() {
+fn gso_packets_of_64_kb_pass_whole_over_ipv6() {
     tcp_through_two_taps("fd09::2".parse().unwrap(), GsoKind::Tcp6);
 }
 
 #[test]
-fn frames_wait_when_there_is_no_room_for_them() {
+fn frames_wait_while_no_buffer_is_free() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&offloading(&namespace));
     neighbour(&namespace);
@@ -472,21 +476,23 @@ fn frames_wait_when_there_is_no_room_for_them() {
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
     socket.send_to(b"patience", "10.9.0.2:5").unwrap();
-    let mut poor = Supply::new(1, 3);
+    let mut small_supply = Supply::new(1, 3);
     let mut frames = Vec::new();
-    assert_eq!(nic.rx(0, 64, &mut poor, &mut frames), 0);
+    assert_eq!(nic.rx(0, 64, &mut small_supply, &mut frames), 0);
     assert!(nic.counters().contains(&("rx_no_buffer", 1)));
-    nic.release(&mut poor);
-    let mut rich = Supply::new(4, 40);
-    expect(&mut nic, &mut rich, |bytes| bytes.ends_with(b"patience"));
+    nic.release(&mut small_supply);
+    let mut large_supply = Supply::new(4, 40);
+    expect(&mut nic, &mut large_supply, |bytes| {
+        bytes.ends_with(b"patience")
+    });
 }
 
 #[test]
-fn revoked_memory_costs_one_frame() {
+fn revoked_memory_loses_one_frame() {
     let Some(namespace) = namespace() else { return };
     let mut nic = nic_of(&spec(&namespace, "tap0"));
     neighbour(&namespace);
-    // When a region is dropped, its pages become inaccessible and its spans stale.
+    // When a region is dropped, its pages become inaccessible, and its spans become stale.
     let region = shmem::Region::create("gone", 8192).unwrap();
     let stale = region.span();
     stale.write(&udp4(7000, &[7; 1000], false)).unwrap();
@@ -503,8 +509,8 @@ fn revoked_memory_costs_one_frame() {
     let report = nic.tx(0, &[frame], &[0]);
     assert_eq!((report.sent, report.fault), (0, 1));
 
-    struct Gone(shmem::Span);
-    impl Buffers for Gone {
+    struct RevokedBuffers(shmem::Span);
+    impl Buffers for RevokedBuffers {
         fn take(&mut self) -> Option<Buffer> {
             Some(Buffer {
                 id: BufferId::NONE,
@@ -522,8 +528,8 @@ fn revoked_memory_costs_one_frame() {
     socket.send_to(b"lost", "10.9.0.2:5").unwrap();
     socket.send_to(b"kept", "10.9.0.2:5").unwrap();
     let mut frames = Vec::new();
-    wait_for("nothing is lost", || {
-        nic.rx(0, 1, &mut Gone(stale), &mut frames);
+    wait_for("no frame is lost", || {
+        nic.rx(0, 1, &mut RevokedBuffers(stale), &mut frames);
         nic.counters().contains(&("rx_fault", 1)).then_some(())
     });
     assert!(frames.is_empty());

@@ -1,17 +1,19 @@
-//! Interfaces that the set-up creates for a wire, or takes over and gives back.
+//! Tests interfaces that the set-up creates, or takes over and restores.
 
 use super::*;
 
 #[test]
 fn the_pair_is_removed_with_the_device() {
     let Some(wire) = Wire::new() else { return };
-    let there = || {
+    let has_interface = || {
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         devices.contains("wire")
     };
-    assert!(wire.namespace.enter(there).unwrap());
-    let namespace = wire.end();
-    wait_until("it is still there", || !namespace.enter(there).unwrap());
+    assert!(wire.namespace.enter(has_interface).unwrap());
+    let namespace = wire.drop_all();
+    wait_until("the interface still exists", || {
+        !namespace.enter(has_interface).unwrap()
+    });
 }
 
 #[test]
@@ -35,7 +37,7 @@ fn existing_interface_is_taken_over_and_returned() {
     let Some(mut wire) = Wire::on(namespace, netdev) else {
         return;
     };
-    // The other end detects the carrier with a delay, and sends nothing before.
+    // The other end detects the carrier with a delay, and sends no frame before.
     let show = || Command::new("ip").args(["link", "show", "wire"]).output();
     let is_up = |shown: std::process::Output| {
         String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))
@@ -43,7 +45,8 @@ fn existing_interface_is_taken_over_and_returned() {
     wait_until("no carrier", || {
         is_up(wire.namespace.enter(show).unwrap().unwrap())
     });
-    // A socket sees a frame's bytes without the kernel's metadata.
+    // Offloads must be off, because a socket receives a frame's bytes without the kernel's
+    // metadata.
     let features = |ifname: &str| {
         let show = || Command::new("ethtool").args(["-k", ifname]).output();
         let shown = wire.namespace.enter(show).unwrap().unwrap();
@@ -65,7 +68,7 @@ fn existing_interface_is_taken_over_and_returned() {
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
     assert_eq!(wire.receive(1, PATIENCE), [frame(1, 100)]);
-    let namespace = wire.end();
+    let namespace = wire.drop_all();
     let show = || Command::new("ip").args(["link", "show", "near"]).output();
     let shown = || String::from_utf8(namespace.enter(show).unwrap().unwrap().stdout).unwrap();
     assert!(shown().contains("near"));
@@ -98,7 +101,7 @@ fn unusable_interfaces_are_reported_with_a_remedy() {
         many.contains("4 queues") && many.contains("ethtool -L many"),
         "{many}"
     );
-    // A name in use.
+    // The name is in use.
     let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
     let taken = Netdev::Veth(TapSpec {
         ifname: "many".into(),

@@ -1,4 +1,5 @@
-//! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and logs why.
+//! Tests AF_XDP sockets on real veth pairs. Without root or bpf(2), every test is skipped and logs
+//! why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod interface;
@@ -29,12 +30,13 @@ const CHUNK: usize = 2048;
 const CHUNKS: usize = 256;
 const SEND_CHUNKS: usize = 32;
 const ENTRIES: u32 = 256;
-/// Number of frames that need nearly all receive chunks.
+/// Number of frames that use nearly all receive chunks.
 const BURST: u32 = (CHUNKS - SEND_CHUNKS) as u32 - 20;
-/// The EtherType of the test's frames, which no other frame here has (IEEE's for experiments).
+/// The EtherType of the test's frames (IEEE's for local experiments). No other frame in the
+/// namespace uses it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// A socket whose wire is an interface in a namespace.
+/// A socket on one end of a veth pair. The other end is in a namespace.
 struct Wire {
     nic: XdpNic,
     pool: Pool,
@@ -78,7 +80,7 @@ fn place() -> Option<Namespace> {
     Some(Namespace::new().unwrap())
 }
 
-/// Returns a domain's data path of a socket; `None` if its rings are invalid.
+/// Returns a domain's data path of a socket, or `None` if the socket's rings are invalid.
 fn data_path(device: &XdpDevice, rings: Span, area: Area) -> Option<(XdpNic, Pool)> {
     let parts = SocketParts {
         fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
@@ -133,30 +135,30 @@ impl Wire {
             area,
             namespace,
         };
-        // The first poll lends the kernel buffers.
+        // The first poll posts buffers.
         wire.receive(0, Duration::ZERO);
         Some(wire)
     }
 
-    /// Polls until `want` frames of the test have arrived, or for as long as `patience`.
-    fn receive(&mut self, want: usize, patience: Duration) -> Vec<Vec<u8>> {
-        self.receive_until(|all| all.len() >= want, patience)
+    /// Polls until `count` frames of the test have arrived, or the time limit has passed.
+    fn receive(&mut self, count: usize, limit: Duration) -> Vec<Vec<u8>> {
+        self.receive_until(|all| all.len() >= count, limit)
     }
 
-    /// Polls until a frame arrives for which `is_it` holds, and returns it.
-    fn receive_one(&mut self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-        let is_among = |all: &[Vec<u8>]| all.iter().any(|frame| is_it(frame));
+    /// Polls until a frame arrives that satisfies `is_expected`, and returns it.
+    fn receive_one(&mut self, is_expected: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let is_among = |all: &[Vec<u8>]| all.iter().any(|frame| is_expected(frame));
         let all = self.receive_until(is_among, PATIENCE);
-        let mut found = all.into_iter().filter(|frame| is_it(frame));
+        let mut found = all.into_iter().filter(|frame| is_expected(frame));
         found.next().expect("no such frame")
     }
 
     fn receive_until(
         &mut self,
-        is_over: impl Fn(&[Vec<u8>]) -> bool,
-        patience: Duration,
+        is_done: impl Fn(&[Vec<u8>]) -> bool,
+        limit: Duration,
     ) -> Vec<Vec<u8>> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + limit;
         let mut all = Vec::new();
         loop {
             let mut frames = Vec::new();
@@ -170,7 +172,7 @@ impl Wire {
                 }
                 frame.recycle(&mut self.pool);
             }
-            if is_over(&all) || Instant::now() > end {
+            if is_done(&all) || Instant::now() > end {
                 return all;
             }
         }
@@ -186,9 +188,9 @@ impl Wire {
         self.nic.tx(0, &frames, &pick)
     }
 
-    /// Ends the domain and creates another one with its socket and memory, but without the chunks
-    /// it held.
-    fn pass_on(&mut self) {
+    /// Replaces the domain with another one that has the same socket and memory, but does not know
+    /// which chunks the first domain held.
+    fn replace_domain(&mut self) {
         (self.nic, self.pool) = data_path(&self.device, self.rings, self.area).unwrap();
     }
 
@@ -198,14 +200,14 @@ impl Wire {
         [layout.producer, layout.consumer].map(|at| span.u32(at.into()).unwrap())
     }
 
-    /// Returns the NIC's counter of this name.
-    fn counted(&self, name: &str) -> u64 {
+    /// Returns the value of the NIC's counter with this name.
+    fn nic_counter(&self, name: &str) -> u64 {
         let all = self.nic.counters();
         all.iter().find(|(known, _)| *known == name).unwrap().1
     }
 
-    /// Removes everything except the namespace.
-    fn end(self) -> Namespace {
+    /// Drops everything except the namespace, and returns that.
+    fn drop_all(self) -> Namespace {
         let Self {
             device,
             interface,
@@ -230,7 +232,7 @@ impl Wire {
         (span, self.device.socket().layout(ring))
     }
 
-    /// Writes an entry into a ring past the data path, as a hostile domain could.
+    /// Writes an entry into a ring without the data path, as a hostile domain can.
     fn forge(&self, ring: Ring, words: &[u64]) {
         let (span, layout) = self.ring(ring);
         let producer = span.u32(layout.producer.into()).unwrap();
@@ -244,14 +246,14 @@ impl Wire {
     }
 }
 
-/// Maps a socket's rings, as the agent of a domain does.
+/// Maps a socket's rings as the agent of a domain does.
 fn map_rings(pages: &[RingPages], socket: BorrowedFd<'_>) -> Span {
     let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
     let area = Area::anonymous(pages.len() * bytes).unwrap();
     for (place, part) in pages.iter().enumerate() {
         let at = area.at(place * bytes, bytes).unwrap();
         assert!(part.pages as usize * abi::PAGE <= bytes);
-        // SAFETY: replaces memory that is reserved for spans and has no other user.
+        // SAFETY: the mapping replaces memory that is reserved for spans and has no other user.
         let mapped = unsafe {
             libc::mmap(
                 at.as_ptr().cast(),
@@ -278,7 +280,7 @@ fn frames_pass_whole_and_in_order() {
     let station = Station::new(&wire.namespace, "wire");
     let before = Counter::ALL.map(|counter| wire.counter(counter));
     let lengths = [60, 64, 65, 128, 999, 1513, 1514];
-    // More than there are chunks, so that each is used several times.
+    // There are more frames than chunks, so that each chunk is used several times.
     for round in 0..100 {
         let frames: Vec<_> = lengths.iter().map(|&len| frame(round, len)).collect();
         frames.iter().for_each(|frame| station.send(frame));
@@ -317,8 +319,8 @@ fn frame_without_buffer_is_counted() {
             .sum::<u64>()
     };
     let mut sent = 0;
-    // The kernel takes sent frames when a CPU is free.
-    wait_until("no buffer is free", || {
+    // The kernel processes sent frames when a CPU is free.
+    wait_until("the kernel has not lost a frame", || {
         (0..burst).for_each(|n| station.send(&frame(n, 100)));
         sent += burst as usize;
         lost() > 0
@@ -329,7 +331,7 @@ fn frame_without_buffer_is_counted() {
     wire.receive_one(|received| *received == frame(9999, 100));
 }
 
-/// The kernel leaves checksums blank between the ends of a veth pair, unless configured otherwise.
+/// By default the kernel leaves checksums blank between the ends of a veth pair.
 #[test]
 fn sent_frames_have_valid_checksums() {
     let Some(mut wire) = Wire::new() else { return };
@@ -365,10 +367,10 @@ fn sent_frames_have_valid_checksums() {
     assert_eq!((folded & 0xffff) + (folded >> 16), 0xffff, "{packet:?}");
 }
 
-/// A domain controls its rings. For any contents, the kernel accesses only the memory of the
-/// socket, and continues.
+/// A domain controls the contents of its rings. With arbitrary contents, the kernel accesses only
+/// the memory of the socket, and continues to work.
 #[test]
-fn forged_entries_reach_nothing_and_are_counted() {
+fn forged_entries_access_no_other_memory() {
     let Some(mut wire) = Wire::new() else { return };
     let station = Station::new(&wire.namespace, "wire");
     let end = (CHUNKS * CHUNK) as u64;
@@ -376,13 +378,13 @@ fn forged_entries_reach_nothing_and_are_counted() {
     for address in outside {
         wire.forge(Ring::Transmit, &[address, 60]);
     }
-    // A packet longer than its chunk, and longer than any packet.
+    // The packet is longer than its chunk, or longer than any packet.
     for len in [CHUNK as u64 + 1, 65_536, u64::from(u32::MAX)] {
         wire.forge(Ring::Transmit, &[0, len]);
     }
-    // From one chunk into the next.
+    // The packet extends from one chunk into the next.
     wire.forge(Ring::Transmit, &[CHUNK as u64 - 100, 200]);
-    // The kernel ends a call at the first invalid entry.
+    // The kernel stops a call at the first invalid entry.
     for _ in 0..outside.len() + 4 {
         let _ = rustix::io::write(wire.device.socket(), &[]);
     }
@@ -391,7 +393,7 @@ fn forged_entries_reach_nothing_and_are_counted() {
     let received = station.receive_within(1, Duration::from_millis(500));
     assert_eq!(received.len(), 0);
     let dropped = wire.counter(Counter::Dropped);
-    // The fill ring is full: its entries are replaced.
+    // The fill ring is full, so the test replaces its entries.
     let (span, layout) = wire.ring(Ring::Fill);
     for (n, address) in outside.iter().cycle().take(ENTRIES as usize).enumerate() {
         let at = usize::from(layout.entries) + n * Ring::Fill.entry_bytes();
@@ -401,12 +403,12 @@ fn forged_entries_reach_nothing_and_are_counted() {
         station.send(&frame(n, 60));
     }
     assert_eq!(wire.receive(1, Duration::from_millis(100)).len(), 0);
-    wait_until("nothing is dropped", || {
+    wait_until("the kernel has not dropped a frame", || {
         wire.counter(Counter::Dropped) > dropped
     });
 }
 
-/// A domain that writes invalid ring counts loses its packets, and disturbs no other domain.
+/// A domain that writes invalid ring counts loses its packets, and affects no other domain.
 #[test]
 fn invalid_counts_affect_no_other_domain() {
     let Some(mut wire) = Wire::new() else { return };
@@ -423,7 +425,7 @@ fn invalid_counts_affect_no_other_domain() {
         wire.receive(0, Duration::ZERO);
     }
     drop(wire.nic);
-    // The wire still works: its other end accepts sent frames.
+    // The wire still works: its other end can send frames.
     station.send(&frame(0, 100));
 }
 

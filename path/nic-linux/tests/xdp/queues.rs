@@ -1,5 +1,5 @@
-//! Dedicated queues on a real veth pair: the kernel writes frames for a guest only into this
-//! guest's memory, and stops when the queue ends.
+//! Tests dedicated queues on a real veth pair: the kernel writes frames for a guest only into this
+//! guest's memory, and stops when the queue is closed.
 
 use super::*;
 use abi::firewall::{RuleLists, RuleRecord};
@@ -14,7 +14,7 @@ const A: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 const POOL: usize = 64;
 
-/// A guest: its memory, and the queue over it.
+/// A guest: its memory, and the queue that receives into it.
 struct Guest {
     area: Area,
     queue: nic_linux::xdp::DedicatedXdpQueue,
@@ -39,11 +39,11 @@ fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: RuleLists) -> XdpQueue {
 
 impl Guest {
     fn new(wire: &Wire, number: u32, mac: [u8; 6]) -> Self {
-        Self::behind(wire, number, mac, RuleLists::default())
+        Self::with_rules(wire, number, mac, RuleLists::default())
     }
 
-    /// Creates a guest with firewall rules.
-    fn behind(wire: &Wire, number: u32, mac: [u8; 6], rules: RuleLists) -> Self {
+    /// Creates a guest with these firewall rules.
+    fn with_rules(wire: &Wire, number: u32, mac: [u8; 6], rules: RuleLists) -> Self {
         let area = Area::anonymous(POOL * CHUNK).unwrap();
         Self::over(wire, number, mac, area, rules)
     }
@@ -76,18 +76,18 @@ impl Guest {
         self.queue.post(chunk * CHUNK, buffer)
     }
 
-    /// Lends the kernel all of its memory, and starts the queue.
-    fn begin(&mut self) {
+    /// Posts all chunks of the guest's memory, and enables the queue.
+    fn enable(&mut self) {
         (0..POOL).for_each(|chunk| assert!(self.post(chunk)));
-        self.queue.show();
+        self.queue.publish();
         self.device.enable().unwrap();
     }
 
-    /// Takes frames until `want` have arrived, and lends their chunks again.
-    fn receive(&mut self, want: usize) -> Vec<Vec<u8>> {
+    /// Receives frames until `count` have arrived, and posts their chunks again.
+    fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let end = Instant::now() + PATIENCE;
         let (mut all, mut frames, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-        while all.len() < want && Instant::now() < end {
+        while all.len() < count && Instant::now() < end {
             self.queue.receive(64, &mut frames, &mut failed);
             for frame in frames.drain(..) {
                 assert_eq!(frame.pieces.len(), 1);
@@ -95,12 +95,12 @@ impl Guest {
                 assert!(self.post(frame.pieces[0].buffer.0 as usize));
             }
             assert!(failed.is_empty());
-            self.queue.show();
+            self.queue.publish();
         }
         all
     }
 
-    /// Returns a ring and its layout.
+    /// Returns a ring's memory and its layout.
     fn ring(&self, place: usize) -> (Span, RingLayout) {
         let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
         let ring = QueueSocket::RINGS[place];
@@ -132,10 +132,10 @@ fn frames_are_written_only_to_their_guest() {
     let Some(mut wire) = wire(2) else { return };
     let station = Station::new(&wire.namespace, "wire");
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
-    // Neither guest is ready yet: all frames use the shared queue.
+    // Neither queue is enabled yet, so all frames use the shared queue.
     station.send(&to(A, 0, 100));
     assert_eq!(wire.receive(1, PATIENCE), [to(A, 0, 100)]);
-    guests.iter_mut().for_each(Guest::begin);
+    guests.iter_mut().for_each(Guest::enable);
     let other = [2, 0, 0, 0, 0, 0x0c];
     for round in 0..50u32 {
         let len = 60 + 29 * round as usize;
@@ -148,7 +148,7 @@ fn frames_are_written_only_to_their_guest() {
         let shared = wire.receive(2, PATIENCE);
         assert_eq!(shared, [to(other, round, len), to([0xff; 6], round, len)]);
     }
-    // Every frame in a guest's memory was for it.
+    // Every frame in a guest's memory has this guest's MAC.
     for (guest, mac) in guests.iter().zip([A, B]) {
         let bytes = guest.bytes();
         let frames = bytes.chunks(CHUNK).filter(|chunk| chunk[HEADROOM] != 0);
@@ -159,8 +159,7 @@ fn frames_are_written_only_to_their_guest() {
     }
 }
 
-/// Returns an IPv4 packet of a protocol to a guest. Its payload marks whether the packet should
-/// pass.
+/// Returns a frame with an IPv4 packet of a protocol to a guest. Its payload consists of `mark`.
 fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
     let mut frame = to(mac, 0, 0);
     frame.truncate(12);
@@ -170,8 +169,8 @@ fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
     frame
 }
 
-/// XDP-20: no byte of a denied frame is written into a guest's memory, whichever rule denies it;
-/// allowed frames are written there. The neighbouring guest has other rules.
+/// XDP-20: the kernel writes no byte of a denied frame into a guest's memory, with rules of either
+/// list. It writes allowed frames there. The second guest has other rules.
 #[test]
 fn denied_frames_are_not_written() {
     const DENIED: u8 = 0xd1;
@@ -193,10 +192,10 @@ fn denied_frames_are_not_written() {
         to_guest: Vec::new(),
     };
     let mut guests = [
-        Guest::behind(&wire, 1, A, rules),
-        Guest::behind(&wire, 2, B, other),
+        Guest::with_rules(&wire, 1, A, rules),
+        Guest::with_rules(&wire, 2, B, other),
     ];
-    guests.iter_mut().for_each(Guest::begin);
+    guests.iter_mut().for_each(Guest::enable);
     let bytes = packet(A, 1, ALLOWED).len() as u64;
     for _ in 0..100 {
         for (mac, protocol, allowed) in [
@@ -226,17 +225,17 @@ fn denied_frames_are_not_written() {
     assert_eq!(denied(1), [[0, 0], hundred]);
 }
 
-/// XDP-20: the counters of an ended queue include the last denied frame, and stay constant although
-/// such frames keep arriving. The queue does not restart.
+/// XDP-20: the counters of a closed queue include the last denied frame, and stay constant although
+/// further such frames arrive. The queue cannot be enabled again.
 #[test]
-fn denied_frames_are_counted_until_queue_end() {
+fn denied_frames_are_counted_until_the_close() {
     let Some(mut wire) = wire(1) else { return };
     let rules = RuleLists {
         from_wire: vec![RuleRecord::default()],
         to_guest: Vec::new(),
     };
-    let mut guest = Guest::behind(&wire, 1, A, rules);
-    guest.begin();
+    let mut guest = Guest::with_rules(&wire, 1, A, rules);
+    guest.enable();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let namespace = &wire.namespace;
     let last = std::thread::scope(|scope| {
@@ -266,26 +265,26 @@ fn denied_frames_are_counted_until_queue_end() {
     );
 }
 
-/// Returns the descriptor of the program map of a wire with this many guest queues, a number that
-/// no other test uses.
+/// Returns the descriptor of the program map of a wire with `queues` guest queues. No other test
+/// uses this number of queues.
 fn programs_of(queues: u32) -> u32 {
     let all = std::fs::read_dir("/proc/self/fdinfo").unwrap();
-    let wanted = ["map_type:\t3", &format!("max_entries:\t{}", queues + 1)];
+    let expected = ["map_type:\t3", &format!("max_entries:\t{}", queues + 1)];
     let mut found = all.filter_map(|entry| {
         let path = entry.ok()?.path();
         let info = std::fs::read_to_string(&path).ok()?;
         let has = |line: &&str| info.lines().any(|found| found == *line);
-        wanted.iter().all(has).then_some(())?;
+        expected.iter().all(has).then_some(())?;
         path.file_name()?.to_str()?.parse().ok()
     });
     found.next().unwrap()
 }
 
-/// Makes one bpf(2) call on a map, optionally with a key.
+/// Makes a bpf(2) call on a map, optionally with a key.
 fn change_map(command: libc::c_long, map: u32, key: Option<&u32>) {
     let key = key.map_or(0, |key| &raw const *key as u64);
     let attributes = [u64::from(map), key];
-    // SAFETY: the kernel reads the attributes and the key, which live through the call.
+    // SAFETY: the kernel reads the attributes and the key, which live until the call returns.
     let done = unsafe {
         let bytes = size_of_val(&attributes);
         libc::syscall(libc::SYS_bpf, command, &raw const attributes, bytes)
@@ -293,9 +292,9 @@ fn change_map(command: libc::c_long, map: u32, key: Option<&u32>) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// XDP-20: frames of a queue without a program are dropped, with or without rules.
+/// XDP-20: the kernel drops frames of a queue without a program, with or without rules.
 #[test]
-fn a_queue_without_its_program_gets_nothing() {
+fn a_queue_without_its_program_receives_nothing() {
     const QUEUES: u32 = 5;
     const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
     let Some(mut wire) = wire(QUEUES) else {
@@ -303,7 +302,7 @@ fn a_queue_without_its_program_gets_nothing() {
     };
     let station = Station::new(&wire.namespace, "wire");
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
-    guests.iter_mut().for_each(Guest::begin);
+    guests.iter_mut().for_each(Guest::enable);
     for (guest, mac) in guests.iter_mut().zip([A, B]) {
         station.send(&to(mac, 0, 100));
         assert_eq!(guest.receive(1), [to(mac, 0, 100)]);
@@ -316,13 +315,17 @@ fn a_queue_without_its_program_gets_nothing() {
         assert_eq!(guests[1].receive(1), [to(B, number, 500)]);
     }
     assert!(wire.receive(1, Duration::from_millis(200)).is_empty());
-    assert!(guests[0].bytes() == before, "its memory is as it was");
+    assert!(
+        guests[0].bytes() == before,
+        "the guest's memory has changed"
+    );
     let (mut frames, mut failed) = (Vec::new(), Vec::new());
     guests[0].queue.receive(64, &mut frames, &mut failed);
     assert_eq!((frames.len(), failed.len()), (0, 0));
 }
 
-/// XDP-20: if the kernel rejects a queue's program, creating the queue fails with its position.
+/// XDP-20: if the kernel rejects a queue's program, the error of creating the queue names the
+/// position of the failed program.
 #[test]
 fn rejected_program_fails_queue_creation() {
     const QUEUES: u32 = 6;
@@ -341,14 +344,14 @@ fn rejected_program_fails_queue_creation() {
     assert!(error.to_string().starts_with(&expected), "{error}");
 }
 
-/// The kernel sends nothing out of a guest's memory: no ring exists for that.
+/// The kernel cannot send from a guest's memory, because a guest's queue has no transmit ring.
 #[test]
-fn a_queue_of_a_guest_s_sends_nothing() {
+fn a_guest_queue_cannot_send() {
     let Some(wire) = wire(1) else { return };
     let guest = Guest::new(&wire, 1, A);
     assert!(rustix::io::write(guest.device.socket(), &[]).is_err());
     let offset = libc::XDP_PGOFF_TX_RING;
-    // SAFETY: a mapping at an address of the kernel's choice, which is not accessed.
+    // SAFETY: the kernel selects the address of the mapping, which is not accessed.
     let mapped = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -362,14 +365,14 @@ fn a_queue_of_a_guest_s_sends_nothing() {
     assert_eq!(mapped, libc::MAP_FAILED);
 }
 
-/// A sender's socket caches its queue. If the queue now belongs to another guest or to none, the
-/// frame is dropped. Once a queue has ended, nothing is written into its memory, although its rings
-/// are full of chunks.
+/// A sender's socket caches its queue. If the queue now belongs to another guest or to no guest,
+/// the kernel drops the frame. After a queue is closed, the kernel writes nothing into its memory,
+/// although chunks are still posted.
 #[test]
-fn cached_queue_reaches_no_other_guest() {
+fn cached_queues_deliver_to_no_other_guest() {
     let Some(mut wire) = wire(2) else { return };
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
-    guests.iter_mut().for_each(Guest::begin);
+    guests.iter_mut().for_each(Guest::enable);
     let neighbour = |namespace: &Namespace, mac: &str| {
         let words = format!("neigh replace 10.0.0.2 lladdr {mac} dev wire");
         let run = || Command::new("ip").args(words.split(' ')).status();
@@ -384,7 +387,7 @@ fn cached_queue_reaches_no_other_guest() {
     let socket = wire.namespace.enter(connected).unwrap();
     socket.send(b"to A").unwrap();
     assert_eq!(guests[0].receive(1).len(), 1);
-    // From now on its frames are for B, in A's queue.
+    // From now on the socket's frames have B's MAC, but use A's queue.
     assert!(neighbour(&wire.namespace, "02:00:00:00:00:0b"));
     let before = [guests[0].bytes(), guests[1].bytes()];
     (0..200).for_each(|_| assert_eq!(socket.send(b"to B").unwrap(), 4));
@@ -393,39 +396,40 @@ fn cached_queue_reaches_no_other_guest() {
     assert_eq!(
         guests[1].receive(1).len(),
         1,
-        "a sender that selects its queue anew reaches it"
+        "a new socket selects B's queue"
     );
     assert!(
         guests[0].bytes() == before[0],
-        "nothing of it is in A's memory"
+        "a frame for B is in A's memory"
     );
-    // B's queue ends while frames are sent to it.
+    // B's queue is closed while frames are sent to it.
     guests[1].device.end();
     let before = guests[1].bytes();
     (0..200).for_each(|_| assert_eq!(fresh.send(b"to B").unwrap(), 4));
     let late = wire.namespace.enter(connected).unwrap();
     late.send(b"to B").unwrap();
-    // Shared again.
+    // Frames for B use the shared queue again.
     wire.receive_one(|frame| frame[..6] == B);
     assert!(guests[1].bytes() == before);
     assert_eq!(
         guests[1].queue.outstanding(),
         POOL,
-        "the kernel has all chunks"
+        "all chunks are still posted"
     );
 }
 
-/// For any contents of the rings of a guest's queue, the kernel accesses only that guest's memory.
+/// With arbitrary contents of the rings of a guest's queue, the kernel accesses only that guest's
+/// memory.
 #[test]
-fn forged_entries_of_a_guest_s_queue_reach_nothing() {
+fn forged_guest_entries_access_no_other_memory() {
     let Some(wire) = wire(1) else { return };
     let station = Station::new(&wire.namespace, "wire");
-    // The guest's receive pool is the middle of its memory.
+    // The guest's receive pool is in the middle of the memory.
     let memory = Area::anonymous(3 * POOL * CHUNK).unwrap();
     memory.span().fill(7).unwrap();
     let pool = memory.part(POOL * CHUNK, POOL * CHUNK).unwrap();
     let mut guest = Guest::over(&wire, 1, A, pool, RuleLists::default());
-    guest.begin();
+    guest.enable();
     let (fill, layout) = guest.ring(1);
     let end = (POOL * CHUNK) as u64;
     let outside = [end, end + 4096, u64::MAX, u64::MAX - 2047, 1 << 47, 1 << 63];
@@ -442,10 +446,11 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
         forge(&outside);
         (0..20).for_each(|n| station.send(&to(A, n, 1000)));
     }
-    wait_until("nothing is dropped", || {
+    wait_until("the kernel has not dropped a frame", || {
         guest.device.socket().counter(Counter::Dropped).unwrap() > 0
     });
-    // Valid: the guest's memory, whichever part was lent, and from within one chunk.
+    // These entries are valid, because they lie in the guest's memory: chunks that were not posted,
+    // and an address within a chunk.
     forge(&[0, 0, 2048 + 1000, end - 2048]);
     (0..20).for_each(|n| station.send(&to(A, n, 1000)));
     let mut bytes = vec![0; POOL * CHUNK];
@@ -459,13 +464,13 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     }
 }
 
-/// The data path validates receive entries: a chunk is a frame once per loan.
+/// The data path validates receive entries: each posting of a chunk can receive one frame.
 #[test]
 fn packets_in_unposted_chunks_are_counted() {
     let Some(wire) = wire(1) else { return };
     let mut guest = Guest::new(&wire, 1, A);
     assert!(guest.post(3) && guest.post(4));
-    assert!(!guest.post(3), "twice");
+    assert!(!guest.post(3), "the chunk is already posted");
     let other = Buffer {
         id: BufferId(9),
         span: guest.area.at(5 * CHUNK, CHUNK).unwrap(),
@@ -473,9 +478,12 @@ fn packets_in_unposted_chunks_are_counted() {
     let memory = POOL * CHUNK;
     assert!(
         !guest.queue.post(memory, other),
-        "a chunk outside its memory"
+        "the chunk lies outside the guest's memory"
     );
-    assert!(!guest.queue.post(5 * CHUNK + 8, other), "no chunk");
+    assert!(
+        !guest.queue.post(5 * CHUNK + 8, other),
+        "no chunk begins at this offset"
+    );
     let (receive, layout) = guest.ring(0);
     let at = |chunk: usize| (chunk * CHUNK + HEADROOM) as u64;
     let packets = [
@@ -505,8 +513,8 @@ fn packets_in_unposted_chunks_are_counted() {
     assert_eq!((frames.len(), failed.len()), (1, 1));
 }
 
-/// A queue is free for the next socket only after both its descriptor and its rings have been
-/// released.
+/// The next socket can use a queue only after both the descriptor and the rings of the last socket
+/// were released.
 #[test]
 fn a_queue_is_free_without_descriptor_and_rings() {
     let Some(wire) = wire(1) else { return };
@@ -522,16 +530,15 @@ fn a_queue_is_free_without_descriptor_and_rings() {
     device.end();
     drop((queue, device));
     assert!(again().is_err_and(busy), "the rings are mapped");
-    // SAFETY: reserved for spans, and not read any more.
+    // SAFETY: the memory is reserved for spans, and is not accessed after this.
     let unmapped = unsafe { libc::munmap(rings.as_ptr().cast(), rings.len()) };
     assert_eq!(unmapped, 0);
     wait_until("the queue is still busy", || !again().is_err_and(busy));
 }
 
-/// A revoked page of a pool is exchanged, and the kernel never writes
-/// there again.
+/// A revoked page of a pool is replaced, and the kernel never writes to the page again.
 #[test]
-fn an_exchanged_page_is_never_written_again() {
+fn the_kernel_does_not_write_to_a_replaced_page() {
     let Some(wire) = wire(1) else { return };
     let station = Station::new(&wire.namespace, "wire");
     let region = shmem::Region::create("pool", POOL * CHUNK).unwrap();
@@ -550,7 +557,7 @@ fn an_exchanged_page_is_never_written_again() {
     let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
     let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
     let (fill, layout) = (rings.skip(bytes), device.socket().layout(Ring::Fill));
-    // The whole fill ring points to the first page.
+    // All entries of the fill ring point to the first page.
     for n in 0..ENTRIES as usize {
         fill.store_u64(usize::from(layout.entries) + n * 8, 0)
             .unwrap();
@@ -560,9 +567,11 @@ fn an_exchanged_page_is_never_written_again() {
     let page = region.span().take(abi::PAGE);
     let first = |page: Span| page.load_u64(HEADROOM).unwrap();
     station.send(&to(A, 1, 500));
-    wait_until("the kernel does not write to it", || first(page) != 0);
+    wait_until("the kernel has not written to the page", || {
+        first(page) != 0
+    });
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a system call without pointers; the page is reserved for spans.
+    // SAFETY: the system call has no pointers, and the page is reserved for spans.
     let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), hole, 0, abi::PAGE as i64) };
     assert_eq!(punched, 0);
     page.fill(9).unwrap();
@@ -570,7 +579,9 @@ fn an_exchanged_page_is_never_written_again() {
     let count = || received.load_u32(layout.producer.into()).unwrap();
     let before = count();
     (0..50).for_each(|n| station.send(&to(A, n, 500)));
-    wait_until("no further frames arrive", || count() >= before + 50);
+    wait_until("the further frames have not arrived", || {
+        count() >= before + 50
+    });
     let mut bytes = vec![0; abi::PAGE];
     page.read(&mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 9));

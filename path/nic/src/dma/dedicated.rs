@@ -4,7 +4,7 @@
 //! | state | the device | next state |
 //! |---|---|---|
 //! | stopped | ignores the queue | started, by [`RemoteQueue::start`] |
-//! | started | stores frames for the guest's MAC | stopping, or stopped if the link goes down |
+//! | started | stores frames for the guest's MAC | stopping, or stopped when the link is down |
 //! | stopping | may still use posted buffers | stopped, when the device confirms it |
 
 use super::addr::IoAddr;

@@ -261,7 +261,7 @@ fn unsuitable_device_is_rejected() {
     assert_eq!(why(removed), StartupError::Registers);
 }
 
-/// D-41: no step of a reset blocks, and each may take up to 100 ms. A device whose memory requests
+/// D-41: no step of a reset blocks, and each has a limit of 100 ms. A device whose memory requests
 /// never complete is reset anyway.
 #[test]
 fn reset_is_polled() {
