@@ -1,64 +1,67 @@
-//! Adaptive polling: learns from past pauses how long a domain polls for work before it sleeps.
+//! Adaptive polling: determines from past pauses how long a domain polls for work before it sleeps.
 //!
-//! It works like the kernel's `haltpoll`: a domain spins through a pause for up to twice the
-//! average pause, and only while pauses are short enough. Two differences matter. A spinning domain
-//! may take the CPU from the very peer for which it waits, and pauses may get shorter only once all
-//! peers spin. So each vain spin lowers the credit of spinning. After some of them the domain
-//! retries spinning only occasionally, and after each further one half as often.
+//! It works like the kernel's `haltpoll`: in a pause a domain spins for up to twice the average
+//! pause, and only while pauses are short enough. Two differences matter. A spinning domain may
+//! take the CPU from the peer for which it waits, and pauses may become shorter only after all
+//! peers spin. So each unsuccessful spin lowers the credit of spinning. After some unsuccessful
+//! spins the domain retries only occasionally, and half as often after each further failure.
 //!
 //! If the domain offers its CPU and does not get it back soon, another task computes on it. The
-//! scheduler would prefer a waking sleeper to that task, but a domain that has offered the CPU
-//! waits for the end of the task's time slice. One such wait costs as much as a hundred sleeps, so
-//! it outweighs any number of successful spins.
+//! scheduler prefers a waking sleeper to that task, but a domain that has offered the CPU waits
+//! until the end of the task's time slice. One wait of this kind costs as much as a hundred sleeps,
+//! so it outweighs any number of successful spins.
 
-/// Smoothing of the average pause: each pause counts for an eighth.
+/// Divisor of the weight of a new pause in the average: an eighth.
 const SHARE: u64 = 8;
-/// Pauses longer than this multiple of the longest spin count as this multiple: much too long.
+/// Longer pauses than this multiple of the longest spin count as this multiple.
 const PAUSE_MAX: u64 = 4;
-/// Pauses up to this multiple of the longest spin may become shorter than it once all peers spin.
+/// Pauses up to this multiple of the longest spin may become shorter than that spin when all peers
+/// spin.
 const SHRINKABLE: u64 = 2;
-/// The shortest spin is the longest one divided by this. Pauses vary, and their average may be
-/// zero.
+/// The shortest spin is the longest spin divided by this number. A minimum is needed, because
+/// pauses vary and their average may be zero.
 const SPIN_DIVISOR: u64 = 4;
 /// Maximum credit for successful spins.
 const CREDIT_MAX: u8 = 8;
-/// Vain spins before a rest.
+/// Number of unsuccessful spins before the domain stops spinning for some pauses.
 const VAIN_SPINS_MAX: u8 = 2;
-/// Number of pauses to sleep through before a retry: initially, and at most.
+/// Number of pauses to sleep through before a retry, initially.
 const REST_MIN: u32 = 16;
+/// Maximum number of pauses to sleep through before a retry.
 const REST_MAX: u32 = 1024;
-/// If the domain gets an offered CPU back later than this, another task was computing on it.
+/// If an offered CPU returns later than this, another task has computed on it.
 const LATE_RETURN_NS: u64 = 200_000;
-/// Number of pauses to sleep through after such a late return: initially, and at most.
+/// Number of pauses to sleep through after a late return of the CPU, initially.
 const LATE_REST_MIN: u32 = 256;
+/// Maximum number of pauses to sleep through after a late return of the CPU.
 const LATE_REST_MAX: u32 = 16_384;
-/// Number of consecutive prompt returns after which the domain assumes that no task computes there
-/// any more.
+/// Number of consecutive prompt returns after which the domain assumes that no other task computes
+/// on the CPU.
 const PROMPT_RETURNS: u32 = 1024;
 
-/// Adaptive polling of one domain.
+/// The state of adaptive polling in one domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptivePolling {
     /// The longest spin.
     most_ns: u64,
     /// The average pause.
     usual_ns: u64,
-    /// Number of unsuccessful spins that are still tolerated.
+    /// Number of unsuccessful spins that the domain still tolerates.
     credit: u8,
-    /// Pauses still to sleep through.
+    /// Number of pauses that the domain must still sleep through.
     rest: u32,
     next_rest: u32,
-    /// Number of pauses to sleep through when a task keeps the CPU again.
+    /// Number of pauses to sleep through after the next late return of the CPU.
     late_rest: u32,
-    /// Number of consecutive offers that returned soon.
+    /// Number of consecutive offers after which the CPU returned promptly.
     prompt_returns: u32,
     /// Time at which the CPU was offered in this turn.
     offered_ns: Option<u64>,
 }
 
 impl AdaptivePolling {
-    /// Creates the state for spins of at most `most_ns`. Before any pause is known, the domain does
-    /// not spin.
+    /// Creates the state for spins of up to `most_ns`. The domain does not spin before its first
+    /// pause.
     pub(crate) fn new(most_ns: u64) -> Self {
         Self {
             most_ns,
@@ -88,7 +91,7 @@ impl AdaptivePolling {
         if self.rest > 0 {
             self.rest -= 1;
         } else if window_ns > 0 && ns >= window_ns {
-            self.in_vain();
+            self.spin_failed();
         } else if window_ns > 0 {
             self.credit = (self.credit + 1).min(CREDIT_MAX);
             if self.credit == CREDIT_MAX {
@@ -97,7 +100,7 @@ impl AdaptivePolling {
         }
     }
 
-    fn in_vain(&mut self) {
+    fn spin_failed(&mut self) {
         self.credit = self.credit.saturating_sub(1);
         if self.credit == 0 {
             self.begin_rest();

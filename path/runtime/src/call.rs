@@ -1,4 +1,5 @@
-//! Hypercalls from the domain's side: fills the call page, wakes the monitor's worker, waits.
+//! The domain's side of hypercalls: writes the call page, wakes the monitor's worker, and waits for
+//! the answer.
 
 use crate::platform::{ConnectRecord, NO_RECORD, PeerEnd};
 use abi::hypercall::{
@@ -16,18 +17,18 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Time after which a waiting domain checks for the answer again. The domain never gives up: the
-/// monitor answers every call or kills the domain.
+/// Interval at which a waiting domain checks for the answer again. The domain waits without a
+/// limit, because the monitor answers every call or kills the domain.
 const WAIT_TIME: Duration = Duration::from_secs(1);
 
-/// The domain's only caller of hypercalls.
+/// The domain's hypercall interface. A domain has only one.
 #[derive(Debug)]
 pub struct Calls {
     page: Span,
     number: u32,
 }
 
-/// A table of counted grants or an exchange. Dropping it ends this domain's part in it.
+/// A table of counted grants, or an exchange. Dropping it releases this domain's part of it.
 #[derive(Debug)]
 pub struct OwnTable {
     calls: Rc<RefCell<Calls>>,
@@ -42,7 +43,7 @@ impl OwnTable {
         Self { calls, handle }
     }
 
-    /// Returns its handle.
+    /// Returns the handle.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle
@@ -51,20 +52,20 @@ impl OwnTable {
 
 impl Drop for OwnTable {
     fn drop(&mut self) {
-        // Fails only if the other domain's end, or the monitor, has ended it.
+        // This fails only if the other domain or the monitor has already ended the table.
         let _ = self.calls.borrow_mut().end_table(self.handle);
     }
 }
 
 impl Calls {
-    /// Takes this domain's only call page. Called once.
+    /// Takes this domain's only call page. Returns `None` on a second call.
     #[must_use]
     pub fn new(domain_memory: &DomainMemory) -> Option<Self> {
         let page = domain_memory.info.at(info::CALL, info::CALL_PAGES * PAGE)?;
         Some(Self { page, number: 0 })
     }
 
-    /// Returns a caller whose calls all fail, for a process without a monitor.
+    /// Returns an interface whose calls all fail, for a process without a monitor.
     #[must_use]
     pub fn refused() -> Self {
         Self {
@@ -73,7 +74,7 @@ impl Calls {
         }
     }
 
-    /// Returns a caller over a call page that a test answers.
+    /// Returns an interface over a call page that a test answers.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn over(page: Span) -> Self {
@@ -100,7 +101,7 @@ impl Calls {
         self.single(HypercallKind::TableBind, bind.encode())
     }
 
-    /// Shows the pages of a bound table that are granted for I/O to a device of this domain's.
+    /// Shares the pages of a bound table that are granted for I/O with a device of this domain.
     ///
     /// # Errors
     /// The monitor's status.
@@ -108,7 +109,7 @@ impl Calls {
         self.single(HypercallKind::TableShare, share.encode())
     }
 
-    /// Ends this domain's part in a table or an exchange.
+    /// Releases this domain's part of a table or an exchange.
     ///
     /// # Errors
     /// The monitor's status.
@@ -132,7 +133,7 @@ impl Calls {
         Ok(Handle(self.get(1) as u32))
     }
 
-    /// Grants pages by this domain's tables; appends one result per operation to `made`.
+    /// Grants pages in this domain's tables, and appends one result per operation to `made`.
     pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
         let mut status = Vec::new();
         for batch in ops.chunks(OPS_MAX) {
@@ -150,7 +151,7 @@ impl Calls {
         }
     }
 
-    /// Revokes grants of this domain's tables; appends one status per operation to `status`.
+    /// Revokes grants of this domain's tables, and appends one status per operation to `status`.
     pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
         self.batches(HypercallKind::GrantRevoke, ops, Revoke::encode, status);
     }
@@ -184,7 +185,7 @@ impl Calls {
         self.outcome()
     }
 
-    /// Reads the other end of a connection; `None` past the last one.
+    /// Returns the other end of a connection, or `None` if `conn` exceeds the last connection.
     ///
     /// # Errors
     /// The monitor rejected the call.
@@ -203,8 +204,12 @@ impl Calls {
         }))
     }
 
-    /// Sends several messages to a device, in as few calls as possible; returns each answer.
-    pub(crate) fn tell_device(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
+    /// Sends several messages to a device, in as few calls as possible, and returns each answer.
+    pub(crate) fn control_device(
+        &mut self,
+        device: u32,
+        all: &[[u64; 2]],
+    ) -> Vec<Result<u64, Errno>> {
         let mut answers = Vec::with_capacity(all.len());
         for batch in all.chunks(OPS_MAX) {
             let places = (0..).step_by(OP_WORDS);
@@ -223,7 +228,7 @@ impl Calls {
         answers
     }
 
-    /// Gives up one of this domain's devices permanently, after the domain has closed its
+    /// Releases one of this domain's devices permanently, after the domain has closed its
     /// descriptor.
     ///
     /// # Errors
@@ -240,7 +245,7 @@ impl Calls {
         self.errno_of(HypercallKind::ForeignMap, map.encode())
     }
 
-    /// Unmaps the file that was mapped at this page of the range.
+    /// Unmaps the file that is mapped at this page of the range.
     ///
     /// # Errors
     /// Nothing is mapped there.
@@ -248,7 +253,7 @@ impl Calls {
         self.errno_of(HypercallKind::ForeignUnmap, [u64::from(page), 0, 0])
     }
 
-    /// Makes a call of one operation whose status is an errno.
+    /// Makes a call with one operation whose status is an errno.
     fn errno_of(&mut self, kind: HypercallKind, words: [u64; 3]) -> Result<(), Errno> {
         for (at, word) in words.into_iter().enumerate() {
             self.put(at, word);
@@ -265,8 +270,8 @@ impl Calls {
         self.enter(HypercallKind::Ready, 0)
     }
 
-    /// Makes calls of `kind` for operations that `words` encodes; appends one status per operation
-    /// to `status`.
+    /// Makes calls of `kind` for operations that `words` encodes, and appends one status per
+    /// operation to `status`.
     pub fn batches<T: Copy>(
         &mut self,
         kind: HypercallKind,
@@ -295,14 +300,14 @@ impl Calls {
         }
     }
 
-    /// Makes the call in the page and waits for the answer.
+    /// Makes the call that is in the page, and waits for the answer.
     fn enter(&mut self, kind: HypercallKind, count: u32) -> Result<(), Errno> {
         let word = |offset| self.page.u32(offset).ok_or(Errno::FAULT);
         let (request, done) = (word(REQUEST)?, word(DONE)?);
         word(KIND)?.store(kind as u32, Ordering::Relaxed);
         word(COUNT)?.store(count, Ordering::Relaxed);
         self.number = self.number.wrapping_add(1);
-        // Release: a worker that sees the number also sees the operations.
+        // Release ensures that a worker that reads the number also reads the operations.
         request.store(self.number, Ordering::Release);
         futex::wake(request, 1);
         loop {
@@ -323,11 +328,11 @@ impl Calls {
         self.outcome_of(0)
     }
 
-    /// Returns the result of the operation that begins at a word.
+    /// Returns the result of the operation that begins at word `at`.
     fn outcome_of(&self, at: usize) -> Result<(), Errno> {
         match self.get(at + STATUS_WORD) as i64 {
             0 => Ok(()),
-            // A status outside the range of an errno counts as the worst one.
+            // A status outside the range of an errno becomes EINVAL.
             status => Err(i32::try_from(status.saturating_neg())
                 .map_or(Errno::INVAL, Errno::from_raw_os_error)),
         }

@@ -1,4 +1,4 @@
-//! Devices that the system provides.
+//! Attaches and releases devices that the system provides.
 
 use crate::platform::Platform;
 use crate::start::{StartError, refused};
@@ -13,19 +13,19 @@ use std::rc::Rc;
 /// Attaches a device of this domain and returns its descriptor.
 ///
 /// # Errors
-/// The system rejects it.
+/// The system rejects the call.
 pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartError> {
     platform
         .attach(device)
         .map_err(|why| refused(&format!("device {device}"), why))
 }
 
-/// Attaches a device of this domain and returns its descriptor. Returns `None` if the system does
-/// not have the device, because its interface was removed before the domain started and could not
-/// be created again.
+/// Attaches a device of this domain and returns its descriptor. Returns `None` if the device does
+/// not exist, because its interface was removed before the domain started and could not be created
+/// again.
 ///
 /// # Errors
-/// The system rejects it for another reason.
+/// The system rejects the call for another reason.
 pub fn attach_if_there(
     platform: &dyn Platform,
     device: u32,
@@ -38,20 +38,22 @@ pub fn attach_if_there(
     }
 }
 
-/// Returns the action that gives up devices whose interface has been removed, so that they end no
-/// sleep.
+/// Returns an action that releases devices whose interface was removed, so that they no longer end
+/// a sleep.
 #[must_use]
 pub fn give_up(platform: &Rc<dyn Platform>, devices: Vec<u32>) -> Box<dyn FnOnce()> {
     let platform = Rc::clone(platform);
     Box::new(move || {
         for device in devices {
-            // If the system rejects this, it still waits only for open descriptors.
+            // If the system rejects the call, no harm results, because a closed descriptor ends no
+            // sleep.
             let _ = platform.end(device);
         }
     })
 }
 
-/// Returns a NIC that plays the capture file of one device and records to that of another.
+/// Returns a NIC that plays the capture file of one device and records to the capture file of
+/// another.
 ///
 /// # Errors
 /// A device was rejected or is not a capture file.
@@ -70,7 +72,7 @@ pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>,
         .map(FrameReader::new)
         .transpose()
         .map_err(wrong)?;
-    // Converts the data path's monotonic clock to the file's time of day.
+    // The file contains the time of day, the data path uses the monotonic clock.
     let day = std::time::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| since.as_nanos() as u64);
@@ -78,7 +80,7 @@ pub fn pcap(platform: &dyn Platform, files: CaptureSpec) -> Result<Box<dyn Nic>,
     let limit_bytes = u64::from(files.write_mib) << 20;
     let writer = open(files.write)?.map(|file| FrameWriter::new(file, epoch_ns, limit_bytes));
     let writer = writer.transpose().map_err(wrong)?;
-    // Writes one line per file to the console, which bounds its size.
+    // Each file causes at most one line on the console.
     let tell = |why: &PcapError| {
         crate::start::print_line(format_args!(
             "a capture file has ended: {why}; traffic continues"

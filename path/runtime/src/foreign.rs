@@ -1,7 +1,7 @@
-//! Memory and descriptors of a virtual machine, in the domain that serves it.
+//! Memory and descriptors of a virtual machine in the domain that serves it.
 //!
 //! Each mapping occupies whole GiB of the range, and begins at the same offset within a GiB as in
-//! its file, so that pages of any size are aligned. The monitor also checks each mapping.
+//! its file, so that pages of every size are aligned. The monitor also checks each mapping.
 
 use crate::call::Calls;
 use abi::PAGE;
@@ -25,15 +25,15 @@ const WATCHED: u64 = u64::MAX - 1;
 pub(crate) struct ForeignMemory {
     range: Area,
     epoll: Rc<OwnedFd>,
-    held: RefCell<Held>,
+    held: RefCell<OccupiedRanges>,
 }
 
-/// The GiB of the range that mappings hold, in order.
+/// The GiB of the range that mappings occupy, in order.
 #[derive(Debug, Default)]
-struct Held(Vec<Range<u64>>);
+struct OccupiedRanges(Vec<Range<u64>>);
 
-impl Held {
-    /// Takes the first `count` adjacent GiB that are free, in a range of `all` GiB.
+impl OccupiedRanges {
+    /// Allocates the first `count` adjacent free GiB in a range of `all` GiB.
     fn take(&mut self, count: u64, all: u64) -> Option<u64> {
         let mut first = 0;
         let mut place = 0;
@@ -49,7 +49,7 @@ impl Held {
         Some(first)
     }
 
-    /// Frees the mapping that holds this GiB.
+    /// Frees the GiB of the mapping that contains this GiB.
     fn free(&mut self, gib: u64) {
         self.0.retain(|held| !held.contains(&gib));
     }
@@ -92,7 +92,7 @@ impl ForeignMemory {
         })
     }
 
-    /// Unmaps what [`ForeignMemory::map`] returned.
+    /// Unmaps a region that [`ForeignMemory::map`] returned.
     pub(crate) fn unmap(&self, calls: &mut Calls, region: Span) -> io::Result<()> {
         let start = region.addr().checked_sub(self.range.span().addr());
         let start = start.ok_or(Errno::NOENT)? as u64;
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_used_again() {
-        let mut held = Held::default();
+        let mut held = OccupiedRanges::default();
         assert_eq!(
             [2, 3, 1].map(|count| held.take(count, 6)),
             [Some(0), Some(2), Some(5)]
@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn mappings_never_overlap(ops in prop::collection::vec((any::<bool>(), 1u64..9), 1..60)) {
-            let mut held = Held::default();
+            let mut held = OccupiedRanges::default();
             for (takes, number) in ops {
                 match takes {
                     true => drop(held.take(number, 32)),

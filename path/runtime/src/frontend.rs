@@ -1,5 +1,5 @@
 //! A frontend's end of a connection: its state, and the next step of the handshake. The backend of
-//! a guest's interface is a driver domain, that of a driver domain's NIC a device.
+//! a guest's interface is a driver domain. The backend of a driver domain's NIC is a device domain.
 //!
 //! | own state | the backend is | step |
 //! |---|---|---|
@@ -8,14 +8,14 @@
 //! | Initialised, Connected | Closing, Closed, Unknown, another domain | [`HandshakeStep::Close`] |
 //! | Closed | InitWait, another domain, or Closed after a refusal | [`HandshakeStep::Restart`] |
 //!
-//! *Another domain* means that the backend has died and has been restarted, possibly unnoticed by
-//! this end.
+//! *Another domain* means that the backend has died and was restarted. This end may not have
+//! noticed its death.
 
 use crate::platform::{ConnectRecord, Doorbell, PeerEnd, Platform};
 use abi::{ConnId, DomId, XenbusState};
 use std::rc::Rc;
 
-/// Number of consecutive refusals after which the frontend does not ask a backend again.
+/// Number of consecutive rejections after which the frontend no longer retries with a backend.
 const REFUSALS_MAX: u32 = 3;
 
 /// Next step of the handshake.
@@ -23,13 +23,13 @@ const REFUSALS_MAX: u32 = 3;
 pub enum HandshakeStep {
     /// Wait until the other end's state changes.
     Stay,
-    /// Lay out and grant memory.
+    /// Initialize the shared memory and grant it.
     LayOut,
-    /// Connect, as the backend has.
+    /// Connect, because the backend has connected.
     Connect,
     /// Close, because the backend has rejected the record.
     CloseRefused,
-    /// Close the connection, with this reason if it is an error.
+    /// Close the connection. The text is the reason if it is an error.
     Close(&'static str),
     /// Start over.
     Restart,
@@ -38,16 +38,16 @@ pub enum HandshakeStep {
 /// This end of the connection.
 #[derive(Debug)]
 pub struct FrontendConnection {
-    /// Its number.
+    /// Number of the connection.
     pub conn: ConnId,
     platform: Rc<dyn Platform>,
     /// This end's state.
     pub state: XenbusState,
-    /// Why the last connection ended, as text; empty if none did.
+    /// Why the last connection was closed, as text; empty if no connection was closed.
     pub trouble: String,
     /// The last backend.
     backend: Option<DomId>,
-    /// Number of its consecutive refusals.
+    /// Number of the backend's consecutive rejections.
     refusals: u32,
     doorbell: Option<Rc<dyn Doorbell>>,
 }
@@ -80,7 +80,8 @@ impl FrontendConnection {
         self.state == XenbusState::Connected
     }
 
-    /// Returns the next step. `free` states that nothing remains of an earlier connection.
+    /// Returns the next step. `free` states that all resources of an earlier connection are
+    /// released.
     #[must_use]
     pub fn next_step(&self, peer: &PeerEnd, free: bool) -> HandshakeStep {
         use XenbusState as S;
@@ -93,7 +94,7 @@ impl FrontendConnection {
             (S::Closed, _) if is_new && free => HandshakeStep::Restart,
             (S::Initialising, S::InitWait) => HandshakeStep::LayOut,
             (S::Initialised, S::Connected) => HandshakeStep::Connect,
-            // The backend may have read the record that was written for its predecessor.
+            // The backend may have read a record that was written for the previous backend.
             (S::Initialised, S::Closed) => HandshakeStep::CloseRefused,
             (S::Closed, S::Closed) if asks_again && free => HandshakeStep::Restart,
             (S::Initialised | S::Connected, S::Closing | S::Closed) => HandshakeStep::Close(""),
@@ -105,29 +106,29 @@ impl FrontendConnection {
         }
     }
 
-    /// Counts a refusal by the backend.
+    /// Counts a rejection by the backend.
     pub fn count_refusal(&mut self) {
         self.refusals += 1;
     }
 
-    /// Forgets refusals: the backend has connected.
-    pub fn forget_refusals(&mut self) {
+    /// Resets the count of rejections, after the backend has connected.
+    pub fn reset_refusals(&mut self) {
         self.refusals = 0;
     }
 
     /// Records `backend` as the other end.
     pub fn set_backend(&mut self, backend: DomId) {
         if self.backend.replace(backend) != Some(backend) {
-            // The old doorbell must be dropped before the new one is created, which has the same
-            // number.
+            // The old doorbell must be dropped before the new doorbell is created, because both
+            // have the same number.
             self.doorbell = None;
         }
     }
 
-    /// Returns the doorbell of the other end, which is attached at the first call.
+    /// Returns the doorbell of the other end. The first call attaches it.
     ///
     /// # Errors
-    /// The system rejects it, as text.
+    /// The system rejects the call; the text is the reason.
     pub fn attach_doorbell(&mut self) -> Result<Rc<dyn Doorbell>, String> {
         if let Some(doorbell) = &self.doorbell {
             return Ok(Rc::clone(doorbell));
@@ -168,8 +169,8 @@ mod tests {
     const OLD: DomId = DomId(1);
     const NEW: DomId = DomId(7);
 
-    /// Returns the next step of an end in state `own`, which has met domain 1 and was refused
-    /// `refusals` times.
+    /// Returns the next step of an end in state `own`, whose last backend is domain 1 and has
+    /// rejected it `refusals` times.
     fn next(
         own: XenbusState,
         refusals: u32,

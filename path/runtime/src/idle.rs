@@ -1,25 +1,26 @@
-//! Idle policy: poll again, or sleep.
+//! Idle policy: decides whether an idle domain polls again or sleeps.
 //!
-//! An idle domain first polls for work for a while, and then arms the doorbells and sleeps, because
-//! in a VM a wake-up from another core costs its sender tens of microseconds. If a peer runs on
-//! this domain's core, the first stage has length 0, because spinning would keep the peer from
-//! working. If other tasks may run there, the domain offers them the CPU between two polls, which
-//! costs more than a poll and far less than a sleep and a wake-up.
+//! In the first stage an idle domain polls for work. In the second stage it arms the doorbells and
+//! sleeps. It polls first, because in a VM a wake-up from another core costs the sender tens of
+//! microseconds. If a peer runs on this domain's core, the first stage has length 0, because
+//! spinning would prevent the peer from working. If other tasks may run on the core, the domain
+//! offers them the CPU between two polls. This costs more than a poll and much less than a sleep
+//! and a wake-up.
 //!
 //! If CPUs are not assigned, the domain learns the length of the first stage from its pauses
 //! (`AdaptivePolling`).
 
 use crate::adaptive_polling::AdaptivePolling;
 
-/// Maximum number of frames to take from one side per turn: a NIC's burst, and a turn of a guest of
-/// weight 1. Low enough that the headers of a batch stay in the cache.
+/// Maximum number of frames to take from one side per turn: the burst of a NIC, and the share of a
+/// guest of weight 1. It is low enough that the headers of a batch stay in the cache.
 pub const POLL_BUDGET: usize = 64;
 
 /// The idle policy and its state.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     spin_ns: u64,
-    /// Whether the CPU is offered to other tasks after each vain poll.
+    /// Whether the domain offers the CPU to other tasks after each unsuccessful poll.
     yields: bool,
     /// Determines the length of the first stage, if it is not fixed.
     adaptive: Option<AdaptivePolling>,
@@ -29,7 +30,7 @@ pub struct Idle {
 /// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleStep {
-    /// Poll again at once.
+    /// Poll again immediately.
     Again,
     /// Poll again after offering the CPU to other tasks.
     Yield,
@@ -38,7 +39,7 @@ pub enum IdleStep {
 }
 
 impl Idle {
-    /// Creates the policy of polling for `spin_us` before a sleep.
+    /// Creates the policy that polls for `spin_us` microseconds before a sleep.
     #[must_use]
     pub fn new(spin_us: u32) -> Self {
         Self {
@@ -49,7 +50,7 @@ impl Idle {
         }
     }
 
-    /// Sets whether the CPU is offered to other tasks between two polls.
+    /// Sets whether the domain offers the CPU to other tasks between two polls.
     #[must_use]
     pub fn yielding(self, yields: bool) -> Self {
         Self { yields, ..self }
@@ -68,8 +69,8 @@ impl Idle {
         }
     }
 
-    /// Ends a turn that began at `now_ns`, and returns the next step. `worked` states whether the
-    /// turn found work.
+    /// Returns the next step after a turn that began at `now_ns`. `worked` states whether the turn
+    /// found work.
     pub fn step(&mut self, worked: bool, now_ns: u64) -> IdleStep {
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.turn_began(now_ns);
@@ -80,8 +81,8 @@ impl Idle {
         }
         if worked {
             self.since_ns = None;
-            // A sleep on devices ends at once if there is more work. Polling first would make a
-            // peer on the same CPU wait.
+            // A sleep returns immediately if a device has more work. Polling first would delay a
+            // peer on the same CPU.
             return if self.spin_ns == 0 {
                 IdleStep::Sleep
             } else {
@@ -103,8 +104,8 @@ impl Idle {
         IdleStep::Sleep
     }
 
-    /// Records that a sleep begins: the time until the next turn with work is a pause. Calls `now`
-    /// only if needed.
+    /// Records that a sleep begins. The time until the next turn with work counts as a pause. Calls
+    /// `now` only if needed.
     pub fn sleeps(&mut self, now: impl FnOnce() -> u64) {
         if self.adaptive.is_some() && self.since_ns.is_none() {
             self.since_ns = Some(now());
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stages_follow_each_other() {
+    fn polling_precedes_sleep() {
         let mut idle = Idle::new(10);
         assert_eq!(idle.step(true, 0), IdleStep::Again);
         assert_eq!(idle.step(false, 1_000), IdleStep::Again);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn work_starts_it_over() {
+    fn work_restarts_polling() {
         let mut idle = Idle::new(10);
         idle.step(false, 0);
         idle.step(false, 10_000);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_core_is_offered_after_each_vain_poll() {
+    fn shared_core_is_offered_after_each_poll() {
         let mut idle = Idle::new(10).yielding(true);
         assert_eq!(idle.step(true, 0), IdleStep::Again);
         assert_eq!(idle.step(false, 1_000), IdleStep::Yield);
@@ -146,15 +147,21 @@ mod tests {
     }
 
     #[test]
-    fn on_a_peers_core_it_sleeps_at_once() {
+    fn a_domain_on_a_peers_core_sleeps_immediately() {
         assert_eq!(Idle::new(0).step(false, 7), IdleStep::Sleep);
         assert_eq!(Idle::new(0).step(true, 8), IdleStep::Sleep);
     }
 
-    /// Simulates a domain with adaptive polling through `pauses` pauses of `pause_ns`. A poll takes
-    /// 1 µs, another task's share `away_ns`, and a wake-up no time. Returns the numbers of polls
-    /// and sleeps.
-    fn spend(idle: &mut Idle, now: &mut u64, pauses: u32, pause_ns: u64, away_ns: u64) -> [u64; 2] {
+    /// Simulates `pauses` pauses of `pause_ns` in a domain with adaptive polling. A poll takes 1
+    /// µs, another task keeps an offered CPU for `away_ns`, and a wake-up takes no time. Returns
+    /// the numbers of polls and sleeps.
+    fn simulate(
+        idle: &mut Idle,
+        now: &mut u64,
+        pauses: u32,
+        pause_ns: u64,
+        away_ns: u64,
+    ) -> [u64; 2] {
         let mut counts = [0; 2];
         for _ in 0..pauses {
             let mut step = idle.step(true, *now);
@@ -184,53 +191,54 @@ mod tests {
     }
 
     #[test]
-    fn short_pauses_are_spun_through() {
+    fn the_domain_spins_through_short_pauses() {
         let (mut idle, mut now) = (adapting(), 0);
-        spend(&mut idle, &mut now, 200, 5_000, 0);
-        let [looks, sleeps] = spend(&mut idle, &mut now, 1000, 5_000, 0);
+        simulate(&mut idle, &mut now, 200, 5_000, 0);
+        let [polls, sleeps] = simulate(&mut idle, &mut now, 1000, 5_000, 0);
         assert_eq!(sleeps, 0);
-        assert!(looks >= 4_000, "{looks}");
+        assert!(polls >= 4_000, "{polls}");
     }
 
     #[test]
-    fn long_pauses_are_slept_through() {
+    fn the_domain_sleeps_through_long_pauses() {
         let (mut idle, mut now) = (adapting(), 0);
-        spend(&mut idle, &mut now, 1000, 5_000, 0);
-        spend(&mut idle, &mut now, 200, 1_000_000, 0);
-        let [looks, sleeps] = spend(&mut idle, &mut now, 1000, 1_000_000, 0);
+        simulate(&mut idle, &mut now, 1000, 5_000, 0);
+        simulate(&mut idle, &mut now, 200, 1_000_000, 0);
+        let [polls, sleeps] = simulate(&mut idle, &mut now, 1000, 1_000_000, 0);
         assert_eq!(sleeps, 1000);
-        assert_eq!(looks, 0, "spinning is not tried through long pauses");
-        spend(&mut idle, &mut now, 200, 5_000, 0);
-        let [_, sleeps] = spend(&mut idle, &mut now, 1000, 5_000, 0);
-        assert_eq!(sleeps, 0, "it spins again once pauses are short");
+        assert_eq!(polls, 0, "the domain does not spin in long pauses");
+        simulate(&mut idle, &mut now, 200, 5_000, 0);
+        let [_, sleeps] = simulate(&mut idle, &mut now, 1000, 5_000, 0);
+        assert_eq!(sleeps, 0, "the domain spins again when pauses are short");
     }
 
-    /// If pauses are just longer than the longest spin, vain polls are few.
+    /// If pauses are slightly longer than the longest spin, few polls are unsuccessful.
     #[test]
-    fn vain_spins_are_retried_ever_more_rarely() {
+    fn failed_spins_are_retried_less_and_less() {
         let (mut idle, mut now) = (adapting(), 0);
-        spend(&mut idle, &mut now, 2_000, 70_000, 0);
-        let [looks, sleeps] = spend(&mut idle, &mut now, 10_000, 70_000, 0);
+        simulate(&mut idle, &mut now, 2_000, 70_000, 0);
+        let [polls, sleeps] = simulate(&mut idle, &mut now, 10_000, 70_000, 0);
         assert_eq!(sleeps, 10_000);
-        assert!(looks > 0, "spinning is tried");
-        assert!(looks < 3_000, "{looks}: 3 µs of 1 000, at the most");
+        assert!(polls > 0, "the domain tries to spin");
+        assert!(polls < 3_000, "{polls}: 3 µs of 1 000, at the most");
     }
 
-    /// If another task computes on the CPU, each offer costs a time slice, and a sleeping domain
-    /// resumes earlier than one that has offered the CPU.
+    /// If another task computes on the CPU, each offer costs a time slice. A sleeping domain then
+    /// resumes earlier than a domain that has offered the CPU.
     #[test]
-    fn contended_cpu_is_yielded() {
+    fn the_domain_sleeps_on_a_contended_cpu() {
         let (mut idle, mut now) = (adapting(), 0);
-        spend(&mut idle, &mut now, 1000, 5_000, 0);
-        spend(&mut idle, &mut now, 1000, 5_000, 3_000_000);
-        let [looks, sleeps] = spend(&mut idle, &mut now, 10_000, 5_000, 3_000_000);
-        assert!(looks < 100, "{looks}");
+        simulate(&mut idle, &mut now, 1000, 5_000, 0);
+        simulate(&mut idle, &mut now, 1000, 5_000, 3_000_000);
+        let [polls, sleeps] = simulate(&mut idle, &mut now, 10_000, 5_000, 3_000_000);
+        assert!(polls < 100, "{polls}");
         assert!(sleeps > 9_900, "{sleeps}");
     }
 
-    /// If a task needs the CPU only occasionally, successful spins in between do not outweigh that.
+    /// If a task needs the CPU only occasionally, the domain still sleeps, despite successful spins
+    /// in between.
     #[test]
-    fn occasionally_contended_cpu_is_yielded() {
+    fn it_sleeps_on_an_occasionally_contended_cpu() {
         let (mut idle, mut now) = (adapting(), 0);
         let mut offers = 0u32;
         let mut waits = 0;

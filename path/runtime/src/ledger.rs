@@ -1,23 +1,25 @@
-//! The hop ledger: accounts for this domain's cycles.
+//! The hop ledger, which accounts for this domain's cycles.
 //!
 //! The ledger reads the time stamp counter at each change of hop (a *stamp*), and charges the
-//! cycles since the last stamp to the previous hop. So every cycle outside of [`Ledger::sleep`] is
-//! charged exactly once, including those of system calls.
+//! cycles since the last stamp to the previous hop. So every cycle outside [`Ledger::sleep`],
+//! including those of system calls, is charged exactly once.
 //!
-//! A stamp costs some 25 cycles, which is much in a turn of the main loop that moves thirty small
-//! frames. If stamps take more than about a thirtieth of the time, the ledger stamps only a random
-//! sample of turns (`sampling`). It charges each of the others as a whole, and at the end of a
-//! stretch distributes these among the hops in the ratio of the stamped ones (`accounts`).
+//! A stamp costs about 25 cycles, which is significant in a turn of the main loop that moves thirty
+//! small frames. If stamps take more than about a thirtieth of the time, the ledger stamps only a
+//! random sample of turns (`sampling`). It charges each other turn as a whole. At the end of a
+//! stretch it distributes these charges among the hops in the ratio of the stamped turns
+//! (`accounts`).
 //!
 //! The difference of two stamps also contains time in which another process had the CPU. The ledger
-//! reads the thread's CPU clock at both ends of a *stretch*. The excess of the stamps was lost to
-//! preemption. A preemption shows as one long charge, so the ledger subtracts the excess from the
-//! longest charges (`interval`). It reports the correction and the CPU time, so that a reader can
-//! close the account.
+//! therefore reads the thread's CPU clock at both ends of a *stretch*. The cycles that the stamps
+//! show in excess of the CPU clock were lost to preemption. A preemption results in one long
+//! charge, so the ledger subtracts the excess from the longest charges (`interval`). It reports the
+//! correction and the CPU time, so that a reader can check the sum.
 //!
-//! Reading that clock is a system call and costs as much as thirty stamps, so the ledger does not
-//! read it around every sleep: a stretch spans many sleeps, whose stamps exclude the time asleep.
-//! The sleeps that end a stretch show the cost of falling asleep and waking up.
+//! A read of that clock is a system call and costs as much as thirty stamps, so the ledger does not
+//! read the clock around every sleep. A stretch spans many sleeps, and the stamps around each sleep
+//! exclude the time asleep. The sleep at the end of a stretch shows the cost of a sleep and a
+//! wake-up.
 
 mod accounts;
 mod cost;
@@ -38,10 +40,10 @@ use serde_json::{Map, Value, json};
 use shmem::time::{tsc, tsc_hz};
 use std::cell::Cell;
 
-/// Number of comparisons of stamps with the CPU clock per second. High enough that the preemptions
-/// in between are among the longest charges that a stretch records.
+/// Number of comparisons of stamps with the CPU clock per second. It is high enough that the
+/// preemptions of a stretch are among the longest charges that the stretch records.
 const CHECKPOINTS_PER_S: u64 = 500;
-/// Charges longer than one second divided by this, 10 µs, are recorded.
+/// A stretch records charges that are longer than one second divided by this number: 10 µs.
 const LONG_PER_S: u64 = 100_000;
 /// Weight of a new sleep in the average cost of sleeps, as a shift.
 const SLEEP_SHIFT: u32 = 3;
@@ -52,7 +54,7 @@ pub struct Ledger {
     enabled: bool,
     hz: u64,
     accounts: Accounts,
-    /// Whether this turn is stamped.
+    /// Whether the ledger stamps this turn.
     stamped: Cell<bool>,
     sampling: Sampling,
     current: Cell<Hop>,
@@ -60,7 +62,7 @@ pub struct Ledger {
     last: Cell<u64>,
     stretch: Cell<Stretch>,
     longest: Longest,
-    /// CPU cycles of a sleep.
+    /// Average CPU cycles of a sleep.
     sleep_cost: Cell<u64>,
     corrected: Cell<u64>,
     stamps: Cell<u64>,
@@ -77,7 +79,7 @@ fn thread_cpu_ns() -> u64 {
 }
 
 impl Ledger {
-    /// Opens an account. Unless `enabled`, it makes no stamps and reports only CPU time.
+    /// Creates an account. If it is not `enabled`, it makes no stamps and reports only CPU time.
     #[must_use]
     pub fn new(enabled: bool) -> Self {
         let ledger = Self {
@@ -100,11 +102,11 @@ impl Ledger {
         ledger
     }
 
-    /// Charges cycles to `hop` from now on; returns the previous hop.
+    /// Charges later cycles to `hop`, and returns the previous hop.
     #[inline]
     pub fn enter(&self, hop: Hop) -> Hop {
         let before = self.current.get();
-        // No stamp without a change of hop.
+        // A stamp is needed only if the hop changes.
         if before != hop {
             if self.stamped.get() {
                 self.stamp_at(before.index());
@@ -152,24 +154,25 @@ impl Ledger {
     pub fn turn(&self) {
         self.turns.set(self.turns.get() + 1);
         if self.sampling.every() > 1 || self.stamped.get() != self.enabled {
-            self.draw();
+            self.select_turn();
         }
     }
 
-    /// Draws whether this turn is stamped.
-    fn draw(&self) {
-        let stamped = self.sampling.draw() && self.enabled;
+    /// Selects at random whether to stamp this turn.
+    fn select_turn(&self) {
+        let stamped = self.sampling.select_turn() && self.enabled;
         if stamped != self.stamped.get() {
             self.stamp();
             self.stamped.set(stamped);
         }
     }
 
-    /// Runs `sleep`, which may give up the CPU for any time. Charges only its CPU time, to
+    /// Runs `sleep`, which may yield the CPU for any time. Charges only its CPU time, to
     /// [`Hop::Idle`].
     pub fn sleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let before = self.enter(Hop::Idle);
-        // Needed even if the hop is already idle, because the time asleep begins here.
+        // This stamp is needed even if the hop is already idle, because the time asleep begins
+        // here.
         self.stamp();
         let result = if !self.enabled {
             sleep()
@@ -202,7 +205,8 @@ impl Ledger {
         self.between_stretches(call).0
     }
 
-    /// Closes the stretch if it is long. Needed under constant load, when a thread never sleeps.
+    /// Ends the stretch if it is long enough. The caller needs this under constant load, when a
+    /// thread never sleeps.
     pub fn checkpoint(&self) {
         if self.enabled && self.is_due() {
             self.stamp();
@@ -215,12 +219,12 @@ impl Ledger {
         }
     }
 
-    /// Returns whether the stretch is long enough to close.
+    /// Returns whether the stretch is long enough to end.
     fn is_due(&self) -> bool {
         self.stretch.get().age(self.last.get()) > self.hz / CHECKPOINTS_PER_S
     }
 
-    /// Runs `work`, which may give up the CPU, between two readings of the CPU clock. Charges its
+    /// Runs `work`, which may yield the CPU, between two reads of the CPU clock. Charges its CPU
     /// cycles to the current hop, and returns them.
     fn between_stretches<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.end_stretch();
@@ -232,7 +236,7 @@ impl Ledger {
         (result, cycles)
     }
 
-    /// Adjusts the average cost of sleeps.
+    /// Updates the average cost of sleeps.
     fn learn_sleep_cost(&self, cycles: u64) {
         let known = self.sleep_cost.get();
         let next = match known {
@@ -242,7 +246,7 @@ impl Ledger {
         self.sleep_cost.set(next.max(1));
     }
 
-    /// Begins a stretch. `from_cpu_ns` is the CPU clock, just read.
+    /// Begins a stretch. `from_cpu_ns` is the current value of the CPU clock.
     fn begin_stretch(&self, from_cpu_ns: u64) {
         let from_tsc = tsc();
         self.last.set(from_tsc);
@@ -256,7 +260,7 @@ impl Ledger {
     }
 
     /// Ends the stretch: subtracts the cycles that the CPU clock does not confirm, and charges the
-    /// cost of its sleeps. Returns the CPU clock.
+    /// cost of its sleeps. Returns the value of the CPU clock.
     fn end_stretch(&self) -> u64 {
         let cpu_ns = self.cpu_clock();
         let stretch = self.stretch.get();
@@ -264,7 +268,7 @@ impl Ledger {
         let used = self.to_cycles(cpu_ns.saturating_sub(stretch.from_cpu_ns));
         let asleep = stretch.sleeps.saturating_mul(self.sleep_cost.get());
         let taken = self.correct(awake.saturating_add(asleep).saturating_sub(used));
-        self.accounts.share_out(self.current.get());
+        self.accounts.distribute(self.current.get());
         if stretch.sleeps > 0 {
             let rest = used.saturating_sub(awake.saturating_sub(taken));
             self.accounts.add(Hop::Idle.index(), rest);
@@ -272,8 +276,8 @@ impl Ledger {
         cpu_ns
     }
 
-    /// Subtracts `excess` cycles from the longest charges; returns the number that it could
-    /// subtract.
+    /// Subtracts up to `excess` cycles from the longest charges, and returns the number of
+    /// subtracted cycles.
     fn correct(&self, excess: u64) -> u64 {
         if excess == 0 {
             return 0;
@@ -289,7 +293,8 @@ impl Ledger {
         taken
     }
 
-    /// Like [`thread_cpu_ns`], but counts the reading, which costs as much as many stamps.
+    /// Reads the clock like [`thread_cpu_ns`], and counts the read, which costs as much as many
+    /// stamps.
     fn cpu_clock(&self) -> u64 {
         self.clock_reads.set(self.clock_reads.get() + 1);
         thread_cpu_ns()
@@ -299,7 +304,7 @@ impl Ledger {
         (u128::from(ns) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
-    /// Returns the account as JSON: cycles by hop, and the figures against which to close it.
+    /// Returns the account as JSON: cycles by hop, and the figures for checking their sum.
     #[must_use]
     pub fn report(&self) -> Value {
         self.stamp();
@@ -321,7 +326,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the cost of stamps and clock, measured on another ledger.
+    /// Returns the cost of stamps and clock reads, measured with another ledger.
     fn cost(&self) -> Cost {
         let ledger = Self::new(true);
         let stamp = |n: u32| {

@@ -1,4 +1,4 @@
-//! Common code of every domain, from its start to its counters.
+//! Code that all domains share, from their start to their counters.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! Large receive offload between a source of frames (a NIC, a netfront) and their consumer (the
-//! bridge, an endpoint): the engine, and its buffer limit.
+//! bridge, an endpoint): the engine and its limit on held buffers.
 
 use config::lro::{FlushConfig, FormKey, LroConfig, PshConfig, RulesKey};
 use net::lro::{self, Lro, Settings};
@@ -7,7 +7,7 @@ use nic::Frame;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Where the engine is placed.
+/// Position of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A NIC of the driver domain.
@@ -21,9 +21,10 @@ pub enum Side {
 pub struct LroStage {
     side: Side,
     config: LroConfig,
-    /// Maximum number of held buffers, low enough that the source never waits for them.
+    /// Maximum number of held buffers. It is low enough that the source never has to wait for a
+    /// held buffer.
     hold_max: usize,
-    /// Created on first use.
+    /// The engine, which is created on first use.
     engine: Option<Box<Lro>>,
 }
 
@@ -56,8 +57,8 @@ impl LroStage {
         match &mut self.engine {
             Some(engine) => engine.set(settings),
             None if is_on => {
-                // An unpredictable seed, so that a sender cannot choose which flows share a table
-                // entry.
+                // The seed is unpredictable, so that a sender cannot choose which flows share a
+                // table entry.
                 let seed = shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns();
                 self.engine = Some(Box::new(Lro::new(settings, seed)));
             }
@@ -71,8 +72,8 @@ impl LroStage {
         self.is_on() || self.held() > 0
     }
 
-    /// Takes the received frames, and appends the flushed ones to `out`. `polled` states that this
-    /// is a poll even without frames.
+    /// Takes all received frames, and appends flushed frames to `out`. With `polled`, the call
+    /// counts as a poll even without frames.
     pub fn pass(
         &mut self,
         now_ns: u64,
@@ -145,7 +146,7 @@ impl LroStage {
         stat
     }
 
-    /// Adds its counters to a domain's sums.
+    /// Adds the engine's counters to a domain's sums.
     pub fn add_to(&self, sums: &mut Sums) {
         let Some(engine) = &self.engine else { return };
         sums.segments += engine.counters().segments;
@@ -180,7 +181,7 @@ fn settings(config: &LroConfig) -> Settings {
         hold_max_us: config.hold_max_us(),
         flows: config.flows as usize,
         segments: config.segments as usize,
-        // The maximum length of a packet in a ring and of a packet of a TAP.
+        // This is the maximum length of a packet in a ring and of a TAP's packet.
         bytes: vif::netif::MAX_PACKET,
     }
 }

@@ -1,4 +1,4 @@
-//! Answers to requests that the monitor forwards: `stat`, `set`, `trace`.
+//! Answers requests that the monitor forwards: `stat`, `set`, `trace`.
 
 mod client;
 mod settings;
@@ -19,7 +19,7 @@ pub struct DomainMailbox {
 }
 
 impl DomainMailbox {
-    /// Opens the mailbox in this memory.
+    /// Opens the mailbox in `memory`.
     #[must_use]
     pub fn new(memory: Span) -> Self {
         Self { memory }
@@ -49,7 +49,7 @@ impl DomainMailbox {
             && let Some(reply) = self.memory.u32(mailbox::REPLY)
         {
             length.store(bytes.len() as u32, Ordering::Relaxed);
-            // Release: a worker that sees the number also sees the reply.
+            // Release ensures that a worker that reads the number also reads the reply.
             reply.store(number, Ordering::Release);
         }
     }
@@ -64,7 +64,7 @@ impl DomainMailbox {
     }
 
     fn word(&self, offset: usize) -> Option<u32> {
-        // Acquire: the request is visible once its number is.
+        // Acquire ensures that the request is visible together with its number.
         self.memory
             .u32(offset)
             .map(|word| word.load(Ordering::Acquire))

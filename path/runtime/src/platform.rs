@@ -1,4 +1,4 @@
-//! The system on which a domain runs, as the domain sees it.
+//! The interface of the system on which a domain runs.
 //!
 //! | part | requirement |
 //! |---|---|
@@ -8,11 +8,11 @@
 //! | control | attach, message and give up devices; report that the domain is ready |
 //! | waiting | report pending changes, and sleep without missing a wake-up |
 //!
-//! [`Platform`] is for control; no method is called per packet. Every turn of a main loop, which is
-//! generic over it, uses [`Wait`]. Neither covers grants: `vif`'s `Granter` and `Grants` create
-//! and access them, with one implementation per mechanism.
+//! [`Platform`] is for control: no method is called per packet. Every turn of the main loop, which
+//! is generic over it, uses [`Wait`]. Neither trait covers grants: `Granter` and `Grants` of `vif`
+//! create and access grants, with one implementation per mechanism.
 //!
-//! Implementations: [`crate::processes`], and threads of one process in `lab/pointers`.
+//! The implementations are [`crate::processes`], and threads of one process in `lab/pointers`.
 
 use abi::{ConnId, DomId, RECORD_BYTES, XenbusState};
 use shmem::{Area, Span};
@@ -30,21 +30,21 @@ pub const NO_RECORD: ConnectRecord = [0; RECORD_BYTES];
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub struct PeerEnd {
-    /// Its domain.
+    /// Domain at the other end.
     pub domain: DomId,
-    /// Its state; [`XenbusState::Unknown`] if its domain has exited.
+    /// State of the other end; [`XenbusState::Unknown`] if its domain has exited.
     pub state: XenbusState,
-    /// Its record.
+    /// Record of the other end.
     pub record: ConnectRecord,
 }
 
-/// A domain's calls to its system, outside of the data path. A system without devices keeps the
-/// default methods for devices.
+/// A domain's calls to its system, outside the data path. A system without devices uses the default
+/// methods for devices.
 pub trait Platform: Debug {
     /// Returns the other end of a connection, or `None` if the connection does not exist.
     ///
     /// # Errors
-    /// The system cannot determine it.
+    /// The system cannot determine the other end.
     fn peer(&self, conn: ConnId) -> io::Result<Option<PeerEnd>>;
 
     /// Sets this end's state and record of a connection, and notifies the other end.
@@ -55,26 +55,27 @@ pub trait Platform: Debug {
     -> io::Result<()>;
 
     /// Returns the doorbell of a connection's other end. A new domain at that end has a new
-    /// doorbell; the caller must drop the old one first.
+    /// doorbell; the caller must drop the old doorbell first.
     ///
     /// # Errors
     /// The connection does not exist, or its other end has exited.
     fn doorbell(&self, conn: ConnId) -> io::Result<Box<dyn Doorbell>>;
 
-    /// Returns the window in which pages of other domains appear. It never changes.
+    /// Returns the window into which pages of other domains are mapped. It never changes.
     fn window(&self) -> Area;
 
-    /// Attaches a device of this domain and returns its descriptor. A device can be attached once.
+    /// Attaches a device of this domain and returns its descriptor. Each device can be attached
+    /// once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]: the device does not exist or has been removed. Other errors:
-    /// the system rejects it.
+    /// [`io::ErrorKind::NotFound`] if the device does not exist or was removed. Other errors if the
+    /// system rejects the call.
     fn attach(&self, _device: u32) -> io::Result<OwnedFd> {
         no_device()
     }
 
-    /// Sends several messages to a device, in one exchange with the system if possible; returns
-    /// each answer.
+    /// Sends several messages to a device, in one call to the system if possible, and returns each
+    /// answer.
     fn device_control_all(&self, _device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
         all.iter().map(|_| no_device()).collect()
     }
@@ -89,7 +90,7 @@ pub trait Platform: Debug {
         answers.into_iter().next().unwrap_or_else(unanswered)
     }
 
-    /// Gives up a device permanently, after its descriptor has been closed.
+    /// Releases a device permanently. The caller must have closed its descriptor.
     ///
     /// # Errors
     /// The device does not exist, or its descriptor is still open.
@@ -97,12 +98,12 @@ pub trait Platform: Debug {
         no_device()
     }
 
-    /// Maps `bytes` bytes of a file starting at `offset`, shared and writable, and returns the
-    /// mapped range. Both numbers are multiples of the page size. The file may be shorter or become
-    /// shorter; pages behind its end then fault.
+    /// Maps `bytes` bytes of a file from `offset`, shared and writable, and returns the mapped
+    /// range. Both numbers must be multiples of the page size. The file may be shorter or become
+    /// shorter; pages after its end then fault.
     ///
     /// # Errors
-    /// The system maps nothing, or the region exceeds the domain's bounds.
+    /// The system does not support mappings, or the region exceeds the domain's limits.
     fn map_region(&self, _file: BorrowedFd<'_>, _offset: u64, _bytes: u64) -> io::Result<Span> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -115,8 +116,8 @@ pub trait Platform: Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Adds a descriptor to those that end a sleep: with `edges` each time it becomes readable,
-    /// otherwise as long as it is readable.
+    /// Adds a descriptor to those that end a sleep. With `edges` it ends a sleep each time it
+    /// becomes readable, otherwise as long as it is readable.
     ///
     /// # Errors
     /// The descriptor does not support waiting.
@@ -124,8 +125,8 @@ pub trait Platform: Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Removes a descriptor from those that end a sleep. Callers do this before they close it,
-    /// because others may hold the same open file.
+    /// Removes a descriptor from those that end a sleep. The caller must do this before it closes
+    /// the descriptor, because other processes may have the same file open.
     ///
     /// # Errors
     /// The descriptor was not added.
@@ -133,7 +134,7 @@ pub trait Platform: Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns this domain's calls to the system since it started. Empty if the system itself
+    /// Returns this domain's calls to the system since it started. The list is empty if the system
     /// counts them.
     fn hypercall_counts(&self) -> Vec<HypercallCount> {
         Vec::new()
@@ -152,14 +153,14 @@ fn no_device<T>() -> io::Result<T> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Count of hypercalls of one kind.
+/// Number of hypercalls of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HypercallCount {
-    /// The kind.
+    /// Kind of hypercall.
     pub kind: &'static str,
-    /// Hypercalls.
+    /// Number of hypercalls.
     pub calls: u64,
-    /// Operations in them.
+    /// Number of operations in these hypercalls.
     pub operations: u64,
 }
 
@@ -168,7 +169,8 @@ pub trait Doorbell: Debug {
     /// Wakes the other end. Costs a system call even if the other end is awake.
     fn ring(&self);
 
-    /// Like [`Doorbell::ring`], for systems that can name the rings and the queue to the other end.
+    /// Wakes the other end like [`Doorbell::ring`], and names the rings and the queue if the system
+    /// supports that.
     #[inline]
     fn ring_for(&self, _queue: usize, _rings: NotifiedRings) {
         self.ring();
@@ -178,7 +180,7 @@ pub trait Doorbell: Debug {
 /// Changes outside the rings since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingWork {
-    /// The other end of a connection has another state or record.
+    /// The state or record at the other end of a connection has changed.
     pub connections: bool,
     /// A request is pending: see [`crate::mailbox`].
     pub requests: bool,
@@ -195,25 +197,25 @@ impl PendingWork {
 /// Events that end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeSource {
-    /// The domain's doorbell and its devices.
+    /// The domain's doorbell and devices.
     All,
-    /// Only the doorbell: moderation ignores a device for now.
+    /// Only the doorbell, because interrupt moderation currently ignores a device.
     Doorbell,
 }
 
-/// Sleep until there is work.
+/// Sleeps until work is pending.
 ///
-/// This is the specification of the protocol against lost wake-ups. (1) The domain informs every
-/// possible waker that it is about to sleep: the system by [`Wait::arm`], peers by the armed
-/// words of the event channels and the event indices of the rings. (2) It executes one full fence,
-/// [`Wait::fence`]. (3) It checks every source of work once more, the system by
-/// [`Wait::has_pending`]. (4) Only then it sleeps, until a doorbell rings or a device is ready.
+/// This is the specification of the protocol against lost wake-ups. (1) The domain announces its
+/// sleep to every possible waker: to the system with [`Wait::arm`], to peers with the armed words
+/// of the event channels and the event indices of the rings. (2) It executes one full fence,
+/// [`Wait::fence`]. (3) It checks every source of work once more, the system with
+/// [`Wait::has_pending`]. (4) Only then does it sleep, until a doorbell rings or a device is ready.
 pub trait Wait: Debug {
     /// Returns and clears the changes since the last call.
     fn pending(&self) -> PendingWork;
 
-    /// Returns whether a connection may have changed since the last call for it. The default is
-    /// true, so that callers check every connection.
+    /// Returns whether a connection may have changed since the last call for this connection. The
+    /// default is true, so that callers check every connection.
     fn has_changed(&self, _conn: ConnId) -> bool {
         true
     }
@@ -224,18 +226,19 @@ pub trait Wait: Debug {
     /// Reports progress of the main loop to the system.
     fn heartbeat(&self);
 
-    /// Step 1 for the system: requests doorbells.
+    /// Step 1 for the system: enables doorbells.
     fn arm(&self);
 
-    /// Step 2: orders the armed words of step 1 before the checks of step 3.
+    /// Step 2: orders the writes of step 1 before the checks of step 3.
     fn fence(&self) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Disables doorbells: there was work after all, or the sleep is over.
+    /// Disables doorbells, after the check has found work or the sleep is over.
     fn disarm(&self);
 
-    /// Step 4: sleeps until one of `bell` rings or `timeout_ns` have passed (`None`: no timeout).
+    /// Step 4: sleeps until a source in `bell` is ready, or `timeout_ns` nanoseconds have passed.
+    /// `None` means no timeout.
     ///
     /// # Errors
     /// Waiting for the descriptors fails.

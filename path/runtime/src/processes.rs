@@ -1,6 +1,6 @@
 //! The platform of domains that are processes under the monitor.
 //!
-//! Connections and devices use hypercalls, doorbells use eventfds. [`crate::wait::Waiter`]
+//! Connections and devices use hypercalls; doorbells are eventfds. [`crate::wait::Waiter`]
 //! implements waiting.
 
 use crate::call::Calls;
@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// The monitor, as seen by one domain.
+/// The platform that the monitor offers to one domain.
 #[derive(Debug)]
 pub struct Processes {
     calls: Rc<RefCell<Calls>>,
@@ -25,8 +25,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Creates the platform of the monitor behind `calls`, which maps other domains' pages into
-    /// `window`.
+    /// Creates the platform. `calls` makes hypercalls to the monitor, which maps other domains'
+    /// pages into `window`.
     #[must_use]
     pub fn new(calls: Rc<RefCell<Calls>>, window: Area) -> Self {
         Self {
@@ -36,8 +36,8 @@ impl Processes {
         }
     }
 
-    /// Adds support for a virtual machine: its memory files are mapped into `range`, and the
-    /// descriptors of its monitor are added to the set `epoll`.
+    /// Adds support for a virtual machine. Its memory files are mapped into `range`, and the
+    /// descriptors of its VMM are added to the epoll set `epoll`.
     #[must_use]
     pub fn with_foreign(self, range: Area, epoll: Rc<OwnedFd>) -> Self {
         let foreign = (!range.is_empty()).then(|| ForeignMemory::new(range, epoll));
@@ -79,7 +79,7 @@ impl Platform for Processes {
     }
 
     fn device_control_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        let answers = self.calls.borrow_mut().tell_device(device, all);
+        let answers = self.calls.borrow_mut().control_device(device, all);
         answers.into_iter().map(|answers| Ok(answers?)).collect()
     }
 
@@ -109,7 +109,7 @@ impl Platform for Processes {
     }
 }
 
-/// A doorbell: an eventfd of the other end.
+/// A doorbell that is the other end's eventfd.
 #[derive(Debug)]
 pub struct EventDoorbell(OwnedFd);
 

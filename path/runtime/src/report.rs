@@ -1,4 +1,4 @@
-//! Counters as JSON: the parts that driver and guest have in common.
+//! Counters as JSON: the parts that the driver and guest domains share.
 
 use nic::TxReport;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ pub struct TxTotals {
     pub sent: u64,
     /// Bytes in the sent frames.
     pub bytes: u64,
-    /// Frames dropped because the device had no room.
+    /// Frames dropped because the device's queue was full.
     pub full: u64,
     /// Frames dropped because their memory was no longer accessible.
     pub fault: u64,
@@ -75,7 +75,7 @@ pub fn device(given: &TxTotals, own: Vec<(&'static str, u64)>) -> Value {
 }
 
 /// Drops by reason, including zeros, summed over all interfaces and devices of a layer. Each layer
-/// has its own names for reasons.
+/// uses different names for its reasons.
 #[derive(Debug, Default)]
 pub struct DropTable(Map<String, Value>);
 
@@ -86,8 +86,8 @@ impl DropTable {
         self.0.insert(reason.to_owned(), (before + count).into());
     }
 
-    /// Adds the drops of a virtual interface, in both directions. `layer` is the counting end,
-    /// netback or netfront; it prefixes the reasons that other layers have, too.
+    /// Adds the drops of a virtual interface in both directions. `layer` is the end that counts,
+    /// netback or netfront. It is a prefix of those reasons that other layers also have.
     pub fn add_vif(&mut self, layer: &str, counters: &InterfaceCounters) {
         for drops in [&counters.from_guest_drops, &counters.to_guest_drops] {
             for (reason, count) in drops.iter() {

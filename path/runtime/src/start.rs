@@ -12,7 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Error of starting a domain.
+/// Reason why a domain cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The program was started manually.
@@ -29,27 +29,27 @@ pub enum StartError {
     Refused {
         /// The attempted operation.
         what: String,
-        /// The error.
+        /// The reason.
         why: std::io::Error,
     },
 }
 
-/// A domain with its memory, its configuration and its system.
+/// A started domain: its memory, its configuration and its system.
 #[derive(Debug)]
 pub struct Started<C, W = Waiter> {
-    /// Its memory.
+    /// Memory of the domain.
     pub domain_memory: DomainMemory,
-    /// The system that it runs on.
+    /// The system on which the domain runs.
     pub platform: Rc<dyn Platform>,
-    /// Its hypercalls, for grants.
+    /// The domain's hypercalls, for grants.
     pub calls: Rc<RefCell<Calls>>,
-    /// Its means of waiting.
+    /// The domain's implementation of waiting.
     pub waiter: W,
-    /// Its configuration.
+    /// Configuration of the domain.
     pub config: C,
 }
 
-/// Reads the domain's identity and configuration. Called once, first in `main`.
+/// Reads the domain's identity and configuration. `main` must call this once, before anything else.
 ///
 /// # Errors
 /// The monitor did not start the program, or its start information is invalid.
@@ -80,9 +80,10 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     })
 }
 
-/// The `main` of a domain's program: starts the domain, runs it, and reports an error.
+/// Implements `main` of a domain's program: starts the domain, runs it, and reports errors.
 ///
-/// A panic exits the process at once: a domain may not signal itself, as `abort` would.
+/// A panic exits the process immediately, because a domain may not send itself a signal, as `abort`
+/// does.
 pub fn main<C: DeserializeOwned>(
     run: impl FnOnce(Started<C>) -> Result<Infallible, StartError>,
 ) -> ExitCode {
@@ -99,8 +100,8 @@ pub fn main<C: DeserializeOwned>(
     }
 }
 
-/// Prints a line on the domain's console. If the console is full, the line is lost, because a
-/// domain does not wait for the reader, and `eprintln!` would panic.
+/// Prints a line on the domain's console. If the console is full, the line is lost: a domain does
+/// not wait for the reader, and `eprintln!` would panic.
 pub fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,5 +1,6 @@
-//! Waiting of a domain that is a process, by words of its INFO page and an epoll set with its
-//! eventfd and its devices. [`crate::platform::Wait`] has the protocol against lost wake-ups.
+//! Waiting in a domain that is a process. It uses words of the domain's INFO page, and an epoll set
+//! with the domain's eventfd and devices. [`crate::platform::Wait`] describes the protocol against
+//! lost wake-ups.
 
 use crate::platform::{PendingWork, Wait, WakeSource};
 use abi::ConnId;
@@ -16,10 +17,10 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Descriptors reported per wake-up.
+/// Maximum number of descriptors reported per wake-up.
 const EVENTS: usize = 64;
 
-/// Words and descriptors of one domain.
+/// The words and descriptors with which one domain waits.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Rc<OwnedFd>,
@@ -104,9 +105,9 @@ impl Wait for Waiter {
         let woken = match bell {
             WakeSource::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-                // A turn checks every source anyway, so the events themselves are ignored. But the
-                // doorbell must be emptied: any peer can fill it up with one write, after which no
-                // ring by any peer would cause an edge.
+                // A turn checks every source, so the events themselves are ignored. But the
+                // doorbell must be emptied: any peer can fill it with one write, and after that no
+                // ring of any peer would cause an edge.
                 epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(ready, _)| {
                     if ready.iter().any(|e| e.data.u64() == fd::EPOLL_EVENT) {
                         let _ = rustix::io::read(&self.event, &mut [0; 8]);
@@ -117,7 +118,8 @@ impl Wait for Waiter {
                 let mut events = [PollFd::new(&self.event, PollFlags::IN)];
                 poll(&mut events, timeout.as_ref()).map(|ready| {
                     if ready > 0 {
-                        // In the epoll set the doorbell is edge-triggered; here its value counts.
+                        // The doorbell is edge-triggered in the epoll set. This wait instead checks
+                        // its value.
                         let _ = rustix::io::read(&self.event, &mut [0; 8]);
                     }
                 })
@@ -143,7 +145,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::Instant;
 
-    /// Returns a waiter, and its doorbell as seen by a peer.
+    /// Returns a waiter, and a peer's descriptor of its doorbell.
     fn waiter() -> (Waiter, OwnedFd) {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let event = eventfd(0, flags).unwrap();
@@ -157,7 +159,7 @@ mod tests {
 
     /// XSA-332, XSA-391: any number of rings since the last wake-up causes a single wake-up.
     #[test]
-    fn attack_10_a_storm_of_rings_is_one_wake_up() {
+    fn attack_10_many_rings_cause_one_wake_up() {
         let (waiter, bell) = waiter();
         for kind in [WakeSource::All, WakeSource::Doorbell] {
             for _ in 0..10_000 {
@@ -176,10 +178,10 @@ mod tests {
         }
     }
 
-    /// The last ring of a dead peer wakes the domain once, and none follows. Ringing the doorbell
-    /// of a peer that no longer reads neither fails nor blocks.
+    /// The last ring of a dead peer wakes the domain only once. Ringing the doorbell of a peer that
+    /// no longer reads it succeeds without blocking.
     #[test]
-    fn a_doorbell_that_a_dead_peer_had_is_silent() {
+    fn a_dead_peers_doorbell_stays_silent() {
         for kind in [WakeSource::All, WakeSource::Doorbell] {
             let (waiter, bell) = waiter();
             ring(bell.as_fd());
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_that_a_peer_has_filled_up_still_wakes() {
+    fn a_full_doorbell_still_wakes() {
         let (waiter, bell) = waiter();
         for _ in 0..3 {
             rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! The interface of a station's programs, and their context.
+//! The interface of a station's programs, and the context of their steps.
 
 use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::wire::IpAddress;
@@ -8,7 +8,7 @@ pub(crate) const FIRST_PORT: u16 = 49_152;
 
 /// Context of a program's step.
 pub(crate) struct Context<'a> {
-    /// Nanoseconds since the station's first turn.
+    /// Time in nanoseconds since the station's first turn.
     pub(crate) since_start_ns: u64,
     pub(crate) interface: &'a mut Interface,
     pub(crate) sockets: &'a mut SocketSet<'static>,
@@ -26,7 +26,7 @@ impl Context<'_> {
 
 /// A program of the station.
 pub(crate) trait App {
-    /// Does all work that is possible now.
+    /// Does all work that is currently possible.
     fn step(&mut self, context: &mut Context<'_>);
 
     /// Returns the time at which the next step is due even without a frame, in nanoseconds since
@@ -35,7 +35,7 @@ pub(crate) trait App {
         None
     }
 
-    /// Returns its counters, always with the same names in the same order.
+    /// Returns the program's counters, always with the same names in the same order.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 

@@ -1,4 +1,5 @@
-//! A cable in memory with a station at its far end: the wire of NICs in memory and of devices.
+//! A simulated cable with a station at its far end. It is the wire of simulated NICs and of device
+//! domains.
 
 use crate::StackEndpoint;
 use config::domain::{CableConfig, bytes_per_s};
@@ -7,11 +8,11 @@ use nic::{Caps, Frame, Nic, Pool};
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Maximum number of frames per turn of the station.
+/// Maximum number of frames that the station receives per turn.
 const BATCH: usize = 64;
 
-/// Returns both ends of a cable, and the station for its far end. Packets have at most `mtu` bytes,
-/// without offloads.
+/// Returns both ends of a cable, and the station for its far end. Packets have up to `mtu` bytes
+/// and no offloads.
 #[must_use]
 pub fn ends(
     cable: &CableConfig,
@@ -35,7 +36,7 @@ pub fn ends(
     (near, far, station)
 }
 
-/// The station at the far end of a cable. It has no thread: it works when it is called.
+/// The station at the far end of a cable. It has no thread and works only in [`FarEnd::work`].
 #[derive(Debug)]
 pub struct FarEnd {
     nic: SimNic,
@@ -46,7 +47,7 @@ pub struct FarEnd {
 }
 
 impl FarEnd {
-    /// Puts `station` behind `nic`. It uses buffers of `pool`.
+    /// Connects `station` to `nic`. The station uses buffers of `pool`.
     #[must_use]
     pub fn new(nic: SimNic, station: StackEndpoint, pool: Pool) -> Self {
         Self {
@@ -58,7 +59,8 @@ impl FarEnd {
         }
     }
 
-    /// Lets the station receive and send. Returns whether a frame has moved.
+    /// Runs the station, which receives and sends frames. Returns whether it has received or sent a
+    /// frame.
     pub fn work(&mut self, now_ns: u64) -> bool {
         let Self {
             nic,
@@ -92,7 +94,7 @@ impl FarEnd {
     }
 }
 
-/// Forwards a batch from one device to another. Returns its number of frames.
+/// Forwards a batch from one device to another, and returns the number of frames.
 pub fn carry(
     from: &mut impl Nic,
     to: &mut impl Nic,

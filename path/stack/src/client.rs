@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 const STREAM_BYTES: usize = 1 << 20;
 /// Size of each of a client's buffers in bytes.
 const CLIENT_BYTES: usize = 256 << 10;
-/// Delay before a refused or broken connection is retried.
+/// Delay in nanoseconds before a refused or broken connection is retried.
 const RETRY_NS: u64 = 200_000_000;
 
-/// A connection that is opened at its start time and reopened when it breaks.
+/// A connection that is opened at its start time, and reopened when it breaks.
 #[derive(Debug)]
 struct StreamConnection {
     handle: SocketHandle,
@@ -41,7 +41,8 @@ impl StreamConnection {
         }
     }
 
-    /// Returns the socket if it is connected, and whether it has connected since the previous step.
+    /// Returns the socket if it is connected, and whether it has become connected since the
+    /// previous step.
     fn socket<'s>(
         &mut self,
         context: &'s mut Context<'_>,
@@ -88,7 +89,7 @@ pub(crate) struct Stream {
     connection: StreamConnection,
     begin_ns: u64,
     length_ns: u64,
-    /// End of the stream, counted from the first connection.
+    /// Duration of the stream in nanoseconds, from the first connection.
     end_ns: Option<u64>,
     last_ns: u64,
     /// The file to send, if any; otherwise the stream sends zeros.
@@ -134,7 +135,7 @@ impl App for Stream {
             return;
         };
         if new {
-            // Bytes that a broken connection had not delivered are lost.
+            // Bytes that a broken connection has not delivered are lost.
             self.queued = self.acknowledged;
         }
         let end_ns = *self.end_ns.get_or_insert(now_ns + self.length_ns);
@@ -143,7 +144,7 @@ impl App for Stream {
                 let (from, file) = (self.queued, &self.file);
                 let wrote = socket.send(|room| {
                     let value = (from >> 16) as u8;
-                    // The bytes of a file are sent in place.
+                    // Their contents do not matter, because the bytes of a file are sent in place.
                     if file.is_none() {
                         room.fill(value);
                     }
@@ -233,7 +234,8 @@ impl Requests {
         }
     }
 
-    /// Writes the next request's bytes. All requests, and all parts of one, differ.
+    /// Writes the bytes of the next request. Different requests, and different parts of a request,
+    /// have different bytes.
     fn write_request(&mut self) {
         let number = self.transactions;
         for (at, byte) in self.request.iter_mut().enumerate() {
@@ -243,7 +245,7 @@ impl Requests {
         self.returned = 0;
     }
 
-    /// Takes received bytes; returns whether the reply is complete.
+    /// Takes received bytes, and returns whether the reply is complete.
     fn take_reply(&mut self, socket: &mut tcp::Socket<'_>) -> bool {
         while self.returned < self.sent {
             let rest = self.request.get(self.returned..self.sent).unwrap_or(&[]);

@@ -1,9 +1,8 @@
 //! A file that a station's programs send in place, as `sendfile` does from the page cache. A frame
-//! with bytes of the file consists of a header in a buffer, as usual, and of pieces of the file's
-//! pages.
+//! with bytes of the file consists of a header in a buffer, and of pieces of the file's pages.
 //!
-//! smoltcp buffers the bytes to send. For a stream of a file only their number matters, because the
-//! sequence number determines the bytes of the file.
+//! smoltcp buffers the bytes to send. For a stream of a file only the number of buffered bytes
+//! matters, because a sequence number determines the bytes of the file.
 
 use nic::{BufferId, Piece};
 use shmem::{Area, Fault};
@@ -17,7 +16,7 @@ const SYN: u8 = 2;
 /// A station's file, and the streams that send it.
 #[derive(Debug, Default)]
 pub(crate) struct SentFiles {
-    /// Memory of the file, once set.
+    /// Memory of the file; `None` before [`SentFiles::store_in`].
     memory: Option<Area>,
     streams: Vec<SentFile>,
 }
@@ -26,13 +25,13 @@ pub(crate) struct SentFiles {
 #[derive(Debug)]
 struct SentFile {
     bytes: usize,
-    /// Local port of its connection.
+    /// Local port of the stream's connection.
     port: u16,
     /// A sequence number that was sent, and its offset in the stream.
     known: Option<(u32, u64)>,
 }
 
-/// A program's handle of the file.
+/// A program's handle of its stream of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileStream {
     files: Rc<RefCell<SentFiles>>,
@@ -54,7 +53,7 @@ impl FileStream {
         }
     }
 
-    /// Sets the local port of its connection.
+    /// Sets the local port of the stream's connection.
     pub(crate) fn connect(&self, port: u16) {
         if let Some(stream) = self.files.borrow_mut().streams.get_mut(self.number) {
             stream.port = port;
@@ -64,8 +63,8 @@ impl FileStream {
 }
 
 impl SentFiles {
-    /// Fills `memory` with the file, whose n-th word is n times [`WORD`].
-    pub(crate) fn lie_in(&mut self, memory: Area) -> Result<(), Fault> {
+    /// Writes the file to `memory`. Its n-th word is n times [`WORD`].
+    pub(crate) fn store_in(&mut self, memory: Area) -> Result<(), Fault> {
         for at in (0..memory.len()).step_by(8) {
             let word = (at as u64 / 8).wrapping_mul(WORD).to_le_bytes();
             let place = memory.at(at, memory.len().min(at + 8) - at).ok_or(Fault)?;
@@ -80,8 +79,8 @@ impl SentFiles {
         self.memory.is_none() || self.streams.is_empty()
     }
 
-    /// Returns the pieces of the file for a segment's payload, or `None` if the segment belongs to
-    /// no stream of the file.
+    /// Returns the pieces of the file that are a segment's payload, or `None` if the segment
+    /// belongs to no stream of the file.
     pub(crate) fn pieces(&mut self, segment: &FileSegment) -> Option<Pieces> {
         let memory = self.memory?;
         let mut streams = self.streams.iter_mut();
@@ -105,11 +104,11 @@ impl SentFiles {
     }
 }
 
-/// Pieces of a file, none of which crosses a page.
+/// Iterator over pieces of a file. No piece crosses a page.
 pub(crate) struct Pieces {
     memory: Area,
     bytes: usize,
-    /// Offset of the next byte, counted through all repetitions.
+    /// Offset of the next byte in the stream, including all repetitions.
     place: u64,
     left: usize,
 }
@@ -130,7 +129,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Factor of the file's words.
+/// Each word of the file is its index times this factor.
 pub(crate) const WORD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A TCP segment in a frame.
@@ -138,8 +137,8 @@ pub(crate) struct FileSegment {
     pub(crate) port: u16,
     pub(crate) sequence: u32,
     pub(crate) flags: u8,
-    /// Bytes before the payload.
+    /// Number of bytes before the payload.
     pub(crate) header: usize,
-    /// Bytes of payload.
+    /// Number of payload bytes.
     pub(crate) payload: usize,
 }

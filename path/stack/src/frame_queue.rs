@@ -1,4 +1,4 @@
-//! Frames in private memory that wait for buffers.
+//! Queues frames in private memory until buffers are free.
 
 use nic::{Buffers, Frame, Offload};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ pub const WAITING_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub struct FrameQueue {
     row: VecDeque<(Vec<u8>, Offload)>,
-    /// Whether the last take lacked a buffer.
+    /// Whether the last [`FrameQueue::take`] ran out of buffers.
     starved: bool,
 }
 
@@ -33,13 +33,13 @@ impl FrameQueue {
         self.row.len() >= WAITING_MAX
     }
 
-    /// Returns whether the last take ended for lack of a buffer.
+    /// Returns whether the last [`FrameQueue::take`] ran out of buffers.
     #[must_use]
     pub fn starved(&self) -> bool {
         self.starved
     }
 
-    /// Appends a frame; the caller checks [`FrameQueue::is_full`].
+    /// Appends a frame. The caller must check [`FrameQueue::is_full`] before.
     pub fn push(&mut self, bytes: Vec<u8>, offload: Offload) {
         self.row.push_back((bytes, offload));
     }
@@ -49,8 +49,8 @@ impl FrameQueue {
         self.row.into_iter()
     }
 
-    /// Copies up to `budget` frames into buffers, appends them to `out` and returns their number;
-    /// their memory moves to `spare`.
+    /// Copies up to `budget` frames into buffers, appends them to `out`, and returns their number.
+    /// Moves their private memory to `spare` for reuse.
     pub fn take(
         &mut self,
         budget: usize,

@@ -1,6 +1,6 @@
-//! Round-trip times.
+//! Statistics of round-trip times.
 //!
-//! Times are recorded per round trip, not per frame, so `hdrhistogram` is fast enough.
+//! A time is recorded per round trip, not per frame, so `hdrhistogram` is fast enough.
 
 use hdrhistogram::Histogram;
 
@@ -9,7 +9,7 @@ const DIGITS: u8 = 2;
 /// Upper limit of recorded times: an hour, in nanoseconds.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Histogram of times.
+/// Histogram of round-trip times.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency {
     times: Histogram<u32>,
@@ -32,9 +32,9 @@ impl Latency {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Returns the quantile `part` in nanoseconds; 0 without times.
+    /// Returns the quantile `part` in nanoseconds, or 0 if no time is recorded.
     fn quantile(&self, part: f64) -> u64 {
-        // The histogram returns the end of a bucket; the middle is closer on average.
+        // The histogram returns the end of a bucket. The middle of the bucket is closer on average.
         let end = self.times.value_at_quantile(part);
         self.times.median_equivalent(end).min(self.max_ns)
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_up_to_an_hour_is_known_closely() {
+    fn times_up_to_an_hour_are_precise() {
         for ns in (0..1000).chain([4095, 4096, 46_000, 1_000_000, LONGEST_NS]) {
             let mut latency = Latency::default();
             latency.add(ns);

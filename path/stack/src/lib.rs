@@ -1,8 +1,8 @@
-//! A TCP/IP station in user space, as a device: behind a guest's endpoint `stack`, and at the far
-//! end of a driver domain's `sim` NIC. The only crate that links smoltcp.
+//! A TCP/IP station in user space, with the interface of a device. It implements a guest's endpoint
+//! `stack`, and the far end of a driver domain's `sim` NIC. Only this crate links smoltcp.
 //!
-//! Received frames wait in a queue. `Nic::rx`, which gets the time and the transmit buffers, does
-//! all the work.
+//! Received frames wait in a queue. `Nic::rx`, which receives the time and the transmit buffers as
+//! arguments, does all the work.
 //!
 //! | module | contents |
 //! |---|---|
@@ -42,5 +42,6 @@ mod tx_queues;
 pub use multi_queue::StackQueue;
 pub use station::StackEndpoint;
 
-/// Length of the longest frame of a stack: the longest IP packet behind a header with a VLAN tag.
+/// Maximum length of a stack's frame: the longest IP packet, with an Ethernet header and a VLAN
+/// tag.
 pub const FRAME_MAX: usize = 65_535 + 18;

@@ -1,4 +1,4 @@
-//! Conversion between smoltcp and frames.
+//! Converts between smoltcp's packets and frames.
 
 use crate::file::SentFiles;
 use crate::rx_queue::RxQueue;
@@ -14,23 +14,23 @@ use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Length of the longest frame with pending segmentation. It is a little below IP's limit, so that
-/// the frame fits 16 large buffers.
+/// Maximum length of a frame with pending segmentation. It is slightly below the limit of IP, so
+/// that the frame fits 16 large buffers.
 const GSO_FRAME: usize = 65_226;
-/// State of the sending direction.
+/// State of the transmit direction.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     mtu: usize,
-    /// Whether TCP checksums are left blank.
+    /// Whether the device completes TCP checksums.
     checksum: bool,
-    /// Whether segmentation is left to the device.
+    /// Whether the device segments frames.
     tso: bool,
     /// Scratch buffer into which smoltcp writes a frame.
     scratch: Vec<u8>,
     no_buffer: u64,
-    /// The file that streams send in place, and these streams.
+    /// The file that streams send in place, and the streams.
     pub(crate) files: Rc<RefCell<SentFiles>>,
-    /// Whether the last turn would have sent more with more buffers.
+    /// Whether the last turn sent fewer frames because no buffer was free.
     starved: bool,
 }
 
@@ -59,7 +59,7 @@ impl Outgoing {
         vec![("stack_no_buffer", self.no_buffer)]
     }
 
-    /// Returns the length of the longest frame that smoltcp may write now.
+    /// Returns the maximum length of a frame that smoltcp may write.
     fn frame_max(&self) -> usize {
         if self.tso {
             GSO_FRAME
@@ -69,7 +69,8 @@ impl Outgoing {
     }
 }
 
-/// smoltcp's device for one turn, which receives frames from the inbox and sends frames to an exit.
+/// smoltcp's device for one turn. It takes frames from the receive queue and sends frames to a
+/// sink.
 pub(crate) struct StackDevice<'a> {
     inbox: &'a mut RxQueue,
     output: Output<'a>,
@@ -77,18 +78,18 @@ pub(crate) struct StackDevice<'a> {
 
 struct Output<'a> {
     outgoing: &'a mut Outgoing,
-    exit: FrameSink<'a>,
+    sink: FrameSink<'a>,
 }
 
 /// Destination of a turn's frames.
 pub(crate) enum FrameSink<'a> {
-    /// The single queue.
+    /// The queue of a station with one queue.
     Frames(QueueFrames<'a>),
-    /// Several queues.
+    /// The queues of a station with several queues.
     TxQueues(&'a mut TxQueues),
 }
 
-/// Frames for a single queue.
+/// Destination of frames for a single queue.
 pub(crate) struct QueueFrames<'a> {
     supply: PreparedBuffers<'a>,
     out: &'a mut Vec<Frame>,
@@ -97,8 +98,8 @@ pub(crate) struct QueueFrames<'a> {
 }
 
 impl<'a> FrameSink<'a> {
-    /// Creates the exit for a single queue: appends up to `budget` frames to `out`, in buffers from
-    /// `buffers`.
+    /// Creates a sink for a single queue, which appends up to `budget` frames to `out`, in buffers
+    /// from `buffers`.
     pub(crate) fn frames(
         buffers: &'a mut dyn Buffers,
         out: &'a mut Vec<Frame>,
@@ -111,8 +112,8 @@ impl<'a> FrameSink<'a> {
 }
 
 impl QueueFrames<'_> {
-    /// Returns the frame of a segment with bytes of a file, or `None` if the segment has none. The
-    /// checksum stays blank, because the bytes are not read here.
+    /// Returns the frame of a segment with bytes of a file, or `None` if the segment has no bytes
+    /// of a file. The checksum stays blank, because the bytes are not read here.
     fn of_file(
         &mut self,
         bytes: &mut [u8],
@@ -141,23 +142,23 @@ impl QueueFrames<'_> {
 }
 
 impl<'a> StackDevice<'a> {
-    /// Creates the device of a turn whose frames leave through `exit`.
+    /// Creates the device of a turn that sends frames to `sink`.
     pub(crate) fn new(
         inbox: &'a mut RxQueue,
         outgoing: &'a mut Outgoing,
-        exit: FrameSink<'a>,
+        sink: FrameSink<'a>,
     ) -> Self {
         outgoing.starved = false;
         Self {
             inbox,
-            output: Output { outgoing, exit },
+            output: Output { outgoing, sink },
         }
     }
 
-    /// Returns whether this turn can make no further frame.
+    /// Returns whether this turn can send no further frame.
     pub(crate) fn is_full(&mut self) -> bool {
-        let Output { outgoing, exit } = &mut self.output;
-        match exit {
+        let Output { outgoing, sink } = &mut self.output;
+        match sink {
             FrameSink::Frames(QueueFrames { supply, out, limit }) => {
                 out.len() >= *limit || !supply.prepare(outgoing.frame_max())
             }
@@ -165,19 +166,19 @@ impl<'a> StackDevice<'a> {
         }
     }
 
-    /// Returns unused buffers.
+    /// Returns unused buffers to their supply.
     pub(crate) fn finish(self) {
-        if let FrameSink::Frames(frames) = self.output.exit {
-            frames.supply.give_back();
+        if let FrameSink::Frames(frames) = self.output.sink {
+            frames.supply.release();
         }
     }
 }
 
 impl Output<'_> {
-    /// Returns whether there is room for the longest frame. Checked in advance, because smoltcp
-    /// does not take back a frame for which there is no buffer.
+    /// Returns whether the sink can accept a frame of the maximum length. The device checks this in
+    /// advance, because smoltcp does not take back a frame that does not fit.
     fn has_room(&mut self) -> bool {
-        let FrameSink::Frames(frames) = &mut self.exit else {
+        let FrameSink::Frames(frames) = &mut self.sink else {
             return true;
         };
         if frames.out.len() >= frames.limit {
@@ -192,7 +193,7 @@ impl Output<'_> {
         let Some(bytes) = self.outgoing.scratch.get_mut(..len) else {
             return;
         };
-        let frames = match &mut self.exit {
+        let frames = match &mut self.sink {
             FrameSink::Frames(frames) => frames,
             FrameSink::TxQueues(tx_queues) => {
                 let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
@@ -231,7 +232,7 @@ impl phy::RxToken for RxToken<'_> {
     }
 }
 
-/// Space for a frame of the stack.
+/// Permission for the stack to send a frame.
 pub(crate) struct TxToken<'a, 'b> {
     output: &'a mut Output<'b>,
     segment: Option<u16>,
@@ -265,7 +266,8 @@ impl<'b> Device for StackDevice<'b> {
     where
         Self: 'a;
 
-    /// Takes a received frame only if there is room for an answer, which every frame may cause.
+    /// Takes a received frame only if the sink can accept a reply, because every frame may cause a
+    /// reply.
     fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_, 'b>)> {
         if self.inbox.is_empty() || !self.output.has_room() {
             return None;
@@ -298,7 +300,8 @@ impl<'b> Device for StackDevice<'b> {
         // This crate checks and computes TCP checksums itself, with a faster sum.
         caps.checksum.tcp = phy::Checksum::None;
         if self.output.outgoing.tso {
-            // Not for IPv6: smoltcp 0.14 would create these segments and then drop them.
+            // IPv6 is excluded, because smoltcp 0.14 would create these segments and then drop
+            // them.
             caps.segmentation.tcpv4 = NonZeroUsize::new(GSO_FRAME);
         }
         caps

@@ -1,4 +1,4 @@
-//! A station behind an interface with several queues.
+//! A station whose interface has several queues.
 
 use crate::link::FrameSink;
 use crate::station::StackEndpoint;
@@ -22,8 +22,8 @@ pub struct StackQueue {
 }
 
 impl StackEndpoint {
-    /// Splits the station into `queues` devices, one per queue of an interface. Each device
-    /// delivers frames to the station. Each flow leaves through one device.
+    /// Splits the station into `queues` devices, one per queue of an interface. All devices deliver
+    /// frames to the station. The station sends each flow through one device.
     #[must_use]
     pub fn into_queues(self, queues: usize) -> Vec<StackQueue> {
         let shared = Rc::new(RefCell::new(MultiQueueStation {

@@ -8,9 +8,9 @@ use smoltcp::socket::icmp;
 use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress};
 use std::net::IpAddr;
 
-/// Data bytes of an echo request: as many as `ping` sends.
+/// Number of data bytes of an echo request, as in the program `ping`.
 const PING_DATA: usize = 56;
-/// Interval of echo requests.
+/// Interval between echo requests in nanoseconds.
 const PING_EVERY_NS: u64 = 100_000_000;
 
 /// A program that sends echo requests and records the round-trip times.
@@ -24,7 +24,7 @@ pub(crate) struct Ping {
     sent: u32,
     received: u64,
     duplicates: u64,
-    /// Send time of each request without a reply.
+    /// Send time of each request that has no reply yet.
     waiting: Vec<Option<u64>>,
     latency: Latency,
 }
@@ -53,7 +53,7 @@ impl Ping {
         }
     }
 
-    /// Returns an echo request as bytes, or `None` if there is no source address.
+    /// Returns an echo request as bytes, or `None` if the station has no source address.
     fn request(&self, context: &Context<'_>) -> Option<Vec<u8>> {
         let (ident, seq_no, data) = (self.ident, self.sent as u16, &[0x5a; PING_DATA]);
         let sums = ChecksumCapabilities::default();
@@ -87,9 +87,9 @@ impl Ping {
         }
     }
 
-    /// Returns the number in a reply to one of this program's requests.
+    /// Returns the sequence number in a reply to one of this program's requests.
     fn reply(&self, bytes: &[u8]) -> Option<u16> {
-        // smoltcp has checked the sum before it passed the reply to this socket.
+        // smoltcp has verified the checksum before it passed the reply to this socket.
         let sums = ChecksumCapabilities::ignored();
         let (ident, seq_no) = match self.to {
             IpAddr::V4(_) => {
@@ -134,7 +134,8 @@ impl App for Ping {
             let Some(seq_no) = self.reply(bytes) else {
                 continue;
             };
-            // Numbers repeat after 65536 requests; the newest request counts.
+            // Sequence numbers repeat after 65536 requests. A reply belongs to the newest request
+            // with its number.
             let newest = self.waiting.iter().rposition(|_| true).unwrap_or(0);
             let back = (newest as u16).wrapping_sub(seq_no);
             let place = newest.checked_sub(usize::from(back));

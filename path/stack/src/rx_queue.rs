@@ -1,4 +1,4 @@
-//! Received frames that wait for the stack.
+//! Queues received frames for the stack.
 
 use crate::tcp;
 use nic::{Checksum, Frame, TxReport};
@@ -23,8 +23,8 @@ impl RxQueue {
         self.waiting.is_empty()
     }
 
-    /// Copies a frame out of memory that a peer can write. Checks its TCP checksum, unless that is
-    /// known to be valid (the frame was never on a wire, or has been checked).
+    /// Copies a frame out of memory that a peer can write, and checks its TCP checksum. It skips
+    /// the check if the frame was never on a wire, or the checksum was already verified.
     pub(crate) fn add(&mut self, frame: &Frame, report: &mut TxReport) {
         if self.waiting.len() >= WAITING_FRAMES || self.bytes >= WAITING_BYTES {
             report.full += 1;
@@ -52,14 +52,14 @@ impl RxQueue {
         self.waiting.push_back(bytes);
     }
 
-    /// Takes the oldest frame.
+    /// Removes and returns the oldest frame.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         let bytes = self.waiting.pop_front()?;
         self.bytes -= bytes.len();
         Some(bytes)
     }
 
-    /// Takes back the memory of a frame.
+    /// Reuses the memory of a frame.
     pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
         self.spare.push(bytes);
     }

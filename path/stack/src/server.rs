@@ -7,21 +7,21 @@ use smoltcp::time::Duration;
 
 /// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 8;
-/// Size of a connection's receive buffer in bytes, which bounds the bytes in flight. It is less
-/// than a guest's default 256 receive buffers hold, so that a burst to a sleeping guest is not
-/// lost.
+/// Size of a connection's receive buffer in bytes, which limits the bytes in flight. It is smaller
+/// than the total of a guest's default 256 receive buffers, so that a burst to a sleeping guest is
+/// not lost.
 const RX_BYTES: usize = 256 << 10;
 /// Size of the transmit buffer of an echo server's connection in bytes.
 const TX_BYTES: usize = 256 << 10;
 /// Timeout of a connection with a silent peer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Treatment of the bytes that a server receives.
+/// Treatment of received bytes by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerKind {
-    /// Discarded.
+    /// Discards them.
     Sink,
-    /// Sent back.
+    /// Sends them back.
     Echo,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct StreamServer {
     kind: ServerKind,
     port: u16,
     handles: Vec<SocketHandle>,
-    /// Whether each connection has already been counted.
+    /// For each connection, whether it was already counted.
     open: Vec<bool>,
     connections: u64,
     bytes: u64,
@@ -64,15 +64,15 @@ impl StreamServer {
     }
 }
 
-/// Creates a socket with the settings of all programs.
+/// Creates a socket with the settings that all programs use.
 pub(crate) fn socket(rx_bytes: usize, tx_bytes: usize) -> tcp::Socket<'static> {
     let rx = tcp::SocketBuffer::new(vec![0; rx_bytes]);
     let tx = tcp::SocketBuffer::new(vec![0; tx_bytes]);
     let mut socket = tcp::Socket::new(rx, tx);
     socket.set_congestion_control(tcp::CongestionControl::Cubic);
     socket.set_nagle_enabled(false);
-    // Programs answer in the same turn, before anything is sent. So the answer carries the
-    // acknowledgement, one for all segments of a turn.
+    // Programs reply in the same turn, before frames are sent. So the reply carries one
+    // acknowledgement for all segments of the turn.
     socket.set_ack_delay(None);
     socket.set_timeout(Some(TIMEOUT));
     socket.set_keep_alive(Some(Duration::from_secs(20)));
@@ -125,7 +125,7 @@ impl App for StreamServer {
     }
 }
 
-/// Discards the contents of the receive buffer; returns the number of bytes.
+/// Discards the contents of the receive buffer, and returns the number of bytes.
 fn discard(socket: &mut tcp::Socket<'_>) -> u64 {
     let mut total = 0;
     while socket.can_recv() {
@@ -137,7 +137,8 @@ fn discard(socket: &mut tcp::Socket<'_>) -> u64 {
     total
 }
 
-/// Moves bytes from the receive to the transmit buffer while there is room; returns their number.
+/// Moves bytes from the receive buffer to the transmit buffer until the latter is full, and returns
+/// their number.
 fn echo(socket: &mut tcp::Socket<'_>) -> u64 {
     let mut total = 0;
     let mut part = [0; 4096];

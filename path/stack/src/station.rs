@@ -1,4 +1,4 @@
-//! The station: its addresses, its programs, and its turn.
+//! A station: its addresses, its programs, and its turn.
 
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
@@ -19,16 +19,16 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Frames processed before the programs run.
+/// Maximum number of frames that are processed before the programs run.
 const INGRESS_BATCH: usize = 64;
-/// A program, its kind's name, and the full names of its counters.
+/// A program, the name of its kind, and the full names of its counters.
 struct RunningProgram {
     app: Box<dyn App>,
     kind: &'static str,
     names: Vec<&'static str>,
 }
 
-/// A station: addresses, routes, programs.
+/// A TCP/IP station with its addresses, routes and programs.
 pub struct StackEndpoint {
     mtu: usize,
     interface: Interface,
@@ -51,14 +51,15 @@ impl std::fmt::Debug for StackEndpoint {
 
 impl StackEndpoint {
     /// Creates the station that `stack` describes, with Ethernet address `mac` (the multicast bit
-    /// is ignored) and an MTU of `mtu` bytes of IP. Its frames have checksums and fit the MTU.
+    /// is ignored) and an MTU of `mtu` bytes. Its frames have complete checksums and fit the MTU.
     #[must_use]
     pub fn new(mac: [u8; 6], mtu: usize, stack: &StackConfig) -> Self {
         Self::with_offloads(mac, mtu, stack, false, false)
     }
 
-    /// Like [`StackEndpoint::new`], but leaves work to the device: with `checksum`, TCP checksums;
-    /// with `tso`, which requires `checksum`, segmentation of up to 64 KB of TCP data.
+    /// Creates a station like [`StackEndpoint::new`] that leaves offloads to the device: with
+    /// `checksum`, TCP checksums; with `tso`, which requires `checksum`, segmentation of up to 64
+    /// KB of TCP data.
     #[must_use]
     pub fn with_offloads(
         mac: [u8; 6],
@@ -99,13 +100,13 @@ impl StackEndpoint {
         }
     }
 
-    /// Adds a file in `memory`, for the programs that are configured to send it. Without a file
-    /// they send zeros.
+    /// Adds a file in `memory` for programs that are configured to send it. Without a file these
+    /// programs send zeros.
     ///
     /// # Errors
     /// The memory is inaccessible.
     pub fn with_file(self, memory: Area) -> Result<Self, Fault> {
-        self.outgoing.files.borrow_mut().lie_in(memory)?;
+        self.outgoing.files.borrow_mut().store_in(memory)?;
         Ok(self)
     }
 
@@ -137,11 +138,11 @@ impl StackEndpoint {
 
     /// Runs one turn: processes received frames, runs the programs, and sends frames, until nothing
     /// changes.
-    pub(crate) fn turn<'a>(&'a mut self, now_ns: u64, exit: FrameSink<'a>) {
+    pub(crate) fn turn<'a>(&'a mut self, now_ns: u64, sink: FrameSink<'a>) {
         let now = Instant::from_micros((now_ns / 1000) as i64);
         let start_ns = *self.start_ns.get_or_insert(now_ns);
         let since_start_ns = now_ns.saturating_sub(start_ns);
-        let mut link = StackDevice::new(&mut self.inbox, &mut self.outgoing, exit);
+        let mut link = StackDevice::new(&mut self.inbox, &mut self.outgoing, sink);
         self.interface.poll_maintenance(now);
         loop {
             let mut taken = 0;
@@ -309,7 +310,7 @@ impl RunningProgram {
                 )
             }
         };
-        // Created once per program and never freed, because names of counters are static.
+        // The name is created once per program and never freed, because counter names are static.
         let name = |suffix| &*Box::leak(format!("app.{number}.{suffix}").into_boxed_str());
         let names = app
             .counters()

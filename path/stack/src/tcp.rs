@@ -1,4 +1,4 @@
-//! TCP in a frame: its position and its checksum.
+//! Finds the TCP segment in a frame, and handles its checksum.
 
 use crate::file::FileSegment;
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
@@ -8,18 +8,18 @@ use nic::{Checksum, Gso, GsoKind, Offload};
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: u16 = 16;
 
-/// Position of TCP in a frame.
+/// Position of the TCP segment in a frame.
 struct TcpAt {
-    /// First byte of its header.
+    /// Offset of the TCP header.
     start: usize,
-    /// The byte behind its payload.
+    /// Offset after the payload.
     end: usize,
-    /// Sum of the pseudo header.
+    /// Sum of the pseudo-header.
     pseudo: u32,
     kind: GsoKind,
 }
 
-/// Finds TCP in an unfragmented frame.
+/// Finds the TCP segment in a frame that is not a fragment.
 fn find(bytes: &[u8]) -> Option<TcpAt> {
     let packet = Packet::parse(bytes).ok()?;
     let Ok(Transport::Tcp(tcp)) = packet.transport(bytes) else {
@@ -66,7 +66,7 @@ pub(crate) fn segment(bytes: &[u8]) -> Option<FileSegment> {
     })
 }
 
-/// Returns false only for a TCP segment with an invalid checksum; smoltcp checks everything else.
+/// Returns false only for a TCP segment with an invalid checksum. smoltcp checks all other packets.
 pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
     find(bytes).is_none_or(|at| {
         let mut sum = Sum::new(at.pseudo);
@@ -75,8 +75,8 @@ pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
     })
 }
 
-/// Computes the TCP checksum of one of smoltcp's frames, or with `blank` only the sum of the pseudo
-/// header. Returns the pending offloads.
+/// Writes the TCP checksum of one of smoltcp's frames, or with `blank` only the sum of the
+/// pseudo-header. Returns the pending offloads.
 pub(crate) fn finish(bytes: &mut [u8], segment: Option<u16>, blank: bool) -> Offload {
     let Some(at) = find(bytes) else {
         return Offload::default();

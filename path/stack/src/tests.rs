@@ -1,4 +1,4 @@
-//! Two joined stations, in one thread under a virtual clock.
+//! Tests two connected stations in one thread with a virtual clock.
 
 use crate::file::WORD;
 use crate::station::*;
@@ -14,12 +14,12 @@ struct Cable {
     ends: [StackEndpoint; 2],
     supplies: [PreparedBuffers; 2],
     now_ns: u64,
-    /// Frames transferred, and the longest of them.
+    /// Number of transferred frames, and length of the longest one.
     frames: u64,
     largest: usize,
-    /// Every n-th frame is lost.
+    /// If set to n, every n-th frame is lost.
     lose: Option<u64>,
-    /// Recorded frames of the left end, if enabled.
+    /// Recorded frames of the left end, if recording is enabled.
     left: Option<Vec<Vec<u8>>>,
     slot_ns: u64,
 }
@@ -84,7 +84,8 @@ fn cable(left: Vec<StackApp>, right: Vec<StackApp>, tso: bool) -> Cable {
 }
 
 impl Cable {
-    /// Advances the virtual time by `seconds`. Up to four frames per slot cross in each direction.
+    /// Advances the virtual time by `seconds`. Up to four frames pass per time slot in each
+    /// direction.
     fn run(&mut self, seconds: f64) {
         let end_ns = self.now_ns + (seconds * 1e9) as u64;
         while self.now_ns < end_ns {
@@ -164,10 +165,10 @@ fn a_stream_arrives_complete() {
     }
 }
 
-/// A file of 40 KB is sent repeatedly as 64 KB under losses. The bytes are correct and sent in
-/// place: each frame takes only one buffer.
+/// A stream repeatedly sends 64 KB from a file of 40 KB, with losses. The bytes are correct and are
+/// sent in place: each frame uses only one buffer.
 #[test]
-fn a_file_is_sent_from_where_it_lies() {
+fn a_file_is_sent_in_place() {
     const BYTES: usize = 40 << 10;
     for (tso, lose) in [
         (false, None),
@@ -228,7 +229,7 @@ fn a_file_is_sent_from_where_it_lies() {
 }
 
 #[test]
-fn large_segments_cross_when_they_may() {
+fn large_segments_are_sent_only_with_offloads() {
     for to in ["10.0.0.2:5001", "[fd00::2]:5001"] {
         let source = StackApp::TcpSource {
             to: at(to),
@@ -253,7 +254,7 @@ fn large_segments_cross_when_they_may() {
 }
 
 #[test]
-fn replies_are_the_requests_also_over_a_lossy_cable() {
+fn replies_match_requests_despite_losses() {
     for (size, lose, tso) in [
         (1, None, false),
         (200_000, None, false),
@@ -297,7 +298,7 @@ fn ping_is_answered_over_both_protocols() {
 }
 
 #[test]
-fn later_server_is_found() {
+fn a_client_finds_a_later_server() {
     let client = StackApp::TcpClient {
         to: at("10.0.0.2:7"),
         size: 10,
@@ -317,7 +318,7 @@ fn later_server_is_found() {
 }
 
 #[test]
-fn excess_connections_wait_for_a_free_one() {
+fn excess_connections_wait_for_a_free_slot() {
     let source = |n| StackApp::TcpSource {
         to: at("10.0.0.2:9"),
         seconds: 1,
@@ -384,7 +385,7 @@ fn only_unverified_checksums_are_checked() {
 }
 
 #[test]
-fn nonsense_is_survived_and_queues_are_bounded() {
+fn invalid_frames_are_dropped_and_queues_limited() {
     let mut end = StackEndpoint::new(
         MACS[1],
         1500,

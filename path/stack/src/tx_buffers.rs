@@ -2,19 +2,19 @@
 
 use nic::{Buffer, BufferId, Buffers};
 
-/// A supply with some buffers taken in advance.
+/// A supply of buffers that takes the buffers of the next frame in advance.
 pub(crate) struct PreparedBuffers<'a> {
     /// The small buffer of the next frame.
     first: Option<Buffer>,
     /// Large buffers for the rest of the next frame.
     more: Vec<Buffer>,
-    /// Bytes of `more`.
+    /// Total length of `more` in bytes.
     more_bytes: usize,
     buffers: &'a mut dyn Buffers,
 }
 
 impl<'a> PreparedBuffers<'a> {
-    /// Creates a supply that has taken no buffers yet.
+    /// Creates a supply that has not taken any buffers yet.
     pub(crate) fn new(buffers: &'a mut dyn Buffers) -> Self {
         Self {
             first: None,
@@ -24,7 +24,8 @@ impl<'a> PreparedBuffers<'a> {
         }
     }
 
-    /// Takes buffers until a frame of `bytes` bytes fits; returns whether it does.
+    /// Takes buffers until a frame of `bytes` bytes fits. Returns false if too few buffers are
+    /// free.
     pub(crate) fn prepare(&mut self, bytes: usize) -> bool {
         if self.first.is_none() {
             self.first = self.buffers.take();
@@ -45,8 +46,8 @@ impl<'a> PreparedBuffers<'a> {
         true
     }
 
-    /// Returns all buffers that were taken in advance.
-    pub(crate) fn give_back(self) {
+    /// Returns all buffers that were taken in advance to their supply.
+    pub(crate) fn release(self) {
         for buffer in self.first.into_iter().chain(self.more) {
             self.buffers.put(buffer.id);
         }
@@ -69,7 +70,7 @@ impl Buffers for PreparedBuffers<'_> {
     }
 }
 
-/// An empty supply, a placeholder until the real one is known.
+/// An empty supply, which is a placeholder until the real supply is known.
 pub(crate) struct NoBuffers;
 
 impl Buffers for NoBuffers {

@@ -1,4 +1,4 @@
-//! Multi-queue transmit of a station: each frame selects its queue by its flow.
+//! Multi-queue transmit of a station. The flow of a frame determines its queue.
 
 use crate::frame_queue::FrameQueue;
 use net::packet::flow::flow_hash;
@@ -28,7 +28,7 @@ impl TxQueues {
         tx_queues
     }
 
-    /// Appends a frame to its flow's queue among the connected ones.
+    /// Appends a frame to its flow's queue, which is one of the connected queues.
     pub(crate) fn put(&mut self, bytes: &[u8], offload: Offload) {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
@@ -64,7 +64,7 @@ impl TxQueues {
         }
     }
 
-    /// Disconnects a queue, and moves its frames to the others.
+    /// Disconnects a queue, and moves its frames to the other queues.
     pub(crate) fn close(&mut self, queue: usize) {
         if let Some(tx_queue) = self.tx_queues.get_mut(queue) {
             for (bytes, offload) in std::mem::take(tx_queue).waiting.into_frames() {

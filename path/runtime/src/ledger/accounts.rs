@@ -3,14 +3,14 @@
 use super::hop::Hop;
 use std::cell::Cell;
 
-/// Index of the cycles of unstamped turns; lower indexes are hops.
+/// Index of the cycles of unstamped turns. Lower indexes are hops.
 pub(super) const UNSTAMPED: usize = Hop::COUNT;
 
 /// Cycles by index since the start.
 #[derive(Debug)]
 pub(super) struct Accounts {
     cycles: [Cell<u64>; Hop::COUNT + 1],
-    /// Recent distribution of the cycles of stamped turns.
+    /// Recent cycles of stamped turns, by hop.
     shares: [Cell<u64>; Hop::COUNT],
 }
 
@@ -35,7 +35,7 @@ impl Accounts {
         }
     }
 
-    /// Adds cycles between two stamps, which determine the distribution of unstamped cycles.
+    /// Adds cycles between two stamps. They also determine the distribution of unstamped cycles.
     #[inline]
     pub(super) fn charge(&self, place: usize, cycles: u64) {
         self.add(place, cycles);
@@ -53,9 +53,9 @@ impl Accounts {
         }
     }
 
-    /// Distributes the unstamped turns among the hops in the ratio of the stamped ones; `rest` gets
-    /// the remainder.
-    pub(super) fn share_out(&self, rest: Hop) {
+    /// Distributes the cycles of unstamped turns among the hops in the ratio of the stamped turns.
+    /// Adds the remainder to `rest`.
+    pub(super) fn distribute(&self, rest: Hop) {
         let unstamped = self.cycles.get(UNSTAMPED).map_or(0, Cell::take);
         if unstamped == 0 {
             return;
@@ -70,7 +70,7 @@ impl Accounts {
         self.add(rest.index(), left);
     }
 
-    /// Lowers the weight of earlier charges.
+    /// Lowers the weight of earlier charges in the distribution.
     pub(super) fn age(&self) {
         for share in &self.shares {
             share.set(share.get() / 2);

@@ -1,12 +1,12 @@
-//! Cost of accounting on this machine.
+//! Measures the cost of accounting on this machine.
 
 use shmem::time::tsc;
 
-/// Number of stamps, and of readings of the CPU clock, per measurement.
+/// Number of stamps, and of CPU clock reads, per measurement.
 const STAMPS: u32 = 256;
 const READS: u32 = 8;
 
-/// Cost in nanoseconds of one stamp, and of one reading of the CPU clock.
+/// Cost in nanoseconds of one stamp, and of one read of the CPU clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub stamp_ns: f64,
@@ -14,7 +14,8 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Measures the cost, in some tens of microseconds, with a clock of `hz`.
+    /// Measures the cost, which takes some tens of microseconds. `hz` is the rate of the time stamp
+    /// counter.
     pub(super) fn measure(hz: u64, stamp: impl Fn(u32), read: impl Fn(u32)) -> Self {
         let ns = |cycles: f64| cycles * 1e9 / hz as f64;
         Self {
@@ -24,7 +25,7 @@ impl Cost {
     }
 }
 
-/// Returns the cycles for reading the time stamp counter, which are most of a stamp.
+/// Returns the cycles of a read of the time stamp counter, which is most of the cost of a stamp.
 pub(super) fn stamp_cycles() -> u64 {
     let cycles = median_cycles(READS, |_| {
         std::hint::black_box(tsc());

@@ -1,29 +1,29 @@
-//! Stages of a packet's path, to which cycles are charged.
+//! Stages of a packet's path, to which the ledger charges cycles.
 
 abi::named_enum! {
-    /// A stage of a packet's path. The order is that of a packet to a guest.
+    /// A stage of a packet's path, in the order in which a packet to a guest passes them.
     pub enum Hop: usize {
         /// The NIC's receive and transmit calls.
         Nic = "nic",
         /// Large receive offload.
         Lro = "lro",
-        /// Forwarding decision, offloads in software.
+        /// Forwarding decisions, and offloads in software.
         Bridge = "bridge",
-        /// Packets to slots and back, driver's side.
+        /// Conversion between packets and slots in the driver domain.
         Netback = "netback",
         /// Publishing indices and ringing doorbells.
         Ring = "ring",
-        /// Making granted pages accessible and releasing them.
+        /// Mapping and releasing granted pages.
         Grant = "grant",
         /// Copying between domains.
         Copy = "copy",
-        /// Packets to slots and back, guest's side.
+        /// Conversion between packets and slots in the guest.
         Netfront = "netfront",
-        /// The endpoint behind a netfront.
+        /// The endpoint of a guest's interface.
         Endpoint = "endpoint",
-        /// Vain polls; falling asleep and waking up.
+        /// Polls that find no work, sleeps and wake-ups.
         Idle = "idle",
-        /// All other work: connecting, answering the monitor.
+        /// All other work, such as connecting and answering the monitor.
         Control = "control",
     }
 }

@@ -1,17 +1,18 @@
-//! The time between two readings of the CPU clock, and its charges that may include preemptions.
+//! A stretch: the time between two reads of the CPU clock, and its longest charges, which may
+//! include preemptions.
 
 use std::cell::Cell;
 
 /// Number of longest charges that a stretch records.
 const LONGEST_CHARGES: usize = 16;
 
-/// State since the CPU clock was last read.
+/// State since the last read of the CPU clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stretch {
     pub from_tsc: u64,
     pub from_cpu_ns: u64,
     pub from_stamps: u64,
-    /// Cycles between the stamps around its sleeps.
+    /// Cycles between the stamps around the sleeps of the stretch.
     pub asleep: u64,
     pub sleeps: u64,
 }
@@ -46,7 +47,7 @@ impl Longest {
         }
     }
 
-    /// Returns (cycles, index) of each charge, longest first.
+    /// Returns the recorded charges as (cycles, index), longest first.
     pub(super) fn sorted(&self) -> [(u64, usize); LONGEST_CHARGES] {
         let mut all = self.0.each_ref().map(Cell::get);
         all.sort_unstable_by_key(|charge| std::cmp::Reverse(charge.0));

@@ -3,20 +3,20 @@
 use super::cost::stamp_cycles;
 use std::cell::Cell;
 
-/// At least every 8th turn is stamped.
+/// The ledger stamps at least every 8th turn.
 const EVERY_MAX: u32 = 8;
-/// If stamps take more than 1/32 of the time, fewer turns are stamped.
+/// If stamps take more than 1/32 of the time, the ledger stamps fewer turns.
 const SHARE_MAX_DIVISOR: u64 = 32;
-/// If stamps take less than a quarter of that share, more turns are stamped.
+/// If stamps take less than a quarter of that share, the ledger stamps more turns.
 const SHARE_MIN_DIVISOR: u64 = 4;
 
-/// Draws whether a turn is stamped.
+/// Selects at random which turns are stamped.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    /// Every n-th turn is stamped on average; a power of two.
+    /// On average every n-th turn is stamped. This n is a power of two.
     every: Cell<u32>,
     lot: Cell<u32>,
-    /// Cycles of a stamp.
+    /// Cost of a stamp in cycles.
     price: u64,
 }
 
@@ -29,16 +29,17 @@ impl Sampling {
         }
     }
 
-    /// Returns n, if every n-th turn is stamped on average.
+    /// Returns the average interval between stamped turns, in turns.
     #[inline]
     pub(super) fn every(&self) -> u32 {
         self.every.get()
     }
 
-    /// Returns whether the next turn is stamped.
-    pub(super) fn draw(&self) -> bool {
-        // Marsaglia's xorshift. With a fixed interval, stamped turns could always or never coincide
-        // with a pattern of turns; random ones coincide with it in proportion.
+    /// Returns whether to stamp the next turn.
+    pub(super) fn select_turn(&self) -> bool {
+        // This is Marsaglia's xorshift generator. With a fixed interval, the stamped turns could
+        // always or never coincide with a pattern of turns. Random turns coincide with it in
+        // proportion.
         let mut lot = self.lot.get();
         lot ^= lot << 13;
         lot ^= lot >> 17;
@@ -47,7 +48,8 @@ impl Sampling {
         lot & (self.every.get() - 1) == 0
     }
 
-    /// Stamps fewer turns if `stamps` in `awake` cycles were expensive, more if they were cheap.
+    /// Selects fewer turns if `stamps` stamps were expensive in `awake` cycles, and more turns if
+    /// they were cheap.
     pub(super) fn adapt(&self, stamps: u64, awake: u64) {
         let parts = stamps
             .saturating_mul(self.price)

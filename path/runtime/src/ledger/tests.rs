@@ -1,4 +1,4 @@
-//! Accounts of known work.
+//! Tests accounts of known work.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn burn(cycles: u64) {
     }
 }
 
-/// Works for `cycles` of the thread's clock, which stops while other tasks have the CPU.
+/// Works for `cycles` of the thread's CPU clock, which stops while other tasks have the CPU.
 fn work(ledger: &Ledger, cycles: u64) {
     let from = thread_cpu_ns();
     while ledger.to_cycles(thread_cpu_ns() - from) < cycles {}
@@ -28,7 +28,7 @@ fn cycles_are_charged_to_the_earlier_hop() {
         work(&ledger, 1_000_000);
         ledger.report()
     };
-    // Another test covers time without the CPU.
+    // Time without the CPU would change the result; another test covers it.
     let in_one_go = |report: &Value| report["corrected_cycles"].as_u64() < Some(200_000);
     let report = (0..1000).map(run).find(in_one_go).expect("one run");
     assert!(cycles(&report, "copy") >= 2_000_000, "{report}");
@@ -42,7 +42,7 @@ fn sleep_is_not_charged() {
     ledger.sleep(|| std::thread::sleep(std::time::Duration::from_millis(50)));
     let report = ledger.report();
     assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
-    // Twice for the sleep, once for the report.
+    // The ledger reads the clock twice for the sleep and once for the report.
     assert_eq!(report["clock_reads"], 3, "{report}");
 }
 
@@ -66,7 +66,7 @@ fn preemption_and_sleep_in_a_stretch_differ() {
         tsc().wrapping_sub(from)
     };
     let ledger = Ledger::new(true);
-    // From here on the cost of a sleep is known, and a new stretch has begun.
+    // The ledger now knows the cost of a sleep, and has begun a new stretch.
     ledger.sleep(|| ());
     ledger.enter(Hop::Copy);
     let asleep = ledger.sleep(long);
@@ -108,12 +108,12 @@ fn expensive_stamps_are_sampled() {
     }
     let (bridge, copy) = (cycles(&report, "bridge"), cycles(&report, "copy"));
     assert!(bridge > 0 && copy > 2 * bridge, "{report}");
-    // The distribution loses nothing.
+    // The distribution keeps the sum.
     let hops = report["hops"].as_object().expect("hops");
     let charged: u64 = hops.values().filter_map(|hop| hop["cycles"].as_u64()).sum();
     let used = ledger.to_cycles(number("cpu_ns"));
     assert!(charged.abs_diff(used) < used / 4, "{used} {report}");
-    // Stamps are no longer expensive.
+    // From here on stamps are cheap.
     for _ in 0..64 {
         ledger.turn();
         ledger.at(Hop::Copy, || burn(ledger.hz / 1000));
@@ -145,7 +145,7 @@ fn time_without_the_cpu_is_taken_from_the_longest_hop() {
     assert!(report["corrected_cycles"].as_u64().expect("a number") > ledger.hz / 50);
 }
 
-/// Returns the closure of a ledger: its sum ÷ the CPU clock's time.
+/// Returns the closure of a ledger: the sum of its hops ÷ the time of the CPU clock.
 fn closure() -> f64 {
     let before = thread_cpu_ns();
     let ledger = Ledger::new(true);
@@ -159,8 +159,8 @@ fn closure() -> f64 {
     sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9)
 }
 
-/// The ledger learns the cost of a sleep, which varies when other tasks run. So at least one of
-/// several accounts must close well, and none badly.
+/// The ledger measures the cost of a sleep, which varies when other tasks run. So one of several
+/// accounts must have a closure near 1, and no account a closure far from 1.
 #[test]
 fn the_account_closes_against_the_cpu_clock() {
     let closes = |closure: &f64| {

@@ -21,7 +21,7 @@ fn payloads_of(packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn each_side_is_on_where_the_configuration_says() {
+fn lro_is_on_where_it_is_configured() {
     for (at, physical, is_virtual) in [
         (Placement::None, false, false),
         (Placement::Physical, true, false),
@@ -93,7 +93,7 @@ fn delayed_aggregation_counts_only_real_polls() {
     let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::Polls(2)), 32);
     let mut out = Vec::new();
     lro_stage.pass(0, false, &mut frames(&mut pool, &[packet(1, 0)]), &mut out);
-    // Calls without frames that are not polls.
+    // These calls have no frames and are not polls.
     lro_stage.pass(1_000, false, &mut Vec::new(), &mut out);
     lro_stage.pass(2_000, false, &mut Vec::new(), &mut out);
     assert_eq!((out.len(), lro_stage.held()), (0, 1));
@@ -117,7 +117,7 @@ fn a_packet_with_psh_never_waits() {
 }
 
 #[test]
-fn no_more_than_its_share_of_the_buffers_is_held() {
+fn held_buffers_are_limited() {
     let mut pool = pool(256);
     let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 40);
     let mut out = Vec::new();
@@ -132,11 +132,11 @@ fn no_more_than_its_share_of_the_buffers_is_held() {
             &mut out,
         );
         assert!(lro_stage.held() <= 40, "{}", lro_stage.held());
-        let gone: usize = out
+        let delivered: usize = out
             .iter()
             .map(|frame| (frame.len() - HEADERS) / PAYLOAD)
             .sum();
-        assert_eq!(gone + lro_stage.held(), given, "nothing is lost");
+        assert_eq!(delivered + lro_stage.held(), given, "nothing is lost");
     }
     let flushed = &lro_stage.stat()["flushed"];
     assert!(flushed["no_descriptor"].as_u64() > Some(0), "{flushed}");
@@ -171,7 +171,7 @@ fn disabling_flushes_held_frames() {
 }
 
 #[test]
-fn other_rules_hold_from_the_next_poll_on() {
+fn new_rules_apply_from_the_next_poll() {
     let mut pool = pool(64);
     let mut lro_stage = LroStage::new(Side::Physical, &config(FlushConfig::After(5000)), 32);
     let packets: Vec<_> = (0..4).map(|n| packet(1, n)).collect();
@@ -185,7 +185,7 @@ fn other_rules_hold_from_the_next_poll_on() {
 }
 
 #[test]
-fn sums_are_over_all_that_a_domain_has() {
+fn sums_include_all_stages_of_a_domain() {
     let mut pool = pool(64);
     let mut sums = Sums::default();
     for flow in 0..2 {
@@ -207,10 +207,10 @@ fn sums_are_over_all_that_a_domain_has() {
     assert_eq!(value["wait_sum_ns"], 120_000, "{value}");
 }
 
-/// While aggregates hold a netfront's buffers, some buffers must stay posted for the driver domain;
-/// otherwise both would wait for each other.
+/// While aggregates hold a netfront's buffers, some buffers must stay posted for the driver domain.
+/// Otherwise the netfront and the driver domain would wait for each other.
 #[test]
-fn a_ring_does_not_dry_up_while_buffers_are_held() {
+fn a_ring_keeps_buffers_while_others_are_held() {
     for buffers in [FormKey::Skb, FormKey::Page] {
         let sizes = Sizes {
             rx_pages: 16,
@@ -230,7 +230,7 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
             let packets = [packet(1, n), packet(2, n)];
             let mut given = frames(&mut source, &packets);
             sent.extend(packets);
-            assert_eq!(rig.give(&given), 2, "batch {n}: the ring has dried up");
+            assert_eq!(rig.give(&given), 2, "batch {n}: the ring has no buffers");
             given
                 .iter_mut()
                 .for_each(|frame| frame.recycle(&mut source));
@@ -257,10 +257,10 @@ fn a_ring_does_not_dry_up_while_buffers_are_held() {
     }
 }
 
-/// A packet from another guest of the machine may arrive with its header in a separate slot. Hatori
-/// & Oi's guest did not merge these packets (V.B).
+/// A packet from another guest of the machine may have its header in a separate slot. Hatori & Oi's
+/// guest did not merge these packets (V.B).
 #[test]
-fn packets_with_a_slot_for_the_header_are_merged_too() {
+fn packets_with_a_header_slot_are_merged() {
     for buffers in [FormKey::Skb, FormKey::Page] {
         let mut rig = Rig::new(vif::testing::sizes());
         let packets: Vec<_> = (0..10).map(|n| packet(1, n)).collect();

@@ -1,4 +1,4 @@
-//! The requesting end of a domain's mailbox, for a program that is both monitor and domain.
+//! The client end of a domain's mailbox, for a program that is both monitor and domain.
 
 use abi::layout::{info, mailbox};
 use shmem::Span;
@@ -20,7 +20,7 @@ pub struct MailboxClient {
 }
 
 impl MailboxClient {
-    /// Creates the requester of the domain with this memory.
+    /// Creates a client for the domain with this memory.
     #[must_use]
     pub fn new(domain_memory: &DomainMemory) -> Self {
         let (info, mailbox, number) = (domain_memory.info.span(), domain_memory.mailbox.span(), 0);
@@ -31,7 +31,7 @@ impl MailboxClient {
         }
     }
 
-    /// Sends a request and waits for the reply; `ring` wakes the domain.
+    /// Sends a request, wakes the domain with `ring`, and returns the reply.
     ///
     /// # Errors
     /// The domain does not answer, or the request is too long.
@@ -44,12 +44,12 @@ impl MailboxClient {
             .unwrap_or_else(|| Err("the domain has no mailbox".to_owned()))
     }
 
-    /// Returns `None` if the domain has no mailbox.
+    /// Writes a request and waits for the reply. Returns `None` if the domain has no mailbox.
     fn post(&self, request: &[u8], ring: impl FnOnce()) -> Option<Result<Vec<u8>, String>> {
         let word = |offset| self.mailbox.u32(offset);
         self.mailbox.skip(mailbox::IN).write(request).ok()?;
         word(mailbox::REQUEST_BYTES)?.store(request.len() as u32, Ordering::Relaxed);
-        // Release: a thread that sees the number also sees the request.
+        // Release ensures that a thread that reads the number also reads the request.
         word(mailbox::REQUEST)?.store(self.number, Ordering::Release);
         self.info
             .u32(info::PENDING)?

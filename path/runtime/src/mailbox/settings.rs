@@ -1,4 +1,4 @@
-//! Settings that `set` changes while traffic runs.
+//! Settings that the request `set` changes while traffic runs.
 
 use config::lro::{LroConfig, SWITCHES};
 
@@ -10,8 +10,8 @@ pub struct RuntimeSettings {
 }
 
 impl RuntimeSettings {
-    /// Changes one setting. `forwarding` is an interface behind which packets are forwarded, if
-    /// there is one.
+    /// Changes one setting. `forwarding` is the name of an interface whose packets are forwarded,
+    /// if there is one.
     ///
     /// # Errors
     /// The setting does not exist or the value is invalid; nothing has changed.
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_switch_error_lists_the_valid_ones() {
+    fn unknown_settings_are_rejected_with_a_list() {
         let mut switches = switches();
         let unknown = switches.set("polls", "8", None).unwrap_err();
         assert!(unknown.contains("known: lro.at, lro.rules"), "{unknown}");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn lro_is_switched_by_the_words_of_the_file() {
+    fn lro_settings_use_the_words_of_the_file() {
         let mut switches = switches();
         for (key, value) in [("at", "both"), ("flush", "t50"), ("rules", "lro")] {
             let key = format!("lro.{key}");

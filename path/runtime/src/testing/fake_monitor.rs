@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A thread that answers the calls of a page. Dropping it ends the thread.
+/// A thread that answers the calls of a page. Dropping the value stops the thread.
 #[derive(Debug)]
 pub struct FakeMonitor {
     stop: Arc<AtomicBool>,
@@ -17,8 +17,8 @@ pub struct FakeMonitor {
 }
 
 impl FakeMonitor {
-    /// Starts the thread. `serve` returns the status and the answers for a call's kind and
-    /// operations.
+    /// Starts the thread. `serve` gets a call's kind and operations, and returns the status and the
+    /// answers.
     #[must_use]
     pub fn start(
         page: Span,
@@ -40,7 +40,7 @@ impl Drop for FakeMonitor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
-        // A second panic would abort the tests without the message of the first one.
+        // A second panic would abort the tests without the first panic's message.
         if !std::thread::panicking() {
             ended.transpose().unwrap();
         }

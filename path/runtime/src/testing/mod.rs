@@ -1,5 +1,4 @@
-//! Common parts of the domains' tests: packets of TCP streams, and a monitor's side of the call
-//! page.
+//! Helpers of the domains' tests: packets of TCP streams, and the monitor's side of a call page.
 
 mod fake_monitor;
 
@@ -10,22 +9,22 @@ use config::lro::{FlushConfig, Placement};
 use net::packet::checksum::{Sum, pseudo_v4};
 use nic::Frame;
 
-/// Header bytes of every packet here: Ethernet, IPv4, TCP.
+/// Header bytes of every test packet: Ethernet, IPv4 and TCP.
 pub const HEADERS: usize = 54;
-/// TCP payload bytes of every packet here.
+/// TCP payload bytes of every test packet.
 pub const PAYLOAD: usize = 1460;
 /// TCP's flag ACK.
 pub const ACK: u8 = 0x10;
 /// TCP's flag PSH.
 pub const PSH: u8 = 0x08;
 
-/// Returns packet number `n` of stream `flow`, as on a wire: full-sized, with valid checksums.
+/// Returns packet number `n` of stream `flow`, with the full length and valid checksums.
 #[must_use]
 pub fn packet(flow: u8, n: u32) -> Vec<u8> {
     packet_with(flow, n, ACK)
 }
 
-/// Like [`packet`], with the given flags.
+/// Returns a packet like [`packet`], with these TCP flags.
 #[must_use]
 pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
     let len = HEADERS + PAYLOAD;
@@ -56,7 +55,7 @@ pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
     bytes
 }
 
-/// Returns a configuration with receive offload in both places, with `flush`.
+/// Returns a configuration with large receive offload in both places and the flush policy `flush`.
 #[must_use]
 pub fn config(flush: FlushConfig) -> LroConfig {
     LroConfig {

@@ -6,7 +6,7 @@ use nic::{Checksum, Frame};
 use serde_json::{Value, json};
 use std::fmt::Display;
 
-/// Header bytes in a trace.
+/// Number of header bytes in a trace.
 const HEADER_BYTES: usize = 64;
 
 pub(super) fn describe(frame: &Frame) -> Value {
@@ -26,7 +26,7 @@ pub(super) fn describe(frame: &Frame) -> Value {
     })
 }
 
-/// Returns source and destination in one line.
+/// Returns the source and destination in one line.
 fn summary(header: &[u8]) -> String {
     let Ok(packet) = Packet::parse(header) else {
         return "headers that cannot be parsed".into();
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_summed_up_in_a_line() {
+    fn packets_are_summarized_in_one_line() {
         let mut header = [0u8; 42];
         header[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
         header[14] = 0x45;

@@ -1,8 +1,8 @@
-//! One packet, hop by hop.
+//! Traces one packet through all hops of this domain.
 //!
-//! After a request has armed it, the trace follows the first frame of the next batch through this
-//! domain, and records each hop's action and time. It ends with the batch, so a trace never covers
-//! two frames.
+//! A request arms the trace. The trace then follows the first frame of the next batch through this
+//! domain, and records each hop's action and time. It stops at the end of the batch, so a trace
+//! never covers two frames.
 
 mod frame;
 mod words;
@@ -30,13 +30,13 @@ struct RunningTrace {
 }
 
 impl Trace {
-    /// Answers a request with the last completed trace (null: none yet), and arms the next one.
+    /// Returns the last completed trace, or null if there is none yet, and arms the next trace.
     pub fn request(&mut self) -> Value {
         self.armed = true;
         json!({ "trace": self.last.take() })
     }
 
-    /// Begins a batch that arrived at `port`; follows its first frame if the trace is armed.
+    /// Begins a batch that arrived at `port`. If the trace is armed, it follows the first frame.
     #[inline]
     pub fn begin(&mut self, hop: Hop, port: &str, frames: &[Frame]) {
         if self.armed
@@ -62,7 +62,7 @@ impl Trace {
         self.armed || self.is_running()
     }
 
-    /// Returns whether a frame is being followed.
+    /// Returns whether the trace follows a frame.
     #[inline]
     #[must_use]
     pub fn is_running(&self) -> bool {

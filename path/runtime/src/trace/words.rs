@@ -1,11 +1,11 @@
-//! Describes as text what happened to a packet.
+//! Describes the result of a packet's processing as text.
 
 use crate::report::TxTotals;
 use abi::names::Named;
 use vif::{InterfaceCounters, VifDrop};
 
 /// Snapshot of the counters of a place on the path. The difference of two snapshots describes the
-/// packets in between.
+/// packets that passed between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropSnapshot {
     taken: u64,
@@ -35,7 +35,7 @@ impl DropSnapshot {
         }
     }
 
-    /// Takes the snapshot of a guest, as seen by the driver domain.
+    /// Takes the snapshot of a guest, from the driver domain's counters.
     #[must_use]
     pub fn of_guest(counters: &InterfaceCounters, not_connected: u64) -> Self {
         let absent = (
@@ -46,7 +46,7 @@ impl DropSnapshot {
         Self::of(counters.to_guest, counters.to_guest_drops.iter()).with([absent])
     }
 
-    /// Takes the snapshot of the driver domain, as seen by a guest.
+    /// Takes the snapshot of the driver domain, from a guest's counters.
     #[must_use]
     pub fn of_driver(counters: &InterfaceCounters) -> Self {
         Self::of(counters.from_guest, counters.from_guest_drops.iter())
@@ -60,13 +60,13 @@ impl DropSnapshot {
         taken.with_counts(drops)
     }
 
-    /// Adds further drop reasons, with their numbers so far.
+    /// Adds further drop reasons with their current numbers.
     #[must_use]
     pub fn with_counts(self, drops: impl Iterator<Item = (impl Named, u64)>) -> Self {
         self.with(drops.map(|(reason, count)| (reason.name(), reason.meaning(), count)))
     }
 
-    /// Adds further drop reasons: name, meaning, number so far.
+    /// Adds further drop reasons, each with its name, meaning and current number.
     #[must_use]
     pub fn with(
         mut self,
@@ -76,7 +76,7 @@ impl DropSnapshot {
         self
     }
 
-    /// Returns why a packet was dropped since `earlier`, or `None` if none was.
+    /// Returns why a packet was dropped since `earlier`, or `None` if no packet was dropped.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> Option<String> {
         let reasons: Vec<String> = self.drops_since(earlier).collect();
@@ -90,7 +90,7 @@ impl DropSnapshot {
             .map(|((name, meaning, _), _)| described(name, meaning))
     }
 
-    /// Describes what happened since `earlier` to one packet, which may have been segmented.
+    /// Describes the result since `earlier` for one packet, which may have been segmented.
     #[must_use]
     pub fn since(&self, earlier: &Self, place: &str) -> String {
         let mut parts = Vec::new();

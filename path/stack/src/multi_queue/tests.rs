@@ -1,4 +1,4 @@
-//! Two stations whose queues are joined in pairs, in one thread under a virtual clock.
+//! Tests two stations with pairwise connected queues in one thread with a virtual clock.
 
 use super::*;
 use crate::app::FIRST_PORT;
@@ -17,7 +17,7 @@ struct Joined {
     ends: [Vec<StackQueue>; 2],
     pool: Pool,
     now_ns: u64,
-    /// By flow number: the queues that the flow has used.
+    /// The queues that each flow has used, by flow number.
     ways: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -28,7 +28,8 @@ fn station(n: usize, address: &str, apps: Vec<StackApp>) -> Vec<StackQueue> {
         apps,
     };
     let mut station = StackEndpoint::new(MACS[n], 1500, &stack);
-    // The local ports, random otherwise, determine the queues of its flows.
+    // The local ports determine the queues of the flows. They are set, because they are otherwise
+    // random.
     station.next_port = FIRST_PORT;
     station.into_queues(QUEUES)
 }
@@ -54,7 +55,7 @@ fn joined() -> Joined {
 }
 
 impl Joined {
-    /// Advances the time while the queues in `open` are connected.
+    /// Advances the time by `seconds`. Only the queues in `open` are connected.
     fn run(&mut self, seconds: f64, open: &[usize]) {
         let end_ns = self.now_ns + (seconds * 1e9) as u64;
         while self.now_ns < end_ns {
@@ -93,7 +94,7 @@ impl Joined {
 #[test]
 fn each_stream_uses_one_queue() {
     let mut joined = joined();
-    // All queues are open, so that no frame is lost at a closed one.
+    // All queues are open, so that no frame is lost at a closed queue.
     for queue in joined.ends.iter_mut().flatten() {
         queue.shared.borrow_mut().tx_queues.open(queue.queue);
     }
@@ -145,7 +146,7 @@ fn stalled_queue_blocks_no_other() {
     let mut out = Vec::new();
     assert_eq!(tx_queues.take(1, 8, &mut pool, &mut out), 1);
     assert_eq!(out[0].to_vec().unwrap(), frame(free));
-    // One buffer is left, so one more frame is taken.
+    // One buffer is free, so one more frame is taken.
     assert_eq!(tx_queues.take(0, 8, &mut pool, &mut out), 1);
     assert!(tx_queues.tx_queue(0).unwrap().waiting.starved());
 }
