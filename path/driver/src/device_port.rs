@@ -84,7 +84,7 @@ impl DevicePort {
                 },
                 HandshakeStep::Connect => match self.link.attach_doorbell() {
                     Ok(doorbell) => {
-                        self.link.forget_refusals();
+                        self.link.reset_refusals();
                         self.nic.connect(Rc::new(DeviceBell(doorbell)));
                         self.link.set_state(XenbusState::Connected, &NO_RECORD);
                         self.log("the link is up");

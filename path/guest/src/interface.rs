@@ -77,7 +77,7 @@ impl Interface {
                     Err(trouble) => self.close(&trouble),
                 },
                 HandshakeStep::Connect => {
-                    self.connection.forget_refusals();
+                    self.connection.reset_refusals();
                     self.connection
                         .set_state(XenbusState::Connected, &NO_RECORD);
                 }
