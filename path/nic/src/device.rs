@@ -1,7 +1,6 @@
 //! Devices, which receive and send frames.
 //!
-//! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
-//! (behind its netfront).
+//! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints.
 
 use crate::buffer::{Buffers, Piece};
 use crate::dma::RemoteQueue;
@@ -149,8 +148,8 @@ pub trait Nic {
     }
 
     /// Returns the driver's end of dedicated queue `number` (the first is 1). Returns `None` if the
-    /// device is not in another domain or has no such queue. The caller must call this before the
-    /// device connects.
+    /// device is not in another domain or does not have this queue. The caller must call this
+    /// before the device connects.
     fn dedicated(&mut self, number: u32) -> Option<RemoteQueue> {
         let _ = number;
         None

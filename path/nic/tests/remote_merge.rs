@@ -340,7 +340,7 @@ fn endless_frame_closes_the_nic() {
     let why = format!("{} bytes where {MERGED_MAX} fit", 32 * BUFFER);
     let gap = |len| {
         Some(format!(
-            "the frame continues behind {len} bytes in a buffer of {BUFFER}"
+            "the frame continues after {len} bytes in a buffer of {BUFFER}"
         ))
     };
     for of_guest in [false, true] {

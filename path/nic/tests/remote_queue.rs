@@ -248,7 +248,7 @@ fn invalid_dedicated_completion_closes_the_nic() {
         ([u32::MAX, 60, 0, 0], 1, "completed twice"),
         ([1, 60, 0, 0], 1, "completed before index 0"),
         ([0, 2049, 0, 0], 1, "2049 bytes where 2048 fit"),
-        ([0, 2048, 1, 0], 1, "the frame continues behind its buffer"),
+        ([0, 2048, 1, 0], 1, "the frame continues in the next buffer"),
         ([0, 60, 0, 60], 1, "a header of 60 bytes does not fit"),
     ];
     for (words, completed, why) in cases {

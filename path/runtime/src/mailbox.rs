@@ -100,7 +100,7 @@ mod tests {
     fn a_request_is_answered_once() {
         let memory = memory();
         let mailbox = DomainMailbox::new(memory);
-        mailbox.serve(|_| panic!("nobody asked"));
+        mailbox.serve(|_| panic!("no request is pending"));
         ask(memory, 7, r#"{"op":"stat"}"#);
         mailbox.serve(|request| {
             assert_eq!(request, Request::Stat);

@@ -22,7 +22,7 @@ pub struct TxTotals {
 }
 
 impl TxTotals {
-    /// Adds a batch.
+    /// Adds the results of a batch.
     pub fn add(&mut self, batch: &TxReport) {
         self.sent += u64::from(batch.sent);
         self.bytes += batch.bytes;

@@ -88,7 +88,7 @@ impl Guests {
         Self::with_offloads(false)
     }
 
-    /// Creates guests like `new`, with frames with pending segmentation if `offloads` is true.
+    /// Creates guests like `new`. With `offloads`, frames may have pending offloads.
     pub fn with_offloads(offloads: bool) -> Option<Self> {
         let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,

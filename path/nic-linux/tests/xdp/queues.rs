@@ -226,7 +226,7 @@ fn denied_frames_are_not_written() {
 }
 
 /// XDP-20: the counters of a closed queue include the last denied frame, and stay constant although
-/// further such frames arrive. The queue cannot be enabled again.
+/// further frames of this kind arrive. The queue cannot be enabled again.
 #[test]
 fn denied_frames_are_counted_until_the_close() {
     let Some(mut wire) = wire(1) else { return };

@@ -43,7 +43,7 @@ pub struct RemoteQueue {
     connection: u32,
     /// Space for split headers, [`SNAPSHOT`] bytes for each entry, and its I/O address.
     headers: Option<(Span, IoAddr)>,
-    /// Bytes of the longest frame on the wire.
+    /// Maximum length of a frame on the wire in bytes.
     longest: usize,
     /// Whether the device can merge frames.
     can_merge: bool,

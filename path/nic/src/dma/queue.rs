@@ -44,7 +44,7 @@ pub enum Misuse {
         most: u32,
     },
     /// A frame continues in the next buffer, although the current one is not full.
-    #[error("the frame continues behind {len} bytes in a buffer of {most}")]
+    #[error("the frame continues after {len} bytes in a buffer of {most}")]
     Gap {
         /// Reported bytes.
         len: u32,
@@ -52,7 +52,7 @@ pub enum Misuse {
         most: u32,
     },
     /// A frame in a dedicated queue that does not merge continues in the next buffer.
-    #[error("the frame continues behind its buffer")]
+    #[error("the frame continues in the next buffer")]
     Continued,
     /// The length of the header does not fit the frame or the descriptor.
     #[error("a header of {0} bytes does not fit")]
@@ -165,8 +165,8 @@ impl<M: DriverMemory, T> DriverQueue<M, T> {
         published.map_err(|Fault| self.error(index, Misuse::Fault))
     }
 
-    /// Returns whether the caller must wake the device, because a descriptor published since the
-    /// last call is the one that a sleeping device waits for.
+    /// Returns whether the caller must wake a sleeping device, because the descriptor for which the
+    /// device waits was published since the last call.
     ///
     /// # Errors
     /// The queue's memory is inaccessible.

@@ -42,8 +42,8 @@ pub struct Frame {
     /// Offloads.
     pub offload: Offload,
     /// With [`crate::Gso`] over IPv4: whether all segments have the same identification (Linux's
-    /// `SKB_GSO_TCP_FIXEDID`) instead of consecutive ones. No wire format or ring can express this:
-    /// [`crate::Caps::takes`] rejects such a frame, and software segments it.
+    /// `SKB_GSO_TCP_FIXEDID`) instead of consecutive identifications. No wire format or ring can
+    /// express this: [`crate::Caps::takes`] rejects this kind of frame, and software segments it.
     pub fixed_id: bool,
     /// Value that the frame's source has assigned; a netback stores its request chain here.
     pub token: u32,

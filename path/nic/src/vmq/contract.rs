@@ -77,8 +77,8 @@ pub trait Vmq {
     /// frame out of the backend's buffers. These bytes then become the frame's bare header; the
     /// buffer begins with space for them and holds the rest of the frame after that. So a reader of
     /// the buffer cannot see a frame's header before the backend writes it
-    /// ([`Frame::put_header_back`]). The thesis has no such call; its section 3.4 names the lack as
-    /// a limitation.
+    /// ([`Frame::put_header_back`]). The thesis does not have this call; its section 3.4 names the
+    /// lack as a limitation.
     ///
     /// # Errors
     /// The queue does not exist, or is enabled or draining.

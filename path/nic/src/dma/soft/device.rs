@@ -221,7 +221,7 @@ impl<W: Wire> SoftDevice<W> {
         }
     }
 
-    /// Sends posted frames, and stores arrived ones in posted buffers.
+    /// Sends posted frames, and stores arrived frames in posted buffers.
     pub fn work(&mut self, now_ns: u64, io: &impl IoMemory) {
         if self.is_stopped {
             return;

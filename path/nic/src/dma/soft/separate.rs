@@ -154,8 +154,8 @@ impl<W: Wire> SoftDevice<W> {
     }
 
     /// Prepares for sleep: requests a doorbell with the next frame to send, and with the next
-    /// buffer of each queue whose frames wait for one. Returns whether such a frame or buffer is
-    /// already posted.
+    /// buffer of each queue whose frames wait for one. Returns whether a frame or buffer of this
+    /// kind is already posted.
     pub fn arm(&mut self, io: &impl IoMemory) -> bool {
         let mut is_posted = false;
         for queue in 0..self.receive.len() {
