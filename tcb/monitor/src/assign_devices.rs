@@ -1,4 +1,4 @@
-//! Gives devices to a domain before its start.
+//! Assignment of devices to a domain before its start.
 
 use crate::device::{self, DomainDevice, WindowFull};
 use crate::grant::WindowSlot;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 impl Hypervisor {
     /// Gives a domain that has not started the next device of its specification, or skips one that
-    /// no longer exists (`None`). No two devices ever share a number.
+    /// no longer exists (`None`). Device numbers are never reused.
     ///
     /// # Errors
-    /// There are too many devices, or its pages would lie outside the window or over another
-    /// device's; the device is not given.
+    /// The domain has too many devices, or the device's pages would lie outside the window or
+    /// overlap another device's pages. The device is not given.
     pub fn give_device(
         &mut self,
         id: DomId,
@@ -29,9 +29,9 @@ impl Hypervisor {
             return Err(WindowFull(number));
         }
         if let Some(device) = device {
-            let holds = WindowSlot::Device(number);
+            let contents = WindowSlot::Device(number);
             let slots = device::slots(&device.pages).ok_or(WindowFull(number))?;
-            if !shared.grants.lock().reserve(id, holds, &slots) {
+            if !shared.grants.lock().reserve(id, contents, &slots) {
                 return Err(WindowFull(number));
             }
             if let Some(pin) = device.pin {
@@ -59,9 +59,9 @@ mod tests {
     use std::thread::ThreadId;
 
     #[derive(Debug)]
-    struct Mute;
+    struct InertControl;
 
-    impl DeviceControl for Mute {
+    impl DeviceControl for InertControl {
         fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
             Ok(0)
         }
@@ -98,7 +98,7 @@ mod tests {
             pages: 1,
         };
         DomainDevice {
-            control: Some(Arc::new(Mute)),
+            control: Some(Arc::new(InertControl)),
             pages: vec![page],
             ..DomainDevice::from(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
         }
@@ -121,11 +121,11 @@ mod tests {
             machine.give_device(id, first).unwrap();
         }
         end(&machine, id, 0);
-        // Its slot is free again; its number is not reused.
+        // The slot of device 0 is free again, but its number is not reused.
         machine.give_device(id, Some(page(0))).unwrap();
-        let tell = |number| machine.shared.devices.tell(id, number, [0; 2]).is_ok();
-        assert_eq!([0, 1, 2, 3].map(tell), [false, false, true, true]);
-        // A slot that shows another device, and one that does not exist.
+        let control = |number| machine.shared.devices.control(id, number, [0; 2]).is_ok();
+        assert_eq!([0, 1, 2, 3].map(control), [false, false, true, true]);
+        // Slots 0 and 1 belong to devices, and slot 8 does not exist.
         for slot in [0, 1, 8] {
             let given = machine.give_device(id, Some(page(slot)));
             assert_eq!(given, Err(WindowFull(4)), "{slot}");
@@ -138,13 +138,13 @@ mod tests {
             assert_eq!(given, Err(WindowFull(fd::DEVICES_MAX.into())));
         }
         machine.give_up(id, "over");
-        is_gone_soon(&mut machine, id);
+        wait_until_torn_down(&mut machine, id);
         machine.forget(id).unwrap();
         assert!(!machine.shared.devices.names(id));
     }
 
-    /// Waits up to 30 s for the end of the domain.
-    fn is_gone_soon(machine: &mut Hypervisor, id: DomId) {
+    /// Waits for up to 30 s until the domain is torn down.
+    fn wait_until_torn_down(machine: &mut Hypervisor, id: DomId) {
         testing::wait_for("the domain has not ended", || {
             machine.handle(0);
             (machine.domain(id)?.life.stage == Stage::Gone).then_some(())
@@ -168,9 +168,9 @@ mod tests {
 
     /// A device that reports the thread that ends it.
     #[derive(Debug)]
-    struct Says(Sender<ThreadId>);
+    struct ThreadReporter(Sender<ThreadId>);
 
-    impl DeviceControl for Says {
+    impl DeviceControl for ThreadReporter {
         fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
             Ok(0)
         }
@@ -180,21 +180,21 @@ mod tests {
         }
     }
 
-    /// If a new thread were needed but unavailable, the main thread would have to wait.
+    /// If giving up a domain needed a new thread, a lack of threads would block the main thread.
     #[test]
     fn giving_up_a_domain_starts_no_thread() {
         let (mut machine, id) = machine();
-        let (says, said) = channel();
+        let (sender, receiver) = channel();
         let ended_by = [id, machine.create_domain(spec(), &[], None).unwrap()].map(|id| {
-            let control: Arc<dyn DeviceControl> = Arc::new(Says(says.clone()));
+            let control: Arc<dyn DeviceControl> = Arc::new(ThreadReporter(sender.clone()));
             let device = DomainDevice {
                 control: Some(control),
                 ..page(0)
             };
             machine.give_device(id, Some(device)).unwrap();
             machine.give_up(id, "over");
-            is_gone_soon(&mut machine, id);
-            said.try_recv().unwrap()
+            wait_until_torn_down(&mut machine, id);
+            receiver.try_recv().unwrap()
         });
         assert_eq!(ended_by[0], ended_by[1]);
         assert_ne!(ended_by[0], std::thread::current().id());
@@ -215,14 +215,14 @@ mod tests {
         machine.give_up(id, "again");
         machine.forget(id).unwrap_err();
         ends.send(()).unwrap();
-        is_gone_soon(&mut machine, id);
+        wait_until_torn_down(&mut machine, id);
         assert_eq!(machine.domain(id).unwrap().life.text(), "over");
         machine.forget(id).unwrap();
     }
 
     /// XDP-10.
     #[test]
-    fn left_frames_are_reused_if_the_count_matches() {
+    fn retained_frames_are_reused_if_counts_match() {
         let mut machine = Hypervisor::new(None).unwrap();
         let spec = |replaces, frames| NewDomain {
             replaces,
@@ -235,7 +235,7 @@ mod tests {
             let before = frames(&machine, id);
             before.span().put(&[7; 16]).unwrap();
             machine.give_up(id, "over");
-            is_gone_soon(&mut machine, id);
+            wait_until_torn_down(&mut machine, id);
             let left = Some(Arc::clone(&before));
             let spec = spec(Some(id), next);
             id = machine.create_domain(spec, &[], left).unwrap();
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Other descriptors must be closed even if an abandoned domain never ends.
+    /// Descriptors must be closed even if the teardown of an abandoned domain never ends.
     #[test]
     fn a_given_up_domain_delays_no_other_close() {
         let (mut machine, id) = machine();
@@ -264,6 +264,6 @@ mod tests {
             rustix::io::read(&reader, &mut [0]) == Ok(0)
         });
         ends.send(()).unwrap();
-        is_gone_soon(&mut machine, id);
+        wait_until_torn_down(&mut machine, id);
     }
 }

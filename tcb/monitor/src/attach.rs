@@ -1,4 +1,4 @@
-//! Attach calls: checks which descriptor a domain may get, and hands out each once.
+//! Attach calls: checks which descriptors a domain may receive, and hands out each one once.
 
 use crate::domain::Domain;
 use crate::event::EventPort;
@@ -17,13 +17,13 @@ pub(crate) fn serve(domain: &mut Domain, shared: &MonitorState, now_ns: u64) {
     let Some(process) = domain.process().cloned() else {
         return;
     };
-    // An error means that the domain has ended, which its pidfd reports to the main thread.
+    // An error means that the domain has exited, which its pidfd reports to the main thread.
     while domain.attaches.available(now_ns) > 0
         && let Ok(Some(call)) = process.attach.receive(Duration::ZERO)
     {
         domain.attaches.take(now_ns, 1);
         if let Err(errno) = answer(shared, id, &process.attach, call) {
-            // An error means that the domain has ended and needs no answer.
+            // An error means that the domain has exited and needs no answer.
             let _ = process.attach.answer(call.id, 0, errno.raw_os_error());
         }
     }
@@ -54,7 +54,8 @@ fn answer(
     }
 }
 
-/// Returns when attach calls are served again; `None` if the domain is within its budget.
+/// Returns the time from which attach calls are served again, or `None` if the domain is within its
+/// budget.
 pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
     let next = domain.attaches.ready_at(now_ns, 1);
     next.filter(|next| *next > now_ns)

@@ -1,10 +1,10 @@
-//! Connections: two records each. Their states follow xenbus; the monitor only passes on their
-//! bodies.
+//! Connections. Each has two records, one per end. Their states follow xenbus; the monitor forwards
+//! their bodies without reading them.
 //!
-//! Each end is a record that names the other end. If the other end does not exist, the connection
-//! was removed: the other end's state is *unknown*, and neither domain reaches the other. The
-//! remaining end stays until its domain has stopped using the connection; then its number is free
-//! again.
+//! Each record names the other end. If the other end does not exist, the connection was removed:
+//! the state of the missing end is *unknown*, and neither domain can notify the other. The
+//! remaining end is kept until its domain no longer uses the connection; then its number can be
+//! reused.
 
 use crate::event::EventPort;
 use crate::id_pool::IdPool;
@@ -18,14 +18,14 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
-/// Writes of one record in a burst before [`WRITES_PER_SECOND`] applies: each write wakes the other
-/// end.
+/// Writes of one record in a burst before [`WRITES_PER_SECOND`] applies. Writes are limited because
+/// each one wakes the other end.
 const WRITES_BURST: u32 = 64;
 /// Writes of one record per second in the long run.
 const WRITES_PER_SECOND: u64 = 32;
-/// The number of a domain's released numbers that are held back, so that a domain that still uses
-/// an old number finds no connection under it. The doorbells of these numbers stay open.
-const RESTING: usize = 64;
+/// How many of a domain's released connection numbers are held back, so that a domain that still
+/// uses an old number finds no connection under it. The doorbells of these numbers stay open.
+const HELD_BACK: usize = 64;
 
 /// A domain, and its number for a connection.
 type Key = (DomId, u32);
@@ -60,7 +60,8 @@ impl ConnectionEnd {
         }
     }
 
-    /// Returns whether its state shows that its domain uses nothing of the other end.
+    /// Returns whether the state shows that this end's domain uses no page or doorbell of the other
+    /// end.
     fn is_idle(&self) -> bool {
         use XenbusState::{Closed, InitWait, Initialising, Unknown};
         matches!(self.state, Unknown | Initialising | InitWait | Closed)
@@ -86,7 +87,7 @@ pub struct ConnectionView {
     pub body: [u8; RECORD_BYTES],
 }
 
-/// Returns every key of a domain.
+/// Returns the range of keys of a domain.
 fn of(domain: DomId) -> RangeInclusive<Key> {
     (domain, 0)..=(domain, u32::MAX)
 }
@@ -107,22 +108,22 @@ impl Records {
         self.ends.extract_if(of(domain), |_, _| true).collect()
     }
 
-    /// Returns the event channel of an end's domain, while the domain lives.
+    /// Returns the event channel of an end's domain, or `None` if the domain is dead.
     fn port(&self, end: Key) -> Option<Arc<EventPort>> {
         self.ends.get(&end)?.port.clone()
     }
 
     fn take_number(&mut self, domain: DomId) -> Result<Key, Errno> {
         let numbers = self.numbers.entry(domain);
-        let numbers = numbers.or_insert_with(|| IdPool::new(fd::CONNECTIONS_MAX, RESTING));
-        // Nothing names a released number: see [`Connections::release_unused`].
+        let numbers = numbers.or_insert_with(|| IdPool::new(fd::CONNECTIONS_MAX, HELD_BACK));
+        // Nothing refers to a released number: see [`Connections::release_unused`].
         let number = numbers.take(|_| false).ok_or(Errno::NOSPC)?;
         Ok((domain, number))
     }
 
-    fn give_number_back(&mut self, (domain, number): Key) {
+    fn release_number(&mut self, (domain, number): Key) {
         if let Some(numbers) = self.numbers.get_mut(&domain) {
-            numbers.give_back(number);
+            numbers.release(number);
         }
     }
 }
@@ -161,7 +162,7 @@ impl Connections {
         self.change(|records, notify| {
             let back = records.take_number(backend.0)?;
             let front = records.take_number(frontend.0);
-            let front = front.inspect_err(|_| records.give_number_back(back))?;
+            let front = front.inspect_err(|_| records.release_number(back))?;
             for (own, port, role, peer) in [
                 (back, backend.1, Role::Backend, front),
                 (front, frontend.1, Role::Frontend, back),
@@ -191,10 +192,10 @@ impl Connections {
     ) -> Result<(), Errno> {
         self.change(|records, notify| {
             let peer = records.end(domain, conn)?.peer;
-            let leaves = !records.ends.contains_key(&peer);
+            let is_removed = !records.ends.contains_key(&peer);
             let own = records.end(domain, conn)?;
             let closes = matches!(state, XenbusState::Closing | XenbusState::Closed);
-            if !own.state.may_become(state) || leaves && !closes {
+            if !own.state.may_become(state) || is_removed && !closes {
                 return Err(Errno::INVAL);
             }
             if !own.writes.take(now_ns, 1) {
@@ -236,7 +237,8 @@ impl Connections {
         Ok((peer.0, records.port(peer).ok_or(Errno::NOTCONN)?))
     }
 
-    /// Puts the doorbell of a connection's other end into a domain's table by calling `give`, once.
+    /// Hands out the doorbell of a connection's other end, at most once: `give` puts it into the
+    /// domain's descriptor table.
     ///
     /// # Errors
     /// As [`Connections::other_end`]. `EEXIST`: the domain already has it. Otherwise the error of
@@ -256,10 +258,10 @@ impl Connections {
         Ok(())
     }
 
-    /// Replaces a dead domain by another: the dead domain's ends restart under the same numbers,
-    /// and the domains of both ends are notified. Each other end can attach the new doorbell.
+    /// Replaces a dead domain by another. The dead domain's ends restart under the same numbers,
+    /// and the domains at both ends are notified. Each peer can attach the new doorbell.
     ///
-    /// The records of the other ends stay as they are, until their domains change them.
+    /// The peers' records are unchanged until their domains write them.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<EventPort>)) {
         self.change(|records, notify| {
             if let Some(numbers) = records.numbers.remove(&dead) {
@@ -268,11 +270,11 @@ impl Connections {
             for (old, end) in records.take_out(dead) {
                 let new = (domain, old.1);
                 let Some(other) = records.ends.get_mut(&end.peer) else {
-                    records.give_number_back(new);
+                    records.release_number(new);
                     continue;
                 };
                 (other.peer, other.has_doorbell) = (new, false);
-                // The other end must close and reconnect, so it gets a full budget of writes.
+                // The other end must close and reconnect, so it receives a full budget of writes.
                 other.writes = writes();
                 notify.extend([end.peer, new]);
                 let end = ConnectionEnd::new(end.role, end.handle, end.peer, Arc::clone(&port));
@@ -281,8 +283,8 @@ impl Connections {
         });
     }
 
-    /// Removes every connection of a domain that was torn down. For each other end the connection
-    /// is *unknown*, and its peer cannot be reached.
+    /// Removes every connection of a domain that was torn down. For each remaining end, the state
+    /// of the other end is *unknown*, and the other end cannot be notified.
     pub fn remove_all(&self, dead: DomId) {
         self.change(|records, notify| {
             records.numbers.remove(&dead);
@@ -295,19 +297,19 @@ impl Connections {
     pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) {
         let mut idle: Vec<_> = {
             let Records { ends, .. } = &*lock(&self.0);
-            let left = |end: &ConnectionEnd| end.is_idle() && !ends.contains_key(&end.peer);
-            let left = ends.iter().filter(|(_, end)| left(end));
-            left.map(|(key, _)| *key).collect()
+            let is_unused = |end: &ConnectionEnd| end.is_idle() && !ends.contains_key(&end.peer);
+            let unused = ends.iter().filter(|(_, end)| is_unused(end));
+            unused.map(|(key, _)| *key).collect()
         };
         idle.retain(|&(domain, number)| !is_used(domain, ConnId(number)));
         let mut records = lock(&self.0);
         for key in idle {
             records.ends.remove(&key);
-            records.give_number_back(key);
+            records.release_number(key);
         }
     }
 
-    /// Returns whether a domain is an end of any connection.
+    /// Returns whether any connection refers to a domain.
     #[must_use]
     pub fn names(&self, domain: DomId) -> bool {
         let records = lock(&self.0);

@@ -1,9 +1,9 @@
 //! Devices: descriptors that a domain may attach, their control calls, and their pages in the
 //! domain's window.
 //!
-//! Devices are opaque to the monitor: it knows the device's domain, passes on two words, has the
-//! device's pages mapped, and exchanges frames that the device has pinned before their owner
-//! regains sole access.
+//! Devices are opaque to the monitor. It knows a device's domain, forwards the two words of a
+//! control call, maps the device's pages, and exchanges frames that the device has pinned before
+//! their owner regains sole access.
 
 use crate::pins::Pin;
 use abi::DomId;
@@ -19,30 +19,31 @@ use std::sync::{Arc, Mutex};
 
 /// The control interface of a device.
 pub trait DeviceControl: Debug + Send + Sync {
-    /// Executes a control call of the device's domain. The words may hold any value; the
-    /// implementation rejects requests that the domain has no right to. It must not block, except
-    /// for a grace period of the kernel.
+    /// Executes a control call of the device's domain. The words may have any value; the
+    /// implementation rejects requests that the domain may not make. It must not block, except for
+    /// a grace period of the kernel.
     ///
     /// # Errors
-    /// The error that the domain gets.
+    /// The error that the domain receives.
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno>;
 
-    /// Ends the device permanently: when this returns, it delivers nothing more. It may take as
-    /// long as a grace period of the kernel; only the domain itself waits.
+    /// Ends the device permanently: after this returns, the device delivers no data. This may take
+    /// as long as a grace period of the kernel; only the domain itself waits.
     fn end(&self) {}
 }
 
 /// One device of a domain.
 #[derive(Debug)]
 pub struct DomainDevice {
-    /// The descriptor that the domain gets when it attaches the device.
+    /// The descriptor that the domain receives when it attaches the device.
     pub fd: OwnedFd,
-    /// The descriptor that shows its pages, if it is a separate one; the domain does not get it.
-    pub shows: Option<OwnedFd>,
+    /// Descriptor of the file that contains its pages, if it is not `fd`. The domain does not
+    /// receive this one.
+    pub pages_fd: Option<OwnedFd>,
     /// Its control interface, if any.
     pub control: Option<Arc<dyn DeviceControl>>,
     /// Its pages in the domain's window. They are mapped before the domain's first hypercall is
-    /// answered, and no grant gets these slots until the device ends.
+    /// answered. No grant can use their slots until the device ends.
     pub pages: Vec<DeviceMap>,
     /// The frames of another domain that it has pinned, if any.
     pub pin: Option<Pin>,
@@ -52,7 +53,7 @@ impl From<OwnedFd> for DomainDevice {
     fn from(fd: OwnedFd) -> Self {
         Self {
             fd,
-            shows: None,
+            pages_fd: None,
             control: None,
             pages: Vec::new(),
             pin: None,
@@ -60,9 +61,10 @@ impl From<OwnedFd> for DomainDevice {
     }
 }
 
-/// The device's pages do not fit into free slots of the window, or there are too many devices.
+/// Error: the device's pages do not fit into free slots of the window, or the domain has too many
+/// devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("device {0} has no place in the window")]
+#[error("device {0} does not fit into the window")]
 pub struct WindowFull(pub u64);
 
 /// Returns the slots of each part of a device; `None` if a part exceeds the largest slot number.
@@ -72,33 +74,33 @@ pub fn slots(pages: &[DeviceMap]) -> Option<Vec<Range<u32>>> {
     pages.iter().map(range).collect()
 }
 
-/// A device of a domain, under a number that no other device ever gets.
+/// A device of a domain. Its number is never reused.
 #[derive(Debug)]
-struct Owned {
+struct DeviceEntry {
     device: Arc<DomainDevice>,
     /// The domain's epoll set.
     epoll: Arc<OwnedFd>,
     /// Whether the domain has received its descriptor.
-    is_given: bool,
-    /// Whether the main thread is handing out its descriptor, or its domain has ended it. Each
-    /// excludes the other.
-    is_taken: bool,
+    is_handed_out: bool,
+    /// Whether the main thread is handing out its descriptor, or its domain has ended it. Either
+    /// prevents the other.
+    is_busy: bool,
 }
 
 /// Every domain's devices, by number.
 #[derive(Debug, Default)]
-pub struct Devices(Mutex<BTreeMap<(DomId, u64), Owned>>);
+pub struct Devices(Mutex<BTreeMap<(DomId, u64), DeviceEntry>>);
 
 impl Devices {
-    /// Adds a device. Its descriptor joins the domain's epoll set when it is handed out.
+    /// Adds a device. Its descriptor is added to the domain's epoll set when it is handed out.
     pub fn insert(&self, domain: DomId, number: u64, device: DomainDevice, epoll: &Arc<OwnedFd>) {
-        let owned = Owned {
+        let entry = DeviceEntry {
             device: Arc::new(device),
             epoll: Arc::clone(epoll),
-            is_given: false,
-            is_taken: false,
+            is_handed_out: false,
+            is_busy: false,
         };
-        lock(&self.0).insert((domain, number), owned);
+        lock(&self.0).insert((domain, number), entry);
     }
 
     /// Returns every device of a domain.
@@ -106,15 +108,15 @@ impl Devices {
     pub fn of(&self, domain: DomId) -> Vec<Arc<DomainDevice>> {
         let all = lock(&self.0);
         let own = all.range((domain, 0)..=(domain, u64::MAX));
-        own.map(|(_, owned)| Arc::clone(&owned.device)).collect()
+        own.map(|(_, entry)| Arc::clone(&entry.device)).collect()
     }
 
-    /// Hands out a device's descriptor, once: `give` puts it into the domain's table, and the
-    /// device joins the domain's epoll set. The device cannot end meanwhile.
+    /// Hands out a device's descriptor, at most once: `give` puts it into the domain's descriptor
+    /// table, and the device is added to the domain's epoll set. The device cannot end meanwhile.
     ///
     /// # Errors
-    /// ENOENT: the device does not exist, or its domain has ended it. EEXIST: the domain already
-    /// has the descriptor. Otherwise the error of `give`, or the epoll set is full.
+    /// `ENOENT`: the device does not exist, or its domain has ended it. `EEXIST`: the domain
+    /// already has the descriptor. Otherwise the error of `give` or of the epoll set.
     pub fn hand_out(
         &self,
         domain: DomId,
@@ -123,13 +125,13 @@ impl Devices {
     ) -> Result<(), Errno> {
         let (device, epoll) = {
             let mut all = lock(&self.0);
-            let owned = all.get_mut(&(domain, number));
-            let owned = owned.filter(|owned| !owned.is_taken).ok_or(Errno::NOENT)?;
-            if owned.is_given {
+            let entry = all.get_mut(&(domain, number));
+            let entry = entry.filter(|entry| !entry.is_busy).ok_or(Errno::NOENT)?;
+            if entry.is_handed_out {
                 return Err(Errno::EXIST);
             }
-            owned.is_taken = true;
-            (Arc::clone(&owned.device), Arc::clone(&owned.epoll))
+            entry.is_busy = true;
+            (Arc::clone(&entry.device), Arc::clone(&entry.epoll))
         };
         let data = epoll::EventData::new_u64(number);
         let given = match epoll::add(&epoll, &device.fd, data, epoll::EventFlags::IN) {
@@ -138,8 +140,8 @@ impl Devices {
             Ok(()) | Err(Errno::PERM | Errno::EXIST) => give(device.fd.as_fd()),
             Err(errno) => Err(errno),
         };
-        if let Some(owned) = lock(&self.0).get_mut(&(domain, number)) {
-            (owned.is_taken, owned.is_given) = (false, given.is_ok());
+        if let Some(entry) = lock(&self.0).get_mut(&(domain, number)) {
+            (entry.is_busy, entry.is_handed_out) = (false, given.is_ok());
         }
         given
     }
@@ -147,36 +149,36 @@ impl Devices {
     /// Marks a device as ended by its domain. Its descriptor is no longer handed out.
     ///
     /// # Errors
-    /// ENOENT: the domain has no such device. EBUSY: the domain has its descriptor, or is about to
-    /// get it.
+    /// `ENOENT`: the domain has no device of this number. `EBUSY`: the domain has its descriptor,
+    /// or is about to receive it.
     pub fn begin_end(
         &self,
         domain: DomId,
         number: u64,
-        is_there: impl FnOnce() -> bool,
+        has_descriptor: impl FnOnce() -> bool,
     ) -> Result<Arc<DomainDevice>, Errno> {
         // Checking and marking are one step: either a concurrent hand-out sees the mark, or this
         // call sees the hand-out.
         let mut all = lock(&self.0);
-        let owned = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
-        if owned.is_taken || is_there() {
+        let entry = all.get_mut(&(domain, number)).ok_or(Errno::NOENT)?;
+        if entry.is_busy || has_descriptor() {
             return Err(Errno::BUSY);
         }
-        owned.is_taken = true;
-        Ok(Arc::clone(&owned.device))
+        entry.is_busy = true;
+        Ok(Arc::clone(&entry.device))
     }
 
     /// Removes a device: closes it, and removes it from its domain's epoll set.
     pub fn remove(&self, domain: DomId, number: u64) {
-        let gone = lock(&self.0).remove(&(domain, number));
-        if let Some(Owned { device, epoll, .. }) = gone {
+        let removed = lock(&self.0).remove(&(domain, number));
+        if let Some(DeviceEntry { device, epoll, .. }) = removed {
             // Otherwise the set would report events while any descriptor of the same file is open.
             let _ = epoll::delete(&epoll, &device.fd);
         }
     }
 
-    /// Ends the devices of a domain whose process has ended: they deliver nothing more when this
-    /// returns.
+    /// Ends the devices of a domain whose process has exited. After this returns, they deliver no
+    /// data.
     pub fn end_all(&self, domain: DomId) {
         let all = self.of(domain).into_iter();
         let controls = all.filter_map(|device| device.control.clone());
@@ -185,11 +187,11 @@ impl Devices {
 
     /// Removes all devices of a domain that was torn down.
     pub fn forget(&self, domain: DomId) {
-        let gone: Vec<_> = lock(&self.0)
+        let removed: Vec<_> = lock(&self.0)
             .extract_if((domain, 0)..=(domain, u64::MAX), |_, _| true)
             .collect();
-        // Outside the lock, since closing a socket may take a long time.
-        drop(gone);
+        // Drop the devices outside the lock, since closing a socket may take a long time.
+        drop(removed);
     }
 
     /// Returns whether a domain has a device.
@@ -201,12 +203,12 @@ impl Devices {
     /// Passes a control call to a domain's device.
     ///
     /// # Errors
-    /// ENOENT: the domain has no such device, or it has no control interface; otherwise the
-    /// device's error.
-    pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
+    /// `ENOENT`: the domain has no device of this number, or the device has no control interface.
+    /// Otherwise the device's error.
+    pub fn control(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
         let all = lock(&self.0);
-        let owned = all.get(&(domain, number));
-        let control = owned.and_then(|owned| owned.device.control.clone());
+        let entry = all.get(&(domain, number));
+        let control = entry.and_then(|entry| entry.device.control.clone());
         drop(all);
         control.ok_or(Errno::NOENT)?.control(words)
     }

@@ -1,4 +1,4 @@
-//! One domain from the main thread's view: its parts, and its start.
+//! One domain as the main thread uses it: its parts, and its start.
 
 use crate::event::EventPort;
 use crate::hypercall::{CallCounters, CallPage, MonitorState};
@@ -33,7 +33,7 @@ pub(crate) struct DomainResources {
     pub(crate) port: Arc<EventPort>,
     /// The monitor's descriptor of the domain's epoll set.
     pub(crate) epoll: Arc<OwnedFd>,
-    /// The number of device numbers given out.
+    /// The number of device numbers assigned so far.
     pub(crate) devices: u64,
     pub(crate) process: Option<DomainWorker>,
 }
@@ -52,14 +52,14 @@ pub struct Domain {
     pub id: DomId,
     /// Its specification.
     pub spec: Arc<NewDomain>,
-    /// Its state and deadlines.
+    /// Its stage and deadlines.
     pub life: Liveness,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<DomainResources>,
     pub(crate) attaches: TokenBucket,
-    /// Whether the domain is within its budget of attach calls, so that they are answered.
+    /// Whether attach calls are answered: the domain is within its budget for them.
     pub(crate) attach_open: bool,
-    /// Process ids of domain and agent, kept for reports after their end.
+    /// Process ids of domain and agent, kept for reports after their exit.
     pub(crate) pids: (i32, i32),
     /// CPU time of domain, agent and worker in nanoseconds, as last read.
     pub(crate) cpu_ns: [u64; 3],
@@ -71,13 +71,14 @@ impl Domain {
         id: DomId,
         spec: NewDomain,
         config: &[u8],
-        left: RetainedFrames,
+        retained: RetainedFrames,
     ) -> Result<Self, DomainError> {
         check(&spec, config)?;
         let name = spec.name.as_str();
         let error = |what: &str, e: io::Error| DomainError::new(name, format!("{what}: {e}"));
-        let memory = SharedDomainMemory::create(id, spec.frames, spec.grant_entries, config, left)
-            .map_err(|e| error("creating its memory", e))?;
+        let memory =
+            SharedDomainMemory::create(id, spec.frames, spec.grant_entries, config, retained)
+                .map_err(|e| error("creating its memory", e))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, &spec, config.len())
             .ok_or_else(|| DomainError::new(name, "its start info does not fit"))?;
@@ -103,12 +104,12 @@ impl Domain {
         })
     }
 
-    /// Starts the worker, which starts the process and its agent.
+    /// Starts the worker, which creates the process and its agent.
     pub(crate) fn start(
         &mut self,
         start: StartSpec,
         shared: Arc<MonitorState>,
-        post: NoticeChannel,
+        notices: NoticeChannel,
     ) -> Result<(), DomainError> {
         let error = |what: String| DomainError::new(self.spec.name.as_str(), what);
         let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());
@@ -125,7 +126,7 @@ impl Domain {
             page,
             shared,
             counters: Arc::clone(&self.counters),
-            post,
+            notices,
         };
         let started = worker::start(worker, start);
         let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
@@ -134,7 +135,7 @@ impl Domain {
         Ok(())
     }
 
-    /// Returns whether it was killed, but the kernel has not ended its process.
+    /// Returns whether the domain was killed but its process has not exited yet.
     pub(crate) fn lingers(&self) -> bool {
         let process = self.process();
         process.is_some_and(|process| process.lingers.load(Ordering::Relaxed))
@@ -145,12 +146,13 @@ impl Domain {
         self.running()?.worker.process.get()
     }
 
-    /// Returns the domain's worker, from its start until its end.
+    /// Returns the domain's worker, from its start until the domain is torn down.
     pub(crate) fn running(&self) -> Option<&DomainWorker> {
         self.parts.as_ref()?.process.as_ref()
     }
 
-    /// Reads the CPU clocks again. The last reading is kept after the processes have ended.
+    /// Reads the CPU clocks of domain, agent and worker in nanoseconds. Returns the last reading
+    /// after their exit.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
             let process = running.worker.process.get();
@@ -163,9 +165,9 @@ impl Domain {
         self.cpu_ns
     }
 
-    /// Returns the domain's signs of life: its heartbeat and its calls, or `None` while it waits
-    /// for a call.
-    pub(crate) fn signs(&self) -> Option<u64> {
+    /// Returns the domain's activity, a number that changes while the domain works: its heartbeat
+    /// plus its calls. Returns `None` while the domain waits for a call.
+    pub(crate) fn activity(&self) -> Option<u64> {
         if self.counters.serving.load(Ordering::Relaxed) {
             return None;
         }

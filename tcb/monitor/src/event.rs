@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// A domain's event channel. Its words are in the domain's own information region: writes of the
-/// domain affect only its own wake-ups.
+/// A domain's event channel. Its words are in the domain's information region, so a domain that
+/// writes them affects only its own wake-ups.
 #[derive(Debug)]
 pub struct EventPort {
     memory: Arc<SharedDomainMemory>,
@@ -57,7 +57,7 @@ impl EventPort {
         self.raise(info::PENDING_CONNECT);
     }
 
-    /// Rings the doorbell. Errors are harmless: a full counter is readable, too.
+    /// Rings the doorbell. Ignores errors: an eventfd whose counter is full is also readable.
     pub fn ring(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }

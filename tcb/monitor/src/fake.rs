@@ -1,4 +1,4 @@
-//! An address space that only records what is mapped, for tests and fuzz targets.
+//! An address space that only records its mappings, for tests and fuzz targets.
 
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::Slot;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Records of mapped pages. Panics when the monitor makes a request that it must never make.
+/// Record of the mapped pages. Panics when the monitor makes a request that it must never make.
 #[derive(Debug, Default)]
 pub struct FakeSpace {
     /// Every mapped page.
@@ -15,11 +15,11 @@ pub struct FakeSpace {
     pub memories: BTreeSet<u32>,
     /// The numbers of the domain's descriptors.
     pub descriptors: BTreeSet<i32>,
-    /// Rejects the next change.
+    /// Refuses the next change.
     pub refuse_next: bool,
-    /// Makes the next change, but reports it as lost.
+    /// Makes the next change, but reports it as [`SpaceError::Lost`].
     pub lose_next: bool,
-    /// Why the domain was killed, if it was.
+    /// The reason for which the domain was killed, if it was.
     pub destroyed: Option<String>,
 }
 
@@ -32,23 +32,23 @@ impl FakeSpace {
         }
     }
 
-    fn fate(&mut self) -> Result<(), SpaceError> {
+    fn check_refusal(&mut self) -> Result<(), SpaceError> {
         self.check_alive()?;
         if std::mem::take(&mut self.refuse_next) {
-            return Err(SpaceError::Refused("as the test asked".into()));
+            return Err(SpaceError::Refused("as the test requested".into()));
         }
         Ok(())
     }
 
-    fn lost(&mut self) -> Result<(), SpaceError> {
+    fn check_loss(&mut self) -> Result<(), SpaceError> {
         if std::mem::take(&mut self.lose_next) {
-            return Err(SpaceError::Lost("as the test asked".into()));
+            return Err(SpaceError::Lost("as the test requested".into()));
         }
         Ok(())
     }
 
-    /// Maps a page, and returns the page that its slot showed before.
-    fn show(&mut self, map: &PageMap) -> Option<PageMap> {
+    /// Maps a page, and returns the page that was mapped at its slot before.
+    fn insert_page(&mut self, map: &PageMap) -> Option<PageMap> {
         let PageMap { memory, slot, .. } = *map;
         assert!(
             self.memories.contains(&memory),
@@ -65,12 +65,12 @@ impl AddressSpace for FakeSpace {
         _rw: BorrowedFd<'_>,
         _ro: BorrowedFd<'_>,
     ) -> Result<(), SpaceError> {
-        self.fate()?;
+        self.check_refusal()?;
         assert!(
             self.memories.insert(memory),
             "memory {memory} was added twice"
         );
-        self.lost()
+        self.check_loss()
     }
 
     fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
@@ -83,25 +83,25 @@ impl AddressSpace for FakeSpace {
             self.mapped.values().all(|m| m.memory != memory),
             "memory {memory} was removed while it was mapped"
         );
-        self.lost()
+        self.check_loss()
     }
 
     fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
-        self.fate()?;
+        self.check_refusal()?;
         for map in maps {
-            let before = self.show(map);
+            let before = self.insert_page(map);
             assert!(before.is_none(), "slot {} was mapped over", map.slot);
         }
-        self.lost()
+        self.check_loss()
     }
 
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
-        self.fate().map_err(SpaceError::fatal)?;
+        self.check_refusal().map_err(SpaceError::fatal)?;
         for map in maps {
-            let before = self.show(map);
-            assert!(before.is_some(), "slot {} showed nothing", map.slot);
+            let before = self.insert_page(map);
+            assert!(before.is_some(), "slot {} was empty", map.slot);
         }
-        self.lost()
+        self.check_loss()
     }
 
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
@@ -112,7 +112,7 @@ impl AddressSpace for FakeSpace {
                 "slot {slot} is not mapped"
             );
         }
-        self.lost()
+        self.check_loss()
     }
 
     fn has_descriptor(&self, number: i32) -> bool {

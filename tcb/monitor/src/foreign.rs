@@ -1,5 +1,6 @@
 //! Foreign memory: files whose descriptors a domain received from the virtual machine monitor that
-//! it serves. The domain names a descriptor in its table, and its agent maps the file.
+//! it serves. The domain passes the number of a descriptor in its table, and its agent maps the
+//! file.
 //!
 //! The monitor checks a duplicate of the descriptor and passes the same duplicate to the agent, so
 //! the domain cannot exchange the file in between. It accepts only files that support seals:
@@ -17,7 +18,7 @@ use std::os::fd::OwnedFd;
 /// A domain's mappings of foreign memory.
 #[derive(Debug)]
 pub(crate) struct ForeignMappings {
-    /// The maximum number of pages that are mapped at a time.
+    /// The maximum number of mapped pages.
     limit: u32,
     range: WindowSlots,
 }
@@ -33,8 +34,8 @@ impl ForeignMappings {
     /// page size, since the kernel maps huge pages only as a whole.
     ///
     /// # Errors
-    /// `INVAL` if the file does not support seals, `NOSPC` beyond a limit, `EXIST` if the
-    /// pages are not free, or if there are none.
+    /// `INVAL`: the file does not support seals. `NOSPC`: the mapping exceeds a limit. `EXIST`: the
+    /// pages are not free, or the mapping is empty.
     pub(crate) fn take(&mut self, file: &OwnedFd, map: &ForeignMap) -> Result<Range<u32>, Errno> {
         fcntl_get_seals(file).map_err(|_| Errno::INVAL)?;
         let unit = (fstat(file)?.st_blksize as u64).max(PAGE as u64);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_memory_are_taken() {
+    fn only_memory_files_are_accepted() {
         let mut foreign = ForeignMappings::new(FOREIGN_PAGES);
         let (reader, _writer) = rustix::pipe::pipe().unwrap();
         let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());

@@ -1,4 +1,4 @@
-//! The hypervisor as its main thread uses it: domains, connections, deadlines.
+//! The hypervisor as its main thread uses it: domains, connections and deadlines.
 //!
 //! No function here blocks: the domains' workers do all work that may take time. Time is an
 //! argument, in nanoseconds of the monotonic clock.
@@ -25,13 +25,13 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
-type Long = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
 /// Starts a thread that runs tasks one after the other.
-fn aside() -> io::Result<Sender<Long>> {
-    let (aside, all) = channel::<Long>();
-    thread::Builder::new().spawn(move || all.into_iter().for_each(|long| long()))?;
-    Ok(aside)
+fn start_task_thread() -> io::Result<Sender<Task>> {
+    let (sender, tasks) = channel::<Task>();
+    thread::Builder::new().spawn(move || tasks.into_iter().for_each(|task| task()))?;
+    Ok(sender)
 }
 
 /// All domains, and the state that they share.
@@ -43,13 +43,12 @@ pub struct Hypervisor {
     /// Ids of domains; see [`crate::id_reuse`].
     pub(crate) ids: IdPool,
     pub(crate) watch: DomainEpoll,
-    pub(crate) post: NoticeChannel,
-    /// Tasks that may take a long time run on threads that exist from the start, so that a lack of
-    /// threads never blocks the main thread. This thread tears down abandoned domains, which may
-    /// wait for netd …
-    ends: Sender<Long>,
-    /// … and this one closes descriptors; `closed` reports each batch.
-    closes: Sender<Long>,
+    pub(crate) notices: NoticeChannel,
+    /// Thread that tears down abandoned domains, which may wait for netd. This thread and that of
+    /// `closes` exist from the start, so that a lack of threads never blocks the main thread.
+    teardowns: Sender<Task>,
+    /// Thread that closes descriptors; `closed` reports each batch.
+    closes: Sender<Task>,
     closed: Receiver<()>,
     /// Features that this system lacks.
     pub missing: BTreeSet<&'static str>,
@@ -62,7 +61,7 @@ impl Hypervisor {
     /// # Errors
     /// The kernel has no descriptors or no threads left.
     pub fn new(mechanism: Option<MechanismFactory>) -> io::Result<Self> {
-        let (shared, post) = (
+        let (shared, notices) = (
             Arc::new(MonitorState::new(mechanism)),
             NoticeChannel::create()?,
         );
@@ -71,27 +70,27 @@ impl Hypervisor {
             domains: Vec::new(),
             ids: IdPool::new(1 << 16, usize::MAX),
             watch: DomainEpoll::create()?,
-            post,
-            ends: aside()?,
-            closes: aside()?,
+            notices,
+            teardowns: start_task_thread()?,
+            closes: start_task_thread()?,
             closed: channel().1,
             missing: BTreeSet::new(),
         })
     }
 
-    /// Builds a domain: its memory, event channel and account. A domain that replaces one that was
-    /// torn down has another id and new memory, except for frames that it inherits, and takes over
-    /// the old domain's connections, which restart under the same numbers. It must be given its
-    /// devices again.
+    /// Builds a domain: its memory, event channel and account. A domain that replaces another one,
+    /// which was torn down, has a new id and new memory, except for the frames in `retained`. It
+    /// takes over the old domain's connections, which restart under the same numbers; its devices
+    /// must be given again.
     ///
     /// # Errors
     /// The replaced domain is not completely torn down, or see [`DomainError`]. In either case
-    /// nothing has changed.
+    /// nothing changes.
     pub fn create_domain(
         &mut self,
         spec: NewDomain,
         config: &[u8],
-        left: RetainedFrames,
+        retained: RetainedFrames,
     ) -> Result<DomId, DomainError> {
         let Some(dead) = spec.replaces else {
             let domain = self.build(spec, config, None)?;
@@ -99,19 +98,22 @@ impl Hypervisor {
             self.domains.push(domain);
             return Ok(id);
         };
-        // So peers that keep uses of its grants cannot make memory accumulate.
-        let place = self.place_of_gone(dead).filter(|_| !self.is_used(dead));
-        let place = place.ok_or_else(|| {
+        // Peers may keep using a dead domain's memory. It is not replaced before they stop, so that
+        // memory cannot accumulate.
+        let position = self
+            .position_of_torn_down(dead)
+            .filter(|_| !self.is_used(dead));
+        let position = position.ok_or_else(|| {
             let what = "memory of its predecessor is still in use";
             DomainError::new(spec.name.as_str(), what)
         })?;
-        let domain = self.build(spec, config, left)?;
+        let domain = self.build(spec, config, retained)?;
         let id = domain.id;
         if let Some(parts) = &domain.parts {
             let new = (id, Arc::clone(&parts.port));
             self.shared.connections.replace(dead, new);
         }
-        if let Some(of_old) = self.domains.get_mut(place) {
+        if let Some(of_old) = self.domains.get_mut(position) {
             *of_old = domain;
         }
         self.retire(dead);
@@ -122,11 +124,11 @@ impl Hypervisor {
         &mut self,
         spec: NewDomain,
         config: &[u8],
-        left: RetainedFrames,
+        retained: RetainedFrames,
     ) -> Result<Domain, DomainError> {
         let id = self.next_id(spec.name.as_str())?;
-        let built = Domain::build(id, spec, config, left);
-        let domain = built.inspect_err(|_| self.ids.give_back(id.0.into()))?;
+        let built = Domain::build(id, spec, config, retained);
+        let domain = built.inspect_err(|_| self.ids.release(id.0.into()))?;
         if let Some(DomainResources { memory, .. }) = &domain.parts {
             let (mut accounts, memory) = (self.shared.grants.lock(), Arc::clone(memory));
             accounts.insert(id, memory, domain.spec.window_slots);
@@ -151,8 +153,7 @@ impl Hypervisor {
         self.domains.iter_mut().find(|domain| domain.id == id)
     }
 
-    /// Returns a domain's memory: its devices may be set up over it, and others' accounts refer to
-    /// it.
+    /// Returns a domain's memory.
     #[must_use]
     pub fn memory(&self, id: DomId) -> Option<&SharedDomainMemory> {
         Some(&self.domain(id)?.parts.as_ref()?.memory)
@@ -169,8 +170,8 @@ impl Hypervisor {
     /// Connects two domains. Returns the backend's number for the connection, and the frontend's.
     ///
     /// # Errors
-    /// An end does not exist or has ended, both ends are the same domain, or an end already has the
-    /// maximum number of connections.
+    /// A domain does not exist or is dead, both ends are the same domain, or a domain already has
+    /// the maximum number of connections.
     pub fn connect(
         &mut self,
         backend: DomId,
@@ -193,20 +194,21 @@ impl Hypervisor {
         added.map_err(|errno| error(format!("connection {handle}: {errno}")))
     }
 
-    /// Starts the creation of a domain's process. A later failure ends the domain.
+    /// Starts the creation of a domain's process. If the creation fails later, the domain counts as
+    /// killed.
     ///
     /// # Errors
-    /// See [`DomainError`]. In this case no process exists, and the domain can be discarded.
+    /// See [`DomainError`]. In this case no process exists, and the caller can give up the domain.
     pub fn start(&mut self, id: DomId, start: StartSpec) -> Result<(), DomainError> {
-        let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
+        let (shared, notices) = (Arc::clone(&self.shared), self.notices.clone());
         let domain = self.domain_mut(id);
         let domain =
             domain.ok_or_else(|| DomainError::new(&id.to_string(), "it does not exist"))?;
-        domain.start(start, shared, post)
+        domain.start(start, shared, notices)
     }
 
-    /// Removes a domain that was built but has no process. It is ending until its devices have
-    /// ended, which may take until netd is back.
+    /// Abandons a domain that was built but has no process. The domain is ending until its devices
+    /// have ended, which may take until netd has restarted.
     pub fn give_up(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
         let Some(domain) = domain.filter(|domain| domain.life.stage == Stage::Built) else {
@@ -214,11 +216,11 @@ impl Hypervisor {
         };
         domain.life.end(why);
         if self.shared.devices.names(id) {
-            let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
+            let (shared, notices) = (Arc::clone(&self.shared), self.notices.clone());
             // The thread lives as long as the hypervisor.
-            let _ = self.ends.send(Box::new(move || {
+            let _ = self.teardowns.send(Box::new(move || {
                 shared.end(id, || {});
-                post.tell(id, |notice| notice.gone = true);
+                notices.report(id, |notice| notice.gone = true);
             }));
         } else {
             self.shared.end(id, || {});
@@ -254,7 +256,7 @@ impl Hypervisor {
         self.shared.connections.are_up(id)
     }
 
-    /// Returns whether nothing is left of any domain that was started.
+    /// Returns whether every domain that was started is torn down.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut all = self.domains.iter();
@@ -264,19 +266,18 @@ impl Hypervisor {
     /// Returns the descriptors to poll; when one is readable, call [`Hypervisor::handle`].
     #[must_use]
     pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
-        [self.post.fd(), self.watch.0.as_fd()]
+        [self.notices.fd(), self.watch.0.as_fd()]
     }
 
-    /// Handles workers' notices, domains that have ended, and attach calls.
+    /// Handles notices of workers, exits of domains, and attach calls.
     pub fn handle(&mut self, now_ns: u64) {
         let wakeups = self.watch.take();
-        // Notices come first, since a worker reports why it kills a domain before the end is
-        // visible.
+        // Handle notices first: a worker reports why it kills a domain before the exit is visible.
         self.handle_notices(now_ns);
         let shared = Arc::clone(&self.shared);
-        for (id, asks) in wakeups {
+        for (id, is_attach) in wakeups {
             match self.domain_mut(id) {
-                Some(domain) if asks => attach::serve(domain, &shared, now_ns),
+                Some(domain) if is_attach => attach::serve(domain, &shared, now_ns),
                 Some(domain) => {
                     let how = domain.process().and_then(|process| process.how_it_ended());
                     self.kill(id, &how.unwrap_or_else(|| "ended".into()));
@@ -287,7 +288,7 @@ impl Hypervisor {
     }
 
     fn handle_notices(&mut self, now_ns: u64) {
-        for (id, notice) in self.post.take() {
+        for (id, notice) in self.notices.take() {
             if let Some(missing) = notice.started {
                 self.missing.extend(missing);
                 self.started(id, now_ns);
@@ -321,23 +322,23 @@ impl Hypervisor {
         }
     }
 
-    /// Handles deadlines. Returns when to call again at the latest.
+    /// Handles deadlines. Returns the latest time of the next call.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
         let is_over = |domain: &Domain| domain.life.stage.is_over();
         let over = |id: DomId| self.domain(id).is_none_or(is_over);
-        let (late, mut next) = self.shared.counted.pins.overdue(over, now_ns);
-        let why = "killed: it kept a device over the memory of a dead domain";
-        let mut late: Vec<_> = late.into_iter().map(|user| (user, why)).collect();
+        let (overdue, mut next) = self.shared.counted.pins.overdue(over, now_ns);
+        let why = "killed: its device kept memory of a dead domain pinned";
+        let mut overdue: Vec<_> = overdue.into_iter().map(|user| (user, why)).collect();
         for domain in &mut self.domains {
-            let demand = domain.life.look(domain.signs(), now_ns);
-            match demand {
+            let action = domain.life.check(domain.activity(), now_ns);
+            match action {
                 RequiredAction::Nothing => {}
                 RequiredAction::Ping => {
                     if let Some(parts) = &domain.parts {
                         parts.port.raise(info::PENDING_PING);
                     }
                 }
-                RequiredAction::Kill(why) => late.push((domain.id, why)),
+                RequiredAction::Kill(why) => overdue.push((domain.id, why)),
             }
             let attach_ns = attach::next_ns(domain, now_ns);
             if domain.attach_open != attach_ns.is_none() {
@@ -346,11 +347,11 @@ impl Hypervisor {
                     self.watch.modify(domain.id, process, domain.attach_open);
                 }
             }
-            for deadline in [domain.life.look_ns, attach_ns] {
+            for deadline in [domain.life.check_ns, attach_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }
-        for (id, why) in late {
+        for (id, why) in overdue {
             self.kill(id, why);
         }
         next
@@ -364,8 +365,8 @@ impl Hypervisor {
         }
     }
 
-    /// Ends a domain, dead or alive: its grants get no new uses, its connections are closed, and
-    /// its worker tears it down.
+    /// Kills a domain, or handles its exit: new uses of its grants are rejected, its connections
+    /// are closed, and its worker tears it down.
     pub fn kill(&mut self, id: DomId, why: &str) {
         let domain = self.domain_mut(id);
         let Some(domain) = domain.filter(|domain| domain.life.is_alive()) else {
@@ -376,7 +377,7 @@ impl Hypervisor {
         if let Some(running) = domain.running() {
             running.worker.stop(running.thread.thread());
             if let Some(process) = running.worker.process.get().cloned() {
-                process.strike();
+                process.send_kill();
                 self.watch.remove(&process);
             }
         }
@@ -391,13 +392,13 @@ impl Hypervisor {
         };
         domain.read_cpu();
         if let Some(running) = domain.parts.take().and_then(|parts| parts.process) {
-            // The notice was the worker's last act.
+            // The worker exits immediately after this notice.
             let _ = running.thread.join();
         }
         domain.life.stage = Stage::Gone;
         self.shared.connections.end_all(id, XenbusState::Unknown);
         self.shared.devices.forget(id);
-        // For a domain that was given up before it ran.
+        // The worker of a domain without a process has not done this.
         self.shared.counted.pins.forget(id);
     }
 }

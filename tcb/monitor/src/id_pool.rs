@@ -1,14 +1,14 @@
-//! Allocates numbers and reuses those that are given back.
+//! Allocation of numbers, and their reuse after release.
 
 use std::collections::VecDeque;
 
-/// Numbers below a limit. The number that was released first is reused first; the last `rest`
-/// released numbers are reused only when no others are left.
+/// The numbers below a limit. The number that was released first is reused first. The last
+/// `held_back` released numbers are reused only when no other number is free.
 #[derive(Debug)]
 pub(crate) struct IdPool {
     limit: u32,
     /// The number of released numbers that are held back.
-    rest: usize,
+    held_back: usize,
     /// The smallest number that was never taken.
     fresh: u32,
     /// Released numbers, oldest first.
@@ -16,28 +16,28 @@ pub(crate) struct IdPool {
 }
 
 impl IdPool {
-    /// Creates an allocator of all numbers below `limit`.
-    pub(crate) fn new(limit: u32, rest: usize) -> Self {
+    /// Creates a pool of all numbers below `limit`.
+    pub(crate) fn new(limit: u32, held_back: usize) -> Self {
         Self {
             limit,
-            rest,
+            held_back,
             fresh: 0,
             free: VecDeque::new(),
         }
     }
 
-    /// Takes a number for which `is_named` is false, or returns `None` if there is none.
-    pub(crate) fn take(&mut self, is_named: impl Fn(u32) -> bool) -> Option<u32> {
-        if self.fresh < self.limit && self.free.len() <= self.rest {
+    /// Takes a number for which `is_used` is false, or returns `None` if no number is free.
+    pub(crate) fn take(&mut self, is_used: impl Fn(u32) -> bool) -> Option<u32> {
+        if self.fresh < self.limit && self.free.len() <= self.held_back {
             self.fresh += 1;
             return Some(self.fresh - 1);
         }
-        let at = self.free.iter().position(|&number| !is_named(number))?;
+        let at = self.free.iter().position(|&number| !is_used(number))?;
         self.free.remove(at)
     }
 
     /// Releases a number that is no longer in use.
-    pub(crate) fn give_back(&mut self, number: u32) {
+    pub(crate) fn release(&mut self, number: u32) {
         self.free.push_back(number);
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_unnamed_number_is_next() {
+    fn the_oldest_unused_number_is_next() {
         let mut numbers = IdPool::new(4, 3);
         let free = |_| false;
         assert_eq!(
@@ -55,12 +55,12 @@ mod tests {
             [Some(0), Some(1), Some(2), Some(3), None]
         );
         for number in [2, 0, 3] {
-            numbers.give_back(number);
+            numbers.release(number);
         }
         assert_eq!(numbers.take(|number| number == 2), Some(0));
         assert_eq!(numbers.take(|_| true), None);
         assert_eq!(numbers.take(free), Some(2));
-        numbers.give_back(2);
+        numbers.release(2);
         assert_eq!(
             [(); 3].map(|()| numbers.take(free)),
             [Some(3), Some(2), None]
@@ -74,7 +74,7 @@ mod tests {
         let used: Vec<u32> = (0..10)
             .map(|_| {
                 let number = numbers.take(|_| false).unwrap();
-                numbers.give_back(number);
+                numbers.release(number);
                 number
             })
             .collect();

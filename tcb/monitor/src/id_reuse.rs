@@ -1,4 +1,5 @@
-//! Reuses ids of domains and numbers of connections once nothing names them, the oldest first.
+//! Reuse of domain ids and connection numbers. The oldest is reused first, and only once nothing
+//! refers to it.
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
@@ -8,7 +9,7 @@ use abi::DomId;
 use abi::core::Stage;
 
 impl Hypervisor {
-    /// Takes an id that nothing names.
+    /// Takes an id to which nothing refers.
     pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
         let mut ids = std::mem::replace(&mut self.ids, IdPool::new(0, 0));
         let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
@@ -18,7 +19,7 @@ impl Hypervisor {
             .ok_or_else(|| DomainError::new(name, "there are no more domain ids"))
     }
 
-    /// Returns whether any part of the monitor names a domain: its account, a grant, a pin, a
+    /// Returns whether any part of the monitor refers to a domain: its account, a grant, a pin, a
     /// table, a window, a device, a connection, or a worker's notice.
     fn names(&self, id: DomId) -> bool {
         let shared = &self.shared;
@@ -28,11 +29,12 @@ impl Hypervisor {
             || others.any(|other| other.names(id))
             || shared.connections.names(id)
             || shared.devices.names(id)
-            || self.post.names(id)
+            || self.notices.names(id)
             || self.domains.iter().any(|domain| domain.id == id)
     }
 
-    /// Returns whether a page of a domain, dead or alive, is still mapped, granted or held.
+    /// Returns whether a domain, dead or alive, still has an account: a page of it may be mapped,
+    /// granted or held.
     #[must_use]
     pub fn is_used(&self, id: DomId) -> bool {
         self.shared.grants.lock().knows(id)
@@ -43,25 +45,25 @@ impl Hypervisor {
     /// # Errors
     /// The domain does not exist, or is not torn down yet.
     pub fn forget(&mut self, id: DomId) -> Result<(), DomainError> {
-        let place = self.place_of_gone(id).ok_or_else(|| {
+        let position = self.position_of_torn_down(id).ok_or_else(|| {
             DomainError::new(&self.name(id), "it has not ended, so it cannot be removed")
         })?;
-        self.domains.remove(place);
+        self.domains.remove(position);
         self.retire(id);
         Ok(())
     }
 
     /// Returns the position in the list of a domain that was torn down.
-    pub(crate) fn place_of_gone(&self, id: DomId) -> Option<usize> {
-        let is_gone = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
-        self.domains.iter().position(is_gone)
+    pub(crate) fn position_of_torn_down(&self, id: DomId) -> Option<usize> {
+        let is_torn_down = |domain: &Domain| domain.id == id && domain.life.stage == Stage::Gone;
+        self.domains.iter().position(is_torn_down)
     }
 
-    /// Releases the id of a domain that is no longer in the list: it is reused once nothing else
-    /// names it.
+    /// Releases the id of a domain that is no longer in the list. The id is reused once nothing
+    /// else refers to it.
     pub(crate) fn retire(&mut self, id: DomId) {
         self.shared.connections.remove_all(id);
-        self.ids.give_back(id.0.into());
+        self.ids.release(id.0.into());
         self.release_unused();
     }
 

@@ -4,13 +4,13 @@
 //! | module | contents |
 //! |---|---|
 //! | [`hypervisor`] | the machine, as its main thread uses it |
-//! | `domain`, [`memory`], [`liveness`] | a domain's parts; its life and deadlines |
-//! | `process`, [`space`] | its process; how pages enter and leave its window |
+//! | `domain`, [`memory`], [`liveness`] | a domain's parts; its stages and deadlines |
+//! | `process`, [`space`] | its process; changes of its address space |
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and tears it down |
 //! | `spec`, `starter` | limits of a domain's specification; creation of its process |
 //! | `notices` | notices from the workers to the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
-//! | `id_reuse`, `id_pool` | reuse of ids and numbers that are no longer in use |
+//! | `id_reuse`, `id_pool` | reuse of domain ids and connection numbers |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
 //! | `attach`, [`device`], `assign_devices` | descriptors that a domain attaches, and their control calls |
 //! | [`pins`] | frames that a device has pinned |

@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A domain's information region, page frames and mailbox. They exist as long as they have a user:
-/// the domain itself, or a domain that maps one of its frames.
+/// A domain's information region, page frames and mailbox. They exist as long as they are in use by
+/// the domain itself, or by a domain that maps one of its frames.
 #[derive(Debug)]
 pub struct SharedDomainMemory {
     /// The information region.
@@ -26,7 +26,7 @@ pub struct SharedDomainMemory {
 
 impl SharedDomainMemory {
     /// Creates all regions. They are zero, except for the configuration, which the domain reads at
-    /// its start. Frames that another domain has left are reused if their number matches.
+    /// its start. The frames in `retained` are reused if their number matches.
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors left.
@@ -35,7 +35,7 @@ impl SharedDomainMemory {
         frame_count: u32,
         grant_entries: u32,
         config: &[u8],
-        left: RetainedFrames,
+        retained: RetainedFrames,
     ) -> io::Result<Self> {
         let bytes = info::bytes(grant_entries, config.len());
         let info = Region::create(&format!("info-{id}"), bytes)?;
@@ -43,8 +43,8 @@ impl SharedDomainMemory {
         let written = place.take(config.len()).put(config);
         written.map_err(|_| io::ErrorKind::OutOfMemory)?;
         let bytes = frame_count as usize * layout::PAGE;
-        let frames = match left.filter(|left| left.span().len() == bytes) {
-            Some(left) => left,
+        let frames = match retained.filter(|retained| retained.span().len() == bytes) {
+            Some(retained) => retained,
             None => Arc::new(Region::create(&format!("frames-{id}"), bytes)?),
         };
         let frames_readonly = frames.readonly_fd()?;
@@ -59,15 +59,15 @@ impl SharedDomainMemory {
         })
     }
 
-    /// One page frame, or `None` if `n` is out of range.
+    /// Returns a page frame, or `None` if `n` is out of range.
     #[must_use]
     pub fn frame(&self, n: u32) -> Option<Span> {
         self.frames.span().page(n)
     }
 
-    /// Replaces the host page of frame `n` by another one with the same bytes: a device that has
-    /// pinned the old page keeps that, and sees no later contents of the frame. The owner must not
-    /// access the frame meanwhile.
+    /// Replaces the host page of frame `n` by another one with the same bytes. A device that has
+    /// pinned the old page keeps it, and cannot access later contents of the frame. The owner must
+    /// not access the frame meanwhile.
     ///
     /// # Errors
     /// The frame does not exist; or memory is exhausted, and the frame's bytes are lost.
@@ -90,5 +90,5 @@ impl SharedDomainMemory {
     }
 }
 
-/// Page frames of a domain that has ended, for the domain that replaces it.
+/// Page frames of a dead domain, for the domain that replaces it.
 pub type RetainedFrames = Option<Arc<Region>>;

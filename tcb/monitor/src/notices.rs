@@ -1,7 +1,8 @@
 //! Notices from the workers to the main thread.
 //!
-//! Notices are marks, not messages: however often a domain repeats an action, the main thread wakes
-//! once and finds one mark. So no domain can fill memory or keep the main thread busy.
+//! A notice is a set of flags, not a queue of messages: however often a domain repeats an action,
+//! the main thread wakes once and finds one flag. So no domain can exhaust memory or keep the main
+//! thread busy.
 
 use abi::DomId;
 use shmem::lock;
@@ -10,16 +11,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// Everything that one domain's worker has reported since the main thread last took its notices. A
-/// notice without a mark asks the main thread to check again: a connection of the domain may have
-/// come up, or a device may have ended.
+/// Reports of one domain's worker since the main thread last took the notices. A notice with no
+/// flag set makes the main thread check the domain again: a connection may be up, or a device may
+/// have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {
     /// Set once the process exists: the features that this system lacks.
     pub(crate) started: Option<Vec<&'static str>>,
     /// The first reason for which the domain had to be killed.
     pub(crate) killed: Option<String>,
-    /// Whether domain and agent have ended, and all their uses.
+    /// Whether the domain is torn down: the process and its agent have exited, and they use no
+    /// grants.
     pub(crate) gone: bool,
 }
 
@@ -27,8 +29,8 @@ pub(crate) struct Notice {
 #[derive(Debug, Default)]
 struct NoticeInbox {
     notices: BTreeMap<DomId, Notice>,
-    /// Whether the descriptor is readable, or about to become readable.
-    rung: bool,
+    /// Whether the descriptor is readable or is about to become readable.
+    is_signalled: bool,
 }
 
 /// Both ends of the channel to the main thread.
@@ -49,22 +51,22 @@ impl NoticeChannel {
         })
     }
 
-    /// Returns a descriptor that is readable while there are notices.
+    /// Returns a descriptor that is readable while notices are pending.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Takes all notices, at most one of each domain, and makes [`NoticeChannel::fd`] unreadable.
+    /// Takes all notices, at most one per domain, and makes [`NoticeChannel::fd`] unreadable.
     pub(crate) fn take(&self) -> BTreeMap<DomId, Notice> {
-        // Read the descriptor first: a worker that adds a notice in between finds `rung` set, and
+        // Read the descriptor first: a worker that adds a notice in between finds `is_signalled` set, and
         // its notice is taken below.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         let mut inbox = lock(&self.inbox);
-        inbox.rung = false;
+        inbox.is_signalled = false;
         std::mem::take(&mut inbox.notices)
     }
 
-    /// Returns whether the main thread has yet to take a notice of a domain.
+    /// Returns whether a notice of this domain is pending.
     pub(crate) fn names(&self, id: DomId) -> bool {
         let inbox = lock(&self.inbox);
         inbox.notices.contains_key(&id)
@@ -72,16 +74,16 @@ impl NoticeChannel {
 
     /// Reports why a domain had to be killed, or why its process could not be created.
     pub(crate) fn killed(&self, id: DomId, why: String) {
-        self.tell(id, |notice| {
+        self.report(id, |notice| {
             notice.killed.get_or_insert(why);
         });
     }
 
-    /// Adds to a domain's notice, and wakes the main thread unless a wake-up is pending.
-    pub(crate) fn tell(&self, id: DomId, add: impl FnOnce(&mut Notice)) {
+    /// Updates a domain's notice with `add`, and wakes the main thread unless a wake-up is pending.
+    pub(crate) fn report(&self, id: DomId, add: impl FnOnce(&mut Notice)) {
         let mut inbox = lock(&self.inbox);
         add(inbox.notices.entry(id).or_default());
-        if !std::mem::replace(&mut inbox.rung, true) {
+        if !std::mem::replace(&mut inbox.is_signalled, true) {
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
     }
@@ -92,9 +94,9 @@ mod tests {
     use super::*;
 
     /// Returns the number of wake-ups since the last call.
-    fn wakes(post: &NoticeChannel) -> u64 {
+    fn wakes(notices: &NoticeChannel) -> u64 {
         let mut count = [0; 8];
-        match rustix::io::read(post.fd(), &mut count) {
+        match rustix::io::read(notices.fd(), &mut count) {
             Ok(_) => u64::from_ne_bytes(count),
             Err(_) => 0,
         }
@@ -102,28 +104,28 @@ mod tests {
 
     #[test]
     fn repeated_notices_of_a_domain_wake_once() {
-        let post = NoticeChannel::create().unwrap();
+        let notices = NoticeChannel::create().unwrap();
         for _ in 0..100_000 {
-            post.tell(DomId(3), |_| {});
-            post.tell(DomId(4), |notice| notice.gone = true);
+            notices.report(DomId(3), |_| {});
+            notices.report(DomId(4), |notice| notice.gone = true);
         }
-        assert_eq!(wakes(&post), 1);
-        let taken = post.take();
+        assert_eq!(wakes(&notices), 1);
+        let taken = notices.take();
         assert_eq!(taken.len(), 2);
         assert!(!taken[&DomId(3)].gone && taken[&DomId(4)].gone);
-        assert!(post.take().is_empty());
+        assert!(notices.take().is_empty());
     }
 
     #[test]
     fn the_first_kill_reason_is_kept() {
-        let post = NoticeChannel::create().unwrap();
-        post.killed(DomId(1), "killed: one".into());
-        post.killed(DomId(1), "killed: two".into());
-        let taken = post.take();
+        let notices = NoticeChannel::create().unwrap();
+        notices.killed(DomId(1), "killed: one".into());
+        notices.killed(DomId(1), "killed: two".into());
+        let taken = notices.take();
         assert_eq!(taken[&DomId(1)].killed.as_deref(), Some("killed: one"));
-        assert_eq!(wakes(&post), 0);
-        post.tell(DomId(1), |notice| notice.gone = true);
-        assert_eq!(wakes(&post), 1);
-        assert!(post.take()[&DomId(1)].gone);
+        assert_eq!(wakes(&notices), 0);
+        notices.report(DomId(1), |notice| notice.gone = true);
+        assert_eq!(wakes(&notices), 1);
+        assert!(notices.take()[&DomId(1)].gone);
     }
 }

@@ -1,16 +1,17 @@
 //! Page frames that a device has pinned: the kernel or hardware can write to them whatever the page
-//! tables say. Before the owner regains sole access to such a frame, the monitor exchanges it for
-//! another one.
+//! tables say. Before the owner of a pinned frame regains sole access to it, the monitor exchanges
+//! the frame for another one.
 //!
 //! A dead domain's frames cannot be freed while another domain's device has them pinned. That
-//! device must end within [`PATIENCE_NS`]; otherwise its user is killed.
+//! device must end within [`UNPIN_TIMEOUT_NS`]; otherwise the monitor kills the domain that uses
+//! it.
 
 use abi::DomId;
 use shmem::lock;
 use std::sync::Mutex;
 
 /// How long a device may outlive the owner of the frames that it has pinned.
-pub const PATIENCE_NS: u64 = 5_000_000_000;
+pub const UNPIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Page frames of another domain that a device has pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +29,10 @@ struct PinningDevice {
     user: DomId,
     number: u64,
     pin: Pin,
-    /// Frames that were exchanged since; their pinned pages belong to no domain.
+    /// Whether each frame was exchanged after the device had pinned it; the pinned page then
+    /// belongs to no domain.
     exchanged: Vec<bool>,
-    /// The deadline for the device's end, set once the frames' owner is dead.
+    /// Deadline by which the device must end; set once the owner of the frames is dead.
     due_ns: Option<u64>,
 }
 
@@ -50,12 +52,12 @@ impl Pins {
         });
     }
 
-    /// Removes a device that has ended.
+    /// Removes a device that no longer exists.
     pub fn remove(&self, user: DomId, number: u64) {
         lock(&self.0).retain(|device| (device.user, device.number) != (user, number));
     }
 
-    /// Removes all devices of a domain that has ended.
+    /// Removes all devices of a dead domain.
     pub fn forget(&self, user: DomId) {
         lock(&self.0).retain(|device| device.user != user);
     }
@@ -75,8 +77,8 @@ impl Pins {
         pinned
     }
 
-    /// Returns whether a device of the domain has pinned frames, or some of the domain's frames are
-    /// pinned.
+    /// Returns whether a device of this domain has pinned frames, or a device has pinned frames of
+    /// this domain.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
         let all = lock(&self.0);
@@ -84,19 +86,20 @@ impl Pins {
             .any(|device| device.user == id || device.pin.of == id)
     }
 
-    /// Returns the living domains whose devices have outlived the owner of the pinned frames for
-    /// too long, and when to check again.
+    /// Returns the living domains whose devices have kept frames of a dead domain pinned beyond the
+    /// deadline, and the time of the next check.
     pub fn overdue(
         &self,
-        is_over: impl Fn(DomId) -> bool,
+        is_dead: impl Fn(DomId) -> bool,
         now_ns: u64,
     ) -> (Vec<DomId>, Option<u64>) {
         let (mut late, mut next) = (Vec::new(), None);
-        let kept = |device: &&mut PinningDevice| is_over(device.pin.of) && !is_over(device.user);
-        for device in lock(&self.0).iter_mut().filter(kept) {
+        let of_dead_owner =
+            |device: &&mut PinningDevice| is_dead(device.pin.of) && !is_dead(device.user);
+        for device in lock(&self.0).iter_mut().filter(of_dead_owner) {
             let due = *device
                 .due_ns
-                .get_or_insert(now_ns.saturating_add(PATIENCE_NS));
+                .get_or_insert(now_ns.saturating_add(UNPIN_TIMEOUT_NS));
             match now_ns >= due {
                 true => late.push(device.user),
                 false => next = next.into_iter().chain([due]).min(),

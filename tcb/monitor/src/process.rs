@@ -1,4 +1,4 @@
-//! A domain's process, shared by the main thread and the domain's worker.
+//! A domain's process, which the main thread and the domain's worker share.
 
 use crate::device::DomainDevice;
 use crate::foreign::ForeignMappings;
@@ -23,14 +23,14 @@ pub(crate) struct Process {
     sandboxed: Mutex<Sandboxed>,
     pub(crate) pid: i32,
     pub(crate) agent_pid: i32,
-    /// Readable when the process has ended.
+    /// Readable once the process has exited.
     pub(crate) pidfd: OwnedFd,
-    /// The port of `sandboxed`, for the main thread only, so that attach calls do not wait while
+    /// Listener for attach calls, for the main thread only, so that these calls do not wait while
     /// the worker drives the agent.
     pub(crate) attach: NotifyListener,
-    /// CPU time of domain and agent as last read, so that it outlives them.
+    /// CPU time of domain and agent as last read; it remains available after their exit.
     cpu_ns: [AtomicU64; 2],
-    /// Whether it was killed, but the kernel takes too long to end it.
+    /// Whether the process was killed but did not exit in time.
     pub(crate) lingers: AtomicBool,
 }
 
@@ -47,15 +47,17 @@ impl Process {
         })
     }
 
-    /// Kills the domain's process without waiting. [`Process::end`] ends its agent.
-    pub(crate) fn strike(&self) {
+    /// Kills the domain's process without waiting for its exit. [`Process::kill_and_wait`] also
+    /// kills the agent.
+    pub(crate) fn send_kill(&self) {
         // The process may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Kills domain and agent and waits for their end, however long the kernel takes. Afterwards
-    /// the domain can no longer access granted pages, and the worker can finish the teardown.
-    pub(crate) fn end(&self) {
+    /// Kills domain and agent, and waits until both have exited, however long the kernel takes.
+    /// Afterwards the domain can no longer access granted pages, and the worker can finish the
+    /// teardown.
+    pub(crate) fn kill_and_wait(&self) {
         let mut sandboxed = lock(&self.sandboxed);
         self.read_cpu(&sandboxed);
         while !sandboxed.kill() {
@@ -64,12 +66,13 @@ impl Process {
         self.lingers.store(false, Ordering::Relaxed);
     }
 
-    /// Returns how the process ended, if that is known.
+    /// Returns how the process exited, if that is known.
     pub(crate) fn how_it_ended(&self) -> Option<String> {
         self.sandboxed.try_lock().ok()?.how_it_ended()
     }
 
-    /// CPU time of domain and agent in nanoseconds; the last reading while the worker is busy.
+    /// Returns the CPU time of domain and agent in nanoseconds. While the worker is busy, returns
+    /// the last reading.
     pub(crate) fn cpu(&self) -> [u64; 2] {
         if let Ok(sandboxed) = self.sandboxed.try_lock() {
             self.read_cpu(&sandboxed);
@@ -85,21 +88,21 @@ impl Process {
     }
 }
 
-/// The address space behind a process's agent.
+/// The address space of a process, changed through its agent.
 #[derive(Debug)]
 pub(crate) struct AgentSpace {
     pub(crate) id: DomId,
     pub(crate) process: Arc<Process>,
-    pub(crate) post: NoticeChannel,
+    pub(crate) notices: NoticeChannel,
     pub(crate) foreign: ForeignMappings,
 }
 
 impl AgentSpace {
-    fn ask(
+    fn call_agent(
         &mut self,
-        what: impl FnOnce(&mut sandbox::Agent) -> Result<(), AgentError>,
+        request: impl FnOnce(&mut sandbox::Agent) -> Result<(), AgentError>,
     ) -> Result<(), SpaceError> {
-        what(&mut lock(&self.process.sandboxed).agent).map_err(|error| {
+        request(&mut lock(&self.process.sandboxed).agent).map_err(|error| {
             if error.is_fatal() {
                 SpaceError::Lost(error.to_string())
             } else {
@@ -108,13 +111,13 @@ impl AgentSpace {
         })
     }
 
-    /// Maps the pages that the domain sees of one of its devices.
+    /// Maps the pages of one of the domain's devices into its window.
     pub(crate) fn map_device(&mut self, device: &DomainDevice) -> Result<(), SpaceError> {
         if device.pages.is_empty() {
             return Ok(());
         }
-        let shows = device.shows.as_ref().unwrap_or(&device.fd);
-        let mapped = self.ask(|agent| agent.map_device(shows.as_fd(), &device.pages));
+        let pages_fd = device.pages_fd.as_ref().unwrap_or(&device.fd);
+        let mapped = self.call_agent(|agent| agent.map_device(pages_fd.as_fd(), &device.pages));
         mapped.map_err(|error| SpaceError::Refused(format!("a device's pages: {error}")).fatal())
     }
 }
@@ -126,19 +129,19 @@ impl AddressSpace for AgentSpace {
         rw: BorrowedFd<'_>,
         ro: BorrowedFd<'_>,
     ) -> Result<(), SpaceError> {
-        self.ask(|agent| agent.add_memory(memory, rw, ro))
+        self.call_agent(|agent| agent.add_memory(memory, rw, ro))
     }
 
     fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
-        self.ask(|agent| agent.remove_memory(memory))
+        self.call_agent(|agent| agent.remove_memory(memory))
     }
 
     fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
-        self.ask(|agent| agent.map(maps))
+        self.call_agent(|agent| agent.map(maps))
     }
 
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
-        self.ask(|agent| agent.unmap(slots))
+        self.call_agent(|agent| agent.unmap(slots))
     }
 
     fn map_foreign(&mut self, map: &ForeignMap) -> Result<Result<(), Errno>, SpaceError> {
@@ -150,7 +153,7 @@ impl AddressSpace for AgentSpace {
             Ok(taken) => taken,
             Err(errno) => return Ok(Err(errno)),
         };
-        let mapped = self.ask(|agent| agent.map_foreign(file.as_fd(), map.offset, &pages));
+        let mapped = self.call_agent(|agent| agent.map_foreign(file.as_fd(), map.offset, &pages));
         Ok(match mapped {
             Err(SpaceError::Refused(_)) => {
                 self.foreign.free(pages);
@@ -164,7 +167,7 @@ impl AddressSpace for AgentSpace {
         let Some(pages) = self.foreign.at(page) else {
             return Ok(Err(Errno::NOENT));
         };
-        self.ask(|agent| agent.unmap_foreign(&pages))?;
+        self.call_agent(|agent| agent.unmap_foreign(&pages))?;
         self.foreign.free(pages);
         Ok(Ok(()))
     }
@@ -179,9 +182,9 @@ impl AddressSpace for AgentSpace {
     }
 
     fn destroy(&mut self, why: &str) {
-        // Report the reason before the end can be noticed.
-        self.post.killed(self.id, format!("killed: {why}"));
-        self.process.strike();
-        self.process.end();
+        // Report the reason before the main thread can notice the exit.
+        self.notices.killed(self.id, format!("killed: {why}"));
+        self.process.send_kill();
+        self.process.kill_and_wait();
     }
 }

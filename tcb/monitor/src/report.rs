@@ -1,11 +1,11 @@
-//! Reports of the hypervisor: the status of every domain, and the audit.
+//! The hypervisor's reports: the status of every domain, and the audit.
 
 use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
 use abi::status::{Audit, ConnectionStatus, DomainAudit, DomainReport, GrantInUse};
 use std::sync::atomic::Ordering;
 
-/// Describes a domain's state.
+/// Returns a description of a domain's state.
 fn state(domain: &Domain) -> String {
     match domain.life.text() {
         why if domain.lingers() => format!("{why}; its process has not ended yet"),
@@ -69,7 +69,7 @@ impl Hypervisor {
         });
         let domains = domains.collect();
         let counters = &self.shared.counted.counters;
-        // Accounts that are left over belong to ids without a domain.
+        // The remaining accounts belong to ids without a domain.
         let ownerless = accounts.values().map(|account| u64::from(account.owned));
         Audit {
             domains,

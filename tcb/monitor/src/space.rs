@@ -6,21 +6,21 @@ use rustix::io::Errno;
 pub use sandbox::PageMap;
 use std::os::fd::BorrowedFd;
 
-/// Why a change of an address space failed.
+/// Failure of a change of an address space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
-    /// Nothing was changed.
+    /// Nothing has changed.
     #[error("refused: {0}")]
     Refused(String),
-    /// It is unknown what was changed: the deadline has passed, or the agent has died. The domain
-    /// must be killed before its pins end.
+    /// The extent of the change is unknown: the deadline has passed, or the agent has died. The
+    /// domain must be killed before its pins are released.
     #[error("lost: {0}")]
     Lost(String),
 }
 
 impl SpaceError {
     /// Turns a rejection into a loss, for changes that must succeed: if pages cannot be unmapped,
-    /// the domain is killed to remove them.
+    /// the domain must be killed.
     #[must_use]
     pub fn fatal(self) -> Self {
         match self {
@@ -43,7 +43,7 @@ pub trait AddressSpace: std::fmt::Debug {
         ro: BorrowedFd<'_>,
     ) -> Result<(), SpaceError>;
 
-    /// Removes a memory. No page of it is mapped.
+    /// Removes a memory, none of whose pages may be mapped.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -58,7 +58,7 @@ pub trait AddressSpace: std::fmt::Debug {
     /// Maps pages in place of others, which are inaccessible when this returns.
     ///
     /// # Errors
-    /// Only [`SpaceError::Lost`]: a slot that shows neither page is as bad as an unknown one.
+    /// Only [`SpaceError::Lost`]: a slot without a page is as harmful as one with an unknown page.
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
         self.map(maps).map_err(SpaceError::fatal)
     }
@@ -73,16 +73,16 @@ pub trait AddressSpace: std::fmt::Debug {
     /// nothing was mapped. A space without an agent rejects all files.
     ///
     /// # Errors
-    /// [`SpaceError::Lost`] alone.
+    /// Only [`SpaceError::Lost`].
     fn map_foreign(&mut self, _map: &ForeignMap) -> Result<Result<(), Errno>, SpaceError> {
         Ok(Err(Errno::NOSPC))
     }
 
-    /// Unmaps the file that was mapped at this page of the range. The inner error means that there
-    /// is none.
+    /// Unmaps the file that was mapped at this page of the range. The inner error means that no
+    /// file is mapped there.
     ///
     /// # Errors
-    /// [`SpaceError::Lost`] alone.
+    /// Only [`SpaceError::Lost`].
     fn unmap_foreign(&mut self, _page: u64) -> Result<Result<(), Errno>, SpaceError> {
         Ok(Err(Errno::NOENT))
     }
@@ -94,7 +94,8 @@ pub trait AddressSpace: std::fmt::Debug {
     fn destroy(&mut self, why: &str);
 }
 
-/// Registers a memory and maps pages, some of them from it. On an error, does neither.
+/// Registers a memory, and maps pages, some of which may belong to it. Does neither if either is
+/// refused.
 ///
 /// # Errors
 /// See [`SpaceError`].

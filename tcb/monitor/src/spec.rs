@@ -1,4 +1,4 @@
-//! The limits of a domain's specification.
+//! Limits of a domain's specification.
 
 use abi::core::NewDomain;
 use abi::layout::{FOREIGN_PAGES, FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
@@ -6,7 +6,7 @@ use sandbox::Profile;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Why a domain could not be built or started: its name and the reason.
+/// Error of building or starting a domain: its name and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("domain {0}: {1}")]
 pub struct DomainError(String, String);
@@ -17,7 +17,7 @@ impl DomainError {
     }
 }
 
-/// How to start a domain's process.
+/// Parameters for the start of a domain's process.
 #[derive(Debug)]
 pub struct StartSpec {
     /// The program, a static ELF file.
@@ -40,7 +40,7 @@ pub(crate) fn check(spec: &NewDomain, config: &[u8]) -> Result<(), DomainError> 
             0,
             WINDOW_SLOTS_MAX,
         ),
-        // A window and foreign memory would need two ranges in the agent's filter.
+        // The agent's filter permits one range: either a window or foreign memory.
         (
             "pages of foreign memory",
             spec.foreign_pages as usize,

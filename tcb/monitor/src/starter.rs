@@ -1,5 +1,5 @@
-//! Creates a domain's process, as the first act of the domain's worker. This takes as long as the
-//! kernel and the new agent need, so the main thread does not wait for it.
+//! Creation of a domain's process, with which its worker begins. The main thread does not wait for
+//! it, because the kernel and the new agent may be slow.
 
 use crate::process::Process;
 use crate::spec::StartSpec;
@@ -8,10 +8,11 @@ use sandbox::Spec;
 use std::os::fd::AsFd;
 
 impl Worker {
-    /// Creates the process and its agent. Also returns the features that this system lacks.
+    /// Creates the process and its agent. Returns the process and the features that this system
+    /// lacks.
     ///
     /// # Errors
-    /// The reason; nothing of the process is left.
+    /// The reason. No part of the process remains.
     pub(crate) fn spawn(&self, start: StartSpec) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
             program: &start.program,

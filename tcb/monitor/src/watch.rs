@@ -8,10 +8,10 @@ use rustix::io::Result;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Set in an event's data, in addition to the domain's id, if the event is an attach call.
-const ASKS: u64 = 1 << 16;
-/// The maximum number of events taken at once; others stay pending.
-const EVENTS: usize = 64;
+/// Bit in an event's data, beside the domain's id, which marks an attach call.
+const ATTACH_CALL: u64 = 1 << 16;
+/// The maximum number of events per call; further events stay pending.
+const EVENTS_MAX: usize = 64;
 
 /// The epoll set over the descriptors of all living domains.
 #[derive(Debug)]
@@ -24,8 +24,11 @@ impl DomainEpoll {
 
     /// Watches a domain's process.
     pub(crate) fn add(&self, id: DomId, process: &Process) -> Result<()> {
-        for (fd, asks) in [(process.pidfd.as_fd(), 0), (process.attach.fd(), ASKS)] {
-            let data = EventData::new_u64(u64::from(id.0) | asks);
+        for (fd, mark) in [
+            (process.pidfd.as_fd(), 0),
+            (process.attach.fd(), ATTACH_CALL),
+        ] {
+            let data = EventData::new_u64(u64::from(id.0) | mark);
             epoll::add(&self.0, fd, data, EventFlags::IN)?;
         }
         Ok(())
@@ -35,7 +38,7 @@ impl DomainEpoll {
     pub(crate) fn modify(&self, id: DomId, process: &Process, enabled: bool) {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, enabled);
-        let data = EventData::new_u64(u64::from(id.0) | ASKS);
+        let data = EventData::new_u64(u64::from(id.0) | ATTACH_CALL);
         // A domain that is no longer watched is dead.
         let _ = epoll::modify(&self.0, process.attach.fd(), data, flags);
     }
@@ -47,12 +50,12 @@ impl DomainEpoll {
         }
     }
 
-    /// Returns the domains with events; true marks an attach call, false the end of the process.
+    /// Returns the domains with events; true marks an attach call, false the exit of the process.
     pub(crate) fn take(&self) -> Vec<(DomId, bool)> {
-        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
         let ready = epoll::wait(&self.0, &mut events, Some(&Timespec::default()));
         let data = |event: &epoll::Event| event.data.u64();
-        let decode = |data: u64| (DomId(data as u16), data & ASKS != 0);
+        let decode = |data: u64| (DomId(data as u16), data & ATTACH_CALL != 0);
         let decode = ready.map(|(ready, _)| ready.iter().map(data).map(decode).collect());
         decode.unwrap_or_default()
     }

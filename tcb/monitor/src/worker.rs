@@ -1,11 +1,12 @@
-//! The worker: one thread per domain that starts it, serves its hypercalls, and tears it down.
+//! The worker: one thread per domain, which starts the domain, serves its hypercalls, and tears it
+//! down.
 //!
 //! The worker runs on the domain's CPUs, because a wake-up across cores costs more than most calls.
 //! It sleeps on the call page's futex and never spins. While its domain is over its budget, it
-//! sleeps and ignores the domain's writes there. The workers of granters also change the domain's
-//! window, each in the slots of its granter's tables. Only this worker maps and unmaps the pages of
-//! a further mechanism (`grant::mechanism`) for the domain's own calls, so no mapping races with an
-//! unmapping or with the teardown, which is the worker's last act.
+//! sleeps and ignores the domain's writes to the futex. The workers of granters also change the
+//! domain's window, each in the slots of its granter's tables. Only this worker maps and unmaps
+//! pages by calls of `grant::mechanism`. It tears down the domain last, so no mapping races with an
+//! unmapping or with the teardown.
 
 use crate::event::EventPort;
 use crate::foreign::ForeignMappings;
@@ -26,8 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// The longest time between two checks for the end of the domain.
-const NAP: Duration = Duration::from_secs(1);
+/// The maximum time between two checks whether the domain was killed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The main thread's handle to a worker.
 #[derive(Debug)]
@@ -49,8 +50,8 @@ impl WorkerHandle {
         }
     }
 
-    /// Makes the worker tear down its domain, which was killed. Wakes the worker from either kind
-    /// of sleep.
+    /// Makes the worker tear down its domain, which was killed. Wakes the worker, whether it waits
+    /// for a call or defers the domain.
     pub(crate) fn stop(&self, thread: &Thread) {
         self.stop.store(true, Ordering::Release);
         // Change the word first, so that a worker that is about to wait on it does not sleep.
@@ -59,7 +60,7 @@ impl WorkerHandle {
         thread.unpark();
     }
 
-    /// CPU time of the worker's thread in nanoseconds; 0 after its end.
+    /// Returns the CPU time of the worker's thread in nanoseconds, or 0 after its exit.
     pub(crate) fn cpu_ns(&self) -> u64 {
         let tid = self.tid.load(Ordering::Relaxed);
         sandbox::thread_cpu_ns(tid).unwrap_or(0)
@@ -83,20 +84,20 @@ pub(crate) fn start(
 fn run(worker: Worker, start: StartSpec, control: &WorkerHandle) {
     let tid = gettid().as_raw_nonzero().get();
     control.tid.store(tid, Ordering::Relaxed);
-    let (id, post) = (worker.id, worker.post.clone());
+    let (id, notices) = (worker.id, worker.notices.clone());
     match worker.spawn(start) {
         Ok((process, missing)) => {
             let process = control.process.get_or_init(|| Arc::new(process));
-            post.tell(id, |notice| notice.started = Some(missing));
+            notices.report(id, |notice| notice.started = Some(missing));
             pin(&worker.spec.cpus);
             worker.run(process, control);
         }
         Err(why) => {
-            post.killed(id, format!("could not be started: {why}"));
+            notices.killed(id, format!("could not be started: {why}"));
             worker.shared.end(id, || {});
         }
     }
-    post.tell(id, |notice| notice.gone = true);
+    notices.report(id, |notice| notice.gone = true);
 }
 
 /// A worker's state.
@@ -109,46 +110,50 @@ pub(crate) struct Worker {
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<MonitorState>,
     pub(crate) counters: Arc<CallCounters>,
-    pub(crate) post: NoticeChannel,
+    pub(crate) notices: NoticeChannel,
 }
 
 impl Worker {
-    /// Serves the domain, and tears it down.
+    /// Serves the domain, and then tears it down.
     fn run(self, process: &Arc<Process>, control: &WorkerHandle) {
         let Self {
-            id, shared, post, ..
+            id,
+            shared,
+            notices,
+            ..
         } = self;
         let space = || AgentSpace {
             id,
             process: Arc::clone(process),
-            post: post.clone(),
+            notices: notices.clone(),
             foreign: ForeignMappings::new(self.spec.foreign_pages),
         };
-        let reached = Arc::new(Mutex::new(space()));
-        shared.grants.lock().set_space(id, Some(reached));
+        let shared_space = Arc::new(Mutex::new(space()));
+        shared.grants.lock().set_space(id, Some(shared_space));
         shared.counted.insert(id, self.spec.collateral);
         let mut server =
             HypercallServer::new(id, self.page, Arc::clone(&shared), space(), self.counters);
-        // Before the first hypercall is answered, so that a domain that has made one sees the
-        // pages. A device ends with its last descriptor, so no descriptor is kept here.
+        // The pages are mapped before the first hypercall is answered, so that a domain can use
+        // them after its first call. A device ends when its last descriptor is closed, so this loop
+        // keeps none.
         let mut devices = shared.devices.of(id).into_iter();
         let mapped = devices.try_for_each(|device| space().map_device(&device));
-        let tell = || post.tell(id, |_| {});
-        let served = mapped.and_then(|()| serve(&mut server, control, tell));
+        let report = || notices.report(id, |_| {});
+        let served = mapped.and_then(|()| serve(&mut server, control, report));
         if let Err(why) = served {
-            // Report the reason before the end can be noticed.
-            post.killed(id, format!("killed: {why}"));
-            process.strike();
+            // Report the reason before the main thread can notice the exit.
+            notices.killed(id, format!("killed: {why}"));
+            process.send_kill();
         }
-        shared.end(id, || process.end());
+        shared.end(id, || process.kill_and_wait());
     }
 }
 
-/// Serves calls until the domain is killed, or must be.
+/// Serves calls until the domain is killed. Returns an error if the domain must be killed.
 fn serve<S: AddressSpace>(
     server: &mut HypercallServer<S>,
     control: &WorkerHandle,
-    tell: impl Fn(),
+    report: impl Fn(),
 ) -> Result<(), SpaceError> {
     let request = server.page().request;
     // The page starts as zeroes; the domain may have made its first call already.
@@ -159,18 +164,18 @@ fn serve<S: AddressSpace>(
         }
         let debt_ns = server.debt_ns();
         if debt_ns > 0 {
-            thread::park_timeout(NAP.min(Duration::from_nanos(debt_ns)));
+            thread::park_timeout(CHECK_INTERVAL.min(Duration::from_nanos(debt_ns)));
             continue;
         }
-        // Acquire: the operations written before the number are visible.
+        // Acquire: the operations that the domain wrote before the number are visible.
         let now = request.load(Ordering::Acquire);
         if now != last {
             last = now;
             server.serve(now)?;
-            if server.take_news() {
-                tell();
+            if server.take_notice() {
+                report();
             }
-        } else if !futex::wait(request, last, Some(NAP)) {
+        } else if !futex::wait(request, last, Some(CHECK_INTERVAL)) {
             return Err(SpaceError::Lost("the call page is unmapped".into()));
         }
     }
@@ -182,7 +187,8 @@ fn pin(cpus: &[u64; CPU_WORDS]) {
     let all = (0..CpuSet::MAX_CPU).filter(|cpu| word(cpu) >> (cpu % 64) & 1 != 0);
     let mut set = CpuSet::new();
     all.for_each(|cpu| set.set(cpu));
-    // A rejection costs only speed. The kernel always rejects an empty set, which means all CPUs.
+    // A rejection only makes the worker slower. The kernel rejects the empty set, which means all
+    // CPUs here.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -193,7 +199,8 @@ mod tests {
     use abi::hypercall::{COUNT, DONE, HypercallKind, KIND, REQUEST};
     use abi::layout::info;
 
-    /// Stops the worker while it serves calls, sleeps, or defers a domain that is over its budget.
+    /// Stops the worker while it serves calls, waits for one, or defers a domain that is over its
+    /// budget.
     #[test]
     fn a_worker_stops_in_every_state() {
         for calls in [0, 1, 2, 100, 20_000] {

@@ -24,7 +24,7 @@ const BURST: u32 = 8192;
 /// Operations per second in the long run.
 const PER_SECOND: u64 = 20_000;
 
-/// A granter with its worker's server and a table that the user has bound.
+/// A granter, the server of its worker, and its table, which the user has bound.
 struct Granter {
     memory: Arc<SharedDomainMemory>,
     server: HypercallServer<FakeSpace>,
@@ -32,7 +32,7 @@ struct Granter {
     calls: u32,
 }
 
-/// Domains 1, 2, … grant to domain 0.
+/// Returns a monitor in which the domains 1, 2, … grant to domain 0.
 fn machine(granters: u16) -> (Arc<MonitorState>, Vec<Granter>) {
     let shared = Arc::new(MonitorState::new(None));
     let slots = ENTRIES + table_slots(ENTRIES);
@@ -122,7 +122,7 @@ impl Granter {
         self.call(HypercallKind::GrantCreate, &[create.encode()])[0]
     }
 
-    /// Revokes one entry, as many times as fit into one call.
+    /// Revokes the same entry as many times as fit into one call.
     fn revoke(&mut self, gref: GrantRef) -> Vec<GrantStatus> {
         let revoke = Revoke {
             table: self.table,
@@ -138,7 +138,8 @@ impl Granter {
     }
 }
 
-/// Row 34: granters that revoke as fast as they can share one budget, through their own workers.
+/// Row 34: granters that revoke as fast as possible share one budget, although each has a separate
+/// worker.
 #[test]
 fn attack_34_workers_share_one_churn_budget() {
     let (_shared, granters) = machine(3);
@@ -161,16 +162,16 @@ fn attack_34_workers_share_one_churn_budget() {
         floods.into_iter().map(|flood| flood.join().unwrap()).sum()
     });
     let took = start.elapsed();
-    let most = u64::from(BURST) + (PER_SECOND as f64 * took.as_secs_f64()) as u64;
-    // Each may owe the cost of one call.
+    let limit = u64::from(BURST) + (PER_SECOND as f64 * took.as_secs_f64()) as u64;
+    // Each granter may have exceeded the budget by one call.
     assert!(
-        done <= most + 3 * OPS_MAX as u64,
-        "{done} in {took:?}, not {most}"
+        done <= limit + 3 * OPS_MAX as u64,
+        "{done} in {took:?}, not {limit}"
     );
 }
 
-/// Returns whether nothing was taken from the shared budget.
-fn is_untouched(shared: &MonitorState) -> bool {
+/// Returns whether the shared budget is still full.
+fn is_budget_full(shared: &MonitorState) -> bool {
     let now_ns = shmem::time::monotonic_ns();
     shared.churn.take(DomId(99), BURST, now_ns).is_ok()
 }
@@ -182,15 +183,16 @@ fn attack_34_revoking_from_a_dead_user_is_free() {
         let made: Vec<_> = (0..ENTRIES).map(|index| granter.create(index)).collect();
         assert_eq!(made, [GrantStatus::Okay; ENTRIES as usize]);
     }
-    // The user dies, and the main thread notices: every granter revokes its grants to the user.
+    // The user has died, and the main thread has noticed that. Every granter then revokes its
+    // grants.
     shared.grants.lock().fence(USER);
     for granter in &mut granters {
         assert_eq!(granter.revoke(GrantRef::new(0, 1))[0], GrantStatus::Okay);
         assert_eq!(granter.end(), GrantStatus::Okay);
     }
     assert!(
-        is_untouched(&shared),
-        "granting and revoking from the dead are free"
+        is_budget_full(&shared),
+        "granting, and revoking from a dead user, are free"
     );
 }
 

@@ -33,13 +33,13 @@ impl End {
         Self { memory, port }
     }
 
-    /// Returns the pending bits raised since the last call.
+    /// Returns the pending bits that were raised since the last call.
     fn take_pending(&self) -> u32 {
         let word = self.memory.info.span().u32(info::PENDING).unwrap();
         word.swap(0, Ordering::Relaxed)
     }
 
-    /// Returns the set of its first 128 connections that were marked as changed since the last
+    /// Returns a bit set of the first 128 connections that were marked as changed since the last
     /// call.
     fn take_changed(&self) -> u128 {
         let span = self.memory.info.span();
@@ -53,7 +53,7 @@ impl End {
         word.store(1, Ordering::Relaxed);
     }
 
-    /// Returns whether its doorbell was rung since the last call.
+    /// Returns whether the doorbell was rung since the last call.
     fn was_rung(&self) -> bool {
         rustix::io::read(self.port.doorbell(), &mut [0; 8]).is_ok()
     }
@@ -76,18 +76,19 @@ fn pair() -> (Connections, End, End) {
 
 const BODY: [u8; RECORD_BYTES] = [5; RECORD_BYTES];
 
-/// Moves the backend's end from its start to `state`, if a domain can reach that state.
-fn lead_to(connections: &Connections, state: XenbusState) -> bool {
+/// Moves the backend's end from its initial state to `state`. Returns false if a domain cannot
+/// enter that state.
+fn enter_state(connections: &Connections, state: XenbusState) -> bool {
     state != XenbusState::Unknown
         && (state == XenbusState::Initialising
             || connections.set(BACK, ConnId(0), state, &BODY, 0).is_ok())
 }
 
 #[test]
-fn every_transition() {
+fn only_permitted_state_transitions_succeed() {
     use XenbusState as S;
-    // The allowed next states for each state (a row): U, Initialising, InitWait, Initialised,
-    // Connected, Closing, Closed.
+    // For each state, whether each next state is allowed: Unknown, Initialising, InitWait,
+    // Initialised, Connected, Closing, Closed.
     let table = [
         (S::Initialising, [0, 1, 1, 1, 1, 1, 1]),
         (S::InitWait, [0, 0, 1, 1, 1, 1, 1]),
@@ -99,7 +100,7 @@ fn every_transition() {
     for (from, row) in table {
         for (to, allowed) in ALL.into_iter().zip(row) {
             let (connections, _back, front) = pair();
-            assert!(lead_to(&connections, from), "{from:?}");
+            assert!(enter_state(&connections, from), "{from:?}");
             front.take_pending();
             let outcome = connections.set(BACK, ConnId(0), to, &BODY, 0);
             let expected = if allowed == 1 {
@@ -148,15 +149,15 @@ fn each_end_sees_the_other() {
 fn others_connections_do_not_exist() {
     let (connections, ..) = pair();
     let state = XenbusState::Closed;
-    for (who, conn) in [(BACK, 1), (FRONT, u32::MAX), (DomId(2), 0)] {
+    for (domain, conn) in [(BACK, 1), (FRONT, u32::MAX), (DomId(2), 0)] {
         let conn = ConnId(conn);
-        assert_eq!(connections.get(who, conn).unwrap_err(), Errno::NOENT);
+        assert_eq!(connections.get(domain, conn).unwrap_err(), Errno::NOENT);
         assert_eq!(
-            connections.set(who, conn, state, &BODY, 0),
+            connections.set(domain, conn, state, &BODY, 0),
             Err(Errno::NOENT)
         );
         assert!(matches!(
-            connections.other_end(who, conn),
+            connections.other_end(domain, conn),
             Err(Errno::NOENT)
         ));
     }
@@ -211,22 +212,26 @@ fn the_end_of_a_domain_closes_its_ends() {
 fn a_replaced_end_restarts_under_its_number() {
     const NEW: DomId = DomId(9);
     let (connections, back, front) = pair();
-    for (who, state) in [
+    for (domain, state) in [
         (BACK, XenbusState::Connected),
         (FRONT, XenbusState::Connected),
     ] {
-        connections.set(who, ConnId(0), state, &BODY, 0).unwrap();
+        connections.set(domain, ConnId(0), state, &BODY, 0).unwrap();
     }
     assert!(connections.are_up(BACK) && connections.are_up(FRONT));
-    let spent = || (0..100).take_while(|_| closes(&connections)).count();
-    assert!(spent() < 64);
+    let accepted_writes = || {
+        (0..100)
+            .take_while(|_| close_or_reconnect(&connections))
+            .count()
+    };
+    assert!(accepted_writes() < 64);
     connections.end_all(BACK, XenbusState::Closed);
     connections.end_all(BACK, XenbusState::Unknown);
     back.take_pending();
     front.take_pending();
-    let left = connections.get(FRONT, ConnId(0)).unwrap().own;
+    let frontend_state = connections.get(FRONT, ConnId(0)).unwrap().own;
     let new = End::new(NEW);
-    // The end has the dead domain's doorbell.
+    // The frontend's end still refers to the dead domain's doorbell.
     let rings = || {
         let given = connections.hand_out(FRONT, ConnId(0), ring);
         given.map(|()| (back.was_rung(), new.was_rung()))
@@ -255,27 +260,28 @@ fn a_replaced_end_restarts_under_its_number() {
     );
     let view = connections.get(NEW, ConnId(0)).unwrap();
     assert_eq!((view.peer, view.role), (FRONT, Role::Backend));
-    assert_eq!(view.state, left);
+    assert_eq!(view.state, frontend_state);
     assert!(!connections.are_up(NEW));
-    // The end that had exhausted its writes has a full budget again, since it must reconnect.
-    assert!(spent() > 60);
+    // The frontend, which had exhausted its writes, has a full budget again, since it must
+    // reconnect.
+    assert!(accepted_writes() > 60);
     let (peer, port) = connections.other_end(FRONT, ConnId(0)).unwrap();
     assert!(peer == NEW && Arc::ptr_eq(&port, &new.port));
-    // No end waits for a dead peer.
+    // A connection to a dead peer does not count as down.
     connections.end_all(FRONT, XenbusState::Closed);
     assert!(connections.are_up(NEW));
     connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)));
     assert!(!connections.names(DomId(8)));
 }
 
-/// Accepts a doorbell, and rings it.
+/// Rings a doorbell, and accepts it.
 fn ring(port: &EventPort) -> Result<(), Errno> {
     port.ring();
     Ok(())
 }
 
 /// Makes the frontend close, or reconnect. Returns whether its write was accepted.
-fn closes(connections: &Connections) -> bool {
+fn close_or_reconnect(connections: &Connections) -> bool {
     let own = connections.get(FRONT, ConnId(0)).unwrap().own;
     let state = match own {
         XenbusState::Closed => XenbusState::Initialising,
@@ -284,16 +290,16 @@ fn closes(connections: &Connections) -> bool {
     connections.set(FRONT, ConnId(0), state, &BODY, 0).is_ok()
 }
 
-/// Each doorbell is handed out once, however often a hand-out failed before.
+/// Each doorbell is handed out once; failed hand-outs do not count.
 #[test]
 fn a_doorbell_is_handed_out_once() {
     let (connections, back, front) = pair();
-    let give = |who, conn, given| connections.hand_out(who, ConnId(conn), |_| given);
+    let give = |domain, conn, given| connections.hand_out(domain, ConnId(conn), |_| given);
     assert_eq!(give(BACK, 1, Ok(())), Err(Errno::NOENT));
     assert_eq!(give(BACK, 0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(BACK, 0, Ok(())), Ok(()));
     assert_eq!(give(BACK, 0, Ok(())), Err(Errno::EXIST));
-    // The backend's table gets the frontend's doorbell, and vice versa.
+    // The backend receives the frontend's doorbell, and vice versa.
     assert_eq!(connections.hand_out(FRONT, ConnId(0), ring), Ok(()));
     assert!(back.was_rung() && !front.was_rung());
 }
@@ -309,15 +315,15 @@ fn only_a_sleeping_domain_is_rung() {
     assert!(front.was_rung() && !front.was_rung());
 }
 
-/// C-7: once a domain is torn down, the other end is unknown and unreachable at once. The number is
-/// free when the remaining domain no longer uses the connection; then another connection may get
-/// it.
+/// C-7: when a domain is torn down, its end immediately becomes unknown and cannot be notified. The
+/// number of the remaining end is free once its domain no longer uses the connection; another
+/// connection may then use it.
 #[test]
 fn a_removed_connection_frees_its_numbers() {
     let (connections, back, front) = pair();
-    let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
-    for who in [BACK, FRONT] {
-        set(who, XenbusState::Connected).unwrap();
+    let set = |domain, state| connections.set(domain, ConnId(0), state, &BODY, 0);
+    for domain in [BACK, FRONT] {
+        set(domain, XenbusState::Connected).unwrap();
     }
     connections.end_all(FRONT, XenbusState::Closed);
     back.take_pending();
@@ -331,7 +337,7 @@ fn a_removed_connection_frees_its_numbers() {
     assert_eq!(
         connections.get(FRONT, ConnId(0)).unwrap_err(),
         Errno::NOENT,
-        "a domain that is gone has no ends"
+        "a domain that was torn down has no ends"
     );
     let view = connections.get(BACK, ConnId(0)).unwrap();
     let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
@@ -339,21 +345,21 @@ fn a_removed_connection_frees_its_numbers() {
     assert_eq!(view.own, XenbusState::Connected);
     let reached = connections.other_end(BACK, ConnId(0));
     assert!(matches!(reached, Err(Errno::NOTCONN)));
-    // This domain still considers itself connected.
-    let is_there = || connections.get(BACK, ConnId(0)).is_ok();
+    // The backend's record still has the state `Connected`.
+    let exists = || connections.get(BACK, ConnId(0)).is_ok();
     connections.release_unused(|_, _| false);
-    assert!(is_there());
+    assert!(exists());
     set(BACK, XenbusState::Closed).unwrap();
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
-    // A connection in use keeps its number, and still names the domain that was torn down.
+    // A connection in use keeps its number, and still refers to the domain that was torn down.
     connections.release_unused(|_, _| true);
-    assert!(is_there() && connections.names(FRONT));
+    assert!(exists() && connections.names(FRONT));
     connections.release_unused(|domain, conn| (domain, conn) != (BACK, ConnId(0)));
-    assert!(!is_there() && !connections.names(FRONT));
+    assert!(!exists() && !connections.names(FRONT));
     let ends = [(BACK, &back), (FRONT, &front)].map(|(id, end)| (id, Arc::clone(&end.port)));
     let [one, other] = ends;
     connections.add(one, other, 9).unwrap();
-    let numbers = |who| [0, 1, 2].map(|n| connections.get(who, ConnId(n)).is_ok());
+    let numbers = |domain| [0, 1, 2].map(|n| connections.get(domain, ConnId(n)).is_ok());
     assert_eq!(
         numbers(BACK),
         [false, true, false],

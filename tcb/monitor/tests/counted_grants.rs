@@ -1,6 +1,7 @@
-//! Counted grants against a simple model: random sequences of all actions of granters and of honest
-//! and lying users, and of deaths (N-1 … N-15). After each step statuses, translation entries, the
-//! user's window and its collateral match the model, and the audit finds no leak.
+//! Counted grants against a simple model (N-1 … N-15). Random sequences contain all actions of
+//! granters, of honest users and of lying users, and deaths. After each step the statuses, the
+//! translation entries, the user's window and its collateral match the model, and the audit finds
+//! no leak.
 
 mod counted_model;
 mod spy;
@@ -9,7 +10,7 @@ use abi::counted::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus};
 use counted_model::{Op, Rig};
 use monitor::memory::SharedDomainMemory;
-use monitor::pins::{PATIENCE_NS, Pin, Pins};
+use monitor::pins::{Pin, Pins, UNPIN_TIMEOUT_NS};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ fn how() -> impl Strategy<Value = Revocation> {
 
 fn op() -> impl Strategy<Value = Op> {
     let guest = || 1..3u16;
-    // One entry and one frame out of range.
+    // The ranges include one entry and one frame that do not exist.
     let (index, frame) = (|| 0..5u32, || 0..4u32);
     prop_oneof![
         3 => guest().prop_map(Op::Table),
@@ -58,7 +59,7 @@ proptest! {
     }
 }
 
-/// Guest 1 has a bound table, and grants frames 0 … 2 by entries 0 … 2.
+/// Returns a rig in which guest 1 has a bound table and grants frames 0 … 2 through entries 0 … 2.
 fn granted() -> Rig {
     granted_in(Rig::new())
 }
@@ -88,7 +89,7 @@ fn used(index: u32) -> Op {
     }
 }
 
-/// N-9: a revocation is refused while the grant is in use, and changes nothing; N-8: it succeeds
+/// N-9: a revocation is refused while the grant is in use, and changes nothing. N-8: it succeeds
 /// once the use has ended.
 #[test]
 fn a_use_delays_only_an_ordinary_revocation() {
@@ -106,7 +107,7 @@ fn a_use_delays_only_an_ordinary_revocation() {
     rig.end();
 }
 
-/// N-10: a draining grant gets no new use.
+/// N-10: new uses of a draining grant are rejected.
 #[test]
 fn a_draining_grant_gets_no_new_use() {
     let mut rig = granted();
@@ -120,7 +121,7 @@ fn a_draining_grant_gets_no_new_use() {
     rig.end();
 }
 
-/// N-10 for a grant that is named twice in one batch: one operation does not undo the other.
+/// N-10 for two operations of one batch on the same grant: neither undoes the other.
 #[test]
 fn a_refusal_in_the_same_batch_keeps_the_drain() {
     let [refuse, drain] = [Revocation::Refuse, Revocation::Drain].map(|how| (0, how, false));
@@ -135,8 +136,8 @@ fn a_refusal_in_the_same_batch_keeps_the_drain() {
     }
 }
 
-/// N-11, N-12, N-13: two forced revocations fill the quarantine of two frames; the entries can be
-/// granted again only when their uses have ended; the third kills the user.
+/// N-11, N-12, N-13: two forced revocations fill the quarantine of two frames. Their entries can be
+/// granted again only when their uses have ended. A third forced revocation kills the user.
 #[test]
 fn a_user_that_exhausts_its_collateral_is_killed() {
     let mut rig = granted();
@@ -179,7 +180,7 @@ fn ending_uses_restores_collateral() {
     rig.end();
 }
 
-/// N-6: generation 1 follows generation 4095; 0 never occurs.
+/// N-6: generation 1 follows generation 4095, and generation 0 never occurs.
 #[test]
 fn generations_wrap_past_zero() {
     let mut rig = granted();
@@ -218,8 +219,8 @@ fn tables_are_bounded() {
     assert!(make(1).unwrap() > second, "handles are never reused");
 }
 
-/// N-11: a user that has pinned a page keeps the pinned page, and sees no later contents of the
-/// frame. The pin is a pipe that holds the page by reference.
+/// N-11: a user that has pinned a page keeps that page, and cannot read later contents of the
+/// frame. A pipe that refers to the page pins it.
 #[test]
 fn an_exchanged_frame_is_a_new_page() {
     let memory = SharedDomainMemory::create(DomId(0), 2, 1, &[], None).unwrap();
@@ -252,9 +253,9 @@ fn an_exchanged_frame_is_a_new_page() {
     assert!(memory.exchange(2).is_err());
 }
 
-/// Returns what a page shows to the user that pinned it before `act`, after its owner has written
-/// 's' to it.
-fn pinned(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()) -> u8 {
+/// Pins a page, runs `act`, and writes 's' to the frame as its owner. Returns the byte that the
+/// pinned page then contains.
+fn pinned_byte_after(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()) -> u8 {
     let page = memory.frame(frame).unwrap();
     page.fill(b'a').unwrap();
     let (out, into) = rustix::pipe::pipe().unwrap();
@@ -269,8 +270,9 @@ fn pinned(memory: &SharedDomainMemory, frame: u32, act: impl FnOnce()) -> u8 {
     observed[0]
 }
 
-/// XDP-16: a frame that the user's device has pinned is exchanged once, however it is revoked, in
-/// use or not, and at no cost in collateral; a frame that no device has pinned is not exchanged.
+/// XDP-16: a frame that the user's device has pinned is exchanged once, however it is revoked and
+/// whether or not it is in use. This costs no collateral. A frame that no device has pinned is not
+/// exchanged.
 #[test]
 fn a_pinned_frame_is_exchanged_once() {
     use abi::hypercall::{Create, Revoke};
@@ -300,8 +302,12 @@ fn a_pinned_frame_is_exchanged_once() {
         let statuses = rig.counted.revoke(DomId(1), &[op]);
         assert_eq!(statuses, [GrantStatus::Okay]);
     };
-    assert_eq!(pinned(rig.memory(1), 0, || revoke(0)), b's');
-    assert_eq!(pinned(rig.memory(1), 1, || revoke(1)), b'a', "exchanged");
+    assert_eq!(pinned_byte_after(rig.memory(1), 0, || revoke(0)), b's');
+    assert_eq!(
+        pinned_byte_after(rig.memory(1), 1, || revoke(1)),
+        b'a',
+        "exchanged"
+    );
     assert!(!rig.counted.pins.release(DomId(1), 1));
     let again = Create {
         table: handle,
@@ -315,7 +321,7 @@ fn a_pinned_frame_is_exchanged_once() {
         GrantStatus::Okay
     );
     assert_eq!(
-        pinned(rig.memory(1), 1, || revoke(1)),
+        pinned_byte_after(rig.memory(1), 1, || revoke(1)),
         b's',
         "the frame was exchanged twice"
     );
@@ -325,8 +331,8 @@ fn a_pinned_frame_is_exchanged_once() {
     assert_eq!(audits[&DomId(0)].collateral_used, 0);
 }
 
-/// XDP-16: the end of a table, by either end, exchanges pinned frames too, and so does the death of
-/// its user.
+/// XDP-16: the end of a table by its granter or user, or the death of its user, also exchanges
+/// pinned frames.
 #[test]
 fn the_end_of_a_table_exchanges_pinned_frames() {
     for (dead, ends) in [(false, 1), (true, 1), (false, 0)] {
@@ -344,14 +350,18 @@ fn the_end_of_a_table_exchanges_pinned_frames() {
             let ended = rig.counted.end_table(DomId(ends), rig.handle(1));
             assert_eq!(ended, Ok(()));
         };
-        assert_eq!(pinned(rig.memory(1), 2, end), b'a', "{dead} {ends}");
+        assert_eq!(
+            pinned_byte_after(rig.memory(1), 2, end),
+            b'a',
+            "{dead} {ends}"
+        );
         let released = |frame| rig.counted.pins.release(DomId(1), frame);
         assert_eq!([0, 1, 2].map(released), [false; 3]);
     }
 }
 
-/// XDP-17: a living domain that keeps a device over a dead domain's memory is reported after a
-/// while.
+/// XDP-17: a living domain whose device keeps pages of a dead domain pinned is reported after the
+/// deadline.
 #[test]
 fn a_device_over_a_dead_domains_memory_is_overdue() {
     let pins = Pins::default();
@@ -367,7 +377,7 @@ fn a_device_over_a_dead_domains_memory_is_overdue() {
     let first = |id: DomId| id == DomId(1);
     let both = |id: DomId| id != DomId(2);
     assert_eq!(pins.overdue(none, 0), (vec![], None));
-    let due = 10 + PATIENCE_NS;
+    let due = 10 + UNPIN_TIMEOUT_NS;
     assert_eq!(pins.overdue(first, 10), (vec![], Some(due)));
     assert_eq!(pins.overdue(first, due - 1), (vec![], Some(due)));
     assert_eq!(pins.overdue(first, due), (vec![DomId(0)], None));
@@ -383,10 +393,10 @@ fn a_device_over_a_dead_domains_memory_is_overdue() {
     assert!(!pins.names(DomId(2)));
 }
 
-/// N-13: a user that needs time to end its uses gets it.
+/// N-13: the monitor waits for a user that needs time to end its uses.
 #[test]
 fn a_revocation_waits_for_a_full_quarantine() {
-    let mut rig = granted_in(Rig::with_patience(Duration::from_secs(100)));
+    let mut rig = granted_in(Rig::with_wait_budget(Duration::from_secs(100)));
     for index in 0..3 {
         rig.step(&used(index));
     }

@@ -1,5 +1,5 @@
-//! A user of counted grants that delays revocations: it counts every page as in use, and ends the
-//! use of one entry just before the monitor's patience would run out (N-13).
+//! A user of counted grants that delays revocations (N-13): it counts every page as in use, and
+//! ends the use of one entry just before a wait of the monitor for that entry alone would time out.
 
 mod spy;
 mod tables;
@@ -14,21 +14,22 @@ use tables::{Rig, Sizes};
 
 /// The operations of one call.
 const ENTRIES: u32 = OPS_MAX as u32;
-/// The monitor's limit, for one call and for any number of calls.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// The bound that the tests assert, since the test machine may stall for seconds: half of the time
-/// that a wait for every page would take.
-const ENOUGH: Duration = Duration::from_millis(ENTRIES as u64 * LETS_GO_MS / 2);
+/// The monitor's limit on its waits, for one call and for any number of calls.
+const WAIT_BUDGET: Duration = Duration::from_millis(100);
+/// The bound that the tests assert: half of the time that a separate wait for every page would
+/// take. It exceeds the limit, because the test machine may stall for seconds.
+const TIME_LIMIT: Duration = Duration::from_millis(ENTRIES as u64 * RELEASE_INTERVAL_MS / 2);
 /// The interval at which the user ends the use of a page.
-const LETS_GO_MS: u64 = 90;
-const UNKIND: &str = "it keeps revoked grants in use";
+const RELEASE_INTERVAL_MS: u64 = 90;
+const KILL_REASON: &str = "it keeps revoked grants in use";
 
-/// Returns a granter whose pages are all granted and, as the user claims, in use.
-fn all_in_use(patience: Duration) -> (Rig, Vec<GrantRef>) {
+/// Returns a rig with one granter that has granted all its pages. The user counts each of them as
+/// in use.
+fn all_in_use(wait_budget: Duration) -> (Rig, Vec<GrantRef>) {
     let rig = Rig::new(Sizes {
         granters: 1,
         entries: ENTRIES,
-        patience,
+        wait_budget,
         mappings: 1 << 20,
     });
     let grefs = rig.create_all(1);
@@ -43,17 +44,17 @@ fn force(rig: &Rig, grefs: &[GrantRef]) {
     assert!(statuses.iter().all(|status| *status == GrantStatus::Okay));
 }
 
-/// Runs `act` while the user ends one use every 90 ms. The monitor waits no longer than its limit,
-/// and kills the user.
-fn plays_for_time(act: impl FnOnce(&Rig, &[GrantRef])) -> Rig {
-    let (rig, grefs) = all_in_use(PATIENCE);
-    let over = AtomicBool::new(false);
+/// Runs `act` while the user ends one use every 90 ms. Asserts that the monitor waits no longer
+/// than its limit, and kills the user.
+fn with_delaying_user(act: impl FnOnce(&Rig, &[GrantRef])) -> Rig {
+    let (rig, grefs) = all_in_use(WAIT_BUDGET);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             for index in 0..ENTRIES {
-                thread::sleep(Duration::from_millis(LETS_GO_MS));
+                thread::sleep(Duration::from_millis(RELEASE_INTERVAL_MS));
                 let space = rig.space();
-                if over.load(Ordering::Relaxed) || space.fake.destroyed.is_some() {
+                if stop.load(Ordering::Relaxed) || space.fake.destroyed.is_some() {
                     return;
                 }
                 rig.set_uses(&space, 1, index, 0);
@@ -62,24 +63,24 @@ fn plays_for_time(act: impl FnOnce(&Rig, &[GrantRef])) -> Rig {
         let start = Instant::now();
         act(&rig, &grefs);
         let took = start.elapsed();
-        over.store(true, Ordering::Relaxed);
-        assert!(took < ENOUGH, "{took:?}");
+        stop.store(true, Ordering::Relaxed);
+        assert!(took < TIME_LIMIT, "{took:?}");
     });
-    assert_eq!(rig.destroyed().as_deref(), Some(UNKIND));
+    assert_eq!(rig.destroyed().as_deref(), Some(KILL_REASON));
     assert_eq!(rig.leaked(), 0);
     rig
 }
 
 #[test]
 fn a_revocation_of_many_pages_has_one_deadline() {
-    plays_for_time(force);
+    with_delaying_user(force);
 }
 
 #[test]
 fn consecutive_revocations_share_one_deadline() {
-    plays_for_time(|rig, grefs| {
+    with_delaying_user(|rig, grefs| {
         let calls = grefs.chunks(1);
-        // A dead domain gets no grants.
+        // A dead domain receives no grants.
         calls
             .take_while(|_| rig.destroyed().is_none())
             .for_each(|one| force(rig, one));
@@ -88,12 +89,12 @@ fn consecutive_revocations_share_one_deadline() {
 
 #[test]
 fn attack_21_ending_a_table_has_one_deadline() {
-    plays_for_time(|rig, _| assert_eq!(rig.end_table(DomId(1), 1), Ok(())));
+    with_delaying_user(|rig, _| assert_eq!(rig.end_table(DomId(1), 1), Ok(())));
 }
 
 #[test]
 fn attack_21_tearing_down_a_granter_has_one_deadline() {
-    let rig = plays_for_time(|rig, _| {
+    let rig = with_delaying_user(|rig, _| {
         rig.grants.lock().fence(DomId(1));
         rig.counted.tear_down(DomId(1));
     });
@@ -104,18 +105,19 @@ fn attack_21_tearing_down_a_granter_has_one_deadline() {
     );
 }
 
-/// A user whose page is unmapped during a copy faults, and ends its use. The page is unmapped
-/// before the monitor waits for the count.
+/// A user whose page is unmapped during a copy faults and ends its use. The monitor unmaps the page
+/// before it waits for the count.
 #[test]
 fn a_user_that_faults_and_ends_its_use_survives() {
-    let (rig, grefs) = all_in_use(1000 * PATIENCE);
-    let over = AtomicBool::new(false);
+    let (rig, grefs) = all_in_use(1000 * WAIT_BUDGET);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let space = rig.space();
-                let is_gone = |index: &u32| !space.fake.mapped.contains_key(&rig.slot(1, *index));
-                for index in (0..ENTRIES).filter(is_gone) {
+                let is_unmapped =
+                    |index: &u32| !space.fake.mapped.contains_key(&rig.slot(1, *index));
+                for index in (0..ENTRIES).filter(is_unmapped) {
                     rig.set_uses(&space, 1, index, 0);
                 }
                 drop(space);
@@ -123,7 +125,7 @@ fn a_user_that_faults_and_ends_its_use_survives() {
             }
         });
         force(&rig, &grefs);
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(rig.destroyed(), None);
 }

@@ -1,4 +1,5 @@
-//! Control calls: a domain reaches only its own devices, and only those with a control interface.
+//! Control calls: a domain can control only its own devices, and only those with a control
+//! interface.
 
 use abi::DomId;
 use abi::hypercall::TapControl;
@@ -11,11 +12,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Records its control calls, and rejects an odd first word.
+/// A control interface that records calls, and rejects those with an odd first word.
 #[derive(Debug, Default)]
-struct Diary(Mutex<Vec<[u64; 2]>>);
+struct CallRecorder(Mutex<Vec<[u64; 2]>>);
 
-impl DeviceControl for Diary {
+impl DeviceControl for CallRecorder {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
         self.0.lock().unwrap().push(words);
         if words[0] % 2 == 1 {
@@ -26,7 +27,7 @@ impl DeviceControl for Diary {
 }
 
 /// Returns a device without pages, and an epoll set.
-fn device(control: Arc<Diary>) -> (DomainDevice, Arc<OwnedFd>) {
+fn device(control: Arc<CallRecorder>) -> (DomainDevice, Arc<OwnedFd>) {
     let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let control: Option<Arc<dyn DeviceControl>> = Some(control);
     let device = DomainDevice {
@@ -40,21 +41,21 @@ fn device(control: Arc<Diary>) -> (DomainDevice, Arc<OwnedFd>) {
 #[test]
 fn a_domain_controls_its_own_devices_only() {
     let devices = Devices::default();
-    let diary = Arc::new(Diary::default());
-    let (tap, epoll) = device(Arc::clone(&diary));
+    let recorder = Arc::new(CallRecorder::default());
+    let (tap, epoll) = device(Arc::clone(&recorder));
     devices.insert(DomId(1), 3, tap, &epoll);
-    assert_eq!(devices.tell(DomId(1), 3, [40, 2]), Ok(42));
-    assert_eq!(devices.tell(DomId(1), 3, [1, 0]), Err(Errno::PERM));
+    assert_eq!(devices.control(DomId(1), 3, [40, 2]), Ok(42));
+    assert_eq!(devices.control(DomId(1), 3, [1, 0]), Err(Errno::PERM));
     for (domain, number) in [(1, 2), (1, 1 << 32 | 3), (1, u64::MAX), (2, 3), (0, 3)] {
-        let tap = devices.tell(DomId(domain), number, [0, 0]);
+        let tap = devices.control(DomId(domain), number, [0, 0]);
         assert_eq!(tap, Err(Errno::NOENT), "{domain} {number}");
     }
-    assert_eq!(*diary.0.lock().unwrap(), [[40, 2], [1, 0]]);
+    assert_eq!(*recorder.0.lock().unwrap(), [[40, 2], [1, 0]]);
     devices.forget(DomId(1));
-    assert_eq!(devices.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
+    assert_eq!(devices.control(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
 }
 
-/// A device without a control interface cannot end before its domain does.
+/// A device without a control interface rejects control calls.
 #[test]
 fn a_device_without_control_is_only_handed_out() {
     let devices = Devices::default();
@@ -64,19 +65,24 @@ fn a_device_without_control_is_only_handed_out() {
         ..tap
     };
     devices.insert(DomId(1), 0, mute, &epoll);
-    assert_eq!(devices.tell(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
+    assert_eq!(devices.control(DomId(1), 0, [0, 0]), Err(Errno::NOENT));
     let give = |number, given| devices.hand_out(DomId(1), number, |_| given);
     assert_eq!(give(1, Ok(())), Err(Errno::NOENT));
     assert_eq!(give(0, Err(Errno::BADF)), Err(Errno::BADF));
     assert_eq!(give(0, Ok(())), Ok(()));
     assert_eq!(give(0, Ok(())), Err(Errno::EXIST), "once");
-    let end = |number, is_there| devices.begin_end(DomId(1), number, || is_there).map(drop);
+    let end = |number, has_descriptor| {
+        devices
+            .begin_end(DomId(1), number, || has_descriptor)
+            .map(drop)
+    };
     assert_eq!(end(1, false), Err(Errno::NOENT));
     assert_eq!(end(0, true), Err(Errno::BUSY));
     assert_eq!(end(0, false), Ok(()));
 }
 
-/// Even while another descriptor of its file is open.
+/// The epoll set reports no events of an ended device, even while another descriptor of its file is
+/// open.
 #[test]
 fn an_ended_device_leaves_the_epoll_set() {
     let devices = Devices::default();
@@ -84,21 +90,22 @@ fn an_ended_device_leaves_the_epoll_set() {
     let kept = tap.fd.try_clone().unwrap();
     rustix::io::write(&kept, &1u64.to_ne_bytes()).unwrap();
     devices.insert(DomId(1), 3, tap, &epoll);
-    let is_told = || {
+    let has_event = || {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 2];
         let now = Some(&Timespec::default());
         let (ready, _) = epoll::wait(&epoll, &mut events, now).unwrap();
         ready.len() == 1
     };
-    assert!(!is_told());
+    assert!(!has_event());
     devices.hand_out(DomId(1), 3, |_| Ok(())).unwrap();
-    assert!(is_told());
+    assert!(has_event());
     devices.begin_end(DomId(1), 3, || false).unwrap();
     devices.remove(DomId(1), 3);
-    assert!(!is_told());
+    assert!(!has_event());
 }
 
-/// XDP-18: no domain has the descriptor of an ended device, whichever of the two threads is first.
+/// XDP-18: no domain has the descriptor of an ended device, whether the device is handed out or
+/// ended first.
 #[test]
 fn a_device_is_handed_out_or_ended_never_both() {
     let devices = Devices::default();
@@ -106,17 +113,17 @@ fn a_device_is_handed_out_or_ended_never_both() {
         let domain = DomId(round);
         let (tap, epoll) = device(Arc::default());
         devices.insert(domain, 3, tap, &epoll);
-        let there = AtomicBool::new(false);
+        let handed_out = AtomicBool::new(false);
         let hand_out = || {
             let give = |_: BorrowedFd<'_>| {
-                there.store(true, Ordering::Relaxed);
+                handed_out.store(true, Ordering::Relaxed);
                 Ok(())
             };
             devices.hand_out(domain, 3, give).is_ok()
         };
         let end = || {
-            let is_there = || there.load(Ordering::Relaxed);
-            devices.begin_end(domain, 3, is_there).map(drop)
+            let has_descriptor = || handed_out.load(Ordering::Relaxed);
+            devices.begin_end(domain, 3, has_descriptor).map(drop)
         };
         let (given, ended) = std::thread::scope(|scope| {
             let given = scope.spawn(hand_out);
@@ -127,7 +134,7 @@ fn a_device_is_handed_out_or_ended_never_both() {
             Ok(()) => assert!(!given, "round {round}"),
             Err(errno) => assert_eq!((errno, given), (Errno::BUSY, true), "round {round}"),
         }
-        // Nothing is left of either once the domain is torn down.
+        // Nothing of the device remains once its domain is torn down.
         devices.forget(domain);
         assert!(!devices.names(domain));
     }

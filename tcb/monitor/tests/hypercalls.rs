@@ -1,5 +1,5 @@
-//! The call page: a well-behaved domain gets correct results, and a hostile domain cannot make the
-//! monitor panic, hang or lose count.
+//! The call page: a well-behaved domain receives correct results, and a hostile domain cannot make
+//! the monitor panic, hang or miscount.
 
 mod rig;
 
@@ -40,7 +40,7 @@ fn an_invalid_call_is_rejected_as_a_whole() {
         (HypercallKind::ConnectGet as u32, 0),
         (HypercallKind::ConnectSet as u32, 2),
         (HypercallKind::ExchangeCreate as u32, 1),
-        // Only a monitor for comparisons has these calls.
+        // Only the monitor for comparisons supports these calls.
         (HypercallKind::GrantCopy as u32, 1),
         (HypercallKind::GrantMap as u32, 0),
         (HypercallKind::GrantTransfer as u32, OPS_MAX as u32),
@@ -50,7 +50,7 @@ fn an_invalid_call_is_rejected_as_a_whole() {
     }
 }
 
-/// A device that counts how often it was ended.
+/// A device that counts the calls of `end`.
 #[derive(Debug, Default)]
 struct Ending(AtomicU32);
 
@@ -64,7 +64,7 @@ impl DeviceControl for Ending {
     }
 }
 
-/// Gives the caller a device of this number.
+/// Gives the first domain a device with this number.
 fn give(rig: &Rig, number: u64, control: Arc<Ending>, pages: Vec<DeviceMap>) {
     let control: Arc<dyn DeviceControl> = control;
     let device = DomainDevice {
@@ -93,8 +93,8 @@ fn one_call_controls_several_devices() {
     assert_eq!(answers, [(0, 41), (noent, 0), (0, 43)]);
 }
 
-/// A domain ends a device once, after closing it. Afterwards the device has no visible pages and no
-/// pins.
+/// A domain can end a device once, after closing its descriptor. Afterwards no page of the device
+/// is mapped, and the device has nothing pinned.
 #[test]
 fn a_device_ends_when_its_descriptor_is_closed() {
     const NUMBER: u64 = 5;
@@ -127,14 +127,14 @@ fn a_device_ends_when_its_descriptor_is_closed() {
         assert_eq!(rig.call(HypercallKind::DeviceEnd as u32, 1), Ok(()));
         rig.get(0, STATUS_WORD) as i64 as i32
     };
-    for nobody in [0, 4, 6, u64::MAX, 1 << 32 | NUMBER] {
-        assert_eq!(end(&mut rig, nobody), -Errno::NOENT.raw_os_error());
+    for unknown in [0, 4, 6, u64::MAX, 1 << 32 | NUMBER] {
+        assert_eq!(end(&mut rig, unknown), -Errno::NOENT.raw_os_error());
     }
     assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
     assert!(rig.shared.counted.pins.names(DomId(1)));
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     rig.space.lock().unwrap().descriptors.clear();
-    // While the descriptor is being handed out.
+    // The device cannot end while its descriptor is being handed out.
     let shared = Arc::clone(&rig.shared);
     let while_handed_out = |_: BorrowedFd<'_>| {
         assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
@@ -149,7 +149,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.space.lock().unwrap().mapped.is_empty());
     assert!(!rig.shared.counted.pins.names(DomId(1)));
-    assert!(rig.server.take_news() && !rig.server.take_news());
+    assert!(rig.server.take_notice() && !rig.server.take_notice());
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
     assert_eq!(
         rig.call(HypercallKind::DeviceEnd as u32, 2),
@@ -202,8 +202,8 @@ fn connections() {
     }
 }
 
-/// XDP-4: no table or other device gets a slot that shows a device until that device has ended, and
-/// no device gets slots outside its domain's window.
+/// XDP-4: no table or other device can use a slot of a device until the device has ended, and no
+/// device can use slots outside of its domain's window.
 #[test]
 fn a_device_slot_holds_no_table() {
     const NUMBER: u64 = 5;
@@ -216,9 +216,9 @@ fn a_device_slot_holds_no_table() {
         pages,
     };
     let reserve = |rig: &Rig, number, pages: &[DeviceMap]| {
-        let (holds, slots) = (WindowSlot::Device(number), slots(pages));
+        let (contents, slots) = (WindowSlot::Device(number), slots(pages));
         let mut grants = rig.shared.grants.lock();
-        slots.is_some_and(|slots| grants.reserve(DomId(0), holds, &slots))
+        slots.is_some_and(|slots| grants.reserve(DomId(0), contents, &slots))
     };
     for wrong in [
         &[part(SLOTS, 1)][..],

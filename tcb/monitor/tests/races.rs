@@ -1,5 +1,5 @@
-//! Concurrent grants, revocations, ends and deaths, on both sides of a table (row 16). The address
-//! space panics if a page is mapped over another, or unmapped twice.
+//! Concurrent grants, revocations, ends of tables and deaths, on both sides of a table (row 16).
+//! The fake address space panics if a slot is mapped or unmapped twice.
 
 mod spy;
 mod tables;
@@ -17,13 +17,13 @@ fn rig() -> Rig {
     Rig::new(Sizes {
         granters: 2,
         entries: ENTRIES,
-        patience: Duration::from_secs(100),
+        wait_budget: Duration::from_secs(100),
         mappings: 1 << 20,
     })
 }
 
-/// A granter that grants all its pages and revokes them, until its table has ended.
-fn churns(rig: &Rig, granter: u16, times: u32) {
+/// Grants all pages of a granter and revokes them, `times` times. The table may end meanwhile.
+fn grant_and_revoke(rig: &Rig, granter: u16, times: u32) {
     let pages: Vec<_> = (0..ENTRIES).map(|n| (n, n)).collect();
     for round in 0..times {
         let made = rig.create(granter, &pages);
@@ -37,7 +37,7 @@ fn churns(rig: &Rig, granter: u16, times: u32) {
             .map(|(_, gref)| *gref)
             .collect();
         let how = [Revocation::Refuse, Revocation::Drain, Revocation::Force][round as usize % 3];
-        // Twice: a grant is revoked only once.
+        // Revoke twice: only one of the revocations may succeed.
         let done = [(); 2].map(|()| rig.revoke(granter, &grefs, how));
         for (first, second) in done[0].iter().zip(&done[1]) {
             let fine = [S::Okay, S::BadHandle, S::BadRef, S::Again];
@@ -52,9 +52,9 @@ fn attack_16_concurrent_maps_unmaps_and_ends() {
     for round in 0..ROUNDS {
         let rig = rig();
         thread::scope(|scope| {
-            scope.spawn(|| churns(&rig, 1, 8));
-            scope.spawn(|| churns(&rig, 2, 8));
-            // Both ends of a table end it, each twice.
+            scope.spawn(|| grant_and_revoke(&rig, 1, 8));
+            scope.spawn(|| grant_and_revoke(&rig, 2, 8));
+            // The user ends the first granter's table; a second attempt fails.
             scope.spawn(|| {
                 for _ in 0..round % 50 {
                     thread::yield_now();
@@ -71,7 +71,7 @@ fn attack_16_concurrent_maps_unmaps_and_ends() {
                 rig.grants.lock().fence(DomId(2));
                 rig.counted.tear_down(DomId(2));
             });
-            // The user claims to use pages, and then not to.
+            // The user counts pages as in use, and then as unused.
             scope.spawn(|| {
                 for n in 0..100 {
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 1);
@@ -126,8 +126,7 @@ fn attack_16_concurrent_binds_bind_a_table_once() {
     }
 }
 
-/// Row 27: a table's size is fixed, and its user cannot bind it as another table or in another
-/// size.
+/// Row 27: a table's size is fixed, and its user cannot bind it with another size.
 #[test]
 fn attack_27_a_table_is_bound_in_its_own_size() {
     let rig = rig();

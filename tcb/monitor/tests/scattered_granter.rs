@@ -1,5 +1,5 @@
-//! A granter that scatters its frames makes every page a mapping of the user (N-17). Its share
-//! bounds them; granters within their shares are not affected, nor is the user.
+//! A granter that scatters its frames makes every page a separate mapping of the user (N-17). The
+//! granter's share limits these mappings, so that neither the user nor other granters are affected.
 
 mod spy;
 mod tables;
@@ -11,23 +11,23 @@ use std::time::Duration;
 use tables::{Rig, Sizes};
 
 const ENTRIES: u32 = 128;
-/// Mappings that the user has for its window, in addition to its own.
+/// Mappings that the user may have for its window, beside those of its own memory.
 const MAPPINGS: u32 = 200;
-/// Two tables of equal size share them; each also has two sub-tables.
+/// The share of each of two tables of equal size, without the mappings of its two sub-tables.
 const SHARE: u32 = MAPPINGS / 2 - 2;
 
-/// Guest 1 is hostile; guest 2 grants adjacent frames.
+/// Returns a rig in which guest 1 is hostile and guest 2 grants adjacent frames.
 fn rig() -> Rig {
     Rig::new(Sizes {
         granters: 2,
         entries: ENTRIES,
-        patience: Duration::from_secs(1),
+        wait_budget: Duration::from_secs(1),
         mappings: 2048 + MAPPINGS,
     })
 }
 
-/// Returns the number of mappings that the kernel would have for the window: adjacent slots that
-/// show adjacent frames of one memory with the same access are one mapping, and so is each gap.
+/// Returns the number of mappings that the kernel would have for the window. Adjacent slots with
+/// adjacent frames of one memory and the same access form one mapping, as does each gap.
 fn mappings(rig: &Rig) -> u32 {
     let space = rig.space();
     let page = |slot: u32| space.fake.mapped.get(&abi::Slot(slot)).copied();
@@ -47,8 +47,8 @@ fn okays(made: &[(S, GrantRef)]) -> usize {
     made.iter().filter(|(status, _)| *status == S::Okay).count()
 }
 
-/// Only guest 1 is affected.
-fn others_are_well(rig: &Rig) {
+/// Asserts that guest 2 and the user are not affected.
+fn assert_others_unaffected(rig: &Rig) {
     let grefs = rig.create_all(2);
     assert!(mappings(rig) <= MAPPINGS, "{}", mappings(rig));
     let every_second: Vec<_> = grefs.iter().copied().step_by(4).collect();
@@ -66,11 +66,11 @@ fn scattered_frames_are_limited_to_a_share() {
     let rig = rig();
     let scattered: Vec<_> = (0..ENTRIES).map(|n| (n, ENTRIES - 1 - n)).collect();
     let made = rig.create(1, &scattered);
-    // The rest of the table is one of its mappings.
+    // The rest of the table takes one mapping of its share.
     assert_eq!(okays(&made), SHARE as usize - 1);
     assert!(made.iter().all(|(s, _)| matches!(s, S::Okay | S::NoSpace)));
-    others_are_well(&rig);
-    // Its grants work like any others, and after revoking one it may grant elsewhere.
+    assert_others_unaffected(&rig);
+    // The granter can still revoke a grant, and can then create another one.
     assert_eq!(rig.revoke(1, &[made[0].1], Revocation::Refuse), [S::Okay]);
     assert_eq!(rig.create(1, &[(0, 5)])[0].0, S::Okay);
 }
@@ -80,7 +80,8 @@ fn too_many_holes_end_the_table() {
     for how in [Revocation::Refuse, Revocation::Drain, Revocation::Force] {
         let rig = rig();
         let grefs = rig.create_all(1);
-        // The user claims to use these, so a revocation that leaves holes would have to wait.
+        // The user counts page 1, which is not revoked below, as in use. The end of the table
+        // revokes it by force.
         rig.set_uses(&rig.space(), 1, 1, 1);
         let every_second: Vec<_> = grefs.iter().copied().step_by(2).collect();
         let (fits, too_many) = every_second.split_at(SHARE as usize / 2);
@@ -98,7 +99,7 @@ fn too_many_holes_end_the_table() {
         assert_eq!(left, Some(ENTRIES), "only the sub-tables stay mapped");
         assert_eq!(rig.create(1, &[(0, 0)])[0].0, S::BadHandle);
         assert_eq!(rig.end_table(DomId(1), 1), Err(S::BadHandle));
-        others_are_well(&rig);
+        assert_others_unaffected(&rig);
         // Guest 1 may create another table.
         let own = (DomId(1), abi::ConnId(0));
         let anew = rig.counted.create_table(own, DomId(0), ENTRIES);

@@ -1,4 +1,4 @@
-//! Tables whose pages are granted for I/O, and the device of their user (IO-1 … IO-6).
+//! Tables with pages that are granted for I/O, and the device of their user (IO-1 … IO-6).
 
 mod spy;
 mod tables;
@@ -29,17 +29,17 @@ struct Rig {
 }
 
 impl Rig {
-    /// Creates a bound table that grants nothing.
+    /// Creates a bound table without grants.
     fn new() -> Self {
         Self::with_mappings(u32::MAX)
     }
 
-    /// Like [`Rig::new`], with this number of mappings for a process.
+    /// Creates the same, where a process may have this number of mappings.
     fn with_mappings(mappings: u32) -> Self {
         let tables = tables::Rig::new(Sizes {
             granters: 1,
             entries: ENTRIES,
-            patience: Duration::from_secs(1),
+            wait_budget: Duration::from_secs(1),
             mappings,
         });
         let device = SharedFake::default();
@@ -82,7 +82,7 @@ impl Rig {
         shared
     }
 
-    /// Grants a frame by the entry of the same number.
+    /// Grants a frame through the entry with the same number.
     fn grant(&self, index: u32, io: bool, readonly: bool) -> (GrantStatus, GrantRef) {
         let create = Create {
             table: self.table(),
@@ -115,14 +115,14 @@ impl Rig {
         self.check();
     }
 
-    /// Returns the frames that the device reaches, and whether it may write them.
-    fn reached(&self) -> Vec<(u32, bool)> {
+    /// Returns the frames that are mapped for the device, and whether each is writable.
+    fn device_pages(&self) -> Vec<(u32, bool)> {
         let space = self.device.lock().unwrap();
         let pages = space.mapped.values();
         pages.map(|page| (page.frame, page.writable)).collect()
     }
 
-    /// Nothing leaks, and the audit knows what the device reaches.
+    /// Asserts that nothing leaks and that the audit contains the device's mappings.
     fn check(&self) {
         let (audit, leaked) = self.grants().audit(self.counted(), None);
         assert_eq!(leaked, 0);
@@ -131,33 +131,33 @@ impl Rig {
                 assert_eq!(*granter, GRANTER);
                 *frame
             });
-            let reached = self.reached().into_iter().map(|(frame, _)| frame);
-            assert!(frames.eq(reached));
+            let device_pages = self.device_pages().into_iter().map(|(frame, _)| frame);
+            assert!(frames.eq(device_pages));
         }
     }
 }
 
-/// IO-1, IO-2: the device reaches exactly the pages that are granted for I/O, whether they were
-/// granted before the table was shared or after that, and no longer than they are granted.
+/// IO-1, IO-2: exactly the pages that are granted for I/O are mapped for the device, whether they
+/// were granted before or after the table was shared.
 #[test]
 fn device_reaches_pages_granted_for_io() {
     let rig = Rig::new();
     let before = rig.grant(0, true, false).1;
     rig.grant(1, false, false);
-    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.device_pages(), []);
     assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
-    assert_eq!(rig.reached(), [(0, true)]);
+    assert_eq!(rig.device_pages(), [(0, true)]);
     let after = rig.grant(2, true, false).1;
     rig.grant(3, false, false);
     rig.grant(4, true, true);
-    assert_eq!(rig.reached(), [(0, true), (2, true), (4, false)]);
+    assert_eq!(rig.device_pages(), [(0, true), (2, true), (4, false)]);
     for gref in [before, after] {
         assert_eq!(rig.revoke(gref), GrantStatus::Okay);
     }
-    assert_eq!(rig.reached(), [(4, false)]);
-    // The entry is free for another grant, which may be none for I/O.
+    assert_eq!(rig.device_pages(), [(4, false)]);
+    // The entry can have another grant, which need not be for I/O.
     rig.grant(2, false, false);
-    assert_eq!(rig.reached(), [(4, false)]);
+    assert_eq!(rig.device_pages(), [(4, false)]);
 }
 
 /// IO-1: only the user of a bound table names its device, once, and at free slots.
@@ -184,10 +184,10 @@ fn table_is_shared_once_by_its_user() {
     assert_eq!(refused, Err(GrantStatus::BadDomain));
     rig.device.lock().unwrap().refuse_next = true;
     assert_eq!(rig.share(USER, DEVICE, FIRST), Err(GrantStatus::NoSpace));
-    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.device_pages(), []);
     for _ in 0..2 {
         assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
-        assert_eq!(rig.reached(), [(0, true)]);
+        assert_eq!(rig.device_pages(), [(0, true)]);
     }
     assert_eq!(
         rig.share(USER, DEVICE, FIRST + ENTRIES),
@@ -205,7 +205,7 @@ fn table_is_shared_once_by_its_user() {
     assert_eq!(refused, Err(GrantStatus::BadHandle));
 }
 
-/// IO-4: whichever half of the table ends, or whichever domain dies, the device loses all pages.
+/// IO-4: the device loses all pages if either half of the table ends or either domain dies.
 #[test]
 fn end_of_a_table_takes_all_pages_from_the_device() {
     let ends: [fn(&Rig); 4] = [
@@ -221,7 +221,7 @@ fn end_of_a_table_takes_all_pages_from_the_device() {
         rig.grant(1, true, false);
         end(&rig);
         rig.check();
-        assert_eq!(rig.reached(), []);
+        assert_eq!(rig.device_pages(), []);
         assert_eq!(rig.device.lock().unwrap().memories.len(), 0);
         assert_eq!(rig.device.lock().unwrap().destroyed, None);
         for id in [USER, GRANTER, DEVICE] {
@@ -231,7 +231,7 @@ fn end_of_a_table_takes_all_pages_from_the_device() {
     }
 }
 
-/// IO-5: after the death of a device the table has none, and its user names the next one.
+/// IO-5: after the death of a device the table has no device, and its user can name another one.
 #[test]
 fn next_device_gets_the_pages_of_a_dead_one() {
     let rig = Rig::new();
@@ -240,7 +240,7 @@ fn next_device_gets_the_pages_of_a_dead_one() {
     assert!(rig.counted().names(DEVICE));
     rig.die(DEVICE);
     assert!(!rig.counted().names(DEVICE) && !rig.grants().lock().knows(DEVICE));
-    // The user's own mappings are untouched, and revocations reach only them.
+    // The user's mappings are unchanged.
     assert!(rig.tables.space().fake.mapped.contains_key(&Slot(0)));
     rig.grant(1, true, false);
     let next = SharedFake::default();
@@ -254,7 +254,8 @@ fn next_device_gets_the_pages_of_a_dead_one() {
     assert_eq!(next.lock().unwrap().mapped.len(), 2);
 }
 
-/// IO-3: a device from which a page cannot be unmapped is killed before the revocation succeeds.
+/// IO-3: if a page cannot be unmapped from a device, the device is killed before the revocation
+/// succeeds.
 #[test]
 fn device_that_keeps_a_revoked_page_is_killed() {
     let rig = Rig::new();
@@ -263,12 +264,12 @@ fn device_that_keeps_a_revoked_page_is_killed() {
     rig.device.lock().unwrap().lose_next = true;
     assert_eq!(rig.revoke(gref), GrantStatus::Okay);
     assert!(rig.device.lock().unwrap().destroyed.is_some());
-    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.device_pages(), []);
     assert_eq!(rig.tables.destroyed(), None);
 }
 
-/// IO-2, IO-3: the forced revocation of a page that the user has in use takes it from the device,
-/// which never reaches the page in its place.
+/// IO-2, IO-3: the forced revocation of a page in use unmaps it from the device. The frame that
+/// replaces it is not mapped for the device.
 #[test]
 fn device_loses_a_page_that_the_user_has_in_use() {
     let rig = Rig::new();
@@ -281,17 +282,17 @@ fn device_loses_a_page_that_the_user_has_in_use() {
     };
     set_uses(1);
     assert_eq!(rig.revoke(gref), GrantStatus::Okay);
-    assert_eq!(rig.reached(), [(1, true)]);
+    assert_eq!(rig.device_pages(), [(1, true)]);
     // The entry is in quarantine until the use ends.
     assert_ne!(rig.grant(0, true, false).0, GrantStatus::Okay);
-    assert_eq!(rig.reached(), [(1, true)]);
+    assert_eq!(rig.device_pages(), [(1, true)]);
     set_uses(0);
     assert_eq!(rig.grant(0, true, false).0, GrantStatus::Okay);
-    assert_eq!(rig.reached(), [(0, true), (1, true)]);
+    assert_eq!(rig.device_pages(), [(0, true), (1, true)]);
     assert_eq!(rig.device.lock().unwrap().destroyed, None);
 }
 
-/// IO-6: a revocation and the end of a table also count for the device that has the pages.
+/// IO-6: the cost of a revocation, and of the end of a table, includes the device's mappings.
 #[test]
 fn revocations_count_for_the_device() {
     let rig = Rig::new();
@@ -316,16 +317,16 @@ fn revocations_count_for_the_device() {
     assert_eq!(costs(), (one, end));
 }
 
-/// IO-6: every page of a table may be a mapping of the device.
+/// IO-6: every page of a table may take a separate mapping of the device.
 #[test]
 fn device_has_room_for_a_mapping_of_each_page() {
-    // 2048 mappings are the device's own. The table's share of the others is that of its slots, two
-    // of which may be the gaps before and after it.
+    // The device's own memory takes 2048 mappings. The table has a share of the others in
+    // proportion to its slots. Two mappings of the share may be gaps before and after the table.
     let each = 2048 + (ENTRIES + 2) * (WINDOW / ENTRIES);
     let rig = Rig::with_mappings(each - 1);
     rig.grant(0, true, false);
     assert_eq!(rig.share(USER, DEVICE, FIRST), Err(GrantStatus::NoSpace));
-    assert_eq!(rig.reached(), []);
+    assert_eq!(rig.device_pages(), []);
     let rig = Rig::with_mappings(each);
     assert_eq!(rig.share(USER, DEVICE, FIRST), Ok(()));
 }
@@ -351,8 +352,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// IO-2: in any order of actions, the device reaches the pages that are granted for I/O while
-    /// the table is shared, and no other page.
+    /// IO-2: after any sequence of actions, exactly the pages that are granted for I/O are mapped
+    /// for the device, while the table is shared.
     #[test]
     fn device_reaches_what_the_model_grants(ops in prop::collection::vec(op(), 1..40)) {
         let rig = Rig::new();

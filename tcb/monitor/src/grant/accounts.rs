@@ -1,5 +1,5 @@
-//! Every domain's account: its memory and that memory's holders, its window, and the address space
-//! through which workers of other domains reach it.
+//! Every domain's account: its memory and the number of that memory's holders, its window, and its
+//! address space, which workers of other domains change.
 //!
 //! All grant mechanisms share this state: they hold a domain's memory, reserve slots of its window,
 //! change its address space, and identify tables and exchanges by handles.
@@ -20,37 +20,39 @@ pub type SharedSpace = Arc<Mutex<dyn AddressSpace + Send>>;
 #[derive(Debug, Default)]
 pub struct GrantAccounts {
     accounts: Mutex<Accounts>,
-    /// The last handle given out.
-    last: AtomicU32,
+    /// The last handle that was assigned.
+    last_handle: AtomicU32,
 }
 
 impl GrantAccounts {
     /// Locks the accounts. The lock is held for bookkeeping only.
     pub fn lock(&self) -> MutexGuard<'_, Accounts> {
-        // A panic under the lock ends the process (`panic = abort`). In tests the state is
-        // consistent even then, since every step keeps it consistent.
+        // A panic under the lock aborts the process (`panic = abort`). In tests the state remains
+        // usable after a panic, because every step leaves it consistent.
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a handle that was never given out. Tables and exchanges share one count, because an
-    /// address space identifies their memory by it ([`Handle::memory`]).
+    /// Returns a handle that was never assigned before. Tables and exchanges share one sequence of
+    /// handles, because an address space identifies their memory by the handle
+    /// ([`Handle::memory`]).
     ///
     /// # Errors
-    /// `NoSpace`: all handles have been given out.
+    /// `NoSpace`: all handles have been assigned.
     pub fn next_handle(&self) -> Result<Handle, GrantStatus> {
-        let next = |last: u32| last.checked_add(1);
-        let last = self
-            .last
+        let next = |last_handle: u32| last_handle.checked_add(1);
+        let last_handle = self
+            .last_handle
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        last.map(|last| Handle(last + 1))
+        last_handle
+            .map(|last_handle| Handle(last_handle + 1))
             .map_err(|_| GrantStatus::NoSpace)
     }
 
-    /// Changes a domain's address space under its lock, which is held while the agent works. A
-    /// domain whose address space cannot be changed is killed; this returns after its end.
+    /// Changes a domain's address space under its lock, which is held while the agent works. If
+    /// `change` returns [`SpaceError::Lost`], kills the domain and waits for its exit.
     ///
     /// # Errors
-    /// The error of `change`; the domain has been killed.
+    /// The error of `change`; `Lost` if the domain is dead.
     pub fn change<T>(
         &self,
         id: DomId,
@@ -69,7 +71,7 @@ impl GrantAccounts {
         done
     }
 
-    /// Kills a domain, and waits for its end.
+    /// Kills a domain, and waits for its exit.
     pub(super) fn destroy(&self, id: DomId, why: &str) {
         let _ = self.change(id, |_| Err::<(), _>(SpaceError::Lost(why.into())));
     }
@@ -80,27 +82,27 @@ impl GrantAccounts {
 pub struct Account {
     /// The domain's memory.
     pub memory: Arc<SharedDomainMemory>,
-    /// Whether the domain is alive. Once it is dead, its grants get no new uses.
+    /// Whether the domain is alive. New uses of a dead domain's grants are rejected.
     pub(crate) alive: bool,
-    /// Whether its own uses of others' grants have all ended. Set once, after its death.
+    /// Whether the domain no longer uses any other domain's grants. Set once, after its death.
     pub(crate) cleared: bool,
-    /// The number of holders of its frames: each has or needs a descriptor of them.
+    /// The number of holders of its frames; each has or needs a descriptor of them.
     pub(crate) holders: u32,
     /// The domain's window.
     pub window: WindowSlots,
-    /// `None` before its process exists, and after that process's end.
+    /// `None` before its process exists and after the process has exited.
     space: Option<SharedSpace>,
 }
 
 impl Account {
-    /// Returns whether the account can be closed: the domain is cleared and its memory has no
+    /// Returns whether the account must be closed: the domain is cleared and its memory has no
     /// holder.
     pub(crate) fn is_over(&self) -> bool {
         self.cleared && self.holders == 0
     }
 }
 
-/// All domains' accounts. No other domain gets the id of a domain that has an account.
+/// All domains' accounts. The id of a domain that has an account is not reused.
 #[derive(Debug, Default)]
 pub struct Accounts(BTreeMap<DomId, Account>);
 
@@ -139,7 +141,7 @@ impl Accounts {
         self.account_mut(id).map(|account| &mut account.window)
     }
 
-    /// Returns every account that is open.
+    /// Returns every open account.
     pub fn all(&self) -> impl Iterator<Item = (DomId, &Account)> {
         self.0.iter().map(|(id, account)| (*id, account))
     }
@@ -150,22 +152,22 @@ impl Accounts {
         self.account(id).is_some()
     }
 
-    /// Sets the address space through which other domains' workers reach a domain that has started;
-    /// `None` once its process has ended.
+    /// Sets a domain's address space, which other domains' workers may change; `None` once its
+    /// process has exited.
     pub fn set_space(&mut self, id: DomId, space: Option<SharedSpace>) {
         if let Some(account) = self.account_mut(id) {
             account.space = space;
         }
     }
 
-    /// Returns a granter's memory and counts a holder.
+    /// Returns a granter's memory, and counts the caller as a holder of it.
     pub fn hold_memory(&mut self, granter: DomId) -> Option<Arc<SharedDomainMemory>> {
         let account = self.account_mut(granter)?;
         account.holders += 1;
         Some(Arc::clone(&account.memory))
     }
 
-    /// Releases a hold of a granter's memory.
+    /// Removes a holder of a granter's memory.
     pub fn release_memory(&mut self, granter: DomId) {
         if let Some(account) = self.account_mut(granter) {
             account.holders = account.holders.saturating_sub(1);
@@ -173,7 +175,7 @@ impl Accounts {
         self.close_if_over(granter);
     }
 
-    /// Reserves free slots of a domain's window, all or none. Returns whether it did.
+    /// Reserves slots of a domain's window, all or none. Returns whether they were free.
     pub fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
         let window = self.window(id);
         window.is_some_and(|window| window.reserve(holds, ranges))
@@ -186,15 +188,15 @@ impl Accounts {
         }
     }
 
-    /// Marks a domain as dead or dying: its grants get no new uses.
+    /// Marks a domain as dead or dying: new uses of its grants are rejected.
     pub fn fence(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
         }
     }
 
-    /// Marks a dead domain's own uses as ended: its account is closed as soon as its memory has no
-    /// holder.
+    /// Records that a dead domain no longer uses any grant: its account is closed as soon as its
+    /// memory has no holder.
     pub fn clear(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
@@ -205,7 +207,7 @@ impl Accounts {
 
     /// Corrupts an account, for tests of the audit.
     #[cfg(test)]
-    pub(super) fn spoil(&mut self, id: DomId, change: impl FnOnce(&mut Account)) {
+    pub(super) fn corrupt(&mut self, id: DomId, change: impl FnOnce(&mut Account)) {
         if let Some(account) = self.account_mut(id) {
             change(account);
         }

@@ -1,5 +1,5 @@
-//! The audit: how much each domain owns, grants and maps, and whether both sides of the books
-//! agree.
+//! The audit: how many pages each domain owns, grants and maps, and whether the records of granters
+//! and users agree.
 
 use super::accounts::{Accounts, GrantAccounts};
 use super::counted::CountedTables;
@@ -18,12 +18,13 @@ impl GrantAccounts {
         mechanism: Option<&dyn Mechanism>,
     ) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let mut audits = BTreeMap::new();
-        let strays = mechanism.map_or(0, |other| other.audit(&mut audits));
+        let unmatched = mechanism.map_or(0, |other| other.audit(&mut audits));
         let accounts = self.lock();
         counted.audit(&mut audits);
-        let made = |handle| mechanism.is_some_and(|other| other.knows(handle));
-        let knows = |handle| counted.knows(handle) || made(handle);
-        let leaked = strays + left_open(&accounts) + slots_without_table(&accounts, knows);
+        let is_other = |handle| mechanism.is_some_and(|other| other.knows(handle));
+        let knows = |handle| counted.knows(handle) || is_other(handle);
+        let leaked =
+            unmatched + unclosed_accounts(&accounts) + slots_without_table(&accounts, knows);
         for (id, account) in accounts.all() {
             let audit = audits.entry(id).or_default();
             audit.owned += account.memory.frame_count;
@@ -33,8 +34,8 @@ impl GrantAccounts {
     }
 }
 
-/// Counts accounts that should have been closed: they have no holder.
-fn left_open(accounts: &Accounts) -> u64 {
+/// Counts accounts of dead domains that should have been closed, since they have no holder.
+fn unclosed_accounts(accounts: &Accounts) -> u64 {
     let all = accounts.all();
     all.filter(|(_, account)| account.is_over()).count() as u64
 }

@@ -1,10 +1,10 @@
-//! The rate at which pages may be revoked from users, for the whole machine.
+//! The machine-wide limit on the rate at which pages are revoked from users.
 //!
 //! Each revocation interrupts every processor that runs the user. So all granters share one budget:
-//! a granter alone may use all of it, and granters that compete get shares by weight (start-time
-//! fair queueing: every operation moves its domain back in the queue, by an amount inversely
-//! proportional to the domain's weight). Two kinds of change bypass the budget: revoking from a
-//! dead user costs nothing, and granting interrupts no processor.
+//! a single granter may use all of it, and competing granters receive shares by weight. The
+//! algorithm is start-time fair queueing: every operation moves its domain back in the queue, by an
+//! amount inversely proportional to the domain's weight. Two kinds of change bypass the budget,
+//! because they interrupt no processor: revoking from a dead user, and granting.
 
 use abi::DomId;
 use shmem::lock;
@@ -19,24 +19,24 @@ const PER_SECOND: u64 = 20_000;
 /// The distance by which one operation moves a domain of weight 1 back.
 const STEP: u64 = 1 << 16;
 
-/// One domain's place.
+/// One domain's position in the queue.
 #[derive(Debug)]
 struct Flow {
     weight: u32,
-    /// The start of its next operations, unless the queue has advanced beyond it.
+    /// Start time of its next operations, unless the virtual time is already later.
     next: u64,
-    /// The start of its waiting operations.
+    /// Start time of its waiting operations.
     waiting: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Queue {
     budget: TokenBucket,
-    /// The virtual time, which is the start of the first waiting operations. A domain that was idle
-    /// starts here.
+    /// The virtual time, which is the start time of the first waiting operations. A domain that was
+    /// idle starts here.
     now: u64,
     flows: BTreeMap<DomId, Flow>,
-    /// The number of waiting operations, by place and domain.
+    /// The number of waiting operations, by start time and domain.
     waiting: BTreeMap<(u64, DomId), u32>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Churn {
 }
 
 impl Churn {
-    /// Sets the weight of a new domain; a domain without an entry weighs 1.
+    /// Sets the weight of a new domain; a domain without an entry has weight 1.
     pub fn insert(&self, id: DomId, weight: u32) {
         self.forget(id);
         lock(&self.0).flows.insert(id, Flow::new(weight));
@@ -70,11 +70,11 @@ impl Churn {
         }
     }
 
-    /// Takes `cost` revocations, at most those of one call, from the budget. Domains that wait in
-    /// front of this one are served first.
+    /// Takes `cost` revocations, at most as many as one call can request, from the budget. Domains
+    /// that wait in front of this one are served first.
     ///
     /// # Errors
-    /// The earliest time to ask again; the domain waits until then.
+    /// The earliest time of a retry; the domain is queued until then.
     pub fn take(&self, id: DomId, cost: u32, now_ns: u64) -> Result<(), u64> {
         let Queue {
             budget,
@@ -92,8 +92,7 @@ impl Churn {
             return Err(then);
         }
         budget.take(now_ns, cost);
-        // The first one that waits in front of this domain has not asked again yet, and keeps its
-        // place.
+        // A domain in front of this one that has not retried yet keeps its position.
         let first = waiting.first_key_value();
         *now = (*now).max(first.map_or(start, |((start, _), _)| *start));
         waiting.remove(&(start, id));
@@ -120,8 +119,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1000 * MS;
 
-    /// Lets every domain request `cost` operations whenever it may, once per millisecond. Returns
-    /// the number that each one got in the period `ms`.
+    /// Makes every domain request `cost` operations, repeatedly in each millisecond until it is
+    /// deferred. Returns the number of operations that each domain received in the period `ms`.
     fn flood(churn: &Churn, domains: &[(u16, u32)], ms: std::ops::Range<u64>) -> Vec<u64> {
         let mut got = vec![0; domains.len()];
         for now in ms {
@@ -134,15 +133,15 @@ mod tests {
         got
     }
 
-    /// Row 34: domains that revoke as fast as they can together get as many revocations as a single
-    /// domain would, in equal parts, whatever the size of their calls.
+    /// Row 34: domains that revoke as fast as possible together receive as many revocations as a
+    /// single domain would. Their shares are equal, whatever the size of their calls.
     #[test]
     fn attack_34_all_granters_share_one_churn_budget() {
         let churn = Churn::default();
         let domains: Vec<_> = (1..=64)
             .map(|id| (id, [1, 16, 169][id as usize % 3]))
             .collect();
-        // Leave out the first millisecond, which has the burst.
+        // The first millisecond has the burst, so it is not measured.
         flood(&churn, &domains, 0..1);
         let got = flood(&churn, &domains, 1..10_000);
         let all: u64 = got.iter().sum();
@@ -166,7 +165,7 @@ mod tests {
         assert!(got[0].abs_diff(got[2]) <= 160, "{got:?}");
     }
 
-    /// An innocent domain's few revocations wait for at most one call of each other domain.
+    /// The few revocations of a well-behaved domain wait for at most one call of each other domain.
     #[test]
     fn attack_34_a_churn_storm_delays_others_briefly() {
         let churn = Churn::default();
@@ -188,7 +187,7 @@ mod tests {
         assert_eq!(flood(&churn, &[(1, 1)], 0..1), [u64::from(BURST)]);
         let got = flood(&churn, &[(1, 100)], 1..1001);
         assert_eq!(got, [PER_SECOND]);
-        // A domain that waited and was removed does not delay others.
+        // A waiting domain that is removed does not delay others.
         let then = churn.take(DomId(1), 8000, 1001 * MS);
         assert_eq!(
             then,

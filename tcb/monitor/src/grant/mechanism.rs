@@ -1,5 +1,5 @@
-//! The interface to grant mechanisms other than counted grants, which only comparisons use. They
-//! belong to another program (`lab/baselines`); the shipped monitor has none.
+//! The interface to grant mechanisms other than counted grants. Only comparisons use them; they
+//! belong to another program (`lab/baselines`), and the shipped monitor has none.
 
 use super::accounts::GrantAccounts;
 use crate::space::{AddressSpace, SpaceError};
@@ -14,10 +14,11 @@ pub type MechanismFactory = fn(&Arc<GrantAccounts>) -> Box<dyn Mechanism>;
 
 /// Mechanisms besides counted grants, for all domains.
 pub trait Mechanism: Debug + Send + Sync {
-    /// Returns whether this handle was made by the mechanism and still exists.
+    /// Returns whether the mechanism created the object with this handle and the object still
+    /// exists.
     fn knows(&self, handle: Handle) -> bool;
 
-    /// Returns whether any object of the mechanism names a domain.
+    /// Returns whether any object of the mechanism refers to a domain.
     fn names(&self, id: DomId) -> bool;
 
     /// Returns whether a domain has created an object for this connection.
@@ -34,24 +35,24 @@ pub trait Mechanism: Debug + Send + Sync {
     ) -> Result<Option<GrantResult>, SpaceError>;
 
     /// Binds an object to the caller's window. Returns the status of the call, or `None` if the
-    /// mechanism did not make the object.
+    /// mechanism did not create the object.
     fn bind(&self, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>>;
 
     /// Ends the caller's half of an object, with results as for [`Mechanism::bind`].
     fn end(&self, caller: DomId, handle: Handle) -> Option<Result<(), GrantStatus>>;
 
-    /// Ends a dead domain's part in every object. Its process and its agent must have ended.
+    /// Ends a dead domain's half of every object. Its process and its agent must have exited.
     fn tear_down(&self, id: DomId);
 
-    /// Adds every domain's part to the audit. Returns the number of entries in the books of these
-    /// mechanisms that have no counterpart.
+    /// Adds every domain's entries to the audit. Returns the number of these mechanisms' entries
+    /// that have no counterpart.
     fn audit(&self, parts: &mut BTreeMap<DomId, GrantAudit>) -> u64;
 }
 
 /// A domain's end of a connection, and the domain at the other end.
 pub type ConnectionEnds = ((DomId, ConnId), DomId);
 
-/// A call of a further mechanism.
+/// A call of a mechanism besides counted grants.
 pub struct OtherCall<'a> {
     /// The domain that makes it.
     pub caller: DomId,
@@ -68,11 +69,11 @@ pub struct OtherCall<'a> {
 pub enum GrantResult {
     /// A batch: the status of each operation.
     Batch(Vec<GrantStatus>),
-    /// The new object, or why it was not created.
+    /// The handle of the new object, or the reason for which it was not created.
     Made(Result<Handle, GrantStatus>),
 }
 
-/// One domain's part of the books of all mechanisms.
+/// One domain's entries of all mechanisms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantAudit {
     /// Pages that it owns: frames, and its current pages of exchanges.
@@ -81,9 +82,9 @@ pub struct GrantAudit {
     pub granted: BTreeSet<u32>,
     /// Other domains' frames in its window.
     pub mapped: BTreeSet<(DomId, u32)>,
-    /// Frames of its collateral in use: grants revoked by force while in use.
+    /// Frames of its collateral that are used up by grants that were revoked by force while in use.
     pub collateral_used: u32,
-    /// Its own grants that a call uses.
+    /// Its own grants that other domains use by calls.
     pub in_use: Vec<InUse>,
 }
 

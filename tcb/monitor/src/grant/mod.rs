@@ -4,15 +4,15 @@
 //! |---|---|
 //! | `accounts` | every domain's memory, holders, window and address space, behind one lock |
 //! | `window` | slots of a window |
-//! | `churn` | the machine-wide rate of revocations |
+//! | `churn` | the machine-wide limit on the rate of revocations |
 //! | [`counted`] | tables in the user's address space that count the uses of grants |
 //! | [`mechanism`] | the interface to mechanisms for comparisons |
-//! | `audit` | checks that the books of all of them agree |
+//! | `audit` | a check that the records of all mechanisms agree |
 //!
 //! One lock covers all accounts. It is held for a batch's bookkeeping and never while bytes are
-//! copied or an address space is changed. Counted grants have separate registries and locks, taken
-//! in this order: a table's `op` (held while an agent works), the accounts, the registry, a table's
-//! `state`; all but the first for bookkeeping only.
+//! copied or an address space is changed. Counted grants have separate locks, taken in this order:
+//! a table's `op` (held while an agent works), the accounts, a table's `state`, the registry. All
+//! but the first are held for bookkeeping only.
 
 mod accounts;
 mod audit;

@@ -19,8 +19,8 @@ pub enum WindowSlot {
 #[derive(Debug)]
 pub struct WindowSlots {
     slots: u32,
-    /// Reserved ranges by their first slot: the slot after the last one, and what the range holds.
-    /// No two overlap.
+    /// Reserved ranges by their first slot: the slot after the last one, and the contents. No two
+    /// ranges overlap.
     held: BTreeMap<u32, (u32, WindowSlot)>,
 }
 
@@ -39,7 +39,7 @@ impl WindowSlots {
     /// Returns the reserved ranges of slots; all other slots are free.
     pub fn held(&self) -> impl Iterator<Item = (Range<u32>, WindowSlot)> {
         let held = self.held.iter();
-        held.map(|(&from, &(to, holds))| (from..to, holds))
+        held.map(|(&from, &(to, contents))| (from..to, contents))
     }
 
     /// Returns whether all of these slots exist and are free.
@@ -49,19 +49,19 @@ impl WindowSlots {
         range.end <= self.slots && before.is_none_or(|(_, (end, _))| *end <= range.start)
     }
 
-    /// Reserves free slots, all or none. Returns whether it did.
-    pub fn reserve(&mut self, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
+    /// Reserves slots, all or none. Returns whether they were free.
+    pub fn reserve(&mut self, contents: WindowSlot, ranges: &[Range<u32>]) -> bool {
         for (n, range) in ranges.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
             if !self.is_free(range) {
                 self.unreserve(ranges.get(..n).unwrap_or_default());
                 return false;
             }
-            self.held.insert(range.start, (range.end, holds));
+            self.held.insert(range.start, (range.end, contents));
         }
         true
     }
 
-    /// Frees slots; each range must be exactly as it was reserved.
+    /// Frees slots; each range must equal a reserved range.
     pub fn unreserve(&mut self, ranges: &[Range<u32>]) {
         for range in ranges.iter().filter(|range| !range.is_empty()) {
             let held = self.held.get(&range.start);

@@ -1,7 +1,8 @@
-//! Limits on the cost of a domain's calls to others: locks of the monitor, its main thread, and
-//! processors that flush translations. A domain above its limits waits, in its own worker.
+//! Limits on the cost that a domain's calls impose on other domains: they take the monitor's locks,
+//! wake its main thread, and make processors flush translations. A domain above its limits waits,
+//! and so does its worker; no other thread is delayed.
 //!
-//! Calls are charged when they are made: the call that exhausts a budget is answered, and the next
+//! A call is charged after its execution: the call that exhausts a budget is answered, and the next
 //! one is served once the debt is paid.
 
 use super::call::DecodedCall;
@@ -15,18 +16,18 @@ use shmem::time;
 /// Units per second for all calls. A unit is 1/32 of the cheapest call, which takes half a
 /// microsecond: a flood of these is limited to a third of a worker's capacity. A driver domain that
 /// copies or maps every packet by calls of one operation needs at most half of the budget, since it
-/// waits for each call. One that reassigns queues without a pause, and polls every 500 µs whether
-/// they have drained, needs a fortieth.
+/// waits for each call. A driver domain that reassigns queues continuously, and checks every 500 µs
+/// whether they have drained, needs a fortieth.
 const UNITS_PER_SECOND: u64 = 16 << 20;
-/// Units in a burst: those of a quarter of a second. The start of a driver domain with 64 guests
-/// needs a tenth.
+/// Units in a burst: as many as accrue in a quarter of a second. The start of a driver domain with
+/// 64 guests needs a tenth.
 const UNITS_BURST: u32 = 4 << 20;
-/// A call of the data path, which works on the caller's own account.
+/// A call of the data path, which uses only the caller's account.
 const DATA_CALL: u32 = 32;
 /// Any other call: it takes locks that other domains need.
 const CONTROL_CALL: u32 = 160;
 /// A call that creates an object or wakes another domain.
-const MAKING_CALL: u32 = 512;
+const EXPENSIVE_CALL: u32 = 512;
 /// One operation of a call outside the data path.
 const CONTROL_OPERATION: u32 = 32;
 
@@ -35,8 +36,8 @@ const CONTROL_OPERATION: u32 = 32;
 const CHURN_BURST: u32 = 1 << 13;
 /// Counted grants that a domain may create and revoke per second in the long run.
 const CHURN_PER_SECOND: u64 = 20_000;
-/// The same for creating a table or an exchange, which takes memory and a handle that is never
-/// reused.
+/// Charge for creating a table or an exchange, in counted grants: each takes memory and a handle
+/// that is never reused.
 const CHURN_TABLE: u32 = 64;
 
 /// The cost of one call.
@@ -45,7 +46,7 @@ pub(super) struct CallCost {
     units: u32,
     /// Grants created and revoked.
     churn: u32,
-    /// The number of interruptions of their users ([`crate::grant::Churn`]).
+    /// Interruptions of the users of revoked grants ([`crate::grant::Churn`]).
     revocations: u32,
 }
 
@@ -70,7 +71,7 @@ impl CallCost {
         let (units, churn) = match call {
             DecodedCall::Other(HypercallKind::ExchangeCreate, _)
             | DecodedCall::TableCreate(..)
-            | DecodedCall::TableShare(_) => (MAKING_CALL, CHURN_TABLE),
+            | DecodedCall::TableShare(_) => (EXPENSIVE_CALL, CHURN_TABLE),
             DecodedCall::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
             DecodedCall::ConnectGet(_) => (control(1), 0),
             DecodedCall::DeviceControl(ops) => (control(ops.len()), 0),
@@ -82,7 +83,7 @@ impl CallCost {
             | DecodedCall::TableEnd(_)
             | DecodedCall::DeviceEnd(_)
             | DecodedCall::ForeignMap(_)
-            | DecodedCall::ForeignUnmap(_) => (MAKING_CALL, 0),
+            | DecodedCall::ForeignUnmap(_) => (EXPENSIVE_CALL, 0),
         };
         Self {
             units,
@@ -91,9 +92,9 @@ impl CallCost {
         }
     }
 
-    /// The cost of an invalid call.
-    pub(super) const NONSENSE: Self = Self {
-        units: MAKING_CALL,
+    /// Cost of an invalid call.
+    pub(super) const INVALID: Self = Self {
+        units: EXPENSIVE_CALL,
         churn: 0,
         revocations: 0,
     };
@@ -106,9 +107,9 @@ pub(super) struct Budget {
     units: TokenBucket,
     churn: TokenBucket,
     /// Revocations that the machine-wide budget has not granted yet.
-    owed: u32,
-    /// The earliest time to ask that budget again.
-    turn_ns: u64,
+    outstanding: u32,
+    /// Earliest time of the next request to that budget.
+    retry_ns: u64,
     due_ns: u64,
 }
 
@@ -118,8 +119,8 @@ impl Budget {
             id,
             units: TokenBucket::new(UNITS_PER_SECOND, UNITS_BURST),
             churn: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
-            owed: 0,
-            turn_ns: 0,
+            outstanding: 0,
+            retry_ns: 0,
             due_ns: 0,
         }
     }
@@ -130,39 +131,40 @@ impl Budget {
         if cost.churn > 0 {
             due_ns = due_ns.max(pay(&mut self.churn, cost.churn, now_ns));
         }
-        self.owed = self.owed.saturating_add(cost.revocations);
-        self.take_turns(churn, now_ns);
+        self.outstanding = self.outstanding.saturating_add(cost.revocations);
+        self.take_outstanding(churn, now_ns);
         self.due_ns = due_ns;
     }
 
-    /// Returns when to ask again whether the next call may be served; 0 means now.
+    /// Returns the time at which to serve the next call, or to call this function again; 0 means
+    /// now.
     pub(super) fn due_ns(&mut self, churn: &Churn) -> u64 {
-        if self.owed == 0 {
+        if self.outstanding == 0 {
             return self.due_ns;
         }
-        self.take_turns(churn, time::monotonic_ns());
-        self.due_ns.max(self.turn_ns)
+        self.take_outstanding(churn, time::monotonic_ns());
+        self.due_ns.max(self.retry_ns)
     }
 
-    /// Takes the outstanding revocations from the machine-wide budget, up to those of one call at a
-    /// time, until the budget defers this domain.
-    fn take_turns(&mut self, churn: &Churn, now_ns: u64) {
-        if now_ns < self.turn_ns {
+    /// Takes the outstanding revocations from the machine-wide budget until the budget defers this
+    /// domain. Each request covers at most the revocations of one call.
+    fn take_outstanding(&mut self, churn: &Churn, now_ns: u64) {
+        if now_ns < self.retry_ns {
             return;
         }
-        self.turn_ns = 0;
-        while self.owed > 0 {
-            let part = self.owed.min(OPS_MAX as u32);
-            if let Err(then_ns) = churn.take(self.id, part, now_ns) {
-                self.turn_ns = then_ns;
+        self.retry_ns = 0;
+        while self.outstanding > 0 {
+            let part = self.outstanding.min(OPS_MAX as u32);
+            if let Err(retry_ns) = churn.take(self.id, part, now_ns) {
+                self.retry_ns = retry_ns;
                 break;
             }
-            self.owed -= part;
+            self.outstanding -= part;
         }
     }
 }
 
-/// Takes `cost` tokens and returns when the debt is paid, or 0 if there is none.
+/// Takes `cost` tokens. Returns the time at which the debt is paid, or 0 if the bucket has no debt.
 fn pay(bucket: &mut TokenBucket, cost: u32, now_ns: u64) -> u64 {
     // Refill before charging: tokens that accrue in a full bucket are lost.
     bucket.available(now_ns);

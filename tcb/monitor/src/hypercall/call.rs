@@ -9,19 +9,19 @@ use rustix::io::Errno;
 
 /// A decoded call.
 ///
-/// Replaces a connection number or entry count that does not fit its type by the type's largest
-/// value, which is never valid: the operation fails with its status, and the call as a whole is
-/// accepted.
+/// Decoding replaces a connection number or entry count that does not fit its type by the type's
+/// largest value, which is never valid. The call as a whole is then accepted, and its operation
+/// fails with a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedCall<'a> {
-    /// Writes the caller's record of a connection: its new state, `None` if the state is invalid.
-    /// The record's body is still in the page.
+    /// Writes the caller's record of a connection. Has the new state, or `None` if the state is
+    /// invalid; the record's body is still in the page.
     ConnectSet(ConnId, Option<XenbusState>),
     /// Reads the other end's record.
     ConnectGet(ConnId),
     /// Reports that the domain has started.
     Ready,
-    /// Creates the granter's half of a table: the connection and the number of entries.
+    /// Creates the granter's half of a table. Has the connection and the number of entries.
     TableCreate(ConnId, u32),
     /// Binds a table or an exchange.
     TableBind(Bind),
@@ -33,7 +33,8 @@ pub enum DecodedCall<'a> {
     GrantCreate(&'a [Create]),
     /// Revokes counted grants.
     GrantRevoke(&'a [Revoke]),
-    /// Passes control words to devices: a device's number and two words, uninterpreted.
+    /// Passes control words to devices. Each operation has a device's number and two words,
+    /// uninterpreted.
     DeviceControl(&'a [[u64; 3]]),
     /// Ends the device of this number.
     DeviceEnd(u64),
@@ -41,11 +42,12 @@ pub enum DecodedCall<'a> {
     ForeignMap(ForeignMap),
     /// Unmaps the foreign memory at this page of its range.
     ForeignUnmap(u64),
-    /// A call of [`crate::grant::mechanism`]: the words of its operations, uninterpreted.
+    /// Executes a call of [`crate::grant::mechanism`]. Has the words of its operations,
+    /// uninterpreted.
     Other(HypercallKind, &'a [[u64; 3]]),
 }
 
-/// Buffers for the operations of a batch. They are reused: decoding allocates nothing once each
+/// Buffers for the operations of a batch. They are reused, so decoding allocates nothing once each
 /// buffer has grown to its largest batch.
 #[derive(Debug, Default)]
 pub struct Operations {

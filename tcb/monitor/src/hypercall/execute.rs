@@ -23,18 +23,26 @@ impl<S: AddressSpace> HypercallServer<S> {
         match call {
             DecodedCall::ConnectSet(conn, state) => {
                 let status = self.connect_set(conn, state);
-                self.has_news |= status.is_ok() && state == Some(XenbusState::Connected);
+                self.needs_notice |= status.is_ok() && state == Some(XenbusState::Connected);
                 page.put_errno(0, status);
             }
             DecodedCall::ConnectGet(conn) => page.put_errno(0, self.connect_get(conn)),
-            // Reported once.
+            // The main thread is notified only once.
             DecodedCall::Ready => {
-                self.has_news |= !self.counters.ready.swap(true, Ordering::Release)
+                self.needs_notice |= !self.counters.ready.swap(true, Ordering::Release)
             }
-            DecodedCall::TableCreate(conn, entries) => self.made(self.table_create(conn, entries)),
-            DecodedCall::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
-            DecodedCall::TableShare(op) => self.answer(self.share(&op).map(|()| 0), ANSWER_WORD),
-            DecodedCall::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
+            DecodedCall::TableCreate(conn, entries) => {
+                self.write_handle(self.table_create(conn, entries))
+            }
+            DecodedCall::TableBind(op) => {
+                self.write_result(self.bind(&op).map(|()| 0), ANSWER_WORD)
+            }
+            DecodedCall::TableShare(op) => {
+                self.write_result(self.share(&op).map(|()| 0), ANSWER_WORD)
+            }
+            DecodedCall::TableEnd(handle) => {
+                self.write_result(self.end(handle).map(|()| 0), ANSWER_WORD)
+            }
             DecodedCall::GrantCreate(ops) => self.grant_create(ops),
             DecodedCall::GrantRevoke(ops) => {
                 page.put_statuses(&self.shared.counted.revoke(self.id, ops));
@@ -57,7 +65,8 @@ impl<S: AddressSpace> HypercallServer<S> {
         Ok(true)
     }
 
-    /// Executes a call of a further mechanism. Returns false if the call does not exist.
+    /// Executes a call of a mechanism besides counted grants. Returns false if the call does not
+    /// exist.
     fn other(&mut self, kind: HypercallKind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
         let (caller, shared) = (self.id, &*self.shared);
         let Some(mechanism) = &shared.mechanism else {
@@ -72,7 +81,7 @@ impl<S: AddressSpace> HypercallServer<S> {
         };
         match mechanism.call(&mut self.space, &call)? {
             Some(GrantResult::Batch(statuses)) => self.page.put_statuses(&statuses),
-            Some(GrantResult::Made(made)) => self.made(made),
+            Some(GrantResult::Made(made)) => self.write_handle(made),
             None => return Ok(false),
         }
         Ok(true)
@@ -129,19 +138,19 @@ impl<S: AddressSpace> HypercallServer<S> {
 
     fn device_control(&self, ops: &[[u64; 3]]) {
         for (op, &[device, word, other]) in ops.iter().enumerate() {
-            let answer = self.shared.devices.tell(self.id, device, [word, other]);
+            let answer = self.shared.devices.control(self.id, device, [word, other]);
             self.page.put(op, ANSWER_WORD, answer.unwrap_or(0));
             self.page.put_errno(op, answer.map(drop));
         }
     }
 
-    /// Ends one of the domain's devices permanently.
+    /// Ends one of the domain's devices permanently. The inner error is the call's result.
     fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
         let shared = &*self.shared;
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
-        let is_there = || at.is_none_or(|at| self.space.has_descriptor(at));
-        let device = match shared.devices.begin_end(self.id, number, is_there) {
+        let has_descriptor = || at.is_none_or(|at| self.space.has_descriptor(at));
+        let device = match shared.devices.begin_end(self.id, number, has_descriptor) {
             Ok(ending) => ending,
             Err(errno) => return Ok(Err(errno)),
         };
@@ -152,17 +161,17 @@ impl<S: AddressSpace> HypercallServer<S> {
         shared.grants.lock().unreserve(self.id, &ranges);
         shared.counted.pins.remove(self.id, number);
         shared.devices.remove(self.id, number);
-        self.has_news = true;
+        self.needs_notice = true;
         Ok(Ok(()))
     }
 
     /// Writes the handle of a new object as the call's result.
-    fn made(&self, made: Result<Handle, GrantStatus>) {
-        self.answer(made.map(|handle| u64::from(handle.0)), 1);
+    fn write_handle(&self, made: Result<Handle, GrantStatus>) {
+        self.write_result(made.map(|handle| u64::from(handle.0)), 1);
     }
 
     /// Writes the status of a call's one operation and, if it is `Okay`, its result.
-    fn answer(&self, outcome: Result<u64, GrantStatus>, word: usize) {
+    fn write_result(&self, outcome: Result<u64, GrantStatus>, word: usize) {
         if let Ok(value) = outcome {
             self.page.put(0, word, value);
         }

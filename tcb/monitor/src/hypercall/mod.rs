@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `page` | the call page, word by word |
 //! | `call` | [`DecodedCall`], decoded by a pure function |
-//! | `budget` | limits on the cost of a domain's calls to others |
+//! | `budget` | limits on the cost that a domain's calls impose on other domains |
 //! | `execute` | execution of a call |
 //! | `server` | one domain's calls, from the page to the result |
 //! | `shared` | state that the workers of all domains share |

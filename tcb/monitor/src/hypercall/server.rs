@@ -11,7 +11,7 @@ use shmem::time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counters of a domain's calls; its worker writes them, any thread may read them.
+/// Counters of a domain's calls. Its worker writes them; any thread may read them.
 #[derive(Debug, Default)]
 pub struct CallCounters {
     /// Calls answered.
@@ -24,7 +24,7 @@ pub struct CallCounters {
     pub ready: AtomicBool,
 }
 
-/// Serves one domain's calls.
+/// Server of one domain's calls.
 #[derive(Debug)]
 pub struct HypercallServer<S> {
     pub(super) id: DomId,
@@ -32,9 +32,9 @@ pub struct HypercallServer<S> {
     pub(super) shared: Arc<MonitorState>,
     pub(super) space: S,
     pub(super) counters: Arc<CallCounters>,
-    /// Whether the domain has become ready, has brought up its end of a connection, or has ended a
-    /// device since [`HypercallServer::take_news`].
-    pub(super) has_news: bool,
+    /// Whether the domain has become ready, has connected its end of a connection, or has ended a
+    /// device since the last [`HypercallServer::take_notice`].
+    pub(super) needs_notice: bool,
     operations: Operations,
     budget: Budget,
 }
@@ -54,7 +54,7 @@ impl<S: AddressSpace> HypercallServer<S> {
             shared,
             space,
             counters,
-            has_news: false,
+            needs_notice: false,
             operations: Operations::default(),
             budget: Budget::new(id),
         }
@@ -81,10 +81,10 @@ impl<S: AddressSpace> HypercallServer<S> {
                 let cost = CallCost::of(&call, self.id, &self.shared);
                 match self.run(call)? {
                     true => (cost, Ok(())),
-                    false => (CallCost::NONSENSE, Err(Errno::INVAL)),
+                    false => (CallCost::INVALID, Err(Errno::INVAL)),
                 }
             }
-            Err(errno) => (CallCost::NONSENSE, Err(errno)),
+            Err(errno) => (CallCost::INVALID, Err(errno)),
         };
         self.operations = operations;
         let churn = &self.shared.churn;
@@ -100,11 +100,11 @@ impl<S: AddressSpace> HypercallServer<S> {
         Ok(())
     }
 
-    /// Returns how long the worker defers the domain's next call, or waits before it checks again,
-    /// in nanoseconds. A deferred domain counts as waiting for the monitor.
+    /// Returns the time in nanoseconds for which the worker defers the domain's next call, or after
+    /// which it checks the budget again. A deferred domain counts as waiting for the monitor.
     pub fn debt_ns(&mut self) -> u64 {
         let debt_ns = match self.budget.due_ns(&self.shared.churn) {
-            // Avoids reading the clock.
+            // Saves reading the clock.
             0 => 0,
             due_ns => due_ns.saturating_sub(time::monotonic_ns()),
         };
@@ -112,8 +112,9 @@ impl<S: AddressSpace> HypercallServer<S> {
         debt_ns
     }
 
-    /// Returns whether the main thread has something to check since the last call.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
+    /// Returns whether the main thread must check the domain because of a call since the last
+    /// `take_notice`.
+    pub fn take_notice(&mut self) -> bool {
+        std::mem::take(&mut self.needs_notice)
     }
 }

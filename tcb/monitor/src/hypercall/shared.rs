@@ -26,7 +26,7 @@ pub struct MonitorState {
 }
 
 impl MonitorState {
-    /// Empty state of a monitor with these mechanisms besides counted grants.
+    /// Creates the empty state of a monitor with these mechanisms besides counted grants.
     #[must_use]
     pub fn new(mechanism: Option<MechanismFactory>) -> Self {
         let grants = Arc::new(GrantAccounts::default());
@@ -40,13 +40,13 @@ impl MonitorState {
         }
     }
 
-    /// Ends everything that belongs to a domain. `end` ends its process and its agent, if any,
-    /// after which the domain can no longer access any page.
+    /// Tears down everything that belongs to a domain. `end` kills its process and its agent, if
+    /// any; afterwards the domain can access no page.
     pub fn end(&self, id: DomId, end: impl FnOnce()) {
         self.grants.lock().fence(id);
         self.connections.end_all(id, XenbusState::Closed);
         end();
-        // Before other domains get their pages back.
+        // Devices end before other domains regain sole access to their pages.
         self.devices.end_all(id);
         self.counted.pins.forget(id);
         self.churn.forget(id);
@@ -56,7 +56,7 @@ impl MonitorState {
         self.grants.lock().clear(id);
     }
 
-    /// Returns the books of every domain, and the number of entries without a counterpart: see
+    /// Returns the audit of every domain, and the number of entries without a counterpart: see
     /// [`GrantAccounts::audit`].
     #[must_use]
     pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {

@@ -1,4 +1,4 @@
-//! Ids and numbers are reused only when nothing names them.
+//! Ids and numbers are reused only when nothing refers to them.
 
 use super::*;
 use crate::fake::FakeSpace;
@@ -32,23 +32,24 @@ fn ids(machine: &Hypervisor) -> Vec<DomId> {
     machine.domains.iter().map(|domain| domain.id).collect()
 }
 
-/// C-6: more starts than there are ids, and as many connections of one living domain.
+/// C-6: the test starts more domains than ids exist, and connects each of them to one living
+/// domain.
 #[test]
 fn ids_and_numbers_never_run_out() {
     let mut machine = Hypervisor::new(None).unwrap();
-    let stays = machine.create_domain(spec(0), &[], None).unwrap();
+    let living = machine.create_domain(spec(0), &[], None).unwrap();
     let mut last = BTreeMap::new();
-    for turn in 0..66_000u32 {
+    for round in 0..66_000u32 {
         let id = machine.create_domain(spec(0), &[], None).unwrap();
-        assert_ne!(id, stays);
-        if let Some(before) = last.insert(id, turn) {
-            assert_eq!(turn - before, 65_535, "the oldest id is reused first");
+        assert_ne!(id, living);
+        if let Some(before) = last.insert(id, round) {
+            assert_eq!(round - before, 65_535, "the oldest id is reused first");
         }
-        machine.connect(stays, id, 0).unwrap();
+        machine.connect(living, id, 0).unwrap();
         machine.give_up(id, "over");
         machine.forget(id).unwrap();
     }
-    assert_eq!(ids(&machine), [stays]);
+    assert_eq!(ids(&machine), [living]);
     assert_eq!(machine.connection_status(), []);
 }
 
@@ -65,9 +66,9 @@ fn exhausted_ids_are_an_error() {
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
     machine.give_up(first, "over");
-    // The domain stays in the list, with the reason for its end.
+    // The domain stays in the list, with the reason of its exit.
     machine.create_domain(spec(0), &[], None).unwrap_err();
-    // A failed start releases what it took.
+    // A failed creation releases the id.
     let impossible = NewDomain {
         frames: 0,
         ..spec(0)
@@ -88,13 +89,13 @@ enum Op {
     Close(usize),
     /// A domain creates a table for each of its connections.
     Table(usize),
-    /// Its user binds it.
+    /// The user of a table binds it.
     Bind(usize),
-    /// One end of a table ends it.
+    /// The granter, if true, or the user of a table ends it.
     EndTable(usize, bool),
     /// A holder is added to a domain's memory.
     Hold(usize),
-    /// A holder releases it.
+    /// A holder is removed from a domain's memory.
     Release(usize),
     Pin(usize, usize),
     Unpin(usize),
@@ -119,7 +120,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A table as its ends know it.
+/// A table, as its granter and user know it.
 #[derive(Clone, Copy)]
 struct TableOf {
     handle: Handle,
@@ -128,7 +129,7 @@ struct TableOf {
     user: DomId,
 }
 
-/// The hypervisor with domains that have no processes, and the state that these processes would
+/// The hypervisor with domains that have no processes, and the state that their processes would
 /// keep.
 struct Rig {
     machine: Hypervisor,
@@ -157,7 +158,7 @@ impl Rig {
         all.get(n % all.len().max(1)).copied()
     }
 
-    /// Returns the nth domain that lives, or that does not, by `lives`.
+    /// Returns the `n`th of all living domains, or of all dead ones if `lives` is false.
     fn domain(&self, n: usize, lives: bool) -> Option<DomId> {
         let mut all = ids(&self.machine);
         all.retain(|id| self.living.contains(id) == lives);
@@ -171,8 +172,8 @@ impl Rig {
             .collect()
     }
 
-    /// Returns every id that is still named, found without `Hypervisor::names`.
-    fn named(&self) -> BTreeSet<DomId> {
+    /// Returns every id to which something refers, without calling `Hypervisor::names`.
+    fn referenced(&self) -> BTreeSet<DomId> {
         let shared = &self.machine.shared;
         let mut all: BTreeSet<_> = ids(&self.machine).into_iter().collect();
         all.extend(shared.audit().0.into_keys());
@@ -192,7 +193,7 @@ impl Rig {
         all
     }
 
-    fn begin(&mut self, id: DomId) {
+    fn start(&mut self, id: DomId) {
         let shared = &self.machine.shared;
         shared.counted.insert(id, 1);
         let space = Arc::new(Mutex::new(FakeSpace::default()));
@@ -200,7 +201,7 @@ impl Rig {
         self.living.insert(id);
     }
 
-    /// Does what a worker does once the process has ended.
+    /// Does what a worker does once the process has exited.
     fn kill(&mut self, id: DomId) {
         if !self.living.remove(&id) {
             return;
@@ -218,10 +219,10 @@ impl Rig {
         let shared = Arc::clone(&self.machine.shared);
         match *op {
             Op::Create => {
-                let named = self.named();
+                let referenced = self.referenced();
                 if let Ok(id) = self.machine.create_domain(spec(16), &[], None) {
-                    assert!(!named.contains(&id), "{id} is named");
-                    self.begin(id);
+                    assert!(!referenced.contains(&id), "something still refers to {id}");
+                    self.start(id);
                 }
             }
             Op::Kill(n) => {
@@ -238,14 +239,14 @@ impl Rig {
                 let Some(dead) = self.domain(n, false) else {
                     return;
                 };
-                let named = self.named();
+                let referenced = self.referenced();
                 let new = NewDomain {
                     replaces: Some(dead),
                     ..spec(16)
                 };
                 if let Ok(id) = self.machine.create_domain(new, &[], None) {
-                    assert!(!named.contains(&id), "{id} is named");
-                    self.begin(id);
+                    assert!(!referenced.contains(&id), "something still refers to {id}");
+                    self.start(id);
                 }
             }
             Op::Connect(a, b) => {
@@ -348,7 +349,7 @@ impl Rig {
         }
     }
 
-    /// Checks that each table's connection still belongs to its granter.
+    /// Asserts that each table's connection still belongs to its granter.
     fn check(&self) {
         let shared = &self.machine.shared;
         assert_eq!(shared.audit().1, 0, "leaked");
@@ -379,7 +380,7 @@ proptest! {
             rig.run(op);
             rig.check();
         }
-        // Once everything has ended, every id is available again.
+        // After the removal of everything, every id is available again.
         let all = ids(&rig.machine);
         all.iter().for_each(|&id| rig.kill(id));
         all.iter().for_each(|&id| rig.machine.forget(id).unwrap());

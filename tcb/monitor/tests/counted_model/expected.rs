@@ -1,4 +1,4 @@
-//! The state that the model expects, and its comparison with the monitor's.
+//! The state that the model expects, and its comparison with the monitor's state.
 
 use super::*;
 
@@ -12,8 +12,12 @@ impl Rig {
         let mut expected = Vec::new();
         let table = self.tables.get_mut(&guest).unwrap();
         for &(index, how, stale) in grants {
-            let gone = leaving.iter().any(|(before, _)| *before == index);
-            let Some(grant) = table.grants.get_mut(&index).filter(|_| !stale && !gone) else {
+            let already_revoked = leaving.iter().any(|(before, _)| *before == index);
+            let Some(grant) = table
+                .grants
+                .get_mut(&index)
+                .filter(|_| !stale && !already_revoked)
+            else {
                 expected.push(S::BadRef);
                 continue;
             };
@@ -30,7 +34,7 @@ impl Rig {
         expected
     }
 
-    /// Removes grants; those in use enter quarantine, if there is room.
+    /// Removes grants. Those in use enter quarantine; if it is full, the user dies.
     pub(super) fn model_leave(&mut self, guest: u16, leaving: &[(u32, bool)]) {
         if leaving.is_empty() {
             return;
@@ -45,7 +49,7 @@ impl Rig {
             table.grants.remove(index);
         }
         if !alive {
-            self.lost(guest);
+            self.model_lost_user(guest);
         }
     }
 
@@ -71,7 +75,7 @@ impl Rig {
         true
     }
 
-    /// Ends the granter's half: revokes everything by force.
+    /// Ends the granter's half, which revokes all grants by force.
     pub(super) fn model_granter_ends(&mut self, guest: u16) {
         let table = &self.tables[&guest];
         let leaving: Vec<_> = table
@@ -81,7 +85,7 @@ impl Rig {
             .collect();
         self.model_leave(guest, &leaving);
         if self.tables[&guest].bound && !self.survives() {
-            self.lost(guest);
+            self.model_lost_user(guest);
         }
         let table = self.tables.get_mut(&guest).unwrap();
         table.granter_done = true;

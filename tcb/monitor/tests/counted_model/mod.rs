@@ -21,20 +21,21 @@ const FRAMES: u32 = 3;
 const SLOTS: u32 = 16;
 const COLLATERAL: u32 = 2;
 
-/// One step. Guests are 1 and 2; domain 0 uses their grants.
+/// One step. Domains 1 and 2 are guests; domain 0 uses their grants.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    /// A guest creates a table, if it has none.
+    /// A guest without a table creates one.
     Table(u16),
-    /// The user binds it.
+    /// The user binds a guest's table.
     Bind(u16),
-    /// A guest grants frames by entries; the address space may refuse.
+    /// A guest grants frames. Each element of `grants` is an entry, a frame, and whether it is
+    /// read-only. If `refused`, the user's address space refuses the mapping.
     Create {
         guest: u16,
         grants: Vec<(u32, u32, bool)>,
         refused: bool,
     },
-    /// The user begins a use by the protocol.
+    /// The user begins a use as the protocol requires.
     Use {
         guest: u16,
         index: u32,
@@ -48,7 +49,8 @@ pub(crate) enum Op {
         index: u32,
         status: u32,
     },
-    /// A guest revokes grants: entry, kind, and whether by a stale reference.
+    /// A guest revokes grants. Each element of `grants` is an entry, the kind of revocation, and
+    /// whether the reference is stale.
     Revoke {
         guest: u16,
         grants: Vec<(u32, Revocation, bool)>,
@@ -56,7 +58,7 @@ pub(crate) enum Op {
     GranterEnds(u16),
     UserEnds(u16),
     Kill(u16),
-    /// The user's agent executes one more call, whose result is lost.
+    /// The user's agent executes the next call, but its result is lost.
     Silence,
 }
 
@@ -72,7 +74,7 @@ struct Grant {
 struct Table {
     handle: Handle,
     bound: bool,
-    /// The user's half has ended, or the user is dead.
+    /// Whether the user's half has ended or the user is dead.
     user_done: bool,
     granter_done: bool,
     generation: [u32; ENTRIES as usize],
@@ -81,38 +83,38 @@ struct Table {
     quarantine: BTreeSet<u32>,
 }
 
-/// The monitor's code and the model.
+/// The monitor's code under test, and the model.
 pub(crate) struct Rig {
     pub(crate) grants: Arc<GrantAccounts>,
     pub(crate) counted: CountedTables,
     /// The statuses of the last call.
     pub(crate) statuses: Vec<S>,
-    /// Whether the last use was permitted.
+    /// Whether the table permitted the last use.
     pub(crate) used: bool,
-    /// Whether to skip the comparison after a step.
+    /// Whether to skip the comparison after each step.
     pub(crate) quiet: bool,
     memories: Vec<Arc<SharedDomainMemory>>,
     spy: Arc<Mutex<Spy>>,
     tables: BTreeMap<u16, Table>,
     alive: [bool; 3],
-    /// Whether the user is dead, even if its worker has not noticed.
+    /// Whether the user is dead, even if its worker has not noticed that.
     dead: bool,
     silent: bool,
 }
 
-/// Returns the first slot of a guest's table: its entries, then its sub-tables.
+/// Returns the first slot of a guest's table. The entries precede the sub-tables.
 fn first(guest: u16) -> u32 {
     u32::from(guest - 1) * (ENTRIES + table_slots(ENTRIES))
 }
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::with_patience(Duration::ZERO)
+        Self::with_wait_budget(Duration::ZERO)
     }
 
-    pub(crate) fn with_patience(patience: Duration) -> Self {
+    pub(crate) fn with_wait_budget(wait_budget: Duration) -> Self {
         let grants = Arc::new(GrantAccounts::default());
-        let counted = CountedTables::with_limits(Arc::clone(&grants), patience, 1 << 20);
+        let counted = CountedTables::with_limits(Arc::clone(&grants), wait_budget, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
                 let memory = Arc::new(
@@ -152,7 +154,7 @@ impl Rig {
         &self.memories[usize::from(id)]
     }
 
-    /// Why the user was killed, if it was.
+    /// Returns the reason for which the user was killed, if it was.
     pub(crate) fn destroyed(&self) -> Option<String> {
         self.spy.lock().unwrap().fake.destroyed.clone()
     }
@@ -248,13 +250,13 @@ impl Rig {
         !self.dead
     }
 
-    /// Its process has ended; its worker may not have noticed.
+    /// Marks the user as dead. Its worker may not have noticed that.
     fn user_dies(&mut self) {
         self.dead = true;
     }
 
-    /// The state of a table after its granter finds the user dead.
-    fn lost(&mut self, guest: u16) {
+    /// Updates a table in the model after its granter has found the user dead.
+    fn model_lost_user(&mut self, guest: u16) {
         let table = self.tables.get_mut(&guest).unwrap();
         table.grants.clear();
         table.quarantine.clear();
@@ -275,10 +277,11 @@ impl Rig {
             entries: ENTRIES,
         };
         if ok {
-            // Not if it does not fit, by another domain, or as another domain's table.
-            let over = self.counted.bind(USER, &bind(SLOTS - ENTRIES));
-            assert_eq!(over, Err(S::BadSlot));
-            // Nor as an exchange, which has no place for sub-tables (F-12).
+            // The user cannot bind a table outside of its window. Below, another domain cannot bind
+            // the table, and the user cannot bind it as another domain's table.
+            let outside = self.counted.bind(USER, &bind(SLOTS - ENTRIES));
+            assert_eq!(outside, Err(S::BadSlot));
+            // The user cannot bind a table as an exchange, which has no sub-tables (F-12).
             let tables = Slot(first(guest));
             let exchange = Bind {
                 tables,
@@ -351,7 +354,7 @@ impl Rig {
             expected.push(status);
         }
         let mapped = table.bound && !made.is_empty();
-        // A rejection precedes the loss of the agent's answer.
+        // A refusal takes precedence over a lost result.
         let fails = mapped && (refused && !self.dead || !self.survives());
         if fails {
             for index in &made {
@@ -381,7 +384,7 @@ impl Rig {
         Some(Translation(u64::from_le_bytes(word)))
     }
 
-    /// Returns the number of announcements of a table that the user has bound.
+    /// Returns the number of announcements of a table, if the user has bound it.
     fn announcements(&self, guest: u16) -> Option<u64> {
         let spy = self.spy.lock().unwrap();
         let own = (1 << 16) + self.tables[&guest].handle.0 * 2;
@@ -411,7 +414,7 @@ impl Rig {
         }
     }
 
-    /// The user writes the status of one entry, or of all.
+    /// Sets the status of one entry, or of all entries, as the user does.
     fn set_status(&mut self, guest: u16, index: Option<u32>, status: u32) {
         let Some(table) = self.tables.get_mut(&guest).filter(|t| t.bound) else {
             return;
@@ -426,7 +429,7 @@ impl Rig {
         }
     }
 
-    /// Makes the user end all uses of guest 1's grants after a while.
+    /// Makes the user end all uses of guest 1's grants after a delay of `after`.
     pub(crate) fn release_later(&mut self, after: Duration) -> JoinHandle<()> {
         let table = self.tables.get_mut(&1).unwrap();
         table.status = [0; ENTRIES as usize];
@@ -467,16 +470,16 @@ impl Rig {
             after,
             "{guest} revokes {grants:?}"
         );
-        if self.quiet && !self.new_is_modelled() {
+        if self.quiet && !self.is_modelled() {
             return;
         }
         let expected = self.model_revoke(guest, grants);
         assert_eq!(self.statuses, expected, "{guest} revokes {grants:?}");
     }
 
-    /// Returns whether the model covers guest 1: while it has entries in quarantine, background
-    /// releases make a comparison impossible.
-    fn new_is_modelled(&self) -> bool {
+    /// Returns whether the model covers guest 1. It does not while guest 1 has entries in
+    /// quarantine, because the user ends uses in the background.
+    fn is_modelled(&self) -> bool {
         self.tables
             .get(&1)
             .is_none_or(|table| table.quarantine.is_empty())
@@ -510,7 +513,7 @@ impl Rig {
         if bound {
             self.survives();
         }
-        self.lost(guest);
+        self.model_lost_user(guest);
         if self.tables[&guest].granter_done {
             self.tables.remove(&guest);
         }
@@ -520,7 +523,7 @@ impl Rig {
         self.grants.lock().fence(DomId(id));
         self.alive[usize::from(id)] = false;
         if id == USER.0 {
-            // Its process has ended.
+            // The process of the user has exited.
             self.spy.lock().unwrap().fake.mapped.clear();
         }
         self.grants.lock().set_space(DomId(id), None);
@@ -529,7 +532,7 @@ impl Rig {
             self.dead = true;
             for guest in 1..3 {
                 if self.tables.contains_key(&guest) {
-                    self.lost(guest);
+                    self.model_lost_user(guest);
                     if self.tables[&guest].granter_done {
                         self.tables.remove(&guest);
                     }
@@ -544,7 +547,7 @@ impl Rig {
         }
     }
 
-    /// Kills every domain: nothing is left.
+    /// Kills every domain, and asserts that nothing remains.
     pub(crate) fn end(mut self) {
         for id in 0..3 {
             self.step(&Op::Kill(id));

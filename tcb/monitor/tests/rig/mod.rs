@@ -1,4 +1,4 @@
-//! Two connected domains; the first one is served through its call page.
+//! Two connected domains. The monitor serves the first one through its call page.
 #![allow(dead_code)] // each test uses its part
 
 use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, RESULT, STATUS_WORD};
@@ -19,7 +19,7 @@ pub(crate) const FRAMES: u32 = 4;
 pub(crate) const ENTRIES: u32 = 16;
 pub(crate) const SLOTS: u32 = 8;
 
-/// Two connected domains; the first one is served.
+/// Two connected domains, and the server of the first one.
 pub(crate) struct Rig {
     pub(crate) shared: Arc<MonitorState>,
     pub(crate) memories: [Arc<SharedDomainMemory>; 2],
@@ -107,8 +107,9 @@ impl Rig {
         }
     }
 
-    /// Makes these calls, each with a kind, a count and the page's words, and then kills the first
-    /// domain. Asserts that nothing leaks and nothing of it is left; returns the final audit.
+    /// Makes calls, each given by a kind, a count and the page's words, and then kills the first
+    /// domain. Asserts that nothing leaks and that the domain's account is closed. Returns the
+    /// final audit.
     pub(crate) fn survives(
         mut self,
         calls: Vec<(u32, u32, Vec<u64>)>,

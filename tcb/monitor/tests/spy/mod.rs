@@ -1,4 +1,4 @@
-//! An address space whose bytes a test can read.
+//! An address space whose memories a test can read.
 
 use abi::Slot;
 use monitor::fake::FakeSpace;

@@ -1,4 +1,5 @@
-//! Granters with a table each, bound by one user whose address space a test can read.
+//! Granters with one table each. One user has bound all tables, and a test can read its address
+//! space.
 #![allow(dead_code)] // each test uses its part
 
 use crate::spy::Spy;
@@ -16,15 +17,15 @@ pub(crate) const USER: DomId = DomId(0);
 /// Frames that forced revocations may take from the user.
 pub(crate) const COLLATERAL: u32 = 8;
 
-/// The dimensions of a rig.
+/// Sizes of a rig.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
-    /// Domains 1, 2, …
+    /// Number of granters, which are the domains 1, 2, …
     pub(crate) granters: u16,
-    /// Entries of each granter's table, and its number of frames.
+    /// Number of entries of each granter's table, and of its frames.
     pub(crate) entries: u32,
     /// See [`CountedTables::with_limits`].
-    pub(crate) patience: Duration,
+    pub(crate) wait_budget: Duration,
     pub(crate) mappings: u32,
 }
 
@@ -49,8 +50,8 @@ impl Rig {
             granters, entries, ..
         } = sizes;
         let grants = Arc::new(GrantAccounts::default());
-        let (patience, mappings) = (sizes.patience, sizes.mappings);
-        let counted = CountedTables::with_limits(Arc::clone(&grants), patience, mappings);
+        let (wait_budget, mappings) = (sizes.wait_budget, sizes.mappings);
+        let counted = CountedTables::with_limits(Arc::clone(&grants), wait_budget, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
             let memory = Arc::new(
@@ -101,7 +102,7 @@ impl Rig {
         self.counted.bind(USER, &op)
     }
 
-    /// Grants frames by entries, writable.
+    /// Grants frames writable; each element of `pages` is an entry and a frame.
     pub(crate) fn create(
         &self,
         granter: u16,
@@ -118,7 +119,7 @@ impl Rig {
         self.counted.create(DomId(granter), &ops)
     }
 
-    /// Grants every frame by the entry of the same number.
+    /// Grants every frame through the entry with the same number.
     pub(crate) fn create_all(&self, granter: u16) -> Vec<GrantRef> {
         let pages: Vec<_> = (0..self.sizes.entries).map(|n| (n, n)).collect();
         let made = self.create(granter, &pages).into_iter();
@@ -154,21 +155,21 @@ impl Rig {
         self.spy.lock().unwrap()
     }
 
-    /// Why the user was killed, if it was.
+    /// Returns the reason for which the user was killed, if it was.
     pub(crate) fn destroyed(&self) -> Option<String> {
         self.space().fake.destroyed.clone()
     }
 
-    /// Writes the user's count of uses of an entry.
+    /// Sets the user's count of uses of an entry.
     pub(crate) fn set_uses(&self, space: &Spy, granter: u16, index: u32, uses: u32) {
         let at = translation_bytes(self.sizes.entries) as u64 + u64::from(index) * 4;
-        // After the user has ended its half, there is no table to write to.
+        // After the user has ended its half, the table no longer exists.
         if let Some(file) = space.files.get(&self.handle(granter).memory()) {
             file.write_all_at(&uses.to_le_bytes(), at).unwrap();
         }
     }
 
-    /// Returns the number of entries in the books without a counterpart.
+    /// Returns the number of entries without a counterpart in the audit.
     pub(crate) fn leaked(&self) -> u64 {
         self.grants.audit(&self.counted, None).1
     }

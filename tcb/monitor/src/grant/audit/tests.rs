@@ -1,4 +1,4 @@
-//! Corrupts the books: the audit must report each error, and its size.
+//! Corrupts accounts: the audit must report each error and its size.
 
 use super::*;
 use crate::memory::SharedDomainMemory;
@@ -8,7 +8,7 @@ const USER: DomId = DomId(0);
 const IDLE: DomId = DomId(2);
 const SLOTS: u32 = 8;
 
-fn books() -> GrantAccounts {
+fn accounts() -> GrantAccounts {
     let grants = GrantAccounts::default();
     for id in [USER, DomId(1), IDLE] {
         let memory = Arc::new(SharedDomainMemory::create(id, 4, 8, &[], None).unwrap());
@@ -23,27 +23,27 @@ fn leaks(grants: &GrantAccounts) -> u64 {
 }
 
 #[test]
-fn books_in_order_have_no_leak() {
-    assert_eq!(leaks(&books()), 0);
+fn consistent_accounts_have_no_leak() {
+    assert_eq!(leaks(&accounts()), 0);
     assert_eq!(leaks(&GrantAccounts::default()), 0);
 }
 
-/// An account is closed with its last holder, and not earlier.
+/// An account is closed when its last holder is removed, and not earlier.
 #[test]
 fn an_account_without_holders_is_a_leak() {
-    let grants = books();
+    let grants = accounts();
     grants.lock().hold_memory(IDLE);
     grants.lock().clear(IDLE);
     assert_eq!(leaks(&grants), 0, "its memory is still held");
-    // No production code does this.
-    grants.lock().spoil(IDLE, |account| account.holders = 0);
+    // Production code never sets this field directly.
+    grants.lock().corrupt(IDLE, |account| account.holders = 0);
     assert_eq!(leaks(&grants), 1);
 }
 
 #[test]
 fn slots_of_a_missing_table_are_leaks() {
-    let grants = books();
-    // Two tables side by side, one of which has another slot further on.
+    let grants = accounts();
+    // Two tables at adjacent slots; the first has another slot after those of the second.
     for (slot, handle) in [(3, 1), (4, 1), (5, 2), (7, 1)] {
         let mut accounts = grants.lock();
         let window = accounts.window(USER).unwrap();

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 /// The interval at which a full quarantine is checked for room.
-const LOOK: Duration = Duration::from_millis(1);
-/// An entry that is about to lose its grant.
+const QUARANTINE_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// An entry whose grant is being revoked.
 #[derive(Clone, Copy)]
 struct RevokedEntry {
     /// The operation of the batch that requested it, if any.
@@ -32,10 +32,11 @@ struct RevokedEntry {
 impl CountedTables {
     /// Grants pages. Returns one status per operation and, where it is `Okay`, the reference.
     ///
-    /// Statuses: `BadHandle`: the caller has no such table, or one end has ended it. `BadRef`: no
-    /// such entry, or it grants something already. `Again`: the entry is in quarantine.
-    /// `AddressTooBig`: no such frame. `NoSpace`: the table would take more mappings than its share
-    /// of the user's limit, or the user's address space rejects the mapping.
+    /// Statuses: `BadHandle`: the caller has not created this table, or one end has ended it.
+    /// `BadRef`: the entry does not exist or already has a grant. `Again`: the entry is in
+    /// quarantine. `AddressTooBig`: the frame does not exist. `NoSpace`: the table would take more
+    /// mappings than its share of the user's limit, or the user's address space rejects the
+    /// mapping.
     pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
         let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
@@ -44,20 +45,20 @@ impl CountedTables {
         answers
     }
 
-    /// Splits a batch into runs of operations for one table of the granter's. Yields the table, the
-    /// index of the run's first operation, and the run.
+    /// Splits a batch into runs, each for one of the granter's tables. Yields the table, the index
+    /// of the run's first operation, and the run.
     fn runs<'a, T>(
         &self,
         granter: DomId,
         ops: &'a [T],
         table: fn(&T) -> Handle,
     ) -> impl Iterator<Item = (Arc<GrantTableState>, usize, &'a [T])> {
-        let mut behind = 0;
+        let mut offset = 0;
         let runs = ops.chunk_by(move |a, b| table(a) == table(b));
         runs.filter_map(move |run| {
-            behind += run.len();
+            offset += run.len();
             let table = self.table(table(run.first()?))?;
-            (table.granter == granter).then_some((table, behind - run.len(), run))
+            (table.granter == granter).then_some((table, offset - run.len(), run))
         })
     }
 
@@ -86,7 +87,7 @@ impl CountedTables {
                     GrantStatus::BadRef
                 } else if op.frame >= table.memory.frame_count {
                     GrantStatus::AddressTooBig
-                } else if !self.leaves_quarantine(table, op.index) {
+                } else if !self.leave_quarantine(table, op.index) {
                     GrantStatus::Again
                 } else if !state.entries.grant(op.index, granted, table.pieces_max) {
                     GrantStatus::NoSpace
@@ -105,7 +106,7 @@ impl CountedTables {
                 .change(table.user, |space| space.map(&maps))
                 .is_ok();
         if mapped {
-            self.show_to_device(table, &for_io);
+            self.map_for_device(table, &for_io);
         }
         let mut state = table.state();
         for (op, (status, gref)) in ops.iter().zip(answers) {
@@ -117,7 +118,7 @@ impl CountedTables {
                 *status = GrantStatus::NoSpace;
             } else if let Some(entry) = state.entries.get(op.index) {
                 *gref = GrantTableState::reference(op.index, entry);
-                table.show(op.index, entry.translation());
+                table.publish(op.index, entry.translation());
             }
         }
         if mapped {
@@ -127,27 +128,26 @@ impl CountedTables {
 
     /// Revokes grants. Returns one status per operation.
     ///
-    /// Statuses: `BadHandle`: the caller has no such table. `BadRef`: this reference grants
-    /// nothing, or no longer. `Again`: the grant is in use.
+    /// Statuses: `BadHandle`: the caller has not created this table. `BadRef`: the reference has no
+    /// grant, or no longer has one. `Again`: the grant is in use.
     ///
-    /// If the resulting holes would exceed the table's share of mappings, the table is ended: all
-    /// its grants are revoked by force.
+    /// If the resulting holes would exceed the table's share of mappings, the monitor ends the
+    /// table: it revokes all its grants by force.
     pub fn revoke(&self, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
         for (table, from, run) in self.runs(granter, ops, |op| op.table) {
             let _op = table.op();
-            let wanted: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
+            let requests: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
             self.revoke_in(
                 &table,
-                &wanted,
+                &requests,
                 statuses.get_mut(from..).unwrap_or_default(),
             );
         }
         statuses
     }
 
-    /// Returns the number of times that these revocations interrupt their users; dead users do not
-    /// count.
+    /// Returns the number of times that these revocations interrupt a living user.
     #[must_use]
     pub fn cost_of_revocations(&self, granter: DomId, ops: &[Revoke]) -> u32 {
         let runs = self.runs(granter, ops, |op| op.table);
@@ -160,7 +160,7 @@ impl CountedTables {
 
     /// Revokes by force everything that a table grants.
     pub(super) fn revoke_all(&self, table: &Arc<GrantTableState>) {
-        let all = everything_but(table, &[]);
+        let all = force_all_except(table, &[]);
         let mut statuses = vec![GrantStatus::GeneralError; all.len()];
         self.revoke_in(table, &all, &mut statuses);
     }
@@ -169,46 +169,46 @@ impl CountedTables {
     fn revoke_in(
         &self,
         table: &Arc<GrantTableState>,
-        wanted: &[(GrantRef, Revocation)],
+        requests: &[(GrantRef, Revocation)],
         statuses: &mut [GrantStatus],
     ) {
-        let mut leaving = announce(table, wanted, statuses);
-        if leaving.is_empty() {
+        let mut revoked = announce(table, requests, statuses);
+        if revoked.is_empty() {
             return;
         }
-        let indices: Vec<_> = leaving.iter().map(|leaving| leaving.index).collect();
-        let ends = table.state().entries.pieces_without(&indices) > table.pieces_max;
-        if ends {
-            // Holes take mappings, too. A revocation must succeed, so everything is revoked.
-            let rest = everything_but(table, &indices);
+        let indices: Vec<_> = revoked.iter().map(|revoked| revoked.index).collect();
+        let ends_table = table.state().entries.pieces_without(&indices) > table.pieces_max;
+        if ends_table {
+            // Holes also take mappings. A revocation must not fail, so everything is revoked.
+            let rest = force_all_except(table, &indices);
             let rest = announce(table, &rest, &mut vec![GrantStatus::Again; rest.len()]);
-            leaving.extend(
+            revoked.extend(
                 rest.into_iter()
                     .map(|rest| RevokedEntry { op: None, ..rest }),
             );
         }
-        let forced = leaving.iter().filter(|leaving| leaving.forced);
-        let forced: Vec<_> = forced.map(|leaving| leaving.index).collect();
+        let forced = revoked.iter().filter(|revoked| revoked.forced);
+        let forced: Vec<_> = forced.map(|revoked| revoked.index).collect();
         // Unmap the pages first: the steps below may wait for the user.
-        let alive = self.take_away(table, &leaving) && self.charge(table, &forced);
-        // If the user could have pinned a page, or a device has pinned it, they keep the page, and
-        // the granter gets another frame.
-        let stays = |leaving: &&RevokedEntry| {
-            let pinned = self.pins.release(table.granter, leaving.granted.frame);
-            pinned || alive && leaving.forced
+        let alive = self.unmap_pages(table, &revoked) && self.charge(table, &forced);
+        // The user may have pinned a page that it used, and a device has pinned its pages. Either
+        // keeps the page, so the granter receives another frame.
+        let keeps_page = |revoked: &&RevokedEntry| {
+            let pinned = self.pins.release(table.granter, revoked.granted.frame);
+            pinned || alive && revoked.forced
         };
-        let exchanged = leaving.iter().filter(stays);
-        let alive = exchanged.fold(alive, |alive, leaving| {
-            self.exchange_frame(table, leaving.granted.frame) && alive
+        let exchanged = revoked.iter().filter(keeps_page);
+        let alive = exchanged.fold(alive, |alive, revoked| {
+            self.exchange_frame(table, revoked.granted.frame) && alive
         });
         if !alive {
-            // The user is dead: it reaches and pins no page.
-            self.end_user(table);
+            // The user is dead: it has no page mapped or pinned.
+            self.finish_user_half(table);
         }
         let mut state = table.state();
-        for leaving in &leaving {
-            state.entries.revoke(leaving.index);
-            if let Some(status) = leaving.op.and_then(|op| statuses.get_mut(op)) {
+        for revoked in &revoked {
+            state.entries.revoke(revoked.index);
+            if let Some(status) = revoked.op.and_then(|op| statuses.get_mut(op)) {
                 *status = GrantStatus::Okay;
             }
         }
@@ -216,22 +216,22 @@ impl CountedTables {
         self.counters
             .forced
             .fetch_add(forced.len() as u64, Ordering::Relaxed);
-        let revoked = leaving.len() as u64;
+        let revoked = revoked.len() as u64;
         self.counters.revoked.fetch_add(revoked, Ordering::Relaxed);
-        if ends {
-            self.granter_is_done(table);
+        if ends_table {
+            self.finish_granter_half(table);
         }
     }
 
-    /// Unmaps pages from the windows of the user and its device. Returns whether the user lives.
-    fn take_away(&self, table: &GrantTableState, leaving: &[RevokedEntry]) -> bool {
-        self.hide_from_device(table, leaving.iter().map(|leaving| leaving.index));
+    /// Unmaps pages from the windows of the user and its device. Returns whether the user is alive.
+    fn unmap_pages(&self, table: &GrantTableState, revoked: &[RevokedEntry]) -> bool {
+        self.unmap_for_device(table, revoked.iter().map(|revoked| revoked.index));
         let Some(bound) = table.state().bound else {
             return true;
         };
-        let slots: Vec<_> = leaving
+        let slots: Vec<_> = revoked
             .iter()
-            .map(|leaving| Slot(bound.first + leaving.index))
+            .map(|revoked| Slot(bound.first + revoked.index))
             .collect();
         self.grants
             .change(table.user, |space| {
@@ -240,8 +240,8 @@ impl CountedTables {
             .is_ok()
     }
 
-    /// Gives the granter another frame in place of one that the user or a device may have pinned.
-    /// Returns whether the user lives.
+    /// Replaces a frame that the user or a device may have pinned by another one. Returns whether
+    /// the user is alive.
     pub(super) fn exchange_frame(&self, table: &GrantTableState, frame: u32) -> bool {
         let exchanged = table.memory.exchange(frame);
         if let Err(error) = &exchanged {
@@ -252,12 +252,13 @@ impl CountedTables {
     }
 
     /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each.
-    /// Returns whether the user lives. Waits for room for as long as the user's patience lasts. The
-    /// user has already lost the pages, and gains nothing by keeping the counts.
+    /// If the quarantine is full, waits until the user's wait budget is used up, and then kills the
+    /// user. Returns whether the user is alive. The user has already lost the pages, so it gains
+    /// nothing by keeping the counts.
     pub(super) fn charge(&self, table: &GrantTableState, mut entering: &[u32]) -> bool {
         let mut since_ns = time::monotonic_ns();
         while !entering.is_empty() {
-            let patient = {
+            let may_wait = {
                 let mut registry = self.registry();
                 let Registry {
                     tables,
@@ -271,32 +272,33 @@ impl CountedTables {
                     table.is_some_and(|table| !is_idle(table, *index))
                 });
                 let now_ns = time::monotonic_ns();
-                let patient = quarantine.patience.waits(since_ns, now_ns);
+                let may_wait = quarantine.wait_budget.waits(since_ns, now_ns);
                 since_ns = now_ns;
-                entering.is_empty() || patient
+                entering.is_empty() || may_wait
             };
-            if !patient {
+            if !may_wait {
                 self.grants
                     .destroy(table.user, "it keeps revoked grants in use");
                 return false;
             }
             if !entering.is_empty() {
-                thread::sleep(LOOK);
+                thread::sleep(QUARANTINE_POLL_INTERVAL);
             }
         }
         true
     }
 
-    /// Returns whether an entry is not in quarantine, or can leave it now.
-    pub(super) fn leaves_quarantine(&self, table: &GrantTableState, index: u32) -> bool {
+    /// Takes an entry out of quarantine if its uses have ended. Returns false if it remains there.
+    pub(super) fn leave_quarantine(&self, table: &GrantTableState, index: u32) -> bool {
         let mut registry = self.registry();
         let quarantine = registry.quarantines.get_mut(&table.user);
         quarantine.is_none_or(|quarantine| quarantine.try_leave(table, index))
     }
 }
 
-/// Returns a forced revocation for every grant of a table, except for the entries in `but`.
-fn everything_but(table: &GrantTableState, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
+/// Returns a forced revocation for every grant of a table, except for those of the entries in
+/// `but`.
+fn force_all_except(table: &GrantTableState, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
     let but: BTreeSet<_> = but.iter().collect();
     let state = table.state();
     let granted = state.entries.granted();
@@ -306,10 +308,10 @@ fn everything_but(table: &GrantTableState, but: &[u32]) -> Vec<(GrantRef, Revoca
         .collect()
 }
 
-/// Stops new uses of the grants, and returns the entries whose grants can be revoked.
+/// Stops new uses of the grants, and returns the entries whose grants can be revoked now.
 fn announce(
     table: &GrantTableState,
-    wanted: &[(GrantRef, Revocation)],
+    requests: &[(GrantRef, Revocation)],
     statuses: &mut [GrantStatus],
 ) -> Vec<RevokedEntry> {
     let mut state = table.state();
@@ -319,7 +321,7 @@ fn announce(
         (entry.generation == gref.generation()).then_some((entry, granted))
     };
     let mut announced = false;
-    for ((gref, _), status) in wanted.iter().zip(statuses.iter_mut()) {
+    for ((gref, _), status) in requests.iter().zip(statuses.iter_mut()) {
         *status = GrantStatus::BadRef;
         if let Some((entry, _)) = entry_of(&state, *gref)
             && let Some(words) = table.words(gref.index())
@@ -329,13 +331,13 @@ fn announce(
             announced = true;
         }
     }
-    let mut leaving: Vec<RevokedEntry> = Vec::with_capacity(wanted.len());
+    let mut revoked: Vec<RevokedEntry> = Vec::with_capacity(requests.len());
     if !announced {
-        return leaving;
+        return revoked;
     }
     grant_use::publish(table.announcements);
     let mut refused = Vec::new();
-    for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
+    for (op, ((gref, how), status)) in requests.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =
             (entry_of(&state, *gref), table.words(gref.index()))
         else {
@@ -359,24 +361,24 @@ fn announce(
                 continue;
             }
         }
-        table.show(gref.index(), Translation::INVALID);
-        leaving.push(RevokedEntry {
+        table.publish(gref.index(), Translation::INVALID);
+        revoked.push(RevokedEntry {
             op: Some(op),
             index: gref.index(),
             granted,
             forced: !idle,
         });
     }
-    // Only after all were checked: the batch may name one of these again, to drain or force it, and
-    // a use that began in between would be missed.
+    // Refused grants become valid again only after all operations were checked: a later operation
+    // of the batch may drain or force the same grant, and would miss a use that began in between.
     for index in refused {
         if let Some(entry) = state.entries.get(index)
             && let Some(words) = table.words(index)
             && !entry.draining
             && words.translation.load(Ordering::Relaxed) != Translation::INVALID.0
         {
-            table.show(index, entry.translation());
+            table.publish(index, entry.translation());
         }
     }
-    leaving
+    revoked
 }

@@ -1,24 +1,26 @@
-//! The entries of a table: their grants, and the number of the user's mappings that these take.
+//! The entries of a table: their grants, and the number of mappings that the grants take in the
+//! user's address space.
 //!
-//! Adjacent entries are one mapping, a *piece*, if none of them grants anything, or if they grant
-//! adjacent frames with the same access. The kernel limits a process's mappings, so each table has
-//! a share of the user's limit, and never has more pieces than that.
+//! Adjacent entries form one mapping, called a *piece*, if none of them has a grant, or if they
+//! grant adjacent frames with the same access. The kernel limits a process's mappings, so each
+//! table has a share of the user's limit and never has more pieces than its share.
 
 use abi::counted::{GENERATION_MAX, Translation};
 
-/// Mappings of the user itself (program, stacks, memory, devices), and additional ones in the
-/// middle of a batch (two for each of its operations).
+/// Mappings of the user itself (program, stacks, memory, devices), and those that a batch adds
+/// temporarily (two per operation).
 const OWN_MAPPINGS: u32 = 2048;
 
-/// Returns the pieces that a table of `slots` slots may have, in a window of `window_slots` slots,
-/// if a process may have `mappings` mappings. Two of the pieces are the table's sub-tables.
+/// Returns the maximum number of pieces of a table of `slots` slots, in a window of `window_slots`
+/// slots, if a process may have `mappings` mappings. The two mappings of the table's sub-tables are
+/// already subtracted.
 pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
     let all = u64::from(mappings.saturating_sub(OWN_MAPPINGS));
     let share = all * u64::from(slots) / u64::from(window_slots.max(1));
     u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(2)
 }
 
-/// The grant of an entry.
+/// The current grant of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CurrentGrant {
     pub(super) frame: u32,
@@ -32,7 +34,7 @@ pub(super) struct CurrentGrant {
 pub(super) struct CountedEntry {
     pub(super) generation: u32,
     pub(super) granted: Option<CurrentGrant>,
-    /// Whether new uses are prevented until the grant is revoked.
+    /// Whether new uses are rejected until the grant is revoked.
     pub(super) draining: bool,
 }
 
@@ -55,7 +57,7 @@ impl CountedEntry {
 #[derive(Debug)]
 pub(super) struct CountedEntries {
     list: Vec<CountedEntry>,
-    /// The number of places where one piece ends and another begins.
+    /// The number of boundaries between two pieces.
     seams: u32,
 }
 
@@ -71,30 +73,31 @@ impl CountedEntries {
         self.list.get(index as usize)
     }
 
-    /// Returns the entries that grant something, by index.
+    /// Returns the entries that have a grant, with their indices.
     pub(super) fn granted(&self) -> impl Iterator<Item = (u32, &CountedEntry, CurrentGrant)> {
         let all = (0..).zip(&self.list);
         all.filter_map(|(index, entry)| Some((index, entry, entry.granted?)))
     }
 
-    /// Returns the number of mappings that they take.
+    /// Returns the number of pieces, each of which takes one mapping.
     pub(super) fn pieces(&self) -> u32 {
         self.seams + 1
     }
 
-    /// Returns the number of pieces if these entries granted nothing.
+    /// Returns the number of pieces that would remain without the grants of these entries.
     pub(super) fn pieces_without(&mut self, indices: &[u32]) -> u32 {
         let before: Vec<_> = indices.iter().map(|&index| self.set(index, None)).collect();
         let pieces = self.pieces();
-        // In reverse: an index that occurs twice gets its original grant back.
+        // Restore in reverse order, so that an index that occurs twice has its original grant
+        // afterwards.
         for (&index, granted) in indices.iter().zip(before).rev() {
             self.set(index, granted);
         }
         pieces
     }
 
-    /// Grants by an entry that grants nothing, under a new generation, unless that makes more than
-    /// `pieces_max` pieces. Returns whether it did.
+    /// Sets the grant of an entry that has none, under a new generation. Returns false, and changes
+    /// nothing, if the table would then have more than `pieces_max` pieces.
     pub(super) fn grant(&mut self, index: u32, granted: CurrentGrant, pieces_max: u32) -> bool {
         self.set(index, Some(granted));
         let fits = self.pieces() <= pieces_max;
@@ -136,7 +139,7 @@ impl CountedEntries {
         before
     }
 
-    /// Seams before and after an entry.
+    /// Returns the number of seams directly before and after an entry.
     fn seams_at(&self, index: u32) -> u32 {
         let from = (index as usize).saturating_sub(1);
         let around = self.list.get(from..).unwrap_or_default();
@@ -149,7 +152,7 @@ impl CountedEntries {
     }
 }
 
-/// Returns whether two adjacent entries are one mapping.
+/// Returns whether two adjacent entries belong to one mapping.
 fn continues(left: Option<CurrentGrant>, right: Option<CurrentGrant>) -> bool {
     match (left, right) {
         (None, None) => true,
@@ -227,7 +230,7 @@ mod tests {
         // With enough mappings, every entry may be a piece.
         assert!(pieces_max(1027, 16 * 1027, 65_530) >= 1024);
         assert!(pieces_max(63_482, 63_482, 65_530) >= 63_480);
-        // 64 guests of 1024 entries: a little less.
+        // 64 guests of 1024 entries each have a slightly smaller share.
         let share = pieces_max(1027, 64 * 1027, 65_530);
         assert_eq!(share, 989);
         assert!(64 * (share + 2) <= 65_530 - OWN_MAPPINGS);

@@ -1,5 +1,5 @@
-//! A table's life: its granter creates it, its user binds it, each ends its own half, and the
-//! monitor ends the half of an end that dies.
+//! Lifecycle of a table: its granter creates it, its user binds it, each ends its half, and the
+//! monitor ends the half of a domain that dies.
 
 use super::device_pages::DevicePages;
 use super::entries::{CurrentGrant, pieces_max};
@@ -13,7 +13,7 @@ use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Tables per connection: the previous table may still have its user.
+/// Tables per connection. There may be two, because the user may still hold the previous one.
 const TABLES_PER_CONNECTION: usize = 2;
 
 impl CountedTables {
@@ -57,8 +57,9 @@ impl CountedTables {
     /// Binds the user's half: maps the table's pages and its sub-tables into the user's window.
     ///
     /// # Errors
-    /// `BadHandle`: the domain has no such table, or it is bound already. `BadSlot`: a slot does
-    /// not exist or is not free. `NoSpace`: the address space rejects the mapping.
+    /// `BadHandle`: the domain is not the user of this table, or the table is already bound.
+    /// `BadSlot`: a slot does not exist or is not free. `NoSpace`: the address space rejects the
+    /// mapping.
     pub fn bind(&self, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let table = self
             .table(op.table)
@@ -98,26 +99,26 @@ impl CountedTables {
         Ok(())
     }
 
-    /// Ends the caller's half of a table: for the granter, revokes all its grants by force; for the
-    /// user, unmaps its pages.
+    /// Ends the caller's half of a table. If the caller is the granter, revokes all grants by
+    /// force; if it is the user, unmaps the pages.
     ///
     /// # Errors
-    /// `BadHandle`: the domain has no such table.
+    /// `BadHandle`: the table does not exist, or the caller has already ended its half or never had
+    /// one.
     pub fn end_table(&self, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
         let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = table.op();
         if table.granter == caller && !table.state().granter_done {
-            self.granter_ends(&table);
+            self.end_granter_half(&table);
         } else if table.user == caller && !table.state().user_done {
-            self.user_ends(&table);
+            self.end_user_half(&table);
         } else {
             return Err(GrantStatus::BadHandle);
         }
         Ok(())
     }
 
-    /// Returns the number of times that the end of a table interrupts its user, if the granter ends
-    /// it and the user lives.
+    /// Returns the number of times that the end of a table by its granter interrupts a living user.
     #[must_use]
     pub fn cost_of_end(&self, granter: DomId, handle: Handle) -> u32 {
         let table = self.table(handle);
@@ -133,7 +134,7 @@ impl CountedTables {
         })
     }
 
-    /// Ends a dead domain's part in every table. Its process must have ended.
+    /// Ends a dead domain's part in every table. Its process must have exited.
     pub fn tear_down(&self, id: DomId) {
         let tables: Vec<_> = {
             let mut registry = self.registry();
@@ -146,24 +147,25 @@ impl CountedTables {
                 self.end_share(&table);
             }
             if table.granter == id && !table.state().granter_done {
-                self.granter_ends(&table);
+                self.end_granter_half(&table);
             } else if table.user == id {
-                self.end_user(&table);
+                self.finish_user_half(&table);
             }
         }
     }
 
     /// Ends the granter's half. The caller holds `op`.
-    fn granter_ends(&self, table: &Arc<GrantTableState>) {
+    fn end_granter_half(&self, table: &Arc<GrantTableState>) {
         self.revoke_all(table);
-        self.granter_is_done(table);
+        self.finish_granter_half(table);
     }
 
     /// Marks the granter's half as ended, after all its grants were revoked. The caller holds `op`.
-    pub(super) fn granter_is_done(&self, table: &Arc<GrantTableState>) {
+    pub(super) fn finish_granter_half(&self, table: &Arc<GrantTableState>) {
         self.end_share(table);
         if table.state().bound.is_some() {
-            // Unmap its memory with the last page, even if the user keeps the table.
+            // The last page is unmapped, so remove the granter's memory, even if the user keeps the
+            // table.
             let frames = table.frames_memory();
             let closed = self.grants.change(table.user, |space| {
                 space.remove_memory(frames).map_err(SpaceError::fatal)
@@ -171,7 +173,7 @@ impl CountedTables {
             if closed.is_ok() {
                 self.grants.lock().release_memory(table.granter);
             } else {
-                self.end_user(table);
+                self.finish_user_half(table);
             }
         }
         let over = {
@@ -185,34 +187,34 @@ impl CountedTables {
     }
 
     /// Ends the user's half. The caller holds `op`.
-    fn user_ends(&self, table: &Arc<GrantTableState>) {
+    fn end_user_half(&self, table: &Arc<GrantTableState>) {
         let Some(bound) = table.state().bound else {
-            self.end_user(table);
+            self.finish_user_half(table);
             return;
         };
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
         for (index, ..) in table.state().entries.granted() {
             slots.push(Slot(bound.first + index));
-            table.show(index, Translation::INVALID);
+            table.publish(index, Translation::INVALID);
         }
-        // If the pages cannot be unmapped, the user is dead afterwards.
+        // If the pages cannot be unmapped, the user is killed.
         let granter_done = table.state().granter_done;
-        let give_up = |space: &mut dyn AddressSpace| {
+        let remove = |space: &mut dyn AddressSpace| {
             space.unmap(&slots)?;
             if !granter_done {
                 space.remove_memory(table.frames_memory())?;
             }
             space.remove_memory(table.own_memory())
         };
-        let _ = self.grants.change(table.user, |space| {
-            give_up(space).map_err(SpaceError::fatal)
-        });
-        self.end_user(table);
+        let _ = self
+            .grants
+            .change(table.user, |space| remove(space).map_err(SpaceError::fatal));
+        self.finish_user_half(table);
     }
 
     /// Marks the user's half as ended. The table is no longer in the user's address space, or that
     /// address space no longer exists. The caller holds `op`.
-    pub(super) fn end_user(&self, table: &Arc<GrantTableState>) {
+    pub(super) fn finish_user_half(&self, table: &Arc<GrantTableState>) {
         self.end_share(table);
         let (left, bound, over) = {
             let mut state = table.state();
@@ -220,7 +222,7 @@ impl CountedTables {
             state.user_done = true;
             (left, state.bound.take(), state.granter_done)
         };
-        // A device may have outlived the use for which it was attached.
+        // A device may still have pinned pages of these grants.
         for CurrentGrant { frame, .. } in left {
             if self.pins.release(table.granter, frame) {
                 self.exchange_frame(table, frame);
@@ -233,7 +235,7 @@ impl CountedTables {
             }
         }
         if let Some(bound) = bound {
-            // A granter that has ended its half already has its memory back.
+            // The end of the granter's half has already released the granter's memory.
             self.unreserve(table, bound, !over);
         }
         if over {
@@ -241,12 +243,13 @@ impl CountedTables {
         }
     }
 
-    /// Returns whether a table's pages are in a process that is not known to be dead.
+    /// Returns whether a table is bound by a user that is not known to be dead.
     pub(super) fn is_mapped(&self, table: &GrantTableState) -> bool {
         self.grants.lock().alive(table.user).is_some() && table.state().bound.is_some()
     }
 
-    /// Reserves the slots that a table needs in the user's window, and holds the granter's memory.
+    /// Reserves the slots that a table needs in the user's window, and counts the user as a holder
+    /// of the granter's memory.
     fn reserve(&self, table: &GrantTableState, bound: UserSlots) -> Result<(), GrantStatus> {
         let mut accounts = self.grants.lock();
         let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;

@@ -13,14 +13,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long all revocations together wait for one user to end uses before the user is killed
-/// because its quarantine is full.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long all revocations together wait for a user with a full quarantine to end uses, before the
+/// monitor kills the user.
+const WAIT_BUDGET: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub(super) tables: BTreeMap<Handle, Arc<GrantTableState>>,
-    /// By domain that may use grants.
+    /// By the domain that uses the grants.
     pub(super) quarantines: BTreeMap<DomId, Quarantine>,
 }
 
@@ -40,12 +40,12 @@ pub struct CountedCounters {
 pub struct CountedTables {
     registry: Mutex<Registry>,
     pub(super) grants: Arc<GrantAccounts>,
-    patience: Duration,
+    wait_budget: Duration,
     /// The number of mappings that a process may have.
     pub(super) mappings: u32,
     /// Frames that devices have pinned.
     pub pins: Pins,
-    /// Operations so far, of all domains.
+    /// Operations of all domains so far.
     pub counters: CountedCounters,
 }
 
@@ -53,18 +53,18 @@ impl CountedTables {
     /// Returns an empty registry with the system's limits.
     #[must_use]
     pub fn new(grants: Arc<GrantAccounts>) -> Self {
-        Self::with_limits(grants, PATIENCE, mappings_max())
+        Self::with_limits(grants, WAIT_BUDGET, mappings_max())
     }
 
-    /// Returns an empty registry. `patience` is how long a user whose collateral is exhausted has
-    /// to end uses, however many revocations wait for it; `mappings` is how many mappings a process
-    /// may have.
+    /// Returns an empty registry. `wait_budget` is how long a user whose collateral is exhausted
+    /// has to end uses, however many revocations wait for it; `mappings` is how many mappings a
+    /// process may have.
     #[must_use]
-    pub fn with_limits(grants: Arc<GrantAccounts>, patience: Duration, mappings: u32) -> Self {
+    pub fn with_limits(grants: Arc<GrantAccounts>, wait_budget: Duration, mappings: u32) -> Self {
         Self {
             registry: Mutex::default(),
             grants,
-            patience,
+            wait_budget,
             mappings,
             pins: Pins::default(),
             counters: CountedCounters::default(),
@@ -75,9 +75,9 @@ impl CountedTables {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a domain that has started, with a collateral of `collateral` frames.
+    /// Adds a started domain with a collateral of `collateral` frames.
     pub fn insert(&self, id: DomId, collateral: u32) {
-        let quarantine = Quarantine::new(collateral, self.patience, time::monotonic_ns());
+        let quarantine = Quarantine::new(collateral, self.wait_budget, time::monotonic_ns());
         self.registry().quarantines.insert(id, quarantine);
     }
 
@@ -95,7 +95,7 @@ impl CountedTables {
         self.registry().tables.contains_key(&handle)
     }
 
-    /// Returns whether a table, a quarantine or a pin names a domain.
+    /// Returns whether a table, a quarantine or a pin refers to a domain.
     #[must_use]
     pub fn names(&self, id: DomId) -> bool {
         let tables: Vec<_> = {
@@ -119,7 +119,7 @@ impl CountedTables {
         tables.any(|table| table.granter == granter && table.conn == conn)
     }
 
-    /// Adds every domain's part to the audit.
+    /// Adds every domain's entries to the audit.
     pub fn audit(&self, all: &mut BTreeMap<DomId, GrantAudit>) {
         let tables: Vec<_> = {
             let registry = self.registry();
@@ -132,7 +132,7 @@ impl CountedTables {
             let state = table.state();
             let shared = state.shared.as_ref();
             for (index, _, granted) in state.entries.granted() {
-                if let Some(shared) = shared.filter(|shared| shared.shows(index)) {
+                if let Some(shared) = shared.filter(|shared| shared.contains(index)) {
                     let device = all.entry(shared.device).or_default();
                     device.mapped.insert((table.granter, granted.frame));
                 }

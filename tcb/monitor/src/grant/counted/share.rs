@@ -1,8 +1,9 @@
-//! A user's device, which reaches the pages of a table that are granted for I/O.
+//! A user's device, which may access the pages of a table that are granted for I/O.
 //!
-//! The user names the device and the place in its window once. From then on the device's mappings
-//! follow the table: a page is mapped when it is granted for I/O, and unmapped when it is revoked.
-//! The device counts no uses. While it may access a page, the user counts one for it.
+//! The user names the device, and slots in the device's window, once. From then on the device's
+//! mappings follow the table: a page is mapped when it is granted for I/O, and unmapped when it is
+//! revoked. The device counts no uses. While it may access a page, the user counts one use on its
+//! behalf.
 
 use super::device_pages::DevicePages;
 use super::entries::{CurrentGrant, pieces_max};
@@ -27,18 +28,18 @@ impl GrantTableState {
 
 impl CountedTables {
     /// Maps the pages of a table that are granted for I/O, now or later, into the window of
-    /// `device`. Repeating the call changes nothing.
+    /// `device`. A repeated call has no effect.
     ///
     /// # Errors
-    /// `BadHandle`: the caller has not bound such a table, or it has another device, or the
-    /// granter has ended it. `BadDomain`: the device is the granter, or one of them is dead.
+    /// `BadHandle`: the caller has not bound this table, the table has another device, or the
+    /// granter has ended it. `BadDomain`: the device is the granter, or one of the two is dead.
     /// `BadSlot`: a slot of the device's window does not exist or is not free. `NoSpace`: the
     /// table's pages may take too many mappings of the device, or its address space rejects them.
     pub fn share(&self, user: DomId, device: DomId, op: &Share) -> Result<(), GrantStatus> {
         let table = self.table(op.table).filter(|table| table.user == user);
         let table = table.ok_or(GrantStatus::BadHandle)?;
-        // A device is the user of the driver domain's table: it would take slots of the driver
-        // domain's window.
+        // The driver domain also grants a table to its device. That device must not name the driver
+        // domain here, and so take slots of its window.
         if device == table.granter {
             return Err(GrantStatus::BadDomain);
         }
@@ -83,9 +84,9 @@ impl CountedTables {
         Ok(())
     }
 
-    /// Maps newly granted pages into the window of the table's device, which is killed if that
+    /// Maps newly granted pages into the window of the table's device. Kills the device if that
     /// fails. The caller holds `op`.
-    pub(super) fn show_to_device(&self, table: &GrantTableState, pages: &[(u32, CurrentGrant)]) {
+    pub(super) fn map_for_device(&self, table: &GrantTableState, pages: &[(u32, CurrentGrant)]) {
         let (device, maps): (_, Vec<_>) = {
             let mut state = table.state();
             let Some(shared) = state.shared.as_mut().filter(|_| !pages.is_empty()) else {
@@ -101,9 +102,9 @@ impl CountedTables {
             .change(device, |space| space.map(&maps).map_err(SpaceError::fatal));
     }
 
-    /// Unmaps pages from the window of the table's device, which is killed if that fails. The
+    /// Unmaps pages from the window of the table's device. Kills the device if that fails. The
     /// caller holds `op`.
-    pub(super) fn hide_from_device(
+    pub(super) fn unmap_for_device(
         &self,
         table: &GrantTableState,
         indices: impl Iterator<Item = u32>,
@@ -113,7 +114,7 @@ impl CountedTables {
             let Some(shared) = &mut state.shared else {
                 return;
             };
-            let slots = indices.filter_map(|index| shared.hide(index)).collect();
+            let slots = indices.filter_map(|index| shared.remove(index)).collect();
             (shared.device, slots)
         };
         if !slots.is_empty() {
@@ -123,13 +124,14 @@ impl CountedTables {
         }
     }
 
-    /// Takes all pages and the granter's memory from the table's device. The caller holds `op`.
+    /// Removes all pages and the granter's memory from the address space of the table's device. The
+    /// caller holds `op`.
     pub(super) fn end_share(&self, table: &GrantTableState) {
         let Some(shared) = table.state().shared.take() else {
             return;
         };
         let slots = shared.mapped_slots();
-        // If this fails, the device is dead afterwards.
+        // If this fails, the device has been killed.
         let _ = self.grants.change(shared.device, |space| {
             space.unmap(&slots).map_err(SpaceError::fatal)?;
             let frames = table.frames_memory();
@@ -138,7 +140,8 @@ impl CountedTables {
         self.unreserve_for_device(table, shared.device, shared.slots);
     }
 
-    /// Reserves slots of a device's window, and holds the granter's memory.
+    /// Reserves slots of a device's window, and counts the device as a holder of the granter's
+    /// memory.
     fn reserve_for_device(
         &self,
         table: &GrantTableState,
@@ -151,12 +154,12 @@ impl CountedTables {
         if accounts.alive(table.granter).is_none() {
             return Err(GrantStatus::BadDomain);
         }
-        // Every page may be a mapping.
+        // In the worst case, each page takes a separate mapping.
         if pieces_max(table.entries, window_slots, self.mappings) < table.entries {
             return Err(GrantStatus::NoSpace);
         }
-        let holds = WindowSlot::Table(table.handle);
-        if !accounts.reserve(device, holds, std::slice::from_ref(slots)) {
+        let contents = WindowSlot::Table(table.handle);
+        if !accounts.reserve(device, contents, std::slice::from_ref(slots)) {
             return Err(GrantStatus::BadSlot);
         }
         let held = accounts.hold_memory(table.granter);

@@ -26,7 +26,7 @@ pub(super) struct UserSlots {
 #[derive(Debug)]
 pub(super) struct TableState {
     pub(super) bound: Option<UserSlots>,
-    /// Whether the granter's half has ended, so that nothing is granted.
+    /// Whether the granter's half has ended; the table then has no grants.
     pub(super) granter_done: bool,
     /// Whether the user's half has ended.
     pub(super) user_done: bool,
@@ -44,7 +44,7 @@ pub(super) struct GrantTableState {
     /// The granter's number of the connection that the table belongs to.
     pub(super) conn: ConnId,
     pub(super) entries: u32,
-    /// The number of the user's mappings that its pages may take.
+    /// The maximum number of the user's mappings that its pages may take.
     pub(super) pieces_max: u32,
     /// The granter's memory.
     pub(super) memory: Arc<SharedDomainMemory>,
@@ -53,17 +53,17 @@ pub(super) struct GrantTableState {
     pub(super) region_readonly: OwnedFd,
     /// The counter of announcements, which lies in `region`.
     pub(super) announcements: &'static AtomicU64,
-    /// Held by the worker that changes what the user can reach, until the change is complete.
+    /// Held by the worker that changes the user's mappings, until the change is complete.
     op: Mutex<()>,
     /// Held for bookkeeping only.
     state: Mutex<TableState>,
 }
 
 impl GrantTableState {
-    /// Creates a table that grants nothing and is not bound.
+    /// Creates a table that has no grants and is not bound.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left, or the region has no room for the counter
+    /// The kernel has no memory or no descriptors left, or the region is too small for the counter
     /// of announcements.
     pub(super) fn create(
         handle: Handle,
@@ -113,23 +113,24 @@ impl GrantTableState {
     }
 
     /// Publishes an entry's translation word to the user.
-    pub(super) fn show(&self, index: u32, translation: Translation) {
+    pub(super) fn publish(&self, index: u32, translation: Translation) {
         if let Some(words) = self.words(index) {
             words.translation.store(translation.0, Ordering::Release);
         }
     }
 
-    /// Returns the number of the sub-tables in the user's address space.
+    /// Returns the memory number of the sub-tables in the user's address space.
     pub(super) fn own_memory(&self) -> u32 {
         self.handle.memory()
     }
 
-    /// Returns the number of the granter's frames there, for this table.
+    /// Returns the memory number of the granter's frames in the user's address space, for this
+    /// table.
     pub(super) fn frames_memory(&self) -> u32 {
         self.own_memory().wrapping_add(1)
     }
 
-    /// Returns the mapping of an entry that grants something, where entry 0 is at slot `first`.
+    /// Returns the mapping of an entry that has a grant, where entry 0 is at slot `first`.
     pub(super) fn page(&self, first: u32, index: u32, granted: CurrentGrant) -> PageMap {
         PageMap {
             slot: Slot(first + index),

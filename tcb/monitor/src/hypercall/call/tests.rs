@@ -14,7 +14,7 @@ fn decoded<'a>(
     buffers.decode(kind as u32, ops.len(), |op| ops[op])
 }
 
-/// Kinds of one operation: words, and the call that they decode to.
+/// Kinds that take one operation, with words and the call that they decode to.
 const SINGLE: &[(HypercallKind, [u64; 3], DecodedCall<'static>)] = &[
     (
         HypercallKind::ConnectSet,
@@ -85,7 +85,7 @@ const SINGLE: &[(HypercallKind, [u64; 3], DecodedCall<'static>)] = &[
 ];
 
 #[test]
-fn a_kind_of_one_operation_takes_exactly_one() {
+fn single_operation_kinds_take_exactly_one() {
     let mut buffers = Operations::default();
     for (kind, words, call) in SINGLE {
         assert_eq!(
@@ -205,7 +205,7 @@ proptest! {
             words
         });
         prop_assert!(read.borrow().iter().all(|&times| times <= 1));
-        let looked_at = read.borrow().iter().sum::<usize>();
-        prop_assert_eq!(looked_at, if call.is_ok() { count } else { 0 });
+        let read_count = read.borrow().iter().sum::<usize>();
+        prop_assert_eq!(read_count, if call.is_ok() { count } else { 0 });
     }
 }
