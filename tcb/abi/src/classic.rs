@@ -1,5 +1,5 @@
-//! Classic grants and exchanges: the operations of calls that only a monitor for comparisons serves
-//! ([`crate::hypercall::HypercallKind::is_other`]), and their grant table.
+//! Classic grants and exchanges: their grant table, and the operations of calls that only a monitor
+//! for comparisons serves ([`crate::hypercall::HypercallKind::is_other`]).
 //!
 //! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
 //! domain that may use the grant, the page frame. A domain writes entries of its table without a
@@ -8,14 +8,14 @@
 
 use crate::ids::{DomId, GrantRef, Handle, Slot};
 
-/// One entry of a grant table, as its 8 bytes are stored.
+/// One entry of a grant table, as stored in its 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantEntry(pub u64);
 
 impl GrantEntry {
-    /// Flags of an entry that has accepted a page.
+    /// Flags of an entry whose transfer is complete.
     pub const TRANSFERRED: u16 = Self::ACCEPT_TRANSFER | Self::COMMITTED | Self::COMPLETED;
-    /// An entry that grants nothing.
+    /// An entry without a grant.
     pub const INVALID: Self = Self(0);
     /// Flag: the frame may be mapped, or copied from and to (`GTF_permit_access`).
     pub const PERMIT_ACCESS: u16 = 1;
@@ -26,8 +26,8 @@ impl GrantEntry {
     /// Flag, set by the monitor while the grant is in use for writing (`GTF_writing`).
     pub const WRITING: u16 = 1 << 4;
     /// Flag: another domain may exchange the page at this slot for one of its pages
-    /// (`GTF_accept_transfer`). It excludes the access flags; the two flags below give the state of
-    /// the transfer.
+    /// (`GTF_accept_transfer`). It excludes the access flags; the two flags below indicate the
+    /// state of the transfer.
     pub const ACCEPT_TRANSFER: u16 = 2;
     /// Flag of a transfer entry, set by the monitor: a transfer has begun
     /// (`GTF_transfer_committed`).
@@ -68,7 +68,7 @@ impl GrantEntry {
         self.0 as u16
     }
 
-    /// Returns the entry with these flags instead.
+    /// Returns the entry with its flags replaced by these.
     #[must_use]
     pub const fn with_flags(self, flags: u16) -> Self {
         Self(self.0 & !0xffff | flags as u64)
@@ -125,7 +125,7 @@ pub enum CopyOperand {
 impl CopyOperand {
     const GRANTED: u64 = 1 << 63;
 
-    /// Encodes it as a word.
+    /// Encodes the operand as a word.
     #[must_use]
     pub const fn encode(self) -> u64 {
         match self {
@@ -150,7 +150,8 @@ impl CopyOperand {
     }
 }
 
-/// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
+/// Operation that copies bytes between two pages (`GNTTABOP_copy`). Neither range may cross a page
+/// boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyOp {
     /// The source.
@@ -166,7 +167,7 @@ pub struct CopyOp {
 }
 
 impl CopyOp {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -189,7 +190,8 @@ impl CopyOp {
     }
 }
 
-/// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
+/// Operation that maps a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot
+/// is the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapOp {
     /// The granting domain.
@@ -198,12 +200,12 @@ pub struct MapOp {
     pub gref: GrantRef,
     /// The slot, which must be free.
     pub slot: Slot,
-    /// Map read-only, even if the grant permits writing.
+    /// Whether to map the page read-only, even if the grant permits writing.
     pub readonly: bool,
 }
 
 impl MapOp {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -225,7 +227,8 @@ impl MapOp {
     }
 }
 
-/// Unmap a page from the caller's window (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
+/// Operation that unmaps a page from the caller's window (`GNTTABOP_unmap_grant_ref`). Word 0 is
+/// the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnmapOp {
     /// The slot.
@@ -233,15 +236,16 @@ pub struct UnmapOp {
 }
 
 impl UnmapOp {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [self.slot.0 as u64, 0, 0]
     }
 }
 
-/// Exchange two pages (`GNTTABOP_transfer`): the page at a slot of the caller appears where the
-/// granter accepts one, and the page from there, zeroed, at the caller's slot.
+/// Operation that exchanges two pages (`GNTTABOP_transfer`). The page at the caller's slot is
+/// mapped at the slot that the granter's entry specifies. The page from that slot is zeroed and
+/// mapped at the caller's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOp {
     /// The exchange that both slots belong to.
@@ -253,7 +257,7 @@ pub struct TransferOp {
 }
 
 impl TransferOp {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [

@@ -1,7 +1,7 @@
 //! Connections: the states of xenbus (public/io/xenbus.h) and the size of a record.
 //!
 //! Each end of a connection owns one record: a state, which the monitor checks, and a body, which
-//! it only passes on (crate `vif` defines the body of a network interface).
+//! it forwards without reading it (crate `vif` defines the body of a network interface).
 
 use crate::wire_enum::wire_enum;
 
@@ -17,9 +17,9 @@ pub const RECORD_BYTES: usize = 256;
 )]
 #[repr(u8)]
 pub enum Role {
-    /// The end that serves: the driver domain.
+    /// The serving end: the driver domain.
     Backend = 0,
-    /// The end that is served: the guest.
+    /// The served end: the guest.
     Frontend = 1,
 }
 
@@ -34,25 +34,25 @@ wire_enum! {
     pub enum XenbusState: u8 from u64 {
         /// The end does not exist, or its domain has died and been torn down.
         Unknown = 0,
-        /// The start: no record has been written.
+        /// The initial state: no record has been written.
         Initialising = 1,
         /// Early initialisation is done; the end waits for the other end's record.
         InitWait = 2,
         /// The record is written; the end waits for the other end to connect.
         Initialised = 3,
-        /// Frames flow.
+        /// Both ends exchange frames.
         Connected = 4,
-        /// Closing: no new work; work in flight drains.
+        /// The end accepts no new work, and completes the work in flight.
         Closing = 5,
-        /// Closed. The next state is [`XenbusState::Initialising`].
+        /// The end has no work. The next state is [`XenbusState::Initialising`].
         Closed = 6,
     }
 }
 
 impl XenbusState {
-    /// Returns whether an end may change from `self` to `next`: forwards through the handshake, to
-    /// closing and closed from any state, and from closed back to the start. Writing the same state
-    /// again (with a new body) is allowed before [`XenbusState::Connected`].
+    /// Returns whether an end may change from `self` to `next`. It may advance through the
+    /// handshake, change to closing or closed from any state, and restart from closed. Writing the
+    /// same state again (with a new body) is allowed before [`XenbusState::Connected`].
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use XenbusState as S;

@@ -2,8 +2,8 @@
 //! table in the address space of the *user* of the grants, so that a use takes no hypercall.
 //!
 //! The granter creates a table ([`crate::hypercall::HypercallKind::TableCreate`]) and passes its
-//! [`crate::Handle`] on; the user binds it ([`crate::hypercall::HypercallKind::TableBind`]) to a
-//! range of its window. From then on, entry `n` of the table is the page at slot `first + n`.
+//! [`crate::Handle`] to the user, which binds it ([`crate::hypercall::HypercallKind::TableBind`])
+//! to a range of its window. From then on, entry `n` of the table is the page at slot `first + n`.
 //!
 //! ```text
 //!   the sub-tables, one after the other, in whole pages          granter  monitor  user
@@ -27,47 +27,48 @@
 use crate::ids::GrantRef;
 use crate::layout::PAGE;
 
-/// The largest number of entries of a table.
+/// The maximum number of entries of a table.
 pub const ENTRIES_MAX: u32 = 1 << GrantRef::INDEX_BITS;
-/// The last generation, which 1 follows. Generation 0 is that of the classic table.
+/// The last generation. Generation 1 follows it; references to the classic table have generation 0.
 pub const GENERATION_MAX: u32 = (1 << (32 - GrantRef::INDEX_BITS)) - 1;
 
-/// Bytes of the translation sub-table, in whole pages.
+/// Returns the size of the translation sub-table in bytes, a multiple of the page size.
 #[must_use]
 pub const fn translation_bytes(entries: u32) -> usize {
     (entries as usize * 8 + 8).next_multiple_of(PAGE)
 }
 
-/// Returns the offset of the announcement count in the translation sub-table: its last word.
+/// Returns the offset of the announcement count, which is the last word of the translation
+/// sub-table.
 #[must_use]
 pub const fn announcements_at(entries: u32) -> usize {
     translation_bytes(entries) - 8
 }
 
-/// Bytes of the status sub-table, in whole pages.
+/// Returns the size of the status sub-table in bytes, a multiple of the page size.
 #[must_use]
 pub const fn status_bytes(entries: u32) -> usize {
     (entries as usize * 4).next_multiple_of(PAGE)
 }
 
-/// Window slots that both sub-tables take.
+/// Returns the number of window slots that both sub-tables take.
 #[must_use]
 pub const fn table_slots(entries: u32) -> u32 {
     ((translation_bytes(entries) + status_bytes(entries)) / PAGE) as u32
 }
 
-/// An entry of the translation sub-table, as its 8 bytes are stored.
+/// An entry of the translation sub-table, as stored in its 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation(pub u64);
 
 impl Translation {
-    /// An entry that grants nothing.
+    /// An entry without a grant.
     pub const INVALID: Self = Self(0);
     pub(crate) const VALID: u64 = 1;
     const REVOKING: u64 = 2;
     pub(crate) const STATE: u64 = 3;
     pub(crate) const READONLY: u64 = 1 << 2;
-    /// The bits of the generation, in an entry and in a reference alike.
+    /// The bits of the generation, which are the same in an entry and in a reference.
     pub(crate) const GENERATION: u64 = (GENERATION_MAX as u64) << GrantRef::INDEX_BITS;
 
     /// Returns a valid entry.
@@ -78,23 +79,24 @@ impl Translation {
         Self((frame as u64) << 32 | generation | readonly | Self::VALID)
     }
 
-    /// Returns the same entry while its grant is being revoked.
+    /// Returns the same entry in the state *revoking*.
     #[must_use]
     pub const fn revoking(self) -> Self {
         Self(self.0 & !Self::STATE | Self::REVOKING)
     }
 }
 
-/// How to revoke a grant that is in use.
+/// Treatment of a grant that is in use when its granter revokes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Revocation {
-    /// Refuse: the operation fails with [`crate::GrantStatus::Again`].
+    /// The revocation fails with [`crate::GrantStatus::Again`].
     Refuse = 0,
-    /// Prevent new uses; [`crate::GrantStatus::Again`] until the current uses have ended.
+    /// New uses are rejected. The revocation fails with [`crate::GrantStatus::Again`] until the
+    /// current uses have ended.
     Drain = 1,
-    /// Revoke the grant anyway: the monitor unmaps the page from the user's window and exchanges
-    /// the granter's frame for another one, at the cost of the user's collateral.
+    /// The grant is revoked anyway: the monitor unmaps the page from the user's window and
+    /// exchanges the granter's frame for another one, at the cost of the user's collateral.
     Force = 2,
 }
 

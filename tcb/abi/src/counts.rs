@@ -16,13 +16,13 @@ impl<E: Named, const N: usize> Counts<E, N> {
         Self([0; N], PhantomData)
     }
 
-    /// Counts one.
+    /// Adds one to the counter of this variant.
     #[inline]
     pub fn count(&mut self, of: E) {
         self.add(of, 1);
     }
 
-    /// Counts `n`.
+    /// Adds `n` to the counter of this variant.
     #[inline]
     pub fn add(&mut self, of: E, n: u64) {
         if let Some(count) = self.0.get_mut(of.index()) {
@@ -72,7 +72,7 @@ impl<E, const N: usize> PartialEq for Counts<E, N> {
 impl<E, const N: usize> Eq for Counts<E, N> {}
 
 impl<E: Named, const N: usize> fmt::Debug for Counts<E, N> {
-    /// Lists the counters that are not 0, by name.
+    /// Writes the counters that are not 0, by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = self.iter().filter(|(_, n)| *n != 0);
         f.debug_map()

@@ -1,5 +1,5 @@
-//! The domains' side of [`crate::hypercall`] and [`crate::counted`]: encodes operations as words,
-//! decodes statuses and entries. The monitor decodes the former and encodes the latter.
+//! The domains' side of [`crate::hypercall`] and [`crate::counted`]. Domains encode operations as
+//! words, and decode statuses and entries; the monitor does the reverse.
 
 use crate::counted::Translation;
 use crate::grant::GrantStatus;
@@ -7,7 +7,7 @@ use crate::hypercall::{Attach, Bind, Create, ForeignMap, Revoke, Share, TapContr
 use crate::ids::GrantRef;
 
 impl Bind {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -19,7 +19,7 @@ impl Bind {
 }
 
 impl Create {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -31,7 +31,7 @@ impl Create {
 }
 
 impl Share {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -43,7 +43,7 @@ impl Share {
 }
 
 impl Revoke {
-    /// Encodes it as words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -55,7 +55,7 @@ impl Revoke {
 }
 
 impl ForeignMap {
-    /// As words 0 … 2.
+    /// Encodes the operation as words 0 … 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 3] {
         [
@@ -67,7 +67,7 @@ impl ForeignMap {
 }
 
 impl Attach {
-    /// Encodes it as arguments 1 and 2.
+    /// Encodes the request as arguments 1 and 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -78,7 +78,7 @@ impl Attach {
 }
 
 impl TapControl {
-    /// Encodes it as words 1 and 2.
+    /// Encodes the call as words 1 and 2.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -97,7 +97,7 @@ impl TapControl {
 }
 
 impl GrantStatus {
-    /// Decodes a value from the wire; an unknown value is a general error.
+    /// Decodes a value from the wire. An unknown value yields [`GrantStatus::GeneralError`].
     #[must_use]
     pub const fn from_wire(value: i16) -> Self {
         match value {
@@ -116,7 +116,7 @@ impl GrantStatus {
         }
     }
 
-    /// Returns a description.
+    /// Returns a description of the status.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl GrantStatus {
             Self::BadRef => "no such grant, or not for this domain",
             Self::BadHandle => "no such mapping",
             Self::BadSlot => "no such window slot, or it is in use",
-            Self::NoSpace => "no room to keep track of the mapping",
+            Self::NoSpace => "the monitor cannot record another mapping",
             Self::PermissionDenied => "the grant does not permit this",
             Self::BadPage => "the page cannot be used",
             Self::BadCopyArg => "the range crosses a page boundary",
@@ -137,8 +137,8 @@ impl GrantStatus {
 }
 
 impl Translation {
-    /// Returns whether a use of `gref` may begin: the entry is valid, of this generation, and not
-    /// read-only if `write`.
+    /// Returns whether a use of `gref` may begin: the entry is valid and has this generation and,
+    /// if `write`, is not read-only.
     #[must_use]
     #[inline]
     pub const fn permits(self, gref: GrantRef, write: bool) -> bool {
@@ -147,7 +147,7 @@ impl Translation {
         self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
     }
 
-    /// Returns the reference to this entry at its present generation; `index` is the entry's index.
+    /// Returns the reference to this entry at its current generation; `index` is the entry's index.
     #[must_use]
     pub const fn reference(self, index: u32) -> GrantRef {
         GrantRef::new(
@@ -156,7 +156,7 @@ impl Translation {
         )
     }
 
-    /// Returns the granter's frame, if the entry is valid.
+    /// Returns the granter's frame. The entry must be valid.
     #[must_use]
     pub const fn frame(self) -> u32 {
         (self.0 >> 32) as u32

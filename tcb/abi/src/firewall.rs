@@ -1,6 +1,6 @@
-//! Firewall rules of a dedicated queue, in the form that the monitor receives: it compiles them
-//! into a program that the kernel runs on a frame before it writes the frame anywhere. The bridge
-//! defines their meaning (`specs/bridge.md`, BR-18 and BR-20).
+//! Firewall rules of a dedicated queue, in the form in which the monitor receives them. The monitor
+//! compiles them into a program, which the kernel runs on each frame before it writes the frame to
+//! memory. The bridge defines their meaning (`specs/bridge.md`, BR-18 and BR-20).
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleLists {
-    /// Rules of the wire: the first match decides; a frame without a match passes.
+    /// Rules for frames from the wire. The first matching rule decides; a frame without a match
+    /// passes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from_wire: Vec<RuleRecord>,
     /// Rules of the guest's interface, with the same semantics.
@@ -32,7 +33,7 @@ impl RuleLists {
     }
 }
 
-/// One rule. It matches frames that meet all its conditions; the default denies everything.
+/// One rule. It matches frames that meet all its conditions. The default rule denies every frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleRecord {
@@ -58,7 +59,7 @@ pub struct RuleRecord {
     pub destination_ports: Option<(u16, u16)>,
 }
 
-/// All addresses that begin with the same bits.
+/// A prefix: all addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RulePrefix {

@@ -4,20 +4,20 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i16)]
 pub enum GrantStatus {
-    /// Done.
+    /// Success.
     Okay = 0,
     /// Another error. It is also the initial status of every operation, so that an operation that
-    /// was never executed cannot read as done (XSA-500).
+    /// was never executed cannot appear as successful (XSA-500).
     GeneralError = -1,
-    /// No such domain.
+    /// The domain does not exist.
     BadDomain = -2,
-    /// No such grant, or not for this domain.
+    /// The grant does not exist, or is not for this domain.
     BadRef = -3,
-    /// No such mapping.
+    /// The mapping or table does not exist.
     BadHandle = -4,
-    /// No such window slot, or it is in use.
+    /// The window slot does not exist or is in use.
     BadSlot = -5,
-    /// No room to record the mapping.
+    /// The monitor cannot record another mapping.
     NoSpace = -7,
     /// The grant does not permit this.
     PermissionDenied = -8,
@@ -27,6 +27,6 @@ pub enum GrantStatus {
     BadCopyArg = -10,
     /// The frame does not exist.
     AddressTooBig = -11,
-    /// In use; try again.
+    /// The grant is in use; the caller may retry.
     Again = -12,
 }

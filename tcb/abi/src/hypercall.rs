@@ -11,11 +11,11 @@
 //!     16  i32   monitor     RESULT of the call as a whole: 0, or a negative errno
 //! ```
 //!
-//! The operations follow starting at offset 64, six u64 words each; word 5 is the operation's own
-//! status (an i64, [`crate::GrantStatus`]), written by the monitor. A call as a whole fails only if
-//! its kind or count is invalid: then no operation has been read.
+//! The operations begin at offset 64, and take six u64 words each. The monitor writes an
+//! operation's status into its word 5 (an i64, [`crate::GrantStatus`]). A call as a whole fails
+//! only if its kind or count is invalid; the monitor then reads no operation.
 //!
-//! A single thread of a domain makes calls. The monitor reads each operation once into private
+//! Only one thread of a domain makes calls. The monitor reads each operation once into private
 //! memory.
 
 use crate::counted::Revocation;
@@ -37,71 +37,76 @@ pub const RESULT: usize = 16;
 pub const OPS: usize = 64;
 /// Words per operation.
 pub const OP_WORDS: usize = 6;
-/// The word of an operation that holds its status.
+/// Index of the word of an operation that contains its status.
 pub const STATUS_WORD: usize = 5;
-/// The largest number of operations of a call.
+/// The maximum number of operations of a call.
 pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP_WORDS * 8);
 
 wire_enum! {
     /// The kind of a call, which applies to all its operations.
     pub enum HypercallKind: u32 from u32 {
-        /// Copy bytes between pages: see [`HypercallKind::is_other`].
+        /// Copies bytes between pages; see [`HypercallKind::is_other`].
         GrantCopy = 1,
-        /// Map granted pages individually: see [`HypercallKind::is_other`].
+        /// Maps granted pages individually; see [`HypercallKind::is_other`].
         GrantMap = 2,
-        /// Unmap them: see [`HypercallKind::is_other`].
+        /// Unmaps pages individually; see [`HypercallKind::is_other`].
         GrantUnmap = 3,
-        /// One operation: word 0 the connection, word 1 the new state; the record's body (256
-        /// bytes) follows in the words of the next operations.
+        /// Writes the caller's record of a connection. One operation: word 0 is the connection,
+        /// word 1 the new state. The words of the next operations contain the record's body (256
+        /// bytes).
         ConnectSet = 4,
-        /// One operation: word 0 the connection. Results: word 1 the other end's domain, word 2 own
-        /// role, word 3 own state, word 4 the other end's state; the body of the other end's record
-        /// follows in the words of the next operations. `-ENOENT` past the last connection.
+        /// Reads the other end's record of a connection. One operation: word 0 is the connection.
+        /// Results: word 1 is the other end's domain, word 2 the caller's role, word 3 the caller's
+        /// state, word 4 the other end's state. The words of the next operations contain the body
+        /// of the other end's record. `-ENOENT`: the caller has no connection of this number.
         ConnectGet = 5,
-        /// Report that the domain has started; no operations.
+        /// Reports that the domain has started. No operations.
         Ready = 6,
-        /// Create the granter's half of a table of counted grants. One operation: word 0 the user's
-        /// domain, word 1 the table's entries. Result: word 1 the [`crate::Handle`].
+        /// Creates the granter's half of a table of counted grants. One operation: word 0 is the
+        /// connection to the user, word 1 the number of entries. Result: word 1 is the
+        /// [`crate::Handle`].
         TableCreate = 7,
-        /// Bind the user's half. One operation: [`Bind`].
+        /// Binds the user's half of a table. One operation: [`Bind`].
         TableBind = 8,
-        /// End the caller's half of a table. One operation: word 0 the handle.
+        /// Ends the caller's half of a table. One operation: word 0 is the handle.
         TableEnd = 9,
-        /// Grant pages: [`Create`] operations. Result: word 3 the reference.
+        /// Grants pages: [`Create`] operations. Result: word 3 is the reference.
         GrantCreate = 10,
-        /// Revoke grants: [`Revoke`] operations.
+        /// Revokes grants: [`Revoke`] operations.
         GrantRevoke = 11,
-        /// Create the granter's half of an exchange: pages that change hands, all zero at first.
-        /// One operation: word 0 the connection, word 1 the number of pages of each end, word 2 the
-        /// first slot for the caller's pages, which must be free. Result: word 1 the
+        /// Creates the granter's half of an exchange, whose pages are zero at first. One operation:
+        /// word 0 is the connection, word 1 the number of pages of each end, word 2 the first slot
+        /// for the caller's pages, all of which must be free. Result: word 1 is the
         /// [`crate::Handle`]. [`HypercallKind::TableBind`] (without sub-tables) binds the other
-        /// half, and [`HypercallKind::TableEnd`] ends one. See [`HypercallKind::is_other`].
+        /// half, and [`HypercallKind::TableEnd`] ends either half. See [`HypercallKind::is_other`].
         ExchangeCreate = 12,
-        /// Exchange pages: see [`HypercallKind::is_other`].
+        /// Exchanges pages; see [`HypercallKind::is_other`].
         GrantTransfer = 13,
-        /// Pass control words to the domain's own devices. Each operation: word 0 the device's
-        /// number, words 1 and 2 the device's command ([`TapControl`]). Result: word 3.
+        /// Passes control words to the caller's devices. Each operation: word 0 is the device's
+        /// number, words 1 and 2 are the command, such as [`TapControl`]. Result: word 3.
         DeviceControl = 16,
-        /// End one of the domain's own devices permanently, after closing its descriptor. One
-        /// operation: word 0 the device's number. `-EBUSY`: the descriptor is still open.
+        /// Ends one of the caller's devices permanently. The caller must have closed its
+        /// descriptor. One operation: word 0 is the device's number. `-EBUSY`: the descriptor is
+        /// still open.
         DeviceEnd = 17,
-        /// Map a memory file whose descriptor the domain received. One operation: [`ForeignMap`].
-        /// The status is an errno: `-EBADF`, no such descriptor; `-EINVAL`, not a memory file, or
-        /// not aligned to its page size; `-EEXIST`, the range is in use; `-ENOSPC`, beyond the
-        /// domain's limits.
+        /// Maps a memory file whose descriptor the domain received. One operation: [`ForeignMap`].
+        /// The status is an errno. `-EBADF`: the descriptor does not exist. `-EINVAL`: the file is
+        /// not a memory file, or the mapping is not aligned to its page size. `-EEXIST`: the range
+        /// is in use. `-ENOSPC`: the mapping exceeds the domain's limits.
         ForeignMap = 18,
-        /// Unmap a memory file. One operation: word 0 the page of [`layout::FOREIGN`] where it is
-        /// mapped. `-ENOENT`: nothing is mapped there.
+        /// Unmaps a memory file. One operation: word 0 is the page of [`layout::FOREIGN`] at which
+        /// its mapping begins. `-ENOENT`: no mapping begins there.
         ForeignUnmap = 19,
-        /// Show the pages of a bound table that are granted for I/O to a device of the user's. One
-        /// operation: [`Share`]. The pages leave the device's window when they are revoked, and all
-        /// of them when either half of the table ends.
+        /// Maps the pages of a bound table that are granted for I/O into the window of the user's
+        /// device. One operation: [`Share`]. A page is unmapped from that window when it is
+        /// revoked, and all pages are when either half of the table ends.
         TableShare = 20,
     }
 }
 
 impl HypercallKind {
-    /// Returns whether only a monitor for comparisons serves this kind; others return `EINVAL`.
+    /// Returns whether only a monitor for comparisons serves this kind. Other monitors return
+    /// `EINVAL`.
     #[must_use]
     pub const fn is_other(self) -> bool {
         matches!(
@@ -115,10 +120,11 @@ impl HypercallKind {
     }
 }
 
-/// The word of an operation that holds its result, if it has one.
+/// Index of the word of an operation that contains its result, if it has one.
 pub const ANSWER_WORD: usize = 3;
 
-/// Bind a table of counted grants to the caller's window. Both ranges of slots must be free.
+/// Operation that binds a table of counted grants to the caller's window. Both ranges of slots must
+/// be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The domain that created the table.
@@ -147,12 +153,13 @@ impl Bind {
     }
 }
 
-/// Grant a page of the caller by an entry of its table (`GRANT_map` of the thesis).
+/// Operation that grants a page of the caller through an entry of its table (`GRANT_map` of the
+/// thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// The table.
     pub table: Handle,
-    /// The entry's index; it must grant nothing.
+    /// The entry's index. The entry must not have a grant.
     pub index: u32,
     /// The caller's frame.
     pub frame: u32,
@@ -177,7 +184,7 @@ impl Create {
     }
 }
 
-/// Show a bound table's pages that are granted for I/O in the window of a device.
+/// Operation that maps a bound table's pages that are granted for I/O into the window of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The table, which the caller has bound.
@@ -201,7 +208,7 @@ impl Share {
     }
 }
 
-/// Revoke a grant of the caller's table (`GRANT_unmap` of the thesis).
+/// Operation that revokes a grant of the caller's table (`GRANT_unmap` of the thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoke {
     /// The table.
@@ -224,21 +231,23 @@ impl Revoke {
     }
 }
 
-/// Map a memory file, for reading and writing, into the range at [`layout::FOREIGN`].
+/// Operation that maps a memory file, for reading and writing, into the range at
+/// [`layout::FOREIGN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignMap {
     /// The number of the file's descriptor in the caller's table.
     pub number: u32,
-    /// The page of the range where the file is mapped.
+    /// The page of the range at which the mapping begins.
     pub page: u32,
-    /// Where the mapping begins in the file, bytes.
+    /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
-    /// Its length, bytes. It may end past the end of the file: an access there faults.
+    /// Length of the mapping in bytes. It may exceed the file; an access beyond the end of the file
+    /// faults.
     pub bytes: u64,
 }
 
 impl ForeignMap {
-    /// From words 0 … 2.
+    /// Decodes words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
         Self {
@@ -250,15 +259,15 @@ impl ForeignMap {
     }
 }
 
-/// The attach call: a domain requests a descriptor. It is a system call (`getppid(ATTACH_MAGIC,
-/// kind, index)`) that the domain's filter passes to the monitor, which puts a descriptor into the
-/// caller's table or returns an errno.
+/// The attach call, by which a domain requests a descriptor. It is a system call
+/// (`getppid(ATTACH_MAGIC, kind, index)`) that the domain's filter forwards to the monitor. The
+/// monitor puts a descriptor into the caller's table or returns an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// Device `n` of the domain. Its descriptor becomes [`crate::layout::fd::DEVICE`] + n and joins
-    /// the epoll set.
+    /// Device `n` of the domain. Its descriptor has the number [`crate::layout::fd::DEVICE`] + n,
+    /// and is added to the epoll set.
     Device(u32),
-    /// The doorbell of a connection's other end. Its descriptor becomes
+    /// The doorbell of the other end of connection `n`. Its descriptor has the number
     /// [`crate::layout::fd::DOORBELL`] + n.
     Doorbell(ConnId),
 }
@@ -285,17 +294,17 @@ impl Attach {
 /// Control calls of a TAP with dedicated queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapControl {
-    /// Steer frames for a MAC to a queue, or to the shared queue if `None`. Result: the point of
-    /// the change, for comparison with [`TapControl::Settled`].
+    /// Steers frames for a MAC to a queue, or to the shared queue if `None`. Result: the number of
+    /// this change, for comparison with the result of [`TapControl::Settled`].
     Steer {
-        /// The MAC. [`EVERY_MAC`](crate::machine::EVERY_MAC), steered to the shared queue, stands
-        /// for all MACs.
+        /// The MAC. Steering [`EVERY_MAC`](crate::machine::EVERY_MAC) to the shared queue steers
+        /// all MACs.
         mac: [u8; 6],
         /// The queue's number.
         queue: Option<u32>,
     },
-    /// Return the newest effective point: no frame that chose its queue before that change is still
-    /// in flight.
+    /// Returns the number of the newest effective change: no frame that chose its queue before that
+    /// change is still in flight.
     Settled,
 }
 

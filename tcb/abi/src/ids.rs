@@ -1,4 +1,4 @@
-//! Identifiers. Each has a separate type, so that a window slot is never taken for a page frame.
+//! Identifiers. Each has a separate type, so that a window slot is never mistaken for a page frame.
 
 use std::fmt;
 
@@ -22,13 +22,12 @@ macro_rules! id {
 }
 
 id! {
-    /// A domain. An id is reused only once nothing in the monitor names it.
+    /// A domain. An id is reused only once nothing in the monitor refers to it.
     DomId(u16)
 }
 id! {
-    /// A grant reference as it travels through a ring: an index into the granting domain's table
-    /// (low 20 bits) and, for counted grants, the generation (high 12 bits; 0 in the classic
-    /// table).
+    /// A grant reference, as passed through a ring: an index into the granting domain's table (low
+    /// 20 bits) and, for counted grants, the generation (high 12 bits; 0 in the classic table).
     GrantRef(u32)
 }
 id! {
@@ -42,13 +41,13 @@ id! {
 
 id! {
     /// A table of counted grants ([`crate::counted`]) or an exchange. Never reused while the
-    /// monitor lives; 0 is invalid.
+    /// monitor runs; 0 is invalid.
     Handle(u32)
 }
 
 impl Handle {
     /// Returns the number of the table's memory in an address space. Domains' own memories have
-    /// lower numbers; the next number belongs to the table, too.
+    /// lower numbers; the next number also belongs to the table.
     #[must_use]
     pub const fn memory(self) -> u32 {
         const BASE: u32 = 1 << 16;
@@ -57,10 +56,11 @@ impl Handle {
 }
 
 impl GrantRef {
-    /// Bits of a reference that index the table.
+    /// The number of bits of the index in a reference.
     pub const INDEX_BITS: u32 = 20;
 
-    /// Creates a reference to entry `index` of generation `generation`; excess bits are cut off.
+    /// Creates a reference to entry `index` at generation `generation`. Excess bits of either are
+    /// discarded.
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self(generation << Self::INDEX_BITS | index & ((1 << Self::INDEX_BITS) - 1))
@@ -72,7 +72,7 @@ impl GrantRef {
         self.0 & ((1 << Self::INDEX_BITS) - 1)
     }
 
-    /// Returns the generation of the entry that the reference was created for.
+    /// Returns the generation of the entry for which the reference was created.
     #[must_use]
     pub const fn generation(self) -> u32 {
         self.0 >> Self::INDEX_BITS

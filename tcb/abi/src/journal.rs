@@ -1,5 +1,5 @@
-//! Detects whether a program's standard error is the system's journal, and defines the severity of
-//! a line (sd-daemon(3), systemd.exec(5)).
+//! Detection of a standard error that is the system's journal (systemd.exec(5)), and the severity
+//! of a line (sd-daemon(3)).
 
 /// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub enum Level {
     Error,
     /// A failure that was handled.
     Warning,
-    /// An event.
+    /// A normal event.
     Info,
 }
 
@@ -34,9 +34,9 @@ impl Level {
     }
 }
 
-/// Returns whether the value of [`JOURNAL_VAR`](crate::core::JOURNAL_VAR) names the file with this
-/// device and inode. The variable alone proves nothing: a program started with another standard
-/// error inherits it.
+/// Returns whether the value of [`JOURNAL_VAR`](crate::core::JOURNAL_VAR) identifies the file with
+/// this device and inode. The presence of the variable does not suffice, because a program that is
+/// started with another standard error inherits it.
 #[must_use]
 pub fn names(value: &str, device: u64, inode: u64) -> bool {
     let (of_device, of_inode) = value.split_once(':').unwrap_or_default();

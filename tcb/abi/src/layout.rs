@@ -1,5 +1,5 @@
-//! The address map of a domain. The monitor lays it out before the domain's first instruction. No
-//! range is ever used for anything else, so an address inside one never becomes a Rust object.
+//! The address map of a domain. The monitor creates it before the domain's first instruction. Each
+//! range has only the use below, so no Rust object ever lies inside one.
 //!
 //! ```text
 //! 0x5d00_0000_0000  INFO     start info, shared words, call page, grant table, config
@@ -10,13 +10,13 @@
 //! 0x7000_0000_0000  FOREIGN  memory files of a virtual machine; only the agent maps here
 //! ```
 //!
-//! INFO and FRAMES are shared with the core only. The domain may overwrite INFO at any time: the
-//! core copies each value out once and checks the copy. MAILBOX is shared with the manager, and the
-//! core does not read it.
+//! INFO and FRAMES are shared with the core only. The domain may overwrite INFO at any time, so the
+//! core copies each value once and checks the copy. MAILBOX is shared with the manager; the core
+//! does not read it.
 
 pub mod mailbox;
 
-/// Bytes of a page, and of a page frame.
+/// Size of a page and of a page frame, in bytes.
 pub const PAGE: usize = 4096;
 
 /// Start of the information region.
@@ -35,18 +35,18 @@ pub const WINDOW: usize = 0x6000_0000_0000;
 pub const FOREIGN: usize = 0x7000_0000_0000;
 /// Size of that range, in pages.
 pub const FOREIGN_PAGES: u32 = 1 << 30;
-/// The largest number of mappings of foreign memory of a domain.
+/// The maximum number of a domain's mappings of foreign memory.
 pub const FOREIGN_REGIONS_MAX: usize = 64;
-/// The largest number of slots of a window (all have the same high word).
+/// The maximum number of slots of a window. The addresses of all slots have the same high word.
 pub const WINDOW_SLOTS_MAX: u32 = 1 << 20;
-/// The largest number of frames of a domain.
+/// The maximum number of frames of a domain.
 pub const FRAMES_MAX: u32 = 1 << 20;
 
 /// Size of the largest ring entry of a device in a window, in bytes.
 pub const RING_ENTRY_BYTES: usize = 16;
 
-/// Slots of the window that are reserved for each ring of `entries` entries, including one for its
-/// head.
+/// Returns the number of window slots that are reserved for each ring of `entries` entries,
+/// including one for its header.
 #[must_use]
 pub const fn ring_slots(entries: u32) -> u32 {
     1 + (entries * RING_ENTRY_BYTES as u32).div_ceil(PAGE as u32)
@@ -78,19 +78,19 @@ pub mod info {
     /// u64: [`crate::version::VERSION`] of the monitor. The offset of this word is the same in
     /// every version, as is the magic's.
     pub const START_VERSION: usize = 0x48;
-    /// u64: pages of foreign memory that the domain may have mapped at a time; 0: none.
+    /// u64: maximum number of pages of foreign memory that the domain may have mapped.
     pub const START_FOREIGN_PAGES: usize = 0x50;
     /// "GRANTWAY" in ASCII, first letter in the lowest byte.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"GRANTWAY");
 
-    /// u32: pending bits from the monitor, one per kind ([`PENDING_MAILBOX`] …); the domain takes
-    /// them by swapping in 0.
+    /// u32: pending bits from the monitor, one per kind ([`PENDING_MAILBOX`] …). The domain takes
+    /// them by swapping the word with 0.
     pub const PENDING: usize = PAGE;
-    /// u32: 1 while the domain sleeps or is about to; the monitor then writes its eventfd.
+    /// u32: 1 while the domain sleeps or is about to sleep; the monitor then writes to its eventfd.
     pub const ARMED: usize = PAGE + 4;
     /// u32: the CPU that the domain ran on last.
     pub const CPU: usize = PAGE + 8;
-    /// u64: grows with every turn of the domain's main loop, asleep or not: see [`PENDING_PING`].
+    /// u64: incremented in every iteration of the domain's main loop; see [`PENDING_PING`].
     pub const HEARTBEAT: usize = PAGE + 16;
     /// u64 words, one bit per connection: the connections to which [`PENDING_CONNECT`] refers. The
     /// domain clears the bits that it handles.
@@ -105,15 +105,15 @@ pub mod info {
 
     /// Pending bit: the mailbox holds a request, unless the reply has the same number.
     pub const PENDING_MAILBOX: u32 = 1;
-    /// Pending bit: a connection was added or its other end wrote its record. Its bit in
-    /// [`CHANGED`] is set before.
+    /// Pending bit: a connection was added, or its other end wrote its record. The monitor sets the
+    /// connection's bit in [`CHANGED`] first.
     pub const PENDING_CONNECT: u32 = 2;
-    /// Pending bit: increment [`HEARTBEAT`] as a sign of life.
+    /// Pending bit: the domain must increment [`HEARTBEAT`].
     pub const PENDING_PING: u32 = 4;
 
     /// The call page: see [`crate::hypercall`].
     pub const CALL: usize = 2 * PAGE;
-    /// Pages of the call page.
+    /// Size of the call page in pages.
     pub const CALL_PAGES: usize = 2;
     /// The grant table: entries of 8 bytes, see [`crate::classic::GrantEntry`].
     pub const GRANT_TABLE: usize = 4 * PAGE;
@@ -121,39 +121,39 @@ pub mod info {
     /// The maximum size of a configuration in bytes.
     pub const CONFIG_MAX: usize = 16 << 20;
 
-    /// Returns the offset of the domain's configuration, after a grant table of `entries` entries:
-    /// bytes (JSON) that the monitor does not interpret.
+    /// Returns the offset of the domain's configuration, which follows a grant table of `entries`
+    /// entries. The monitor does not interpret its bytes, which are JSON.
     #[must_use]
     pub const fn config(entries: u32) -> usize {
         GRANT_TABLE + (entries as usize * 8).next_multiple_of(PAGE)
     }
 
-    /// Returns the size of INFO in bytes with a grant table of `entries` entries and a
-    /// configuration of `config_bytes` bytes, in whole pages.
+    /// Returns the size of INFO in bytes, a multiple of the page size, with a grant table of
+    /// `entries` entries and a configuration of `config_bytes` bytes.
     #[must_use]
     pub const fn bytes(entries: u32, config_bytes: usize) -> usize {
         config(entries) + config_bytes.next_multiple_of(PAGE)
     }
 }
 
-/// Descriptor numbers of every domain; 0, 1 and 2 are its standard streams (input is empty, output
-/// and errors are a pipe to the monitor).
+/// Descriptor numbers of every domain. Numbers 0, 1 and 2 are its standard streams: the input is
+/// empty, and output and errors are a pipe to the monitor.
 pub mod fd {
-    /// The domain's own eventfd, readable after a ring of its doorbell.
+    /// The domain's own eventfd, which is readable after its doorbell was rung.
     pub const EVENT: i32 = 3;
-    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], edge-triggered,
-    /// and every attached device with its number as data, level-triggered.
+    /// An epoll set, to which the monitor adds the eventfd with data [`EPOLL_EVENT`],
+    /// edge-triggered, and every attached device with its number as data, level-triggered.
     pub const EPOLL: i32 = 4;
     /// Data of the eventfd in the epoll set.
     pub const EPOLL_EVENT: u64 = u64::MAX;
     /// The descriptor of attached device `n` is this number plus `n`.
     pub const DEVICE: i32 = 16;
     /// The doorbell (eventfd) of connection `n`'s other end is this number plus `n`. The filter
-    /// lets a domain only `write` to this descriptor and all higher ones: a domain that could
-    /// `read` a doorbell could steal its owner's wake-ups.
+    /// permits only `write` on this descriptor and all higher ones, because a domain that could
+    /// `read` a doorbell could consume its owner's wake-ups.
     pub const DOORBELL: i32 = 512;
-    /// The largest number of devices of a domain.
+    /// The maximum number of devices of a domain.
     pub const DEVICES_MAX: u32 = (DOORBELL - DEVICE) as u32;
-    /// The largest number of connections of a domain.
+    /// The maximum number of connections of a domain.
     pub const CONNECTIONS_MAX: u32 = 1024;
 }

@@ -1,7 +1,7 @@
-//! Numbers and layouts that the monitor and its domains agree on.
+//! Numbers and layouts that the monitor and its domains share.
 //!
-//! The vocabulary of the trusted base, shared by the monitor, every domain and the command line.
-//! The crate neither touches memory nor makes system calls.
+//! The monitor, every domain and the command line use this crate. It neither touches memory nor
+//! makes system calls.
 
 pub mod classic;
 pub mod connect;

@@ -1,5 +1,5 @@
-//! The description of a machine for the monitor. The command line derives it from a validated
-//! configuration file and passes it as JSON on standard input.
+//! The description of a machine, for the monitor. The command line derives it from a validated
+//! configuration file, and passes it as JSON on standard input.
 
 use crate::firewall;
 use crate::reload::SourceFile;
@@ -33,30 +33,30 @@ pub struct Machine {
 pub struct Access {
     /// The group that may query the machine, but not change it.
     pub look: Option<Group>,
-    /// The group that may also change the machine and end it.
+    /// The group that may also change and stop the machine.
     pub change: Option<Group>,
 }
 
-/// A group of users, as of the time when the machine was described.
+/// A group of users, as it was when the machine was described.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Its id. A client whose current group has this id is a member.
+    /// The group's id. A client whose current group has this id is a member.
     pub id: u32,
-    /// The ids of users who are members under any current group.
+    /// The ids of the users who are members, whatever their current group.
     pub members: Vec<u32>,
 }
 
-/// Data for attaching guests to a running machine, and for detaching some.
+/// Data for attaching guests to a running machine, and for detaching them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HotplugState {
     /// The texts of the configuration files that the machine is built from.
     pub files: Vec<String>,
-    /// The first window slot, in each worker of the driver domain, for guests. Slots at the end of
-    /// the window are reserved for NICs added later.
+    /// The first window slot for guests, in each worker of the driver domain. Slots at the end of
+    /// the window are reserved for NICs that are added later.
     pub first_slot: u32,
-    /// Guests attached since the start, by name, with their assigned MACs.
+    /// Guests that were attached since the start, by name, with their assigned MACs.
     #[serde(default)]
     pub attached: BTreeMap<String, Setting>,
     /// Guests of the file that were detached.
@@ -68,11 +68,11 @@ pub struct HotplugState {
     /// All NICs, if they differ from the files: `[[nic]]` sections with their assigned MACs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<Vec<Setting>>,
-    /// Attached guests that the files of a later reload name: they are treated like other guests of
+    /// Attached guests that the files of a later reload name. They are treated like other guests of
     /// a file.
     #[serde(default)]
     pub of_files: BTreeSet<String>,
-    /// The previous machine's record of the guests attached to it, unparsed.
+    /// The previous machine's record of its attached guests, unparsed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub left: String,
 }
@@ -85,7 +85,7 @@ pub enum Setting {
     Flag(bool),
     /// A whole number.
     Number(i64),
-    /// Another number.
+    /// A number that is not whole.
     Real(f64),
     /// A text.
     Text(String),
@@ -109,8 +109,8 @@ pub struct DomainSpec {
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// The largest number of frames that others' forced revocations may cost it at once: see
-    /// [`crate::counted::Revocation::Force`].
+    /// The maximum number of frames that forced revocations of its granters may cost it at a time:
+    /// see [`crate::counted::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
     /// Its weight among the granters that share the machine-wide rate of revocations.
@@ -120,7 +120,8 @@ pub struct DomainSpec {
     /// restarted.
     #[serde(default)]
     pub restart_pause_ms: Option<u32>,
-    /// Pages of foreign memory that it may map at a time, if it serves a virtual machine.
+    /// The maximum number of pages of foreign memory that it may have mapped, if it serves a
+    /// virtual machine.
     #[serde(default)]
     pub foreign_pages: u32,
     /// CPUs that it may run on; empty: all.
@@ -141,10 +142,10 @@ fn one() -> u32 {
 pub enum Device {
     /// A TAP interface of the kernel.
     Tap(Tap),
-    /// The next queue of the TAP before it in the list.
+    /// The next queue of the TAP that precedes it in the list.
     TapQueue,
-    /// The next shared queue ([`Tap::shares`]) of a TAP that precedes it in the machine, of this or
-    /// of another domain.
+    /// The next shared queue ([`Tap::shares`]) of a TAP that precedes it in the machine, in this or
+    /// another domain.
     TapShare {
         /// [`Tap::ifname`].
         ifname: String,
@@ -153,7 +154,7 @@ pub enum Device {
     },
     /// An AF_XDP socket on an interface of the kernel.
     Xdp(Xdp),
-    /// A dedicated queue of the AF_XDP interface before it in the list.
+    /// A dedicated queue of the AF_XDP interface that precedes it in the list.
     XdpQueue(XdpQueue),
     /// A PCI network device behind an IOMMU.
     Pci(Pci),
@@ -175,8 +176,9 @@ pub struct VhostUser {
     /// Its path.
     pub path: String,
     /// Whether the virtual machine monitor listens there. netd then connects to it, and the domain
-    /// gets one end of a socket pair, where it sends the byte `C` to request a connection, and
-    /// receives the connection as a descriptor. Otherwise the domain gets the listening socket.
+    /// receives one end of a socket pair. The domain sends the byte `C` there to request a
+    /// connection, and receives the connection as a descriptor. Otherwise the domain receives the
+    /// listening socket.
     pub client: bool,
     /// The owner of the listening socket: a name of `/etc/passwd`, or a number.
     pub owner: Option<String>,
@@ -192,16 +194,16 @@ pub struct VhostUser {
 pub struct OpenRequest {
     /// The device.
     pub device: Device,
-    /// The number of domains that had the device before: each gets a new file.
+    /// The number of domains that had the device before. Each domain receives a new file.
     pub life: u64,
-    /// netd's note for its successor: system settings that it has switched on.
+    /// netd's note for its successor: system settings that netd has enabled.
     #[serde(default)]
     pub switched_on: Vec<String>,
-    /// netd's note for its successor: the network namespace of a TAP, by device and inode of its
-    /// file.
+    /// netd's note for its successor: the network namespace of a TAP, given by the device and inode
+    /// of its file.
     #[serde(default)]
     pub namespace: Option<[u64; 2]>,
-    /// The only namespace in which it may be created; unset: any with this name.
+    /// The only namespace in which netd may create it; unset: any with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<NetnsId>,
 }
@@ -220,7 +222,8 @@ pub struct OpenedNotes {
     pub place: Option<NetnsId>,
 }
 
-/// A TAP interface: created, configured, brought up, and passed on as a descriptor.
+/// A TAP interface, which the monitor creates, configures and brings up. Domains receive its
+/// descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
@@ -238,7 +241,7 @@ pub struct Tap {
     /// IPv6 settings of the interface; unset: [`Ipv6Settings::QUIET`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Settings>,
-    /// Address of a default route, if any.
+    /// The gateway of a default route, if any.
     pub gateway: Option<String>,
     /// Further routes, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -256,15 +259,16 @@ pub struct Tap {
     /// Dedicated queues in addition to the shared one, each a [`Device::TapQueue`].
     #[serde(default)]
     pub queues: u32,
-    /// Shared queues besides the first, each a [`Device::TapShare`]; the kernel spreads flows over
-    /// all of them. Excludes `queues`.
+    /// Shared queues besides the first, each a [`Device::TapShare`]. The kernel distributes flows
+    /// over all of them. Excludes `queues`.
     #[serde(default)]
     pub shares: u32,
     /// How the TAP joins the network of its namespace, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
-    /// The owner of a persistent TAP, which stays until it is closed, even if all holders of its
-    /// descriptors die. The next one to open it for the same owner reuses it with its settings.
+    /// The owner of a persistent TAP. The TAP exists until it is closed, even if all processes with
+    /// a descriptor of it exit. The next process that opens it for the same owner reuses it with
+    /// its settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<String>,
 }
@@ -283,7 +287,7 @@ pub struct Ipv6Settings {
 }
 
 impl Ipv6Settings {
-    /// An interface that uses its addresses at once and solicits no router.
+    /// An interface that uses its addresses immediately and solicits no router.
     pub const QUIET: Self = Self {
         accept_ra: Some(0),
         accept_dad: Some(0),
@@ -302,7 +306,7 @@ pub struct Route {
     pub to: IpAddr,
     /// Bits of its prefix.
     pub prefix: u8,
-    /// The gateway; unset: destinations are neighbours.
+    /// The gateway; unset: the destinations are on the link.
     pub via: Option<IpAddr>,
 }
 
@@ -312,8 +316,8 @@ pub struct Route {
 pub enum Uplink {
     /// As a port of the existing bridge of this name.
     Bridge(String),
-    /// By address translation: packets from its networks leave with the address of the outgoing
-    /// interface.
+    /// By address translation: packets from its networks have the outgoing interface's address as
+    /// their source.
     Nat(Nat),
 }
 
@@ -321,13 +325,13 @@ pub enum Uplink {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nat {
-    /// Ports of the system that are forwarded into these networks.
+    /// Forwarded ports of the system, whose destinations are in these networks.
     pub forward: Vec<Forward>,
-    /// The largest number of open connections per guest; 0: unlimited.
+    /// The maximum number of open connections per guest; 0: unlimited.
     pub connections: u32,
 }
 
-/// A port of the system that is forwarded.
+/// A forwarded port of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forward {
@@ -349,13 +353,13 @@ pub enum PortProtocol {
     Udp,
 }
 
-/// An AF_XDP socket, which receives everything that its interface receives.
+/// An AF_XDP socket, which receives all frames of its interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xdp {
     /// The interface.
     pub netdev: Netdev,
-    /// The domain's page frames for packets (the socket's UMEM): the first one.
+    /// The first of the domain's page frames for packets (the socket's UMEM).
     pub first_frame: u32,
     /// The number of frames.
     pub frames: u32,
@@ -363,15 +367,16 @@ pub struct Xdp {
     pub chunk_bytes: u32,
     /// Entries of each of the four rings, a power of two.
     pub entries: u32,
-    /// The first slot of the rings in the domain's window, [`crate::xdp::Ring::slots`] each.
+    /// The first slot of the rings in the domain's window; each ring has
+    /// [`crate::xdp::Ring::slots`] slots.
     pub rings_slot: u32,
     /// Dedicated queues in addition to the shared one.
     #[serde(default)]
     pub queues: u32,
 }
 
-/// A dedicated queue of an AF_XDP interface that receives into memory of one guest, and sends
-/// nothing.
+/// A dedicated queue of an AF_XDP interface, which receives into memory of one guest and does not
+/// send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XdpQueue {
@@ -381,7 +386,7 @@ pub struct XdpQueue {
     pub guest: String,
     /// The only MAC whose frames it receives.
     pub mac: [u8; 6],
-    /// The guest's page frames that it receives into (the socket's UMEM): the first one.
+    /// The first of the guest's page frames into which it receives (the socket's UMEM).
     pub first_frame: u32,
     /// The number of frames.
     pub frames: u32,
@@ -389,7 +394,8 @@ pub struct XdpQueue {
     pub chunk_bytes: u32,
     /// Entries of each of its two rings, a power of two.
     pub entries: u32,
-    /// The first slot of its rings in the domain's window, [`crate::xdp::Ring::slots`] each.
+    /// The first slot of its rings in the domain's window; each ring has
+    /// [`crate::xdp::Ring::slots`] slots.
     pub rings_slot: u32,
     /// The firewall rules that a frame must pass before the kernel writes it.
     #[serde(default, skip_serializing_if = "firewall::RuleLists::is_empty")]
@@ -402,14 +408,14 @@ pub struct XdpQueue {
 pub struct Pci {
     /// Its address, like 0000:00:03.0.
     pub address: String,
-    /// The domain's page frames that it may access: the first one.
+    /// The first of the domain's page frames that it may access.
     pub first_frame: u32,
     /// The number of frames.
     pub frames: u32,
     /// Entries of each queue, a power of two.
     pub entries: u32,
-    /// The first slot of its registers in the domain's window, [`crate::pci::WINDOW_SLOTS`] for
-    /// each structure.
+    /// The first slot of its registers in the domain's window; each structure has
+    /// [`crate::pci::WINDOW_SLOTS`] slots.
     pub registers_slot: u32,
 }
 
@@ -417,9 +423,10 @@ pub struct Pci {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Netdev {
-    /// One end of a new veth pair; this describes the other end. It has no offloads and no queues.
+    /// One end of a new veth pair. The value describes the other end, which has no offloads and no
+    /// queues.
     Veth(Tap),
-    /// An existing interface, which is up.
+    /// An existing interface, which must be up.
     Existing {
         /// Its name.
         ifname: String,
@@ -440,53 +447,53 @@ pub struct Connection {
     pub handle: u16,
 }
 
-/// One line on the control socket, from the command line to the monitor.
+/// A request on the control socket, as one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Control {
-    /// List domains, processes and connections: answered by [`Status`].
+    /// Returns domains, processes and connections, as [`Status`].
     Status,
-    /// Audit: answered by [`Audit`].
+    /// Returns the audit, as [`Audit`].
     Grants,
-    /// Pass bytes to a domain's mailbox and return its reply: answered by [`Relayed`].
+    /// Passes bytes to a domain's mailbox, and returns the domain's reply as [`Relayed`].
     Relay {
         /// The domain's name.
         domain: String,
         /// The request, uninterpreted.
         request: String,
     },
-    /// End a domain and restart it now: answered by [`Restarted`] when it is connected.
+    /// Kills a domain and restarts it immediately. Answered by [`Restarted`] when it is connected.
     Restart {
         /// The domain's name.
         domain: String,
     },
-    /// Attach a guest: answered by [`Attached`] when all its interfaces are up.
+    /// Attaches a guest. Answered by [`Attached`] when all its interfaces are up.
     Attach {
         /// The contents of a `[[guest]]` section of the configuration file.
         guest: Setting,
     },
-    /// Detach a guest: answered by [`Detached`] when it is torn down.
+    /// Detaches a guest. Answered by [`Detached`] when it is torn down.
     Detach {
         /// The domain's name.
         domain: String,
     },
-    /// Replace the firewall rules of an attached guest: answered by
+    /// Replaces the firewall rules of an attached guest. Answered by
     /// [`RulesChanged`](crate::reload::RulesChanged) when the driver domain applies them.
     Rules {
-        /// Its `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
+        /// The guest's `name`, and for each interface in `vif[]` the keys `firewall`, `inbound` and
         /// `rule[]`, as in a `[[guest]]` section of the configuration file.
         guest: Setting,
     },
-    /// Apply edited configuration files: answered by [`Reloaded`](crate::reload::Reloaded) when
-    /// that is done, or has failed.
+    /// Applies edited configuration files. Answered by [`Reloaded`](crate::reload::Reloaded) when
+    /// all steps are done or one has failed.
     Reload {
-        /// The files, the first one and its fragments.
+        /// The main file and its fragments.
         files: Vec<SourceFile>,
         /// Whether to report the steps without executing them.
         #[serde(default)]
         dry_run: bool,
     },
-    /// End everything; answered by `{}` when done.
+    /// Stops the machine. Answered by [`Ended`] when it has stopped.
     Down,
 }
 
@@ -511,7 +518,7 @@ pub struct Restarted {
     pub domain: String,
     /// Its new id.
     pub id: u16,
-    /// Nanoseconds from the end of the previous process until the new one was ready.
+    /// Nanoseconds from the exit of the previous process until the new one was ready.
     pub ready_ns: u64,
     /// Nanoseconds until all its connections were up, except those whose other end is dead.
     pub connected_ns: u64,
@@ -545,15 +552,15 @@ pub struct Detached {
     pub warning: Option<String>,
 }
 
-/// The answer when the machine has ended.
+/// The answer when the machine has stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Why the record of attached guests was not removed.
+    /// The reason for which the record of attached guests was not removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// The text after the guest's name when a second request to detach it is rejected.
+/// Text after the guest's name in the error for a second request to detach it.
 pub const BEING_DETACHED: &str = "is being detached by another request";
 
 /// The output of `grantway status`.
@@ -563,10 +570,10 @@ pub struct Status {
     pub name: String,
     /// Process id of the monitor.
     pub pid: u32,
-    /// Nanoseconds since the machine was complete.
+    /// Nanoseconds since every domain was ready and every connection was up.
     pub up_ns: u64,
     /// Nanoseconds from the start of the monitor until every domain was ready and every connection
-    /// was up; `None`: not yet.
+    /// was up; `None` before that.
     pub up_took_ns: Option<u64>,
     /// CPU time of the monitor's own threads, nanoseconds.
     pub monitor_cpu_ns: u64,

@@ -1,5 +1,5 @@
-//! Requests and replies in a domain's mailbox. To the monitor both directions are uninterpreted
-//! bytes; the command line and the domains use JSON.
+//! Requests and replies in a domain's mailbox. The monitor does not interpret either; the command
+//! line and the domains use JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,51 +7,52 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// Return all counters: the reply is the domain's own JSON object.
+    /// Returns all counters as a JSON object, whose keys depend on the domain.
     Stat,
-    /// Change a setting while traffic runs.
+    /// Changes a setting during operation.
     Set {
         /// Its name.
         key: String,
         /// Its new value.
         value: String,
     },
-    /// Arm a trace of the next packet and return the last completed one.
+    /// Arms a trace of the next packet, and returns the last completed trace.
     Trace,
-    /// To a driver domain: serve another interface. If it already serves the interface, nothing
-    /// changes.
+    /// Makes a driver domain serve another interface. Has no effect if it already serves the
+    /// interface.
     Attach {
         /// The interface's part of the domain's configuration, as JSON.
         vif: String,
     },
-    /// To a driver domain: release an interface. If it does not exist, nothing changes.
+    /// Makes a driver domain release an interface. Has no effect if the interface does not exist.
     Detach {
         /// Number of the driver's connection.
         conn: u32,
     },
-    /// To a driver domain: change the rules and rate limit of an interface that it serves.
+    /// Changes the rules and the rate limit of an interface that a driver domain serves.
     Change {
         /// The interface's part of the domain's configuration, as JSON.
         vif: String,
     },
-    /// To a driver domain: up to 1000 `flows[]`; `next`: `first` of the next request, or null.
+    /// Returns up to 1000 flows of a driver domain in `flows[]`, and in `next` the value of `first`
+    /// for the next request, or null.
     Flows {
         /// A NIC, a guest, or an interface of a guest (`GUEST-N`).
         of: String,
-        /// How many flows to skip.
+        /// The number of flows to skip.
         first: u32,
     },
-    /// To the driver domain: return the frames that ports have seen since the last such request,
-    /// and capture further frames until no request has arrived for 2 s. Each frame in `frames[]`
-    /// has `at_ns` (monotonic), `port`, `in` (whether it entered the bridge), `bytes`, `data` (its
-    /// first bytes, hexadecimal) and `dropped` (the reason, or null); `lost` counts frames that did
-    /// not fit.
+    /// Returns the frames that have passed a driver domain's ports since the last request of this
+    /// kind. The driver domain captures further frames until it has received no such request for 2
+    /// s. Each frame in `frames[]` has `at_ns` (monotonic), `port`, `in` (whether it entered the
+    /// bridge), `bytes`, `data` (its first bytes, hexadecimal) and `dropped` (the reason, or null);
+    /// `lost` counts frames that did not fit.
     Capture {
-        /// Identifies the client: no other client can capture meanwhile.
+        /// Identifies the client. No other client can capture meanwhile.
         id: u64,
         /// A NIC, a guest, or an interface of a guest (`GUEST-N`).
         of: String,
-        /// Bytes captured of each frame; 0 ends the capture.
+        /// The number of bytes to capture of each frame; 0 stops the capture.
         snaplen: u32,
     },
 }

@@ -19,9 +19,9 @@ pub trait Named: Copy + 'static {
 
 /// Declares an enum together with the table of its names.
 ///
-/// Each variant is a line `Variant = "name"`, under a doc comment that explains it. The enum gets:
+/// Each variant is a line `Variant = "name"`, under a doc comment that explains it. The macro adds:
 ///
-/// - `ALL`, `COUNT`, `NAMES`: its variants in order, their number, their names;
+/// - `ALL`, `COUNT`, `NAMES`: the variants in order, their number, their names;
 /// - `name()`: the variant's name;
 /// - `meaning()`: the variant's doc comment, in one line;
 /// - `index()`: the variant's index in `ALL`;
@@ -29,16 +29,16 @@ pub trait Named: Copy + 'static {
 ///
 /// ```
 /// abi::named_enum! {
-///     /// Why a frame was dropped.
-///     pub enum Why: u8 {
+///     /// Reason for which a frame was dropped.
+///     pub enum DropReason: u8 {
 ///         /// It is shorter than an Ethernet header.
 ///         Runt = "runt",
 ///         /// Its memory was unmapped.
 ///         Fault = "fault",
 ///     }
 /// }
-/// assert_eq!(Why::NAMES, ["runt", "fault"]);
-/// assert_eq!(Why::Fault.meaning(), "Its memory was unmapped.");
+/// assert_eq!(DropReason::NAMES, ["runt", "fault"]);
+/// assert_eq!(DropReason::Fault.meaning(), "Its memory was unmapped.");
 /// ```
 #[macro_export]
 macro_rules! named_enum {
@@ -53,9 +53,9 @@ macro_rules! named_enum {
         #[repr($repr)]
         $vis enum $enum { $($(#[doc = $doc])+ $variant,)+ }
 
-        #[allow(dead_code, reason = "an enum of one module seldom needs every item")]
+        #[allow(dead_code, reason = "an enum of one module rarely needs every item")]
         impl $enum {
-            /// The variant's index in [`Self::ALL`].
+            /// Returns the variant's index in [`Self::ALL`].
             #[must_use]
             #[inline]
             $vis const fn index(self) -> usize {
@@ -70,7 +70,7 @@ macro_rules! named_enum {
             $($variant:ident, $name:literal, [$($doc:literal),+];)+
         }
     ) => {
-        #[allow(dead_code, reason = "an enum of one module seldom needs every item")]
+        #[allow(dead_code, reason = "an enum of one module rarely needs every item")]
         impl $enum {
             /// Every variant, in the order of declaration.
             $vis const ALL: [Self; Self::COUNT] = [$(Self::$variant),+];
@@ -79,13 +79,13 @@ macro_rules! named_enum {
             /// The names of [`Self::ALL`].
             $vis const NAMES: [&'static str; Self::COUNT] = [$($name),+];
 
-            /// The variant's name.
+            /// Returns the variant's name.
             #[must_use]
             $vis const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// The variant's doc comment, in one line.
+            /// Returns the variant's doc comment, in one line.
             #[must_use]
             $vis fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim(),)+ }

@@ -1,9 +1,9 @@
 //! PCI devices behind an IOMMU: the data that the monitor passes to a device's domain.
 //!
 //! The core maps a part of the domain's frames in the device's I/O page table, and the registers of
-//! the device into the domain's window. The domain gets the device's interrupt as an eventfd. It
-//! gets no descriptor of the device: it can change neither the mappings nor the configuration
-//! space.
+//! the device into the domain's window. The domain receives the device's interrupt as an eventfd.
+//! It receives no descriptor of the device, so it can change neither the mappings nor the
+//! configuration space.
 
 use crate::wire_enum::wire_enum;
 
@@ -45,28 +45,28 @@ wire_enum! {
     }
 }
 
-/// Where the second structure of an 82574 begins, in bytes from the first one.
+/// Offset in bytes of the second structure of an 82574 from the first one.
 pub const INTEL_QUEUES_AT: u32 = 0x2000;
 
 impl Structure {
-    /// Returns the first of its slots, if those of the device begin at `first`.
+    /// Returns the first slot of the structure, if the device's slots begin at `first`.
     #[must_use]
     pub const fn slot(self, first: u32) -> u32 {
         first + self as u32 * WINDOW_SLOTS
     }
 }
 
-/// Where a structure lies in its slots.
+/// Position and size of a structure in its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StructureLayout {
-    /// Its first byte, within its first page.
+    /// Offset of the structure in its first page, in bytes.
     pub offset: u16,
-    /// The number of its bytes that are mapped.
+    /// The number of mapped bytes of the structure.
     pub bytes: u32,
 }
 
 impl StructureLayout {
-    /// Encodes it as a result word.
+    /// Encodes the layout as a result word.
     #[must_use]
     pub const fn encode(self) -> u64 {
         self.offset as u64 | (self.bytes as u64) << 32
@@ -85,13 +85,13 @@ impl StructureLayout {
 /// Control calls of a PCI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PciControl {
-    /// Return a structure's [`StructureLayout`].
+    /// Returns a structure's [`StructureLayout`].
     Layout(Structure),
-    /// Return the bytes between the notification addresses of two queues.
+    /// Returns the distance in bytes between the notification addresses of two queues.
     NotifyMultiplier,
-    /// Return 1 if the device has had another domain before, or else 0.
+    /// Returns 1 if another domain has used the device before, otherwise 0.
     HasServed,
-    /// Return the [`PciKind`].
+    /// Returns the [`PciKind`].
     Kind,
 }
 
@@ -101,7 +101,7 @@ impl PciControl {
     const HAS_SERVED: u64 = 3;
     const KIND: u64 = 4;
 
-    /// Encodes it as words 1 and 2 of a hypercall.
+    /// Encodes the call as words 1 and 2 of a hypercall.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {

@@ -1,5 +1,4 @@
-//! Applying edited configuration files to a running machine: the request to the manager, and its
-//! answer.
+//! Request to apply edited configuration files to a running machine, and the manager's answer.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +6,17 @@ use serde::{Deserialize, Serialize};
 /// enough for some thousand guests.
 pub const REQUEST_MAX: usize = 1 << 20;
 
-/// One of the files: its name in messages, and its text.
+/// One of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceFile {
-    /// Its name.
+    /// Its name in messages.
     pub name: String,
     /// Its text.
     pub text: String,
 }
 
-/// The action of a step.
+/// Action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
@@ -33,7 +32,7 @@ pub enum StepKind {
     Restart,
 }
 
-/// The reason for a step.
+/// Reason for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepReason {
@@ -60,16 +59,17 @@ pub struct ReloadStep {
     pub changes: Vec<String>,
 }
 
-/// The steps that were executed, or would be.
+/// The steps that were executed, or would be in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// All steps, in order; empty if nothing had to change.
+    /// All steps, in order; empty if no change was needed.
     pub steps: Vec<ReloadStep>,
     /// The number of steps done: all of them, or none if one failed.
     pub done: usize,
-    /// Guests that were attached individually and that the files do not name: they stay.
+    /// Guests that were attached individually and that the files do not name. They remain attached.
     pub stays: Vec<String>,
-    /// Why a step failed. No later step was tried, and the steps before it were undone.
+    /// The reason for which a step failed. No later step was tried, and the steps before it were
+    /// undone.
     pub failed: Option<String>,
     /// Duration in nanoseconds.
     pub took_ns: u64,
@@ -78,7 +78,7 @@ pub struct Reloaded {
     pub warning: Option<String>,
 }
 
-/// The answer when the driver domain applies other rules of a guest.
+/// The answer when the driver domain applies a guest's new rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesChanged {
     /// The guest.

@@ -10,7 +10,7 @@ pub struct DomainStatus {
     /// The core's report.
     #[serde(flatten)]
     pub report: DomainReport,
-    /// Its earlier ends; `None`: it is not restarted.
+    /// Statistics of its restarts; `None` if the manager does not restart it.
     #[serde(default)]
     pub restarts: Option<Restarts>,
     /// The names of its interfaces that were removed: frames to and from them are dropped until the
@@ -35,14 +35,15 @@ impl Deref for DomainStatus {
 pub struct Restarts {
     /// The number of restarts.
     pub count: u64,
-    /// The number of latest consecutive processes that ended soon after their start.
+    /// The number of its most recent consecutive processes that exited soon after their start.
     pub in_a_row: u32,
-    /// The last outage: nanoseconds from its beginning until a new process was ready; `None`: not
-    /// yet.
+    /// Nanoseconds from the beginning of the last outage until a new process was ready; `None` if
+    /// none is ready yet.
     pub ready_ns: Option<u64>,
-    /// Nanoseconds until all its connections were up, except those whose other end is dead.
+    /// Nanoseconds from the beginning of the last outage until all its connections were up, except
+    /// those whose other end is dead.
     pub connected_ns: Option<u64>,
-    /// A histogram of the outages by that duration: at most 1 ms, 2 ms, 4 ms … and, in the last
+    /// A histogram of that duration over all outages: up to 1 ms, 2 ms, 4 ms … and, in the last
     /// class, longer.
     #[serde(default)]
     pub outages: [u64; 16],

@@ -1,5 +1,5 @@
-//! The core's report on domains and connections. Users see it as JSON; the core sends it as bytes
-//! ([`crate::core::report_bytes`]).
+//! The core's report on domains and connections. The core sends it as bytes
+//! ([`crate::core::report_bytes`]); users receive it as JSON.
 
 use crate::connect::XenbusState;
 use crate::wire_enum::wire_enum;
@@ -17,7 +17,7 @@ wire_enum! {
         Driver = 0,
         /// A guest domain.
         Guest = 1,
-        /// The device of a NIC.
+        /// The device process of a NIC.
         Device = 2,
     }
 }
@@ -32,7 +32,7 @@ pub struct DomainReport {
     pub id: u16,
     /// Its program.
     pub program: Program,
-    /// `starting`, `running`, or the reason of its end.
+    /// `starting`, `running`, or the reason of its exit.
     pub state: String,
     /// Whether it is alive.
     pub alive: bool,
@@ -76,8 +76,8 @@ pub struct ConnectionStatus {
 pub struct Audit {
     /// Every domain's account.
     pub domains: Vec<DomainAudit>,
-    /// Grants in use without a mapping, mappings without a grant, frames without a living owner: 0
-    /// unless the monitor has a bug.
+    /// The number of grants in use without a mapping, mappings without a grant, and frames without
+    /// a living owner: 0 unless the monitor has a bug.
     pub leaked: u64,
     /// Counted grants created.
     pub created: u64,
@@ -95,8 +95,8 @@ pub struct DomainAudit {
     pub name: String,
     /// Whether it is alive.
     pub alive: bool,
-    /// Whether it was killed more than 2 s ago, but the kernel has not ended its process yet. Its
-    /// mappings stay in use until then.
+    /// Whether it was killed more than 2 s ago, but its process has not exited yet. Its mappings
+    /// stay in use until the exit.
     #[cfg_attr(feature = "json", serde(default))]
     pub lingers: bool,
     /// Pages that it owns: its page frames, and its current pages of exchanges.

@@ -1,14 +1,14 @@
 //! User ids of confined processes.
 //!
 //! Every domain and helper has a user id that no other process has. It is derived from the process
-//! id, and from the PID namespace, so that machines in containers seldom share one. The ids lie
-//! between those that systemd-nspawn assigns to containers (up to 1 879 048 191) and systemd's for
-//! foreign users (from 2 147 352 576), and above `/etc/subuid` (up to 600 100 000) and the
-//! directory services' default range (up to 2 000 200 000).
+//! id and from the PID namespace, so that machines in different containers rarely share an id. The
+//! ids lie between those that systemd-nspawn assigns to containers (up to 1 879 048 191) and
+//! systemd's for foreign users (from 2 147 352 576), and above `/etc/subuid` (up to 600 100 000)
+//! and the directory services' default range (up to 2 000 200 000).
 
 /// The first id.
 const FIRST: u32 = 0x7780_0000;
-/// The number of bits of a process id: the kernel's maximum.
+/// The number of bits of the kernel's largest process id.
 const PID_BITS: u32 = 22;
 /// The number of PID namespaces that are distinguished.
 const NAMESPACES: u64 = 32;

@@ -1,21 +1,22 @@
-//! The version of this crate's layouts and calls that a program was built with. The program's file
-//! states it in an ELF note, so that the monitor can reject a program before it ends a running one.
+//! The version of this crate's layouts and calls with which a program was built. An ELF note in the
+//! program's file contains it, so that the monitor can reject a new program before it kills the
+//! running one.
 
 /// The version of the protocol between the monitor and its domains (start info, shared words, call
 /// page, hypercalls, tables), and between the core and its helpers (records, the machine's
-/// description, the notes that a helper leaves for its successor). It changes with every
-/// incompatible change of either.
+/// description, the notes that a helper leaves for its successor). Every incompatible change of
+/// either protocol increments it.
 pub const VERSION: u32 = 10;
 
 /// The note's owner, with its terminating NUL.
 pub const OWNER: &[u8] = b"Grantway\0";
 /// The note's type: a version, as a u32.
 pub const VERSION_NOTE: u32 = 1;
-/// Bytes of a note's header: sizes of owner and description, type.
-const HEAD: usize = 12;
+/// Size of a note's header in bytes: the sizes of owner and description, and the type.
+const HEADER_BYTES: usize = 12;
 
-/// Returns the version in a program's notes, each padded to `align` bytes. The notes may contain
-/// any bytes.
+/// Returns the version in a program's notes, which are padded to `align` bytes each. The notes may
+/// contain any bytes.
 #[must_use]
 pub fn version_in(mut notes: &[u8], align: usize) -> Option<u32> {
     let padded = |bytes: u32| (bytes as usize).checked_next_multiple_of(align.max(1));
@@ -25,9 +26,9 @@ pub fn version_in(mut notes: &[u8], align: usize) -> Option<u32> {
             Some(u32::from_le_bytes(*word))
         };
         let (owner_bytes, kind) = (word(0)?, word(8)?);
-        let description = HEAD.checked_add(padded(owner_bytes)?)?;
+        let description = HEADER_BYTES.checked_add(padded(owner_bytes)?)?;
         let next = description.checked_add(padded(word(4)?)?)?;
-        let owner = notes.get(HEAD..)?.get(..owner_bytes as usize)?;
+        let owner = notes.get(HEADER_BYTES..)?.get(..owner_bytes as usize)?;
         if owner == OWNER && kind == VERSION_NOTE {
             return word(description);
         }

@@ -1,7 +1,7 @@
 //! Enums that are sent as numbers.
 
-/// Declares an enum whose variants have fixed numbers, with `ALL`, its variants in order, and
-/// `from_wire`, which decodes a number of the type behind `from`.
+/// Declares an enum whose variants have fixed numbers. It defines `ALL`, the variants in order, and
+/// `from_wire`, which decodes a number of the type after `from`.
 macro_rules! wire_enum {
     (
         $(#[$meta:meta])*

@@ -1,4 +1,4 @@
-//! AF_XDP sockets: the data that the monitor passes to a socket's domain.
+//! AF_XDP sockets: the data that the monitor passes to the domain of a socket.
 //!
 //! A socket has four rings, which the monitor maps into the domain's window at its start, and a
 //! memory for packets (UMEM), which is part of the domain's own frames.
@@ -7,7 +7,8 @@ use crate::layout;
 use crate::wire_enum::wire_enum;
 
 wire_enum! {
-    /// One of a socket's rings. The kernel fills the first and the last, the domain the other two.
+    /// One of a socket's rings. The kernel produces the entries of `Receive` and `Completion`, the
+    /// domain those of `Transmit` and `Fill`.
     pub enum Ring: u8 from u64 {
         /// Received packets: descriptors of 16 bytes.
         Receive = 0,
@@ -21,7 +22,7 @@ wire_enum! {
 }
 
 impl Ring {
-    /// Bytes of an entry.
+    /// Returns the size of an entry in bytes.
     #[must_use]
     pub const fn entry_bytes(self) -> usize {
         match self {
@@ -36,14 +37,14 @@ impl Ring {
         layout::ring_slots(entries)
     }
 
-    /// Returns the index of the ring's place in the window.
+    /// Returns the index of the ring's range of slots in the window.
     #[must_use]
     pub const fn place(self) -> u32 {
         self as u32
     }
 }
 
-/// Where the parts of a ring lie in its mapping; the kernel decides this.
+/// Offsets of the parts of a ring in its mapping, as chosen by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// The u32 that counts entries produced.
@@ -56,11 +57,12 @@ pub struct RingLayout {
     pub entries: u16,
 }
 
-/// Flag of a fill or transmit ring: the kernel reads the ring only after a wake-up call.
+/// Flag of a fill or transmit ring: the kernel reads the ring only after a wake-up by a system
+/// call.
 pub const NEED_WAKEUP: u32 = 1;
 
 impl RingLayout {
-    /// Encodes it as a result word.
+    /// Encodes the layout as a result word.
     #[must_use]
     pub const fn encode(self) -> u64 {
         (self.producer as u64)
@@ -82,12 +84,12 @@ impl RingLayout {
 }
 
 wire_enum! {
-    /// Counters that the kernel keeps of a socket.
+    /// The kernel's counters of a socket.
     pub enum Counter: u8 from u64 {
-        /// Packets dropped for other reasons than those below, such as an address in the fill ring
-        /// outside the socket's memory.
+        /// Packets dropped for reasons other than those below, such as an address in the fill ring
+        /// outside of the socket's memory.
         Dropped = 0,
-        /// Transmit descriptors outside the socket's memory.
+        /// Transmit descriptors outside of the socket's memory.
         BadTransmit = 1,
         /// Packets dropped because the receive ring was full.
         RingFull = 2,
@@ -99,20 +101,21 @@ wire_enum! {
 /// Control calls of an AF_XDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpControl {
-    /// Return a ring's [`RingLayout`].
+    /// Returns a ring's [`RingLayout`].
     Layout(Ring),
-    /// Return a counter's value.
+    /// Returns a counter's value.
     Counter(Counter),
-    /// A dedicated queue: direct frames to it. Result: 0.
+    /// Starts a dedicated queue: frames are directed to it. Result: 0.
     Enable,
-    /// A dedicated queue: stop it permanently. Result: 0, once no frame is in flight.
+    /// Stops a dedicated queue permanently. Result: 0, once no frame is in flight.
     Stop,
-    /// The shared socket: another domain can continue with it. Result: 0.
+    /// Reports that another domain can continue with the shared socket. Result: 0.
     Sound,
-    /// A dedicated queue: return the number of frames denied by the rule of this number
-    /// ([`crate::firewall::RuleLists`]).
+    /// Returns the number of frames that the rule of this number ([`crate::firewall::RuleLists`])
+    /// denied on a dedicated queue.
     DeniedFrames(u32),
-    /// A dedicated queue: return the bytes of these frames.
+    /// Returns the number of bytes of the frames that the rule of this number denied on a dedicated
+    /// queue.
     DeniedBytes(u32),
 }
 
@@ -125,7 +128,7 @@ impl XdpControl {
     const STOP: u64 = 6;
     const SOUND: u64 = 7;
 
-    /// Encodes it as words 1 and 2 of a hypercall.
+    /// Encodes the call as words 1 and 2 of a hypercall.
     #[must_use]
     pub const fn encode(self) -> [u64; 2] {
         match self {
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_s_slots_hold_its_words_and_its_entries() {
+    fn ring_slots_hold_the_header_and_entries() {
         assert_eq!(Ring::slots(1), 2);
         assert_eq!(Ring::slots(256), 2);
         assert_eq!(Ring::slots(257), 3);

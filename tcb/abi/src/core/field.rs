@@ -1,4 +1,4 @@
-//! Fields of a record or a report: words in, words out.
+//! Fields of a record or a report, and their encoding as words.
 
 use super::stage::Stage;
 use super::wire::Malformed;
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A value that a field can hold.
+/// A value of a field.
 pub trait Field: Sized {
     /// Writes the value's words.
     fn put(&self, to: &mut Writer);
@@ -49,7 +49,7 @@ pub trait Field: Sized {
     /// Reads the value's words.
     ///
     /// # Errors
-    /// The words are invalid for this type, or too few.
+    /// The words are invalid for this type, or the bytes end before them.
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
@@ -70,7 +70,7 @@ macro_rules! numbers {
 
 numbers! { u16 u32 u64 }
 
-/// Encodes and decodes types that are sent as a number.
+/// Encodes and decodes types that are sent as numbers.
 macro_rules! as_numbers {
     ($($type:ty as $number:ty: $put:expr, $take:expr;)*) => {$(
         impl Field for $type {
@@ -120,8 +120,8 @@ impl<T: Field> Field for Option<T> {
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let is_there = bool::take(from)?;
-        is_there.then(|| T::take(from)).transpose()
+        let is_some = bool::take(from)?;
+        is_some.then(|| T::take(from)).transpose()
     }
 }
 
@@ -136,8 +136,8 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
-/// Encodes a list as its length, and then each element. A length that is too large fails at the end
-/// of the bytes, and reserves no memory.
+/// Encodes a list as its length, and then each element. Decoding a length that is too large fails
+/// at the end of the bytes, and allocates no memory for it.
 impl<T: Field> Field for Vec<T> {
     fn put(&self, to: &mut Writer) {
         (self.len() as u64).put(to);
@@ -173,7 +173,7 @@ impl Field for String {
     }
 }
 
-/// A short text, such as a name or a reason.
+/// A text of at most [`TEXT_MAX`] bytes, such as a name or a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(String);
 

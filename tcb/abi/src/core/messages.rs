@@ -14,7 +14,7 @@ use super::wire::Malformed;
 use crate::DomId;
 use crate::status::Program;
 
-/// Words of a set of CPUs.
+/// The number of words of a set of CPUs.
 pub const CPU_WORDS: usize = 16;
 
 /// Declares an enum of messages, each with its number and its fields, so that encoding and decoding
@@ -60,27 +60,27 @@ macro_rules! messages {
 }
 
 messages! {
-    /// The manager's requests to the core. Each is answered by [`CoreMessage::Done`] or
+    /// The manager's requests to the core. The core answers each by [`CoreMessage::Done`] or
     /// [`CoreMessage::Refused`].
     pub enum CoreRequest {
-        /// Build a domain; its configuration is attached. Done: its id.
+        /// Builds a domain. Attached: its configuration. Done: its id.
         1 Create {
             /// Its specification.
             domain: NewDomain,
         }
-        /// Have netd open a device. Attached: its description, which only netd interprets. Done:
-        /// the number of its descriptors for domains; attached to the answer: netd's notes
+        /// Makes netd open a device. Attached: its description, which only netd interprets. Done:
+        /// the number of its descriptors for domains. Attached to the answer: netd's notes
         /// ([`crate::machine::OpenedNotes`]).
         2 Open {
             /// The number that the manager assigns to it.
             unit: u32,
         }
-        /// Close a device. Domains keep the descriptors that they were given.
+        /// Closes a device. Domains keep the descriptors that they received.
         3 Close {
             /// The device.
             unit: u32,
         }
-        /// Give a domain that has not started a descriptor of a device, as its next device.
+        /// Gives a domain that has not started a descriptor of a device, as its next device.
         4 Give {
             /// The domain.
             domain: DomId,
@@ -91,19 +91,19 @@ messages! {
             /// Whether the domain may make control calls for the device.
             controls: bool,
         }
-        /// Give a domain a socket over page frames, its own or another domain's. For a dedicated
-        /// queue, a description for netd is attached.
+        /// Gives a domain a socket over page frames, its own or another domain's. Attached, for a
+        /// dedicated queue: its description for netd.
         5 GiveSocket {
             /// The socket.
             socket: NewSocket,
         }
-        /// Skip a domain's next device.
+        /// Skips a domain's next device.
         6 GiveNothing {
             /// The domain.
             domain: DomId,
         }
-        /// Connect two domains. Done: the backend's number of the connection in the upper half, the
-        /// frontend's in the lower half.
+        /// Connects two domains. Done: the backend's number of the connection in the upper half,
+        /// the frontend's in the lower half.
         7 Connect {
             /// The serving domain.
             backend: DomId,
@@ -112,51 +112,53 @@ messages! {
             /// Number of the interface within the frontend.
             handle: u16,
         }
-        /// Start a domain's process. Attached to the answer: the reading end of its console, and
+        /// Starts a domain's process. Attached to the answer: the reading end of its console, and
         /// its mailbox.
         8 Start {
             /// The domain.
             domain: DomId,
         }
-        /// Remove a domain that was built but has no process.
+        /// Abandons a domain that was built but has no process.
         9 GiveUp {
             /// The domain.
             domain: DomId,
             /// The reason.
             why: Text,
         }
-        /// Kill a domain.
+        /// Kills a domain.
         10 Kill {
             /// The domain.
             domain: DomId,
             /// The reason.
             why: Text,
         }
-        /// Make a domain check its mailbox.
+        /// Makes a domain check its mailbox.
         11 Knock {
             /// The domain.
             domain: DomId,
         }
-        /// Return every domain and connection ([`super::CoreStatus`]), attached to the answer.
+        /// Requests the status of every domain and connection. Attached to the answer:
+        /// [`super::CoreStatus`].
         12 Status {}
-        /// Return the audit ([`crate::status::Audit`]), attached to the answer.
+        /// Requests the audit. Attached to the answer: [`crate::status::Audit`].
         13 Audit {}
-        /// Keep the attached file, to which this manager writes its state, for the next manager.
+        /// Keeps the attached file, to which this manager writes its state, for the next manager.
         14 Keep {}
-        /// End everything.
+        /// Stops the machine.
         16 End {
             /// Whether the machine failed.
             failed: bool,
         }
-        /// Remove a domain that was torn down, and its connections: its name and numbers become
-        /// free. Rejected as busy while one of its pages is in use.
+        /// Removes a domain that was torn down, and its connections, so that its name and numbers
+        /// are free. The core rejects this as busy while one of its pages is in use.
         17 Forget {
             /// The domain.
             domain: DomId,
         }
-        /// Keep the attached descriptors for the next manager: clients' sockets, and the log.
+        /// Keeps the attached descriptors for the next manager: clients' sockets, and the log.
         18 Hold {}
-        /// Leave the attached bytes for the next core's manager: written as a whole, or rejected.
+        /// Leaves the attached bytes for the next core's manager. The core writes all of them, or
+        /// rejects the request.
         19 Leave {}
     }
 }
@@ -165,7 +167,8 @@ messages! {
     /// Messages of the core to the manager.
     pub enum CoreMessage {
         /// The first message. Attached: the machine's description from standard input, the state
-        /// that the previous manager kept, and the descriptors that the first one passed on.
+        /// that the previous manager kept, and the descriptors that it kept by
+        /// [`CoreRequest::Hold`].
         1 Welcome {
             /// Process id of the core.
             pid: u32,
@@ -173,13 +176,13 @@ messages! {
             began_ns: u64,
             /// The user who may use the control socket, besides root.
             user: u32,
-            /// Whether a previous manager has kept its state.
+            /// Whether a previous manager kept its state.
             has_kept: bool,
-            /// The user id that the manager should change to, if possible.
+            /// The user id to which the manager should change, if possible.
             own_user: u32,
         }
-        /// A running domain, for a manager that did not start it. Attached: its console, and its
-        /// mailbox.
+        /// Reports a running domain to a manager that did not start it. Attached: its console, and
+        /// its mailbox.
         2 Console {
             /// The domain.
             domain: DomId,
@@ -194,13 +197,13 @@ messages! {
             /// Whether a retry may succeed because something is busy.
             is_busy: bool,
         }
-        /// A domain's life has reached another stage.
+        /// A domain has reached another stage.
         5 Life {
             /// The domain.
             domain: DomId,
             /// The stage.
             stage: Stage,
-            /// The reason of its end, or a description of the stage.
+            /// The reason of its exit, or a description of the stage.
             text: Text,
         }
         /// All connections of a domain are up, except those whose other end is dead.
@@ -220,15 +223,15 @@ messages! {
 }
 
 messages! {
-    /// Tasks of the core for netd.
+    /// Requests of the core to netd.
     #[derive(Copy)]
     pub enum NetdRequest {
-        /// Open a device; its description is attached.
+        /// Opens a device. Attached: its description.
         1 Open {
             /// Its number.
             unit: u32,
         }
-        /// Adopt a device that a previous netd opened. Attached: the attachments of
+        /// Adopts a device that a previous netd opened. Attached: the attachments of
         /// [`NetdReply::Opened`].
         2 TakeUp {
             /// Its number.
@@ -236,13 +239,13 @@ messages! {
             /// The number of its descriptors for domains.
             given: u32,
         }
-        /// Close a device, or a socket. Attached, if a previous netd opened it: the notes of
-        /// [`NetdReply::Opened`]; no descriptor of it is left.
+        /// Closes a device or a socket. Attached, if a previous netd opened it: the notes of
+        /// [`NetdReply::Opened`]. No descriptor of it remains.
         3 Close {
             /// Its number.
             unit: u32,
         }
-        /// Create a socket on a device, without memory; a queue's description is attached.
+        /// Creates a socket on a device, without memory. Attached, for a queue: its description.
         4 Socket {
             /// The device.
             on: u32,
@@ -251,12 +254,12 @@ messages! {
             /// Whether it is a dedicated queue.
             is_queue: bool,
         }
-        /// Bind a socket whose memory is registered.
+        /// Binds a socket whose memory is registered.
         5 Bind {
             /// The socket's number.
             unit: u32,
         }
-        /// Adopt a socket that a previous netd bound. Attached: the attachments of
+        /// Adopts a socket that a previous netd bound. Attached: the attachments of
         /// [`NetdReply::Made`] and [`NetdReply::Bound`].
         6 TakeUpSocket {
             /// The device.
@@ -266,22 +269,22 @@ messages! {
             /// Whether it is a dedicated queue.
             is_queue: bool,
         }
-        /// Execute a control call of a domain to a device. Answered within 50 ms by
-        /// [`NetdReply::Value`], [`NetdReply::Failed`], or [`NetdReply::Working`] first.
+        /// Executes a control call of a domain to a device. Within 50 ms, netd answers by
+        /// [`NetdReply::Value`] or [`NetdReply::Failed`], or sends [`NetdReply::Working`] first.
         7 Control {
             /// The device or socket.
             unit: u32,
             /// The domain's words.
             words: [u64; 2],
         }
-        /// End a socket: answered once it no longer receives anything.
+        /// Ends a socket. netd answers once the socket no longer receives frames.
         8 End {
             /// The socket.
             unit: u32,
         }
-        /// The first task after the adoptions. Attached: the link for [`NetdRequest::Control`] and
-        /// [`NetdRequest::End`], which netd serves from then on, and the machine's description from
-        /// standard input.
+        /// The first request after the adoptions. Attached: the link for [`NetdRequest::Control`]
+        /// and [`NetdRequest::End`], which netd serves from then on, and the machine's description
+        /// from standard input.
         9 Welcome {}
     }
 }
@@ -300,12 +303,12 @@ messages! {
         2 Made {}
         /// The socket is bound. Attached: netd's descriptors for adopting it.
         3 Bound {
-            /// The visible pages of its rings, in the order of their places.
+            /// The pages of its rings, in the order of [`Ring::ALL`](crate::xdp::Ring::ALL).
             rings: [RingExtent; 4],
             /// Whether the domain's successor can continue with it.
             lasts: bool,
         }
-        /// The task failed. Attached: the reason.
+        /// The request failed. Attached: the reason.
         4 Refused {
             /// Whether a retry may succeed because something is busy.
             is_busy: bool,
@@ -320,9 +323,9 @@ messages! {
             /// The errno.
             errno: i32,
         }
-        /// The task may take as long as a grace period of the kernel.
+        /// The request may take as long as a grace period of the kernel.
         7 Working {}
-        /// A device was lost. netd sends this without a task and without a token, once for each
+        /// A device was lost. netd sends this without a request and without a token, once for each
         /// reason.
         8 Lost {
             /// The device.
@@ -339,8 +342,8 @@ messages! {
 pub struct NewDomain {
     /// The domain that it replaces, which must be torn down.
     pub replaces: Option<DomId>,
-    /// Its name, for messages and its log. Only the manager identifies domains by name, and keeps
-    /// the names of living domains unique; the core identifies domains by their ids.
+    /// Its name, for messages and its log. The core identifies domains by their ids. Only the
+    /// manager identifies them by name, and keeps the names of living domains unique.
     pub name: Text,
     /// Its program.
     pub program: Program,
@@ -350,31 +353,32 @@ pub struct NewDomain {
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
-    /// The largest number of frames that others' forced revocations may cost it at once: see
-    /// [`crate::counted::Revocation::Force`].
+    /// The maximum number of frames that forced revocations of its granters may cost it at a time:
+    /// see [`crate::counted::Revocation::Force`].
     pub collateral: u32,
     /// Its weight among the granters that share the machine-wide rate of revocations.
     pub weight: u32,
-    /// The number of devices that it gets before its start.
+    /// The number of devices that it receives before its start.
     pub devices: u32,
-    /// Pages of foreign memory that it may map at a time: see
+    /// The maximum number of pages of foreign memory that it may have mapped: see
     /// [`crate::hypercall::HypercallKind::ForeignMap`].
     pub foreign_pages: u32,
     /// CPUs that it may run on, one bit each; all zero: every CPU.
     pub cpus: [u64; CPU_WORDS],
-    /// Rate of the time stamp counter in Hz, passed to the domain; 0: it measures the rate itself.
+    /// Rate of the time stamp counter in Hz, passed to the domain. If it is 0, the domain measures
+    /// the rate.
     pub tsc_hz: u64,
 }
 
 /// A socket that receives into page frames and sends from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSocket {
-    /// The domain that gets the socket.
+    /// The domain that receives the socket.
     pub domain: DomId,
-    /// The device that the socket is on.
+    /// The device to which the socket belongs.
     pub on: u32,
-    /// The domain that owns the page frames, if it is another one: then the socket is that domain's
-    /// dedicated queue and only receives.
+    /// The domain that owns the page frames, if it is another one. The socket is then that domain's
+    /// dedicated queue, and only receives.
     pub of: Option<DomId>,
     /// The first frame.
     pub first_frame: u32,
@@ -386,12 +390,12 @@ pub struct NewSocket {
     pub entries: u32,
     /// The first slot of its rings in the domain's window.
     pub rings_slot: u32,
-    /// Whether it is a PCI device instead: the frames are mapped in its I/O page table, and its
-    /// registers have the slots of rings.
+    /// Whether it is a PCI device instead of a socket. The frames are then mapped in its I/O page
+    /// table, and its registers have the slots of the rings.
     pub is_pci: bool,
 }
 
-/// Pages of a socket's mappings that show a ring.
+/// Pages of a socket's mapping that contain a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingExtent {
     /// The first page.

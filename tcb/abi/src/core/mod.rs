@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   word 0   version (bits 63..32), kind (31..0)
-//!   word 1   token: an answer repeats its request's; 0 in events
+//!   word 1   token: an answer has the token of its request; 0 in events
 //!   word 2…  the fields in order, each in separate words; zeroes after the last
 //! ```
 //!
@@ -31,13 +31,13 @@ pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 
 /// The maximum size of a machine as JSON, larger than any valid machine.
 pub const MACHINE_MAX: usize = 64 << 20;
-/// The maximum size of the state that a manager keeps for the next one, which includes the present
+/// The maximum size of the state that a manager keeps for the next one. It includes the current
 /// description of the machine.
 pub const KEPT_MAX: usize = 64 << 20;
-/// The maximum size of the data left for the next core's manager: once escaped in JSON it must not
-/// exceed [`MACHINE_MAX`].
+/// The maximum size of the data that a manager leaves for the next core's manager. Escaped in JSON,
+/// these must not exceed [`MACHINE_MAX`].
 pub const STATE_BYTES_MAX: usize = 8 << 20;
-/// The environment variable that names the file of the system's journal.
+/// The environment variable that identifies the file of the system's journal.
 pub const JOURNAL_VAR: &str = "JOURNAL_STREAM";
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub trait Message: Sized {
 /// A message with its token, as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<M> {
-    /// Identifies the request that is answered; 0 in events.
+    /// Identifies a request and its answer; 0 in events.
     pub token: u32,
     /// The message.
     pub message: M,

@@ -1,8 +1,8 @@
-//! The manager's side of [`super::report`]: decodes status and audit.
+//! The manager's side of [`super::report`]: decoding of status and audit.
 
 use super::field::{Field, Reader};
 
-/// Decodes a status or an audit; `None` if the bytes are invalid.
+/// Decodes a status or an audit. Returns `None` if the bytes are invalid.
 #[must_use]
 pub fn report_of<T: Field>(bytes: &[u8]) -> Option<T> {
     let mut from = Reader::new(bytes);

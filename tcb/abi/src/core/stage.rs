@@ -1,15 +1,15 @@
-//! The stages of a domain's life.
+//! Stages of a domain.
 
 use crate::wire_enum::wire_enum;
 
 wire_enum! {
-    /// A stage of a domain's life.
+    /// Stage of a domain.
     #[derive(Default)]
     pub enum Stage: u8 from u16 {
         /// It has memory, but no process.
         #[default]
         Built = 0,
-        /// Its process is being started.
+        /// Its process is being created, or is not ready yet.
         Starting = 1,
         /// It has reported that it is ready.
         Running = 2,

@@ -6,7 +6,7 @@ use crate::{DomId, XenbusState};
 use proptest::prelude::*;
 
 /// Returns every kind of message, with fields that use all their words.
-fn asks() -> Vec<CoreRequest> {
+fn core_requests() -> Vec<CoreRequest> {
     let (domain, unit) = (DomId(0xfedc), u32::MAX);
     let why = || Text::cut(&"ü".repeat(64));
     vec![
@@ -68,7 +68,7 @@ fn asks() -> Vec<CoreRequest> {
 
 #[test]
 fn every_message_survives_encoding() {
-    for (number, message) in (0..).zip(asks()) {
+    for (number, message) in (0..).zip(core_requests()) {
         let record = Record {
             token: u32::MAX - number,
             message,

@@ -9,7 +9,7 @@ pub const BYTES: usize = WORDS * 8;
 /// The maximum number of descriptors attached to a record: the kernel's limit per message.
 pub const DESCRIPTORS_MAX: usize = 253;
 
-/// Why bytes are not a record of the expected kind.
+/// Error: the bytes are not a record of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The size is not [`BYTES`].

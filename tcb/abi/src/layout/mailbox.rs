@@ -1,5 +1,5 @@
-//! Offsets within the mailbox, in bytes. The manager, which has a descriptor of it, and the domain,
-//! the only process that maps it, share its contents.
+//! Offsets within the mailbox, in bytes. The manager has a descriptor of the mailbox; only the
+//! domain maps it.
 
 use crate::layout::PAGE;
 
@@ -19,5 +19,5 @@ pub const IN_MAX: usize = 29 * PAGE;
 pub const OUT: usize = IN + IN_MAX;
 /// The maximum size of a reply in bytes.
 pub const OUT_MAX: usize = 95 * PAGE;
-/// Bytes of the mailbox.
+/// Size of the mailbox in bytes.
 pub const BYTES: usize = OUT + OUT_MAX;

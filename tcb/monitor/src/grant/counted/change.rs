@@ -272,7 +272,7 @@ impl CountedTables {
                     table.is_some_and(|table| !is_idle(table, *index))
                 });
                 let now_ns = time::monotonic_ns();
-                let may_wait = quarantine.wait_budget.waits(since_ns, now_ns);
+                let may_wait = quarantine.wait_budget.charge(since_ns, now_ns);
                 since_ns = now_ns;
                 entering.is_empty() || may_wait
             };
