@@ -1,5 +1,5 @@
 //! Operations on spans that only domains need: fast copies, single words of pages that may be
-//! unmapped, batches of words, prefetches, sums. The monitor uses none of them.
+//! unmapped, batches of words, prefetches, sums. The monitor does not use them.
 
 use crate::engine;
 use crate::fault::Fault;
@@ -7,18 +7,18 @@ use crate::span::{Span, done};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 impl Span {
-    /// An empty span, at no address.
+    /// An empty span at address 0.
     pub const EMPTY: Self = Self::new(0, 0);
 
-    /// Returns whether its length is 0.
+    /// Returns whether the length is 0.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Joins this span and `next`, if `next` begins where this one ends. Both ends lie in ranges
-    /// reserved for spans, and so does everything between.
+    /// Joins this span and `next`, if `next` begins where this one ends. Both lie in ranges
+    /// reserved for spans, so the joined span does, too.
     #[must_use]
     #[inline]
     pub const fn join(self, next: Self) -> Option<Self> {
@@ -29,18 +29,18 @@ impl Span {
         }
     }
 
-    /// Returns the first `count` control words; `None` if `count` is 0 or they are not aligned and
-    /// inside. See [`Span::u32`].
+    /// Returns the first `count` control words. Returns `None` if `count` is 0, or if the words are
+    /// not aligned or not inside. See [`Span::u32`].
     #[must_use]
     pub fn u32s(self, count: usize) -> Option<&'static [AtomicU32]> {
         let words = self.words(0, 4, count).filter(|_| count > 0)?;
-        // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not
-        // null and their size fits the address space.
+        // SAFETY: as in `u32`, for each word. The words lie inside a range, so the address is not
+        // null, and their size fits the address space.
         Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU32>(), count) })
     }
 
-    /// Returns the first `count` control words; `None` if `count` is 0 or they are not aligned and
-    /// inside. See [`Span::u32`].
+    /// Returns the first `count` control words. Returns `None` if `count` is 0, or if the words are
+    /// not aligned or not inside. See [`Span::u32`].
     #[must_use]
     pub fn u64s(self, count: usize) -> Option<&'static [AtomicU64]> {
         let words = self.words(0, 8, count).filter(|_| count > 0)?;
@@ -51,12 +51,12 @@ impl Span {
     /// Copies bytes into `dst`, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped; `dst` then holds unspecified bytes.
+    /// [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
     #[inline]
     pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len());
-        // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
-        // for spans (its invariant) and at least `len` long.
+        // SAFETY: this function has exclusive access to `dst`, which is at least `len` long. The
+        // span's range is reserved for spans (its invariant) and at least `len` long.
         let ok = unsafe {
             match len {
                 64 => engine::copy_64(dst.as_mut_ptr(), self.as_ptr()),
@@ -70,7 +70,7 @@ impl Span {
     /// Copies bytes of `src` into the span, up to the length of the shorter of the two.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then holds unspecified bytes.
+    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
     #[inline]
     pub fn write(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len());
@@ -88,13 +88,13 @@ impl Span {
     /// Sets every byte to `byte`.
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then holds unspecified bytes.
+    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
     pub fn fill(self, byte: u8) -> Result<(), Fault> {
         // SAFETY: the span's range is reserved for spans.
         done(unsafe { engine::fill(self.as_ptr(), self.len(), byte) })
     }
 
-    /// Reads the byte at `offset` in one access, as registers of a device require.
+    /// Reads the byte at `offset` in one access, as device registers require.
     ///
     /// # Errors
     /// [`Fault`] if the page is unmapped, or the byte is not inside.
@@ -167,26 +167,28 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
-    /// Copies words starting at `offset` into `dst`, at the cost of one access. The order is
-    /// unspecified, so the writer must have published them by another word, which the caller has
-    /// read before.
+    /// Copies words starting at `offset` into `dst`, at the cost of one access. The order of the
+    /// reads is unspecified, so the writer must have published the words by another word, which the
+    /// caller has already read.
     ///
     /// # Errors
     /// [`Fault`] if a page is unmapped, or the words are not aligned or not inside; `dst` then
-    /// holds unspecified words.
+    /// contains unspecified words.
     #[inline]
     pub fn read_words(self, offset: usize, dst: &mut [u32]) -> Result<(), Fault> {
         let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
-        // SAFETY: `dst` is exclusively ours; the words lie inside the span's range.
+        // SAFETY: this function has exclusive access to `dst`, and the words lie inside the span's
+        // range.
         done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
     }
 
-    /// Copies `words` into the span, starting at `offset`, at the cost of one access. The order is
-    /// unspecified, so a word written later must publish them.
+    /// Copies `words` into the span, starting at `offset`, at the cost of one access. The order of
+    /// the writes is unspecified, so the caller must publish the words by a word that it writes
+    /// later.
     ///
     /// # Errors
     /// [`Fault`] if a page is unmapped or read-only, or the words are not aligned or not inside;
-    /// the span then holds unspecified words.
+    /// the span then contains unspecified words.
     #[inline]
     pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
         let to = self.words(offset, 4, words.len()).ok_or(Fault)?;
@@ -214,7 +216,8 @@ impl Span {
         })
     }
 
-    /// Writes the word at `offset` and returns its old value, in one sequentially consistent step.
+    /// Writes the word at `offset` and returns its old value, in one atomic access with
+    /// sequentially consistent ordering.
     ///
     /// # Errors
     /// [`Fault`] if the page is unmapped or read-only, or the word is not aligned or not inside.
@@ -236,21 +239,21 @@ impl Span {
         done(unsafe { engine::store_u64(word, value) })
     }
 
-    /// Prefetches every cache line of the span for reading. Does not fault. Use [`Span::take`] to
-    /// restrict it to the bytes that will be read.
+    /// Prefetches every cache line of the span for reading. Never faults. Use [`Span::take`] to
+    /// prefetch only bytes that will be read.
     #[inline]
     pub fn prefetch(self) {
         self.each_line(engine::prefetch);
     }
 
-    /// Prefetches every cache line of the span for writing. Does not fault. Use [`Span::take`] to
-    /// restrict it to the bytes that will be written.
+    /// Prefetches every cache line of the span for writing. Never faults. Use [`Span::take`] to
+    /// prefetch only bytes that will be written.
     #[inline]
     pub fn prefetch_write(self) {
         self.each_line(engine::prefetch_write);
     }
 
-    /// Calls `act` with the address of each cache line of the span, and once if it is empty.
+    /// Calls `act` with the address of each cache line of the span; once if the span is empty.
     #[inline(always)]
     fn each_line(self, act: impl Fn(*const u8)) {
         const LINE: usize = 64;
@@ -269,7 +272,7 @@ impl Span {
 /// overlapping spans are unspecified afterwards.
 ///
 /// # Errors
-/// [`Fault`] if a page is unmapped or not writable; `dst` then holds unspecified bytes.
+/// [`Fault`] if a page is unmapped or not writable; `dst` then contains unspecified bytes.
 #[inline]
 pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
     let len = dst.len().min(src.len());
@@ -294,7 +297,7 @@ pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
     Ok(add_ones(initial, sum.ok_or(Fault)?))
 }
 
-/// [`ones_sum`] over private bytes.
+/// Returns [`ones_sum`] of private bytes.
 #[must_use]
 #[inline]
 pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
@@ -312,7 +315,7 @@ pub const fn fold_ones_sum(sum: u32) -> u16 {
     twice as u16
 }
 
-/// One's-complement addition of 32 bits.
+/// Returns the 32-bit one's-complement sum of two numbers.
 #[inline]
 fn add_ones(a: u32, b: u16) -> u32 {
     let (sum, carry) = a.overflowing_add(b.into());

@@ -12,15 +12,15 @@ pub struct Area {
 }
 
 impl Area {
-    /// Memory at fixed addresses that the monitor laid out for this domain.
+    /// Returns memory at fixed addresses that the monitor mapped for this domain.
     pub(crate) const fn at_fixed(addr: usize, len: usize) -> Self {
         Self {
             span: Span::new(addr, len),
         }
     }
 
-    /// Allocates zeroed memory, `bytes` rounded up to whole pages, which is never unmapped: for
-    /// tests, `sim` and unconfined programs.
+    /// Allocates zeroed memory of `bytes` bytes, rounded up to whole pages, for tests, `sim` and
+    /// unconfined programs. It is never unmapped.
     ///
     /// # Errors
     /// The kernel's error: out of memory, or of reserved addresses.
@@ -28,7 +28,7 @@ impl Area {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_area(bytes)?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: unused addresses of our own reservation.
+        // SAFETY: the addresses belong to the reservation and are unused.
         unsafe {
             reserve::map_over(
                 start,
@@ -43,7 +43,7 @@ impl Area {
         })
     }
 
-    /// Returns a part: `len` bytes starting at `offset`, if they lie inside.
+    /// Returns the part of `len` bytes that starts at `offset`, if it lies inside.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         self.at(offset, len).map(|span| Self { span })
@@ -56,14 +56,14 @@ impl Area {
         self.span
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(self) -> usize {
         self.span.len()
     }
 
-    /// Returns whether its length is 0.
+    /// Returns whether the length is 0.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {

@@ -1,8 +1,8 @@
-//! A heap in a static array, for domains, which may not ask the kernel for memory.
+//! A heap in a static array, for domains, which may not request memory from the kernel.
 //!
-//! Blocks have size classes, four for each doubling. A freed block joins its class's list and is
-//! reused only for that class; blocks are not merged. New blocks are cut off the unused part of the
-//! array, which takes no resident memory until it is accessed.
+//! Blocks have size classes, four for each doubling. A freed block is added to the list of its
+//! class and reused only for that class; blocks are not merged. New blocks are taken from the
+//! unused part of the array, which occupies no resident memory until it is accessed.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -10,19 +10,20 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Smallest block, and the alignment of every block.
-const SMALLEST: usize = 16;
+/// Size of the smallest block, and the minimum alignment of every block.
+const SIZE_MIN: usize = 16;
 /// The largest supported alignment.
 const ALIGN_MAX: usize = abi::PAGE;
-/// Largest block.
+/// Size of the largest block.
 const SIZE_MAX: usize = 1 << 40;
-/// Size classes: four for each doubling from [`SMALLEST`] to [`SIZE_MAX`].
-const CLASSES: usize = (SIZE_MAX.ilog2() - SMALLEST.ilog2()) as usize * 4 + 1;
+/// Size classes: four for each doubling from [`SIZE_MIN`] to [`SIZE_MAX`].
+const CLASSES: usize = (SIZE_MAX.ilog2() - SIZE_MIN.ilog2()) as usize * 4 + 1;
 
 /// An allocator for `#[global_allocator]` over `BYTES` bytes of .bss. It returns null when it is
-/// out of memory, as usual.
+/// out of memory.
 ///
-/// It spins on its lock: it is intended for programs with one thread, but sound with more.
+/// It spins on its lock, since it is intended for programs with one thread; it is also sound with
+/// several threads.
 pub struct Arena<const BYTES: usize> {
     locked: AtomicBool,
     state: UnsafeCell<State>,
@@ -33,7 +34,7 @@ pub struct Arena<const BYTES: usize> {
 struct Memory<const BYTES: usize>(MaybeUninit<[u8; BYTES]>);
 
 struct State {
-    /// Bytes of the array that were ever handed out.
+    /// The number of bytes of the array that were ever allocated.
     used: usize,
     /// Freed blocks of each class; a block's first word points to the next.
     free: [*mut FreeBlock; CLASSES],
@@ -61,7 +62,7 @@ impl<const BYTES: usize> Arena<BYTES> {
         }
     }
 
-    /// Returns the number of bytes ever handed out, which is the size of the heap.
+    /// Returns the number of bytes that were ever allocated, which is the size of the heap.
     #[must_use]
     pub fn used(&self) -> usize {
         self.with(|state| state.used)
@@ -74,21 +75,22 @@ impl<const BYTES: usize> Arena<BYTES> {
                 core::hint::spin_loop();
             }
         }
-        // SAFETY: the lock is held, and `f` cannot reach this function again: it is one of the
-        // closures below.
+        // SAFETY: this thread holds the lock, and `f`, which is one of the closures of this file,
+        // does not call this function again.
         let result = f(unsafe { &mut *self.state.get() });
         self.locked.store(false, Ordering::Release);
         result
     }
 
-    /// Returns a block of `class`, and whether it is fresh (never used, so all zero).
+    /// Allocates a block of `class`. Returns it, and whether it was never used, so that its bytes
+    /// are zero.
     fn take(&self, class: usize) -> (*mut u8, bool) {
         let size = class_size(class);
         self.with(|state| {
             let block = state.free[class];
             if !block.is_null() {
-                // SAFETY: a block in the list is free and ours, and its first word was written when
-                // it was freed.
+                // SAFETY: a block in the list is free and belongs to this arena, and its first word
+                // was written when it was freed.
                 state.free[class] = unsafe { (*block).next };
                 return (block.cast(), false);
             }
@@ -111,29 +113,29 @@ impl<const BYTES: usize> Default for Arena<BYTES> {
     }
 }
 
-/// Returns the class of a request; `None` if no block can satisfy it.
+/// Returns the class of a request, or `None` if no block can satisfy it.
 fn class_of(layout: Layout) -> Option<usize> {
-    let (mut size, align) = (layout.size().max(SMALLEST), layout.align());
+    let (mut size, align) = (layout.size().max(SIZE_MIN), layout.align());
     if align > ALIGN_MAX || size > SIZE_MAX {
         return None;
     }
-    if align > SMALLEST {
-        // Blocks whose size is a power of two are aligned to it, up to a page.
+    if align > SIZE_MIN {
+        // Blocks whose size is a power of two are aligned to their size, up to a page.
         size = size.max(align).next_power_of_two();
     }
     Some(class_of_size(size))
 }
 
-/// Returns the smallest class whose blocks have at least `size` bytes ([`SMALLEST`] …
+/// Returns the smallest class whose blocks have at least `size` bytes ([`SIZE_MIN`] …
 /// [`SIZE_MAX`]).
 fn class_of_size(size: usize) -> usize {
     // Between 2^k and 2^(k+1) the classes are 2^k × 1, 5/4, 6/4 and 7/4.
     let below = size - 1;
     let k = (usize::BITS - 1 - below.leading_zeros()) as usize;
     let quarter = below >> (k - 2) & 3;
-    let class = (k * 4 + quarter + 1).saturating_sub(SMALLEST.ilog2() as usize * 4);
+    let class = (k * 4 + quarter + 1).saturating_sub(SIZE_MIN.ilog2() as usize * 4);
     // Quarters of 16 are not multiples of 16.
-    if class_size(class).is_multiple_of(SMALLEST) {
+    if class_size(class).is_multiple_of(SIZE_MIN) {
         class
     } else {
         class.next_multiple_of(4)
@@ -150,13 +152,13 @@ fn class_align(size: usize) -> usize {
     if size.is_power_of_two() {
         size.min(ALIGN_MAX)
     } else {
-        SMALLEST
+        SIZE_MIN
     }
 }
 
 // SAFETY: every block is at least as long and as aligned as requested (see `class_of`), lies in the
-// static array, and has one owner until it is freed: `take` either removes it from a free list or
-// cuts it off the unused part, under the lock. Nothing here panics or allocates.
+// static array, and has one owner until it is freed: under the lock, `take` removes it from a free
+// list or from the unused part. Nothing here panics or allocates.
 unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         class_of(layout).map_or(null_mut(), |class| self.take(class).0)
@@ -168,8 +170,8 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         };
         self.with(|state| {
             let block = block.cast::<FreeBlock>();
-            // SAFETY: the block is from `alloc` with the same layout, is no longer used, and has
-            // room and alignment for a pointer.
+            // SAFETY: the block is from `alloc` with the same layout, is no longer in use, and is
+            // large enough and aligned for a pointer.
             unsafe {
                 block.write(FreeBlock {
                     next: state.free[class],
@@ -185,7 +187,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         };
         let (block, fresh) = self.take(class);
         if !fresh && !block.is_null() {
-            // SAFETY: the block is ours and at least this long.
+            // SAFETY: this function owns the block, which is at least this long.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -197,7 +199,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         if class_of(new_layout).is_some_and(|class| class_of(layout) == Some(class)) {
             return block;
         }
-        // SAFETY: as for `alloc`; both blocks have at least the copied length and are distinct; the
+        // SAFETY: as for `alloc`. The blocks are distinct and have at least the copied length; the
         // old one is freed with its own layout.
         unsafe {
             let new = self.alloc(new_layout);

@@ -1,12 +1,12 @@
-//! The only way for a new descriptor to enter a domain.
+//! The attach call, by which a domain receives new descriptors.
 
 use abi::hypercall::{ATTACH_MAGIC, Attach};
 use abi::layout::fd;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Requests a descriptor from the monitor, by a system call that the domain's filter passes to the
-/// monitor. Blocks until the monitor answers.
+/// Requests a descriptor from the monitor, by a system call that the domain's filter forwards to
+/// the monitor. Blocks until the monitor answers.
 ///
 /// # Errors
 /// The monitor's error (`ENOENT`: the device or connection does not exist; `EEXIST`: it was
@@ -26,13 +26,14 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
     if answer < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Without the filter, the call is a plain getppid: only the expected number is a descriptor.
+    // Without the filter, the call is a plain getppid. So only the expected number is a descriptor.
     if answer != i64::from(expected) {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    // SAFETY: the monitor has just put a new descriptor at this number, which nothing else owns. It
-    // refuses to attach the same object twice, so the number was free; the exception is a doorbell
-    // whose other end has been replaced by another domain, and doorbell numbers are never closed.
+    // SAFETY: the monitor has just put a new descriptor at this number, and nothing else owns the
+    // number. The number was free, because the monitor refuses to attach an object twice. The
+    // exception is a doorbell whose other end was replaced by another domain; doorbell numbers are
+    // never closed.
     Ok(unsafe { OwnedFd::from_raw_fd(expected) })
 }
 

@@ -1,13 +1,13 @@
-//! The CPU that a domain's thread runs on.
+//! The CPU on which a domain's thread runs.
 
 use core::arch::x86_64::{__cpuid_count, __rdtscp};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Returns the CPU that this thread runs on now.
+/// Returns the CPU on which this thread runs now.
 #[must_use]
 #[inline]
 pub fn cpu() -> u32 {
-    /// Linux keeps the CPU in the low bits of TSC_AUX, and the NUMA node above.
+    /// Linux stores the CPU in the low bits of TSC_AUX, and the NUMA node in the bits above.
     const CPU_BITS: u64 = 0xfff;
     if has_rdpid() {
         let aux: u64;
@@ -18,7 +18,7 @@ pub fn cpu() -> u32 {
         (aux & CPU_BITS) as u32
     } else {
         let mut aux = 0;
-        // SAFETY: writes one of our words; every supported processor has the instruction.
+        // SAFETY: the instruction, which every supported processor has, writes to a local word.
         unsafe {
             __rdtscp(&raw mut aux);
         }
@@ -26,7 +26,7 @@ pub fn cpu() -> u32 {
     }
 }
 
-/// Returns whether the processor supports RDPID; checked once.
+/// Returns whether the processor supports RDPID. Checks this once.
 #[inline]
 fn has_rdpid() -> bool {
     const UNKNOWN: u8 = 2;
@@ -57,7 +57,7 @@ mod tests {
             set
         };
         for _ in 0..100 {
-            // SAFETY: only reads the set.
+            // SAFETY: the macro only reads the set.
             assert!(unsafe { libc::CPU_ISSET(cpu() as usize, &allowed) });
         }
     }

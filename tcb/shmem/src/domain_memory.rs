@@ -9,7 +9,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The memory that the monitor laid out before the first instruction: see [`abi::layout`].
+/// The memory that the monitor mapped before the first instruction: see [`abi::layout`].
 #[derive(Clone, Copy, Debug)]
 pub struct DomainMemory {
     /// Start info, shared words, call page, configuration and grant table; [`abi::layout::info`]
@@ -19,7 +19,8 @@ pub struct DomainMemory {
     pub mailbox: Area,
     /// The domain's own page frames.
     pub frames: Area,
-    /// The grant window: mapped pages of other domains; the rest of it faults.
+    /// The grant window, which contains mapped pages of other domains. Accesses to the rest of it
+    /// fault.
     pub window: Area,
     /// The range for foreign memory ([`abi::hypercall::HypercallKind::ForeignMap`]), which may be
     /// empty.
@@ -28,7 +29,7 @@ pub struct DomainMemory {
     pub domain: DomId,
     /// Entries of the grant table.
     pub grant_entries: u32,
-    /// Bytes of the configuration: see [`DomainMemory::config`].
+    /// Size of the configuration in bytes: see [`DomainMemory::config`].
     pub config_bytes: usize,
     /// The number of devices that can be attached.
     pub devices: u32,
@@ -46,12 +47,12 @@ impl DomainMemory {
     }
 }
 
-/// Why this process cannot run as a domain.
+/// Error: this process cannot run as a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotADomain {
     /// The start info is missing.
     NoStartInfo,
-    /// The monitor is of another version.
+    /// The monitor has another version.
     Version(u64),
     /// The start info is invalid.
     BadStartInfo,
@@ -90,7 +91,7 @@ struct VersionNote {
 }
 
 impl VersionNote {
-    /// The note of programs that are built with this crate.
+    /// The note of all programs that are built with this crate.
     const OWN: Self = Self {
         owner_bytes: OWNER.len() as u32,
         description_bytes: 4,
@@ -102,7 +103,7 @@ impl VersionNote {
 
 /// The note in the program's file, which the monitor reads before it starts the program.
 #[used]
-// SAFETY: the section holds only notes, and this is a complete note, aligned as its length
+// SAFETY: the section contains only notes, and this is a complete note, aligned as its length
 // requires.
 #[unsafe(link_section = ".note.grantway")]
 static NOTE: VersionNote = VersionNote::OWN;
@@ -114,7 +115,7 @@ pub(crate) fn is_taken() -> bool {
     TAKEN.load(Ordering::Acquire)
 }
 
-/// Takes the domain's memory, once, and installs the fault handler.
+/// Takes the domain's memory and installs the fault handler. Succeeds only once.
 ///
 /// # Errors
 /// [`NotADomain`] if the monitor did not start this process, or on a second call.
@@ -129,8 +130,8 @@ pub fn take() -> Result<DomainMemory, NotADomain> {
         version if version == u64::from(VERSION) => {}
         version => return Err(NotADomain::Version(version)),
     }
-    let at_most = |offset, most: u64| match word(offset)? {
-        value if value <= most => Ok(value),
+    let at_most = |offset, max: u64| match word(offset)? {
+        value if value <= max => Ok(value),
         _ => Err(NotADomain::BadStartInfo),
     };
     let domain = at_most(info::START_DOMAIN, u16::MAX.into())? as u16;
@@ -163,24 +164,25 @@ pub fn take() -> Result<DomainMemory, NotADomain> {
     })
 }
 
-/// The descriptors that every domain starts with.
+/// The descriptors with which every domain starts.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Readable after a ring of the doorbell ([`layout::fd::EVENT`]).
+    /// The eventfd, which is readable after the doorbell was rung ([`layout::fd::EVENT`]).
     pub event: OwnedFd,
-    /// The epoll set to wait on ([`layout::fd::EPOLL`]).
+    /// The epoll set on which the domain waits ([`layout::fd::EPOLL`]).
     pub epoll: OwnedFd,
 }
 
-/// Takes the descriptors of the domain that this process runs as: once, after [`take`].
+/// Takes the descriptors of the domain that this process runs as. Returns `None` before [`take`],
+/// and after the first call.
 #[must_use]
 pub fn descriptors() -> Option<Descriptors> {
-    static GONE: AtomicBool = AtomicBool::new(false);
-    if !is_taken() || GONE.swap(true, Ordering::AcqRel) {
+    static DESCRIPTORS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if !is_taken() || DESCRIPTORS_TAKEN.swap(true, Ordering::AcqRel) {
         return None;
     }
     // SAFETY: the monitor opened both for this process before its first instruction, no other code
-    // owns them, and execution passes this point once.
+    // owns them, and this line is executed only once.
     let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
     Some(Descriptors {
         event: own(layout::fd::EVENT),
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_outside_a_domain_has_no_home() {
+    fn a_process_outside_a_domain_has_no_memory() {
         assert_eq!(take().unwrap_err(), NotADomain::NoStartInfo);
         assert!(!is_taken());
         assert!(descriptors().is_none());

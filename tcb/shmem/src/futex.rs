@@ -5,12 +5,11 @@ use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags};
 use std::time::Duration;
 
-/// Sleeps while `word` holds `expected`, for `timeout` at most (unset: forever). The caller reads
-/// the word to learn why it returned. Returns false if the word's page is unmapped, so that
-/// sleeping again is pointless.
+/// Sleeps while `word` has the value `expected`, for at most `timeout` (unset: forever). May also
+/// return early, so the caller checks the word. Returns false if the word's page is unmapped, so
+/// that waiting again is pointless.
 ///
-/// The word may lie in memory shared with other processes; a process that changes it calls
-/// [`wake`].
+/// Other processes may share the word; a process that changes it calls [`wake`].
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     // A timeout that is too long for the kernel counts as unset.
     let timeout = timeout.and_then(|timeout| timeout.try_into().ok());

@@ -11,12 +11,12 @@
 //!   release: decrement the count
 //! ```
 //!
-//! With a full fence on both sides there are two cases. Either the user sees the announcement,
-//! finds the entry changed, and does not access the page; or the revoker sees the use, and does not
-//! unmap the page. An announcement that was counted before the batch began had changed its entries
-//! before that. So no use of them is claimed, unless they are valid again (the revocation was
-//! refused, or the page was granted again). A user that breaks this protocol harms only itself: it
-//! faults.
+//! Both sides execute a full fence, so there are two cases. Either the user reads the new count,
+//! finds the entry changed, and does not access the page. Or the revoker reads the use, and does
+//! not unmap the page. If an announcement was counted before the batch began, its entries had
+//! changed even earlier. So the user claims no use of them, unless they are valid again (the
+//! revocation was refused, or the page was granted again). A user that breaks this protocol harms
+//! only itself: it faults.
 
 mod revoker;
 mod user;

@@ -1,6 +1,6 @@
 //! Memory that a device may access through an IOMMU (linux/vfio.h, type 1): a part of a region is
-//! mapped in the I/O page table of a VFIO container. Another process opens the container and the
-//! device, for which it does not need the memory.
+//! mapped in the I/O page table of a VFIO container. The process that opens the container and the
+//! device does not need the memory.
 
 use crate::Span;
 use std::io;
@@ -30,7 +30,7 @@ struct UnmapRequest {
     bytes: u64,
 }
 
-/// A mapping. Dropping it unmaps the memory: from then on, an access of the device faults.
+/// A mapping. Dropping it unmaps the memory; the device's later accesses fault.
 #[derive(Debug)]
 pub struct IoMapping {
     container: OwnedFd,
@@ -39,7 +39,8 @@ pub struct IoMapping {
 }
 
 impl IoMapping {
-    /// Maps `memory`, for reading and writing, at `io_address`. Both consist of whole pages.
+    /// Maps `memory`, for reading and writing, at `io_address`. The memory must consist of whole
+    /// pages, and the address must be a multiple of the page size.
     ///
     /// # Errors
     /// The descriptor is not a container with an IOMMU, the I/O addresses are mapped already or do
@@ -53,9 +54,9 @@ impl IoMapping {
             io_address,
             bytes,
         };
-        // SAFETY: the call reads one such struct. The memory is reserved for packets and never
-        // holds a Rust object; the kernel keeps it until it is unmapped, whether this process has
-        // it or not.
+        // SAFETY: the call reads this struct. The memory is reserved for packets and never contains
+        // a Rust object. The kernel keeps it until it is unmapped from the I/O page table, even if
+        // this process unmaps it.
         let done = unsafe {
             libc::ioctl(
                 container.as_raw_fd(),
@@ -83,7 +84,7 @@ impl Drop for IoMapping {
             bytes: self.bytes,
         };
         // Fails only if the container has lost its IOMMU, and its mappings with it.
-        // SAFETY: the call reads and writes one such struct.
+        // SAFETY: the call reads and writes this struct.
         let _ = unsafe {
             libc::ioctl(
                 self.container.as_raw_fd(),

@@ -1,13 +1,13 @@
 //! Memory that other processes may change or unmap at any moment.
 //!
-//! A peer can write its pages while we read them, and the monitor can unmap a granted page during a
-//! copy. So this crate never creates a Rust reference to payload bytes:
+//! A peer can write to its pages while this process reads them, and the monitor can unmap a granted
+//! page during a copy. So this crate never creates a Rust reference to payload bytes:
 //!
 //! * a [`Span`] is an address and a length inside a range that is reserved for such memory for the
-//!   life of the process; it can become stale, but it can never point to a Rust object;
-//! * bytes move only by copies written in assembly ([`Span::read`], [`Span::get`], …, [`copy`],
-//!   [`ones_sum`]), about which the compiler assumes nothing; if a page is unmapped or read-only,
-//!   they return [`Fault`] instead of ending the process;
+//!   life of the process; a span can become stale, but it never points to a Rust object;
+//! * only routines written in assembly access bytes ([`Span::read`], [`Span::get`], …, [`copy`],
+//!   [`ones_sum`]), and the compiler assumes nothing about them; if a page is unmapped or
+//!   read-only, they return [`Fault`] instead of crashing the process;
 //! * control words are atomics ([`Span::u32`], [`Span::u64`]), or, if their page may be unmapped,
 //!   single loads and stores that may fault ([`Span::load_u32`] …).
 //!
@@ -21,7 +21,8 @@
 //! arena    a domain's heap: a static array, so that no system call is needed
 //! ```
 //!
-//! This crate is one of the few that may use `unsafe`; every block says why it is sound.
+//! This crate is one of the few that may use `unsafe`. A comment at every block gives the reason
+//! for which it is sound.
 #![allow(unsafe_code)]
 
 mod access;
@@ -54,7 +55,8 @@ pub use span::Span;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, even if another thread has panicked with it. A release aborts instead.
+/// Locks a mutex, even if another thread panicked while it held the lock. A release build aborts on
+/// a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,11 +6,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// A part of a file, mapped shared and read-write: for tests, and for programs that no monitor
+/// A part of a file, mapped shared and read-write, for tests and for programs that no monitor
 /// confines. Other users of the file may write to it, truncate it and punch holes at any time.
 ///
-/// Dropping it unmaps it: accesses through its spans then fault, or access a later region at the
-/// same addresses.
+/// Dropping a mapping unmaps it. Accesses through its spans then fault, or access a later region at
+/// the same addresses.
 #[derive(Debug)]
 pub struct Mapping {
     span: Span,
@@ -18,20 +18,20 @@ pub struct Mapping {
 
 impl Mapping {
     /// Maps `bytes` bytes of `file` from `offset`, a multiple of the page size, rounded up to whole
-    /// pages. Accesses to pages past the end of the file fault.
+    /// pages. Accesses to pages beyond the end of the file fault.
     ///
     /// # Errors
-    /// The kernel refuses: the descriptor cannot be mapped, or addresses are exhausted.
+    /// The kernel cannot map the descriptor, or addresses are exhausted.
     pub fn new(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = reserve::whole_pages(bytes)?;
         let start = reserve::for_region(bytes)?;
-        // Constructed before anything can fail, so that dropping it releases the addresses.
+        // Construct the mapping before mapping can fail, so that dropping it returns the addresses.
         let mapping = Self {
             span: Span::new(start, bytes),
         };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let file = Some((file, offset));
-        // SAFETY: the addresses belong to this reservation, and nothing uses them yet.
+        // SAFETY: the addresses belong to the reservation and are unused.
         unsafe { reserve::map_over(start, bytes, protection, MapFlags::SHARED, file)? };
         Ok(mapping)
     }
@@ -46,8 +46,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the addresses belong to this mapping. Later accesses through its spans fault, and
-        // spans handle faults.
+        // SAFETY: the addresses belong to this mapping. Later accesses through remaining spans may
+        // fault, and recover from that.
         unsafe { reserve::unmap(self.span.addr(), self.span.len()) };
     }
 }

@@ -1,13 +1,13 @@
 //! Token buckets: a rate of bytes (or frames) per second, and a burst.
 
-/// Nanoseconds per second: a bucket counts billionths of a token, so that its arithmetic is exact
-/// and needs no division per frame.
+/// Level of one token, and nanoseconds per second. A bucket counts billionths of a token, so that
+/// its arithmetic is exact and needs no division per frame.
 const SCALE: u64 = 1_000_000_000;
 
-/// A token bucket. A *token* is a byte, or any other unit that its user counts.
+/// A token bucket. A *token* is a byte, or another unit that the caller counts.
 ///
-/// A cost above the burst passes when the bucket is full, and leaves a debt, so that the rate holds
-/// on average for any mix of sizes.
+/// A cost above the burst passes when the bucket is full, and leaves a debt, so that the average
+/// rate is exact for any mix of sizes.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     per_s: u64,
@@ -18,8 +18,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full bucket: `per_s` tokens per second, and `burst` of them at once (at least
-    /// one).
+    /// Creates a full bucket, which gains `per_s` tokens per second and holds up to `burst` tokens
+    /// (at least one).
     #[must_use]
     pub fn new(per_s: u64, burst: u32) -> Self {
         let burst = burst.max(1);
@@ -31,7 +31,7 @@ impl TokenBucket {
         }
     }
 
-    /// Adds the tokens accrued until `now_ns`. A clock that does not advance adds none.
+    /// Adds the tokens accrued until `now_ns`. Adds none if the clock has not advanced.
     fn fill(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns.unwrap_or(now_ns));
         let accrued = i64::try_from(elapsed_ns.saturating_mul(self.per_s)).unwrap_or(i64::MAX);
@@ -44,7 +44,7 @@ impl TokenBucket {
         scaled(cost.min(self.burst))
     }
 
-    /// Takes `cost` tokens if they may pass now. Returns whether it did.
+    /// Takes `cost` tokens if they may pass now. Returns whether it took them.
     pub fn take(&mut self, now_ns: u64, cost: u32) -> bool {
         self.fill(now_ns);
         let passes = self.level >= self.needed(cost);
@@ -54,7 +54,8 @@ impl TokenBucket {
         passes
     }
 
-    /// Takes `cost` tokens at any level: a cost that is known only after the event leaves a debt.
+    /// Takes `cost` tokens at any level, for a cost that is known only after the event. May leave a
+    /// debt.
     pub fn charge(&mut self, cost: u32) {
         self.level = self.level.saturating_sub(scaled(cost));
     }
@@ -66,7 +67,7 @@ impl TokenBucket {
     }
 
     /// Returns the earliest time at which `cost` tokens may pass: `now_ns` if they may pass now,
-    /// `None` if never.
+    /// `None` if they never may.
     #[must_use]
     pub fn ready_at(&self, now_ns: u64, cost: u32) -> Option<u64> {
         let mut then = self.clone();
@@ -80,7 +81,7 @@ impl TokenBucket {
 }
 
 fn scaled(tokens: u32) -> i64 {
-    // 2³² billions are below 2⁶³.
+    // 2³² billion is below 2⁶³.
     i64::from(tokens) * SCALE as i64
 }
 
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_holds_more_than_the_burst() {
+    fn tokens_never_exceed_the_burst() {
         let mut bucket = TokenBucket::new(1_000_000, 100);
         assert_eq!(bucket.available(0), 100);
         assert_eq!(bucket.available(u64::MAX), 100);
@@ -158,11 +159,11 @@ mod tests {
         fn the_rate_holds_for_any_costs(
             per_s in 1u64..10_000_000_000,
             burst in 1u32..200_000,
-            asks in prop::collection::vec((0u64..2_000_000, 1u32..70_000), 1..200),
+            requests in prop::collection::vec((0u64..2_000_000, 1u32..70_000), 1..200),
         ) {
             let mut bucket = TokenBucket::new(per_s, burst);
             let (mut now, mut passed, mut largest) = (0u64, 0u128, 0u32);
-            for (wait, cost) in asks {
+            for (wait, cost) in requests {
                 now += wait;
                 let ready = bucket.ready_at(now, cost).unwrap();
                 let took = bucket.take(now, cost);

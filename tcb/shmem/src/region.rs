@@ -1,4 +1,4 @@
-//! A domain's memory as the monitor maps it.
+//! The monitor's mapping of a domain's memory.
 
 use crate::reserve;
 use crate::span::Span;
@@ -8,10 +8,11 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Shared memory with a descriptor: a sealed memfd (it can neither shrink nor grow, and accepts no
-/// further seal), mapped here read-write and not inherited by a fork.
+/// Shared memory with a descriptor: a memfd that is mapped read-write and not inherited by a fork.
+/// It is sealed: it can neither shrink nor grow, and accepts no further seal.
 ///
-/// Dropping it unmaps it; its spans then fault, or access another region that reuses the addresses.
+/// Dropping a region unmaps it. Accesses through its spans then fault, or access another region
+/// that reuses the addresses.
 #[derive(Debug)]
 pub struct Region {
     fd: OwnedFd,
@@ -19,7 +20,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Allocates zeroed memory, `bytes` rounded up to whole pages. The name is for debugging only.
+    /// Allocates zeroed memory of `bytes` bytes, rounded up to whole pages. The name is for
+    /// debugging only.
     ///
     /// # Errors
     /// The kernel's error: out of memory, descriptors or addresses, or no /proc.
@@ -27,14 +29,14 @@ impl Region {
         let bytes = reserve::whole_pages(bytes)?;
         let fd = sealed_memfd(name, bytes)?;
         let start = reserve::for_region(bytes)?;
-        // Constructed before anything can fail, so that the addresses are returned in every case.
+        // Construct the region before mapping can fail, so that dropping it returns the addresses.
         let region = Self {
             fd,
             span: Span::new(start, bytes),
         };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: unused addresses of our own reservation; the advice on the new mapping only
-        // affects forks and core dumps.
+        // SAFETY: the addresses belong to the reservation and are unused. The advice on the new
+        // mapping affects only forks and core dumps.
         unsafe {
             let file = Some((region.fd.as_fd(), 0));
             reserve::map_over(start, bytes, protection, MapFlags::SHARED, file)?;
@@ -70,13 +72,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the addresses are this region's own; later accesses by remaining spans fault, and
-        // recover.
+        // SAFETY: the addresses belong to this region. Later accesses through remaining spans may
+        // fault, and recover from that.
         unsafe { reserve::unmap(self.span.addr(), self.span.len()) };
     }
 }
 
-/// Creates a memfd of `bytes` bytes that can be neither resized nor sealed any further.
+/// Creates a memfd of `bytes` bytes that can be neither resized nor sealed further.
 fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Linux before 6.3 does not support NOEXEC_SEAL.

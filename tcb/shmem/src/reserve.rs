@@ -1,8 +1,8 @@
 //! The address range of all spans of this process.
 //!
-//! A reservation without access rights, made at first use and never released. Areas take addresses
-//! from it and never return them. Regions return theirs, and returned addresses are reused only for
-//! regions. So no Rust object can ever have the address of a span.
+//! The range is reserved without access rights at the first use, and never released. Areas take
+//! addresses from it and never return them. Regions return theirs, and returned addresses are
+//! reused only for regions. So no Rust object ever has the address of a span.
 
 use abi::PAGE;
 use rustix::io::Errno;
@@ -13,15 +13,15 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Mutex, PoisonError};
 
-/// Sizes to try, in bytes, largest first: a process with an address-space limit gets a smaller
+/// Sizes to try, in bytes, largest first. A process with an address-space limit has a smaller
 /// reservation.
 const SIZES: [usize; 3] = [1 << 40, 1 << 36, 1 << 32];
 
 /// The free addresses.
 struct Free {
-    /// Never used: areas and regions are cut off its start.
+    /// Addresses that were never used. Areas and regions take them from the start.
     fresh: Range<usize>,
-    /// Returned by regions; sorted, no two adjacent.
+    /// Addresses that regions have returned: sorted ranges, no two of which are adjacent.
     returned: Vec<Range<usize>>,
 }
 
@@ -39,7 +39,7 @@ fn with_free<T>(f: impl FnOnce(&mut Free) -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reserves the range.
+/// Reserves the address range of all spans.
 fn reserve() -> io::Result<Range<usize>> {
     crate::fault::install_fault_handler();
     let mut error = Errno::NOMEM;
@@ -58,13 +58,14 @@ fn reserve() -> io::Result<Range<usize>> {
     Err(error.into())
 }
 
-/// Rounds bytes up to whole pages, at least one.
+/// Rounds a number of bytes up to whole pages, at least one page.
 pub(crate) fn whole_pages(bytes: usize) -> io::Result<usize> {
     let whole = bytes.max(1).checked_next_multiple_of(PAGE);
     whole.ok_or_else(|| Errno::NOMEM.into())
 }
 
-/// Cuts `bytes` (whole pages) off the start of the first range that is large enough.
+/// Removes `bytes` bytes (whole pages) from the start of the first range that is large enough.
+/// Returns their address.
 fn cut<'a>(
     mut ranges: impl Iterator<Item = &'a mut Range<usize>>,
     bytes: usize,
@@ -75,12 +76,13 @@ fn cut<'a>(
     Ok(range.start - bytes)
 }
 
-/// Returns addresses for an area: `bytes` in whole pages, never used before.
+/// Allocates addresses for an area: `bytes` bytes in whole pages, which were never used before.
 pub(crate) fn for_area(bytes: usize) -> io::Result<usize> {
     with_free(|free| cut([&mut free.fresh].into_iter(), bytes))
 }
 
-/// Returns addresses for a region: `bytes` in whole pages; first fit among returned addresses.
+/// Allocates addresses for a region: `bytes` bytes in whole pages. Prefers returned addresses, by
+/// first fit.
 pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
     with_free(|Free { fresh, returned }| {
         let start = cut(returned.iter_mut().chain([fresh]), bytes)?;
@@ -89,7 +91,7 @@ pub(crate) fn for_region(bytes: usize) -> io::Result<usize> {
     })
 }
 
-/// Takes back the addresses of a region, after its memory was unmapped.
+/// Returns the addresses of a region to the free list, after its memory was unmapped.
 pub(crate) fn give_back(start: usize, bytes: usize) {
     let given = with_free(|Free { returned, .. }| {
         let at = returned.partition_point(|range| range.start < start);
@@ -110,8 +112,8 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
 /// [`for_region`].
 ///
 /// # Safety
-/// `start..start + bytes` is from one of the two and was not returned, and no thread uses its
-/// present mapping.
+/// One of the two functions returned `start..start + bytes`, the range was not given back since,
+/// and no thread uses its current mapping.
 pub(crate) unsafe fn map_over(
     start: usize,
     bytes: usize,
@@ -120,7 +122,7 @@ pub(crate) unsafe fn map_over(
     file: Option<(BorrowedFd<'_>, u64)>,
 ) -> io::Result<()> {
     let (address, flags) = (with_exposed_provenance_mut(start), flags | MapFlags::FIXED);
-    // SAFETY: replaces part of our own reservation, by the caller's promise.
+    // SAFETY: by the caller's promise, this replaces part of the reservation, which no thread uses.
     unsafe {
         match file {
             Some((file, offset)) => mmap(address, bytes, protection, flags, file, offset)?,
@@ -130,15 +132,15 @@ pub(crate) unsafe fn map_over(
     Ok(())
 }
 
-/// Unmaps addresses from [`for_region`] and gives them back.
+/// Unmaps addresses from [`for_region`] and returns them to the free list.
 ///
 /// # Safety
 /// As [`map_over`].
 pub(crate) unsafe fn unmap(start: usize, bytes: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: the caller vouches for the addresses.
+    // SAFETY: the caller promises the same about the addresses.
     let unmapped = unsafe { map_over(start, bytes, ProtFlags::empty(), flags, None) };
-    // If that also fails, the memory stays mapped, and its addresses are not reused.
+    // If this fails, the memory stays mapped, and its addresses are not reused.
     if unmapped.is_ok() {
         give_back(start, bytes);
     }

@@ -5,12 +5,12 @@ use crate::fault::Fault;
 use abi::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A range inside an [`crate::Area`] or [`crate::Region`]: address and length. Copying one copies
-/// the address, not the bytes.
+/// A range inside an [`crate::Area`] or [`crate::Region`]: an address and a length. Copying a span
+/// copies the address, not the bytes.
 ///
-/// It never becomes a Rust reference to bytes. The possible addresses of spans are reserved for
-/// such memory for the life of the process. So a stale span can fault, or access the bytes of
-/// another packet, but it can never access a Rust object.
+/// A span never becomes a Rust reference to bytes. The possible addresses of spans are reserved for
+/// spans for the life of the process. So a stale span can fault, or access the bytes of another
+/// packet, but it can never access a Rust object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     addr: usize,
@@ -18,12 +18,12 @@ pub struct Span {
 }
 
 impl Span {
-    /// Creates a span of memory that is reserved for spans, by the caller's promise.
+    /// Creates a span. The caller promises that its memory is reserved for spans.
     pub(crate) const fn new(addr: usize, len: usize) -> Self {
         Self { addr, len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(self) -> usize {
@@ -55,7 +55,7 @@ impl Span {
         self.sub(index as usize * PAGE, PAGE)
     }
 
-    /// Returns all but the first `n` bytes; empty if there are no more.
+    /// Returns all but the first `n` bytes, or an empty span if it has no more.
     #[must_use]
     #[inline]
     pub const fn skip(self, n: usize) -> Self {
@@ -63,23 +63,23 @@ impl Span {
         Self::new(self.addr + n, self.len - n)
     }
 
-    /// Returns the first `n` bytes, or all if there are fewer.
+    /// Returns the first `n` bytes, or the whole span if it is shorter.
     #[must_use]
     #[inline]
     pub const fn take(self, n: usize) -> Self {
         Self::new(self.addr, if n < self.len { n } else { self.len })
     }
 
-    /// Copies bytes into `dst`, up to the length of the shorter of the two. Uses a single
-    /// instruction, for the trusted base, which copies little and must be short. Other programs use
-    /// [`Span::read`].
+    /// Copies bytes into `dst`, up to the length of the shorter of the two. The copy is a single
+    /// instruction, for the trusted base, which copies few bytes and must have little code. Other
+    /// programs use [`Span::read`].
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped; `dst` then holds unspecified bytes.
+    /// [`Fault`] if a page is unmapped; `dst` then contains unspecified bytes.
     pub fn get(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len);
-        // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
-        // for spans (its invariant) and at least `len` long.
+        // SAFETY: this function has exclusive access to `dst`, which is at least `len` long. The
+        // span's range is reserved for spans (its invariant) and at least `len` long.
         done(unsafe { engine::copy_plainly(dst.as_mut_ptr(), self.as_ptr(), len) })
     }
 
@@ -87,28 +87,29 @@ impl Span {
     /// [`Span::get`], this is for the trusted base; other programs use [`Span::write`].
     ///
     /// # Errors
-    /// [`Fault`] if a page is unmapped or read-only; the span then holds unspecified bytes.
+    /// [`Fault`] if a page is unmapped or read-only; the span then contains unspecified bytes.
     pub fn put(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len);
         // SAFETY: as in `get`, with the roles exchanged; `src` is only read.
         done(unsafe { engine::copy_plainly(self.as_ptr(), src.as_ptr(), len) })
     }
 
-    /// Returns the control word at `offset`; `None` unless it is aligned and inside.
+    /// Returns the control word at `offset`, or `None` if it is not aligned or not inside.
     ///
-    /// An access to it is fatal if its page is unmapped. Use it for pages that stay mapped (own
-    /// memory, rings that only this process unmaps), and [`Span::load_u32`] for others.
+    /// An access to the word crashes the process if its page is unmapped. Use this for pages that
+    /// stay mapped (own memory, rings that only this process unmaps), and [`Span::load_u32`] for
+    /// others.
     #[must_use]
     #[inline]
     pub fn u32(self, offset: usize) -> Option<&'static AtomicU32> {
         let word = self.word(offset, 4)?;
-        // SAFETY: aligned and inside a range that never holds a Rust object other than such
-        // atomics, so any bit pattern and any concurrent writer is fine. A reference to an atomic
-        // does not assert that the memory stays mapped: only accesses use it.
+        // SAFETY: the word is aligned, and lies inside a range whose only Rust objects are atomics,
+        // so any bit pattern and any concurrent writer is permitted. A reference to an atomic does
+        // not assert that the memory stays mapped: only accesses need the memory.
         Some(unsafe { &*word.cast::<AtomicU32>() })
     }
 
-    /// Returns the control word at `offset`; `None` unless it is aligned and inside. See
+    /// Returns the control word at `offset`, or `None` if it is not aligned or not inside. See
     /// [`Span::u32`].
     #[must_use]
     #[inline]

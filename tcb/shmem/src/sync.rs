@@ -1,5 +1,5 @@
-//! Atomics and threads that the model checker can replace: code that uses these can run under loom
-//! (`RUSTFLAGS="--cfg loom"`), which then tries every order of events.
+//! Atomics and threads that the model checker loom can replace (`RUSTFLAGS="--cfg loom"`). Loom
+//! then tries every order of events in code that uses these.
 //!
 //! Note: loom treats `SeqCst` accesses as weaker than they are. If store-then-load order matters,
 //! use a [`fence`] with `SeqCst`.

@@ -13,7 +13,8 @@ pub fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes one of our structs. The clock exists on every Linux, so the call cannot fail.
+    // SAFETY: the call writes to a local struct. The clock exists on every Linux, so the call
+    // cannot fail.
     unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
     }

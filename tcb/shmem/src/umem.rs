@@ -1,5 +1,5 @@
-//! The memory of an AF_XDP socket (linux/if_xdp.h): the kernel receives into and sends from a part
-//! of a region. Another process binds the socket, for which it does not need the memory.
+//! The memory of an AF_XDP socket (linux/if_xdp.h): the kernel receives into a part of a region and
+//! sends from it. The process that binds the socket does not need the memory.
 
 use crate::Span;
 use rustix::net::sockopt;
@@ -23,11 +23,11 @@ pub struct Umem {
 /// Registers a socket's memory and rings.
 ///
 /// # Errors
-/// The descriptor is not an AF_XDP socket, the socket has memory already, or the kernel refuses the
+/// The descriptor is not an AF_XDP socket, the socket already has memory, or the kernel rejects the
 /// sizes.
 pub fn register(socket: &impl AsFd, umem: &Umem) -> io::Result<()> {
-    // The memory is reserved for packets, and never holds a Rust object. The kernel keeps it as
-    // long as necessary, whether mapped or not.
+    // The memory is reserved for packets and never contains a Rust object. The kernel keeps its
+    // pages as long as necessary, even if they are unmapped.
     let memory = XdpUmemReg {
         addr: umem.span.addr() as u64,
         len: umem.span.len() as u64,

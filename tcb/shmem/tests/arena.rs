@@ -1,5 +1,5 @@
-//! The heap of a domain, as the allocator of this test program and under stress.
-#![allow(unsafe_code)] // a test of `GlobalAlloc` calls it
+//! Tests of a domain's heap, which is also the allocator of this test program.
+#![allow(unsafe_code)] // a test of `GlobalAlloc` calls its unsafe functions
 
 use proptest::prelude::*;
 use shmem::arena::Arena;
@@ -61,7 +61,7 @@ proptest! {
             let nth = |live: &BTreeMap<usize, Block>, which: usize| {
                 live.keys().nth(which % live.len().max(1)).copied()
             };
-            let (pointer, layout, keep) = match op {
+            let (pointer, layout, preserved) = match op {
                 Op::Alloc { size, align, zeroed } => {
                     let layout = Layout::from_size_align(size, 1 << align).unwrap();
                     // SAFETY: as the trait permits; this arena also accepts a size of 0.
@@ -82,8 +82,8 @@ proptest! {
                     let pointer = unsafe { HEAP.realloc(old, block.layout, size) };
                     let layout = Layout::from_size_align(size, block.layout.align()).unwrap();
                     let kept = size.min(block.layout.size());
-                    let kept_layout = Layout::from_size_align(kept, 1).unwrap();
-                    check(pointer.expose_provenance(), &Block { layout: kept_layout, ..block });
+                    let preserved_layout = Layout::from_size_align(kept, 1).unwrap();
+                    check(pointer.expose_provenance(), &Block { layout: preserved_layout, ..block });
                     (pointer, layout, kept)
                 }
                 Op::Free { which } => {
@@ -98,14 +98,14 @@ proptest! {
                 }
             };
             prop_assert!(!pointer.is_null());
-            prop_assert!(keep <= layout.size());
+            prop_assert!(preserved <= layout.size());
             let start = pointer.expose_provenance();
             prop_assert_eq!(start % layout.align(), 0);
             let before = live.range(..=start).next_back();
             prop_assert!(before.is_none_or(|(at, block)| at + block.layout.size() <= start));
             let after = live.range(start..).next();
             prop_assert!(after.is_none_or(|(&at, _)| start + layout.size() <= at));
-            // SAFETY: the block is ours and this long.
+            // SAFETY: this test owns the block, which is this long.
             unsafe { pointer.write_bytes(mark, layout.size()) };
             live.insert(start, Block { layout, mark });
         }
@@ -149,7 +149,7 @@ fn exhaustion_returns_null() {
         .take_while(|_| unsafe { !SMALL.alloc(layout).is_null() })
         .count();
     assert_eq!(blocks, (1 << 16) / 64);
-    // SAFETY: a block of a full arena stays as it is when it cannot grow.
+    // SAFETY: a block that cannot grow, because the arena is full, is unchanged.
     unsafe {
         static OTHER: Arena<4096> = Arena::new();
         let block = OTHER.alloc(layout);

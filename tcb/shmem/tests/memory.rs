@@ -1,5 +1,5 @@
-//! Spans, areas and regions as the other crates use them.
-#![allow(unsafe_code)] // tests what the kernel refuses
+//! Tests of the public interface of spans, areas and regions.
+#![allow(unsafe_code)] // the tests make system calls
 
 use abi::PAGE;
 use shmem::{Area, Fault, Region, Span, copy, ones_sum, ones_sum_bytes};
@@ -8,10 +8,11 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Serializes tests with regions, some of which depend on the regions' addresses.
+/// Lock of tests with regions. Some of these tests depend on the regions' addresses, so they run
+/// one at a time.
 static ADDRESSES: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+fn serialize() -> MutexGuard<'static, ()> {
     ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -77,7 +78,7 @@ fn copies_have_the_length_of_the_shorter_side() {
 
 #[test]
 fn the_sum_is_over_big_endian_words() {
-    // The example of RFC 1071, section 3.
+    // This is the example of RFC 1071, section 3.
     let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
     assert_eq!(ones_sum_bytes(&bytes, 0), 0xddf2);
     assert_eq!(ones_sum_bytes(&bytes[..3], 5), 0xf201 + 5);
@@ -126,7 +127,7 @@ fn control_words_are_aligned_and_inside() {
 
 #[test]
 fn a_region_can_neither_be_resized_nor_sealed() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("test", 3 * PAGE - 5).unwrap();
     assert_eq!(region.span().len(), 3 * PAGE);
     assert!(region.span().page(2).is_some() && region.span().page(3).is_none());
@@ -145,7 +146,7 @@ fn a_region_can_neither_be_resized_nor_sealed() {
 
 #[test]
 fn the_readonly_descriptor_cannot_be_mapped_writable() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("test", PAGE).unwrap();
     region.span().write(b"seen").unwrap();
     let readonly = region.readonly_fd().unwrap();
@@ -166,7 +167,7 @@ fn the_readonly_descriptor_cannot_be_mapped_writable() {
     assert_eq!(map(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
     let page = map(libc::PROT_READ);
     assert_ne!(page, libc::MAP_FAILED);
-    // SAFETY: the page was mapped just now, is readable, and is unmapped only after the access.
+    // SAFETY: the page is mapped and readable, and is unmapped only after the access.
     unsafe {
         assert_eq!(page.cast::<[u8; 4]>().read_volatile(), *b"seen");
         assert_eq!(
@@ -179,7 +180,7 @@ fn the_readonly_descriptor_cannot_be_mapped_writable() {
 
 #[test]
 fn a_stale_spans_addresses_are_reused_for_regions() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("first", 4 * PAGE).unwrap();
     let span = region.span();
     span.write(b"mine").unwrap();
@@ -194,7 +195,7 @@ fn a_stale_spans_addresses_are_reused_for_regions() {
     assert!(area.span().addr() >= span.addr() + span.len() || area.span().addr() < span.addr());
     assert_eq!(span.fill(0), Err(Fault));
     let again = Region::create("second", 4 * PAGE).unwrap();
-    // Lower if free addresses below have merged with it.
+    // The address is lower if the returned range has merged with free addresses below it.
     assert!(
         again.span().addr() <= span.addr(),
         "first fit does not reuse returned addresses"
@@ -206,25 +207,27 @@ fn a_stale_spans_addresses_are_reused_for_regions() {
 
 #[test]
 fn returned_addresses_merge() {
-    let _alone = alone();
-    // Room for all parts side by side: areas of other tests take fresh addresses meanwhile.
-    let room = Region::create("room", 8 * 16 * PAGE).unwrap().span();
+    let _alone = serialize();
+    // Reserve contiguous addresses for all parts, because areas of other tests take fresh addresses
+    // meanwhile.
+    let reserved = Region::create("room", 8 * 16 * PAGE).unwrap().span();
     let mut regions: Vec<Region> = (0..8)
         .map(|_| Region::create("part", 16 * PAGE).unwrap())
         .collect();
-    // Every second one first, then the rest: merging with both neighbours, one, none.
+    // Drop every second region first, and then the rest, so that a range merges with both
+    // neighbours, one, or none.
     for n in [1, 2, 3, 4] {
         drop(regions.remove(n));
     }
     drop(regions);
     let big = Region::create("whole", 8 * 16 * PAGE).unwrap();
-    assert!(big.span().addr() <= room.addr());
+    assert!(big.span().addr() <= reserved.addr());
     big.span().fill(1).unwrap();
 }
 
 #[test]
 fn a_punched_page_reads_as_zero_and_is_usable() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("holes", 2 * PAGE).unwrap();
     region.span().fill(9).unwrap();
     punch(&region, 0);
@@ -243,16 +246,16 @@ fn punch(region: &Region, page: usize) {
 }
 
 fn protect(span: Span, protection: i32) {
-    // SAFETY: pages of this test's region, which only spans refer to.
+    // SAFETY: the pages belong to this test's region, and only spans refer to them.
     let done = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), protection) };
     assert_eq!(done, 0);
 }
 
-/// Row 18: a copy reports an unmapped page, in either direction, at any place in the range and for
-/// any length; the result is not cached.
+/// Row 18: a copy reports an unmapped page in either direction, at any position in the range and
+/// for any length. It succeeds again once the page is mapped.
 #[test]
 fn attack_18_a_copy_reports_a_bad_page() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("bad", 4 * PAGE).unwrap();
     let good = Area::anonymous(3 * PAGE).unwrap().span();
     let span = region.span();
@@ -260,17 +263,17 @@ fn attack_18_a_copy_reports_a_bad_page() {
     for len in [1, 8, 63, 64, 65, 200, 1500, PAGE, PAGE + 1, 2 * PAGE] {
         let places = [PAGE - 1, PAGE, 2 * PAGE - 1, PAGE.saturating_sub(len - 1)];
         for from in places.into_iter().filter(|from| from + len > PAGE) {
-            let there = span.sub(from, len).unwrap();
+            let range = span.sub(from, len).unwrap();
             let (out, into) = (good.take(len), good.take(len));
             let mut bytes = vec![0; len];
             let outcomes = |bytes: &mut [u8]| {
                 [
-                    copy(out, there),
-                    copy(there, into),
-                    there.read(bytes),
-                    there.write(bytes),
-                    there.fill(7),
-                    ones_sum(there, 0).map(drop),
+                    copy(out, range),
+                    copy(range, into),
+                    range.read(bytes),
+                    range.write(bytes),
+                    range.fill(7),
+                    ones_sum(range, 0).map(drop),
                 ]
             };
             protect(bad, libc::PROT_NONE);
@@ -284,7 +287,7 @@ fn attack_18_a_copy_reports_a_bad_page() {
 /// Row 18: a read-only page can be read, and a copy into it reports a fault.
 #[test]
 fn attack_18_a_copy_reports_a_read_only_page() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("read-only", 2 * PAGE).unwrap();
     let span = region.span();
     span.fill(9).unwrap();
@@ -297,11 +300,11 @@ fn attack_18_a_copy_reports_a_read_only_page() {
     assert_eq!(bytes, [9; 100]);
 }
 
-/// Row 36: bytes copied into a punched page reach the owner's new page, which otherwise holds
-/// zeroes and nothing of the old page.
+/// Row 36: bytes that are copied into a punched page are in the owner's new page, whose other bytes
+/// are zero.
 #[test]
 fn attack_36_a_copy_reaches_the_punched_page() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("punched", 2 * PAGE).unwrap();
     let span = region.span();
     let source = Area::anonymous(PAGE).unwrap().span();
@@ -323,20 +326,20 @@ fn attack_36_a_copy_reaches_the_punched_page() {
     }
 }
 
-/// Row 36: a granter that punches its pages during copies, in both directions, harms no other
-/// domain: each byte is either the copied one or zero.
+/// Row 36: a granter that punches its pages during copies in either direction harms no other
+/// domain. Each byte is the copied one or zero.
 #[test]
 fn attack_36_pages_are_punched_under_copies() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("storm", 2 * PAGE).unwrap();
     let area = Area::anonymous(2 * PAGE).unwrap();
     let source = area.span().take(PAGE);
     let back = area.span().sub(PAGE, PAGE).unwrap();
     source.fill(5).unwrap();
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 punch(&region, 1);
             }
         });
@@ -348,14 +351,14 @@ fn attack_36_pages_are_punched_under_copies() {
             back.read(&mut bytes).unwrap();
             assert!(bytes.iter().all(|byte| [0, 5].contains(byte)));
         }
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
-/// The process that the next test runs, which dies.
+/// Program that the next test runs. It exits because of a fault.
 #[test]
-#[ignore = "ends its process; run by a_stray_access_ends_the_process"]
-fn stray() {
+#[ignore = "exits; a_stray_access_exits_with_an_error runs it"]
+fn access_unmapped_word() {
     let region = Region::create("stray", PAGE).unwrap();
     let word = region.span().u32(0).unwrap();
     drop(region);
@@ -363,7 +366,7 @@ fn stray() {
 }
 
 #[test]
-fn a_stray_access_ends_the_process() {
+fn a_stray_access_exits_with_an_error() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "stray", "--nocapture"])
         .output()
@@ -377,16 +380,16 @@ fn a_stray_access_ends_the_process() {
 /// A forked process does not inherit the monitor's mapping of a region.
 #[test]
 fn a_fork_does_not_inherit_a_region() {
-    let _alone = alone();
+    let _alone = serialize();
     let region = Region::create("fork", PAGE).unwrap();
     let area = Area::anonymous(PAGE).unwrap();
     let (kept, lost) = (area.span(), region.span());
-    // SAFETY: the child makes async-signal-safe calls and faultable loads only, then exits.
+    // SAFETY: the child only makes async-signal-safe calls and faultable loads, and then exits.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
-            let as_meant = kept.load_u32(0).is_ok() && lost.load_u32(0).is_err();
-            libc::_exit(if as_meant { 0 } else { 1 });
+            let as_expected = kept.load_u32(0).is_ok() && lost.load_u32(0).is_err();
+            libc::_exit(if as_expected { 0 } else { 1 });
         }
         let mut status = -1;
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);

@@ -353,7 +353,7 @@ impl Core {
         };
         let device = DomainDevice {
             fd,
-            shows,
+            pages_fd: shows,
             control: Some(control),
             pages: places(&bound.rings, socket.rings_slot, slots)?,
             pin: socket.of.map(|of| Pin { of, first, frames }),

@@ -3,13 +3,13 @@
 use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
-/// Bytes per turn of the loop, and of the tail that ends every copy.
+/// Bytes per iteration of the loop, and in the tail of every copy.
 const BLOCK: usize = 128;
 
-/// Copies more than [`SHORT_MAX`] bytes; a shorter length copies nothing and fails.
+/// Copies more than [`SHORT_MAX`] bytes. Fails and copies nothing if the length is smaller.
 ///
-/// The first 32 bytes are copied separately, so that the loop's stores are aligned, and so are the
-/// last [`BLOCK`] bytes, so that the loop has no remainder.
+/// The first 32 bytes are copied separately, so that the loop's stores are aligned. The last
+/// [`BLOCK`] bytes are also copied separately, so that the loop has no remainder.
 ///
 /// # Safety
 /// See the contract of [`super`]; the processor has AVX2.
@@ -20,10 +20,10 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
         return false;
     }
     let to_aligned = 32 - dst.addr() % 32;
-    // SAFETY: the accesses are [0, 32), whole blocks from `to_aligned` ≤ 32 on as long as a block
-    // starts before len − BLOCK, and the last BLOCK bytes: all in [0, len), as len > BLOCK. Pointer
-    // arithmetic stays within the same two ranges. Every vector register is declared clobbered
-    // because `vzeroupper` clears the upper halves of all.
+    // SAFETY: the accesses are [0, 32), whole blocks from `to_aligned` ≤ 32 while a block starts
+    // before len − BLOCK, and the last BLOCK bytes. All lie in [0, len), since len > BLOCK. Pointer
+    // arithmetic stays within the same two ranges. Every vector register is declared clobbered,
+    // because `vzeroupper` clears the upper halves of all of them.
     unsafe {
         guarded!(
             [
@@ -91,7 +91,8 @@ pub(super) unsafe fn sum(src: *const u8, blocks: usize) -> Option<u64> {
                 "vpxor xmm8, xmm8, xmm8",
                 ".p2align 4",
                 "4:",
-                // Each 8-byte lane holds two words: the odd one shifted down, the even one alone.
+                // Each 8-byte lane contains two words: shift the odd one down, and mask the even
+                // one.
                 "vmovdqu ymm0, [{src}]",
                 "vmovdqu ymm1, [{src} + 32]",
                 "vpsrlq ymm2, ymm0, 32",

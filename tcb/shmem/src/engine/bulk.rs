@@ -5,7 +5,7 @@ use super::{avx2, short, sse2};
 use crate::fault::guarded;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Returns whether the processor supports AVX2; checked once.
+/// Returns whether the processor supports AVX2. Checks this once.
 #[inline]
 pub(super) fn has_avx2() -> bool {
     const UNKNOWN: u8 = 2;
@@ -26,7 +26,7 @@ pub(super) fn has_avx2() -> bool {
 /// See the contract of [`super`].
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller makes the same promise.
     unsafe {
         if len <= SHORT_MAX {
             short::copy(dst, src, len)
@@ -38,7 +38,8 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     }
 }
 
-/// Copies 64 bytes: a minimal frame. Inlined, so that it costs only the loads and stores.
+/// Copies 64 bytes, the size of a minimal frame. It is inlined, so that it costs only the loads and
+/// stores.
 ///
 /// # Safety
 /// See the contract of [`super`].
@@ -68,7 +69,7 @@ pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
     }
 }
 
-/// Copies 96 bytes: the header snapshot. Inlined like [`copy_64`].
+/// Copies 96 bytes, the size of the header snapshot. It is inlined like [`copy_64`].
 ///
 /// # Safety
 /// See the contract of [`super`].
@@ -113,7 +114,7 @@ pub(crate) fn prefetch(line: *const u8) {
     }
 }
 
-/// Prefetches a cache line for writing, which removes it from other caches.
+/// Prefetches a cache line for writing, which invalidates it in other caches.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     // SAFETY: as in `prefetch`; processors without the instruction ignore it.

@@ -1,13 +1,13 @@
-//! The routines that access bytes: they take raw pointers and return whether they succeeded.
+//! The routines that access bytes. They take raw pointers, and return whether they succeeded.
 //!
-//! All of them read and write exactly `[0, len)`, at any alignment, and recover from faults; after
-//! a fault, the destination holds a mixture of old and new bytes. Ranges may overlap; their
-//! contents are unspecified afterwards. Sources may change during a copy: a byte may be read twice,
-//! and one of the two values is written to the destination.
+//! All of them read and write exactly `[0, len)`, at any alignment, and recover from faults. After
+//! a fault, the destination contains a mixture of old and new bytes. Ranges may overlap; their
+//! contents are unspecified afterwards. Sources may change during a copy: a routine may read a byte
+//! twice, and writes one of the two values to the destination.
 //!
-//! SAFETY contract of every function here: each of the two ranges lies either in memory that the
-//! caller owns during the call (exclusively, if it is the destination), or in an address range that
-//! is reserved for spans, so that it contains no Rust object.
+//! SAFETY contract of every function here: each of the two ranges lies in memory that the caller
+//! owns during the call (exclusively, if it is the destination), or in an address range that is
+//! reserved for spans and so contains no Rust object.
 
 mod avx2;
 mod bulk;

@@ -1,4 +1,4 @@
-//! The copy of the trusted base: one instruction.
+//! The copy routine of the trusted base, which is one instruction.
 
 use crate::fault::guarded;
 
@@ -7,7 +7,7 @@ use crate::fault::guarded;
 /// # Safety
 /// See the contract of [`super`].
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
-    // SAFETY: accesses [0, len) of both, by the caller's promise. The direction flag is clear on
+    // SAFETY: by the caller's promise, [0, len) of both is valid. The direction flag is clear on
     // entry of every `asm!` block.
     unsafe {
         guarded!(

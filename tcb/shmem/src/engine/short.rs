@@ -1,16 +1,14 @@
-//! Copies of 0 … 128 bytes: each length class loads the first and the last bytes, which overlap if
-//! necessary, and then stores them. There is no loop, and no branch except those that select the
-//! class.
+//! Copies of 0 … 128 bytes. Each length class loads the first and the last bytes, which overlap if
+//! necessary, and then stores them. No class needs a loop or another branch.
 //!
-//! The single function is long because it is a table: one arm of instructions per class, and the
-//! jump to it.
+//! The function is long because it is a table with one arm of instructions per class.
 
 use crate::fault::guarded;
 
-/// The largest short length.
+/// The largest length of a short copy.
 pub(super) const SHORT_MAX: usize = 128;
 
-/// Copies at most [`SHORT_MAX`] bytes; a longer length copies nothing and fails.
+/// Copies up to [`SHORT_MAX`] bytes. Fails and copies nothing if the length is larger.
 ///
 /// # Safety
 /// See the contract of [`super`].

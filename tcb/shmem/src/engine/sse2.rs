@@ -3,11 +3,11 @@
 use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
-/// Bytes per turn of the loop, and of the tail that ends every copy.
+/// Bytes per iteration of the loop, and in the tail of every copy.
 const BLOCK: usize = 64;
 
-/// Copies more than [`SHORT_MAX`] bytes; a shorter length copies nothing and fails. Structured like
-/// [`super::avx2::copy`].
+/// Copies more than [`SHORT_MAX`] bytes. Fails and copies nothing if the length is smaller.
+/// Structured like [`super::avx2::copy`].
 ///
 /// # Safety
 /// See the contract of [`super`].
@@ -18,8 +18,8 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
         return false;
     }
     let to_aligned = 16 - dst.addr() % 16;
-    // SAFETY: the accesses are [0, 16), whole blocks from `to_aligned` ≤ 16 on as long as a block
-    // starts before len − BLOCK, and the last BLOCK bytes: all in [0, len), as len > BLOCK.
+    // SAFETY: the accesses are [0, 16), whole blocks from `to_aligned` ≤ 16 while a block starts
+    // before len − BLOCK, and the last BLOCK bytes. All lie in [0, len), since len > BLOCK.
     unsafe {
         guarded!(
             [

@@ -1,20 +1,20 @@
 //! The sum of the Internet checksum (RFC 1071).
 //!
-//! One's-complement addition works with any word size and byte order, if the result is folded and
-//! swapped at the end: the engines add little-endian 4- or 8-byte words.
+//! One's-complement addition works with any word size and byte order if the result is folded and
+//! swapped at the end, so the engines add little-endian words of 4 or 8 bytes.
 
 use super::bulk::{self, has_avx2};
 use super::{avx2, sse2};
 
-/// Bytes that the engines process at once.
+/// Bytes that the engines process per iteration.
 const BLOCK: usize = 64;
 
-/// The engine that sums the blocks.
+/// An engine, which sums blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Engine {
     /// 32-byte registers.
     Avx2,
-    /// The carry chain.
+    /// A chain of additions with carry.
     Adc,
 }
 
@@ -28,8 +28,8 @@ pub(crate) fn best() -> Engine {
     }
 }
 
-/// Sums `len` bytes as big-endian 2-byte words, with an odd last byte padded by 0, folded to 16
-/// bits; `None` after a fault.
+/// Sums `len` bytes as big-endian 2-byte words, with an odd last byte padded by 0, and folds the
+/// sum to 16 bits. Returns `None` after a fault.
 ///
 /// # Safety
 /// See the contract of [`super`]; `Engine::Avx2` needs a processor that supports it.
@@ -37,7 +37,7 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
     let blocks = len / BLOCK;
     let mut sum = 0;
     if blocks > 0 {
-        // SAFETY: whole blocks lie within [0, len); the rest is the caller's promise.
+        // SAFETY: whole blocks lie within [0, len), which is valid by the caller's promise.
         sum = unsafe {
             match engine {
                 Engine::Avx2 => avx2::sum(src, blocks)?,
@@ -45,8 +45,7 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
             }
         };
     }
-    // The rest is copied out first, because a private, zero-padded block needs no special case at
-    // its end.
+    // Copy the rest into a private, zero-padded block, which needs no special case at its end.
     let mut rest = [0_u8; BLOCK];
     // SAFETY: the rest lies within [0, len) and is shorter than the private block.
     let ok = unsafe {
@@ -68,9 +67,9 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
     Some(fold(sum).swap_bytes())
 }
 
-/// Folds to 16 bits with end-around carries: the result is 0 only if `sum` is 0.
+/// Folds a sum to 16 bits with end-around carries. The result is 0 only if `sum` is 0.
 fn fold(sum: u64) -> u16 {
-    // At most 0x1_ffff_fffe, then 0x1_fffe, then 0xffff.
+    // The maximum is 0x1_ffff_fffe, then 0x1_fffe, then 0xffff.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     ((sum & 0xffff) + (sum >> 16)) as u16

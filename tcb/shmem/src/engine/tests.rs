@@ -1,4 +1,5 @@
-//! Every routine against plain byte copies, at the edges of mapped memory, and under faults.
+//! Tests of every routine against plain byte copies, at the edges of mapped memory, and with
+//! faults.
 
 use super::bulk::has_avx2;
 use super::short::SHORT_MAX;
@@ -8,7 +9,7 @@ use super::{store_2, store_3, store_u32, store_u64};
 use crate::area::Area;
 use abi::PAGE;
 
-/// The longest copy: more than a page, and not a multiple of any block.
+/// The longest copy: more than a page, and not a multiple of any block size.
 const LEN_MAX: usize = 4200;
 
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> bool;
@@ -51,7 +52,8 @@ impl Guarded {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the test's own pages; nothing else accesses them while the slice lives.
+        // SAFETY: the pages belong to this test, and nothing else accesses them while the slice
+        // exists.
         unsafe { core::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -61,7 +63,7 @@ fn protect(start: *mut u8, len: usize, protection: i32) {
     assert_eq!(unsafe { libc::mprotect(start.cast(), len, protection) }, 0);
 }
 
-/// Bytes whose period no block size divides.
+/// Returns byte `i` of a pattern with a period that no block size divides.
 fn pattern(i: usize) -> u8 {
     (i % 251) as u8 ^ (i / 251) as u8
 }
@@ -75,8 +77,8 @@ fn copies_are_exact_at_every_length_and_alignment() {
     }
     for (name, copy, lengths) in engines() {
         for len in lengths {
-            // All 64 × 64 pairs over the lengths: each length uses every source alignment, and over
-            // 64 lengths every destination alignment with each.
+            // Each length uses every source alignment with one destination alignment. Over 64
+            // lengths, all 64 × 64 pairs occur.
             for src_align in 0..64 {
                 let dst_align = (src_align + len) % 64;
                 let range = MARGIN + dst_align..MARGIN + dst_align + len;
@@ -91,10 +93,10 @@ fn copies_are_exact_at_every_length_and_alignment() {
                     )
                 };
                 assert!(ok, "{name} {len}");
-                let want = &src.bytes()[src_align..src_align + len];
+                let expected = &src.bytes()[src_align..src_align + len];
                 let got = dst.bytes();
                 assert!(
-                    &got[range.clone()] == want,
+                    &got[range.clone()] == expected,
                     "{name} {len} {src_align} {dst_align}"
                 );
                 let outside = got[visible.start..range.start]
@@ -125,7 +127,7 @@ fn copies_access_nothing_beyond_either_end() {
                 (dst_ends, src.start),
                 (dst_ends, src_ends),
             ] {
-                // SAFETY: both ranges lie in this test's pages, right at their ends.
+                // SAFETY: both ranges lie in this test's pages, at their ends.
                 let ok = unsafe { copy(to, from, len) };
                 assert!(ok, "{name} {len} touched a guard page");
             }
@@ -139,12 +141,18 @@ fn a_copy_that_leaves_the_page_fails() {
     for (name, copy, lengths) in engines() {
         let (shortest, longest) = (*lengths.start().max(&1), *lengths.end());
         for offset in 0..PAGE {
-            let room = PAGE - offset;
-            for len in [shortest, 64.max(shortest), room + 1, room + 64, longest] {
+            let remaining = PAGE - offset;
+            for len in [
+                shortest,
+                64.max(shortest),
+                remaining + 1,
+                remaining + 64,
+                longest,
+            ] {
                 if !lengths.contains(&len) {
                     continue;
                 }
-                let inside = len <= room;
+                let inside = len <= remaining;
                 let (a, b) = (src.start.wrapping_add(offset), dst.start);
                 // SAFETY: ranges of this test's areas; addresses outside the pages fault.
                 unsafe {
@@ -239,8 +247,8 @@ fn snapshots_fills_and_words_recover_from_faults() {
             dst.bytes().fill(0);
             // SAFETY: as above.
             if unsafe { copy(dst.start, a) } {
-                let want: Vec<u8> = (offset..offset + len).map(pattern).collect();
-                assert_eq!(dst.bytes()[..len], want);
+                let expected: Vec<u8> = (offset..offset + len).map(pattern).collect();
+                assert_eq!(dst.bytes()[..len], expected);
                 assert_eq!(dst.bytes()[len], 0);
             }
         }
@@ -256,8 +264,8 @@ fn snapshots_fills_and_words_recover_from_faults() {
         assert_eq!(load_u64(end), None);
         assert!(!store_u32(end, 1));
         assert!(!store_u64(end, 1));
-        // Two and three words: exactly those, even at addresses that are not a multiple of their
-        // size.
+        // Stores of two and three words write exactly these words, even at addresses that are not a
+        // multiple of their size.
         for words in [2, 3] {
             for back in words..words + 2 {
                 let at = end.wrapping_sub(4 * back);
@@ -272,7 +280,7 @@ fn snapshots_fills_and_words_recover_from_faults() {
                 assert_eq!(load_u32(other), Some(77));
             }
         }
-        // The last word of each is beyond the end.
+        // The last word of each store is beyond the end.
         assert!(!store_2(end.wrapping_sub(4), [1, 2]));
         assert!(!store_3(end.wrapping_sub(8), [1, 2, 3]));
     }
@@ -290,11 +298,15 @@ fn sums_access_nothing_beyond_the_end() {
     }
     for len in 0..=PAGE {
         let start = page.end().wrapping_sub(len);
-        let want = oracle(&page.bytes()[PAGE - len..]);
+        let expected = oracle(&page.bytes()[PAGE - len..]);
         for &engine in &engines {
             // SAFETY: a range of this test's page; one more byte faults.
             unsafe {
-                assert_eq!(sum::sum(engine, start, len), Some(want), "{engine:?} {len}");
+                assert_eq!(
+                    sum::sum(engine, start, len),
+                    Some(expected),
+                    "{engine:?} {len}"
+                );
                 assert_eq!(sum::sum(engine, start, len + 1), None, "{engine:?} {len}");
                 assert_eq!(sum::sum(engine, start, len + 64), None, "{engine:?} {len}");
             }
@@ -302,7 +314,8 @@ fn sums_access_nothing_beyond_the_end() {
     }
 }
 
-/// Returns the literal algorithm of RFC 1071: big-endian words, carries added back.
+/// Returns the checksum by the algorithm of RFC 1071, literally: sums big-endian words, and adds
+/// carries back.
 pub(super) fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {
@@ -319,25 +332,25 @@ proptest::proptest! {
         ones in 0..3_u8,
         initial in proptest::num::u32::ANY,
     ) {
-        // Long runs of 0xff and 0x00 are error-prone for carries and the two zeros.
+        // Long runs of 0xff and 0x00 test carries and both representations of zero.
         let bytes: Vec<u8> = match ones {
             0 => bytes,
             1 => vec![0xff; bytes.len()],
             _ => bytes.iter().map(|byte| if byte & 1 == 0 { 0 } else { 0xff }).collect(),
         };
-        let want = oracle(&bytes);
+        let expected = oracle(&bytes);
         // SAFETY: private bytes; the engine is supported here.
         unsafe {
             let adc = sum::sum(Engine::Adc, bytes.as_ptr(), bytes.len());
-            proptest::prop_assert_eq!(adc, Some(want));
+            proptest::prop_assert_eq!(adc, Some(expected));
             if has_avx2() {
                 let avx2 = sum::sum(Engine::Avx2, bytes.as_ptr(), bytes.len());
-                proptest::prop_assert_eq!(avx2, Some(want));
+                proptest::prop_assert_eq!(avx2, Some(expected));
             }
         }
-        let running = u64::from(crate::ones_sum_bytes(&bytes, initial));
-        let by_hand = u64::from(initial) + u64::from(want);
-        proptest::prop_assert_eq!(running % 0xffff, by_hand % 0xffff);
-        proptest::prop_assert_eq!(running == 0, by_hand == 0);
+        let running_sum = u64::from(crate::ones_sum_bytes(&bytes, initial));
+        let by_hand = u64::from(initial) + u64::from(expected);
+        proptest::prop_assert_eq!(running_sum % 0xffff, by_hand % 0xffff);
+        proptest::prop_assert_eq!(running_sum == 0, by_hand == 0);
     }
 }

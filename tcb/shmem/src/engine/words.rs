@@ -98,8 +98,8 @@ pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
     ok.then_some(value)
 }
 
-/// Reads an 8-byte word: in one access if it is aligned, otherwise each half in one. Acquire, like
-/// every load of this processor.
+/// Reads an 8-byte word. If it is aligned, one access reads it; otherwise each half is read in one
+/// access. Acquire, like every load of this processor.
 ///
 /// # Safety
 /// See the module's contract; `src` is a multiple of 4.
@@ -130,7 +130,7 @@ const fn pair([first, second]: [u32; 2]) -> u64 {
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_2(dst: *mut u8, words: [u32; 2]) -> bool {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller makes the same promise.
     unsafe { store_u64(dst, pair(words)) }
 }
 
@@ -173,7 +173,7 @@ pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
     }
 }
 
-/// Writes one aligned 4-byte word and returns its old value, in one step. Sequentially consistent,
+/// Writes one aligned 4-byte word and returns its old value, atomically. Sequentially consistent,
 /// like every exchange of this processor.
 ///
 /// # Safety
@@ -181,8 +181,8 @@ pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     let before: u32;
-    // SAFETY: accesses [0, 4), by the caller's promise. The output register holds `value` if the
-    // access faults.
+    // SAFETY: accesses [0, 4), by the caller's promise. If the access faults, the output register
+    // contains `value`.
     let ok = unsafe {
         guarded!(
             ["xchg dword ptr [{at}], {value:e}"],
@@ -194,8 +194,8 @@ pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     ok.then_some(before)
 }
 
-/// Writes an 8-byte word: in one access if it is aligned, otherwise each half in one. Release, like
-/// every store of this processor.
+/// Writes an 8-byte word. If it is aligned, one access writes it; otherwise each half is written in
+/// one access. Release, like every store of this processor.
 ///
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.

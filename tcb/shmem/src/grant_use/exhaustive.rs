@@ -1,8 +1,8 @@
-//! Tries every interleaving of the protocol's steps explicitly, because loom would take too long. A
-//! user runs two batches over two entries while the monitor revokes both in one batch, each
-//! refused, drained or forced, and then grants the revoked entries again. Memory is sequentially
-//! consistent here, but a step of the monitor may occur between any two accesses of the user; loom
-//! checks the order of single accesses.
+//! Exhaustive search of all interleavings of the protocol's steps, for which loom would take too
+//! long. A user runs two batches over two entries. Meanwhile the monitor revokes both entries in
+//! one batch, in each combination of refusal, drain and force, and then grants the revoked entries
+//! again. Memory is sequentially consistent here, but a step of the monitor may occur between any
+//! two accesses of the user. Loom checks the order of single accesses.
 
 use super::*;
 use crate::sync::Ordering;
@@ -19,7 +19,7 @@ enum User {
     Begin,
     /// Reads the entry.
     Read(usize),
-    /// Checks the value read, and counts the use.
+    /// Checks the value that was read, and counts the use.
     Claim(usize),
     Compare,
     Recheck(usize),
@@ -31,61 +31,61 @@ enum User {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Monitor {
     Announce(usize),
-    Tell,
-    Look(usize),
+    Publish,
+    Check(usize),
     /// Makes a refused entry valid again.
     Restore(usize),
-    /// Unmaps the page.
-    Take(usize),
-    /// Maps another page into the slot, once the entry has left quarantine …
-    Show(usize),
-    /// … and the entry grants it.
+    /// Unmaps the page of a revoked entry.
+    Unmap(usize),
+    /// Maps another page into the slot, once the entry is no longer in quarantine.
+    Map(usize),
+    /// Makes the entry grant the new page.
     Grant(usize),
-    /// Waits for uses that drain.
+    /// Waits for draining uses.
     Wait,
     Done,
 }
 
 /// The monitor's decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Fate {
-    /// Announced, or not checked yet.
+enum Outcome {
+    /// Not checked yet.
     Open,
     Refused,
-    Drains,
-    /// Revoked. Contains whether uses may still be active.
-    Leaves(bool),
-    /// Grants another page, or the same as before.
+    Draining,
+    /// Revoked. The value tells whether uses may still be active.
+    Revoked(bool),
+    /// The entry grants another page, or the same page as before.
     Decided,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum How {
+enum Treatment {
     Refuse,
     Drain,
     Force,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct World {
-    how: [How; ENTRIES],
+struct ProtocolState {
+    how: [Treatment; ENTRIES],
     announcements: u64,
     translation: [u64; ENTRIES],
     status: [u32; ENTRIES],
-    /// The granter's frame that the slot shows; 0: an access faults.
+    /// The granter's frame that is mapped at the slot; 0 if an access faults.
     slot: [u32; ENTRIES],
     quarantined: [bool; ENTRIES],
     user: User,
     /// The count of announcements when the batch began.
     before: u64,
-    /// The entries as read.
+    /// The values of the entries as the user read them.
     visited: [u64; ENTRIES],
     claimed: [bool; ENTRIES],
     held: [bool; ENTRIES],
     batch: u8,
     monitor: Monitor,
-    fate: [Fate; ENTRIES],
-    faults: u8,
+    outcome: [Outcome; ENTRIES],
+    fault_count: u8,
 }
 
 /// The words under test, for one entry.
@@ -103,13 +103,13 @@ impl<T: Copy> Word<T> for Cell<T> {
     }
 }
 
-/// Returns a reference to generation 1 of entry `n`, which shows frame `10 + n`.
+/// Returns a reference to generation 1 of entry `n`, which grants frame `10 + n`.
 fn gref(n: usize) -> GrantRef {
     GrantRef::new(n as u32, 1)
 }
 
-impl World {
-    fn new(how: [How; ENTRIES]) -> Self {
+impl ProtocolState {
+    fn new(how: [Treatment; ENTRIES]) -> Self {
         let entry = |n: usize| Translation::valid(10 + n as u32, 1, false).0;
         Self {
             how,
@@ -125,8 +125,8 @@ impl World {
             held: [false; ENTRIES],
             batch: 0,
             monitor: Monitor::Announce(0),
-            fate: [Fate::Open; ENTRIES],
-            faults: 0,
+            outcome: [Outcome::Open; ENTRIES],
+            fault_count: 0,
         }
     }
 
@@ -173,11 +173,14 @@ impl World {
             }
             User::Use(n) => {
                 if next.held[n] {
-                    // N-8: an access of a held use reaches its own page or, after a forced
-                    // revocation, nothing: never another page that was mapped into the slot.
+                    // N-8: an access accesses its own page or, after a forced revocation, faults.
+                    // It never accesses another page that was mapped into the slot.
                     assert!([10 + n as u32, 0].contains(&next.slot[n]), "{self:?}");
-                    assert!(next.slot[n] != 0 || next.how[n] == How::Force, "{self:?}");
-                    next.faults += u8::from(next.slot[n] == 0);
+                    assert!(
+                        next.slot[n] != 0 || next.how[n] == Treatment::Force,
+                        "{self:?}"
+                    );
+                    next.fault_count += u8::from(next.slot[n] == 0);
                 }
                 after(n, User::Use, User::Release(0))
             }
@@ -203,73 +206,73 @@ impl World {
         let mut next = self.clone();
         next.monitor = match self.monitor {
             Monitor::Announce(n) => {
-                if next.fate[n] != Fate::Decided {
+                if next.outcome[n] != Outcome::Decided {
                     let entry = Translation(next.translation[n]);
                     next.with(n, |w| announce(&w.translation, entry));
-                    next.fate[n] = Fate::Open;
+                    next.outcome[n] = Outcome::Open;
                 }
-                after(n, Monitor::Announce, Monitor::Tell)
+                after(n, Monitor::Announce, Monitor::Publish)
             }
-            Monitor::Tell => {
+            Monitor::Publish => {
                 let count = Cell::new(self.announcements);
                 publish(&count);
                 next.announcements = count.get();
-                Monitor::Look(0)
+                Monitor::Check(0)
             }
-            Monitor::Look(n) => {
-                if next.fate[n] == Fate::Open {
-                    next.fate[n] = match (next.with(n, |w| idle(&w.status)), next.how[n]) {
-                        (true, _) => Fate::Leaves(false),
-                        (false, How::Force) => Fate::Leaves(true),
-                        (false, How::Drain) => Fate::Drains,
-                        (false, How::Refuse) => Fate::Refused,
+            Monitor::Check(n) => {
+                if next.outcome[n] == Outcome::Open {
+                    next.outcome[n] = match (next.with(n, |w| idle(&w.status)), next.how[n]) {
+                        (true, _) => Outcome::Revoked(false),
+                        (false, Treatment::Force) => Outcome::Revoked(true),
+                        (false, Treatment::Drain) => Outcome::Draining,
+                        (false, Treatment::Refuse) => Outcome::Refused,
                     };
-                    if let Fate::Leaves(_) = next.fate[n] {
+                    if let Outcome::Revoked(_) = next.outcome[n] {
                         next.translation[n] = Translation::INVALID.0;
                     }
                 }
-                after(n, Monitor::Look, Monitor::Restore(0))
+                after(n, Monitor::Check, Monitor::Restore(0))
             }
             Monitor::Restore(n) => {
-                if next.fate[n] == Fate::Refused {
+                if next.outcome[n] == Outcome::Refused {
                     next.translation[n] = Translation::valid(10 + n as u32, 1, false).0;
-                    next.fate[n] = Fate::Decided;
+                    next.outcome[n] = Outcome::Decided;
                 }
-                after(n, Monitor::Restore, Monitor::Take(0))
+                after(n, Monitor::Restore, Monitor::Unmap(0))
             }
-            Monitor::Take(n) => {
-                if let Fate::Leaves(used) = next.fate[n] {
+            Monitor::Unmap(n) => {
+                if let Outcome::Revoked(used) = next.outcome[n] {
                     next.slot[n] = 0;
                     next.quarantined[n] = used;
                 }
-                after(n, Monitor::Take, Monitor::Show(0))
+                after(n, Monitor::Unmap, Monitor::Map(0))
             }
-            // Frame 20 + n, generation 2.
-            Monitor::Show(n) => match next.fate[n] {
-                Fate::Leaves(_) if next.quarantined[n] && next.status[n] != 0 => {
-                    return self.user_can_go().then_some(next);
+            // The new grant has frame 20 + n and generation 2.
+            Monitor::Map(n) => match next.outcome[n] {
+                Outcome::Revoked(_) if next.quarantined[n] && next.status[n] != 0 => {
+                    return self.user_is_running().then_some(next);
                 }
-                Fate::Leaves(_) => {
+                Outcome::Revoked(_) => {
                     next.quarantined[n] = false;
                     next.slot[n] = 20 + n as u32;
                     Monitor::Grant(n)
                 }
-                _ => after(n, Monitor::Show, Monitor::Wait),
+                _ => after(n, Monitor::Map, Monitor::Wait),
             },
             Monitor::Grant(n) => {
                 next.translation[n] = Translation::valid(20 + n as u32, 2, false).0;
-                next.fate[n] = Fate::Decided;
-                after(n, Monitor::Show, Monitor::Wait)
+                next.outcome[n] = Outcome::Decided;
+                after(n, Monitor::Map, Monitor::Wait)
             }
             Monitor::Wait => {
-                let drains = |n: &usize| next.fate[*n] == Fate::Drains;
-                let left: Vec<_> = (0..ENTRIES).filter(drains).collect();
-                if left.is_empty() {
+                let drains = |n: &usize| next.outcome[*n] == Outcome::Draining;
+                let draining: Vec<_> = (0..ENTRIES).filter(drains).collect();
+                if draining.is_empty() {
                     Monitor::Done
-                } else if left.iter().any(|n| next.status[*n] == 0) {
+                } else if draining.iter().any(|n| next.status[*n] == 0) {
                     Monitor::Announce(0)
                 } else {
-                    return self.user_can_go().then_some(next);
+                    return self.user_is_running().then_some(next);
                 }
             }
             Monitor::Done => return None,
@@ -277,12 +280,12 @@ impl World {
         Some(next)
     }
 
-    fn user_can_go(&self) -> bool {
+    fn user_is_running(&self) -> bool {
         self.user != User::Done
     }
 }
 
-/// Returns the same step for the next entry, or `then` after the last one.
+/// Returns `step` for the next entry, or `then` after the last one.
 fn after<T>(n: usize, step: fn(usize) -> T, then: T) -> T {
     if n + 1 < ENTRIES { step(n + 1) } else { then }
 }
@@ -290,31 +293,34 @@ fn after<T>(n: usize, step: fn(usize) -> T, then: T) -> T {
 /// N-7 … N-12 in every interleaving.
 #[test]
 fn every_interleaving_keeps_the_clauses() {
-    let each = [How::Refuse, How::Drain, How::Force];
+    let each = [Treatment::Refuse, Treatment::Drain, Treatment::Force];
     for how in each.into_iter().flat_map(|a| each.map(|b| [a, b])) {
         let mut visited = HashSet::new();
-        let mut open = vec![World::new(how)];
-        let (mut ends, mut faults, mut rechecks) = (0, 0, 0);
-        while let Some(world) = open.pop() {
-            if !visited.insert(world.clone()) {
+        let mut pending = vec![ProtocolState::new(how)];
+        let (mut end_count, mut fault_count, mut rechecks) = (0, 0, 0);
+        while let Some(state) = pending.pop() {
+            if !visited.insert(state.clone()) {
                 continue;
             }
-            let steps = [world.user_step(), world.monitor_step()];
+            let steps = [state.user_step(), state.monitor_step()];
             if steps.iter().all(Option::is_none) {
-                ends += 1;
-                faults += u32::from(world.faults > 0);
-                assert_eq!(world.user, User::Done, "a wait is endless: {world:?}");
-                assert_eq!(world.monitor, Monitor::Done, "a revocation ends: {world:?}");
-                assert_eq!(world.status, [0; ENTRIES], "every use ended: {world:?}");
-                assert_eq!(world.quarantined, [false; ENTRIES]);
+                end_count += 1;
+                fault_count += u32::from(state.fault_count > 0);
+                assert_eq!(state.user, User::Done, "a wait is endless: {state:?}");
+                assert_eq!(state.monitor, Monitor::Done, "a revocation ends: {state:?}");
+                assert_eq!(state.status, [0; ENTRIES], "every use ended: {state:?}");
+                assert_eq!(state.quarantined, [false; ENTRIES]);
             }
-            rechecks += u32::from(world.user == User::Recheck(0));
-            open.extend(steps.into_iter().flatten());
+            rechecks += u32::from(state.user == User::Recheck(0));
+            pending.extend(steps.into_iter().flatten());
         }
-        let states = visited.len();
-        assert!(states > 2000 && ends > 0, "{how:?}: {states} states");
+        let state_count = visited.len();
+        assert!(
+            state_count > 2000 && end_count > 0,
+            "{how:?}: {state_count} states"
+        );
         assert!(rechecks > 0, "{how:?}: no recheck");
-        let forced = how.contains(&How::Force);
-        assert_eq!(faults > 0, forced, "faults without force");
+        let forced = how.contains(&Treatment::Force);
+        assert_eq!(fault_count > 0, forced, "faults without force");
     }
 }

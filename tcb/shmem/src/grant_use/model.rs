@@ -1,4 +1,5 @@
-//! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p shmem --lib uses`.
+//! Loom models, which try every order of events. Run them by `RUSTFLAGS="--cfg loom" cargo test -p
+//! shmem --lib -- model`.
 
 use super::*;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, thread};
@@ -7,7 +8,7 @@ use abi::counted::Translation;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
-/// A table, and its pages as the address space shows them.
+/// A table, and its pages as mapped in the user's address space.
 struct Table<const ENTRIES: usize> {
     announcements: AtomicU64,
     entries: [Entry; ENTRIES],
@@ -16,9 +17,9 @@ struct Table<const ENTRIES: usize> {
 struct Entry {
     translation: AtomicU64,
     status: AtomicU32,
-    /// Whether the page is mapped in the window: the revoker unmaps it.
+    /// Whether the page is mapped in the window. The revoker unmaps it.
     page: UnsafeCell<bool>,
-    /// The generation of the grant that the page's bytes belong to.
+    /// The generation of the grant to which the page's bytes belong.
     bytes: AtomicU32,
 }
 
@@ -43,7 +44,7 @@ impl Word<u64> for AtomicU64 {
 const FIRST: u32 = 1;
 const UNOWNED: u32 = 0;
 
-/// Creates a table whose entries all grant their pages, with generation [`FIRST`].
+/// Creates a table in which every entry grants its page with generation [`FIRST`].
 fn table<const ENTRIES: usize>() -> Arc<Table<ENTRIES>> {
     let entry = |_| Entry {
         translation: AtomicU64::new(granted(FIRST).0),
@@ -74,21 +75,21 @@ impl Entry {
         holds(&self.translation, gref(generation), true)
     }
 
-    /// Performs a use that holds.
+    /// Accesses the page in a use that may continue.
     fn touch(&self, generation: u32) {
-        // Loom reports a race with the revoker's change.
+        // Loom reports a race with a change of `page` by the revoker.
         self.page.with(|page| {
-            // SAFETY: loom checks that no thread writes it meanwhile.
+            // SAFETY: loom checks that no thread writes the cell meanwhile.
             assert!(unsafe { *page }, "accessed an unmapped page");
         });
         let bytes = self.bytes.load(Ordering::Relaxed);
         assert_eq!(bytes, generation, "read the bytes of another grant");
     }
 
-    /// Makes the monitor map the page into the window, or unmap it.
-    fn show(&self, shown: bool) {
-        // SAFETY: loom checks that no thread reads it meanwhile.
-        self.page.with_mut(|page| unsafe { *page = shown });
+    /// Maps the page into the window, or unmaps it, as the monitor does.
+    fn set_mapped(&self, is_mapped: bool) {
+        // SAFETY: loom checks that no thread reads the cell meanwhile.
+        self.page.with_mut(|page| unsafe { *page = is_mapped });
     }
 
     fn is_idle(&self) -> bool {
@@ -112,7 +113,7 @@ fn batch(table: &Table<1>, generation: u32) -> bool {
     held
 }
 
-/// Runs the monitor's ordinary revocation of all entries. Returns which pages were unmapped.
+/// Runs the monitor's ordinary revocation of all entries. Returns whether each page was unmapped.
 fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     let words = table.entries.each_ref();
     let valid = words.map(|entry| Translation(entry.translation.load(Ordering::Relaxed)));
@@ -120,29 +121,29 @@ fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
         announce(&entry.translation, valid);
     }
     publish(&table.announcements);
-    let gone = words.map(|entry| {
-        let gone = idle(&entry.status);
-        if gone {
+    let unmapped = words.map(|entry| {
+        let unmapped = idle(&entry.status);
+        if unmapped {
             entry
                 .translation
                 .store(Translation::INVALID.0, Ordering::Relaxed);
         }
-        gone
+        unmapped
     });
-    for ((entry, valid), gone) in words.iter().zip(valid).zip(gone) {
-        if !gone {
-            // N-9: refused, so the entry is valid again.
+    for ((entry, valid), unmapped) in words.iter().zip(valid).zip(unmapped) {
+        if !unmapped {
+            // N-9: the revocation was refused, so the entry becomes valid again.
             entry.translation.store(valid.0, Ordering::Release);
         }
     }
-    for (entry, gone) in words.iter().zip(gone) {
-        if gone {
-            entry.show(false);
-            // The granter has regained its page, and writes other data to it.
+    for (entry, unmapped) in words.iter().zip(unmapped) {
+        if unmapped {
+            entry.set_mapped(false);
+            // The granter, which has regained its page, writes other data to it.
             entry.bytes.store(UNOWNED, Ordering::Relaxed);
         }
     }
-    gone
+    unmapped
 }
 
 /// N-8, N-9: no use accesses a page that an ordinary revocation has unmapped.
@@ -155,7 +156,7 @@ fn a_use_and_a_revocation_never_both_win() {
         let [revoked] = revoke(&table);
         user.join().unwrap();
         assert!(table.entries[0].is_idle(), "every use ended");
-        // N-7: no use begins after it. N-9: a refused grant is unchanged.
+        // N-7: no use begins after a revocation. N-9: a refused grant is unchanged.
         assert_eq!(batch(&table, FIRST), !revoked);
     });
 }
@@ -170,16 +171,16 @@ fn a_drained_entry_becomes_idle() {
         let user = thread::spawn(move || batch(&other, FIRST));
         announce(&entry.translation, granted(FIRST));
         publish(&table.announcements);
-        let at_once = idle(&entry.status);
+        let idle_immediately = idle(&entry.status);
         let used = user.join().unwrap();
         assert!(idle(&entry.status));
-        entry.show(false);
-        assert!(!(at_once && used) || !batch(&table, FIRST));
+        entry.set_mapped(false);
+        assert!(!(idle_immediately && used) || !batch(&table, FIRST));
         assert!(!batch(&table, FIRST));
     });
 }
 
-/// N-6: a stale reference never begins a use of the page that replaced its own.
+/// N-6: a stale reference never begins a use of the page that replaced the original one.
 #[test]
 fn a_stale_reference_uses_nothing() {
     loom::model(|| {
@@ -198,7 +199,7 @@ fn a_stale_reference_uses_nothing() {
     });
 }
 
-/// N-5: a user that finds a grant finds the page as it was granted.
+/// N-5: if a user finds a grant, the page has the contents with which it was granted.
 #[test]
 fn a_new_grant_shows_its_page() {
     loom::model(|| {
@@ -209,18 +210,18 @@ fn a_new_grant_shows_its_page() {
             .store(Translation::INVALID.0, Ordering::Relaxed);
         let other = Arc::clone(&table);
         let user = thread::spawn(move || batch(&other, FIRST));
-        entry.show(true);
+        entry.set_mapped(true);
         entry.translation.store(granted(FIRST).0, Ordering::Release);
         user.join().unwrap();
         assert!(batch(&table, FIRST));
     });
 }
 
-/// N-7, N-8: a batch of a user encloses another one, and one announcement covers the entries of
+/// N-7, N-8: a batch of a user encloses another batch, and one announcement covers the entries of
 /// both.
 #[test]
 fn a_nested_batch_ends_only_its_own_uses() {
-    /// Reads by entry 0 while it writes by both entries.
+    /// Reads through entry 0 while it writes through both entries.
     fn nested(table: &Table<2>) {
         let (count, entries) = (&table.announcements, &table.entries);
         let read = &entries[0];
@@ -257,7 +258,8 @@ fn a_nested_batch_ends_only_its_own_uses() {
     });
 }
 
-/// N-5 … N-9 over two generations: refused and revoked again, granted again, and revoked.
+/// N-5 … N-9 over two generations: the monitor revokes the grant, repeats a refused revocation,
+/// grants the page again, and revokes it again.
 #[test]
 fn a_new_generation_is_used_and_revoked() {
     bounded(5).check(|| {
@@ -269,7 +271,7 @@ fn a_new_generation_is_used_and_revoked() {
         });
         if revoke(&table) == [true] || revoke(&table) == [true] {
             let [entry] = &table.entries;
-            entry.show(true);
+            entry.set_mapped(true);
             entry.bytes.store(FIRST + 1, Ordering::Relaxed);
             entry
                 .translation
@@ -281,7 +283,8 @@ fn a_new_generation_is_used_and_revoked() {
     });
 }
 
-/// Tries only orders with at most `preemptions` preemptions of threads.
+/// Returns a model checker that tries only orders with at most `preemptions` preemptions of
+/// threads.
 fn bounded(preemptions: usize) -> Builder {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -1,4 +1,4 @@
-//! The words of an entry, and the revoker's side, which is the monitor's.
+//! The words of an entry, and the revoker's side, which the monitor executes.
 
 use crate::span::Span;
 use abi::counted::{Translation, announcements_at};
@@ -8,14 +8,14 @@ use loom::sync::atomic::fence;
 use std::sync::atomic::fence;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A word that both sides share and one thread writes. The trait has the required part of an
+/// A word that both sides read and one thread writes. The trait has the required part of an
 /// atomic's interface, so that models can replace it. A thread of the monitor writes an entry's
-/// *translation* and a table's count of announcements; the user writes an entry's *status*, which
+/// *translation* and a table's count of announcements. The user writes an entry's *status*, which
 /// counts uses.
 pub trait Word<Value> {
-    /// Reads it.
+    /// Reads the word.
     fn load(&self, order: Ordering) -> Value;
-    /// Writes it.
+    /// Writes the word.
     fn store(&self, value: Value, order: Ordering);
 }
 
@@ -50,13 +50,13 @@ pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU
     translation.u64(announcements_at(entries))
 }
 
-/// The words of an entry in shared memory. Storing to the translation faults in a process that may
-/// only read the translation sub-table.
+/// The words of an entry in shared memory. In a process with a read-only translation sub-table, a
+/// store to the translation faults.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryWords {
     /// The grant of the entry.
     pub translation: &'static AtomicU64,
-    /// The count of its uses.
+    /// The number of current uses.
     pub status: &'static AtomicU32,
 }
 
@@ -73,26 +73,26 @@ impl EntryWords {
     }
 }
 
-/// The full fence of a user's batch; the revoker's is in [`publish`]. After it, the user sees
-/// everything that the granter wrote to a page before granting it.
+/// Executes the full fence of a user's batch; [`publish`] executes the revoker's. Afterwards, the
+/// user reads all data that the granter wrote to a page before granting it.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Announces the revocation of a page, which prevents new uses. [`publish`] must follow the
-/// announcements of a batch.
+/// Announces the revocation of a page, which prevents new uses. The caller must call [`publish`]
+/// after the announcements of a batch.
 #[inline]
 pub fn announce(translation: &impl Word<u64>, entry: Translation) {
     translation.store(entry.revoking().0, Ordering::Relaxed);
 }
 
-/// Counts a batch of announcements. Afterwards, [`idle`] sees every use that continues without
-/// having seen the new count.
+/// Counts a batch of announcements. Afterwards, [`idle`] takes into account every use that
+/// continues because its user has read the old count.
 #[inline]
 pub fn publish(announcements: &impl Word<u64>) {
     let before = announcements.load(Ordering::Relaxed);
-    // Release: a thread that sees the count sees the announcements.
+    // Release: a thread that reads the new count also reads the announcements.
     announcements.store(before.wrapping_add(1), Ordering::Release);
     full_fence();
 }

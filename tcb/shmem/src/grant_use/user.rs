@@ -1,4 +1,4 @@
-//! The user's side, which is a domain's.
+//! The user's side, which domains execute.
 
 use super::revoker::{EntryWords, Word, announcements};
 use crate::span::Span;
@@ -40,15 +40,15 @@ impl TableWords {
     }
 }
 
-/// Begins a batch of uses: returns the count of announcements so far, for [`undisturbed`].
+/// Begins a batch of uses. Returns the count of announcements so far, for [`undisturbed`].
 #[inline]
 pub fn announced(announcements: &impl Word<u64>) -> u64 {
     // Acquire: the announcements counted so far are visible.
     announcements.load(Ordering::Acquire)
 }
 
-/// Begins a use. Returns whether the entry permits it; counts the use only in this case.
-/// [`super::full_fence`] must follow the claims of a batch, before [`undisturbed`].
+/// Begins a use. Returns whether the entry permits it, and counts the use only in this case. After
+/// the claims of a batch, the caller must call [`super::full_fence`] and then [`undisturbed`].
 #[inline]
 pub fn claim(
     translation: &impl Word<u64>,
@@ -64,8 +64,8 @@ pub fn claim(
     permits
 }
 
-/// Returns whether every use claimed since [`announced`] returned `before` may continue: the pages
-/// stay mapped until [`release`]. If not, check each use by [`holds`].
+/// Returns whether every use that was claimed since [`announced`] returned `before` may continue:
+/// their pages stay mapped until [`release`]. If it returns false, check each use by [`holds`].
 #[inline]
 pub fn undisturbed(announcements: &impl Word<u64>, before: u64) -> bool {
     announcements.load(Ordering::Relaxed) == before
@@ -77,10 +77,10 @@ pub fn holds(translation: &impl Word<u64>, gref: GrantRef, write: bool) -> bool 
     Translation(translation.load(Ordering::Acquire)).permits(gref, write)
 }
 
-/// Ends a claimed use, whether it held or not.
+/// Ends a claimed use, whatever [`holds`] returned.
 #[inline]
 pub fn release(status: &impl Word<u32>) {
     let uses = status.load(Ordering::Relaxed);
-    // Release: all accesses to the page precede the count.
+    // Release: all accesses to the page precede the new count.
     status.store(uses.wrapping_sub(1), Ordering::Release);
 }

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 /// The duration of the calibration of [`tsc_hz`] in nanoseconds.
 const CALIBRATION_NS: u64 = 20_000_000;
 
-/// Reads the time stamp counter: about 20 cycles, not serializing, constant rate.
+/// Returns the time stamp counter, which has a constant rate. The read takes about 20 cycles, and
+/// does not serialize.
 #[must_use]
 #[inline]
 pub fn tsc() -> u64 {
@@ -40,8 +41,8 @@ fn calibrate() -> u64 {
     (ticks / u128::from(end_ns - start_ns).max(1)).max(1) as u64
 }
 
-/// Reads both clocks at the same time: takes the closest of several pairs, since an interrupt may
-/// separate a pair.
+/// Reads both clocks at almost the same time. Returns the closest of several pairs, since an
+/// interrupt may separate the readings of a pair.
 fn both_clocks() -> (u64, u64) {
     let pair = |_| {
         let before = tsc();
